@@ -1,0 +1,50 @@
+# Works with GNU make 3.81 and later. The set-up itself is .ci/setup.
+SHELL := /bin/sh
+.NOTPARALLEL:
+unexport PYTHONPATH PYTHONHOME
+
+python := .venv/bin/python
+ready := .venv/.ready
+
+.PHONY: help lab lab-en lab-vi lab-zh test check figures build lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
+
+lab: $(ready) ## learn: JupyterLab on chapter 01; your copies of the notebooks are in workspace/
+	$(python) -m d2lps.book lab
+
+lab-en: $(ready) ## the same, in English
+lab-vi: $(ready) ## the same, in Vietnamese
+lab-zh: $(ready) ## the same, in Chinese
+lab-en lab-vi lab-zh:
+	$(python) -m d2lps.book lab --language $(@:lab-%=%)
+
+test: $(ready) ## everything that is tested: ruff, then pytest
+	@sh .ci/setup browser
+	$(python) -m ruff check
+	@# .ci/run asks for pytest's own exit status, which make would not pass on.
+	@$(python) -m pytest $(if $(RESULT),|| echo $$? >'$(RESULT)')
+
+check: $(ready) ## what has to follow a change of a chapter
+	$(python) -m d2lps.book check
+
+figures: $(ready) ## draw img/ anew
+	$(python) -m d2lps.book figures
+
+build: $(ready) ## write the notebooks anew
+	$(python) -m d2lps.book build
+
+lock: ## renew requirements.lock and environment.yml (UPGRADE=1 for newer versions)
+	@sh .ci/lock
+
+clean: ## remove what was built; workspace/ and .venv stay
+	rm -rf build dist *.egg-info .pytest_cache .hypothesis .ruff_cache
+	find chapters d2lps tests -name __pycache__ -prune -exec rm -rf {} +
+
+# A .venv whose Python is gone, or which was moved or copied here with its folder, is not ready, whatever its stamp's age.
+ifneq "$(shell $(python) -c '' 2>/dev/null && cat $(ready) 2>/dev/null)" "$(CURDIR)"
+.PHONY: $(ready)
+endif
+$(ready): requirements.lock pyproject.toml .ci/setup
+	@sh .ci/setup

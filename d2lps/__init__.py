@@ -1,0 +1,53 @@
+"""d2lps: how many devices agree on one gradient. A plan is written, checked, costed, run and watched.
+
+>>> import d2lps
+>>> gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
+>>> plan = d2lps.sharded(gpus)
+>>> d2lps.cost.shared(plan, d2lps.pcie_server(gpus=4, bandwidth="16 GB/s"), "160 MB").duration
+0.015
+
+The public names are attributes of this module, resolved on first use, so that the core loads in an
+instant and without torch. No module bears the name of a public function.
+"""
+
+from importlib import import_module
+
+_HOME = {
+    "Event": "trace",
+    "Here": "carriers.here",
+    "Link": "topology",
+    "Plan": "plan",
+    "PlanError": "steps",
+    "Send": "steps",
+    "Topology": "topology",
+    "Trace": "trace",
+    "Update": "steps",
+    "aggregate_at": "algorithms",
+    "check": "steps",
+    "check_exercise": "checks",
+    "cost": "",
+    "draw": "drawing",
+    "one_memory": "topology",
+    "pcie_server": "topology",
+    "run": "execute",
+    "sharded": "algorithms",
+    "solution": "checks",
+    "source": "showing",
+    "speak": "text",
+    "watch": "player",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'd2lps' has no attribute {name!r}")
+    home = _HOME[name]
+    value = getattr(import_module(f"d2lps.{home}"), name) if home else import_module(f"d2lps.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

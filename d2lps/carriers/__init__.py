@@ -1,0 +1,1 @@
+"""Carriers: each decides, in one method, how the bytes of a step travel."""

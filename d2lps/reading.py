@@ -1,0 +1,143 @@
+"""From what people write to the plain data of a plan; what cannot be read is refused with a PlanError."""
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import isfinite
+from numbers import Rational, Real
+
+from d2lps.rules import RULES, numbers_of
+from d2lps.shares import Share
+from d2lps.steps import PlanError, Send, Update
+from d2lps.text import text
+
+Pair = tuple[str, str]
+
+
+def names(nodes: Iterable[str]) -> tuple[str, ...]:
+    """Node names: at least one, no two alike, no white space."""
+    if isinstance(nodes, str) or not isinstance(nodes, Iterable):
+        raise PlanError("names-wanted", given=repr(nodes))
+    found = tuple(nodes)
+    if not found:
+        raise PlanError("no-nodes")
+    for i, name in enumerate(found):
+        if not _is_name(name):
+            raise PlanError("bad-name", name=repr(name))
+        if name in found[:i]:
+            raise PlanError("duplicate-name", node=name)
+    return found
+
+
+def fraction(key: str, part: "Rational | str") -> Fraction:
+    """The share of ``key``, exactly; floats are refused."""
+    if isinstance(part, float) and isfinite(part):
+        raise PlanError("inexact-share", key=key, share=part, exact=Fraction(part).limit_denominator(1000))
+    try:
+        found = Fraction(part) if isinstance(part, Rational | str) else None
+    except (ValueError, ZeroDivisionError):
+        found = None
+    if found is None or found < 0:
+        raise PlanError("bad-share", key=key, share=repr(part))
+    return found
+
+
+def shares(parts: Mapping[str, "Rational | str"]) -> Share:
+    """Key → share, together exactly 1."""
+    if not isinstance(parts, Mapping):
+        raise PlanError("share-wanted", given=repr(parts))
+    for key in parts:
+        if not _is_name(key):
+            raise PlanError("bad-key", key=repr(key))
+    found = Share({key: fraction(key, part) for key, part in parts.items()})
+    if sum(found.values()) != 1:
+        raise PlanError("share-sum", total=sum(found.values()))
+    return found
+
+
+def steps(given: Iterable, nodes: tuple[str, ...], keys: Share) -> tuple[tuple[Send | Update, ...], ...]:
+    """Steps of acts; an act may also be its four fields, as JSON has them."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise PlanError("steps-wanted", given=repr(given))
+    found = []
+    for number, step in enumerate(given, 1):
+        if isinstance(step, str | Send | Update) or not isinstance(step, Iterable):
+            raise PlanError("steps-wanted", given=repr(step))
+        found.append(tuple(_act(number, act, nodes, keys) for act in step))
+    return tuple(found)
+
+
+def pairs(field: str, given: Iterable, nodes: tuple[str, ...], keys: Share) -> dict[Pair, str | None]:
+    """(node, key) → the state that was given with it, or None; in the order of nodes and keys.
+
+    So plans are equal by content. A node's name alone stands for all keys.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise PlanError("pairs-wanted", where=field, given=repr(given))
+    found: dict[Pair, str | None] = {}
+    for item in given:
+        whole = (item,) if isinstance(item, str) else item
+        if not isinstance(whole, tuple | list) or not 1 <= len(whole) <= (3 if field == "wants" else 2):
+            raise PlanError("pairs-wanted", where=field, given=repr(item))
+        _known(None, field, whole[:1], nodes, whole[1:2], keys)
+        state = whole[2] if len(whole) == 3 else None
+        if state not in (None, "sum", "updated"):
+            raise PlanError("unknown-state", node=whole[0], key=whole[1], state=repr(state))
+        for key in whole[1:2] or keys:
+            found[whole[0], key] = state
+    return {(node, key): found[node, key] for node in nodes for key in keys if (node, key) in found}
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.split() == [name]
+
+
+def _known(step: int | None, where: str, some: Iterable, nodes: tuple[str, ...], named: Iterable, keys: Share) -> None:
+    for node in some:
+        if node not in nodes:
+            raise PlanError("unknown-node", step=step, where=where, node=node, nodes=" ".join(nodes))
+    for key in named:
+        if not isinstance(key, str) or key not in keys:
+            raise PlanError("unknown-key", step=step, where=where, key=key, keys=" ".join(keys))
+
+
+def _act(step: int, act: object, nodes: tuple[str, ...], keys: Share) -> Send | Update:
+    if not isinstance(act, Send | Update):
+        if isinstance(act, str) or not isinstance(act, tuple | list) or len(act) != 4:
+            raise PlanError("not-an-act", step=step, act=repr(act))
+        act = Send(*act) if isinstance(act[3], str) else Update(*act)
+    where = text("plan.step", step=step)
+    if isinstance(act, Send):
+        _known(step, where, (act.src, act.dst), nodes, [act.key], keys)
+        if act.op not in ("add", "copy"):
+            raise PlanError("unknown-op", step=step, src=act.src, dst=act.dst, key=act.key, op=repr(act.op))
+        return act
+    _known(step, where, [act.node], nodes, [act.key], keys)
+    if not isinstance(act.rule, str) or act.rule not in RULES:
+        rules = " ".join(RULES)
+        raise PlanError("unknown-rule", step=step, node=act.node, key=act.key, rule=repr(act.rule), rules=rules)
+    return act._replace(numbers=_numbers(step, act))
+
+
+def _numbers(step: int, act: Update) -> tuple[tuple[str, float], ...]:
+    known, given = numbers_of(act.rule), act.numbers
+
+    def refuse(name: object) -> PlanError:
+        return PlanError("bad-numbers", step=step, node=act.node, rule=act.rule, name=name, names=" ".join(known))
+
+    try:
+        numbers = dict(given)
+    except (TypeError, ValueError):
+        raise refuse(repr(given)) from None
+    for name, value in numbers.items():
+        if name not in known or isinstance(value, bool) or not isinstance(value, Real):
+            raise refuse(name)
+        try:
+            numbers[name] = float(value)
+        except OverflowError:
+            raise refuse(name) from None
+        if not isfinite(numbers[name]):
+            raise refuse(name)
+    for name, needed in known.items():
+        if needed and name not in numbers:
+            raise refuse(name)
+    return tuple(sorted(numbers.items()))

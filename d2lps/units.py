@@ -1,0 +1,138 @@
+"""Bits are not bytes, and one way is not both ways: quantities with their units.
+
+Inside d2lps a bandwidth is bytes per second *in one direction*, a size is bytes, a time is seconds.
+People write ``"16 GB/s"``, ``"400 Mbit/s"``, ``"160 MB"``, ``"10 us"``; this module reads and prints that.
+
+>>> bandwidth("16 GB/s") == 2 * bandwidth("64 Gbit/s")
+True
+>>> print(bandwidth("400 Mbit/s"))
+50 MB/s
+>>> size("160 MB")
+160000000
+>>> show_seconds(0.0075)
+'7.5 ms'
+"""
+
+import math
+import re
+from fractions import Fraction
+from numbers import Integral, Real
+
+PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+            "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ns": 10**9}  # so many in a second
+_QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*")
+_UNIT = re.compile(r"(|Ki|Mi|Gi|Ti|[kKMGTP])(B|bit|b)(ps|/s|)")
+
+
+class UnitError(ValueError):
+    """A quantity without its unit, with an ambiguous one, or out of range."""
+
+
+class Bandwidth(float):
+    """Bytes per second in one direction: a float that knows its unit. Made by :func:`bandwidth`."""
+
+    def __str__(self) -> str:
+        return "unlimited" if math.isinf(self) else show_size(float(self)) + "/s"
+
+    def __repr__(self) -> str:
+        return f"Bandwidth('{self}')"
+
+
+def bandwidth(value: "str | Bandwidth") -> Bandwidth:
+    """Bytes per second, one way, from ``"16 GB/s"`` or ``"128 Gbit/s"``.
+
+    A bare number is refused, because nobody could tell bits from bytes; a number that is known to be
+    bytes per second is passed as ``Bandwidth(number)``. Raises UnitError.
+    """
+    if not isinstance(value, str | Bandwidth):
+        raise UnitError(f"bandwidth {value!r} has no unit: write '16 GB/s' (bytes) or '128 Gbit/s' (bits)")
+    rate = value if isinstance(value, Bandwidth) else Bandwidth(_float("bandwidth", value, _parse("bandwidth", value)))
+    if not rate > 0:
+        raise UnitError(f"bandwidth {value!r} is not positive: a link carries more than 0 bytes per second")
+    return rate
+
+
+def size(value: "str | int") -> int:
+    """A number of bytes: an int already in bytes, or ``"160 MB"``, ``"4 MiB"``. Raises UnitError."""
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
+        raise UnitError(f"size {value!r} is neither a whole number of bytes nor a text such as '160 MB'")
+    count = _parse("size", value) if isinstance(value, str) else value
+    _float("size", value, Fraction(count))
+    if count < 0:
+        raise UnitError(f"size {value!r} is negative")
+    if isinstance(count, Fraction) and count.denominator != 1:
+        raise UnitError(f"size {value!r} is not a whole number of bytes")
+    return int(count)
+
+
+def seconds(value: "str | float") -> float:
+    """A time in seconds: a number of seconds, or ``"10 us"``, ``"7.5 ms"``. Raises UnitError."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        time = float(value)
+    else:
+        number, unit = _split("time", value)
+        if unit not in SECONDS:
+            raise UnitError(f"time {value!r} has no unit that d2lps knows: write '7.5 ms', '10 us' or '2 s'")
+        time = _float("time", value, number / SECONDS[unit])
+    if not 0 <= time < math.inf:
+        raise UnitError(f"time {value!r} is not a finite time of 0 s or more")
+    return time
+
+
+def show_size(count: float) -> str:
+    """Bytes in decimal units, at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``."""
+    return _show(count, [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B")
+
+
+def show_seconds(time: float) -> str:
+    """A time in the unit that suits it: ``60 ms``, ``7.5 ms``, ``42 µs``."""
+    return _show(time, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)], "s")
+
+
+def _show(value: float, units: list[tuple[str, float]], base: str) -> str:
+    rounded = float(f"{value:.4g}")  # first, so that 999.96 ms becomes 1 s and not 1000 ms
+    if not rounded:
+        return f"0 {base}"
+    name, factor = next((unit for unit in units if abs(rounded) >= unit[1]), units[-1])
+    return f"{float(f'{rounded / factor:.4g}'):g} {name}"
+
+
+def _split(what: str, value: object) -> tuple[Fraction, str]:
+    found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    try:
+        return Fraction(found[1]), found[2]
+    except (TypeError, ValueError):
+        example = {"bandwidth": "16 GB/s", "size": "160 MB", "time": "7.5 ms"}[what]
+        raise UnitError(f"{what} {value!r} is not a number with a unit, such as '{example}'") from None
+
+
+def _float(what: str, value: object, number: Fraction) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise UnitError(f"{what} {value!r} is too large to be one") from None
+
+
+def _parse(what: str, value: str) -> Fraction:
+    """Bytes, or bytes per second for a bandwidth, exactly."""
+    number, unit = _split(what, value)
+    per_second = "/s" if what == "bandwidth" else ""
+    example = "'16 GB/s' (bytes) or '128 Gbit/s' (bits)" if per_second else "'160 MB'"
+    found = _UNIT.fullmatch(unit)
+    if not found:
+        reason = f"has a unit that d2lps does not know, {unit!r}" if unit else "has no unit"
+        raise UnitError(f"{what} {value!r} {reason}: write {example}")
+    prefix, letter, rate = found.groups()
+    count = number * PREFIXES[prefix] / (1 if letter == "B" else 8)
+    if letter == "b":
+        written, per = f"{_float(what, value, number):g}", "/s" if rate else ""
+        raise UnitError(
+            f"{what} {value!r} is ambiguous: 'b' is read as bits, so this is {written} {prefix}bit{per} "
+            f"= {show_size(_float(what, value, count))}{per}; write '{written} {prefix}B{per}' if bytes are meant, "
+            f"or '{written} {prefix}bit{per}' if bits are"
+        )
+    if bool(rate) != bool(per_second):
+        wanted = "needs 'per second'" if per_second else "is not per second"
+        raise UnitError(f"{what} {value!r} {wanted}: write {example}")
+    return count

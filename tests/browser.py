@@ -1,0 +1,54 @@
+"""Which Chromium the tests use: the system's if there is one that runs, else Playwright's own."""
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ON_A_MAC = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+)
+FLAGS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def _usable(path: str) -> bool:
+    try:
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    # A Chromium in a snap cannot read the files that a test writes.
+    return answer.returncode == 0 and "snap" not in answer.stdout
+
+
+@functools.cache
+def executable() -> str | None:
+    """The path of the system's Chromium, or None: then Playwright has its own."""
+    found = [path for name in NAMES if (path := shutil.which(name))]
+    found += [path for path in ON_A_MAC if Path(path).exists()]
+    return next(filter(_usable, found), None)
+
+
+def launch(playwright, **options):
+    """A headless Chromium that asks the network for nothing of its own accord."""
+    sandbox = ("--no-sandbox",) if os.geteuid() == 0 else ()
+    options["args"] = [*FLAGS, *sandbox, *options.get("args", ())]
+    return playwright.chromium.launch(executable_path=executable(), **options)
+
+
+if __name__ == "__main__":  # the set-up asks whether a browser starts here
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        print(executable() or "Playwright's own", browser.version)
+        browser.close()
