@@ -20,20 +20,25 @@ def names(nodes: Iterable[str]) -> tuple[str, ...]:
     found = tuple(nodes)
     if not found:
         raise PlanError("no-nodes")
-    for i, name in enumerate(found):
+    seen = set()
+    for name in found:
         if not _is_name(name):
             raise PlanError("bad-name", name=repr(name))
-        if name in found[:i]:
+        if name in seen:
             raise PlanError("duplicate-name", node=name)
+        seen.add(name)
     return found
 
 
 def fraction(key: str, part: "Rational | str") -> Fraction:
     """The share of ``key``, exactly; floats are refused."""
     if isinstance(part, float) and isfinite(part):
-        raise PlanError("inexact-share", key=key, share=part, exact=Fraction(part).limit_denominator(1000))
-    try:
-        found = Fraction(part) if isinstance(part, Rational | str) else None
+        near = Fraction(part).limit_denominator(1000)
+        exact = near if float(near) == part else Fraction(repr(part))
+        raise PlanError("inexact-share", key=key, share=part, exact=exact)
+    try:  # no exponents: "1e99999999" would be written out
+        plain = isinstance(part, Rational) or (isinstance(part, str) and len(part) <= 100 and "e" not in part.lower())
+        found = Fraction(part) if plain else None
     except (ValueError, ZeroDivisionError):
         found = None
     if found is None or found < 0:
@@ -83,12 +88,12 @@ def pairs(field: str, given: Iterable, nodes: tuple[str, ...], keys: Share) -> d
         if state not in (None, "sum", "updated"):
             raise PlanError("unknown-state", node=whole[0], key=whole[1], state=repr(state))
         for key in whole[1:2] or keys:
-            found[whole[0], key] = state
+            found[whole[0], key] = state or found.get((whole[0], key))
     return {(node, key): found[node, key] for node in nodes for key in keys if (node, key) in found}
 
 
 def _is_name(name: object) -> bool:
-    return isinstance(name, str) and name.split() == [name]
+    return isinstance(name, str) and name.split() == [name] and not {",", "→"} & {*name}
 
 
 def _known(step: int | None, where: str, some: Iterable, nodes: tuple[str, ...], named: Iterable, keys: Share) -> None:

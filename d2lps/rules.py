@@ -9,9 +9,10 @@ import inspect
 
 
 def sgd(weight, gradient, memory: dict, *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-    """Stochastic gradient descent, bit for bit as ``torch.optim.SGD``: v ← μv + g + λw, w ← w − ηv.
+    """Stochastic gradient descent: v ← μv + g + λw, w ← w − ηv.
 
-    ``lr`` is η, ``momentum`` μ (from the second step on), ``weight_decay`` λ.
+    ``lr`` is η, ``momentum`` μ (from the second step on), ``weight_decay`` λ. In float32 and float64 it is
+    ``torch.optim.SGD`` bit for bit; half precision is computed in float32.
     """
     if weight_decay:
         gradient = gradient.add(weight, alpha=weight_decay)

@@ -6,6 +6,7 @@ was added up. A runner, a drawing and a grader ask here and never decide for the
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +27,9 @@ class PlanError(ValueError):
     def __init__(self, reason: str, plan: "Plan | None" = None, step: int | None = None, **values: object):
         self.reason, self.plan, self.step, self.values = reason, plan, step, values
         super().__init__(text(f"plan.{reason}", step=step, **values))
+
+    def __reduce__(self):
+        return partial(PlanError, **self.values), (self.reason, self.plan, self.step)
 
 
 class Send(NamedTuple):
@@ -199,7 +203,9 @@ def _updated(plan: "Plan", number: int, act: Update, have: Mapping, everyone: in
     part = have.get((act.node, act.key), Part(0))
     if part.updated:
         raise PlanError("updated-twice", plan, number, node=act.node, key=act.key)
-    if part.who != everyone or not part.who:
-        missing = _who(plan, everyone & ~part.who) or "–"
+    if not everyone:
+        raise PlanError("nothing-to-update", plan, number, node=act.node, key=act.key)
+    if part.who != everyone:
+        missing = _who(plan, everyone & ~part.who)
         raise PlanError("update-too-early", plan, number, node=act.node, key=act.key, missing=missing)
     return Part(part.who, updated=True)

@@ -4,7 +4,7 @@
 >>> [f"{link.src}→{link.dst}" for link in server.route("gpu1", "gpu0")]
 ['gpu1→switch', 'switch→gpu0']
 >>> server.route("gpu1", "gpu0")[0].bandwidth
-Bandwidth('16 GB/s')
+bandwidth('16 GB/s')
 
 Switches and processors forward; GPUs never do: on an NVLink mesh a plain shortest path would go through a
 third GPU, which no hardware does by itself.
@@ -46,7 +46,7 @@ class Link:
         object.__setattr__(self, "bandwidth", units.bandwidth(self.bandwidth))
         object.__setattr__(self, "latency", units.seconds(self.latency))
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise TopologyError(f"link {self.src}→{self.dst} has count {self.count!r}: there is at least 1 link")
+            raise TopologyError(f"link {self.src}→{self.dst} has count {self.count!r}: a whole number, 1 or more")
 
     @property
     def capacity(self) -> float:
@@ -63,7 +63,8 @@ class Topology:
     links
         :class:`Link`; between two nodes at most one in each direction (parallel ones are its ``count``).
     through
-        node → bytes per second of all that passes through it, for nodes that are a bottleneck themselves.
+        node → bytes per second of all that passes through it on its way between others, for nodes that are
+        a bottleneck themselves.
     """
 
     name: str
@@ -72,7 +73,10 @@ class Topology:
     through: Mapping[str, Bandwidth] = field(default_factory=dict)
 
     def __post_init__(self):
+        if not self.kinds:
+            raise TopologyError(f"{self.name} has no node: a topology has 1 or more")
         names(self.kinds)
+        object.__setattr__(self, "kinds", dict(self.kinds))
         object.__setattr__(self, "links", tuple(self.links))
         limits = {node: units.bandwidth(rate) for node, rate in self.through.items()}
         object.__setattr__(self, "through", limits)
@@ -92,9 +96,10 @@ class Topology:
             self.known(node)
 
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
-        """The links from ``src`` to ``dst``, through forwarding nodes only: the way on which a byte takes least time.
+        """The links from ``src`` to ``dst``, through forwarding nodes only.
 
-        Raises TopologyError where there is none.
+        Of several ways it is the widest, since a message takes all its links at once; of equally wide ones
+        that of least latency, then of fewest links. Raises TopologyError where there is none.
         """
         self.known(src)
         self.known(dst)
@@ -128,7 +133,7 @@ class Topology:
         graph = networkx.DiGraph()
         graph.add_nodes_from(self.kinds)
         for link in self.links:
-            graph.add_edge(link.src, link.dst, link=link, seconds_per_byte=1 / link.capacity)
+            graph.add_edge(link.src, link.dst, link=link)
         return graph
 
     def _find(self, src: str, dst: str) -> tuple[Link, ...]:
@@ -137,15 +142,21 @@ class Topology:
         def passes(node: str) -> bool:
             return node in (src, dst) or self.kinds[node] in FORWARDING
 
-        graph = networkx.subgraph_view(self._graph, filter_node=passes)
-        try:
-            path = networkx.shortest_path(graph, src, dst, weight="seconds_per_byte")
-        except networkx.NetworkXNoPath:
-            raise TopologyError(
-                f"there is no route from {src} to {dst} on {self.name}: only nodes of kind "
-                f"{', '.join(FORWARDING)} forward, and none of them joins the two"
-            ) from None
-        return tuple(self._graph.edges[hop]["link"] for hop in zip(path, path[1:], strict=False))
+        links = self._graph.edges
+        for width in sorted({link.capacity for link in self.links}, reverse=True):
+            wide = networkx.subgraph_view(
+                self._graph, filter_node=passes, filter_edge=lambda a, b, w=width: links[a, b]["link"].capacity >= w
+            )
+            if networkx.has_path(wide, src, dst):
+                # The tiny term decides between ways of equal latency, and is lost beside any real one.
+                path = networkx.shortest_path(
+                    wide, src, dst, weight=lambda a, b, _: links[a, b]["link"].latency + 1e-18
+                )
+                return tuple(links[hop]["link"] for hop in zip(path, path[1:], strict=False))
+        raise TopologyError(
+            f"there is no route from {src} to {dst} on {self.name}: only nodes of kind "
+            f"{', '.join(FORWARDING)} forward, and none of them joins the two"
+        )
 
 
 def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | str" = 0.0, count: int = 1) -> list[Link]:
@@ -164,9 +175,10 @@ def pcie_server(
     Nodes: ``gpu0`` …, ``switch``, ``cpu``. PCIe 3.0 with 16 lanes is taken as 16 GB/s (15.75 before overheads).
     """
     if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
-        raise TopologyError(f"gpus = {gpus!r}: a server has 1 GPU or more")
+        raise TopologyError(f"gpus = {gpus!r}: a server has a whole number of GPUs, 1 or more")
     ends = [*(f"gpu{i}" for i in range(gpus)), "cpu"]
-    rates = [bandwidth] * len(ends) if isinstance(bandwidth, str | float | int) else list(bandwidth)
+    several = isinstance(bandwidth, Sequence) and not isinstance(bandwidth, str)
+    rates = list(bandwidth) if several else [bandwidth] * len(ends)
     if len(rates) != len(ends):
         raise TopologyError(f"{len(rates)} bandwidths for {len(ends)} links: one for each GPU and one for the CPU")
     kinds = {**dict.fromkeys(ends[:-1], "gpu"), "switch": "switch", "cpu": "cpu"}

@@ -12,11 +12,13 @@ True
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 
 from d2lps.plan import Plan
+from d2lps.rules import RULES
 from d2lps.steps import Send, Update, sends
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
@@ -82,24 +84,29 @@ class Trace:
 
     def step_times(self) -> list[tuple[float, float]]:
         """(start, end) of each step, in seconds."""
+        inside: list[list[Event]] = [[] for _ in self.plan.steps]
+        for event in self.events:
+            inside[event.step - 1].append(event)
         spans: list[tuple[float, float]] = []
-        for number in range(1, self.steps + 1):
-            inside = [(e.start, e.end) for e in self.events if e.step == number]
+        for step in inside:
             before = spans[-1][1] if spans else 0.0
-            spans.append((min((s for s, _ in inside), default=before), max((e for _, e in inside), default=before)))
+            spans.append((min((e.start for e in step), default=before), max((e.end for e in step), default=before)))
         return spans
 
     def bytes_sent(self, node: str) -> float:
         """Bytes that left ``node``."""
-        return plain(sum(Fraction(e.nbytes) for e in self._messages() if e.src == self._known(node)))
+        self._known(node)
+        return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.src == node), Fraction(0)))
 
     def bytes_received(self, node: str) -> float:
         """Bytes that arrived at ``node``."""
-        return plain(sum(Fraction(e.nbytes) for e in self._messages() if e.dst == self._known(node)))
+        self._known(node)
+        return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.dst == node), Fraction(0)))
 
     def messages(self, node: str) -> int:
         """The number of messages that ``node`` sent."""
-        return sum(e.src == self._known(node) for e in self._messages())
+        self._known(node)
+        return sum(e.src == node for e in self._messages())
 
     def occupied(self) -> dict["Link | str", list[Event]]:
         """The messages over each link, and through each limited node, in order of their start."""
@@ -110,7 +117,7 @@ class Trace:
         return found
 
     def busy(self, src: str, dst: str) -> float:
-        """Seconds during which the link from ``src`` to ``dst`` carries anything."""
+        """Seconds during which a message is under way on the link from ``src`` to ``dst``, latency included."""
         link = next((k for k in self.topology.links if (k.src, k.dst) == (src, dst)), None)
         if link is None:
             raise TraceError(f"there is no link {src}→{dst} on {self.topology.name}")
@@ -123,10 +130,9 @@ class Trace:
     def _messages(self) -> Iterator[Event]:
         return (event for event in self.events if event.kind == "send")
 
-    def _known(self, node: str) -> str:
+    def _known(self, node: str) -> None:
         if node not in self.plan.nodes:
             raise TraceError(f"there is no node {node!r} in this trace (nodes: {' '.join(self.plan.nodes)})")
-        return node
 
     def __repr__(self) -> str:
         return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {show_seconds(self.duration)}>"
@@ -154,11 +160,9 @@ class Trace:
             topology = Topology(place["name"], place["kinds"], tuple(links), through)
             plan = Plan.from_json(json.dumps(data["plan"]))
             trace = cls(data["origin"], plan, topology, data["nbytes"], tuple(Event(*e) for e in data["events"]))
-            for event in trace.events:
-                if not 0 <= event.start <= event.end:
-                    raise ValueError(f"an event ends before it starts: {event}")
+            _sound(trace)
             return trace
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise TraceError(f"this is not a trace that d2lps wrote ({type(error).__name__}: {error})") from None
 
     def to_chrome(self) -> str:
@@ -172,6 +176,31 @@ class Trace:
             for e in self.events
         ]  # fmt: skip
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _sound(trace: Trace) -> None:
+    """Raise ValueError unless everything in ``trace`` can have been."""
+    if not isinstance(trace.origin, str) or not isinstance(trace.topology.name, str):
+        raise ValueError(f"its origin is {trace.origin!r}, on {trace.topology.name!r}")
+    if isinstance(trace.nbytes, bool) or not isinstance(trace.nbytes, int) or trace.nbytes < 0:
+        raise ValueError(f"it is about {trace.nbytes!r} bytes")
+    for node in trace.plan.nodes:
+        trace.topology.known(node)
+    for event in trace.events:
+        numbers = event.start, event.end, event.nbytes
+        if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
+            raise ValueError(f"not a number in {event}")
+        if not (0 <= event.start <= event.end < math.inf and 0 <= event.nbytes < math.inf):
+            raise ValueError(f"times or bytes that cannot be in {event}")
+        if event.kind not in ("send", "update") or type(event.step) is not int or not 1 <= event.step <= trace.steps:
+            raise ValueError(f"no such kind or step: {event}")
+        if event.op not in (("add", "copy") if event.kind == "send" else RULES):
+            raise ValueError(f"no such op: {event}")
+        if (event.kind == "update") != (event.src == event.dst):
+            raise ValueError(f"from and to do not fit: {event}")
+        if event.key not in trace.plan.share or {event.src, event.dst} - {*trace.plan.nodes}:
+            raise ValueError(f"a key or node that is not in the plan: {event}")
+        trace.topology.route(event.src, event.dst)
 
 
 def pairs(plan: Plan) -> Topology:

@@ -21,7 +21,7 @@ from numbers import Integral, Real
 PREFIXES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
             "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ns": 10**9}  # so many in a second
-_QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*")
+_QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]{1,3})?)\s*(.*?)\s*")
 _UNIT = re.compile(r"(|Ki|Mi|Gi|Ti|[kKMGTP])(B|bit|b)(ps|/s|)")
 
 
@@ -36,7 +36,7 @@ class Bandwidth(float):
         return "unlimited" if math.isinf(self) else show_size(float(self)) + "/s"
 
     def __repr__(self) -> str:
-        return f"Bandwidth('{self}')"
+        return f"bandwidth('{self}')"
 
 
 def bandwidth(value: "str | Bandwidth") -> Bandwidth:
@@ -133,6 +133,6 @@ def _parse(what: str, value: str) -> Fraction:
             f"or '{written} {prefix}bit{per}' if bits are"
         )
     if bool(rate) != bool(per_second):
-        wanted = "needs 'per second'" if per_second else "is not per second"
+        wanted = "needs 'per second'" if per_second else "is per second, and a size is not"
         raise UnitError(f"{what} {value!r} {wanted}: write {example}")
     return count

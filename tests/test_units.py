@@ -105,6 +105,13 @@ def test_what_is_refused_says_what_was_understood(read, given_, sentence):
         assert str(error.value) == sentence
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("read, unit", [(bandwidth, "B/s"), (size, "B"), (seconds, "s")])
+def test_a_number_of_a_hundred_million_digits_is_refused_and_not_worked_out(read, unit):
+    with pytest.raises(UnitError):
+        read(f"1e99999999 {unit}")
+
+
 @given(st.text(alphabet="0123456789.-+eE kKMGTPiBbits/µun\n٣", max_size=12))
 def test_a_text_is_read_or_refused_and_nothing_else_happens(words):
     for read in (bandwidth, size, seconds):

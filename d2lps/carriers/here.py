@@ -1,12 +1,14 @@
 """All nodes in this process, on any list of devices."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 
 import torch
 
-from d2lps.execute import Message, TensorError
+from d2lps.execute import Message
+from d2lps.tensors import TensorError
 from d2lps.text import text
 
 Device = str | torch.device
@@ -32,10 +34,11 @@ class Here:
         elif devices is None:
             self.devices = None
         else:
-            self.devices = [_device(device) for device in ([devices] if isinstance(devices, str) else devices)]
-            if not self.devices:
-                raise TensorError("Here([]) has no device: give at least one, such as Here(['cpu'])")
-        self._streams: dict[tuple[torch.device, torch.device], torch.cuda.Stream] = {}
+            given = [devices] if isinstance(devices, Device) else devices
+            if not isinstance(given, Sequence) or not given:
+                raise TensorError(f"Here({devices!r}) has no device: give at least one, such as Here(['cpu'])")
+            self.devices = [_device(device) for device in given]
+        self._streams: dict[tuple[torch.device, torch.device], list[torch.cuda.Stream]] = {}
         self._zero: dict[torch.device, tuple[float, torch.cuda.Event]] = {}
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
@@ -65,34 +68,36 @@ class Here:
 
     def _exchange_cuda(self, messages: list[Message], sources: list[torch.Tensor]) -> list[tuple[float, float]]:
         self.clock()  # the snapshots are made, and nothing of an earlier step is under way
-        marks = []
+        self._zero = {}
+        carried = []
         for message, source in zip(messages, sources, strict=True):
             here, there = source.device, message.target.device
             device = there if there.type == "cuda" else here
-            stream = self._stream(here, device if here == there else there, device)
-            with torch.cuda.device(device), torch.cuda.stream(stream):
+            if here == there:
+                carried.append((source, device, None))
+                continue
+            with self._streams_of(here, there):
                 start = self._mark(device)
-                arrived = source if here == there else source.to(there, non_blocking=there.type == "cuda")
+                # Pinned, because a copy to ordinary main memory would make everyone wait.
+                arrived = torch.empty_like(source, device=there, pin_memory=there.type == "cpu")
+                arrived.copy_(source, non_blocking=True)
                 end = self._mark(device)
-            marks.append((message, arrived, stream, start, end, device))
+            carried.append((arrived, device, (start, end)))
         # The writes follow in the order given, each after its own arrival: sums are the same bits every time.
         times = []
-        for message, arrived, stream, start, end, device in marks:
+        for message, (arrived, device, marks) in zip(messages, carried, strict=True):
             target = message.target.device
-            if target.type == "cuda":
-                main = torch.cuda.current_stream(target)
-                main.wait_stream(stream)
-                with torch.cuda.device(target):
-                    start = self._mark(target) if message.source.device == target else start
-                    message.write(arrived)
-                    end = self._mark(target)
-                arrived.record_stream(main)
-            else:
-                stream.synchronize()
-                message.write(arrived)
-            times.append((device, start, end))
+            start = marks[0] if marks else self._now(device)
+            if marks and target.type == "cuda":
+                torch.cuda.current_stream(target).wait_event(marks[1])
+                arrived.record_stream(torch.cuda.current_stream(target))
+            elif marks:
+                marks[1].synchronize()
+            message.write(arrived)
+            times.append((device, start, self._now(target)))
         self.clock()
-        return [(self._seconds(device, start), self._seconds(device, end)) for device, start, end in times]
+        return [(self._seconds(device, start), max(self._seconds(device, start), self._seconds(device, end)))
+                for device, start, end in times]  # fmt: skip
 
     def clock(self) -> float:
         """Seconds, once all that was asked of any GPU is done."""
@@ -115,25 +120,35 @@ class Here:
             return text("here.cpu")
         return text("here.devices", devices=" ".join(dict.fromkeys(map(str, devices))))
 
-    def _stream(self, src: torch.device, dst: torch.device, device: torch.device) -> torch.cuda.Stream:
+    @contextmanager
+    def _streams_of(self, src: torch.device, dst: torch.device) -> Iterator[None]:
+        """The streams of this pair on both devices: torch copies between GPUs on the source's current stream."""
         if (src, dst) not in self._streams:
-            self._streams[src, dst] = torch.cuda.Stream(device)
-        return self._streams[src, dst]
+            self._streams[src, dst] = [torch.cuda.Stream(end) for end in (src, dst) if end.type == "cuda"]
+        with ExitStack() as entered:
+            for stream in self._streams[src, dst]:
+                entered.enter_context(torch.cuda.stream(stream))
+            yield
 
     def _mark(self, device: torch.device) -> torch.cuda.Event:
-        if device not in self._zero:  # events know only differences: tie them to this process's clock once
-            torch.cuda.synchronize(device)
+        """Now, on the current stream of ``device``."""
+        if device not in self._zero:  # events know only differences: tie them to this process's clock, anew each step
             zero = torch.cuda.Event(enable_timing=True)
-            zero.record()
-            torch.cuda.synchronize(device)
+            zero.record(torch.cuda.current_stream(device))
+            zero.synchronize()
             self._zero[device] = time.perf_counter(), zero
         mark = torch.cuda.Event(enable_timing=True)
-        mark.record()
+        mark.record(torch.cuda.current_stream(device))
         return mark
 
-    def _seconds(self, device: torch.device, mark: torch.cuda.Event) -> float:
+    def _now(self, device: torch.device) -> "torch.cuda.Event | float":
+        return self._mark(device) if device.type == "cuda" else time.perf_counter()
+
+    def _seconds(self, device: torch.device, when: "torch.cuda.Event | float") -> float:
+        if isinstance(when, float):
+            return when
         origin, zero = self._zero[device]
-        return origin + zero.elapsed_time(mark) / 1e3
+        return origin + zero.elapsed_time(when) / 1e3
 
 
 def _as_they_stood(messages: list[Message]) -> list[torch.Tensor]:
@@ -154,4 +169,8 @@ def _device(device: Device) -> torch.device:
         found = torch.device(device)
     except (RuntimeError, TypeError):
         raise TensorError(f"{device!r} is not a device of torch: write 'cpu' or 'cuda:0'") from None
-    return torch.device("cuda", torch.cuda.current_device()) if found == torch.device("cuda") else found
+    if found.type != "cuda":
+        return found
+    if (found.index or 0) >= torch.cuda.device_count():
+        raise TensorError(f"there is no device {device!r} here: torch sees {torch.cuda.device_count()} GPUs")
+    return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())

@@ -1,0 +1,92 @@
+"""The exercises' judge: an answer is a function, it is called on many cases, and its plans are counted.
+
+>>> import d2lps
+>>> verdict = d2lps.check_exercise("own-gpu", lambda gpus: d2lps.aggregate_at(gpus, "gpu0"))
+>>> verdict.passed, verdict.mistake
+(False, 'all-on-one')
+>>> d2lps.check_exercise("own-gpu", d2lps.sharded).passed
+True
+
+``attempt`` judges one call, ``mistakes`` names what is wrong with a refused plan, ``data_parallelism`` knows
+what the exercises of its chapter ask, ``course`` reads what the chapters say, ``verdict`` shows the outcome.
+"""
+
+import inspect
+from collections.abc import Callable
+
+from d2lps import units
+from d2lps.checks import data_parallelism
+from d2lps.checks.attempt import Failure, judge, time
+from d2lps.checks.course import ExerciseError, Texts, exercise
+from d2lps.checks.deadline import Overtime, within
+from d2lps.checks.verdict import Verdict
+from d2lps.showing import Source, source
+from d2lps.text import text
+from d2lps.trace import Trace
+
+__all__ = ["ExerciseError", "Verdict", "check_exercise", "solution"]
+
+_ASKED = {**data_parallelism.EXERCISES}
+
+_failed: dict[str, int] = {}  # exercise → failed attempts since it was last passed, so that hints come one by one
+
+
+def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") -> Verdict:
+    """Judge ``answer``, a function from what the exercise gives to a Plan, on all cases of the exercise ``id``.
+
+    The answer is called with copies, so that it may change its arguments, and whatever it raises becomes a
+    sentence. ``deadline`` (seconds, or ``"20 s"``) is for all cases together; an answer that is not done by
+    then is stopped. The untouched stub fails too, but does not count as an attempt: each attempt that fails after the
+    first one shows one more of the exercise's general hints.
+
+    Raises ExerciseError if there is no such exercise, or no course beside the package.
+    """
+    texts, allowed = exercise(id), units.seconds(deadline)
+    asked, reached = _ASKED[id], []
+    try:
+        _callable(answer, asked.parameters)
+        first, times = within(allowed, lambda: _all_cases(asked, answer, reached))
+    except Overtime:
+        sentence = text("checks.endless", case=reached[-1], allowed=time(allowed))
+        return _failure(id, texts, Failure("endless", sentence))
+    except Failure as failure:
+        if len(reached) > 1 and failure.mistake != "inexact":
+            failure.mistake = "not-general"
+        return _failure(id, texts, failure)
+    _failed.pop(id, None)
+    told = {"time": time(first.duration), "bound": time(asked.cases[0].bound),
+            "times": ", ".join(times[label] for label in asked.shows)}  # fmt: skip
+    return Verdict(True, texts.passed(**told), trace=first)
+
+
+def solution(id: str) -> Source:
+    """The source code of a solution of the exercise ``id``. Raises ExerciseError."""
+    return source(exercise(id).solution(id))
+
+
+def _all_cases(asked: data_parallelism.Exercise, answer: Callable, reached: list[str]) -> tuple[Trace, dict[str, str]]:
+    """The trace of the first case, and what each case took; ``reached`` collects the cases as they are begun."""
+    traces = []
+    for case in asked.cases:
+        reached.append(case.label)
+        traces.append(judge(case, answer, asked.diagnose))
+    return traces[0], {label: time(trace.duration) for label, trace in zip(reached, traces, strict=True)}
+
+
+def _callable(answer: object, parameters: tuple[str, ...]) -> None:
+    if not callable(answer):
+        raise Failure("not-callable", text("checks.not-callable", type=type(answer).__name__))
+    try:
+        inspect.signature(answer).bind(*parameters)
+    except TypeError as error:
+        wanted = ", ".join(parameters)
+        raise Failure("signature", text("checks.signature", parameters=wanted, why=error)) from None
+    except ValueError:  # a builtin does not tell what it takes
+        pass
+
+
+def _failure(id: str, texts: Texts, failure: Failure) -> Verdict:
+    if failure.mistake != "todo":
+        _failed[id] = _failed.get(id, 0) + 1
+    rungs = texts.ladder[: max(0, _failed.get(id, 0) - 1)]
+    return Verdict(False, failure.sentence, texts.hint(failure.mistake), rungs, failure.mistake, failure.trace)

@@ -1,0 +1,219 @@
+"""Judge one attempt: call the answer on a case, hold its plan to the task, and say in one sentence what is wrong.
+
+Right values prove little: a plan that moves whole tensors gives the right sum too. So steps, bytes per node
+and the time under :func:`d2lps.cost.shared` are counted, in exact fractions, on every case.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from d2lps import cost
+from d2lps.checks import mistakes
+from d2lps.checks.deadline import Stopped
+from d2lps.plan import Plan
+from d2lps.steps import PlanError, check, sends, updates
+from d2lps.text import text
+from d2lps.topology import Topology
+from d2lps.trace import Trace
+from d2lps.units import show_seconds, show_size, size
+
+NBYTES = size("160 MB")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an answer, and what its plan may cost.
+
+    label
+        what the learner reads, the same in every language: ``"n = 4"``.
+    arguments
+        what the answer is called with, copied anew for every call.
+    workers, servers
+        the plan's nodes: those that have a gradient and want the sum, and those that do neither.
+    steps
+        how many steps may move bytes.
+    in_all
+        node → the part of the gradient that it may send, and receive; who is missing is held by ``bound`` alone.
+    per_step
+        node → what it needs to send, or receive, in one step: tells where a failed plan leaves the way.
+    bound
+        seconds that the plan may take on ``topology``.
+    """
+
+    label: str
+    arguments: tuple
+    workers: tuple[str, ...]
+    servers: tuple[str, ...]
+    topology: Topology
+    steps: int
+    in_all: Mapping[str, Fraction]
+    per_step: Mapping[str, Fraction]
+    bound: Fraction
+
+
+class Failure(Exception):
+    """What is wrong with an attempt: the name of the mistake, its sentence, and what there is to watch."""
+
+    def __init__(self, mistake: str, sentence: str, trace: Trace | None = None):
+        super().__init__(sentence)
+        self.mistake, self.sentence, self.trace = mistake, sentence, trace
+
+
+class Counts:
+    """What a plan that does its work moves, in parts of the gradient: what a diagnosis is made of."""
+
+    def __init__(self, case: Case, plan: Plan, trace: Trace):
+        self.case, self.plan, self.trace = case, plan, trace
+        self.busy = [number for number, step in enumerate(plan.steps, 1) if sends(step)]
+        self.keys = [key for key, part in plan.share.items() if part]
+        self._moved: dict[tuple, Fraction] = {}
+        for number, step in enumerate(plan.steps, 1):
+            for send in sends(step):
+                for place in ((send.src, "src"), (send.dst, "dst")):
+                    for when in (number, None):
+                        self._moved[*place, when] = self.moved(*place, when) + plan.share[send.key]
+
+    def moved(self, node: str, way: str, step: int | None = None) -> Fraction:
+        """What ``node`` sends (``way="src"``) or receives (``"dst"``) in one step, or in all of them."""
+        return self._moved.get((node, way, step), Fraction(0))
+
+    def over(self) -> list[str]:
+        """The nodes that send or receive more in all than they need to."""
+        return [node for node, part in self.case.in_all.items() if any(self.moved(node, way) > part for way in WAYS)]
+
+    @property
+    def late(self) -> bool:
+        """Whether the plan takes longer than the bound."""
+        return self.trace.duration > float(self.case.bound) * (1 + 1e-9)
+
+
+WAYS = ("dst", "src")  # receiving comes first: where many send to one, that one is to blame
+
+
+def judge(case: Case, answer: Callable, diagnose: Callable[[Counts], str]) -> Trace:
+    """The predicted trace of a right answer; raises Failure.
+
+    ``diagnose`` names the mistake of a plan that does its work, but not well enough.
+    """
+    plan = _planned(case, answer)
+    trace = play(case, plan)
+    _same_task(case, plan, trace)
+    counts = Counts(case, plan, trace)
+    if counts.over() or len(counts.busy) > case.steps or counts.late:
+        raise Failure(diagnose(counts), _blame(counts), trace)
+    return trace
+
+
+def play(case: Case, plan: Plan) -> Trace | None:
+    """The predicted trace of a plan on the case's topology, or None where it is not at home there."""
+    if set(plan.nodes) <= set(case.topology.kinds):
+        return cost.shared(plan, case.topology, NBYTES)
+    return None
+
+
+def _planned(case: Case, answer: Callable) -> Plan:
+    try:
+        plan = answer(*copy.deepcopy(case.arguments))
+        if isinstance(plan, Plan):
+            check(plan)
+    except Stopped:
+        raise
+    except PlanError as error:
+        sentence = text("checks.refused", case=case.label, error=error)
+        raise Failure(mistakes.of_refusal(case, error), sentence, _begun(case, error)) from None
+    except BaseException as error:  # nor must exit() in an answer end the notebook's kernel
+        raise _raised(case, answer, error) from None
+    if plan is None:
+        raise _failure("nothing-returned", "nothing-returned", case)
+    if not isinstance(plan, Plan):
+        raise _failure("not-a-plan", "not-a-plan", case, type=type(plan).__name__)
+    if len(case.workers) > 1 and not any(map(sends, plan.steps)):
+        raise _failure("todo", "todo", case)
+    return plan
+
+
+def _begun(case: Case, error: PlanError) -> Trace | None:
+    """What can be played of a plan that was refused: all of it, or the steps before the one to blame."""
+    plan, last = error.plan, error.step and error.step - 1
+    if plan is None or not getattr(plan, "steps", ()):
+        return None
+    try:
+        begun = Plan(plan.nodes, plan.share, plan.steps[:last], plan.holds, wants=())
+    except PlanError:  # several things are wrong with it
+        return None
+    trace = play(case, begun)
+    return trace if trace and trace.events else None
+
+
+def _raised(case: Case, answer: Callable, error: BaseException) -> Failure:
+    what = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
+    code, line, at = getattr(inspect.unwrap(answer), "__code__", None), None, error.__traceback__
+    while at:
+        if code and at.tb_frame.f_code.co_filename == code.co_filename:
+            line = at.tb_lineno
+        at = at.tb_next
+    if line is None:
+        return _failure("raised", "raised", case, error=what)
+    return _failure("raised", "raised-at", case, error=what, line=line)
+
+
+def _same_task(case: Case, plan: Plan, trace: Trace | None) -> None:
+    """The answer changed nothing of the task: the nodes, who has a gradient, who wants the sum, over which ways."""
+    nodes = (*case.workers, *case.servers)
+    for node in plan.nodes:
+        if node not in nodes:
+            raise _failure("other-nodes", "strange-node", case, trace, node=node)
+    for node in nodes:
+        if node not in plan.nodes:
+            raise _failure("other-nodes", "missing-node", case, trace, node=node)
+    if any(map(updates, plan.steps)):
+        raise _failure("updates", "updates", case, trace)
+    wanted = {(node, key) for node, key, _ in plan.wants}
+    for node in nodes:
+        for key in plan.share:
+            holds, should = (node, key) in plan.holds, node in case.workers
+            if holds != should:
+                raise _failure("task-changed", "holds-more" if holds else "holds-less", case, trace, node=node, key=key)
+            if should and (node, key) not in wanted:
+                raise _failure("task-changed", "wants-less", case, trace, node=node, key=key)
+    for number, step in enumerate(plan.steps, 1):
+        for src, dst, *_ in sends(step) if case.servers else ():
+            if src in case.workers and dst in case.workers:
+                raise _failure("between-workers", "between-workers", case, trace, step=number, src=src, dst=dst)
+
+
+def _blame(counts: Counts) -> str:
+    """The first step in which somebody moves too much, else who does so in all, else the steps or the longest one."""
+    case, trace = counts.case, counts.trace
+    times = {"case": case.label, "time": time(trace.duration), "bound": time(case.bound)}
+    for step, allowed in [*((number, case.per_step) for number in counts.busy), (None, case.in_all)]:
+        moved = {(node, way): counts.moved(node, way, step) for node in allowed for way in WAYS}
+        node, way = max(moved, key=lambda at: (moved[at] / allowed[at[0]], moved[at]))
+        if moved[node, way] > allowed[node]:
+            key = ("sends" if way == "src" else "receives") + ("" if step else "-in-all")
+            got, enough = amount(moved[node, way]), amount(allowed[node])
+            return text(f"checks.{key}", node=node, step=step, got=got, enough=enough, **times)
+    if len(counts.busy) > case.steps:
+        # A plan in more steps may well be faster than the bound, which is that of the steps asked for.
+        key = "steps" if counts.late else "steps-in-time"
+        return text(f"checks.{key}", got=len(counts.busy), enough=case.steps, **times)
+    lengths = {number: end - start for number, (start, end) in enumerate(trace.step_times(), 1)}
+    step = max(lengths, key=lengths.get)
+    return text("checks.late", step=step, longest=time(lengths[step]), **times)
+
+
+def _failure(mistake: str, sentence: str, case: Case, trace: Trace | None = None, **values: object) -> Failure:
+    return Failure(mistake, text(f"checks.{sentence}", case=case.label, **values), trace)
+
+
+def time(seconds: "Fraction | float") -> str:
+    """A time as it stands in a sentence, with a no-break space before its unit."""
+    return show_seconds(float(seconds)).replace(" ", "\u00a0")
+
+
+def amount(part: Fraction) -> str:
+    """A part of the gradient in bytes as it stands in a sentence."""
+    return show_size(float(part * NBYTES)).replace(" ", "\u00a0")

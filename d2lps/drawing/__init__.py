@@ -1,0 +1,144 @@
+"""A trace as a picture: the nodes with what they hold, the messages under way, and a timeline. SVG, and nothing else.
+
+>>> from d2lps import aggregate_at, cost, draw, pcie_server
+>>> trace = cost.shared(aggregate_at(["gpu0", "gpu1"], "gpu0"), pcie_server(gpus=2), "160 MB")
+>>> str(draw(trace, at="5 ms"))[:26]
+'<svg class="d2lps d2-still'
+
+Each node shows its buffer, a cell per key. A cell has a slot per worker, filled with that worker's colour once
+its gradient is contained. A frame round a cell: the sum is complete. Hatched: it has been turned into new weights.
+"""
+
+import re
+from pathlib import Path
+
+from d2lps import units
+from d2lps.drawing.scene import Scene
+from d2lps.drawing.svg import area, corners, letters, num, say, short, tag
+from d2lps.drawing.theme import STYLE
+from d2lps.drawing.timeline import timeline
+from d2lps.text import text
+from d2lps.trace import Trace
+from d2lps.units import show_seconds, show_size
+
+
+class DrawingError(ValueError):
+    """Something that cannot be drawn: its sentence says what would be drawn."""
+
+
+def draw(trace: Trace, at: "float | str | None" = None) -> "Drawing":
+    """The picture of ``trace`` at one moment: notebooks show it, ``str()`` gives the SVG, ``.save(path)`` writes it.
+
+    ``at`` is a time such as ``"7.5 ms"`` (or seconds); if left out, the moment that tells most: when most
+    messages are under way, and of several such moments the middlemost. Raises DrawingError.
+    """
+    scene = Scene(wanted(trace, "draw"))
+    return Drawing(scene, scene.motion.telling() if at is None else units.seconds(at))
+
+
+def wanted(trace: object, name: str) -> Trace:
+    """``trace``, if it is one. Raises DrawingError for whoever calls ``name`` with something else."""
+    if not isinstance(trace, Trace):
+        raise DrawingError(text("draw.not-a-trace", name=name, given=type(trace).__name__))
+    return trace
+
+
+def origin(trace: Trace) -> str:
+    """How a trace came about, where, and with how many bytes, in the language in force."""
+    words = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
+    where = [] if trace.topology.name == "pairs" else [trace.topology.name]
+    return " · ".join([*words, *where, show_size(trace.nbytes)])
+
+
+class Drawing:
+    """A scene at a moment."""
+
+    def __init__(self, scene: Scene, at: float):
+        self.scene, self.at = scene, at
+
+    def __str__(self) -> str:
+        return still(self.scene, self.at)
+
+    def __repr__(self) -> str:
+        return f"<Drawing: {self.scene.trace!r} at {show_seconds(self.at)}>"
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+    def save(self, path: "str | Path") -> Path:
+        """Write the SVG to ``path``."""
+        path = Path(path)
+        path.write_text(str(self), "utf-8")
+        return path
+
+
+def still(scene: Scene, at: float) -> str:
+    """The whole picture at a moment: a line of words, the scene, the timeline with its rows named."""
+    trace, place = scene.trace, scene.layout
+    left, top, wide, at = 70.0, 28.0, max(place.width, 400.0), min(at, trace.duration)
+    below, row = top + place.height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
+    bottom = below + row * len(trace.plan.nodes)
+    long = wide - left - 14
+    parts = [
+        tag("title", say(f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}")),
+        tag("style", STYLE),
+        tag("rect", width=wide, height=bottom + 24, rx=10, **area("paper")),
+        tag("text", say(origin(trace)), x=14, y=20, **letters("note")),
+        scene.svg(at, x=(wide - place.width) / 2, y=top, width=place.width, height=place.height),
+        timeline(trace, scene.motion, at, x=left, y=below, width=long, height=bottom - below),
+    ]
+    for i, node in enumerate(trace.plan.nodes):
+        parts.append(tag("text", short(node, left - 24, 6), x=left - 14, y=below + row * (i + 0.5) + 3.5,
+                         **letters("note", anchor="end")))  # fmt: skip
+        parts.append(tag("path", d=_arrows(left - 7, below + row * i, row), **area("busy")))
+    parts += [tag("text", str(number), x=left + long * middle, y=below - 4, **letters("key", anchor="middle"))
+              for number, middle in step_labels(trace)]  # fmt: skip
+    parts += _axis(trace, at, left, long, bottom + 14)
+    return tag("svg", "".join(parts), class_="d2lps d2-still", xmlns="http://www.w3.org/2000/svg", role="img",
+               viewBox=f"0 0 {num(wide)} {num(bottom + 24)}", width=wide)  # fmt: skip
+
+
+def step_labels(trace: Trace) -> list[tuple[int, float]]:
+    """The number of each step and its middle as a part of the whole, for those that have room for it."""
+    if not trace.duration:
+        return []
+    spans = [(i, start / trace.duration, end / trace.duration) for i, (start, end) in enumerate(trace.step_times(), 1)]
+    return [(i, (start + end) / 2) for i, start, end in spans if end - start >= 0.035]
+
+
+def _arrows(x: float, y: float, row: float) -> str:
+    """Up beside what a node sends, down beside what it receives."""
+    r = row * 0.14
+    up, down = y + row * 0.27, y + row * 0.73
+    return (corners((x - r, up + r / 2), (x + r, up + r / 2), (x, up - r))
+            + corners((x - r, down - r / 2), (x + r, down - r / 2), (x, down + r)))  # fmt: skip
+
+
+def _axis(trace: Trace, at: float, left: float, long: float, y: float) -> list[str]:
+    """The moment below the play-head, and the ends of the axis where they do not stand in its way."""
+    part = at / trace.duration if trace.duration else 1.0
+    side = "middle" if 0.06 < part < 0.94 else "end" if part > 0.5 else "start"
+    look = letters("note", "ink", side, font_weight=600)
+    now = tag("text", say(show_seconds(at)), x=left + long * part, y=y, **look)
+    zero = tag("text", "0", x=left, y=y, **letters("note"))
+    end = tag("text", say(show_seconds(trace.duration)), x=left + long, y=y, **letters("note", anchor="end"))
+    return [zero if part > 0.12 else "", now, end if part < 0.8 else ""]
+
+
+def stacked(stills: list[str]) -> str:
+    """Several stills below each other, as one SVG."""
+    sizes = [tuple(map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', still).groups())) for still in stills]
+    parts, y = [], 0.0
+    for picture, (_, height) in zip(stills, sizes, strict=True):
+        parts.append(picture.replace("<svg ", f'<svg y="{num(y)}" ', 1))
+        y += height + 8
+    wide = max(width for width, _ in sizes)
+    return tag("svg", "".join(parts), class_="d2lps", xmlns="http://www.w3.org/2000/svg", role="img",
+               viewBox=f"0 0 {num(wide)} {num(y)}", width=wide)  # fmt: skip
+
+
+def figures() -> dict[str, str]:
+    """The course's figures, name → SVG, as they stand in ``img/``."""
+    from d2lps.drawing import plates
+
+    return plates.figures()

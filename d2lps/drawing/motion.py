@@ -1,0 +1,163 @@
+"""What moves when: whose gradients are where, which messages are under way, how many share a link. No geometry.
+
+>>> from d2lps import aggregate_at, cost, pcie_server
+>>> trace = cost.shared(aggregate_at(["gpu0", "gpu1"], "gpu0"), pcie_server(gpus=2), "160 MB")
+>>> motion = follow(trace)
+>>> [[motion.contributors[i] for i in look.who] for look in motion.cells_at(0)]
+[['gpu0'], ['gpu1']]
+>>> [motion.looks[m.look].who for m in motion.under_way(0.005)]
+[(1,)]
+>>> [look.complete for look in motion.cells_at(trace.duration)]
+[True, True]
+
+Contents come from :func:`d2lps.steps.replay`: a message carries what its sender had when the step began, and
+takes effect when its event ends.
+"""
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from d2lps.steps import Part, PlanError, complete, replay
+from d2lps.trace import Trace
+
+
+class Look(NamedTuple):
+    """What there is to see of one key somewhere: contributors (by number), and whether it is all, and updated."""
+
+    who: tuple[int, ...]
+    complete: bool = False
+    updated: bool = False
+
+
+EMPTY = Look(())
+
+
+class Message(NamedTuple):
+    """One message: when, from which cell to which (by number), and what it carries (number of a look)."""
+
+    start: float
+    end: float
+    step: int
+    src: str
+    dst: str
+    key: str
+    look: int
+
+
+class Change(NamedTuple):
+    """At ``time`` the cell (or link) ``place`` goes over from ``before`` to ``after``."""
+
+    time: float
+    place: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Motion:
+    """All that changes during a trace, in order of time. Cells are numbered node by node, key by key.
+
+    ``looks[0]`` is the empty look; ``first`` has the look of each cell at the beginning; ``sharing`` are the links
+    and limited nodes that are used, and ``crowd`` says how many messages each of them carries from when on.
+    """
+
+    contributors: tuple[str, ...]
+    looks: tuple[Look, ...]
+    first: tuple[int, ...]
+    changes: tuple[Change, ...]
+    messages: tuple[Message, ...]
+    sharing: tuple
+    crowd: tuple[Change, ...]
+
+    def cells_at(self, time: float) -> list[Look]:
+        """The look of each cell at ``time``; what happens at that very moment has happened."""
+        return [self.looks[i] for i in _replayed(list(self.first), self.changes, time)]
+
+    def crowds_at(self, time: float) -> list[int]:
+        """How many messages each of ``sharing`` carries at ``time``."""
+        return _replayed([0] * len(self.sharing), self.crowd, time)
+
+    def under_way(self, time: float) -> list[Message]:
+        """The messages that have started and not arrived."""
+        return [m for m in self.messages if m.start <= time < m.end]
+
+    def telling(self) -> float:
+        """The moment that tells most: most messages under way; of several such, the middle of the middlemost one."""
+        edges = sorted({t for m in self.messages for t in (m.start, m.end)})
+        if len(edges) < 2:
+            return edges[0] if edges else 0.0
+        counts = Counter(m.start for m in self.messages)
+        counts.subtract(m.end for m in self.messages)
+        spans, busy = [], 0
+        for start, end in zip(edges, edges[1:], strict=False):
+            busy += counts[start]
+            spans.append((busy, (start + end) / 2))
+        best = [moment for number, moment in spans if number == max(spans)[0]]
+        return best[(len(best) - 1) // 2]
+
+
+def _replayed(state: list[int], changes: tuple[Change, ...], time: float) -> list[int]:
+    for change in changes:
+        if change.time > time:
+            break
+        state[change.place] = change.after
+    return state
+
+
+def follow(trace: Trace) -> Motion:
+    """The motion of ``trace``. A broken plan is followed up to the step that breaks it."""
+    plan = trace.plan
+    holders = {node for node, _ in plan.holds}
+    contributors = tuple(node for node in plan.nodes if node in holders)
+    number = {node: i for i, node in enumerate(contributors)}
+    bits = [(1 << i, number[node]) for i, node in enumerate(plan.nodes) if node in holders]
+    everyone, looks, before = complete(plan), {EMPTY: 0}, []
+    with suppress(PlanError):  # what comes after the step that breaks the plan carries what there was before it
+        for _, have in replay(plan):
+            before.append(have)
+
+    def look(key: str, part: Part | None) -> int:
+        if part is None:
+            return 0
+        found = Look(tuple(i for bit, i in bits if part.who & bit), part.who == everyone[key], part.updated)
+        return looks.setdefault(found, len(looks))
+
+    place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
+    have = dict(before[0])
+    first = tuple(look(key, have.get((node, key))) for node, key in place)
+    messages, changes, reached = [], [], {}
+    for event in sorted(trace.events, key=lambda e: (e.step, e.end)):
+        cell, own = (event.dst, event.key), have.get((event.dst, event.key))
+        if event.kind == "update":
+            have[cell] = Part(own.who if own else 0, updated=True)
+        else:
+            part = before[min(event.step, len(before)) - 1].get((event.src, event.key))
+            messages.append(Message(event.start, event.end, event.step, event.src, event.dst, event.key,
+                                    look(event.key, part)))  # fmt: skip
+            if part is None:
+                continue
+            have[cell] = Part(own.who | part.who, own.updated) if own and event.op == "add" else part
+        # A cell goes through its steps in order, whatever the clocks of several hosts say.
+        reached[cell] = max(event.end, reached.get(cell, 0.0))
+        changes.append(Change(reached[cell], place[cell], look(event.key, own), look(event.key, have[cell])))
+    changes.sort(key=lambda c: c.time)
+    messages.sort(key=lambda m: m.start)
+    sharing, crowd = _crowds(trace)
+    return Motion(contributors, tuple(looks), first, tuple(changes), tuple(messages), sharing, crowd)
+
+
+def _crowds(trace: Trace) -> tuple[tuple, tuple[Change, ...]]:
+    occupied = trace.occupied()
+    crowd = []
+    for i, (resource, events) in enumerate(occupied.items()):
+        # Where there is room without limit, nobody is in anybody's way.
+        most = 1 if trace.topology.capacity(resource) == float("inf") else len(events)
+        steps = Counter(e.start for e in events)
+        steps.subtract(e.end for e in events)
+        now = 0
+        for time in sorted(t for t, by in steps.items() if by):
+            crowd.append(Change(time, i, min(now, most), min(now + steps[time], most)))
+            now += steps[time]
+    return tuple(occupied), tuple(sorted(crowd, key=lambda c: c.time))

@@ -1,0 +1,56 @@
+"""The lower half of a picture: a row per node with what it sends (above) and receives (below), over time.
+
+Its width is time and can be stretched: 1000 units for the whole trace, and no text in it.
+"""
+
+from collections import defaultdict
+
+from d2lps.drawing.motion import Message, Motion
+from d2lps.drawing.svg import area, fine, rect, tag, worker
+from d2lps.drawing.theme import LIGHT
+from d2lps.drawing.ways import seats
+from d2lps.trace import Trace
+
+WIDE, TALL = 1000, 20  # of the whole, and of a row
+SERVER, UPDATE = -1, -2  # instead of a worker's number, for what has no worker's colour
+
+
+def timeline(trace: Trace, motion: Motion, at: float, **place: object) -> str:
+    """The timeline, with the play-head at a moment."""
+    nodes, scale = trace.plan.nodes, WIDE / (trace.duration or 1)
+    height, parts = TALL * len(nodes), []
+    for i, (start, end) in enumerate(trace.step_times()):
+        if i % 2 == 0:
+            parts.append(tag("rect", x=fine(start * scale), y=0, width=fine((end - start) * scale), height=height,
+                             **area("band")))  # fmt: skip
+    for (row, colour), pieces in sorted(_blocks(trace, motion, scale).items()):
+        plain = {SERVER: "soft", UPDATE: "ink"}.get(colour)
+        look = area(plain) if plain else worker(colour)
+        parts.append(tag("path", d="".join(pieces), transform=f"translate(0 {row * TALL})", **look))
+    parts.append(tag("rect", x=-1, width=2, y=0, height=height, class_="d2-head d2-ink", fill=LIGHT["ink"],
+                     transform=f"translate({fine(at * scale)} 0)"))  # fmt: skip
+    return tag("svg", "".join(parts), class_="d2-time", viewBox=f"0 0 {WIDE} {height}", preserveAspectRatio="none",
+               **place)  # fmt: skip
+
+
+def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int], list[str]]:
+    """(row, sender's colour) → pieces of a path. What runs at the same time shares the height of its lane."""
+    rows = {node: i for i, node in enumerate(trace.plan.nodes)}
+    colours = {node: i for i, node in enumerate(motion.contributors)}
+    lanes: dict[tuple, list[Message]] = defaultdict(list)
+    for message in motion.messages:
+        lanes[message.src, message.step, 1.5].append(message)
+        lanes[message.dst, message.step, TALL / 2 + 0.5].append(message)
+    found: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for (node, _, top), members in lanes.items():
+        taken = seats(members)
+        high = (TALL / 2 - 2) / (max(taken) + 1)
+        for message, seat in zip(members, taken, strict=True):
+            x, w = message.start * scale, max(0.6, (message.end - message.start) * scale - 0.8)
+            found[rows[node], colours.get(message.src, SERVER)].append(rect(x, top + seat * high, w, high))
+    for event in trace.events:
+        if event.kind == "update":
+            w = max(3.0, (event.end - event.start) * scale)
+            x = min(event.start * scale, WIDE - w)
+            found[rows[event.dst], UPDATE].append(rect(x, 1.5, w, TALL - 3))
+    return found
