@@ -13,7 +13,7 @@ One loop for every plan; a *carrier* has one method, ``exchange``, and decides h
 travel. Everything is checked before the first byte moves: what is refused leaves the tensors as they were.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from d2lps.rules import RULES
 from d2lps.steps import Send, Update, sends, updates
 from d2lps.tensors import fits, fits_updates, widened
 from d2lps.topology import Topology
-from d2lps.trace import Event, Trace, event, pairs
+from d2lps.trace import Trace, event, pairs
 
 
 @dataclass
@@ -103,27 +103,35 @@ def run(
         drawn_on.route(send.src, send.dst)
 
     parts = plan.slices(buffers[0].numel())
-    events: list[Event] = []
-    filled = set(plan.holds)
+    # The bookkeeping stands before and behind the clock: it is no part of the run.
+    work = list(_messages(plan, tensors, parts))
+    timed: list[tuple[int, Send | Update, tuple[float, float]]] = []
     begin = carrier.clock()
-    for number, step in enumerate(plan.steps, 1):
+    for number, (step, messages) in enumerate(zip(plan.steps, work, strict=True), 1):
+        times = carrier.exchange(messages)
+        timed += [(number, message.send, time) for message, time in zip(messages, times, strict=True)]
+        for act in updates(step):
+            buffer, weight = tensors[act.node][parts[act.key]], weights[act.node][parts[act.key]]
+            start = carrier.clock()
+            _update(act, weight, buffer, memory.setdefault((act.node, act.key), {}))
+            timed.append((number, act, (start, carrier.clock())))
+    width = buffers[0].element_size()
+    nbytes = {key: (part.stop - part.start) * width for key, part in parts.items()}
+    events = [event(act, number, start - begin, end - begin, nbytes[act.key]) for number, act, (start, end) in timed]
+    return Trace(carrier.describe(tensors), plan, drawn_on, buffers[0].numel() * width, tuple(events))
+
+
+def _messages(plan: Plan, tensors: Mapping[str, torch.Tensor], parts: Mapping[str, slice]) -> Iterator[list[Message]]:
+    """The messages of each step, in the order written."""
+    filled = set(plan.holds)
+    for step in plan.steps:
         messages = []
         for send in sends(step):
             source, target = (tensors[node][parts[send.key]] for node in (send.src, send.dst))
             begins = send.op == "copy" or (send.dst, send.key) not in filled
             messages.append(Message(send, source, target, begins))
             filled.add((send.dst, send.key))
-        for message, (start, end) in zip(messages, carrier.exchange(messages), strict=True):
-            nbytes = message.source.numel() * message.source.element_size()
-            events.append(event(message.send, number, start - begin, end - begin, nbytes))
-        for act in updates(step):
-            buffer, weight = tensors[act.node][parts[act.key]], weights[act.node][parts[act.key]]
-            start = carrier.clock()
-            _update(act, weight, buffer, memory.setdefault((act.node, act.key), {}))
-            nbytes = buffer.numel() * buffer.element_size()
-            events.append(event(act, number, start - begin, carrier.clock() - begin, nbytes))
-    size = buffers[0].numel() * buffers[0].element_size()
-    return Trace(carrier.describe(tensors), plan, drawn_on, size, tuple(events))
+        yield messages
 
 
 def _update(act: Update, weight: torch.Tensor, gradient: torch.Tensor, memory: dict) -> None:

@@ -1,6 +1,8 @@
 """Edits made in a reader's notebook come home, or nothing is written; nobody's copy is ever overwritten."""
 
+import json
 import shutil
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files, small
 
+from d2lps.book import workspace
 from d2lps.book.__main__ import main
 from d2lps.book.lesson import BookError
 from d2lps.book.notebook import notebook, parts
@@ -389,10 +392,14 @@ def test_lab_leaves_a_strangers_file_alone(book, capsys):
 
 def test_the_language_is_remembered_and_never_guessed(book, capsys, monkeypatch):
     monkeypatch.setenv("LANG", "vi_VN.UTF-8")
-    assert lab(book, capsys) == "Opening English. Tiếng Việt: --language vi. 中文：--language zh.\n"
+    assert lab(book, capsys) == "Opening English. Tiếng Việt: make lab-vi. 中文：make lab-zh.\n"
     assert lab(book, capsys, "--language", "zh") == ""
     assert (book.root / "workspace/.language").read_text() == "zh\n"
     assert lab(book, capsys) == ""
+
+
+SETTINGS = Path(workspace.__file__).with_name("settings")
+NOTES = "@jupyterlab/apputils-extension:notification"
 
 
 def test_jupyterlab_is_started_for_this_machine_only_at_the_chosen_chapter(book, monkeypatch):
@@ -405,4 +412,6 @@ def test_jupyterlab_is_started_for_this_machine_only_at_the_chosen_chapter(book,
     assert folder == book.root
     assert command[0] == program and command[1:3] == ["-m", "jupyterlab"]
     assert command[3:] == ["--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={book.root.resolve()}",
-                           "--LabApp.default_url=/lab/tree/workspace/vi/01-small.ipynb", "--no-browser", "--allow-root"]
+                           "--LabApp.default_url=/lab/tree/workspace/vi/01-small.ipynb",
+                           f"--LabApp.app_settings_dir={SETTINGS}", "--no-browser", "--allow-root"]
+    assert "false" in json.loads((SETTINGS / "overrides.json").read_text())[NOTES]["fetchNews"]

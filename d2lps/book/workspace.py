@@ -71,7 +71,7 @@ def language(book: Book, wanted: str | None) -> tuple[str, list[str]]:
     last = memory.read_text("utf-8").strip() if memory.is_file() else ""
     if last in LANGUAGES:
         return last, []
-    return LANGUAGES[0], ["Opening English. Tiếng Việt: --language vi. 中文：--language zh."]
+    return LANGUAGES[0], ["Opening English. Tiếng Việt: make lab-vi. 中文：make lab-zh."]
 
 
 def start(book: Book, chosen: str, browser: bool = True) -> None:
@@ -79,7 +79,8 @@ def start(book: Book, chosen: str, browser: bool = True) -> None:
     first = own_copy(book, book.slugs()[0], chosen).relative_to(book.root)
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1",
                f"--ServerApp.root_dir={book.root.resolve()}",
-               f"--LabApp.default_url=/lab/tree/{quote(first.as_posix())}"]
+               f"--LabApp.default_url=/lab/tree/{quote(first.as_posix())}",
+               f"--LabApp.app_settings_dir={Path(__file__).with_name('settings')}"]  # asks nothing of the network
     if not browser:
         command.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:

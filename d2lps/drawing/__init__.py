@@ -57,7 +57,7 @@ class Drawing:
         self.scene, self.at = scene, at
 
     def __str__(self) -> str:
-        return still(self.scene, self.at)
+        return still(self.scene, at=self.at)
 
     def __repr__(self) -> str:
         return f"<Drawing: {self.scene.trace!r} at {show_seconds(self.at)}>"
@@ -72,10 +72,11 @@ class Drawing:
         return path
 
 
-def still(scene: Scene, at: float) -> str:
+def still(scene: Scene, name: str = "", at: float | None = None) -> str:
     """The whole picture at a moment: a line of words, the scene, the timeline with its rows named."""
     trace, place = scene.trace, scene.layout
-    left, top, wide, at = 70.0, 28.0, max(place.width, 400.0), min(at, trace.duration)
+    left, top, wide = 70.0, 28.0, max(place.width, 400.0)
+    at = min(scene.motion.telling() if at is None else at, trace.duration)
     below, row = top + place.height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
     bottom = below + row * len(trace.plan.nodes)
     long = wide - left - 14
@@ -83,7 +84,13 @@ def still(scene: Scene, at: float) -> str:
         tag("title", say(f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}")),
         tag("style", STYLE),
         tag("rect", width=wide, height=bottom + 24, rx=10, **area("paper")),
-        tag("text", say(origin(trace)), x=14, y=20, **letters("note")),
+        tag(
+            "text",
+            (tag("tspan", say(name), font_weight=700) + " · " if name else "") + say(origin(trace)),
+            x=14,
+            y=20,
+            **letters("note"),
+        ),
         scene.svg(at, x=(wide - place.width) / 2, y=top, width=place.width, height=place.height),
         timeline(trace, scene.motion, at, x=left, y=below, width=long, height=bottom - below),
     ]

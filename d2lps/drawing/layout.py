@@ -49,7 +49,7 @@ class Box:
     def edge(self, towards: Point) -> float:
         """Which part of the way from the centre to ``towards`` lies inside."""
         (cx, cy), (x, y) = self.centre, towards
-        return min(1.0, *(half / abs(d) for half, d in ((self.w / 2, x - cx), (self.h / 2, y - cy)) if d))
+        return min([1.0, *(half / abs(d) for half, d in ((self.w / 2, x - cx), (self.h / 2, y - cy)) if d)])
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,12 @@ def _tree(root: Branch, plan: Plan, widest: float) -> tuple[dict[str, Box], set[
             boxes.update(_line([branch.name], plan, width, pitch, left + wide / 2, y))
         y += boxes[branch.name].h + DROP
         x = left + (wide - sum(child.span for child in branch.below if not branch.staggered) * pitch) / 2
+        high = max((_size(child.name, plan, width)[1] for child in branch.below), default=0)
         for i, child in enumerate(branch.below):
             if branch.staggered:  # the second row stands under the gaps of the first, through which its lanes pass
                 half = math.ceil(len(branch.below) / 2)
                 row, column = divmod(i, half)
-                put(child, left + (column + 0.5 * row) * pitch, y + row * (_size(child.name, plan, width)[1] + BETWEEN))
+                put(child, left + (column + 0.5 * row) * pitch, y + row * (high + BETWEEN))
             else:
                 put(child, x, y)
                 x += child.span * pitch
@@ -184,7 +185,7 @@ def _circle(outer: list[str], inner: list[str], topology: Topology, plan: Plan) 
     """``outer`` at equal distances on a rounded figure, just as large as the boxes need; ``inner`` in between."""
     count = len(outer)
     dense = len(topology.links) > 4 * count or bool(inner)
-    widths = ((5, 104.0), (8, 92.0), (12, 64.0 if dense else 84.0), (16, 58.0 if dense else 78.0), (10**9, 44.0))
+    widths = ((5, 104.0), (8, 92.0), (12, 64.0 if dense else 84.0), (16, 64.0 if dense else 78.0), (10**9, 44.0))
     width = next(w for most, w in widths if count <= most)
     sizes = [_size(node, plan, width) for node in outer]
     if count <= 2:
@@ -193,7 +194,8 @@ def _circle(outer: list[str], inner: list[str], topology: Topology, plan: Plan) 
         size, gap = 90.0, 46.0 if count <= 5 or (dense and count <= 8) else 36.0 if count <= 8 else 24.0
         while True:
             # Chords should not cross boxes, so only what is (almost) a ring may be square.
-            spots = _around(count, min(size, (WIDEST - width) / 2), size * 0.62, 2.0 if dense else 2.6)
+            most = (WIDEST - width) / 2 * max(1.0, count / 16)
+            spots = _around(count, min(size, most), size * 0.62, 2.0 if dense else 2.6)
             boxes = [Box(x - w / 2, y - h / 2, w, h) for (x, y), (w, h) in zip(spots, sizes, strict=True)]
             if not any(a.overlaps(b, gap) for i, a in enumerate(boxes) for b in boxes[:i]):
                 break

@@ -15,12 +15,13 @@ takes effect when its event ends.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from d2lps.steps import Part, PlanError, complete, replay
-from d2lps.trace import Trace
+from d2lps.trace import Event, Trace
 
 
 class Look(NamedTuple):
@@ -60,7 +61,8 @@ class Motion:
     """All that changes during a trace, in order of time. Cells are numbered node by node, key by key.
 
     ``looks[0]`` is the empty look; ``first`` has the look of each cell at the beginning; ``sharing`` are the links
-    and limited nodes that are used, and ``crowd`` says how many messages each of them carries from when on.
+    and limited nodes that are used, and ``crowd`` says how many messages each of them carries from when on;
+    ``work`` says the same of each node of the plan and its updates.
     """
 
     contributors: tuple[str, ...]
@@ -70,6 +72,7 @@ class Motion:
     messages: tuple[Message, ...]
     sharing: tuple
     crowd: tuple[Change, ...]
+    work: tuple[Change, ...]
 
     def cells_at(self, time: float) -> list[Look]:
         """The look of each cell at ``time``; what happens at that very moment has happened."""
@@ -78,6 +81,11 @@ class Motion:
     def crowds_at(self, time: float) -> list[int]:
         """How many messages each of ``sharing`` carries at ``time``."""
         return _replayed([0] * len(self.sharing), self.crowd, time)
+
+    def working_at(self, time: float) -> set[int]:
+        """The nodes, by number, that are in the midst of an update."""
+        counts = {change.place: 0 for change in self.work}
+        return {node for node, count in _replayed(counts, self.work, time).items() if count}
 
     def under_way(self, time: float) -> list[Message]:
         """The messages that have started and not arrived."""
@@ -98,7 +106,7 @@ class Motion:
         return best[(len(best) - 1) // 2]
 
 
-def _replayed(state: list[int], changes: tuple[Change, ...], time: float) -> list[int]:
+def _replayed(state, changes: tuple[Change, ...], time: float):
     for change in changes:
         if change.time > time:
             break
@@ -144,20 +152,22 @@ def follow(trace: Trace) -> Motion:
         changes.append(Change(reached[cell], place[cell], look(event.key, own), look(event.key, have[cell])))
     changes.sort(key=lambda c: c.time)
     messages.sort(key=lambda m: m.start)
-    sharing, crowd = _crowds(trace)
-    return Motion(contributors, tuple(looks), first, tuple(changes), tuple(messages), sharing, crowd)
-
-
-def _crowds(trace: Trace) -> tuple[tuple, tuple[Change, ...]]:
-    occupied = trace.occupied()
-    crowd = []
+    occupied, crowd, work = trace.occupied(), [], []
     for i, (resource, events) in enumerate(occupied.items()):
         # Where there is room without limit, nobody is in anybody's way.
-        most = 1 if trace.topology.capacity(resource) == float("inf") else len(events)
-        steps = Counter(e.start for e in events)
-        steps.subtract(e.end for e in events)
-        now = 0
-        for time in sorted(t for t, by in steps.items() if by):
-            crowd.append(Change(time, i, min(now, most), min(now + steps[time], most)))
-            now += steps[time]
-    return tuple(occupied), tuple(sorted(crowd, key=lambda c: c.time))
+        crowd += _counts(events, i, 1 if trace.topology.capacity(resource) == float("inf") else len(events))
+    for i, node in enumerate(plan.nodes):
+        work += _counts([e for e in trace.events if e.kind == "update" and e.dst == node], i, 1)
+    crowd.sort(key=lambda c: c.time)
+    work.sort(key=lambda c: c.time)
+    return Motion(contributors, tuple(looks), first, tuple(changes), tuple(messages), tuple(occupied), tuple(crowd),
+                  tuple(work))  # fmt: skip
+
+
+def _counts(events: list[Event], place: int, most: int) -> Iterator[Change]:
+    """How many of ``events`` are going on from when on, at most ``most``; those that take no time are left out."""
+    steps, now = Counter(e.start for e in events), 0
+    steps.subtract(e.end for e in events)
+    for time in sorted(t for t, by in steps.items() if by):
+        yield Change(time, place, min(now, most), min(now + steps[time], most))
+        now += steps[time]

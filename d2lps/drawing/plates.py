@@ -35,7 +35,8 @@ HALF, HIGH = 26.0, 36.0  # of a cell
 
 def figures() -> dict[str, str]:
     """Name → SVG."""
-    return {"ps": ps(), "bw-hierarchy": bw_hierarchy(), "ps-distributed": ps_distributed()}
+    drawn = {"ps": ps(), "bw-hierarchy": bw_hierarchy(), "ps-distributed": ps_distributed()}
+    return {name: svg + "\n" for name, svg in drawn.items()}
 
 
 def _sheet(wide: float, high: float, title: str, *parts: str, **more: object) -> str:

@@ -96,20 +96,21 @@ class Scene:
     def svg(self, at: float, **place: object) -> str:
         """The picture at a moment."""
         topology, layout, motion = self.trace.topology, self.layout, self.motion
-        parts = [lanes(topology, layout, motion, at), self._boxes(), self._contents(at), rates(topology, layout),
-                 badges(layout, motion, at), self._tiles(at)]  # fmt: skip
+        parts = [lanes(topology, layout, motion, at), self._boxes(motion.working_at(at)), self._contents(at),
+                 rates(topology, layout), badges(layout, motion, at), self._tiles(at)]  # fmt: skip
         return tag("svg", "".join(parts), class_="d2-scene", viewBox=f"0 0 {num(layout.width)} {num(layout.height)}",
                    style=f"--d2-wide:{num(breadth(layout))};--d2-natural:{num(layout.width)}", **place)  # fmt: skip
 
-    def _boxes(self) -> str:
-        boxes = self.layout.boxes.items()
-        return "".join(self._node(node, box) if node in self.layout.cells
+    def _boxes(self, working: set[int]) -> str:
+        """Every node; those in ``working`` are in the midst of an update."""
+        busy, boxes = {self.trace.plan.nodes[i] for i in working}, self.layout.boxes.items()
+        return "".join(self._node(node, box, node in busy) if node in self.layout.cells
                        else passing(self.trace.topology, self.layout, node) for node, box in boxes)  # fmt: skip
 
-    def _node(self, node: str, box: Box) -> str:
+    def _node(self, node: str, box: Box, busy: bool) -> str:
         """A node's box with its name, and the empty buffer."""
-        left, parts = box.x + PAD, [tag("title", say(node))]
-        parts.append(tag("rect", x=box.x, y=box.y, width=box.w, height=box.h, rx=8, **area("box")))
+        left, parts, look = box.x + PAD, [tag("title", say(node))], area("box", 2, "ink") if busy else area("box", 1)
+        parts.append(tag("rect", x=box.x, y=box.y, width=box.w, height=box.h, rx=8, **look))
         if node in self.motion.contributors:
             number = self.motion.contributors.index(node)
             parts.append(tag("circle", cx=left + 5, cy=box.y + PAD + 8, r=4.5, **worker(number)))
@@ -122,7 +123,7 @@ class Scene:
         for key, cell in self.layout.cells[node].items() if self.layout.labelled else ():
             parts.append(tag("text", short(key, cell.w, 5.5), x=cell.centre[0], y=cell.y + cell.h + 11,
                              **letters("key", anchor="middle")))  # fmt: skip
-        return tag("g", "".join(parts))
+        return tag("g", "".join(parts), class_="d2-node d2-working" if busy else "d2-node")
 
     def _contents(self, at: float) -> str:
         """Per node a group: a path per worker over all cells, the hatching, the lines between cells, the frames."""
@@ -139,7 +140,7 @@ class Scene:
             frames = "".join(piece for piece, look in zip(self.frame, mine, strict=True) if look.complete)
             inside.append(tag("path", d=hatches, **stroke("new")))
             inside.append(tag("path", d=between, **stroke("gaps", self.gap)) if between else "")
-            inside.append(tag("path", d=frames, **stroke("done")))
+            inside.append(tag("path", d=frames, **stroke("done", 1.5 if keys <= 4 else 1)))
             parts.append(tag("g", "".join(inside), class_="d2-fill", transform=shift(box.x + PAD, box.y + PAD + LABEL)))
         return "".join(parts)
 

@@ -40,9 +40,18 @@ def say(words: str) -> str:
 
 
 def short(name: str, width: float, letter: float = 7.6) -> str:
-    """``name`` as it fits into ``width``, its end kept: what differs between names mostly stands there."""
+    """``name`` as it fits into ``width``, its end kept: what differs between names mostly stands there.
+
+    >>> short("gpu12", 40), short("gpu12", 30), short("my-machine12", 60)
+    ('gpu12', '12', 'my-…e12')
+    """
     fits = max(2, int(width / letter))
-    return say(name if len(name) <= fits else name[: (fits - 1) // 2] + "…" + name[len(name) - fits // 2 :])
+    if len(name) <= fits:
+        return say(name)
+    number = name[len(name.rstrip("0123456789")) :]
+    if number and len(number) <= fits < len(number) + 3:
+        return number
+    return say(name[: (fits - 1) // 2] + "…" + name[len(name) - fits // 2 :])
 
 
 SIZES = {"name": 13, "note": 10.5, "key": 9.5}

@@ -6,8 +6,8 @@ cell, so that nothing is told by colour alone. The warm colour is kept for conte
 """
 
 WORKERS = (  # light theme, dark theme
-    ("#1952af", "#1961d3"), ("#fab72a", "#eab308"), ("#21d1ca", "#6df0e6"), ("#992154", "#c42a62"),
-    ("#2c94b0", "#4db5cb"), ("#7c6f1e", "#a5852f"), ("#7e55f0", "#9377fc"), ("#8aab67", "#bddb90"),
+    ("#1952af", "#1961d3"), ("#fab72a", "#e5af00"), ("#21d1ca", "#6df0e6"), ("#992154", "#c42a62"),
+    ("#2c94b0", "#4db5cb"), ("#7c6f1e", "#a5852f"), ("#7e55f0", "#9377fc"), ("#8aab67", "#c3dd93"),
     ("#948739", "#bfbb6e"), ("#9283dc", "#737abc"), ("#c493e8", "#df95fc"), ("#e9a8f8", "#e7b6f3"),
     ("#d71f75", "#f00580"), ("#b1bf8c", "#d6eec5"), ("#5c5c01", "#77771a"), ("#e356a2", "#ea6fa1"),
 )  # fmt: skip
@@ -47,7 +47,8 @@ STYLE = f"""
 .d2-name{{font-size:clamp(13px,calc(11px*var(--d2-zoom,1)),var(--d2-most,17px))}}
 .d2-note{{font-size:clamp(10.5px,calc(9.5px*var(--d2-zoom,1)),14px)}}
 .d2-key{{font-size:clamp(9.5px,calc(9px*var(--d2-zoom,1)),12px)}}
-.d2-box,.d2-bar{{stroke:var(--d2-edge);fill:var(--d2-box)}}.d2-bar{{stroke-width:1}}
+.d2-box,.d2-bar{{stroke:var(--d2-edge);fill:var(--d2-box);stroke-width:1}}
+.d2-working .d2-box{{stroke:var(--d2-ink);stroke-width:2.5}}
 .d2-badge,.d2-rate{{paint-order:stroke;stroke:var(--d2-paper);stroke-width:4;stroke-linejoin:round}}
 .d2-lane{{stroke:var(--d2-lane);fill:none;stroke-width:var(--d2-wide)}}
 .d2-tip{{fill:var(--d2-edge)}}

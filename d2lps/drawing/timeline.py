@@ -52,5 +52,5 @@ def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int],
         if event.kind == "update":
             w = max(3.0, (event.end - event.start) * scale)
             x = min(event.start * scale, WIDE - w)
-            found[rows[event.dst], UPDATE].append(rect(x, 1.5, w, TALL - 3))
+            found[rows[event.dst], UPDATE].append(rect(x, TALL / 2 - 3, w, 6))
     return found

@@ -44,8 +44,9 @@ def branches(topology: Topology, plan: Plan, servers: list[str]) -> Branch | Non
         for a, b in ((link.src, link.dst), (link.dst, link.src)):
             if b not in near[a]:
                 near[a].append(b)
-    inside = [node for node, others in near.items() if len(others) > 1]
-    if not inside or any(node in plan.nodes or topology.kinds[node] not in FORWARDING for node in inside):
+    switches = [node for node, kind in topology.kinds.items() if kind in FORWARDING and node not in plan.nodes]
+    inside = [node for node, others in near.items() if len(others) > 1] or switches
+    if not inside or not set(inside) <= set(switches):
         return None
     if sum(map(len, near.values())) != 2 * (len(near) - 1) or len(_reached(near, inside[0])) != len(near):
         return None

@@ -19,7 +19,7 @@ from pathlib import Path
 import anywidget
 import traitlets
 
-from d2lps.drawing import DrawingError, stacked, wanted
+from d2lps.drawing import DrawingError, stacked, still, wanted
 from d2lps.drawing.scene import Scene
 from d2lps.drawing.theme import STYLE
 from d2lps.player import data
@@ -55,14 +55,12 @@ class Player(anywidget.AnyWidget):
     data = traitlets.Dict().tag(sync=True)
 
     def __init__(self, scenes: Sequence[Scene], names: Sequence[str]):
-        self._runs = [data.run(scene, name) for scene, name in zip(scenes, names, strict=True)]
-        self._stills = [data.picture(scene) for scene in scenes]
-        label = text("player.label", what="; ".join(f"{r['name']} {r['where']}".strip() for r in self._runs))
-        self._page = {"words": data.words() | {"label": label}, "runs": self._runs}
+        self._page = data.page(scenes, names)
+        self._stills = [still(*pair) for pair in zip(scenes, names, strict=True)]
         super().__init__(data=self._page | {"stills": self._stills})
 
     def __repr__(self) -> str:
-        runs = ", ".join(f"{run['name']} {run['end']}".strip() for run in self._runs)
+        runs = ", ".join(f"{run['name']} {run['end']}".strip() for run in self._page["runs"])
         return f"<Player: {runs}>"
 
     def still(self) -> str:
@@ -88,7 +86,8 @@ class Player(anywidget.AnyWidget):
         """Write a page that plays without a kernel and without the network."""
         path = Path(path)
         title = html.escape(self._page["words"]["label"])
-        path.write_text(f'<!DOCTYPE html><meta charset="utf-8"><title>{title}</title>'
-                        '<meta name="viewport" content="width=device-width">'
-                        f'<body style="max-width:960px;margin:1em auto">{self._repr_html_()}', "utf-8")  # fmt: skip
+        start = (f'<!DOCTYPE html><meta charset="utf-8"><title>{title}</title>'
+                 '<meta name="viewport" content="width=device-width">'
+                 "<style>:root{color-scheme:light dark}body{max-width:960px;margin:1em auto}</style>")  # fmt: skip
+        path.write_text(start + self._repr_html_(), "utf-8")
         return path

@@ -3,12 +3,12 @@
 Times are whole numbers of ticks, a million for the whole trace.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
-from d2lps.drawing import origin, step_labels, still
+from d2lps.drawing import origin, step_labels
 from d2lps.drawing.scene import Scene
-from d2lps.drawing.ways import TILE
+from d2lps.drawing.ways import REACH, TILE
 from d2lps.text import text
 from d2lps.units import show_seconds
 
@@ -16,15 +16,24 @@ TICKS = 1_000_000
 WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "keys")
 
 
-def words() -> dict[str, str]:
+def _words() -> dict[str, str]:
     """The words on and around the controls, in the language in force."""
     fixed = {word: text(f"player.{word}") for word in WORDS}
     return fixed | {"clock": text("player.clock", now="{now}", end="{end}"),
                     "step": text("player.step", step="{step}", steps="{steps}")}  # fmt: skip
 
 
-def run(scene: Scene, name: str) -> dict:
-    """All that one trace's picture does, but not the picture itself."""
+def page(scenes: Sequence[Scene], names: Sequence[str]) -> dict:
+    """All that the pictures do, but not the pictures themselves. What is true of several stands above them, once."""
+    runs = [_run(scene, name) for scene, name in zip(scenes, names, strict=True)]
+    label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
+    common = {run["where"] for run in runs} if len(runs) > 1 else set()
+    where = common.pop() if len(common) == 1 else ""
+    runs = [run | {"where": ""} for run in runs] if where else runs
+    return {"words": _words() | {"label": label}, "where": where, "runs": runs}
+
+
+def _run(scene: Scene, name: str) -> dict:
     trace, motion = scene.trace, scene.motion
     keys = {key: i for i, key in enumerate(trace.plan.share)}
 
@@ -47,27 +56,22 @@ def run(scene: Scene, name: str) -> dict:
         "end": show_seconds(trace.duration),
         "steps": trace.steps,
         "begins": [tick(start) for start, _ in trace.step_times()],
-        "edges": sorted({tick(time) for span in trace.step_times() for time in span}),
         "labels": [(number, round(middle, 4)) for number, middle in step_labels(trace)],
         "nodes": list(trace.plan.nodes),
         "workers": len(motion.contributors),
         "cell": [scene.slot, scene.hatch, scene.frame],
         "tile": [scene.sheet, scene.layer, scene.shading],
+        "reach": REACH,
         "growth": [[round(size, 3) for size in pair] for pair in scene.growth],
         "levels": [round(scene.level(worker, TILE), 2) for worker in range(len(motion.contributors))],
         "looks": [[list(look.who), int(look.complete), int(look.updated)] for look in motion.looks],
         "first": list(motion.first),
         "changes": _columns((tick(c.time), *c[1:]) for c in motion.changes),
         "crowd": _columns((tick(c.time), *c[1:]) for c in motion.crowd),
-        "shared": len(motion.sharing),
+        "work": _columns((tick(c.time), *c[1:]) for c in motion.work),
         "routes": [[_tidy(x) for point in route for x in point] for route in routes],
         "messages": _columns(messages),
     }
-
-
-def picture(scene: Scene) -> str:
-    """The still picture that the module takes its pieces from."""
-    return still(scene, scene.motion.telling())
 
 
 def _columns(rows: Iterable[tuple]) -> list[list]:

@@ -4,7 +4,6 @@ const TICKS = 1e6;
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const LENGTH = 8; // seconds that the longest trace takes at 1×
 const GLIDE = 0.45; // seconds that a step takes by hand
-const REACH = 36; // so far from its cell a message takes on the cell's size
 const ICONS = {
   restart: "M3 3h2v12H3zM15 3v12L6 9z",
   back: "M11 3v12L4 9zM13 3h2v12h-2z",
@@ -13,16 +12,11 @@ const ICONS = {
   forward: "M7 3v12l7-6zM3 3h2v12H3z",
 };
 
-export default {
-  render({ model, el }) {
-    return play(el, model.get("data"));
-  },
-};
-
-const isSvg = new Set(["svg", "g", "path"]);
+export default { render: ({ model, el }) => play(el, model.get("data")) };
 
 function make(name, attributes = {}, ...children) {
-  const node = isSvg.has(name) ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  const drawn = ["svg", "g", "path"].includes(name);
+  const node = drawn ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   node.append(...children);
   return node;
@@ -30,11 +24,9 @@ function make(name, attributes = {}, ...children) {
 
 // The pictures that stand in the page already, or those that came with the data.
 function pictures(el, data) {
-  const here = [...el.querySelectorAll("svg.d2-still")];
-  if (here.length) return here;
   const box = document.createElement("template");
-  box.innerHTML = data.stills.join("");
-  return [...box.content.children];
+  box.innerHTML = (data.stills ?? []).join("");
+  return [...el.querySelectorAll("svg.d2-still"), ...box.content.children];
 }
 
 // Walks columns [time, place, before, after], either way, and says what each place becomes.
@@ -50,22 +42,23 @@ function walk([time = [], place, before, after], become) {
 function perform(run, still, words, longest) {
   const scene = still.querySelector(".d2-scene");
   const time = still.querySelector(".d2-time");
-  const keys = run.cell[0].length;
   const fills = [...scene.querySelectorAll(".d2-fill")];
   const shares = [...scene.querySelectorAll(".d2-share")];
   const badges = [...scene.querySelectorAll(".d2-badge")];
   const tiles = scene.querySelector(".d2-tiles");
   for (const svg of [scene, time]) for (const name of ["x", "y", "width", "height"]) svg.removeAttribute(name);
   tiles.replaceChildren();
-
   time.querySelector(".d2-head").remove();
+
   const clock = make("span", { class: "d2-clock" });
   const step = make("span", { class: "d2-step" });
   const head = make("div", { class: "d2-head" });
   const labels = run.labels.map(([number, middle]) => make("span", { style: `left:${100 * middle}%` }, number));
   const width = `width:${longest ? (100 * run.duration) / longest : 100}%`;
-  const root = make("section", { class: `d2-run${run.nodes.length > 8 ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` },
-    make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where), make("span", { class: "d2-now" }, clock, step)),
+  const size = { class: `d2-run${run.nodes.length > 8 ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
+  const root = make("section", size,
+    make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
+      make("span", { class: "d2-now" }, clock, step)),
     make("div", { class: "d2-stage" }, scene),
     make("div", { class: "d2-rows" },
       make("div", { class: "d2-names" }, ...run.nodes.map((name) => make("span", { title: name }, name))),
@@ -74,7 +67,7 @@ function perform(run, still, words, longest) {
   const track = root.querySelector(".d2-all");
 
   // What each cell holds.
-  const cells = run.first.slice();
+  const cells = run.first.slice(), keys = run.cell[0].length;
   const has = run.looks.map(([who]) => new Set(who));
   const stale = new Set(fills.keys());
   const paths = fills.map((group) => [...group.querySelectorAll("path:not(.d2-gaps)")]);
@@ -100,8 +93,11 @@ function perform(run, still, words, longest) {
     badges[place].setAttribute("display", crowd > 1 ? "inline" : "none");
     if (crowd > 1) badges[place].textContent = `×${crowd}`;
   }
-  for (let place = 0; place < run.shared; place++) share(place, 0);
+  shares.forEach((_, place) => share(place, 0));
   const crowds = walk(run.crowd, share);
+  const boxes = [...scene.querySelectorAll(".d2-node")];
+  boxes.forEach((box) => box.classList.remove("d2-working"));
+  const works = walk(run.work, (node, on) => boxes[node].classList.toggle("d2-working", on > 0));
 
   // The messages under way.
   const routes = run.routes.map((points) => {
@@ -116,28 +112,28 @@ function perform(run, still, words, longest) {
   function tile(i) {
     const [who, complete, updated] = run.looks[look[i]];
     const [sheet, layer, shading] = run.tile.map((pieces) => pieces[key[i]]);
-    const parts = who.map((worker) => make("path", { class: `d2-w${worker % 16}`, d: layer, transform: `translate(0 ${run.levels[worker]})` }));
+    const lift = (worker) => `translate(0 ${run.levels[worker]})`;
+    const parts = who.map((worker) => make("path", { class: `d2-w${worker % 16}`, d: layer, transform: lift(worker) }));
     if (updated) parts.push(make("path", { class: "d2-new", d: shading }));
     return make("g", complete ? { class: "d2-full" } : {}, make("path", { class: "d2-tile", d: sheet }), ...parts);
   }
   function move(i, tick) {
     const { points, far } = routes[route[i]];
-    const all = far[far.length - 1];
+    const all = far[far.length - 1], whole = all + last[i];
     const done = (tick - start[i]) / (end[i] - start[i]);
-    const whole = all + last[i];
     const s = Math.max(0, Math.min(all, done * whole - behind[i]));
     let k = 1;
     while (k < far.length - 1 && far[k] < s) k++;
     const part = (s - far[k - 1]) / (far[k] - far[k - 1] || 1);
     const x = points[2 * k - 2] + (points[2 * k] - points[2 * k - 2]) * part;
     const y = points[2 * k - 1] + (points[2 * k + 1] - points[2 * k - 1]) * part;
-    const grown = Math.max(0, 1 - (Math.min(done, 1 - done) * whole) / REACH);
+    const grown = Math.max(0, 1 - (Math.min(done, 1 - done) * whole) / run.reach);
     const [wide, high] = run.growth[key[i]].map((size) => 1 + (size - 1) * grown);
-    live[i].setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})` + (grown ? `scale(${wide.toFixed(3)} ${high.toFixed(3)})` : ""));
+    const scaled = grown ? ` scale(${wide.toFixed(3)} ${high.toFixed(3)})` : "";
+    live[i].setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})${scaled}`);
     live[i].firstChild.style.opacity = grown ? 1 - grown : "";
   }
 
-  let said = "";
   function show(seconds) {
     const over = seconds >= run.duration;
     const tick = over ? TICKS : Math.round((seconds / run.duration) * TICKS);
@@ -145,6 +141,7 @@ function perform(run, still, words, longest) {
     stale.forEach(fill);
     stale.clear();
     crowds(tick);
+    works(tick);
     for (let i = 0; i < start.length; i++) {
       if (start[i] <= tick && tick < end[i]) {
         if (!live[i]) tiles.append((live[i] = tile(i)));
@@ -156,19 +153,22 @@ function perform(run, still, words, longest) {
     }
     head.style.transform = `translateX(${tick / 1e4}%)`;
     const now = fillIn(words.clock, { now: over ? run.end : format(seconds, run.end), end: run.end });
-    if (said !== now) clock.textContent = said = now;
-    let number = 0;
-    while (number < run.begins.length && run.begins[number] <= tick) number++;
-    const where = run.steps ? fillIn(words.step, { step: number, steps: run.steps }) : "";
+    if (clock.textContent !== now) clock.textContent = now;
+    const number = run.begins.filter((begin) => begin <= tick).length;
+    const where = run.steps ? fillIn(words.step, { step: Math.max(1, number), steps: run.steps }) : "";
     if (step.textContent !== where) step.textContent = where;
     root.classList.toggle("d2-over", over);
     return now;
   }
   const scale = () => scene.style.setProperty("--d2-zoom", run.width / (scene.clientWidth || run.width));
-  return { root, track, scene, show, scale, edges: run.edges.map((tick) => (tick / TICKS) * run.duration) };
+  const edges = [...run.begins, TICKS].map((tick) => (tick / TICKS) * run.duration);
+  return { root, track, scene, show, scale, edges };
 }
 
-const fillIn = (words, values) => words.replace(/\{(\w+)\}/g, (_, name) => values[name]).replace(/(\d) (?=[nµm]?s\b)/g, "$1\u00a0");
+// A sentence with its values; a number and its unit stay on one line.
+function fillIn(words, values) {
+  return words.replace(/\{(\w+)\}/g, (_, name) => values[name]).replace(/(\d) (?=[nµm]?s\b)/g, "$1\u00a0");
+}
 
 // A time in the unit of the trace's end, with as many digits as the eye can follow.
 function format(seconds, end) {
@@ -186,22 +186,30 @@ export function play(el, data) {
   const parts = runs.map((run, i) => perform(run, stills[i], words, longest));
   const edges = [...new Set([0, ...parts.flatMap((part) => part.edges), longest])].sort((a, b) => a - b);
 
-  const button = (name, press) => {
-    const icon = make("path", { d: ICONS[name] });
-    const made = make("button", { type: "button", class: `d2-${name}`, "aria-label": words[name], title: words[name] },
-      make("svg", { viewBox: "0 0 18 18", "aria-hidden": "true" }, icon));
-    made.addEventListener("click", press);
+  const actions = {
+    " ": () => (playing ? pause() : begin()), ArrowLeft: () => step(-1), ArrowRight: () => step(1),
+    Home: () => jump(0), End: () => jump(longest),
+    "+": () => faster(1), "=": () => faster(1), "-": () => faster(-1), "−": () => faster(-1),
+  };
+  const button = (name, key) => {
+    const icon = make("svg", { viewBox: "0 0 18 18", "aria-hidden": "true" }, make("path", { d: ICONS[name] }));
+    const look = { type: "button", class: `d2-${name}`, "aria-label": words[name], title: words[name] };
+    const made = make("button", look, icon);
+    made.addEventListener("click", actions[key]);
     return made;
   };
-  const toggle = button("play", () => (playing ? pause() : begin()));
+  const toggle = button("play", " ");
   const slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": words.position });
   const speed = make("select", { "aria-label": words.speed, title: words.speed },
     ...SPEEDS.map((value) => make("option", { value }, `${value}×`)));
   speed.value = 1;
   const controls = make("div", { class: "d2-controls" },
-    button("restart", () => { pause(); go(0); }), button("back", () => step(-1)), toggle, button("forward", () => step(1)), speed, slider);
-  const root = make("div", { class: "d2lps d2-player", role: "group", tabindex: 0, "aria-label": words.label, "aria-description": words.keys,
-    "data-lm-suppress-shortcuts": "true" }, make("div", { class: "d2-runs" }, ...parts.map((part) => part.root)), controls);
+    button("restart", "Home"), button("back", "ArrowLeft"), toggle, button("forward", "ArrowRight"), speed, slider);
+  // JupyterLab, too, has shortcuts on keys without Ctrl: here they are ours.
+  const look = { class: "d2lps d2-player", role: "group", tabindex: 0, "aria-label": words.label,
+    "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
+  const root = make("div", look, make("div", { class: "d2-where" }, data.where),
+    make("div", { class: "d2-runs" }, ...parts.map((part) => part.root)), controls);
 
   let now = 0, playing = false, goal = null, rate = 1, last = 0, frame = 0;
 
@@ -209,18 +217,13 @@ export function play(el, data) {
     now = Math.max(0, Math.min(longest, time));
     const said = parts.map((part) => part.show(now));
     slider.value = longest ? now / longest : 1;
-    if (!playing) slider.setAttribute("aria-valuetext", said.join("; "));
+    if (!playing && goal === null) slider.setAttribute("aria-valuetext", said.join("; "));
   }
   function tick(stamp) {
     const passed = Math.min(0.1, (stamp - last) / 1000);
     last = stamp;
-    const next = now + passed * rate;
-    const there = goal !== null && (rate > 0 ? next >= goal : next <= goal);
-    if (there || (goal === null && next >= longest)) {
-      const end = there ? goal : longest;
-      pause();
-      return go(end);
-    }
+    const next = now + passed * rate, stop = goal ?? longest;
+    if (rate > 0 ? next >= stop : next <= stop) return jump(stop);
     go(next);
     frame = requestAnimationFrame(tick);
   }
@@ -234,7 +237,6 @@ export function play(el, data) {
     toggle.setAttribute("aria-label", words[name]);
     toggle.title = `${words[name]}\n${words.keys}`;
     toggle.querySelector("path").setAttribute("d", ICONS[name]);
-    root.classList.toggle("d2-playing", playing);
   }
   function begin() {
     if (now >= longest) go(0);
@@ -248,11 +250,15 @@ export function play(el, data) {
     goal = null;
     show();
   }
-  function step(way) {
-    const from = goal ?? now;
+  function jump(to) {
     pause();
-    const small = longest * 1e-6;
-    const to = way > 0 ? edges.find((edge) => edge > from + small) ?? longest : edges.findLast((edge) => edge < from - small) ?? 0;
+    go(to);
+  }
+  function step(way) {
+    const from = goal ?? now, small = longest * 1e-6;
+    const next = way > 0 ? edges.find((edge) => edge > from + small) : edges.findLast((edge) => edge < from - small);
+    const to = next ?? (way > 0 ? longest : 0);
+    pause();
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return go(to);
     run(to, (to - now) / GLIDE || 1);
   }
@@ -261,13 +267,8 @@ export function play(el, data) {
     if (playing) begin();
   }
 
-  slider.addEventListener("input", () => { pause(); go(slider.value * longest); });
+  slider.addEventListener("input", () => jump(slider.value * longest));
   speed.addEventListener("change", () => playing && begin());
-  const actions = {
-    " ": () => (playing ? pause() : begin()), ArrowLeft: () => step(-1), ArrowRight: () => step(1),
-    Home: () => { pause(); go(0); }, End: () => { pause(); go(longest); },
-    "+": () => faster(1), "=": () => faster(1), "-": () => faster(-1), "−": () => faster(-1),
-  };
   root.addEventListener("keydown", (event) => {
     const native = event.key === " " && event.target.closest("button, select");
     if (native || event.ctrlKey || event.metaKey || event.altKey || !actions[event.key]) return;
@@ -278,16 +279,15 @@ export function play(el, data) {
   for (const { track } of parts) {
     const seek = (event) => {
       const area = track.getBoundingClientRect();
-      pause();
-      go(((event.clientX - area.left) / area.width) * longest);
+      if (event.buttons) jump(((event.clientX - area.left) / area.width) * longest);
     };
-    track.addEventListener("pointerdown", (event) => { track.setPointerCapture(event.pointerId); seek(event); });
-    track.addEventListener("pointermove", (event) => { if (event.buttons) seek(event); });
+    track.addEventListener("pointerdown", (event) => track.setPointerCapture(event.pointerId));
+    for (const name of ["pointerdown", "pointermove"]) track.addEventListener(name, seek);
   }
 
   const watcher = new ResizeObserver(() => parts.forEach((part) => part.scale()));
   parts.forEach((part) => watcher.observe(part.scene));
-  el.replaceChildren(...[...el.children].filter((child) => child.tagName === "STYLE" || child.tagName === "SCRIPT"), root);
+  el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
   go(0);
   show();
   return () => {

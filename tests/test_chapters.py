@@ -1,0 +1,84 @@
+"""The notebooks as a reader runs them: from top to bottom, offline, in every language, with the right numbers."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from d2lps.book.notebook import same_outputs
+from d2lps.text import LANGUAGES
+
+ROOT = Path(__file__).parent.parent
+CHAPTERS = [c["slug"] for c in tomllib.loads((ROOT / "chapters/toc.toml").read_text("utf-8"))["chapter"]]
+
+# Nothing but this machine may be spoken to: a chapter needs no network.
+OFFLINE = """
+import sys
+def _only_this_machine(event, args):
+    if event == "socket.connect" and isinstance(args[1], tuple) and args[1][0] not in ("127.0.0.1", "::1", "localhost"):
+        raise OSError(f"a chapter needs no network, and this one asked for {args[1]}")
+sys.addaudithook(_only_this_machine)
+"""
+
+
+@pytest.fixture(scope="module")
+def executed():
+    done = {}
+
+    def execute(chapter: str, language: str) -> nbformat.NotebookNode:
+        if (chapter, language) not in done:
+            book = nbformat.read(ROOT / f"chapters/{chapter}/{language}.ipynb", as_version=4)
+            book.cells.insert(0, nbformat.v4.new_code_cell(OFFLINE))
+            folder = {"metadata": {"path": str(ROOT / "chapters" / chapter)}}
+            NotebookClient(book, timeout=120, kernel_name="python3", resources=folder).execute()
+            del book.cells[0]
+            done[chapter, language] = book
+        return done[chapter, language]
+
+    return execute
+
+
+def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
+    """What a cell printed or returned, as plain text."""
+    (cell,) = (c for c in book.cells if c.id == cell_id)
+    return "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_it_runs_from_top_to_bottom_and_shows_something(executed, chapter, language):
+    book = executed(chapter, language)
+    assert not [o for c in book.cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"]
+    silent = [c.id for c in book.cells if c.cell_type == "code" and not c.outputs]
+    assert silent == ["language", "imports", "guess"]
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("language", [other for other in LANGUAGES if other != "en"])
+def test_it_shows_the_same_in_every_language(executed, chapter, language):
+    assert same_outputs(executed(chapter, "en"), executed(chapter, language)) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_01(executed, language):
+    book = executed("01-data-parallelism", language)
+    times = [re.findall(r"[\d.]+ ms", line) for line in shown(book, "predicted").splitlines()[1:]]
+    assert times == [["20 ms", "60 ms"], ["20 ms", "80 ms"], ["5 ms", "15 ms"]]
+    rows = [re.findall(r"[\d.]+ ms", line) for line in shown(book, "chunks").splitlines()[1:]]
+    assert [row[0] for row in rows] == ["60 ms", "80 ms", "15 ms"]
+    assert [row[-1] for row in rows] == ["30.94 ms", "41.25 ms", "15 ms"]
+    assert shown(book, "training").count("✓") == 3 and "✗" not in shown(book, "training")
+    assert shown(book, "gpu0-ready") == "True"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_stubs_of_the_exercises_do_not_pass(executed, language):
+    book = executed("01-data-parallelism", language)
+    stubs = [c for c in book.cells if c.id.startswith("exercise-")]
+    assert len(stubs) == 3
+    for stub in stubs:
+        assert stub.source.count("TODO") == 1
+        assert "✗" in shown(book, stub.id) and "✓" not in shown(book, stub.id)
