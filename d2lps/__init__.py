@@ -44,7 +44,13 @@ def __getattr__(name: str):
     if name not in _HOME:
         raise AttributeError(f"module 'd2lps' has no attribute {name!r}")
     home = _HOME[name]
-    value = getattr(import_module(f"d2lps.{home}"), name) if home else import_module(f"d2lps.{name}")
+    try:
+        value = getattr(import_module(f"d2lps.{home}"), name) if home else import_module(f"d2lps.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "d2lps":
+            raise
+        remedy = "which the core does not: pip install -e '.[course]'"
+        raise ImportError(f"d2lps.{name} needs {error.name}, {remedy}") from error
     globals()[name] = value
     return value
 

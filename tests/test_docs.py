@@ -18,6 +18,11 @@ def test_examples_print_what_they_say(name):
     assert failed == 0
 
 
+def test_the_readme_prints_what_it_says():
+    failed, tried = doctest.testfile("../README.md")
+    assert tried > 5 and failed == 0
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_says_what_it_is(name):
     assert (import_module(name).__doc__ or "").strip()

@@ -229,3 +229,10 @@ except ImportError as error:
     print("torch" in str(error))
 """
     assert python(code).strip() == "True"
+
+
+@pytest.mark.parametrize("name, needed", [("run", "torch"), ("Here", "torch"), ("watch", "anywidget")])
+def test_what_the_core_alone_cannot_do_says_what_to_install(name, needed):
+    code = f"import sys; sys.modules[{needed!r}] = None; import d2lps; d2lps.{name}"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stderr
+    assert f"ImportError: d2lps.{name} needs {needed}, which the core does not: pip install -e '.[course]'" in said
