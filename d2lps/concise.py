@@ -36,6 +36,7 @@ def main(path: str) -> None:
             optimizer.step()
     if rank == 0:
         torch.save(parameters_to_vector(net.parameters()).detach(), path)
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -61,7 +62,8 @@ def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
                     raise ProcessesError(f"{processes} processes did not finish within {deadline:g} s") from None
                 raise
         if running.returncode:
-            raise ProcessesError(f"{processes} processes failed; the last they said:\n" + said[-2000:])
+            # What comes first is what went wrong; torchrun's account of the others follows.
+            raise ProcessesError(f"{processes} processes failed. They said:\n{said[:2000]}")
         return torch.load(path, weights_only=True)
 
 
