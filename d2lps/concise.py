@@ -35,9 +35,15 @@ def main(path: str) -> None:
             nn.functional.cross_entropy(net(X.chunk(processes)[rank]), y.chunk(processes)[rank]).backward()
             optimizer.step()
     if rank == 0:
-        torch.save(parameters_to_vector(net.parameters()).detach(), path)
+        keep(parameters_to_vector(net.parameters()).detach(), path)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def keep(found: Tensor, path: str) -> None:
+    """Write the weights so that they are there whole or not at all."""
+    torch.save(found, f"{path}.part")
+    os.replace(f"{path}.part", path)
 
 
 def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
@@ -61,7 +67,7 @@ def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise ProcessesError(f"{processes} processes did not finish within {deadline:g} s") from None
                 raise
-        if running.returncode:
+        if not path.exists():
             # What comes first is what went wrong; torchrun's account of the others follows.
             raise ProcessesError(f"{processes} processes failed. They said:\n{said[:2000]}")
         return torch.load(path, weights_only=True)
@@ -77,3 +83,4 @@ def _end(running: subprocess.Popen) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    os._exit(0)  # the work is done, and an ordinary exit now and then aborts in a thread that torch still has

@@ -9,8 +9,8 @@ tensor([11., 22.])
 >>> trace.measured, trace.bytes_sent("gpu1")
 (True, 8)
 
-One loop for every plan; a *carrier* has one method, ``exchange``, and decides how the bytes of a step
-travel. Everything is checked before the first byte moves: what is refused leaves the tensors as they were.
+One loop for every plan; a *carrier* decides in one method, ``exchange``, how the bytes of a step travel.
+Everything is checked before the first byte moves: what is refused leaves the tensors as they were.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
