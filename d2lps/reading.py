@@ -93,7 +93,7 @@ def pairs(field: str, given: Iterable, nodes: tuple[str, ...], keys: Share) -> d
 
 
 def _is_name(name: object) -> bool:
-    return isinstance(name, str) and name.split() == [name] and not {",", "→"} & {*name}
+    return isinstance(name, str) and name.split() == [name] and name.isprintable() and not {",", "→"} & {*name}
 
 
 def _known(step: int | None, where: str, some: Iterable, nodes: tuple[str, ...], named: Iterable, keys: Share) -> None:

@@ -49,6 +49,8 @@ def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
 
     Exact fractions, because floats lose elements: ⌊N·Σ1/n⌋ drops the last one for n = 6, 7, 10 and 13.
     """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
     found, total, start = {}, Fraction(0), 0
     for key, part in share.items():
         total += part

@@ -31,6 +31,8 @@ def source(thing: object, doc: bool = False) -> Source:
     >>> from d2lps.shares import slices
     >>> source(slices)
     def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
         found, total, start = {}, Fraction(0), 0
         for key, part in share.items():
             total += part

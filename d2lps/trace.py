@@ -12,7 +12,6 @@ True
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
@@ -22,6 +21,8 @@ from d2lps.rules import RULES
 from d2lps.steps import Send, Update, sends
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
+
+MOST = 1e18  # seconds or bytes: more than any trace has, and still a number that can be drawn
 
 
 class TraceError(ValueError):
@@ -180,9 +181,10 @@ class Trace:
 
 def _sound(trace: Trace) -> None:
     """Raise ValueError unless everything in ``trace`` can have been."""
-    if not isinstance(trace.origin, str) or not isinstance(trace.topology.name, str):
+    words = trace.origin, trace.topology.name
+    if not all(isinstance(word, str) and word.isprintable() for word in words):
         raise ValueError(f"its origin is {trace.origin!r}, on {trace.topology.name!r}")
-    if isinstance(trace.nbytes, bool) or not isinstance(trace.nbytes, int) or trace.nbytes < 0:
+    if isinstance(trace.nbytes, bool) or not isinstance(trace.nbytes, int) or not 0 <= trace.nbytes < MOST:
         raise ValueError(f"it is about {trace.nbytes!r} bytes")
     for node in trace.plan.nodes:
         trace.topology.known(node)
@@ -190,7 +192,7 @@ def _sound(trace: Trace) -> None:
         numbers = event.start, event.end, event.nbytes
         if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
             raise ValueError(f"not a number in {event}")
-        if not (0 <= event.start <= event.end < math.inf and 0 <= event.nbytes < math.inf):
+        if not (0 <= event.start <= event.end < MOST and 0 <= event.nbytes < MOST):
             raise ValueError(f"times or bytes that cannot be in {event}")
         if event.kind not in ("send", "update") or type(event.step) is not int or not 1 <= event.step <= trace.steps:
             raise ValueError(f"no such kind or step: {event}")

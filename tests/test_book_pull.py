@@ -412,6 +412,6 @@ def test_jupyterlab_is_started_for_this_machine_only_at_the_chosen_chapter(book,
     assert folder == book.root
     assert command[0] == program and command[1:3] == ["-m", "jupyterlab"]
     assert command[3:] == ["--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={book.root.resolve()}",
-                           "--LabApp.default_url=/lab/tree/workspace/vi/01-small.ipynb",
+                           "--LabApp.default_url=/lab/workspaces/vi/tree/workspace/vi/01-small.ipynb",
                            f"--LabApp.app_settings_dir={SETTINGS}", "--no-browser", "--allow-root"]
     assert "false" in json.loads((SETTINGS / "overrides.json").read_text())[NOTES]["fetchNews"]

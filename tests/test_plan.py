@@ -289,6 +289,8 @@ NONSENSE = [
     lambda: plan(share={"g": float("inf")}),
     lambda: plan(share={"g": None}),
     lambda: plan(share={("g",): 1}),
+    lambda: aggregate_at(["a", "b\x00"], "a"),
+    lambda: aggregate_at(["a", "b\ud800"], "a"),
     lambda: aggregate_at(["a", "b"], "a", update="sgd"),
     lambda: aggregate_at(["a", "b"], "a", update=("sgd", 0.1)),
     lambda: aggregate_at(["a", "b"], "a", update=("adam", {})),

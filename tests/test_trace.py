@@ -170,6 +170,7 @@ SOUND = measured((0, 1), (1, 2))
     {"start": -1.0},
     {"start": float("nan")},
     {"end": float("inf")},
+    {"end": 10**400},
     {"start": "0"},
     {"kind": "receive"},
     {"step": 0},
@@ -191,6 +192,7 @@ def test_an_event_that_cannot_have_been_is_refused(change):
 
 @pytest.mark.parametrize("change", [
     {"origin": 7},
+    {"origin": "cpu\x00"},
     {"nbytes": "8"},
     {"nbytes": -8},
     {"nbytes": None},

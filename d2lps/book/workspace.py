@@ -79,7 +79,7 @@ def start(book: Book, chosen: str, browser: bool = True) -> None:
     first = own_copy(book, book.slugs()[0], chosen).relative_to(book.root)
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1",
                f"--ServerApp.root_dir={book.root.resolve()}",
-               f"--LabApp.default_url=/lab/tree/{quote(first.as_posix())}",
+               f"--LabApp.default_url=/lab/workspaces/{chosen}/tree/{quote(first.as_posix())}",
                f"--LabApp.app_settings_dir={Path(__file__).with_name('settings')}"]  # asks nothing of the network
     if not browser:
         command.append("--no-browser")

@@ -6,6 +6,7 @@ ends even where the work hangs outside Python. An endless Python loop is then st
 thrown into its thread; what cannot be stopped that way stays behind and ends with the process.
 """
 
+import contextlib
 import contextvars
 import ctypes
 import threading
@@ -25,10 +26,11 @@ def within(seconds: float, work: Callable[[], object]) -> object:
     done: dict[str, object] = {}
 
     def run() -> None:
-        try:
-            done["value"] = work()
-        except BaseException as error:
-            done["error"] = error
+        with contextlib.suppress(Stopped):  # a second one may come while the first is handled
+            try:
+                done["value"] = work()
+            except BaseException as error:
+                done["error"] = error
 
     # The copied context sends what the work prints to the cell that asked for it.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
