@@ -47,15 +47,12 @@ def text(key: str, /, **values: object) -> str:
 @cache
 def sentences(language: str) -> dict[str, str]:
     """All sentences of one language, flat: ``{"player.play": "Play", …}``."""
-    source = resources.files("d2lps").joinpath("messages", f"{language}.toml").read_text("utf-8")
-    flat: dict[str, str] = {}
+    return flat(tomllib.loads(resources.files("d2lps").joinpath("messages", f"{language}.toml").read_text("utf-8")))
 
-    def walk(table: dict, prefix: str) -> None:
-        for name, value in table.items():
-            if isinstance(value, dict):
-                walk(value, f"{prefix}{name}.")
-            else:
-                flat[prefix + name] = value
 
-    walk(tomllib.loads(source), "")
-    return flat
+def flat(table: dict, prefix: str = "") -> dict[str, str]:
+    """Nested tables as one: ``{"player": {"play": "Play"}}`` as ``{"player.play": "Play"}``."""
+    found: dict[str, str] = {}
+    for name, value in table.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: str(value)}
+    return found

@@ -125,7 +125,7 @@ def test_d2l_works_beside_a_torch_without_torchvision():
             d2l.FashionMNIST()
 
 
-def test_the_same_network_on_a_copy_is_the_same(tmp_path):
+def test_the_same_network_on_a_copy_is_the_same():
     model = net()
     X, y = train.digits().train[0][:16], train.digits().train[1][:16]
     with train.deterministic():

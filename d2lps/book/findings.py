@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from d2lps.book.lesson import BookError
 from d2lps.book.library import Book, Chapter, toml
 from d2lps.book.plain import Reading, read, read_plain, read_section
-from d2lps.text import LANGUAGES
+from d2lps.text import LANGUAGES, flat
 
 COMMAND = "python -m d2lps.book"
 
@@ -97,18 +96,5 @@ def message_passages(book: Book) -> Iterator[Passage]:
 
 def messages(book: Book) -> dict[str, dict[str, str]]:
     """The sentences of ``d2lps/messages``, flat, by language; empty where a book has none."""
-    return {language: _flat(book.root / "d2lps" / "messages" / f"{language}.toml") for language in LANGUAGES}
-
-
-def _flat(path: Path) -> dict[str, str]:
-    flat: dict[str, str] = {}
-
-    def walk(table: dict, prefix: str) -> None:
-        for name, value in table.items():
-            if isinstance(value, dict):
-                walk(value, f"{prefix}{name}.")
-            else:
-                flat[prefix + name] = str(value)
-
-    walk(toml(path) if path.is_file() else {}, "")
-    return flat
+    paths = {language: book.root / "d2lps" / "messages" / f"{language}.toml" for language in LANGUAGES}
+    return {language: flat(toml(path)) if path.is_file() else {} for language, path in paths.items()}

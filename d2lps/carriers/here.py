@@ -96,8 +96,8 @@ class Here:
             message.write(arrived)
             times.append((device, start, self._now(target)))
         self.clock()
-        return [(self._seconds(device, start), max(self._seconds(device, start), self._seconds(device, end)))
-                for device, start, end in times]  # fmt: skip
+        spans = [(self._seconds(device, start), self._seconds(device, end)) for device, start, end in times]
+        return [(start, max(start, end)) for start, end in spans]
 
     def clock(self) -> float:
         """Seconds, once all that was asked of any GPU is done."""
