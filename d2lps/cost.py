@@ -10,19 +10,22 @@
 The two columns side by side are a lesson by themselves: what a link could do, and what it does when
 several messages want it at once. In both, steps are barriers: the next begins when the last message of
 this one has arrived. A message starts at the beginning of its step, takes all links of its route at once
-(nothing is stored and forwarded), and arrives the route's latency after its last byte has left. Adding
-and updating take no time here.
+(nothing is stored and forwarded), and arrives the route's latency after its last byte has left. Updating
+takes no time, and adding only where the topology says how fast a node adds what passes through it.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from d2lps import units
+from d2lps.lazy import Lazy
 from d2lps.plan import Plan
-from d2lps.steps import sends, updates
-from d2lps.topology import Topology
-from d2lps.trace import Trace, event, plain
+from d2lps.steps import plan_wanted, sends
+from d2lps.topology import Link, Topology, TopologyError
+from d2lps.trace import Predicted, Trace
 
 
 def ideal(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
@@ -39,45 +42,84 @@ def shared(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
     return _predict("shared", plan, topology, nbytes, _fluid)
 
 
-Route = tuple[Hashable, ...]  # the limited links and nodes that a message crosses
-Capacity = Mapping[Hashable, Fraction]  # bytes per second of each of them
+Message = tuple[str, str, Fraction, str]  # src, dst, share and op: all that the cost of a message depends on
+
+
+class Load(NamedTuple):
+    """``count`` messages that are alike, and what each asks of the limited links and nodes on its way.
+
+    ``needs`` says for how many seconds it would occupy each of them if it were alone. ``size`` is its bytes, or, where
+    adding or overhead make it harder, the bytes that would occupy the place as long: what fair sharing is fair in.
+    """
+
+    count: int
+    size: Fraction
+    needs: Mapping[Hashable, Fraction]
 
 
 def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", model: Callable) -> Trace:
     # Exact fractions throughout: a prediction equals its closed form, and what ends together ends together.
-    total, now, events = units.size(nbytes), Fraction(0), []
+    plan_wanted("cost", plan)
+    if not isinstance(topology, Topology):
+        raise TopologyError(f"cost needs a Topology that the plan runs on, such as pcie_server(), not {topology!r}")
+    total, now, seen, starts, takes = units.size(nbytes), Fraction(0), {}, [], []
     for node in plan.nodes:
         topology.known(node)
-    for number, step in enumerate(plan.steps, 1):
-        sent = sends(step)
-        sizes = [plan.share[send.key] * total for send in sent]
-        crossed = [topology.resources(send.src, send.dst) for send in sent]
-        capacity = {r: Fraction(topology.capacity(r)) for route in crossed for r in route
-                    if not math.isinf(topology.capacity(r))}  # fmt: skip
-        routes = [tuple(r for r in route if r in capacity) for route in crossed]
-        ends = [now]
-        for send, size, wait in zip(sent, sizes, model(sizes, routes, capacity), strict=True):
-            latency = sum(Fraction(link.latency) for link in topology.route(send.src, send.dst))
-            ends.append(now + wait + latency)
-            events.append(event(send, number, float(now), float(ends[-1]), plain(size)))
-        now = max(ends)
-        events += [event(act, number, float(now), float(now), plain(plan.share[act.key] * total))
-                   for act in updates(step)]  # fmt: skip
-    return Trace(origin, plan, topology, total, tuple(events))
+    for i in range(len(plan.steps)):
+        alike = plan.steps.kind(i) if isinstance(plan.steps, Lazy) else _sent(plan, i)
+        if alike not in seen:  # a ring has two kinds of steps, however many there are
+            sent = _sent(plan, i)
+            times = _times(Counter(sent), topology, total, model)
+            seen[alike] = tuple(times[message] for message in sent), max(times.values(), default=Fraction(0))
+        starts.append(now)
+        takes.append(seen[alike][0])
+        now += seen[alike][1]
+    events = Predicted(plan, total, tuple(starts), tuple(takes))
+    return Trace(origin, plan, topology, total, events if isinstance(plan.steps, Lazy) else tuple(events))
 
 
-def _alone(sizes: list[Fraction], routes: list[Route], capacity: Capacity) -> list[Fraction]:
+def _sent(plan: Plan, i: int) -> tuple[Message, ...]:
+    return tuple((send.src, send.dst, plan.share[send.key], send.op) for send in sends(plan.steps[i]))
+
+
+def _times(counts: Mapping[Message, int], topology: Topology, total: int, model: Callable) -> dict[Message, Fraction]:
+    """How long each of the messages takes that start together, latency included."""
+    loads = [_load(message, count, topology, total) for message, count in counts.items()]
+    return {(src, dst, share, op): wait + sum(Fraction(link.latency) for link in topology.route(src, dst))
+            for (src, dst, share, op), wait in zip(counts, model(loads), strict=True)}  # fmt: skip
+
+
+def _load(message: Message, count: int, topology: Topology, total: int) -> Load:
+    src, dst, share, op = message
+    size, sizes, needs = share * total, [share * total], {}
+    for resource in topology.resources(src, dst):
+        capacity = topology.capacity(resource)
+        need = _over(size, capacity)
+        if not isinstance(resource, Link):
+            if op == "add":
+                need += _over(size, topology.adding.get(resource, math.inf))
+            need += Fraction(topology.overhead.get(resource, 0))
+        if need:
+            needs[resource] = need
+            sizes += [] if math.isinf(capacity) else [need * Fraction(capacity)]
+    return Load(count, max(sizes) or Fraction(1), needs)
+
+
+def _over(size: Fraction, rate: float) -> Fraction:
+    return Fraction(0) if math.isinf(rate) else size / Fraction(rate)
+
+
+def _alone(loads: Sequence[Load]) -> list[Fraction]:
     """Seconds until each message has left, each at the speed of the narrowest place on its way."""
-    return [max((size / capacity[r] for r in route), default=Fraction(0))
-            for size, route in zip(sizes, routes, strict=True)]  # fmt: skip
+    return [max(load.needs.values(), default=Fraction(0)) for load in loads]
 
 
-def _fluid(sizes: list[Fraction], routes: list[Route], capacity: Capacity) -> list[Fraction]:
+def _fluid(loads: Sequence[Load]) -> list[Fraction]:
     """Seconds until each of the messages that start together has left, under max–min fair sharing."""
-    left = {i: size for i, size in enumerate(sizes) if size and routes[i]}
-    done, now = [Fraction(0)] * len(sizes), Fraction(0)
+    left = {i: load.size for i, load in enumerate(loads) if load.needs}
+    done, now = [Fraction(0)] * len(loads), Fraction(0)
     while left:
-        rates = _fair(left, routes, capacity)
+        rates = _fair({i: loads[i] for i in left})
         wait = min(left[i] / rates[i] for i in left)
         now += wait
         for i in list(left):
@@ -88,21 +130,21 @@ def _fluid(sizes: list[Fraction], routes: list[Route], capacity: Capacity) -> li
     return done
 
 
-def _fair(messages: Iterable[int], routes: list[Route], capacity: Capacity) -> dict[int, Fraction]:
-    """Bytes per second of each message: fill all alike, freeze those on the link that is full first, go on."""
-    crossing: dict[Hashable, set[int]] = {}
-    for i in messages:
-        for resource in routes[i]:
-            crossing.setdefault(resource, set()).add(i)
-    room = {resource: capacity[resource] for resource in crossing}
+def _fair(loads: Mapping[int, Load]) -> dict[int, Fraction]:
+    """Bytes per second of each message: fill all alike, freeze those on the places that are full first, go on."""
+    crossing: dict[Hashable, dict[int, Fraction]] = {}  # place → message → the part of it that 1 byte per second takes
+    for i, load in loads.items():
+        for place, need in load.needs.items():
+            crossing.setdefault(place, {})[i] = load.count * need / load.size
+    room = dict.fromkeys(crossing, Fraction(1))
     rates: dict[int, Fraction] = {}
     while crossing:
-        tight = min(crossing, key=lambda r: room[r] / len(crossing[r]))
-        rate = room[tight] / len(crossing[tight])
-        for i in tuple(crossing[tight]):
+        levels = {place: room[place] / sum(parts.values()) for place, parts in crossing.items()}
+        rate = min(levels.values())
+        full = {i for place, level in levels.items() if level == rate for i in crossing[place]}
+        for i in full:
             rates[i] = rate
-            for resource in routes[i]:
-                room[resource] -= rate
-                crossing[resource].discard(i)
-        crossing = {resource: users for resource, users in crossing.items() if users}
+            for place in loads[i].needs:
+                room[place] -= rate * crossing[place].pop(i)
+        crossing = {place: parts for place, parts in crossing.items() if parts}
     return rates

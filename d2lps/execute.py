@@ -9,134 +9,272 @@ tensor([11., 22.])
 >>> trace.measured, trace.bytes_sent("gpu1")
 (True, 8)
 
-One loop for every plan; a *carrier* decides in one method, ``exchange``, how the bytes of a step travel.
+One loop for every plan; a *carrier* decides how the bytes of a step travel.
 Everything is checked before the first byte moves: what is refused leaves the tensors as they were.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from d2lps.plan import Plan
+from d2lps.reductions import SUM, Reduction, reduction, usable
 from d2lps.rules import RULES
 from d2lps.steps import Send, Update, sends, updates
-from d2lps.tensors import fits, fits_updates, widened
+from d2lps.tensors import TensorError, fits, fits_updates, widened
 from d2lps.topology import Topology
 from d2lps.trace import Trace, event, pairs
 
 
 @dataclass
 class Message:
-    """One send of a step, with the slices of the two buffers. ``begins``: the target takes the value over."""
+    """One send of a step, with the slices of the two buffers; None where that end is played elsewhere.
+
+    ``begins``: the target takes the value over. ``index`` counts the sends of the step from 0.
+    """
 
     send: Send
-    source: torch.Tensor
-    target: torch.Tensor
+    source: Tensor | None
+    target: Tensor | None
     begins: bool
+    index: int = 0
+    reduction: Reduction = SUM
 
-    def write(self, arrived: torch.Tensor) -> None:
+    def write(self, arrived: Tensor) -> None:
         """Put what arrived where it belongs: the receiver's own value first, then the arrival."""
+        self.put(self.target, arrived)
+
+    def put(self, target: Tensor, arrived: Tensor) -> None:
+        """The same for a part of the target."""
         if self.begins:
-            self.target.copy_(arrived)
+            target.copy_(arrived)
         else:
-            self.target.add_(arrived)
+            self.reduction.into(target, target, arrived)
 
 
-class Carrier(Protocol):
-    """How bytes travel. ``place`` says on which device each node lies, None where any will do."""
+class Timed(NamedTuple):
+    """When one act of a plan was done: ``index`` counts the sends of its step, then the updates, from 0."""
 
-    def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None: ...
+    step: int
+    index: int
+    start: float
+    end: float
+
+
+@dataclass
+class Work:
+    """What there is to do for the nodes played here: what is given to a carrier."""
+
+    plan: Plan
+    tensors: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor]
+    memory: MutableMapping[tuple[str, str], dict]
+    reduction: Reduction
+
+    @cached_property
+    def parts(self) -> dict[str, slice]:
+        """Where each key lies in the buffers."""
+        return self.plan.slices(self.like.numel())
+
+    @property
+    def like(self) -> Tensor:
+        """One of the buffers: all are of its size and dtype."""
+        return next(iter(self.tensors.values()))
+
+    @cached_property
+    def messages(self) -> list[list[Message]]:
+        """The messages of each step that begin or end here, in the order written."""
+        filled, found = set(self.plan.holds), []
+        for step in self.plan.steps:
+            found.append(messages := [])
+            for index, send in enumerate(sends(step)):
+                begins = send.op == "copy" or (send.dst, send.key) not in filled
+                filled.add((send.dst, send.key))
+                source, target = (self._part(node, send.key) for node in (send.src, send.dst))
+                if source is not None or target is not None:
+                    messages.append(Message(send, source, target, begins, index, self.reduction))
+        return found
+
+    def update(self, act: Update) -> None:
+        """One optimizer step of a server: the complete sum becomes new weights, in the buffer and in the weights."""
+        gradient, weight = self._part(act.node, act.key), self.weights[act.node][self.parts[act.key]]
+        wide = widened(weight)
+        RULES[act.rule](wide, widened(gradient), self.memory.setdefault((act.node, act.key), {}), **dict(act.numbers))
+        if wide is not weight:
+            weight.copy_(wide)
+        gradient.copy_(weight)
+
+    def _part(self, node: str, key: str) -> Tensor | None:
+        return self.tensors[node][self.parts[key]] if node in self.tensors else None
+
+
+class Carrier:
+    """How bytes travel. Here is what is so for a carrier whose nodes are all in this process."""
+
+    def playing(self, plan: Plan) -> tuple[str, ...]:
+        """The nodes that this process plays: those whose tensors are given to it."""
+        return plan.nodes
+
+    def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
+        """On which device each of these nodes lies; None where any will do."""
+        return None
+
+    def refuse(self, error: Exception) -> None:
+        """Tell the other processes, if there are any, that this one does not begin."""
+
+    def agree(self, work: Work) -> None:
+        """See to it that all processes mean the same run. Raises TensorError, on all of them, if they do not."""
+
+    def ready(self, work: Work) -> Callable[[], list[Timed]]:
+        """What does the work once, whenever it is called, and says when each act that touches this process was done."""
+        return lambda: stepwise(self, work)
 
     def exchange(self, messages: list[Message]) -> list[tuple[float, float]]:
         """Carry the messages of one step and write them in the order given; (start, end) of each, in seconds.
 
         All reads come before all writes: what is read is what stood there when the step began.
         """
+        raise NotImplementedError
+
+    def gathered(self, plan: Plan, timed: list[Timed]) -> list[Timed]:
+        """The times of all processes, on the clock of the first, from 0; on other processes their own part of it."""
+        return timed
 
     def clock(self) -> float:
         """Seconds, on the clock of ``exchange``, when all that was asked for before is done."""
+        raise NotImplementedError
 
-    def describe(self, tensors: Mapping[str, torch.Tensor]) -> str:
+    def describe(self, tensors: Mapping[str, Tensor]) -> str:
         """Where it runs, for the trace: ``"cpu ×4"``."""
+        raise NotImplementedError
+
+
+def as_they_stood(messages: list[Message]) -> list[Tensor | None]:
+    """The sources, with a copy of those that this same step overwrites."""
+    written = {(m.send.dst, m.send.key) for m in messages if m.target is not None}
+    kept: dict[tuple[str, str], Tensor] = {}
+    sources = []
+    for m in messages:
+        place = (m.send.src, m.send.key)
+        if m.source is not None and place in written and place not in kept:
+            kept[place] = m.source.clone()
+        sources.append(kept.get(place, m.source))
+    return sources
+
+
+def stepwise(carrier: Carrier, work: Work) -> list[Timed]:
+    """Do the work a step at a time: its messages, then its updates."""
+    timed, messages = [], work.messages  # the bookkeeping stands before the clock: it is no part of the run
+    begin = carrier.clock()
+    for number, (step, carried) in enumerate(zip(work.plan.steps, messages, strict=True), 1):
+        times = carrier.exchange(carried)
+        timed += [Timed(number, message.index, start - begin, end - begin)
+                  for message, (start, end) in zip(carried, times, strict=True)]  # fmt: skip
+        for index, act in enumerate(updates(step), len(step) - len(updates(step))):
+            if act.node in work.tensors:
+                start = carrier.clock()
+                work.update(act)
+                timed.append(Timed(number, index, start - begin, carrier.clock() - begin))
+    return timed
+
+
+class Prepared:
+    """A run that has been checked and may be done any number of times: ``go()`` does it, ``trace`` tells of it."""
+
+    def __init__(self, work: Work, carrier: Carrier, topology: Topology):
+        self.work, self.carrier, self.topology = work, carrier, topology
+        no_grad = torch.no_grad()
+        self.go: Callable[[], list[Timed]] = no_grad(carrier.ready(work))
+
+    def trace(self, timed: list[Timed]) -> Trace:
+        """The measured trace of one ``go()``; where there are several processes, all of them ask for it."""
+        plan, width = self.work.plan, self.work.like.element_size()
+        nbytes = {key: (part.stop - part.start) * width for key, part in self.work.parts.items()}
+        acts = [[*sends(step), *updates(step)] for step in plan.steps]
+        events = []
+        for time in self.carrier.gathered(plan, timed):
+            act = acts[time.step - 1][time.index]
+            events.append(event(act, time.step, time.start, time.end, nbytes[act.key]))
+        origin = self.carrier.describe(self.work.tensors)
+        return Trace(origin, plan, self.topology, self.work.like.numel() * width, tuple(events))
+
+
+def prepare(
+    plan: Plan,
+    tensors: "Mapping[str, Tensor] | Tensor",
+    carrier: Carrier | None = None,
+    *,
+    topology: Topology | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+    memory: MutableMapping[tuple[str, str], dict] | None = None,
+    reduce: "str | Reduction" = SUM,
+) -> Prepared:
+    """Check everything that :func:`run` takes, and set up what its carrier needs, without moving a byte."""
+    if not isinstance(plan, Plan):
+        raise TensorError(f"run wants a Plan, such as d2lps.ring([…]); a {type(plan).__name__} is given")
+    if carrier is None:
+        from d2lps.carriers.here import Here
+
+        carrier = Here()
+    try:
+        playing = carrier.playing(plan)
+        if isinstance(tensors, Tensor) and len(playing) == 1:
+            tensors = {playing[0]: tensors}
+        found, drawn_on = reduction(reduce), topology or pairs(plan)
+        buffers = fits(plan, tensors, carrier.place(playing), playing)
+        usable(found, buffers[0])
+        work = Work(plan, tensors, {} if weights is None else weights, {} if memory is None else memory, found)
+        fits_updates(plan, tensors, work.weights, work.memory, playing)
+        if found is not SUM and any(updates(step) for step in plan.steps):
+            raise TensorError(f"the plan has updates, which want the sum of the gradients, not their {found.name}")
+        for node in plan.nodes:
+            drawn_on.known(node)
+        for src, dst in {(send.src, send.dst) for step in plan.steps for send in sends(step)}:
+            drawn_on.route(src, dst)
+    except Exception as error:
+        carrier.refuse(error)
+        raise
+    carrier.agree(work)
+    return Prepared(work, carrier, drawn_on)
 
 
 @torch.no_grad()
 def run(
     plan: Plan,
-    tensors: Mapping[str, torch.Tensor],
+    tensors: "Mapping[str, Tensor] | Tensor",
     carrier: Carrier | None = None,
     *,
     topology: Topology | None = None,
-    weights: Mapping[str, torch.Tensor] | None = None,
+    weights: Mapping[str, Tensor] | None = None,
     memory: MutableMapping[tuple[str, str], dict] | None = None,
+    reduce: "str | Reduction" = SUM,
 ) -> Trace:
     """Do what ``plan`` says, in place, and return the measured trace.
 
     tensors
-        node → flat tensor of N elements, its gradient, for every node of the plan; all of one size and
-        dtype (any float or integer). A node that holds nothing gives a buffer, whose content is not read.
-        Afterwards every node that wants a key has it there: the sum, or the new weights.
+        node → flat tensor of N elements, its gradient, for every node played by this process (with
+        :class:`Here` that is every node of the plan); all of one size and dtype (any float or integer). A node
+        that holds nothing gives a buffer, whose content is not read. Who plays one node may give its
+        tensor alone. Afterwards every node that wants a key has it there: the sum, or the new weights.
     carrier
-        :class:`Here` (default), all nodes in this process.
+        :class:`Here` (default), all nodes in this process; :class:`Processes`; :class:`SharedMemory`.
     topology
         the links on which the trace is drawn; without one, a link per pair used.
     weights, memory
         for plans with updates: node → flat tensor of the current weights, changed in place, for each node
         that updates; and a dict in which the rules remember between runs. Without ``memory`` a momentum is
         forgotten after the run.
+    reduce
+        what "add" does: ``"sum"``, ``"max"``, ``"min"``, ``"product"``, ``"or"`` (integers, bool), or a
+        :class:`Reduction` of your own.
 
-    Raises TensorError, before anything has changed, and TopologyError if ``topology`` lacks a node or a route.
+    With several processes all of them call it; the one of rank 0 gets the whole trace, the others their own
+    part. Raises TensorError, before anything has changed, and TopologyError if ``topology`` lacks a node or
+    a route; a process that is lost on the way is a RankLost on all others.
     """
-    if carrier is None:
-        from d2lps.carriers.here import Here
-
-        carrier = Here()
-    weights, memory = {} if weights is None else weights, {} if memory is None else memory
-    buffers = fits(plan, tensors, carrier.place(plan.nodes))
-    fits_updates(plan, tensors, weights, memory)
-    drawn_on = topology or pairs(plan)
-    for node in plan.nodes:
-        drawn_on.known(node)
-    for send in (send for step in plan.steps for send in sends(step)):
-        drawn_on.route(send.src, send.dst)
-
-    parts = plan.slices(buffers[0].numel())
-    # The bookkeeping stands before and behind the clock: it is no part of the run.
-    work = list(_messages(plan, tensors, parts))
-    timed: list[tuple[int, Send | Update, tuple[float, float]]] = []
-    begin = carrier.clock()
-    for number, (step, messages) in enumerate(zip(plan.steps, work, strict=True), 1):
-        times = carrier.exchange(messages)
-        timed += [(number, message.send, time) for message, time in zip(messages, times, strict=True)]
-        for act in updates(step):
-            buffer, weight = tensors[act.node][parts[act.key]], weights[act.node][parts[act.key]]
-            start = carrier.clock()
-            _update(act, weight, buffer, memory.setdefault((act.node, act.key), {}))
-            timed.append((number, act, (start, carrier.clock())))
-    width = buffers[0].element_size()
-    nbytes = {key: (part.stop - part.start) * width for key, part in parts.items()}
-    events = [event(act, number, start - begin, end - begin, nbytes[act.key]) for number, act, (start, end) in timed]
-    return Trace(carrier.describe(tensors), plan, drawn_on, buffers[0].numel() * width, tuple(events))
-
-
-def _messages(plan: Plan, tensors: Mapping[str, torch.Tensor], parts: Mapping[str, slice]) -> Iterator[list[Message]]:
-    """The messages of each step, in the order written."""
-    filled = set(plan.holds)
-    for step in plan.steps:
-        messages = []
-        for send in sends(step):
-            source, target = (tensors[node][parts[send.key]] for node in (send.src, send.dst))
-            begins = send.op == "copy" or (send.dst, send.key) not in filled
-            messages.append(Message(send, source, target, begins))
-            filled.add((send.dst, send.key))
-        yield messages
-
-
-def _update(act: Update, weight: torch.Tensor, gradient: torch.Tensor, memory: dict) -> None:
-    wide = widened(weight)
-    RULES[act.rule](wide, widened(gradient), memory, **dict(act.numbers))
-    if wide is not weight:
-        weight.copy_(wide)
-    gradient.copy_(weight)
+    ready = prepare(plan, tensors, carrier, topology=topology, weights=weights, memory=memory, reduce=reduce)
+    return ready.trace(ready.go())

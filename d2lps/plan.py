@@ -22,16 +22,15 @@ written. So a result is the same bits, whatever carries the bytes.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Rational
 
 from d2lps import reading
+from d2lps.lazy import LARGE, Lazy
 from d2lps.shares import Share, slices
 from d2lps.steps import PlanError, Send, Update, check, order, sends, show_step, updates
 from d2lps.text import text
-
-CHECKED_NODES = 64  # plans of up to so many nodes are checked when they are made, larger ones on request
 
 Act = Send | Update
 
@@ -54,14 +53,16 @@ class Plan:
         ``"updated"``; a node's name alone stands for all keys; if left out, every node wants every key.
         A state that is not given is ``"updated"`` for keys that the plan updates, else ``"sum"``.
 
-    Raises PlanError if the plan is broken (up to 64 nodes; call :func:`check` on larger ones).
+    Raises PlanError if the plan is broken (up to 64 nodes; call :func:`check` on larger ones). All fields are
+    tuples; beyond 64 nodes an algorithm's steps, and what all nodes hold and want, may be sequences that are
+    :class:`~d2lps.lazy.Lazy`.
     """
 
     nodes: tuple[str, ...]
     share: Share
-    steps: tuple[tuple[Act, ...], ...]
-    holds: tuple[tuple[str, str], ...]
-    wants: tuple[tuple[str, str, str], ...]
+    steps: Sequence[tuple[Act, ...]]
+    holds: Sequence[tuple[str, str]]
+    wants: Sequence[tuple[str, str, str]]
 
     def __init__(
         self,
@@ -73,20 +74,22 @@ class Plan:
     ):
         nodes, share = reading.names(nodes), reading.shares(share)
         steps = reading.steps(steps, nodes, share)
-        holds = reading.pairs("holds", nodes if holds is None else holds, nodes, share)
-        wants = reading.pairs("wants", nodes if wants is None else wants, nodes, share)
-        updated = {act.key for step in steps for act in updates(step)}
+        # Lazy steps have no updates, and are too many to look for them.
+        updated = set() if isinstance(steps, Lazy) else {act.key for step in steps for act in updates(step)}
         for field, value in {
             "nodes": nodes,
             "share": share,
             "steps": steps,
-            "holds": tuple(holds),
-            "wants": tuple((node, key, state or ("updated" if key in updated else "sum"))
-                           for (node, key), state in wants.items()),
-        }.items():  # fmt: skip
+            "holds": reading.pairs(holds, nodes, share),
+            "wants": reading.states(wants, nodes, share, updated),
+        }.items():
             object.__setattr__(self, field, value)
-        if len(nodes) <= CHECKED_NODES:
+        if len(nodes) <= LARGE:
             check(self)
+
+    def __hash__(self) -> int:
+        # By content, yet without going through two million sends: equal plans have equal first steps.
+        return hash((self.nodes, self.share, len(self.steps), tuple(self.steps[:1]), len(self.holds), len(self.wants)))
 
     def slices(self, count: int) -> dict[str, slice]:
         """Where each key lies in a buffer of ``count`` elements."""
@@ -126,7 +129,7 @@ class Plan:
         """The plan as JSON text; :meth:`from_json` gives an equal plan back."""
         share = {key: str(part) for key, part in self.share.items()}
         return json.dumps({"d2lps": "plan", "nodes": self.nodes, "share": share, "steps": self.steps,
-                           "holds": self.holds, "wants": self.wants})  # fmt: skip
+                           "holds": self.holds, "wants": self.wants}, default=tuple)  # fmt: skip
 
     @classmethod
     def from_json(cls, source: str) -> "Plan":

@@ -1,16 +1,18 @@
 """From what people write to the plain data of a plan; what cannot be read is refused with a PlanError."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import isfinite
 from numbers import Rational, Real
 
+from d2lps.lazy import LARGE, Lazy
 from d2lps.rules import RULES, numbers_of
 from d2lps.shares import Share
 from d2lps.steps import PlanError, Send, Update
 from d2lps.text import text
 
 Pair = tuple[str, str]
+Wanted = tuple[str, str, str]
 
 
 def names(nodes: Iterable[str]) -> tuple[str, ...]:
@@ -59,53 +61,84 @@ def shares(parts: Mapping[str, "Rational | str"]) -> Share:
     return found
 
 
-def steps(given: Iterable, nodes: tuple[str, ...], keys: Share) -> tuple[tuple[Send | Update, ...], ...]:
-    """Steps of acts; an act may also be its four fields, as JSON has them."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
+def steps(given: Iterable, nodes: tuple[str, ...], keys: Share) -> Sequence[tuple[Send | Update, ...]]:
+    """Steps of acts; an act may also be its four fields, as JSON has them. An algorithm's lazy steps stay lazy."""
+    if isinstance(given, str | Send | Update) or not isinstance(given, Iterable):
         raise PlanError("steps-wanted", given=repr(given))
-    found = []
+    if isinstance(given, Lazy) and len(nodes) > LARGE:
+        return given
+    found, known = [], dict.fromkeys(nodes)
     for number, step in enumerate(given, 1):
         if isinstance(step, str | Send | Update) or not isinstance(step, Iterable):
             raise PlanError("steps-wanted", given=repr(step))
-        found.append(tuple(_act(number, act, nodes, keys) for act in step))
+        found.append(tuple(_act(number, act, known, keys) for act in step))
     return tuple(found)
 
 
-def pairs(field: str, given: Iterable, nodes: tuple[str, ...], keys: Share) -> dict[Pair, str | None]:
-    """(node, key) → the state that was given with it, or None; in the order of nodes and keys.
+def pairs(given: Iterable | None, nodes: tuple[str, ...], keys: Share) -> Sequence[Pair]:
+    """What is held: (node, key) pairs, in the order of nodes and keys, so that plans are equal by content.
 
-    So plans are equal by content. A node's name alone stands for all keys.
+    A node's name alone stands for all keys, None for all nodes.
     """
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    found = _pairs("holds", given, nodes, keys)
+    return tuple(found) if isinstance(found, dict) else _product(found, [(key,) for key in keys])
+
+
+def states(given: Iterable | None, nodes: tuple[str, ...], keys: Share, updated: set[str]) -> Sequence[Wanted]:
+    """What is wanted: (node, key, state), in the same order. A state that is not given is that of the whole plan."""
+    default = {key: "updated" if key in updated else "sum" for key in keys}
+    found = _pairs("wants", given, nodes, keys)
+    if isinstance(found, dict):
+        return tuple((node, key, state or default[key]) for (node, key), state in found.items())
+    return _product(found, list(default.items()))
+
+
+def _pairs(field: str, given: Iterable | None, nodes: tuple[str, ...], keys: Share) -> dict[Pair, str | None] | list:
+    """(node, key) → the state that was given with it, or None; of a large plan just the nodes that have every key."""
+    if isinstance(given, str) or not isinstance(given, Iterable | None):
         raise PlanError("pairs-wanted", where=field, given=repr(given))
+    given, known = nodes if given is None else tuple(given), dict.fromkeys(nodes)
     found: dict[Pair, str | None] = {}
     for item in given:
         whole = (item,) if isinstance(item, str) else item
         if not isinstance(whole, tuple | list) or not 1 <= len(whole) <= (3 if field == "wants" else 2):
             raise PlanError("pairs-wanted", where=field, given=repr(item))
-        _known(None, field, whole[:1], nodes, whole[1:2], keys)
-        state = whole[2] if len(whole) == 3 else None
+        _known(None, field, whole[:1], known, whole[1:2], keys)
+    if len(nodes) > LARGE and all(isinstance(item, str) for item in given):
+        return [node for node in nodes if node in {*given}]
+    for item in given:
+        node, *more = (item,) if isinstance(item, str) else item
+        state = more[1] if len(more) == 2 else None
         if state not in (None, "sum", "updated"):
-            raise PlanError("unknown-state", node=whole[0], key=whole[1], state=repr(state))
-        for key in whole[1:2] or keys:
-            found[whole[0], key] = state or found.get((whole[0], key))
+            raise PlanError("unknown-state", node=node, key=more[0], state=repr(state))
+        for key in more[:1] or keys:
+            found[node, key] = state or found.get((node, key))
     return {(node, key): found[node, key] for node in nodes for key in keys if (node, key) in found}
+
+
+def _product(nodes: Sequence[str], rows: Sequence[tuple]) -> Lazy:
+    return Lazy(_nth, (tuple(nodes), tuple(rows)), range(len(nodes) * len(rows)))
+
+
+def _nth(nodes: tuple[str, ...], rows: tuple[tuple, ...], t: int) -> tuple:
+    """The t-th of all (node, *row), node by node."""
+    return nodes[t // len(rows)], *rows[t % len(rows)]
 
 
 def _is_name(name: object) -> bool:
     return isinstance(name, str) and name.split() == [name] and name.isprintable() and not {",", "→"} & {*name}
 
 
-def _known(step: int | None, where: str, some: Iterable, nodes: tuple[str, ...], named: Iterable, keys: Share) -> None:
+def _known(step: int | None, where: str, some: Iterable, nodes: Mapping, named: Iterable, keys: Share) -> None:
     for node in some:
-        if node not in nodes:
+        if not isinstance(node, str) or node not in nodes:
             raise PlanError("unknown-node", step=step, where=where, node=node, nodes=" ".join(nodes))
     for key in named:
         if not isinstance(key, str) or key not in keys:
             raise PlanError("unknown-key", step=step, where=where, key=key, keys=" ".join(keys))
 
 
-def _act(step: int, act: object, nodes: tuple[str, ...], keys: Share) -> Send | Update:
+def _act(step: int, act: object, nodes: Mapping, keys: Share) -> Send | Update:
     if not isinstance(act, Send | Update):
         if isinstance(act, str) or not isinstance(act, tuple | list) or len(act) != 4:
             raise PlanError("not-an-act", step=step, act=repr(act))

@@ -64,6 +64,14 @@ class Update(NamedTuple):
         return f"{self.node} {self.rule}({', '.join([self.key, *(f'{n}={v:g}' for n, v in self.numbers)])})"
 
 
+def plan_wanted(where: str, given: object) -> None:
+    """Raises PlanError unless ``given`` is a plan."""
+    from d2lps.plan import Plan
+
+    if not isinstance(given, Plan):
+        raise PlanError("plan-wanted", where=where, given=repr(given))
+
+
 def sends(step: Iterable[Send | Update]) -> list[Send]:
     """The sends of a step, as written."""
     return [act for act in step if isinstance(act, Send)]
@@ -119,12 +127,18 @@ def replay(plan: "Plan") -> Iterator[tuple[int, Have]]:
     Begins with step 0, what is held before. What a node does not have is not in the mapping. Raises
     PlanError at the first thing that a step may not do.
     """
+    for number, have in _replay(plan):
+        yield number, dict(have)
+
+
+def _replay(plan: "Plan") -> Iterator[tuple[int, Have]]:
+    """The same with one mapping that goes through all states: a copy per step would cost more than the step."""
     everyone = complete(plan)
-    bit = {node: 1 << i for i, node in enumerate(plan.nodes)}
-    have = {(node, key): Part(bit[node]) for node, key in plan.holds}
+    own = {node: Part(1 << i) for i, node in enumerate(plan.nodes)}
+    have = {(node, key): own[node] for node, key in plan.holds}
     yield 0, have
     for number, step in enumerate(plan.steps, 1):
-        have = _after_sends(plan, number, step, have)
+        have |= _written(plan, number, step, have)
         for act in updates(step):
             have[act.node, act.key] = _updated(plan, number, act, have, everyone[act.key])
         yield number, have
@@ -137,7 +151,8 @@ def check(plan: "Plan") -> None:
     step, no key is updated before its sum is complete, and at the end everyone who wants a key has every
     part of it. Raises PlanError, whose sentence names the step, the node and the key.
     """
-    *_, (_, have) = replay(plan)
+    plan_wanted("check", plan)
+    *_, (_, have) = _replay(plan)
     everyone, last = complete(plan), len(plan.steps)
     for node, key, state in plan.wants:
         part = have.get((node, key))
@@ -158,13 +173,14 @@ def order(plan: "Plan", key: str) -> "str | tuple":
     """
     have: dict[str, str | tuple] = {node: node for node, k in plan.holds if k == key}
     for number, step in enumerate(plan.steps, 1):
-        before = dict(have)
+        written: dict[str, str | tuple] = {}
         for src, dst, k, op in sends(step):
             if k == key:
-                own, arriving = have.get(dst), before.get(src)
+                own, arriving = written.get(dst) or have.get(dst), have.get(src)
                 if arriving is None:
                     raise PlanError("not-held", plan, number, node=src, dst=dst, key=key)
-                have[dst] = arriving if op == "copy" or own is None else (own, arriving)
+                written[dst] = arriving if op == "copy" or own is None else (own, arriving)
+        have |= written
     wanting = [node for node, k, _ in plan.wants if k == key and node in have]
     if not wanting:
         raise PlanError("unwanted", plan, key=key)
@@ -175,28 +191,30 @@ def _who(plan: "Plan", bits: int) -> str:
     return " ".join(node for i, node in enumerate(plan.nodes) if bits >> i & 1)
 
 
-def _after_sends(plan: "Plan", number: int, step: Sequence[Send | Update], before: Have) -> Have:
-    have, written = dict(before), {}
+def _written(plan: "Plan", number: int, step: Sequence[Send | Update], have: Have) -> Have:
+    """What the sends of a step write. ``have`` stays as it is, so that all of them read what was before the step."""
+    written, ops = {}, {}
     for src, dst, key, op in sends(step):
-        arriving, own = before.get((src, key)), have.get((dst, key))
+        place = dst, key
+        arriving, own = have.get((src, key)), written.get(place) or have.get(place)
         if src == dst:
             raise PlanError("to-itself", plan, number, node=src, key=key)
         if arriving is None:
             raise PlanError("not-held", plan, number, node=src, dst=dst, key=key)
         # One copy and nothing else, or any number of adds: anything more would depend on who comes first.
-        if (dst, key) in written and "copy" in (op, written[dst, key]):
+        if place in ops and "copy" in (op, ops[place]):
             raise PlanError("overwritten", plan, number, node=dst, key=key)
-        written[dst, key] = op
+        ops[place] = op
         if op == "copy":
-            have[dst, key] = arriving
+            written[place] = arriving
             continue
         if arriving.updated or (own and own.updated):
             raise PlanError("add-updated", plan, number, node=dst, src=src, key=key)
         twice = own.who & arriving.who if own else 0
         if twice:
             raise PlanError("counted-twice", plan, number, node=dst, src=src, key=key, who=_who(plan, twice))
-        have[dst, key] = Part(own.who | arriving.who if own else arriving.who)
-    return have
+        written[place] = Part(own.who | arriving.who) if own else arriving
+    return written
 
 
 def _updated(plan: "Plan", number: int, act: Update, have: Mapping, everyone: int) -> Part:

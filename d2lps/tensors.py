@@ -1,6 +1,6 @@
 """Whether tensors fit a plan: asked before the first byte moves, so that what is refused stays as it was."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import torch
 
@@ -12,45 +12,52 @@ class TensorError(ValueError):
     """Tensors or devices that a plan cannot run on: its sentence names the node and says what would fit."""
 
 
-def fits(plan: Plan, tensors: Mapping, places: Mapping[str, torch.device] | None) -> list[torch.Tensor]:
-    """The buffers in the order of the plan's nodes; TensorError unless there is one flat buffer alike for each."""
+def fits(
+    plan: Plan,
+    tensors: Mapping,
+    places: Mapping[str, torch.device] | None,
+    playing: Sequence[str] | None = None,
+) -> list[torch.Tensor]:
+    """The buffers of the nodes played here (all, if left out); TensorError unless there is one flat buffer alike for each."""
+    playing = plan.nodes if playing is None else playing
     if not isinstance(tensors, Mapping):
         raise TensorError(f"tensors map the name of each node to its flat tensor; a {type(tensors).__name__} is given")
     first = None
-    for node in plan.nodes:
+    for node in playing:
         if node not in tensors:
-            raise TensorError(f"node {node} has no tensor: give one for each of {' '.join(plan.nodes)}")
+            raise TensorError(f"node {node} has no tensor: give one for each of {' '.join(playing)}")
         tensor = tensors[node]
         _flat(f"{node}'s tensor", tensor)
         first = tensor if first is None else first
         if tensor.numel() != first.numel():
-            raise TensorError(f"{node}'s tensor has {tensor.numel()} elements, {plan.nodes[0]}'s has {first.numel()}: "
+            raise TensorError(f"{node}'s tensor has {tensor.numel()} elements, {playing[0]}'s has {first.numel()}: "
                               "all gradients are of one size")  # fmt: skip
         if tensor.dtype != first.dtype:
-            raise TensorError(f"{node}'s tensor is {tensor.dtype}, {plan.nodes[0]}'s is {first.dtype}: "
+            raise TensorError(f"{node}'s tensor is {tensor.dtype}, {playing[0]}'s is {first.dtype}: "
                               "all gradients are of one dtype")  # fmt: skip
         if places and tensor.device != places[node]:
             raise TensorError(f"{node}'s tensor is on {tensor.device}, but the carrier has {node} on {places[node]}: "
                               f"move it there with .to('{places[node]}')")  # fmt: skip
-    unknown = [node for node in tensors if node not in plan.nodes]
+    unknown = [node for node in tensors if node not in playing]
     if unknown:
-        raise TensorError(f"a tensor is given for {unknown[0]!r}, which is not in the plan "
-                          f"(nodes: {' '.join(plan.nodes)})")  # fmt: skip
-    buffers = {node: tensors[node] for node in plan.nodes}
+        where = "is not in the plan" if unknown[0] not in plan.nodes else "is not played by this process"
+        raise TensorError(f"a tensor is given for {unknown[0]!r}, which {where} (nodes: {' '.join(playing)})")
+    buffers = {node: tensors[node] for node in playing}
     _apart(buffers)
-    for device in {buffer.device for buffer in buffers.values()}:
-        _warm(device, first.dtype)
     return list(buffers.values())
 
 
-def fits_updates(plan: Plan, tensors: Mapping, weights: Mapping, memory: MutableMapping) -> None:
+def fits_updates(
+    plan: Plan, tensors: Mapping, weights: Mapping, memory: MutableMapping, playing: Sequence[str] | None = None
+) -> None:
     """TensorError unless every node that updates has weights like its gradient, and a memory that fits them."""
     if not isinstance(weights, Mapping) or not isinstance(memory, MutableMapping):
         wrong = weights if not isinstance(weights, Mapping) else memory
         raise TensorError(f"weights and memory are mappings; a {type(wrong).__name__} is given")
     needed = {}
-    parts = plan.slices(tensors[plan.nodes[0]].numel())
-    for act in (act for step in plan.steps for act in updates(step)):
+    playing = plan.nodes if playing is None else playing
+    parts = plan.slices(tensors[playing[0]].numel())
+    for act in (act for step in plan.steps for act in updates(step) if act.node in playing):
         weight, gradient = weights.get(act.node), tensors[act.node]
         if weight is None:
             raise TensorError(f"{act.node} updates key {act.key}: give its weights, weights={{'{act.node}': …}}")
@@ -71,7 +78,7 @@ def fits_updates(plan: Plan, tensors: Mapping, weights: Mapping, memory: Mutable
                 raise TensorError(f"what {act.node} remembers of key {act.key} does not fit its weights ({name}: "
                                   f"{tuple(kept.shape)}, {kept.dtype}): begin with memory={{}}")  # fmt: skip
             needed[f"{act.node}'s {name} of {act.key}"] = kept
-    _apart({node: tensors[node] for node in plan.nodes} | needed)
+    _apart({node: tensors[node] for node in playing} | needed)
 
 
 def widened(weight: torch.Tensor) -> torch.Tensor:
@@ -100,7 +107,7 @@ def _flat(what: str, tensor: object) -> None:
         raise TensorError(f"{what} is on the device meta, which holds no values")
     if tensor.is_inference() and not torch.is_inference_mode_enabled():
         raise TensorError(f"{what} was made in inference mode and cannot be written to: make it anew with .clone()")
-    if tensor.dtype == torch.bool or tensor.is_complex():
+    if tensor.is_complex():
         raise TensorError(f"{what} is {tensor.dtype}: gradients are floating point or integers")
     if tensor.numel() > 1 and tensor.stride(0) == 0:
         raise TensorError(f"{what} repeats one element in memory: make it a buffer of its own with .clone()")
@@ -118,13 +125,3 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> None:
     for (device, _, end, name), (next_device, start, _, next_name) in zip(spans, spans[1:], strict=False):
         if device == next_device and start < end:
             raise TensorError(f"{name} and {next_name} share memory: give each a buffer of its own")
-
-
-def _warm(device: torch.device, dtype: torch.dtype) -> None:
-    """Copy and add once, so that what only a first call costs is no part of a run; refuse what cannot be added."""
-    warm = torch.zeros(2, device=device, dtype=dtype)
-    try:
-        warm[:1].copy_(warm[1:])
-        warm[:1].add_(warm[1:])
-    except (NotImplementedError, RuntimeError) as error:
-        raise TensorError(f"{dtype} cannot be added on {device} ({error})") from None

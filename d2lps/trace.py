@@ -12,13 +12,17 @@ True
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate, islice
 
+from d2lps.lazy import Described, Lazy
 from d2lps.plan import Plan
 from d2lps.rules import RULES
-from d2lps.steps import Send, Update, sends
+from d2lps.steps import Send, Update, sends, updates
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
@@ -49,6 +53,55 @@ class Event:
     nbytes: float
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Predicted(Described):
+    """The events of a prediction, made when they are asked for: a ring of 1024 nodes has two million of them.
+
+    ``starts`` are the steps' starts in seconds and ``takes`` the seconds that each send of each step takes: exact,
+    and one tuple for all steps that are alike.
+    """
+
+    plan: Plan
+    total: int
+    starts: tuple[Fraction, ...]
+    takes: tuple[tuple[Fraction, ...], ...]
+
+    @cached_property
+    def spans(self) -> tuple[tuple[float, float], ...]:
+        """(start, end) of each step."""
+        lasts = {id(takes): max(takes, default=Fraction(0)) for takes in self.takes}
+        return tuple((float(start), float(start + lasts[id(takes)]))
+                     for start, takes in zip(self.starts, self.takes, strict=True))  # fmt: skip
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """How many events there are before each step, and in all."""
+        steps = self.takes if isinstance(self.plan.steps, Lazy) else self.plan.steps  # lazy ones have sends only
+        return [0, *accumulate(map(len, steps))]
+
+    def step(self, i: int) -> Iterator[Event]:
+        """The events of step i (from 0): its sends as written, then its updates, which take no time."""
+        acts, (start, end) = self.plan.steps[i], self.spans[i]
+        times = {take: float(self.starts[i] + take) for take in self.takes[i]}
+        for send, take in zip(sends(acts), self.takes[i], strict=True):
+            yield event(send, i + 1, start, times[take], plain(self.plan.share[send.key] * self.total))
+        for act in updates(acts):
+            yield event(act, i + 1, end, end, plain(self.plan.share[act.key] * self.total))
+
+    def __len__(self) -> int:
+        return self._before[-1]
+
+    def __iter__(self) -> Iterator[Event]:
+        return (each for i in range(len(self.starts)) for each in self.step(i))
+
+    def __getitem__(self, where):
+        if isinstance(where, slice):
+            return tuple(self[i] for i in range(len(self))[where])
+        at = range(len(self))[where]
+        i = bisect_right(self._before, at) - 1
+        return next(islice(self.step(i), at - self._before[i], None))
+
+
 @dataclass(frozen=True)
 class Trace:
     """Timed events of one run of a plan, and where it ran. Equal by content; JSON in and out.
@@ -60,13 +113,15 @@ class Trace:
         the nodes with their kinds, and the links. A run without a topology has a link per pair used.
     nbytes
         the size of the gradient in bytes.
+    events
+        a tuple; of a plan with lazy steps a sequence that makes its events when they are asked for.
     """
 
     origin: str
     plan: Plan
     topology: Topology
     nbytes: int
-    events: tuple[Event, ...]
+    events: Sequence[Event]
 
     @property
     def measured(self) -> bool:
@@ -76,6 +131,8 @@ class Trace:
     @property
     def duration(self) -> float:
         """Seconds from the beginning to the last event's end."""
+        if isinstance(self.events, Predicted):
+            return max((end for _, end in self.events.spans), default=0.0)
         return max((event.end for event in self.events), default=0.0)
 
     @property
@@ -85,6 +142,8 @@ class Trace:
 
     def step_times(self) -> list[tuple[float, float]]:
         """(start, end) of each step, in seconds."""
+        if isinstance(self.events, Predicted):
+            return list(self.events.spans)
         inside: list[list[Event]] = [[] for _ in self.plan.steps]
         for event in self.events:
             inside[event.step - 1].append(event)
@@ -144,6 +203,7 @@ class Trace:
         return json.dumps({
             "d2lps": "trace", "origin": self.origin, "nbytes": self.nbytes, "plan": json.loads(self.plan.to_json()),
             "topology": {"name": place.name, "kinds": dict(place.kinds), "through": _rates(place.through),
+                         "adding": _rates(place.adding), "overhead": place.overhead,
                          "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in place.links]},
             "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
         })  # fmt: skip
@@ -158,7 +218,9 @@ class Trace:
             place = data["topology"]
             links = [Link(**link | {"bandwidth": Bandwidth(link["bandwidth"])}) for link in place["links"]]
             through = {node: Bandwidth(rate) for node, rate in place["through"].items()}
-            topology = Topology(place["name"], place["kinds"], tuple(links), through)
+            adding = {node: Bandwidth(rate) for node, rate in place.get("adding", {}).items()}
+            overhead = place.get("overhead", {})  # older traces have neither
+            topology = Topology(place["name"], place["kinds"], tuple(links), through, adding, overhead)
             plan = Plan.from_json(json.dumps(data["plan"]))
             trace = cls(data["origin"], plan, topology, data["nbytes"], tuple(Event(*e) for e in data["events"]))
             _sound(trace)
@@ -186,7 +248,8 @@ def _sound(trace: Trace) -> None:
         raise ValueError(f"its origin is {trace.origin!r}, on {trace.topology.name!r}")
     if isinstance(trace.nbytes, bool) or not isinstance(trace.nbytes, int) or not 0 <= trace.nbytes < MOST:
         raise ValueError(f"it is about {trace.nbytes!r} bytes")
-    for node in trace.plan.nodes:
+    nodes = set(trace.plan.nodes)
+    for node in nodes:
         trace.topology.known(node)
     for event in trace.events:
         numbers = event.start, event.end, event.nbytes
@@ -200,7 +263,7 @@ def _sound(trace: Trace) -> None:
             raise ValueError(f"no such op: {event}")
         if (event.kind == "update") != (event.src == event.dst):
             raise ValueError(f"from and to do not fit: {event}")
-        if event.key not in trace.plan.share or {event.src, event.dst} - {*trace.plan.nodes}:
+        if event.key not in trace.plan.share or {event.src, event.dst} - nodes:
             raise ValueError(f"a key or node that is not in the plan: {event}")
         trace.topology.route(event.src, event.dst)
 

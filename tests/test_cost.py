@@ -225,6 +225,60 @@ def test_what_cannot_be_predicted_is_refused_in_one_sentence(model, plan, topolo
     assert str(caught.value) == sentence
 
 
+@pytest.mark.parametrize("model", [cost.ideal, cost.shared])
+@pytest.mark.parametrize("given", ["x", None, Topology])
+def test_what_is_not_a_topology_is_named(model, given):
+    with pytest.raises(TopologyError) as caught:
+        model(sharded(GPUS), given, 1)
+    assert str(caught.value) == f"cost needs a Topology that the plan runs on, such as pcie_server(), not {given!r}"
+
+
+# ---------------------------------------------------------------- nodes that add, and messages that cost time
+
+
+def busy_memory(nodes, adding=None, overhead=0.0):
+    free = one_memory(nodes, "10 GB/s")
+    return Topology("busy", free.kinds, free.links, free.through, {"memory": adding} if adding else {},
+                    {"memory": overhead} if overhead else {})  # fmt: skip
+
+
+@pytest.mark.parametrize("n", range(1, 10))
+@pytest.mark.parametrize("adding, overhead", [(None, 0.0), ("3 GB/s", 0.0), (None, 20e-6), ("3 GB/s", 20e-6)])
+def test_a_memory_adds_at_a_rate_of_its_own_and_spends_time_on_every_message(n, adding, overhead):
+    nodes, size = [f"gpu{i}" for i in range(n)], 160_000_000
+    place = busy_memory(nodes, adding, overhead)
+    moved, added, each = size / 10e9, size / 3e9 if adding else 0.0, overhead
+    # n messages of S/n in each of the 2(n−1) steps, half of them to be added; all that is moved shares one memory.
+    assert cost.shared(ring(nodes), place, size).duration == pytest.approx((n - 1) * (2 * moved + added + 2 * n * each))
+    assert cost.shared(sharded(nodes), place, size).duration == pytest.approx(
+        (n - 1) * (2 * moved + added + 2 * n * each)
+    )
+    star = aggregate_at(nodes, "gpu0")
+    assert cost.shared(star, place, size).duration == pytest.approx((n - 1) * (2 * moved + added + 2 * each))
+    alone = 2 * moved + added + 2 * each if n > 1 else 0.0
+    assert cost.ideal(star, place, size).duration == pytest.approx(alone)
+
+
+def test_a_message_without_bytes_still_costs_its_overhead():
+    assert cost.shared(sharded(GPUS), busy_memory(GPUS, overhead=1e-3), 0).duration == pytest.approx(24e-3)
+
+
+def test_what_is_added_and_what_is_copied_share_a_memory_by_what_they_ask_of_it():
+    # 1 GB at 10 GB/s; the sum asks for twice as much. Alike until the copy has left at 0.2 s, then the sum alone.
+    plan = Plan(["a", "b", "c", "d"], {"x": "1/2", "y": "1/2"},
+                [[Send("a", "b", "x"), Send("c", "d", "y", "copy")]], wants=[])  # fmt: skip
+    times = {e.key: e.end for e in cost.shared(plan, busy_memory(plan.nodes, "10 GB/s"), "2 GB").events}
+    assert times == {"x": pytest.approx(0.3), "y": pytest.approx(0.2)}
+
+
+def test_equal_messages_together_are_costed_as_one_by_one():
+    # All at 1/3 until x and y have left at 3 s, with 1 GB each; then z alone for its other 1 GB.
+    line = Topology("line", {"a": "gpu", "b": "gpu"}, both_ways("a", "b", "1 GB/s", "1 ms"))
+    plan = Plan(["a", "b"], {"x": "1/4", "y": "1/4", "z": "1/2"}, [[Send("a", "b", key) for key in "xyz"]], wants=[])
+    ends = [event.end for event in cost.shared(plan, line, "4 GB").events]
+    assert ends == [pytest.approx(3.001), pytest.approx(3.001), pytest.approx(4.001)]
+
+
 # ---------------------------------------------------------------- what always holds
 
 

@@ -14,7 +14,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lps import Plan, PlanError, Send, Update, aggregate_at, check, sharded
+from d2lps import (
+    Plan,
+    PlanError,
+    Send,
+    Update,
+    aggregate_at,
+    all_gather,
+    bidirectional_ring,
+    check,
+    cost,
+    double_tree,
+    halving_doubling,
+    naive_ring,
+    pcie_server,
+    reduce_scatter,
+    sharded,
+    together,
+    tree,
+)
+from d2lps import ring as built_ring
 from d2lps.shares import Share, slices
 from d2lps.steps import Part, replay, sends, updates
 from d2lps.text import sentences, speak
@@ -131,10 +150,32 @@ BROKEN = [
     Broken("not-an-act", lambda: plan([to_a()], ["broadcast"]), 2,
            "step 2 contains 'broadcast', which is neither a Send nor an Update"),
     Broken("steps-wanted", lambda: Plan(["a", "b"], {"g": 1}, [to_a()]), None,
-           "the steps of a plan are lists of Send and Update; "
-           "Send(src='b', dst='a', key='g', op='add') is not"),
+           "the steps of a plan are a list, and each step is a list of Send and Update, such as "
+           "[[Send('gpu1', 'gpu0', 'g')]]; Send(src='b', dst='a', key='g', op='add') does not fit"),
+    Broken("steps-wanted", lambda: Plan(["a", "b"], {"g": 1}, to_a()), None,
+           "the steps of a plan are a list, and each step is a list of Send and Update, such as "
+           "[[Send('gpu1', 'gpu0', 'g')]]; Send(src='b', dst='a', key='g', op='add') does not fit"),
     Broken("steps-wanted", lambda: Plan(["a", "b"], {"g": 1}, None), None,
-           "the steps of a plan are lists of Send and Update; None is not"),
+           "the steps of a plan are a list, and each step is a list of Send and Update, such as "
+           "[[Send('gpu1', 'gpu0', 'g')]]; None does not fit"),
+    Broken("plan-wanted", lambda: check(None), None,
+           "check wants a plan, not None: sharded(['gpu0', 'gpu1']) makes one, and so does Plan(nodes, share, steps)"),
+    Broken("plan-wanted", lambda: together(sharded(["a"]), ["a"]), None,
+           "together wants a plan, not ['a']: "
+           "sharded(['gpu0', 'gpu1']) makes one, and so does Plan(nodes, share, steps)"),
+    Broken("plan-wanted", lambda: cost.shared(None, pcie_server(), 1), None,
+           "cost wants a plan, not None: sharded(['gpu0', 'gpu1']) makes one, and so does Plan(nodes, share, steps)"),
+    Broken("no-plans", lambda: together(), None,
+           "together runs one plan or more, and none was given: write together(ring(nodes), tree(nodes, key='h'))"),
+    Broken("key-clash", lambda: together(sharded(["a", "b"]), sharded(["b", "a"])), None,
+           "key g1 is in more than one of the plans: give each plan keys of its own, such as ring(nodes, key='h')"),
+    Broken("shares-of-plans", lambda: together(sharded(["a", "b"]), shares=["1/2", "1/2"]), None,
+           "shares = ['1/2', '1/2'] for 1 plans: write one fraction for each plan, such as ['2/3', '1/3']"),
+    Broken("inexact-share", lambda: together(sharded(["a"]), shares=[1.0]), None,
+           "the share of plans[0] is the float 1.0, which is not exact: write '1'"),
+    Broken("power-of-two", lambda: halving_doubling(["a", "b", "c"]), None,
+           "halving_doubling needs 1, 2, 4, 8, … nodes, and there are 3: "
+           "leave some out, or use ring or double_tree, which take any number"),
     Broken("pairs-wanted", lambda: plan(holds="gpu0"), None,
            "holds lists names of nodes or (node, key) pairs; 'gpu0' is neither"),
     Broken("pairs-wanted", lambda: plan(wants=[("a", "g", "sum", "g")]), None,
@@ -260,9 +301,10 @@ def test_every_refusal_can_be_said_in_every_language(broken, language):
     assert all(str(value) in str(caught.value) for value in caught.value.values.values())
 
 
-@pytest.mark.parametrize("chunks", [0, -1, 1.5, 2.0, True, "2", None])
+@pytest.mark.parametrize("chunks", [0, -1, 1.5, 2.0, True, "2", [1]])
 @pytest.mark.parametrize("algorithm", [lambda c: aggregate_at(["a", "b"], "a", chunks=c),
-                                       lambda c: sharded(["a", "b"], chunks=c)])  # fmt: skip
+                                       lambda c: sharded(["a", "b"], chunks=c),
+                                       lambda c: double_tree(["a", "b"], chunks=c)])  # fmt: skip
 def test_a_number_of_chunks_is_a_whole_number_of_1_or_more(algorithm, chunks):
     with pytest.raises(PlanError) as caught:
         algorithm(chunks)
@@ -295,6 +337,8 @@ NONSENSE = [
     lambda: aggregate_at(["a", "b"], "a", update=("sgd", 0.1)),
     lambda: aggregate_at(["a", "b"], "a", update=("adam", {})),
     lambda: aggregate_at(["a", "b"], ["a"]),
+    lambda: aggregate_at(["a", "b"], "a", chunks=None),
+    lambda: sharded(["a", "b"], chunks=None),
     lambda: sharded(["a", "b"], servers="ab"),
     lambda: sharded(["a", "b"], servers=[]),
     lambda: sharded(["a", "b"], servers={}),
@@ -655,6 +699,11 @@ def test_a_damaged_plan_is_refused_with_a_plan_error_or_is_a_sound_plan(source):
 
 # ---------------------------------------------------------------- step tables, byte for byte
 
+
+def gpus(n):
+    return [f"gpu{i}" for i in range(n)]
+
+
 TABLES = {
     "aggregate_at_gpu0": lambda: aggregate_at([f"gpu{i}" for i in range(4)], "gpu0"),
     "aggregate_at_cpu_in_3_chunks": lambda: aggregate_at(["gpu0", "gpu1"], "cpu", chunks=3),
@@ -665,7 +714,15 @@ TABLES = {
     "sharded_over_unequal_servers": lambda: sharded(
         ["gpu0", "gpu1", "gpu2"], {"cpu0": "2/3", "cpu1": "1/3"}, update=("sgd", {"lr": 0.1, "momentum": 0.9})
     ),
-    "ring_of_3": lambda: ring(["device1", "device2", "device3"]),
+    "ring_of_3": lambda: built_ring(["device1", "device2", "device3"]),
+    "naive_ring_of_4": lambda: naive_ring(gpus(4)),
+    "bidirectional_ring_of_4": lambda: bidirectional_ring(gpus(4)),
+    "reduce_scatter_of_4": lambda: reduce_scatter(gpus(4)),
+    "all_gather_of_4_direct": lambda: all_gather(gpus(4), direct=True),
+    "tree_of_6": lambda: tree(gpus(6)),
+    "halving_doubling_of_4": lambda: halving_doubling(gpus(4)),
+    "double_tree_of_5_in_3_chunks": lambda: double_tree(gpus(5), chunks=3),
+    "ring_and_tree_together": lambda: together(built_ring(gpus(3)), tree(gpus(3), key="h"), shares=["2/3", "1/3"]),
     "swap": lambda: plan([to_a("copy"), to_b("copy")], [], wants=[]),
 }
 

@@ -14,15 +14,16 @@ import d2lps
 
 HOME = Path(d2lps.__file__).parent
 PUBLIC = [
-    "Event", "Here", "Link", "Plan", "PlanError", "Send", "Topology", "Trace", "Update", "aggregate_at", "check",
-    "check_exercise", "cost", "draw", "one_memory", "pcie_server", "run", "sharded", "solution", "source", "speak",
-    "watch",
+    "Event", "Here", "Link", "Plan", "PlanError", "Processes", "RankLost", "Reduction", "Send", "SharedMemory",
+    "Topology", "Trace", "Update", "aggregate_at", "all_gather", "bidirectional_ring", "check", "check_exercise",
+    "cost", "double_tree", "draw", "halving_doubling", "naive_ring", "one_memory", "pcie_server", "reduce_scatter",
+    "ring", "rings", "run", "sharded", "solution", "source", "speak", "together", "tree", "two_rings", "watch",
 ]  # fmt: skip
 
 # From the ground up: a room imports only rooms that stand before it, and its own modules.
 ROOMS = [
-    "text", "units", "shares", "rules", "steps", "reading", "plan", "algorithms", "topology", "trace", "cost",
-    "tensors", "execute", "carriers", "train", "measure", "borrowed", "concise", "drawing", "player", "showing",
+    "text", "units", "shares", "rules", "lazy", "steps", "reading", "plan", "topology", "hosts", "cycles", "algorithms", "trace",
+    "cost", "tensors", "reductions", "execute", "carriers", "train", "measure", "borrowed", "concise", "drawing", "player", "showing",
     "checks", "book",
 ]  # fmt: skip
 CORE = ROOMS[: ROOMS.index("tensors")]
@@ -30,6 +31,7 @@ CORE = ROOMS[: ROOMS.index("tensors")]
 # What else than Python's own library and d2lps a room imports as soon as it is entered.
 HEAVY = {
     "tensors": {"torch"},
+    "reductions": {"torch"},
     "execute": {"torch"},
     "carriers": {"torch"},
     "train": {"torch"},

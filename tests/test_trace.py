@@ -129,6 +129,17 @@ def test_json_keeps_kinds_links_limits_and_infinity(star):
     assert Trace.from_json(star.to_json()).topology == star.topology
 
 
+def test_json_keeps_what_a_node_adds_and_spends_and_reads_traces_that_know_neither():
+    free = one_memory(["a", "b"], "7 GB/s")
+    place = Topology("busy", free.kinds, free.links, free.through, {"memory": "3 GB/s"}, {"memory": "20 us"})
+    trace = cost.shared(aggregate_at(["a", "b"], "a"), place, 8)
+    assert Trace.from_json(trace.to_json()).topology == place
+    old = json.loads(trace.to_json())
+    del old["topology"]["adding"], old["topology"]["overhead"]
+    again = Trace.from_json(json.dumps(old)).topology
+    assert (again.adding, again.overhead) == ({}, {})
+
+
 def test_chrome_shows_a_row_per_node_in_microseconds(star):
     shown = json.loads(star.to_chrome())
     assert shown["displayTimeUnit"] == "ms"

@@ -7,14 +7,14 @@ from itertools import cycle
 
 import torch
 
-from d2lps.execute import Message
+from d2lps.execute import Carrier, Message, as_they_stood
 from d2lps.tensors import TensorError
 from d2lps.text import text
 
 Device = str | torch.device
 
 
-class Here:
+class Here(Carrier):
     """The carrier for one process: ``Here()``, ``Here(["cuda:0", "cuda:1"])``, ``Here({"gpu0": "cuda:0", …})``.
 
     devices
@@ -56,7 +56,7 @@ class Here:
 
     def exchange(self, messages: list[Message]) -> list[tuple[float, float]]:
         """Carry one step; see :class:`d2lps.execute.Carrier`."""
-        sources = _as_they_stood(messages)
+        sources = as_they_stood(messages)
         if any(tensor.is_cuda for m in messages for tensor in (m.source, m.target)):
             return self._exchange_cuda(messages, sources)
         times = []
@@ -149,19 +149,6 @@ class Here:
             return when
         origin, zero = self._zero[device]
         return origin + zero.elapsed_time(when) / 1e3
-
-
-def _as_they_stood(messages: list[Message]) -> list[torch.Tensor]:
-    """The sources, with a copy of those that this same step overwrites."""
-    written = {(m.send.dst, m.send.key) for m in messages}
-    kept: dict[tuple[str, str], torch.Tensor] = {}
-    sources = []
-    for m in messages:
-        place = (m.send.src, m.send.key)
-        if place in written and place not in kept:
-            kept[place] = m.source.clone()
-        sources.append(kept.get(place, m.source))
-    return sources
 
 
 def _device(device: Device) -> torch.device:

@@ -7,7 +7,8 @@ from fractions import Fraction
 from d2lps import units
 from d2lps.checks.attempt import NBYTES, Case, Counts
 from d2lps.steps import sends
-from d2lps.topology import Topology, both_ways, pcie_server
+from d2lps.hosts import pcie_server
+from d2lps.topology import Topology, both_ways
 
 RATE = "16 GB/s"
 SPEED = Fraction(units.bandwidth(RATE)) / NBYTES  # gradients per second over a link

@@ -1,0 +1,202 @@
+"""Rings: everyone speaks to its neighbours only.
+
+>>> from d2lps import ring
+>>> print(ring(["device1", "device2", "device3"]))
+3 nodes: device1 device2 device3
+shares: g1 = g2 = g3 = 1/3
+step 1   device1→device2 +g1   device2→device3 +g2   device3→device1 +g3
+step 2   device1→device2 +g3   device2→device3 +g1   device3→device1 +g2
+step 3   device1→device2 =g2   device2→device3 =g3   device3→device1 =g1
+step 4   device1→device2 =g1   device2→device3 =g2   device3→device1 =g3
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from d2lps.algorithms.several import side_by_side
+from d2lps.cycles import rings
+from d2lps.lazy import Lazy
+from d2lps.plan import Plan
+from d2lps.reading import names
+from d2lps.steps import Send
+from d2lps.topology import Topology
+
+
+def ring(nodes: Iterable[str], key: str = "g") -> Plan:
+    """Chunked ring: n keys of 1/n go round, first to be added up, then to be handed out.
+
+    1. Reduce-scatter, n−1 steps: in step t node i sends key i−t+1 (cyclic) to node i+1, which adds it. Key 1 starts
+       on node 1; after the phase node n holds the complete sum of key 1, node i that of key i+1.
+    2. All-gather, n−1 steps: the complete keys go on round the ring in the same way; everyone holds them all.
+
+    Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S, which no algorithm between the workers alone can beat, and
+    sends to one neighbour only. Step by step: 2(n−1)·α + 2(n−1)/n·S/b.
+
+    >>> print(ring(["a", "b"]))
+    2 nodes: a b
+    shares: g1 = g2 = 1/2
+    step 1   a→b +g1   b→a +g2
+    step 2   a→b =g2   b→a =g1
+    """
+    nodes = names(nodes)
+    return Plan(nodes, _shares(nodes, key), _round(nodes, key, 0, 2 * (len(nodes) - 1)))
+
+
+def reduce_scatter(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Plan:
+    """First half of :func:`ring`, or with ``direct`` of :func:`sharded`: the complete sums, spread over the nodes.
+
+    Everyone holds a gradient of n keys of 1/n before. After n−1 steps round the ring node n holds the sum of key 1,
+    node i that of key i+1. With ``direct`` everyone sends key j straight to node j, which then holds its sum.
+
+    Steps: n−1, or 1 with ``direct``. Everyone sends and receives (n−1)/n·S. Step by step:
+    (n−1)·α + (n−1)/n·S/b, with ``direct`` α + (n−1)/n·S/b.
+
+    >>> print(reduce_scatter(["a", "b", "c"], direct=True))
+    3 nodes: a b c
+    shares: g1 = g2 = g3 = 1/3
+    step 1   b,c→a +g1   a,c→b +g2   a,b→c +g3
+    """
+    nodes = names(nodes)
+    steps = _direct(nodes, key, "add") if direct else _round(nodes, key, 0, len(nodes) - 1)
+    return Plan(nodes, _shares(nodes, key), steps, wants=_complete(nodes, key, direct))
+
+
+def all_gather(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Plan:
+    """Second half of :func:`ring`, or with ``direct`` of :func:`sharded`: what is spread over the nodes, to everyone.
+
+    It begins where :func:`reduce_scatter` ends: node n holds key 1, node i key i+1, and with ``direct`` node j holds
+    key j. After n−1 steps round the ring, or one with ``direct``, everyone holds all keys.
+
+    Steps: n−1, or 1 with ``direct``. Everyone sends and receives (n−1)/n·S. Step by step:
+    (n−1)·α + (n−1)/n·S/b, with ``direct`` α + (n−1)/n·S/b.
+
+    >>> print(all_gather(["a", "b", "c"]))
+    3 nodes: a b c
+    shares: g1 = g2 = g3 = 1/3
+    step 1   a→b =g2   b→c =g3   c→a =g1
+    step 2   a→b =g1   b→c =g2   c→a =g3
+    """
+    nodes = names(nodes)
+    n = len(nodes)
+    steps = _direct(nodes, key, "copy") if direct else _round(nodes, key, n - 1, 2 * (n - 1))
+    return Plan(nodes, _shares(nodes, key), steps, holds=_complete(nodes, key, direct))
+
+
+def naive_ring(nodes: Iterable[str], key: str = "g") -> Plan:
+    """The whole tensor goes round, twice: what a ring is before it is cut into chunks.
+
+    1. Reduce, n−1 steps: node i sends the sum so far to node i+1; node n then holds the complete sum.
+    2. Broadcast, n−1 steps: it goes on from node n to node 1 and round to node n−1; everyone holds it.
+
+    Steps: 2(n−1). Nodes n−1 and n send S, the others 2·S; nodes 1 and n receive S, the others 2·S. Step by step:
+    2(n−1)(α + S/b), since one message is under way at a time.
+
+    >>> print(naive_ring(["a", "b", "c"]))
+    3 nodes: a b c
+    shares: g = 1
+    step 1   a→b +g
+    step 2   b→c +g
+    step 3   c→a =g
+    step 4   a→b =g
+    """
+    nodes = names(nodes)
+    n = len(nodes)
+    steps = [[Send(nodes[t % n], nodes[(t + 1) % n], key, "add" if t < n - 1 else "copy")] for t in range(2 * (n - 1))]
+    return Plan(nodes, {key: 1}, steps)
+
+
+def bidirectional_ring(nodes: Iterable[str], key: str = "g") -> Plan:
+    """Half of the buffer goes each way round: two :func:`ring` at the same time.
+
+    Keys ``g1.1`` … of 1/(2n) go up the nodes as in :func:`ring`, ``g2.1`` … down; key 1 of both starts on node 1.
+
+    1. Reduce-scatter, n−1 steps: node i then holds the complete sums of key i+1 of the one way and of one of the other.
+    2. All-gather, n−1 steps: everyone holds everything.
+
+    Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S, half of it to each neighbour. Step by step, where the links
+    to the two neighbours are separate: 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port: as long as :func:`ring`,
+    which already fills both directions of the port.
+
+    >>> print(bidirectional_ring(["a", "b", "c"]))
+    3 nodes: a b c
+    shares: g1.1 = g1.2 = g1.3 = g2.1 = g2.2 = g2.3 = 1/6
+    step 1   a→b +g1.1   b→c +g1.2   c→a +g1.3   a→c +g2.1   c→b +g2.2   b→a +g2.3
+    step 2   a→b +g1.3   b→c +g1.1   c→a +g1.2   a→c +g2.3   c→b +g2.1   b→a +g2.2
+    step 3   a→b =g1.2   b→c =g1.3   c→a =g1.1   a→c =g2.2   c→b =g2.3   b→a =g2.1
+    step 4   a→b =g1.1   b→c =g1.2   c→a =g1.3   a→c =g2.1   c→b =g2.2   b→a =g2.3
+    """
+    nodes = names(nodes)
+    return _rings(nodes, [(nodes, 1)], both=True, key=key)
+
+
+def two_rings(topology: Topology, both: bool = False, key: str = "g") -> Plan:
+    """All rings that the links of ``topology`` form, at the same time, each with a part as large as it is wide.
+
+    The rings are those that :func:`d2lps.rings` finds: on a DGX-1V one over doubled links and one over single
+    links, which so carry 2/3 and 1/3 of the buffer. Ring r has the keys ``gr.1`` … ``gr.n``; with ``both``, each part
+    is cut in halves that go round in the two directions, as rings 2r−1 and 2r. Nodes: in the topology's order.
+
+    1. Reduce-scatter on each ring as in :func:`ring`; each key is then complete on one node.
+    2. All-gather on each ring; everyone holds everything.
+
+    Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S. Step by step, for c links of b bytes/s in all rings
+    together: 2(n−1)·α + 2(n−1)/n·S/(c·b), with ``both`` 2(n−1)·α + (n−1)/n·S/(c·b). On the DGX-1V c = 3.
+
+    >>> from d2lps.topology import Topology, both_ways
+    >>> triangle = Topology("triangle", dict.fromkeys("abc", "gpu"),
+    ...                     [link for ends in ("ab", "bc", "ca") for link in both_ways(*ends, "18 GB/s")])
+    >>> print(two_rings(triangle))
+    3 nodes: a b c
+    shares: g1.1 = g1.2 = g1.3 = 1/3
+    step 1   a→b +g1.1   b→c +g1.2   c→a +g1.3
+    step 2   a→b +g1.3   b→c +g1.1   c→a +g1.2
+    step 3   a→b =g1.2   b→c =g1.3   c→a =g1.1
+    step 4   a→b =g1.1   b→c =g1.2   c→a =g1.3
+    """
+    found = rings(topology)
+    in_a_ring = {node for each in found for node in each.nodes}
+    return _rings([node for node in topology.kinds if node in in_a_ring], found, both, key)
+
+
+def _rings(nodes: Iterable[str], found: Iterable[tuple[tuple[str, ...], int]], both: bool, key: str) -> Plan:
+    """:func:`ring` on each of the rings found, (nodes, count), with parts in proportion to their counts."""
+    ways = [(way, count) for around, count in found for way in (_ways(around) if both else [around])]
+    total = sum(count for _, count in ways)
+    plans = [ring(way, key=f"{key}{r}.") for r, (way, _) in enumerate(ways, 1)]
+    return side_by_side(nodes, plans, [Fraction(count, total) for _, count in ways])
+
+
+def _ways(nodes: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The two ways round, both beginning at the first node."""
+    return [nodes, (nodes[0], *reversed(nodes[1:]))]
+
+
+def _shares(nodes: tuple[str, ...], key: str) -> dict[str, Fraction]:
+    return {f"{key}{j}": Fraction(1, len(nodes)) for j in range(1, len(nodes) + 1)}
+
+
+def _round(nodes: tuple[str, ...], key: str, start: int, stop: int) -> Lazy:
+    """Steps ``start`` up to ``stop`` of the 2(n−1), from 0."""
+    return Lazy(_step, (nodes, key), range(start, stop), _phase)
+
+
+def _step(nodes: tuple[str, ...], key: str, t: int) -> tuple[Send, ...]:
+    n = len(nodes)
+    op = "add" if t < n - 1 else "copy"
+    return tuple(Send(nodes[i], nodes[(i + 1) % n], f"{key}{(i - t) % n + 1}", op) for i in range(n))
+
+
+def _phase(nodes: tuple[str, ...], key: str, t: int) -> bool:
+    """Within a phase all steps are alike: everyone sends 1/n to the next."""
+    return t < len(nodes) - 1
+
+
+def _direct(nodes: tuple[str, ...], key: str, op: str) -> list[list[Send]]:
+    """One step between node j and everyone else, for each key j; none where a node is alone."""
+    return [[Send(other, node, f"{key}{j}", op) if op == "add" else Send(node, other, f"{key}{j}", op)
+             for j, node in enumerate(nodes, 1) for other in nodes if other != node]][: len(nodes) - 1]  # fmt: skip
+
+
+def _complete(nodes: tuple[str, ...], key: str, direct: bool) -> list[tuple[str, str]]:
+    """Where each key is complete between the two phases."""
+    return [(nodes[j - 1 if direct else j - 2], f"{key}{j}") for j in range(1, len(nodes) + 1)]

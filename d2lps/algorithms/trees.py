@@ -1,0 +1,160 @@
+"""Trees and pairs: O(log n) messages one after the other, where a ring has O(n).
+
+>>> from d2lps import tree
+>>> print(tree(["a", "b", "c", "d", "e"]))
+5 nodes: a b c d e
+shares: g = 1
+step 1   b→a +g   d→c +g
+step 2   c→a +g
+step 3   e→a +g
+step 4   a→e =g
+step 5   a→c =g
+step 6   a→b =g   c→d =g
+"""
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+from d2lps.algorithms.servers import chunk_count
+from d2lps.lazy import Lazy
+from d2lps.plan import Plan
+from d2lps.reading import names
+from d2lps.steps import PlanError, Send
+
+
+def tree(nodes: Iterable[str], key: str = "g") -> Plan:
+    """Binomial tree with node 1 at its root, for whole tensors and any number of nodes.
+
+    1. Reduce, ⌈lg n⌉ steps: in step t the nodes that are left stand in pairs, 2^(t−1) apart; the later of each
+       pair sends its sum to the earlier. Node 1 then holds the complete sum.
+    2. Broadcast, ⌈lg n⌉ steps: the same messages backwards; everyone holds it.
+
+    Steps: 2⌈lg n⌉. Node 1 sends and receives ⌈lg n⌉·S; another node S, and S more for each node that reports to it.
+    Step by step, where no link is shared: 2⌈lg n⌉(α + S/b).
+
+    >>> print(tree(["a", "b", "c"]))
+    3 nodes: a b c
+    shares: g = 1
+    step 1   b→a +g
+    step 2   c→a +g
+    step 3   a→c =g
+    step 4   a→b =g
+    """
+    nodes = names(nodes)
+    n = len(nodes)
+    pairs = [[(nodes[i], nodes[i + d]) for i in range(0, n - d, 2 * d)] for d in _powers(n)]
+    up = [[Send(far, near, key, "add") for near, far in step] for step in pairs]
+    down = [[Send(near, far, key, "copy") for near, far in step] for step in reversed(pairs)]
+    return Plan(nodes, {key: 1}, up + down)
+
+
+def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
+    """Recursive halving, then recursive doubling: a reduce-scatter and an all-gather in lg n steps each.
+
+    For n a power of two; n keys of 1/n. PlanError for any other n.
+
+    1. Halving: two nodes n/2 apart each send the other its half of the keys, which the other adds; then within
+       each half two nodes n/4 apart their quarter, and so on. Node i then holds the complete sum of key i.
+    2. Doubling: the same pairs backwards send each other all that they have complete; everyone holds all keys.
+
+    Steps: 2 lg n. Everyone sends and receives 2(n−1)/n·S. Step by step, where no link is shared:
+    2 lg n·α + 2(n−1)/n·S/b.
+
+    >>> print(halving_doubling(["a", "b", "c", "d"]))
+    4 nodes: a b c d
+    shares: g1 = g2 = g3 = g4 = 1/4
+    step 1   a→c +g3   a→c +g4   b→d +g3   b→d +g4   c→a +g1   c→a +g2   d→b +g1   d→b +g2
+    step 2   a→b +g2   b→a +g1   c→d +g4   d→c +g3
+    step 3   a→b =g1   b→a =g2   c→d =g3   d→c =g4
+    step 4   a→c =g1   a→c =g2   b→d =g1   b→d =g2   c→a =g3   c→a =g4   d→b =g3   d→b =g4
+    """
+    nodes = names(nodes)
+    n = len(nodes)
+    if n & (n - 1):
+        raise PlanError("power-of-two", count=n)
+    steps = Lazy(_exchange, (nodes, key), range(2 * len(_powers(n))), _stage)
+    return Plan(nodes, {f"{key}{j}": Fraction(1, n) for j in range(1, n + 1)}, steps)
+
+
+def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g") -> Plan:
+    """Two complementary binary trees, each with half of the buffer in c ``chunks`` that follow one another.
+
+    A node that has children in one tree is a leaf of the other, so that everyone sends and receives equally much
+    (Sanders, Speck and Träff 2009; NCCL's double binary tree). Both trees are ⌊lg n⌋ high. For any number of nodes.
+    Keys ``g1.1`` … ``g1.c`` in tree 1, ``g2.1`` … in tree 2; ``g1`` and ``g2`` with one chunk.
+
+    1. Reduce, c + ⌊lg n⌋ − 1 steps: every node adds what its children send and passes chunk after chunk to its
+       parent; the two roots then hold the complete sums of one half each.
+    2. Broadcast, c + ⌊lg n⌋ − 1 steps: the chunks come down the trees again; everyone holds them all.
+
+    Steps: 2(c + ⌊lg n⌋ − 1). Everyone sends S/2 to each of its parents and children in the two trees, and receives as
+    much: 2·S at most. In a step the busiest send or receive two chunks of S/(2c). Step by step, where no link is
+    shared and n is neither 2 nor 4: 2(c + ⌊lg n⌋ − 1)(α + S/(c·b)), which approaches 2·S/b. For n = 2:
+    2c·α + S/b; for n = 4: 2(c + 1)·α + (2c + 1)/c·S/b, because there each root has only one child.
+
+    ``chunks``: the best number, √((⌊lg n⌋−1)·S/(α·b)), depends on the machine. If left out, it is 4⌊lg n⌋: filling and
+    emptying the trees then costs less than a quarter of 2·S/b, and the steps remain O(log n).
+
+    >>> print(double_tree(["a", "b", "c"], chunks=2))
+    3 nodes: a b c
+    shares: g1.1 = g1.2 = g2.1 = g2.2 = 1/4
+    step 1   a,c→b +g1.1   b,a→c +g2.1
+    step 2   a,c→b +g1.2   b,a→c +g2.2
+    step 3   b→a,c =g1.1   c→b,a =g2.1
+    step 4   b→a,c =g1.2   c→b,a =g2.2
+    """
+    nodes = names(nodes)
+    n = len(nodes)
+    height = n.bit_length() - 1
+    chunks = max(1, 4 * height) if chunks is None else chunk_count(chunks)
+    phase = chunks + height - 1 if height else 0
+    steps = [[] for _ in range(2 * phase)]
+    edges = list(_edges(0, n, depth=1))
+    # The inner places of a tree are 1, 3, 5, …: reading the nodes backwards, or for odd n shifted by one, swaps them.
+    other = nodes[::-1] if n % 2 == 0 else nodes[1:] + nodes[:1]
+    keys = [[f"{key}{half}" if chunks == 1 else f"{key}{half}.{c}" for c in range(1, chunks + 1)] for half in (1, 2)]
+    for c in range(chunks):
+        for order, half in zip((nodes, other), keys, strict=True):
+            for child, parent, depth in edges:
+                child, parent = order[child], order[parent]
+                steps[c + height - depth].append(Send(child, parent, half[c], "add"))
+                steps[phase + c + depth - 1].append(Send(parent, child, half[c], "copy"))
+    return Plan(nodes, {name: Fraction(1, 2 * chunks) for half in keys for name in half}, steps)
+
+
+def _powers(n: int) -> list[int]:
+    """1, 2, 4, … below n: ⌈lg n⌉ of them."""
+    return [2**t for t in range((n - 1).bit_length())]
+
+
+def _stage(nodes: tuple[str, ...], key: str, t: int) -> int:
+    return t  # no step is like another
+
+
+def _exchange(nodes: tuple[str, ...], key: str, t: int) -> tuple[Send, ...]:
+    """Step t of halving and doubling, from 0: who stands ``apart`` apart exchanges ``apart`` keys."""
+    n, last = len(nodes), len(_powers(len(nodes))) - 1
+    halving = t <= last
+    apart = n >> (t + 1) if halving else 1 << (t - last - 1)
+    sent = []
+    for i, node in enumerate(nodes):
+        partner = i ^ apart
+        block = (partner if halving else i) // apart * apart  # to add: the partner's keys; when complete: the own
+        for j in range(block, block + apart):
+            sent.append(Send(node, nodes[partner], f"{key}{j + 1}", "add" if halving else "copy"))
+    return tuple(sent)
+
+
+def _edges(start: int, stop: int, depth: int, parent: int | None = None) -> Iterator[tuple[int, int, int]]:
+    """(child, parent, the child's depth) of the binary tree over the places ``start`` … ``stop``−1, ⌊lg n⌋ high.
+
+    It stands in order: what is left of a node in the tree is left of it in the row. Leaves have even places and inner
+    nodes odd ones, since the left part of every tree has an odd number of places.
+    """
+    count = stop - start
+    if count:
+        middle = start + (count // 2 | 1) if count > 1 else start
+        if parent is not None:
+            yield middle, parent, depth - 1
+        yield from _edges(start, middle, depth + 1, middle)
+        yield from _edges(middle + 1, stop, depth + 1, middle)

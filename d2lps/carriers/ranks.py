@@ -1,0 +1,189 @@
+"""What carriers of several processes have in common: who they are, what each plays, and that they mean the same run."""
+
+import hashlib
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch.distributed as dist
+
+from d2lps.carriers.meeting import Meeting, NoRanks, ProcessesError, RankLost, wait
+from d2lps.execute import Carrier, Timed, Work
+from d2lps.plan import Plan
+from d2lps.steps import sends
+from d2lps.tensors import TensorError
+
+_made: dict[str, int] = {}  # how many carriers of a kind this process has made: all ranks make the same ones in turn
+
+
+class Ranks(Carrier):
+    """Several processes, each of which plays its nodes of a plan: see :class:`Processes` and :class:`SharedMemory`."""
+
+    kind = "ranks"
+
+    def __init__(self, playing: Sequence[str] | None = None, *, deadline: float = 30.0,
+                 store: dist.Store | None = None, rank: int | None = None, size: int | None = None):  # fmt: skip
+        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
+            raise ProcessesError(f"deadline = {deadline!r}: seconds, more than 0")
+        if store is None:
+            store, rank, size = from_environment(deadline)
+        if rank is None or size is None or not 0 <= rank < size:
+            raise ProcessesError(f"rank {rank!r} of {size!r}: give rank and size with the store, 0 ≤ rank < size")
+        self.rank, self.size, self.deadline = rank, size, deadline
+        self._plays = None if playing is None else tuple(playing)
+        _made[self.kind] = _made.get(self.kind, 0) + 1
+        self.meeting = Meeting(store, f"{self.kind}/{_made[self.kind]}", rank, size, deadline)
+        self.store = dist.PrefixStore(f"d2lps/{self.meeting.name}/group", store)
+        self.members = self.meeting.all("join", {"host": _host(), "plays": self._plays})
+        self._ahead = [0.0] * size if self.one_host else self._clocks()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names for the nodes of a plan, one per process: ``rank0``, ``rank1``, …"""
+        return tuple(f"rank{rank}" for rank in range(self.size))
+
+    @property
+    def one_host(self) -> bool:
+        """Whether all processes run on one machine."""
+        return len({member["host"] for member in self.members}) == 1
+
+    def playing(self, plan: Plan) -> tuple[str, ...]:
+        """The nodes that this process plays: those it was made for, or the plan's node of the same number."""
+        return tuple(node for node, rank in self.ranks(plan).items() if rank == self.rank)
+
+    def ranks(self, plan: Plan) -> dict[str, int]:
+        """Node → the rank that plays it."""
+        played = [member["plays"] for member in self.members]
+        if all(nodes is None for nodes in played):
+            if len(plan.nodes) != self.size:
+                raise ProcessesError(
+                    f"the plan has {len(plan.nodes)} nodes, and there are {self.size} processes, each of which plays one: "
+                    f"start {len(plan.nodes)} (torchrun --nproc-per-node={len(plan.nodes)} …), make the plan for "
+                    f"carrier.names, or say who plays what with {type(self).__name__}([…])"
+                )
+            return {node: rank for rank, node in enumerate(plan.nodes)}
+        found = {}
+        for rank, nodes in enumerate(played):
+            for node in nodes or ():
+                if node in found:
+                    raise ProcessesError(f"{node} is played by rank {found[node]} and by rank {rank}: one may play it")
+                found[node] = rank
+        for node in plan.nodes:
+            if node not in found:
+                raise ProcessesError(f"nobody plays {node}: say so in one process, {type(self).__name__}(['{node}'])")
+        idle = set(range(self.size)) - {found[node] for node in plan.nodes}
+        if idle:
+            raise ProcessesError(f"rank {min(idle)} plays no node of this plan ({' '.join(plan.nodes)})")
+        return {node: found[node] for node in plan.nodes}
+
+    def refuse(self, error: Exception) -> None:
+        if not isinstance(error, RankLost):
+            self.meeting.refused(error)
+
+    def agree(self, work: Work) -> None:
+        """All must have the same plan, size, dtype and reduction."""
+        like = work.like
+        mine = {"plan": _digest(work.plan), "elements": like.numel(), "dtype": str(like.dtype),
+                "reduction": work.reduction.name}  # fmt: skip
+        said = self.meeting.all("run", mine)
+        for what in mine:
+            other = next((rank for rank, one in enumerate(said) if one[what] != said[0][what]), None)
+            if other is not None and what == "plan":
+                raise TensorError(f"rank {other} has another plan than rank 0: make it in the same way on all ranks")
+            if other is not None:
+                raise TensorError(f"{what} of rank {other}'s tensors: {said[other][what]}, of rank 0's: "
+                                  f"{said[0][what]}; all gradients and reductions are alike")  # fmt: skip
+
+    def gathered(self, plan: Plan, timed: list[Timed]) -> list[Timed]:
+        """Rank 0 gets everyone's times. A send began when its source says so, and ended when its target does."""
+        mine = [[t.step, t.index, t.start + self.begun, t.end + self.begun] for t in timed]
+        everyone = self.meeting.all("times", {"times": mine if self.rank else [], "begun": self.begun})
+        if self.rank:
+            return timed
+        ranks, offsets = self.ranks(plan), self._ahead
+        zero = min(said["begun"] - offset for said, offset in zip(everyone, offsets, strict=True))
+        everyone[0]["times"] = mine
+        times = {}
+        for rank, said in enumerate(everyone):
+            for step, index, start, end in said["times"]:
+                times.setdefault((step, index), {})[rank] = (start - offsets[rank] - zero, end - offsets[rank] - zero)
+        found = []
+        for (step, index), seen in sorted(times.items()):
+            sent = sends(plan.steps[step - 1])
+            src, dst = (sent[index].src, sent[index].dst) if index < len(sent) else (None, None)
+            start = seen.get(ranks.get(src), next(iter(seen.values())))[0]
+            end = seen.get(ranks.get(dst), next(iter(seen.values())))[1]
+            found.append(Timed(step, index, max(start, 0.0), max(start, end, 0.0)))
+        return found
+
+    begun = 0.0  # on this process's clock, when the last run began
+
+    def _clocks(self, rounds: int = 8) -> list[float]:
+        """By how much each rank's clock is ahead of rank 0's, from the quickest of some round trips through the store.
+
+        On one host there is nothing to ask: all read the machine's own clock.
+        """
+        found = [0.0] * self.size
+        for rank in range(1, self.size):
+            best = float("inf")
+            for _ in range(rounds):
+                sent = time.perf_counter()
+                self.meeting.all("there", None)
+                theirs = self.meeting.all("back", time.perf_counter())[rank]
+                took = time.perf_counter() - sent
+                if took < best:
+                    best, found[rank] = took, theirs - (sent + took / 2)
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self) -> None:
+        """Give back what this process holds for the others: connections, memory. All ranks do it."""
+
+
+def from_environment(deadline: float) -> tuple[dist.Store, int, int]:
+    """(store, rank, size) as torchrun and ``d2lps.ranks`` set them in the environment. Raises NoRanks where they are not."""
+    names = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+    try:
+        rank, size, address, port = (os.environ[name] for name in names)
+        rank, size, port = int(rank), int(size), int(port)
+    except (KeyError, ValueError) as error:
+        raise NoRanks(
+            f"this process is not one of several ({error} in the environment): start them with "
+            "torchrun --nproc-per-node=4 script.py or, in a notebook, with d2lps.ranks(4) and %%px"
+        ) from None
+    if address in ("127.0.0.1", "localhost", "::1"):
+        # gloo asks the name server who this host is, unless it is told.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = dist.TCPStore(address, port, size, is_master=not hosted and rank == 0, timeout=wait(deadline),
+                              wait_for_workers=False)  # fmt: skip
+    except (RuntimeError, ValueError) as error:
+        if "EADDRINUSE" in str(error) or "in use" in str(error):
+            raise ProcessesError(f"port {port} on {address} is in use: set MASTER_PORT to a free one on all ranks, or "
+                                 "let torchrun choose (--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0)") from None  # fmt: skip
+        raise ProcessesError(f"no store answers on {address}:{port} within {deadline:g} s: is MASTER_PORT the same on "
+                             "all ranks, and does rank 0 run?") from None  # fmt: skip
+    return store, rank, size
+
+
+def _host() -> str:
+    """The same text for all processes of one running machine."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else f"{platform.node()} {socket.gethostname()}"
+
+
+@lru_cache(maxsize=64)
+def _digest(plan: Plan) -> str:
+    return hashlib.sha256(plan.to_json().encode()).hexdigest()
+

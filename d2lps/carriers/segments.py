@@ -1,0 +1,101 @@
+"""Memory that processes of one host share, without a name that could be left behind.
+
+On Linux a segment is an anonymous file (memfd) that others open through /proc; it goes when the last
+process that has it goes, whatever kills them. Elsewhere it is a file that is unlinked once all have it.
+"""
+
+import mmap
+import os
+import tempfile
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from d2lps.tensors import TensorError
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies, in words that another process of this host understands: ``offset`` counts bytes."""
+
+    path: str
+    inode: int
+    nbytes: int
+    offset: int
+    elements: int
+    stride: int
+
+
+class Segment:
+    """Memory that others can have, too: made here (``Segment(nbytes)``) or by another process (``place``)."""
+
+    def __init__(self, nbytes: int, place: Place | None = None):
+        self.nbytes = max(nbytes, mmap.PAGESIZE)
+        if place is not None:
+            self.path, file = place.path, _open(place)
+        elif hasattr(os, "memfd_create"):
+            file = os.memfd_create("d2lps", os.MFD_CLOEXEC)
+            self.path = f"/proc/{os.getpid()}/fd/{file}"
+        else:
+            file, self.path = tempfile.mkstemp(prefix="d2lps-")
+            weakref.finalize(self, _unlink, self.path)
+        if place is None:
+            os.ftruncate(file, self.nbytes)
+        self.inode = os.fstat(file).st_ino
+        self.memory = mmap.mmap(file, self.nbytes)
+        self.address = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
+        weakref.finalize(self, os.close, file)
+        _known.append(weakref.ref(self))
+
+    def tensor(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """A flat tensor at the beginning of this segment."""
+        return self.bytes()[: elements * dtype.itemsize].view(dtype)
+
+    def bytes(self) -> Tensor:
+        """All of it, as bytes; this segment stays as long as any view of them does."""
+        found = torch.frombuffer(self.memory, dtype=torch.uint8)
+        # Its memory would stay anyway; what must stay as well is the file that others open.
+        weakref.finalize(found.untyped_storage(), _nothing, self)
+        return found
+
+
+_known: "list[weakref.ref[Segment]]" = []  # every segment that this process has
+
+
+def place_of(tensor: Tensor) -> Place | None:
+    """Where others find ``tensor``; None if it lies in ordinary memory."""
+    _known[:] = [segment for segment in _known if segment() is not None]
+    for segment in filter(None, [segment() for segment in _known]):
+        offset = tensor.data_ptr() - segment.address
+        if tensor.numel() and 0 <= offset < segment.nbytes:
+            return Place(segment.path, segment.inode, segment.nbytes, offset, tensor.numel(), tensor.stride(0))
+    return None
+
+
+def opened(place: Place, dtype: torch.dtype) -> Tensor:
+    """The tensor at ``place``, which another process made. Raises TensorError if it is no longer there."""
+    segment = Segment(place.nbytes, place)
+    span = ((place.elements - 1) * place.stride + 1) * dtype.itemsize
+    return segment.bytes()[place.offset : place.offset + span].view(dtype)[:: place.stride]
+
+
+def _open(place: Place) -> int:
+    try:
+        file = os.open(place.path, os.O_RDWR)
+    except OSError as error:
+        raise TensorError(f"the memory {place.path} of another process cannot be opened ({error.strerror}): it must "
+                          "belong to the same user, and its tensor must be kept") from None  # fmt: skip
+    if os.fstat(file).st_ino != place.inode:
+        os.close(file)
+        raise TensorError(f"the memory {place.path} is another one by now: its tensor must be kept")
+    return file
+
+
+def _unlink(path: str) -> None:
+    if os.path.exists(path):
+        os.unlink(path)
+
+
+def _nothing(_: Segment) -> None:
+    """What is called when the memory goes: that it holds the segment until then is all there is to it."""

@@ -1,0 +1,41 @@
+"""A thread that waits in torch's stead: a wait inside torch holds signals back and has no deadline that helps."""
+
+import queue
+import threading
+from collections.abc import Callable
+
+
+class Done(threading.Event):
+    """Set when the work is done: with a ``result`` or an ``error``."""
+
+    result = None
+    error: BaseException | None = None
+
+
+class Worker:
+    """Does one thing after another in a thread of its own, which never keeps the interpreter from leaving."""
+
+    def __init__(self):
+        self._jobs: queue.SimpleQueue = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(self._jobs,), daemon=True, name="d2lps carrier").start()
+
+    def do(self, work: Callable[[], object]) -> Done:
+        """Begin ``work`` as soon as what was asked for before is done."""
+        done = Done()
+        self._jobs.put((work, done))
+        return done
+
+    def end(self) -> None:
+        """Let the thread go, once it has done what it was asked for."""
+        self._jobs.put(None)
+
+
+def _work(jobs: queue.SimpleQueue) -> None:
+    while job := jobs.get():
+        work, done = job
+        try:
+            done.result = work()
+        except BaseException as error:
+            done.error = error
+        done.set()
+        del job, work, done
