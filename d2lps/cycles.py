@@ -54,7 +54,7 @@ def rings(topology: Topology) -> tuple[Ring, ...]:
         return (Ring(nodes, min(link.count for link in around)),)
     if len(nodes) == 2:
         return (Ring(nodes, counts[0, 1]),)
-    search = Search(topology.name, len(nodes), counts)
+    search = _Search(topology.name, len(nodes), counts)
     if not search.cycles:
         raise TopologyError(_why_none(topology, nodes, counts))
     found = [Ring(tuple(nodes[i] for i in search.cycles[c]), count) for c, count in search.packing().items()]
@@ -85,7 +85,7 @@ def _why_none(topology: Topology, nodes: tuple[str, ...], counts: dict[Pair, int
     apart = sorted({*nodes} - networkx.node_connected_component(graph, nodes[0]), key=nodes.index)
     cuts = sorted(networkx.articulation_points(graph), key=nodes.index)
     if few:
-        why = f"{few[0]} has one to {' '.join(graph[few[0]]) or 'none of them'} only, and a ring needs two neighbours"
+        why = f"{few[0]} has one to {' '.join(graph[few[0]]) or 'nobody'}, and a ring needs two neighbours"
     elif apart:
         why = f"no direct links lead from {nodes[0]} to {apart[0]}"
     elif cuts:
@@ -98,7 +98,7 @@ def _why_none(topology: Topology, nodes: tuple[str, ...], counts: dict[Pair, int
     )
 
 
-class Search:
+class _Search:
     """All cycles through ``n`` nodes, as bit sets, and the best packing of them."""
 
     def __init__(self, name: str, n: int, counts: dict[Pair, int]):
@@ -151,7 +151,7 @@ class Search:
             path.append(bit.bit_length() - 1)
             inside |= bit
             rest = everyone & ~inside
-            back = near[0] >> path[1] + 1 << path[1] + 1  # from where it may come back: only later nodes than it left to
+            back = near[0] >> path[1] + 1 << path[1] + 1  # it comes back from a later node than it left to
             options.append(near[path[-1]] & rest if back & rest else 0)
             if not rest and back & bit:
                 yield tuple(path)

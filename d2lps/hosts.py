@@ -52,13 +52,15 @@ def one_memory(
     adding: "str | Bandwidth | None" = None,
     overhead: "float | str" = 0.0,
     latency: "float | str" = 0.0,
+    each: "str | Bandwidth | None" = None,
 ) -> Topology:
     """Devices that really share one memory or one processor: every route crosses the same ``bandwidth``.
 
     It is the honest model of a laptop on which several devices are played: whatever moves, moves through
     the one memory. ``adding``: bytes per second at which it adds what arrives to be added, beside moving it;
     nothing by default. ``overhead``: seconds of its time that each message takes. ``latency``: seconds that a message
-    is under way without occupying anything; each of its two links has half of them.
+    is under way without occupying anything; each of its two links has half of them. ``each``: bytes
+    per second, one way, that one node can move by itself, such as one processor of several; no limit by default.
     Nodes: the given ones, and ``memory``. Raises TopologyError, UnitError.
 
     >>> from d2lps import aggregate_at, cost
@@ -72,7 +74,8 @@ def one_memory(
         raise TopologyError("a node is named 'memory', which is what all nodes share here: name it otherwise")
     kinds = {node: kind_of(node) for node in nodes} | {"memory": "memory"}
     half = units.seconds(latency) / 2
-    links = [link for node in nodes for link in both_ways(node, "memory", Bandwidth("inf"), half)]
+    own = Bandwidth("inf") if each is None else each
+    links = [link for node in nodes for link in both_ways(node, "memory", own, half)]
     slow = {} if adding is None else {"memory": adding}
     busy = {"memory": overhead} if units.seconds(overhead) else {}
     return Topology("one_memory", kinds, links, {"memory": bandwidth}, slow, busy)
@@ -97,8 +100,8 @@ def dgx1_v100(
 
     Nodes: ``gpu0`` … ``gpu7``, ``switch0`` … ``switch3`` for two GPUs each, ``cpu0`` and ``cpu1`` for two
     switches each. The NVLinks are eight pairs of GPUs joined by two links and eight by one, as ``nvidia-smi topo -m``
-    prints them on one such machine; numbering differs between machines. Source: the link matrix in NVIDIA's
-    "DGX-1 with Tesla V100 System Architecture".
+    prints them on one such machine; numbering differs between machines (:meth:`Topology.from_nvidia_smi`). Source:
+    the hybrid cube mesh of NVIDIA's "DGX-1 With Tesla V100 System Architecture".
 
     >>> from d2lps import rings
     >>> [ring.count for ring in rings(dgx1_v100())]
@@ -119,13 +122,13 @@ def nvswitch(
 ) -> Topology:
     """GPUs that meet at NVSwitch, each by ``links`` NVLinks of ``bandwidth`` each way: everyone is as near to everyone.
 
-    ========== ======================= ================ =========================
-    host       call                    one way, per GPU both ways together
-    ========== ======================= ================ =========================
-    DGX-2      ``nvswitch()``          6 × 25 = 150     300 GB/s
-    DGX A100   ``nvswitch(8, links=12)`` 12 × 25 = 300  600 GB/s
-    DGX H100   ``nvswitch(8, links=18)`` 18 × 25 = 450  900 GB/s
-    ========== ======================= ================ =========================
+    ========  =========================  =====================  ==================
+    host      call                       one way, of each GPU   both ways together
+    ========  =========================  =====================  ==================
+    DGX-2     ``nvswitch()``             6 × 25 = 150 GB/s      300 GB/s
+    DGX A100  ``nvswitch(8, links=12)``  12 × 25 = 300 GB/s     600 GB/s
+    DGX H100  ``nvswitch(8, links=18)``  18 × 25 = 450 GB/s     900 GB/s
+    ========  =========================  =====================  ==================
 
     The switches of a host are one here, since together they never block; its CPUs and PCIe are left out.
     ``latency`` is that of each link, and a message takes two. Nodes: ``gpu0`` …, ``switch``. Source: NVIDIA's

@@ -1,5 +1,6 @@
 """Topologies: nodes of different kinds, joined by directed links.
 
+>>> from d2lps import pcie_server
 >>> server = pcie_server(gpus=4, bandwidth="16 GB/s")
 >>> [f"{link.src}→{link.dst}" for link in server.route("gpu1", "gpu0")]
 ['gpu1→switch', 'switch→gpu0']
@@ -10,9 +11,12 @@ Switches and processors forward; GPUs never do: on an NVLink mesh a plain shorte
 third GPU, which no hardware does by itself.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 
 from d2lps import units
 from d2lps.reading import names
@@ -56,7 +60,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Nodes, each of a kind, and the directed links between them.
+    """Nodes, each of a kind, and the directed links between them. Equal by content, and hashable.
 
     kinds
         node → ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``; the order is the drawing's.
@@ -65,12 +69,20 @@ class Topology:
     through
         node → bytes per second of all that passes through it on its way between others, for nodes that are
         a bottleneck themselves.
+    adding
+        node of ``through`` → bytes per second at which it adds what passes through it, for messages that are
+        added where they arrive; adding costs nothing where it is left out.
+    overhead
+        node of ``through`` → seconds (or ``"20 us"``) of its own time that each message through it takes,
+        whatever its size.
     """
 
     name: str
     kinds: Mapping[str, str]
     links: tuple[Link, ...]
     through: Mapping[str, Bandwidth] = field(default_factory=dict)
+    adding: Mapping[str, Bandwidth] = field(default_factory=dict)
+    overhead: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self):
         if not self.kinds:
@@ -78,8 +90,8 @@ class Topology:
         names(self.kinds)
         object.__setattr__(self, "kinds", dict(self.kinds))
         object.__setattr__(self, "links", tuple(self.links))
-        limits = {node: units.bandwidth(rate) for node, rate in self.through.items()}
-        object.__setattr__(self, "through", limits)
+        for own, read in (("through", units.bandwidth), ("adding", units.bandwidth), ("overhead", units.seconds)):
+            object.__setattr__(self, own, {node: read(value) for node, value in getattr(self, own).items()})
         for node, kind in self.kinds.items():
             if kind not in KINDS:
                 raise TopologyError(f"{node} is of kind {kind!r}: the kinds are {', '.join(KINDS)}")
@@ -92,8 +104,46 @@ class Topology:
             if (link.src, link.dst) in seen:
                 raise TopologyError(f"two links {link.src}→{link.dst}: write one with count=2")
             seen.add((link.src, link.dst))
-        for node in limits:
+        for node in (*self.through, *self.adding, *self.overhead):
             self.known(node)
+        for node in (*self.adding, *self.overhead):
+            if node not in self.through:
+                raise TopologyError(
+                    f"{node} takes time for what passes, but nothing says how fast it passes: give its bandwidth "
+                    "in through, Bandwidth('inf') where nothing limits it"
+                )
+
+    def __hash__(self):
+        return hash((self.name, self.links))  # what is equal by content has these in common
+
+    @classmethod
+    def from_nvidia_smi(
+        cls,
+        text: str,
+        nvlink: "str | Bandwidth" = "25 GB/s",
+        pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = "16 GB/s",
+        between_cpus: "str | Bandwidth" = "19.2 GB/s",
+        latency: "float | str" = 0.0,
+    ) -> "Topology":
+        """The host whose ``nvidia-smi topo -m`` printed ``text``: see :func:`d2lps.nvidia.read`.
+
+        nvlink, pcie, between_cpus
+            bytes per second, one way, of one NVLink, of each PCIe link (or GPU → that of its own) and of the link
+            between two CPUs. The table does not tell them: the defaults are NVLink 2 to 4, PCIe 3.0 with 16 lanes,
+            and, assumed, one QPI link.
+        latency
+            seconds of each link.
+
+        Raises TopologyError, which names the line, where the text is no such table.
+
+        >>> text = "        GPU0  GPU1  CPU Affinity\\nGPU0     X    NV4   0-15\\nGPU1    NV4    X    0-15"
+        >>> pair = Topology.from_nvidia_smi(text)
+        >>> print(pair.kinds, pair.route("gpu0", "gpu1")[0].count)
+        {'gpu0': 'gpu', 'gpu1': 'gpu', 'cpu': 'cpu'} 4
+        """
+        from d2lps.nvidia import read
+
+        return read(text, nvlink, pcie, between_cpus, latency)
 
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
         """The links from ``src`` to ``dst``, through forwarding nodes only.
@@ -127,77 +177,46 @@ class Topology:
         return {}
 
     @cached_property
-    def _graph(self):
-        import networkx
-
-        graph = networkx.DiGraph()
-        graph.add_nodes_from(self.kinds)
+    def _by_ends(self) -> dict[tuple[str | None, str | None], list[Link]]:
+        """(src, dst) → links, all forwarding nodes taken together as None."""
+        found = defaultdict(list)
         for link in self.links:
-            graph.add_edge(link.src, link.dst, link=link)
-        return graph
+            found[self._end(link.src), self._end(link.dst)].append(link)
+        return found
+
+    def _end(self, node: str) -> str | None:
+        return None if self.kinds[node] in FORWARDING else node
 
     def _find(self, src: str, dst: str) -> tuple[Link, ...]:
         import networkx
 
-        def passes(node: str) -> bool:
-            return node in (src, dst) or self.kinds[node] in FORWARDING
-
-        links = self._graph.edges
-        for width in sorted({link.capacity for link in self.links}, reverse=True):
-            wide = networkx.subgraph_view(
-                self._graph, filter_node=passes, filter_edge=lambda a, b, w=width: links[a, b]["link"].capacity >= w
-            )
+        if src == dst:
+            return ()
+        # Nodes that do not forward are passed by, and may be many: only links of these two and of the others count.
+        a, b = self._end(src), self._end(dst)
+        pairs = dict.fromkeys([(a, b), (a, None), (None, None), (None, b)])
+        links = [link for pair in pairs for link in self._by_ends.get(pair, ())]
+        for width in sorted({link.capacity for link in links}, reverse=True):
+            wide = networkx.DiGraph()
+            wide.add_nodes_from([src, dst])
+            wide.add_edges_from((link.src, link.dst, {"link": link}) for link in links if link.capacity >= width)
             if networkx.has_path(wide, src, dst):
-                # The tiny term decides between ways of equal latency, and is lost beside any real one.
-                path = networkx.shortest_path(
-                    wide, src, dst, weight=lambda a, b, _: links[a, b]["link"].latency + 1e-18
-                )
-                return tuple(links[hop]["link"] for hop in zip(path, path[1:], strict=False))
+                path = networkx.shortest_path(wide, src, dst, weight=_longer)
+                return tuple(wide.edges[hop]["link"] for hop in pairwise(path))
         raise TopologyError(
             f"there is no route from {src} to {dst} on {self.name}: only nodes of kind "
             f"{', '.join(FORWARDING)} forward, and none of them joins the two"
         )
 
 
+def _longer(a: str, b: str, edge: Mapping[str, Link]) -> Fraction:
+    # Exactly the latency, and of ways of equal latency the one of fewest links: no real one is as small as this.
+    return Fraction(edge["link"].latency) + Fraction(1, 10**24)
+
+
 def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | str" = 0.0, count: int = 1) -> list[Link]:
     """A full-duplex link: ``bandwidth`` in each of the two directions."""
     return [Link(a, b, bandwidth, latency, count), Link(b, a, bandwidth, latency, count)]
-
-
-def pcie_server(
-    gpus: int = 4,
-    bandwidth: "str | Bandwidth | Sequence[str | Bandwidth]" = "16 GB/s",
-    latency: "float | str" = 0.0,
-) -> Topology:
-    """GPUs and one CPU on a PCIe switch, every node with a link of its own of ``bandwidth`` each way.
-
-    A sequence of bandwidths gives each GPU its own and, as the last, the CPU's.
-    Nodes: ``gpu0`` …, ``switch``, ``cpu``. PCIe 3.0 with 16 lanes is taken as 16 GB/s (15.75 before overheads).
-    """
-    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
-        raise TopologyError(f"gpus = {gpus!r}: a server has a whole number of GPUs, 1 or more")
-    ends = [*(f"gpu{i}" for i in range(gpus)), "cpu"]
-    several = isinstance(bandwidth, Sequence) and not isinstance(bandwidth, str)
-    rates = list(bandwidth) if several else [bandwidth] * len(ends)
-    if len(rates) != len(ends):
-        raise TopologyError(f"{len(rates)} bandwidths for {len(ends)} links: one for each GPU and one for the CPU")
-    kinds = {**dict.fromkeys(ends[:-1], "gpu"), "switch": "switch", "cpu": "cpu"}
-    links = [link for end, rate in zip(ends, rates, strict=True) for link in both_ways(end, "switch", rate, latency)]
-    return Topology("pcie_server", kinds, links)
-
-
-def one_memory(nodes: Iterable[str], bandwidth: "str | Bandwidth") -> Topology:
-    """Devices that really share one memory or one processor: every route crosses the same ``bandwidth``.
-
-    It is the honest model of a laptop on which several devices are played: whatever moves, moves through
-    the one memory.
-    """
-    nodes = names(nodes)
-    if "memory" in nodes:
-        raise TopologyError("a node is named 'memory', which is what all nodes share here: name it otherwise")
-    kinds = {node: kind_of(node) for node in nodes} | {"memory": "memory"}
-    links = [link for node in nodes for link in both_ways(node, "memory", Bandwidth("inf"))]
-    return Topology("one_memory", kinds, links, {"memory": units.bandwidth(bandwidth)})
 
 
 def kind_of(node: str) -> str:

@@ -12,17 +12,40 @@ from xml.etree import ElementTree
 
 import pytest
 
-from d2lps import Plan, PlanError, Send, Topology, aggregate_at, cost, draw, one_memory, pcie_server, sharded, speak
-from d2lps.drawing import DrawingError, figures, stacked
+from d2lps import (
+    Event,
+    Plan,
+    PlanError,
+    Send,
+    Topology,
+    aggregate_at,
+    algorithms,
+    bidirectional_ring,
+    cost,
+    double_tree,
+    draw,
+    one_memory,
+    pcie_server,
+    sharded,
+    speak,
+    tree,
+    two_rings,
+)
+from d2lps.cycles import rings
+from d2lps.drawing import MOST_EVENTS, DrawingError, figures, motion, stacked, step_labels
+from d2lps.drawing.boxes import Box
 from d2lps.drawing.layout import arrange
 from d2lps.drawing.motion import follow
 from d2lps.drawing.scene import Scene
 from d2lps.drawing.theme import THEME, WORKERS
+from d2lps.drawing.timeline import timeline
+from d2lps.hosts import dgx1_v100, nvswitch
 from d2lps.steps import replay
 from d2lps.topology import Link, both_ways
 from d2lps.trace import Trace, pairs
 from d2lps.units import UnitError, show_seconds
 
+FIGURES = ["ps", "bw-hierarchy", "ps-distributed", "nvlink", "nvlink-twoloop", "ringsync"]
 IMG = Path(__file__).parents[1] / "img"
 
 
@@ -31,15 +54,19 @@ def names(count: int) -> list[str]:
 
 
 def ring(count: int) -> Plan:
-    nodes, keys = names(count), [f"g{i}" for i in range(count)]
-    steps = [[Send(node, nodes[(i + 1) % count], keys[(i + shift - s) % count], op) for i, node in enumerate(nodes)]
-             for shift, op in ((0, "add"), (1, "copy")) for s in range(count - 1)]  # fmt: skip
-    return Plan(nodes, dict.fromkeys(keys, f"1/{count}"), steps)
+    return algorithms.ring(names(count))
 
 
 def mesh(plan: Plan) -> Topology:
     links = {(a, b) for step in plan.steps for send in step if isinstance(send, Send) for a, b in [send[:2]]}
     return Topology("mesh", dict.fromkeys(plan.nodes, "gpu"), tuple(Link(a, b, "16 GB/s") for a, b in sorted(links)))
+
+
+def neighbours(nodes: list[str]) -> Topology:
+    """A link each way between nodes that follow each other, round."""
+    hops = dict.fromkeys(frozenset(hop) for hop in zip(nodes, nodes[1:] + nodes[:1], strict=True) if len({*hop}) == 2)
+    links = [link for hop in hops for link in both_ways(*sorted(hop), "25 GB/s")]
+    return Topology("neighbours", dict.fromkeys(sorted(nodes, key=lambda n: int(n[3:])), "gpu"), tuple(links))
 
 
 def machines(count: int) -> Topology:
@@ -67,6 +94,11 @@ SCENES = {
     "pairs, servers": lambda n: (plan := sharded(names(n), ["s0", "s1", "s2"]), pairs(plan)),
     "mesh, ring": lambda n: (plan := ring(n), mesh(plan)),
     "machines, ring": lambda n: (ring(n), machines(n)),
+    "neighbours, ring": lambda n: (ring(n), neighbours(names(n))),
+    "switch, ring": lambda n: (ring(n), nvswitch(n)),
+    "pairs, both ways": lambda n: (plan := bidirectional_ring(names(n)), pairs(plan)),
+    "pairs, tree": lambda n: (plan := tree(names(n)), pairs(plan)),
+    "pairs, double tree": lambda n: (plan := double_tree(names(n), chunks=2), pairs(plan)),
 }
 
 
@@ -140,6 +172,83 @@ def test_a_broad_share_is_drawn_broad():
     assert cells["g1"].w == pytest.approx(3 * cells["g2"].w)
 
 
+def turning(place, order) -> list[float]:
+    """By how much each of ``order`` stands further round the middle than the one before, clockwise."""
+    spots = [place.boxes[node].centre for node in order]
+    angles = [math.atan2(y - place.height / 2, x - place.width / 2) for x, y in spots]
+    return [(b - a) % math.tau for a, b in zip(angles, angles[1:] + angles[:1], strict=True)]
+
+
+@pytest.mark.parametrize("count", range(3, 17))
+def test_a_ring_stands_in_its_own_order_whatever_the_numbers_say(count):
+    order = names(count)[::2] + names(count)[1::2][::-1]
+    place = arrange(neighbours(order), ring(count))
+    around = turning(place, order)
+    assert sum(around) == pytest.approx(math.tau) or sum(math.tau - a for a in around) == pytest.approx(math.tau)
+    assert not crossings(place, neighbours(order))
+
+
+def crossings(place, topology: Topology) -> list:
+    """The pairs of links that cross, between nodes that are not the same."""
+
+    def side(a, b, c) -> bool:
+        return (b[0] - a[0]) * (c[1] - a[1]) > (b[1] - a[1]) * (c[0] - a[0])
+
+    ends = {frozenset((link.src, link.dst)) for link in topology.links}
+    lines = [tuple(sorted(pair)) for pair in ends]
+    spot = {node: box.centre for node, box in place.boxes.items()}
+    return [(p, q) for p, q in itertools.combinations(lines, 2) if not {*p} & {*q}
+            and side(spot[p[0]], spot[p[1]], spot[q[0]]) != side(spot[p[0]], spot[p[1]], spot[q[1]])
+            and side(spot[q[0]], spot[q[1]], spot[p[0]]) != side(spot[q[0]], spot[q[1]], spot[p[1]])]  # fmt: skip
+
+
+def test_the_double_links_of_a_dgx_are_the_outline_and_pcie_stands_in_the_background():
+    host = dgx1_v100()
+    for place in (arrange(host), arrange(host, two_rings(host))):
+        double, single = rings(host)
+        assert sum(turning(place, double.nodes)) == pytest.approx(math.tau)
+        assert place.faint == {node for node, kind in host.kinds.items() if kind != "gpu"}
+        boxes = place.boxes
+        lines = [(boxes[link.src].centre, boxes[link.dst].centre) for link in host.links
+                 if not {link.src, link.dst} & place.faint]  # fmt: skip
+        assert not any(boxes[node].hides(*line, 0) for node in place.faint for line in lines)
+
+
+def test_parallel_links_are_drawn_as_parallel_lines():
+    host = dgx1_v100()
+    for svg in (str(draw(host)), str(draw(cost.shared(two_rings(host), host, "160 MB")))):
+        lanes = [e.get("d").count("M") for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}path")
+                 if "d2-lane" in e.get("class") and "d2-faint" not in e.get("class")]  # fmt: skip
+        assert sorted(lanes) == [1] * 16 + [2] * 16
+
+
+def test_a_tree_hangs_below_its_root_and_no_link_crosses_another():
+    for count in (4, 5, 8, 13, 16):
+        plan, topology = SCENES["pairs, tree"](count)
+        place = arrange(topology, plan)
+        assert not crossings(place, topology)
+        for send in plan.steps[0]:
+            assert place.boxes[send.src].y > place.boxes[send.dst].y + place.boxes[send.dst].h
+
+
+def test_no_lane_between_neighbours_of_neighbours_runs_behind_a_box():
+    for count in (8, 16):
+        plan, topology = SCENES["pairs, double tree"](count)
+        place = arrange(topology, plan)
+        for (src, dst), lane in place.lanes.items():
+            assert not any(box.hides(*lane, 0) for node, box in place.boxes.items() if node not in (src, dst))
+
+
+def test_a_key_without_a_share_is_neither_framed_nor_named():
+    plan = Plan(names(2), {"g": 1, "h": 0}, [[Send("gpu1", "gpu0", k) for k in "gh"],
+                                            [Send("gpu0", "gpu1", k, "copy") for k in "gh"]])  # fmt: skip
+    trace = cost.shared(plan, pcie_server(2, latency="1 ms"), "160 MB")
+    scene = Scene(trace)
+    assert scene.frame[1] == scene.hatch[1] == "" and "h" not in texts(str(draw(trace)))
+    assert len([m for m in scene.motion.messages if m.key == "h"]) == 2
+    assert "d2-gaps" not in str(draw(trace)).split("</style>")[1].replace('d="" class="d2-gaps"', "")
+
+
 # ---------------------------------------------------------------- what is drawn is what ran
 
 
@@ -206,6 +315,69 @@ def test_a_message_carries_what_its_sender_had_when_the_step_began(name):
         look = motion.looks[message.look]
         assert ({motion.contributors[i] for i in look.who}, look.updated) == had
         assert message in motion.under_way(message.start) and message not in motion.under_way(message.end)
+
+
+def hurried() -> Trace:
+    """A ring of 4 as processes without a barrier run it: gpu0 is slow, the others begin a step when they can."""
+    plan, ready, events = ring(4), dict.fromkeys(names(4), 0.0), []
+    for number, step in enumerate(plan.steps, 1):
+        ends = {send.src: ready[send.src] + (3e-3 if send.src == "gpu0" else 1e-3) for send in step}
+        events += [Event("send", number, ready[send.src], ends[send.src], *send, 4e7) for send in step]
+        ready = {send.dst: max(ends[send.src], ends[send.dst]) for send in step}
+    return Trace("gloo ×4", plan, pairs(plan), 160_000_000, tuple(sorted(events, key=lambda e: e.end)))
+
+
+def test_steps_that_overlap_in_time_are_drawn_at_their_own_times():
+    trace = hurried()
+    spans = trace.step_times()
+    assert any(after[0] < before[1] for before, after in itertools.pairwise(spans))
+    moving = follow(trace)
+    for event in trace.events:
+        part = next(m for m in moving.messages if (m.step, m.src) == (event.step, event.src))
+        assert (part.start, part.end) == (event.start, event.end)
+        assert any(change.time == event.end for change in moving.changes)
+    assert contents(trace, trace.duration) == replayed(trace.plan, trace.steps)
+    # What a message carries is in its sender's cell when it starts.
+    for m in moving.messages:
+        assert {moving.contributors[i] for i in moving.looks[m.look].who} == contents(trace, m.start)[m.src, m.key][0]
+
+
+def test_messages_of_different_steps_on_one_lane_at_one_time_go_side_by_side():
+    plan = Plan(names(2), {"a": "1/2", "b": "1/2"}, [[Send("gpu1", "gpu0", k)] for k in "ab"], wants=["gpu0"])
+    events = tuple(Event("send", i, 1e-3 * i, 3e-3 + 1e-3 * i, "gpu1", "gpu0", k, "add", 8)
+                   for i, k in enumerate("ab", 1))  # fmt: skip
+    scene = Scene(Trace("gloo ×2", plan, pairs(plan), 16, events))
+    one, two = (way.at(0.5)[:2] for way in scene.ways)
+    assert math.dist(one, two) > 4
+    drawn = re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)", timeline(scene.trace, scene.motion, 0))
+    boxes = [Box(*map(float, numbers)) for numbers in drawn]
+    assert len(boxes) == 4 and sum(a.overlaps(b) for a, b in itertools.combinations(boxes, 2)) == 0
+
+
+def test_a_band_is_where_a_step_runs_alone_and_labels_keep_apart():
+    trace = hurried()
+    svg = timeline(trace, follow(trace), 0)
+    bands = [(float(x), float(x) + float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="0" width="([\d.]+)"', svg)]
+    spans = [(1000 * a / trace.duration, 1000 * b / trace.duration) for a, b in trace.step_times()]
+    for a, b in bands:
+        assert sum(start < b - 0.1 and a + 0.1 < end for start, end in spans) == 1
+    middles = [middle for _, middle in step_labels(trace)]
+    assert all(abs(a - b) >= 0.035 for a, b in itertools.combinations(middles, 2))
+
+
+def test_replay_may_go_on_with_one_mapping(monkeypatch):
+    trace = cost.shared(ring(5), pcie_server(5), "160 MB")
+    usual = follow(trace)
+
+    def in_place(plan):
+        have = {}
+        for number, state in replay(plan):
+            have.clear()
+            have.update(state)
+            yield number, have
+
+    monkeypatch.setattr(motion, "replay", in_place)
+    assert follow(trace) == usual
 
 
 def test_complete_and_updated_cells_say_so():
@@ -378,6 +550,29 @@ def test_the_words_are_those_of_the_language_chosen():
     assert texts(str(draw(measured(PLANS["ring"]))))[0] == "实测 · cpu ×4 · 160 MB"
 
 
+def test_a_topology_is_drawn_with_its_nodes_and_bandwidths(tmp_path):
+    for topology, said in ((dgx1_v100(), {"gpu7", "cpu1", "switch3", "2 × 18 GB/s", "18 GB/s", "16 GB/s"}),
+                           (nvswitch(16), {"gpu15", "switch", "6 × 25 GB/s"}),
+                           (pcie_server(4), {"cpu", "gpu3", "16 GB/s"}), (one_memory(["a", "b"], "8 GB/s"), {"8 GB/s"}),
+                           (Topology("one", {"a": "machine"}, ()), {"a"})):  # fmt: skip
+        picture = draw(topology)
+        found = texts(str(picture))
+        assert said <= set(found) and len(found) == len(set(found)) and picture.at is None
+        assert repr(picture) == f"<Drawing: {topology.name}>" and "d2-time" not in str(picture)
+        assert picture.save(tmp_path / "topology.svg").read_text("utf-8") == picture._repr_svg_()
+
+
+def test_what_is_too_large_to_be_seen_is_refused_at_once_with_a_way_out():
+    for large in (cost.shared(ring(1024), nvswitch(1024), "160 MB"), nvswitch(65)):
+        with pytest.raises(DrawingError, match=r"^draw shows up to 64 nodes, and there are (1024|65) here: take fewer"):
+            draw(large)
+    trace = predicted("pairs, ring", 4)
+    many = replace(trace, events=trace.events * (MOST_EVENTS // len(trace.events) + 1))
+    with pytest.raises(DrawingError, match=f"^draw shows up to {MOST_EVENTS} events, and there are {len(many.events)}"):
+        draw(many)
+    assert "svg" in str(draw(nvswitch(64)))
+
+
 @pytest.mark.parametrize("wrong", [None, 7, "trace", sharded(names(2)), [predicted("pairs, star", 2)]])
 def test_only_traces_are_drawn(wrong):
     with pytest.raises(DrawingError, match=f"draw wants a trace, not {type(wrong).__name__}: cost.shared"):
@@ -448,7 +643,7 @@ def test_words_stand_out_from_their_paper(theme):
 # ---------------------------------------------------------------- the course's figures
 
 
-@pytest.mark.parametrize("name", ["ps", "bw-hierarchy", "ps-distributed"])
+@pytest.mark.parametrize("name", FIGURES)
 def test_the_figures_in_the_course_are_those_that_are_drawn(name):
     assert (IMG / f"{name}.svg").read_text("utf-8") == figures()[name]
 
@@ -471,6 +666,20 @@ def test_the_times_in_the_figure_are_those_of_the_traces():
     assert {"60 ms", "80 ms", "15 ms"} <= set(said)
 
 
+def test_the_rings_in_the_figure_are_those_of_the_links():
+    (title,) = re.findall("<title>([^<]*)</title>", figures()["nvlink-twoloop"])[:1]
+    assert title == "0 → 3 → 2 → 1 → 5 → 6 → 7 → 4, 0 → 1 → 3 → 7 → 5 → 4 → 6 → 2"
+    assert texts(figures()["nvlink-twoloop"]).count("gpu5") == 2
+    assert {"2 × 18 GB/s", "18 GB/s"} <= set(texts(figures()["nvlink"]))
+
+
+def test_the_figure_of_the_ring_shows_both_halves_to_the_complete_end():
+    svg = figures()["ringsync"]
+    assert [words for words in texts(svg) if words.startswith("(")] == [f"({i})" for i in range(1, 7)]
+    # 4 complete cells after step 3, shown in both halves, then 8, 12, 16; and the 12 messages of the second half.
+    assert svg.count('class="d2-done"') == 4 + 4 + 8 + 12 + 16 + 12
+
+
 def test_pictures_are_the_same_bytes_every_time():
     code = ("import json; from d2lps import cost, draw, one_memory, sharded; from d2lps.drawing import figures\n"
             "t = cost.shared(sharded(['a', 'b', 'c']), one_memory(['a', 'b', 'c'], '10 GB/s'), '160 MB')\n"
@@ -478,7 +687,7 @@ def test_pictures_are_the_same_bytes_every_time():
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8",
                            cwd=IMG.parent, env={"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"}).stdout
             for seed in ("0", "7")]  # fmt: skip
-    assert runs[0] == runs[1] and set(json.loads(runs[0])[0]) == {"ps", "bw-hierarchy", "ps-distributed"}
+    assert runs[0] == runs[1] and set(json.loads(runs[0])[0]) == set(FIGURES)
 
 
 def test_drawing_needs_neither_torch_nor_widgets():

@@ -10,11 +10,12 @@ import browser as browsers
 import pytest
 from benchmarks.player import traces
 from playwright.sync_api import sync_playwright
-from test_drawing import PLANS, measured, names, predicted, ring
+from test_drawing import PLANS, hurried, measured, names, predicted, ring
 
-from d2lps import Plan, Send, aggregate_at, cost, one_memory, pcie_server, sharded, speak, watch
+from d2lps import Plan, Send, aggregate_at, cost, one_memory, pcie_server, sharded, speak, two_rings, watch
 from d2lps.drawing import DrawingError
 from d2lps.drawing.motion import follow
+from d2lps.hosts import dgx1_v100, nvswitch
 from d2lps.player import Player
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
@@ -91,11 +92,17 @@ def test_there_is_a_name_for_each_trace(given, count):
         watch(trace, trace, names=given)
 
 
+def test_what_is_too_large_to_be_seen_is_not_played():
+    with pytest.raises(DrawingError, match="^watch shows up to 64 nodes, and there are 1024 here: take fewer nodes"):
+        watch(cost.shared(ring(1024), nvswitch(1024), "160 MB"))
+
+
 def test_names_are_those_given_or_letters():
     trace = predicted("pcie, sharded", 2)
     assert [run["name"] for run in watch(trace, trace).data["runs"]] == ["A", "B"]
     assert [run["name"] for run in watch(trace, trace, names=("one", 2)).data["runs"]] == ["one", "2"]
     assert [run["name"] for run in watch(trace).data["runs"]] == [""]
+    assert [run["name"] for run in watch(trace, names="ab").data["runs"]] == ["ab"]
     assert repr(race()) == "<Player: GPU 0 60 ms, CPU 80 ms, GPU 0–3 15 ms>"
 
 
@@ -306,6 +313,31 @@ def test_a_race_runs_on_one_clock_and_the_shorter_finish_first(opened):
     assert [frames(page, i) for i in range(3)] == [[1] * 4, [1] * 5, [4] * 4]
 
 
+def test_numbers_of_steps_keep_apart_where_a_short_run_races_a_long_one():
+    one, two = (cost.shared(ring(4), pcie_server(4, rate), "160 MB") for rate in ("16 GB/s", "2 GB/s"))
+    short, long = (run["labels"] for run in watch(one, two).data["runs"])
+    assert len(long) == 6 and short == [] and len(watch(one).data["runs"][0]["labels"]) == 6
+
+
+@pytest.mark.parametrize(("width", "abreast"), [(980, 3), (880, 2), (500, 1)])
+def test_as_many_runs_stand_abreast_as_can_be_read(opened, width, abreast):
+    page = opened(race(), viewport={"width": width, "height": 900})
+    tops = page.locator(".d2-run").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
+    assert tops.count(tops[0]) == abreast
+    size = "e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a"
+    assert all(text.evaluate(size) >= 8.5 for text in page.locator(".d2-scene .d2-name").all())
+
+
+def test_steps_that_overlap_are_played_at_their_own_times(opened):
+    trace = hurried()
+    page, motion = opened(watch(trace)), follow(trace)
+    for part in (0.1, 0.3, 0.55, 0.8):
+        page.locator(".d2-controls input").evaluate(MOVE, part)
+        assert len(tiles(page)) == len(motion.under_way(part * trace.duration))
+    begun = sum(start <= 0.8 * trace.duration for start, _ in trace.step_times())
+    assert page.locator(".d2-step").inner_text() == f"step {begun} of 6"
+
+
 def test_contention_is_seen(opened):
     page = opened(watch(predicted("pcie, at GPU 0", 4)))
     shown = page.locator(".d2-badge:visible")
@@ -412,6 +444,7 @@ def test_pictures_to_look_at(opened, language, scheme):
         ("ring5", watch(predicted("pairs, ring", 5))),
         ("ring16", watch(cost.shared(ring(16), pcie_server(16), "160 MB"))),
         ("measured", watch(measured(PLANS["servers"]))),
+        ("dgx", watch(cost.shared(two_rings(dgx1_v100()), dgx1_v100(), "160 MB"))),
     ):
         for width in (360, 960):
             page = opened(player, viewport={"width": width, "height": 900}, color_scheme=scheme)

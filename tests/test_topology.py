@@ -93,6 +93,25 @@ def test_an_unknown_node_is_named_with_those_there_are(src, dst):
     assert str(error.value) == "there is no node 'gpu9' on pcie_server (nodes: gpu0 gpu1 switch cpu)"
 
 
+def test_of_ways_of_equal_latency_that_of_fewest_links_is_taken_however_long_they_take():
+    kinds = {"a": "gpu", "b": "gpu", "near": "switch"}
+    links = [("a", "near", "1 GB/s", 1.5), ("near", "b", "1 GB/s", 1.5), ("a", "b", "1 GB/s", 3.0)]
+    assert way(mesh(*links, **kinds), "a", "b") == "a→b"
+
+
+def test_a_thousand_gpus_find_their_ways():
+    server = pcie_server(gpus=1000)
+    assert {len(server.route(f"gpu{i}", f"gpu{i - 1}")) for i in range(1, 1000)} == {2}
+
+
+def test_a_way_may_begin_and_end_at_what_forwards():
+    kinds = {"cpu0": "cpu", "cpu1": "cpu", "gpu": "gpu", "switch": "switch"}
+    links = [both_ways(*ends, "9 GB/s") for ends in [("cpu0", "cpu1"), ("cpu1", "switch"), ("switch", "gpu")]]
+    host = Topology("host", kinds, sum(links, []))
+    assert way(host, "cpu0", "switch") == "cpu0→cpu1→switch" and way(host, "switch", "gpu") == "switch→gpu"
+    assert way(host, "gpu", "cpu0") == "gpu→switch→cpu1→cpu0"
+
+
 # ---------------------------------------------------------------- resources
 
 
@@ -122,6 +141,13 @@ def test_a_limited_node_limits_what_passes_through_it_and_not_what_begins_or_end
     host = Topology("host", kinds, links, {"m": "10 GB/s"})
     assert "m" in host.resources("a", "b")
     assert "m" not in host.resources("a", "m") and "m" not in host.resources("m", "b")
+
+
+def test_a_limited_node_may_take_time_to_add_and_for_each_message():
+    kinds, links = {"a": "gpu", "m": "cpu", "b": "gpu"}, both_ways("a", "m", "16 GB/s")
+    host = Topology("host", kinds, links, {"m": Bandwidth("inf")}, {"m": "80 Gbit/s"}, {"m": "20 us"})
+    assert (host.adding, host.overhead) == ({"m": 10e9}, {"m": 2e-5})
+    assert Topology("host", kinds, links).adding == Topology("host", kinds, links).overhead == {}
 
 
 # ---------------------------------------------------------------- makers
@@ -156,7 +182,8 @@ def test_topologies_are_equal_by_content():
     assert pcie_server(4) == pcie_server(4) != pcie_server(3)
     used = pcie_server(4)
     used.route("gpu0", "gpu1")
-    assert used == pcie_server(4)
+    assert used == pcie_server(4) and hash(used) == hash(pcie_server(4))
+    assert len({used, pcie_server(4), pcie_server(3)}) == 2
 
 
 def test_a_topology_does_not_follow_the_mapping_it_was_made_from():
@@ -200,6 +227,15 @@ REFUSED = [
     (lambda: mesh(a="tpu"), TopologyError, "a is of kind 'tpu': the kinds are gpu, cpu, memory, switch, machine"),
     (lambda: Topology("t", {"a": "cpu"}, [], {"b": "1 GB/s"}), TopologyError, "there is no node 'b' on t (nodes: a)"),
     (lambda: Topology("t", {}, []), TopologyError, None),
+    (lambda: Topology("t", {"a": "cpu"}, [], {}, {"b": "1 GB/s"}), TopologyError,
+     "there is no node 'b' on t (nodes: a)"),
+    (lambda: Topology("t", {"a": "cpu"}, [], {}, {"a": "1 GB/s"}), TopologyError,
+     "a takes time for what passes, but nothing says how fast it passes: give its bandwidth in through, "
+     "Bandwidth('inf') where nothing limits it"),
+    (lambda: Topology("t", {"a": "cpu"}, [], {}, {}, {"a": "20 us"}), TopologyError, None),
+    (lambda: Topology("t", {"a": "cpu"}, [], {"a": "1 GB/s"}, {}, {"a": "20"}), UnitError,
+     "time '20' has no unit that d2lps knows: write '7.5 ms', '10 us' or '2 s'"),
+    (lambda: Topology("t", {"a": "cpu"}, [], {"a": "1 GB/s"}, {"a": 5}), UnitError, None),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A trace as a picture: the nodes with what they hold, the messages under way, and a timeline. SVG, and nothing else.
+"""A trace as a picture: nodes with what they hold, messages under way, a timeline. SVG, and nothing else.
 
 >>> from d2lps import aggregate_at, cost, draw, pcie_server
 >>> trace = cost.shared(aggregate_at(["gpu0", "gpu1"], "gpu0"), pcie_server(gpus=2), "160 MB")
@@ -10,37 +10,59 @@ its gradient is contained. A frame round a cell: the sum is complete. Hatched: i
 """
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from d2lps import units
 from d2lps.drawing.scene import Scene
+from d2lps.drawing.sketch import sketch
 from d2lps.drawing.svg import area, corners, letters, num, say, short, tag
-from d2lps.drawing.theme import STYLE
+from d2lps.drawing.theme import STYLE, THIN
 from d2lps.drawing.timeline import timeline
 from d2lps.text import text
+from d2lps.topology import FORWARDING, Topology
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
+
+MOST_NODES, MOST_EVENTS = 64, 20_000
 
 
 class DrawingError(ValueError):
     """Something that cannot be drawn: its sentence says what would be drawn."""
 
 
-def draw(trace: Trace, at: "float | str | None" = None) -> "Drawing":
-    """The picture of ``trace`` at one moment: notebooks show it, ``str()`` gives the SVG, ``.save(path)`` writes it.
+def draw(what: "Trace | Topology", at: "float | str | None" = None) -> "Drawing":
+    """The picture of a trace at one moment: notebooks show it, ``str()`` gives the SVG, ``.save(path)`` writes it.
 
     ``at`` is a time such as ``"7.5 ms"`` (or seconds); if left out, the moment that tells most: when most
-    messages are under way, and of several such moments the middlemost. Raises DrawingError.
+    messages are under way, and of several such moments the middlemost. Of a topology, the picture of its
+    nodes and links. Raises DrawingError, also for what is too large to be seen.
     """
-    scene = Scene(wanted(trace, "draw"))
-    return Drawing(scene, scene.motion.telling() if at is None else units.seconds(at))
+    if isinstance(what, Topology):
+        _drawable("draw", what)
+        return Drawing(sketch(what), what.name)
+    scene = Scene(wanted(what, "draw"))
+    at = scene.motion.telling() if at is None else units.seconds(at)
+    return Drawing(still(scene, at=at), f"{what!r} at {show_seconds(at)}", at)
 
 
 def wanted(trace: object, name: str) -> Trace:
-    """``trace``, if it is one. Raises DrawingError for whoever calls ``name`` with something else."""
+    """``trace``, if it is one and can be seen. Raises DrawingError for whoever calls ``name`` with something else."""
     if not isinstance(trace, Trace):
         raise DrawingError(text("draw.not-a-trace", name=name, given=type(trace).__name__))
+    _drawable(name, trace.topology, len(trace.events))
     return trace
+
+
+def _drawable(name: str, topology: Topology, events: int = 0) -> None:
+    """Raises DrawingError where a picture would be a blur, and long in coming."""
+    nodes = max(Counter(kind in FORWARDING for kind in topology.kinds.values()).values())
+    for number, most, what in ((nodes, MOST_NODES, "nodes"), (events, MOST_EVENTS, "events")):
+        if number > most:
+            raise DrawingError(
+                f"{name} shows up to {most} {what}, and there are {number} here: take fewer nodes or chunks for the "
+                "picture, and for the large run its numbers, such as trace.duration and trace.bytes_sent(node)"
+            )
 
 
 def origin(trace: Trace) -> str:
@@ -51,16 +73,16 @@ def origin(trace: Trace) -> str:
 
 
 class Drawing:
-    """A scene at a moment."""
+    """A finished picture ``of`` something, at a moment or at none."""
 
-    def __init__(self, scene: Scene, at: float):
-        self.scene, self.at = scene, at
+    def __init__(self, svg: str, of: str, at: float | None = None):
+        self._svg, self._of, self.at = svg, of, at
 
     def __str__(self) -> str:
-        return still(self.scene, at=self.at)
+        return self._svg
 
     def __repr__(self) -> str:
-        return f"<Drawing: {self.scene.trace!r} at {show_seconds(self.at)}>"
+        return f"<Drawing: {self._of}>"
 
     def _repr_svg_(self) -> str:
         return str(self)
@@ -82,7 +104,7 @@ def still(scene: Scene, name: str = "", at: float | None = None) -> str:
     long = wide - left - 14
     parts = [
         tag("title", say(f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}")),
-        tag("style", STYLE),
+        tag("style", STYLE + THIN),
         tag("rect", width=wide, height=bottom + 24, rx=10, **area("paper")),
         tag(
             "text",
@@ -105,12 +127,21 @@ def still(scene: Scene, name: str = "", at: float | None = None) -> str:
                viewBox=f"0 0 {num(wide)} {num(bottom + 24)}", width=wide)  # fmt: skip
 
 
-def step_labels(trace: Trace) -> list[tuple[int, float]]:
-    """The number of each step and its middle as a part of the whole, for those that have room for it."""
+def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:
+    """The number of each step and its middle as a part of the whole, for those that have room for it.
+
+    ``longest``: how long what stands on the same scale takes, if something does.
+    """
     if not trace.duration:
         return []
-    spans = [(i, start / trace.duration, end / trace.duration) for i, (start, end) in enumerate(trace.step_times(), 1)]
-    return [(i, (start + end) / 2) for i, start, end in spans if end - start >= 0.035]
+    found: list[tuple[int, float]] = []
+    room = 0.035 * (longest or trace.duration) / trace.duration
+    for i, (start, end) in enumerate(trace.step_times(), 1):
+        middle = (start + end) / 2 / trace.duration
+        apart = min((abs(middle - other) for _, other in found[-3:]), default=1.0)  # steps may overlap in time
+        if min((end - start) / trace.duration, apart) >= room:
+            found.append((i, middle))
+    return found
 
 
 def _arrows(x: float, y: float, row: float) -> str:

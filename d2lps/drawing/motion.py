@@ -124,7 +124,7 @@ def follow(trace: Trace) -> Motion:
     everyone, looks, before = complete(plan), {EMPTY: 0}, []
     with suppress(PlanError):  # what comes after the step that breaks the plan carries what there was before it
         for _, have in replay(plan):
-            before.append(have)
+            before.append(dict(have))  # a copy: replay may go on with the same mapping
 
     def look(key: str, part: Part | None) -> int:
         if part is None:

@@ -2,7 +2,8 @@
 
 from functools import cached_property
 
-from d2lps.drawing.layout import LABEL, PAD, Box, Layout, arrange
+from d2lps.drawing.boxes import KEY, LABEL, PAD, Box
+from d2lps.drawing.layout import Layout, arrange
 from d2lps.drawing.links import badges, breadth, lanes, passing, rates
 from d2lps.drawing.motion import Look, Motion, follow
 from d2lps.drawing.svg import area, fine, hatch, letters, num, rect, say, shift, short, stroke, tag, worker
@@ -55,11 +56,11 @@ class Scene:
     @cached_property
     def frame(self) -> list[str]:
         inset = self.gap / 2 if len(self.across) > 1 else 0.0
-        return [rect(x + inset, 0, max(0.2, w - 2 * inset), self.buffer.h) for x, w in self.across]
+        return [rect(x + inset, 0, max(0.2, w - 2 * inset), self.buffer.h) if w else "" for x, w in self.across]
 
     @cached_property
     def hatch(self) -> list[str]:
-        return [hatch(x, 0, w, self.buffer.h) for x, w in self.across]
+        return [hatch(x, 0, w, self.buffer.h) if w else "" for x, w in self.across]
 
     def _filled(self, start: float, end: float) -> str:
         return rect(start, 0, end - start, self.buffer.h / self.slots)
@@ -98,8 +99,9 @@ class Scene:
         topology, layout, motion = self.trace.topology, self.layout, self.motion
         parts = [lanes(topology, layout, motion, at), self._boxes(motion.working_at(at)), self._contents(at),
                  rates(topology, layout), badges(layout, motion, at), self._tiles(at)]  # fmt: skip
+        size = f"--d2-wide:{fine(breadth(topology, layout))};--d2-natural:{num(layout.width)}"
         return tag("svg", "".join(parts), class_="d2-scene", viewBox=f"0 0 {num(layout.width)} {num(layout.height)}",
-                   style=f"--d2-wide:{num(breadth(layout))};--d2-natural:{num(layout.width)}", **place)  # fmt: skip
+                   style=size, **place)  # fmt: skip
 
     def _boxes(self, working: set[int]) -> str:
         """Every node; those in ``working`` are in the midst of an update."""
@@ -120,15 +122,17 @@ class Scene:
         parts.append(tag("text", short(node, room), x=left, y=box.y + PAD + 13, **letters("name", "ink"), style=most))
         parts.append(tag("path", d=rect(0, 0, self.buffer.w, self.buffer.h), **area("well"),
                          transform=shift(box.x + PAD, box.y + PAD + LABEL)))  # fmt: skip
-        for key, cell in self.layout.cells[node].items() if self.layout.labelled else ():
-            parts.append(tag("text", short(key, cell.w, 5.5), x=cell.centre[0], y=cell.y + cell.h + 11,
+        for key, cell in self.layout.cells[node].items():
+            if not self.layout.labelled or not cell.w:  # a key without a share has a place, but no breadth
+                continue
+            parts.append(tag("text", short(key, cell.w, KEY), x=cell.centre[0], y=cell.y + cell.h + 11,
                              **letters("key", anchor="middle")))  # fmt: skip
         return tag("g", "".join(parts), class_="d2-node d2-working" if busy else "d2-node")
 
     def _contents(self, at: float) -> str:
         """Per node a group: a path per worker over all cells, the hatching, the lines between cells, the frames."""
         looks, keys, parts = self.motion.cells_at(at), len(self.across), []
-        between = "".join(f"M{fine(x)} 0v{fine(self.buffer.h)}" for x, _ in self.across[1:])
+        between = "".join(f"M{fine(x)} 0v{fine(self.buffer.h)}" for x in sorted({x for x, w in self.across if x and w}))
         for i, node in enumerate(self.trace.plan.nodes):
             mine, box = looks[i * keys : (i + 1) * keys], self.layout.boxes[node]
             inside = [

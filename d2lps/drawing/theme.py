@@ -60,3 +60,10 @@ STYLE = f"""
 .d2-line{{stroke:var(--d2-busy);fill:none}}.d2-gaps{{stroke:var(--d2-box);fill:none}}
 .d2-done{{stroke:var(--d2-ink);fill:none}}.d2-new{{stroke:var(--d2-paper);fill:none;stroke-width:1.6}}
 """
+
+# What pictures need besides where links have parallel lines, or stand in the background. It outweighs the rules above,
+# which may come once more with another picture of the same page.
+THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}.d2-point{fill:var(--d2-edge)}
+.d2-busy .d2-lane.d2-thin{stroke:var(--d2-soft)}.d2-busy .d2-point{fill:var(--d2-soft)}
+.d2-crowded .d2-lane.d2-thin{stroke:var(--d2-warm)}.d2-crowded .d2-point{fill:var(--d2-warm)}
+"""

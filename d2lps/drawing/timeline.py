@@ -3,7 +3,9 @@
 Its width is time and can be stretched: 1000 units for the whole trace, and no text in it.
 """
 
+import math
 from collections import defaultdict
+from itertools import accumulate
 
 from d2lps.drawing.motion import Message, Motion
 from d2lps.drawing.svg import area, fine, rect, tag, worker
@@ -19,8 +21,8 @@ def timeline(trace: Trace, motion: Motion, at: float, **place: object) -> str:
     """The timeline, with the play-head at a moment."""
     nodes, scale = trace.plan.nodes, WIDE / (trace.duration or 1)
     height, parts = TALL * len(nodes), []
-    for i, (start, end) in enumerate(trace.step_times()):
-        if i % 2 == 0:
+    for i, (start, end) in enumerate(_alone(trace.step_times())):
+        if i % 2 == 0 and start < end:
             parts.append(tag("rect", x=fine(start * scale), y=0, width=fine((end - start) * scale), height=height,
                              **area("band")))  # fmt: skip
     for (row, colour), pieces in sorted(_blocks(trace, motion, scale).items()):
@@ -33,19 +35,26 @@ def timeline(trace: Trace, motion: Motion, at: float, **place: object) -> str:
                **place)  # fmt: skip
 
 
+def _alone(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The part of each step's span that neither an earlier nor a later step reaches into."""
+    ended = [0.0, *accumulate((end for _, end in spans), max)]
+    began = [*accumulate((start for start, _ in reversed(spans)), min)][::-1][1:] + [math.inf]
+    return [(max(start, before), min(end, after))
+            for (start, end), before, after in zip(spans, ended, began, strict=False)]  # fmt: skip
+
+
 def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int], list[str]]:
     """(row, sender's colour) → pieces of a path. What runs at the same time shares the height of its lane."""
     rows = {node: i for i, node in enumerate(trace.plan.nodes)}
     colours = {node: i for i, node in enumerate(motion.contributors)}
     lanes: dict[tuple, list[Message]] = defaultdict(list)
     for message in motion.messages:
-        lanes[message.src, message.step, 1.5].append(message)
-        lanes[message.dst, message.step, TALL / 2 + 0.5].append(message)
+        lanes[message.src, 1.5].append(message)
+        lanes[message.dst, TALL / 2 + 0.5].append(message)
     found: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for (node, _, top), members in lanes.items():
-        taken = seats(members)
-        high = (TALL / 2 - 2) / (max(taken) + 1)
-        for message, seat in zip(members, taken, strict=True):
+    for (node, top), members in lanes.items():
+        for message, (seat, crowd) in zip(members, seats(members), strict=True):
+            high = (TALL / 2 - 2) / crowd
             x, w = message.start * scale, max(0.6, (message.end - message.start) * scale - 0.8)
             found[rows[node], colours.get(message.src, SERVER)].append(rect(x, top + seat * high, w, high))
     for event in trace.events:

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from d2lps.drawing.layout import Layout, Point
+from d2lps.drawing.boxes import Point
+from d2lps.drawing.layout import Layout
 from d2lps.drawing.motion import Message, Motion
 from d2lps.trace import Trace
 
@@ -45,19 +46,19 @@ def ways(trace: Trace, layout: Layout, motion: Motion, widths: Sequence[float]) 
     abreast = max(1, int((layout.room + GAP) // pitch))
     hops = [[(link.src, link.dst) for link in trace.topology.route(m.src, m.dst)] for m in motion.messages]
     meeting: dict[tuple, list[int]] = {}
-    for i, message in enumerate(motion.messages):
+    for i in range(len(hops)):
         for hop in hops[i]:
-            meeting.setdefault((hop, message.step), []).append(i)
+            meeting.setdefault(hop, []).append(i)
     seat: dict[tuple, tuple[int, int]] = {}
-    for place, members in meeting.items():
+    for hop, members in meeting.items():
         taken = seats([motion.messages[i] for i in members])
-        seat |= {(*place, i): (k, max(taken) + 1) for i, k in zip(members, taken, strict=True)}
+        seat |= {(hop, i): mine for i, mine in zip(members, taken, strict=True)}
     rank = {node: i / max(1, len(trace.plan.nodes) - 1) for i, node in enumerate(trace.plan.nodes)}
     found = []
     for i, message in enumerate(motion.messages):
         aside, queue = [], (1, 0)
         for hop in hops[i]:
-            mine, width = seat[hop, message.step, i]
+            mine, width = seat[hop, i]
             columns = min(abreast, width)
             aside.append((mine % columns - (columns - 1) / 2) * pitch)
             queue = max(queue, (-(-width // columns), mine // columns))
@@ -67,12 +68,18 @@ def ways(trace: Trace, layout: Layout, motion: Motion, widths: Sequence[float]) 
     return found
 
 
-def seats(messages: Sequence[Message]) -> list[int]:
-    """A number for each message, such that those under way at the same time have different ones."""
-    free_from: list[float] = []
-    taken = [0] * len(messages)
+def seats(messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """For each message its seat, and how many seats its crowd takes.
+
+    Those under way at the same time have different seats. A crowd is what overlaps in time, directly or through
+    others, to whatever steps it belongs: where no barrier stands between steps, they overlap too.
+    """
+    found: list[tuple[int, list[float]]] = [(0, [])] * len(messages)
+    free_from: list[float] = []  # of the seats of the present crowd
     for i in sorted(range(len(messages)), key=lambda i: messages[i].start):
+        if messages[i].start >= max(free_from, default=0.0):
+            free_from = []
         seat = next((k for k, end in enumerate(free_from) if end <= messages[i].start), len(free_from))
         free_from[seat : seat + 1] = [messages[i].end]
-        taken[i] = seat
-    return taken
+        found[i] = seat, free_from
+    return [(seat, len(crowd)) for seat, crowd in found]

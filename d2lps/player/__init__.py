@@ -21,29 +21,30 @@ import traitlets
 
 from d2lps.drawing import DrawingError, stacked, still, wanted
 from d2lps.drawing.scene import Scene
-from d2lps.drawing.theme import STYLE
+from d2lps.drawing.theme import STYLE, THIN
 from d2lps.player import data
 from d2lps.text import text
 from d2lps.trace import Trace
 
 HERE = Path(__file__).parent
 MODULE = (HERE / "player.js").read_text("utf-8")
-LOOKS = STYLE + (HERE / "player.css").read_text("utf-8")
+LOOKS = STYLE + THIN + (HERE / "player.css").read_text("utf-8")
 
 
-def watch(*traces: Trace, names: Sequence[str] | None = None) -> "Player":
+def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player":
     """The player of one trace, or of several on one clock: the shorter ones finish first.
 
     ``names`` are their headings; if left out, several are called A, B, C … Raises DrawingError for anything
-    that is not a trace, and for none at all.
+    that is not a trace, for none at all, and for what is too large to be seen.
     """
     if not traces:
         raise DrawingError(text("player.nothing"))
     scenes = [Scene(wanted(trace, "watch")) for trace in traces]
     if names is None:
         names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]
-    if isinstance(names, str) or len(names) != len(traces):
-        raise DrawingError(text("player.names", names=1 if isinstance(names, str) else len(names), traces=len(traces)))
+    names = [names] if isinstance(names, str) else names  # one name, not a name per letter
+    if len(names) != len(traces):
+        raise DrawingError(text("player.names", names=len(names), traces=len(traces)))
     return Player(scenes, [str(name) for name in names])
 
 

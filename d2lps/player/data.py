@@ -25,7 +25,8 @@ def _words() -> dict[str, str]:
 
 def page(scenes: Sequence[Scene], names: Sequence[str]) -> dict:
     """All that the pictures do, but not the pictures themselves. What is true of several stands above them, once."""
-    runs = [_run(scene, name) for scene, name in zip(scenes, names, strict=True)]
+    longest = max(scene.trace.duration for scene in scenes)
+    runs = [_run(scene, name, longest) for scene, name in zip(scenes, names, strict=True)]
     label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
     where = common.pop() if len(common) == 1 else ""
@@ -33,7 +34,7 @@ def page(scenes: Sequence[Scene], names: Sequence[str]) -> dict:
     return {"words": _words() | {"label": label}, "where": where, "runs": runs}
 
 
-def _run(scene: Scene, name: str) -> dict:
+def _run(scene: Scene, name: str, longest: float) -> dict:
     trace, motion = scene.trace, scene.motion
     keys = {key: i for i, key in enumerate(trace.plan.share)}
 
@@ -56,7 +57,7 @@ def _run(scene: Scene, name: str) -> dict:
         "end": show_seconds(trace.duration),
         "steps": trace.steps,
         "begins": [tick(start) for start, _ in trace.step_times()],
-        "labels": [(number, round(middle, 4)) for number, middle in step_labels(trace)],
+        "labels": [(number, round(middle, 4)) for number, middle in step_labels(trace, longest)],
         "nodes": list(trace.plan.nodes),
         "workers": len(motion.contributors),
         "cell": [scene.slot, scene.hatch, scene.frame],

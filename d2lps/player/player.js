@@ -208,8 +208,10 @@ export function play(el, data) {
   // JupyterLab, too, has shortcuts on keys without Ctrl: here they are ours.
   const look = { class: "d2lps d2-player", role: "group", tabindex: 0, "aria-label": words.label,
     "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
+  // As many side by side as can still be read.
+  const widest = `--d2-natural:${Math.max(...runs.map((run) => run.width))}`;
   const root = make("div", look, make("div", { class: "d2-where" }, data.where),
-    make("div", { class: "d2-runs" }, ...parts.map((part) => part.root)), controls);
+    make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)), controls);
 
   let now = 0, playing = false, goal = null, rate = 1, last = 0, frame = 0;
 
