@@ -6,7 +6,7 @@ unexport PYTHONPATH PYTHONHOME
 python := .venv/bin/python
 ready := .venv/.ready
 
-.PHONY: help lab lab-en lab-vi lab-zh test check figures build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh test check figures bench build lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -31,6 +31,12 @@ check: $(ready) ## what has to follow a change of a chapter
 
 figures: $(ready) ## draw img/ anew
 	$(python) -m d2lps.book figures
+
+bench: $(ready) ## measure: carriers against gloo, predictions against runs, the cost model, the player
+	$(python) tests/benchmarks/model.py
+	$(python) tests/benchmarks/carriers.py
+	@sh .ci/setup browser
+	$(python) tests/benchmarks/player.py
 
 build: $(ready) ## write the notebooks anew
 	$(python) -m d2lps.book build

@@ -129,6 +129,13 @@ class Carrier:
     def agree(self, work: Work) -> None:
         """See to it that all processes mean the same run. Raises TensorError, on all of them, if they do not."""
 
+    def together(self) -> None:
+        """Wait until all processes are here, so that they begin at the same time."""
+
+    def share(self, what: object) -> list:
+        """What every process gives, by rank, on all of them; ``what`` as JSON has it."""
+        return [what]
+
     def ready(self, work: Work) -> Callable[[], list[Timed]]:
         """What does the work once, whenever it is called, and says when each act that touches this process was done."""
         return lambda: stepwise(self, work)
@@ -277,4 +284,5 @@ def run(
     a route; a process that is lost on the way is a RankLost on all others.
     """
     ready = prepare(plan, tensors, carrier, topology=topology, weights=weights, memory=memory, reduce=reduce)
+    ready.carrier.together()
     return ready.trace(ready.go())

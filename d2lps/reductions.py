@@ -45,22 +45,42 @@ class Reduction:
 
     def fits(self, tensor: Tensor) -> None:
         """TensorError unless this reduction can work on tensors like ``tensor``, with its identity changing nothing."""
-        sample = tensor[:8] if tensor.numel() else torch.ones(1, dtype=tensor.dtype, device=tensor.device)
-        sample = sample.clone()
+        sample = tensor[:: max(1, tensor.numel() // 8)][:8] if tensor.numel() else tensor.new_ones(1)
+        sample, given = sample.clone(), sample.clone()
         try:
-            neutral = torch.full_like(sample, self.identity)
-            found = self.combine(neutral, sample)
-            self.into(neutral, neutral, sample)
+            neutral = torch.full_like(sample, _identity(self, tensor.dtype))
+            own = neutral.clone()
+            found = self.combine(own, given)
+            if self.in_place:
+                self.combine(own, given, out=torch.empty_like(sample))
         except (NotImplementedError, RuntimeError, TypeError) as error:
             raise TensorError(f"{tensor.dtype} cannot be reduced by {self.name} on {tensor.device} "
                               f"({str(error).splitlines()[0]})") from None  # fmt: skip
-        if not isinstance(found, Tensor) or found.shape != sample.shape or found.dtype != sample.dtype:
+        if not isinstance(found, Tensor) or (found.shape, found.dtype) != (sample.shape, sample.dtype):
             like = f"{tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             raise TensorError(f"{self.name} makes {like} of two tensors of {tuple(sample.shape)}, {sample.dtype}: "
                               "a reduction returns one like them")  # fmt: skip
-        if not torch.allclose(found.double(), sample.double(), rtol=1e-3, equal_nan=True):
+        if not (_same(own, neutral) and _same(given, sample)):
+            raise TensorError(f"{self.name} changes the tensors that it is given: a reduction returns a new one")
+        if not _same(found, sample):
             raise TensorError(f"{self.name} with its identity {self.identity!r} changes {sample.tolist()} to "
                               f"{found.tolist()}: give the identity that changes nothing")  # fmt: skip
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Equal up to rounding, which integers do not know."""
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    return torch.allclose(one.double(), other.double(), rtol=8 * torch.finfo(one.dtype).eps, atol=0, equal_nan=True)
+
+
+def _identity(of: Reduction, dtype: torch.dtype) -> float | int | bool:
+    """The identity among values of ``dtype``: the least and the largest integer depend on it."""
+    if of not in (MAX, MIN) or dtype.is_floating_point:
+        return of.identity
+    if dtype == torch.bool:
+        return of == MIN
+    return torch.iinfo(dtype).min if of == MAX else torch.iinfo(dtype).max
 
 
 def _or(own: Tensor, arrived: Tensor, out: Tensor | None = None) -> Tensor:
@@ -80,7 +100,10 @@ def reduction(given: "str | Reduction") -> Reduction:
     """The reduction of that name, or the one given. Raises TensorError for anything else."""
     found = given if isinstance(given, Reduction) else NAMED.get(given) if isinstance(given, str) else None
     if found is None:
-        raise TensorError(f"{given!r} is not a reduction: write {', '.join(map(repr, NAMED))} or a Reduction of your own")
+        names = ", ".join(map(repr, NAMED))
+        raise TensorError(f"{given!r} is not a reduction: write {names} or a Reduction of your own")
+    if not isinstance(found.name, str):
+        raise TensorError(f"{found.name!r} cannot name a reduction: write a text")
     return found
 
 
@@ -88,7 +111,4 @@ def usable(found: Reduction, tensor: Tensor) -> None:
     """TensorError unless ``found`` can work on tensors like ``tensor``."""
     if tensor.dtype == torch.bool and found.name == "sum":
         raise TensorError("torch.bool cannot be summed: run with reduce='or'")
-    least = not tensor.dtype.is_floating_point and isinstance(found.identity, float)
-    if found in (MAX, MIN) and least:
-        return  # the least and the largest integer depend on the dtype; torch knows how to compare all of them
     found.fits(tensor)

@@ -18,7 +18,7 @@ def fits(
     places: Mapping[str, torch.device] | None,
     playing: Sequence[str] | None = None,
 ) -> list[torch.Tensor]:
-    """The buffers of the nodes played here (all, if left out); TensorError unless there is one flat buffer alike for each."""
+    """The buffers of the nodes played here (all by default); TensorError unless each has a flat one, all alike."""
     playing = plan.nodes if playing is None else playing
     if not isinstance(tensors, Mapping):
         raise TensorError(f"tensors map the name of each node to its flat tensor; a {type(tensors).__name__} is given")

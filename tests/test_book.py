@@ -393,6 +393,39 @@ def test_a_section_may_bear_the_name_of_a_cell_but_not_of_another_sections_part(
                                        "choose another\n")
 
 
+def test_a_magic_is_a_comment_in_the_lesson_and_a_magic_in_the_notebook(book, capsys):
+    edit(book, LESSON, "# %% last\n", "# %% last\n# %%px --targets 0\n# %px d2lps\n")
+    assert main(["--root", str(book.root), "build"]) == 0
+    assert main(["--root", str(book.root), "agree", "--all"]) == 0
+    assert main(["--root", str(book.root), "check"]) == 0
+    source = '%%px --targets 0\n%px d2lps\nd2lps.text("step", step=1)'
+    for language in ("en", "vi", "zh"):
+        made = nbformat.read(book.folder(SLUG) / f"{language}.ipynb", as_version=4)
+        assert made.cells[-1].source == source
+    lesson = (book.root / LESSON).read_text("utf-8")
+    assert compile(lesson, LESSON, "exec")
+    assert replace_cells(lesson, {"last": source}) == replace_cells(lesson, {}) == lesson
+    assert main(["--root", str(book.root), "lab", "--no-start"]) == 0
+    copy = book.root / f"workspace/vi/{SLUG}.ipynb"
+    made = nbformat.read(copy, as_version=4)
+    made.cells[-1].source = "%%px\nx = 1"
+    nbformat.write(made, copy)
+    assert main(["--root", str(book.root), "pull", "--code", str(copy)]) == 0
+    pulled = (book.root / LESSON).read_text("utf-8")
+    assert pulled.startswith(FILES[LESSON].split("# %% last")[0]) and pulled.endswith("# %% last\n# %%px\nx = 1\n")
+
+
+def test_a_magic_out_of_place_is_told(book, capsys):
+    edit(book, LESSON, "# %% last\n", "# %% last\nx = 1\n# %%px\n# A comment stays one.\n")
+    assert [str(finding).split("\n")[0] for finding in check_chapter(book, SLUG) if finding.check == "lesson"] == [
+        "fail  turn  lesson: the cell 'last' holds %%px, which is for a cell's first line; put `# %% cell-id` above it",
+        "fail  turn  lesson: the cell 'last' holds the comment '# A comment stays one.'; say it in the prose"]
+    edit(book, LESSON, "# %%px", "%%px")
+    assert main(["--root", str(book.root), "build"]) == 1
+    assert capsys.readouterr().err == ("error: lesson.py: %%px stands bare; write `# %%px`, so that the lesson stays "
+                                       "Python\n")
+
+
 def test_notebooks_are_valid_and_the_same_bytes_every_time(book):
     before = files(book)
     assert main(["--root", str(book.root), "build"]) == 0

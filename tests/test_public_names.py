@@ -15,16 +15,18 @@ import d2lps
 HOME = Path(d2lps.__file__).parent
 PUBLIC = [
     "Event", "Here", "Link", "Plan", "PlanError", "Processes", "RankLost", "Reduction", "Send", "SharedMemory",
-    "Topology", "Trace", "Update", "aggregate_at", "all_gather", "bidirectional_ring", "check", "check_exercise",
-    "cost", "double_tree", "draw", "halving_doubling", "naive_ring", "one_memory", "pcie_server", "reduce_scatter",
-    "ring", "rings", "run", "sharded", "solution", "source", "speak", "together", "tree", "two_rings", "watch",
+    "Topology", "Trace", "Update", "aggregate_at", "all_gather", "bidirectional_ring", "calibrate", "check",
+    "check_exercise", "compare", "cost", "dgx1_v100", "double_tree", "draw", "halving_doubling", "naive_ring",
+    "nvswitch", "one_memory", "pcie_server", "ranks", "reduce_scatter", "ring", "rings", "run", "sharded",
+    "solution", "source", "speak", "this_host", "together", "tree", "two_rings", "watch",
 ]  # fmt: skip
 
 # From the ground up: a room imports only rooms that stand before it, and its own modules.
 ROOMS = [
-    "text", "units", "shares", "rules", "lazy", "steps", "reading", "plan", "topology", "hosts", "cycles", "algorithms", "trace",
-    "cost", "tensors", "reductions", "execute", "carriers", "train", "measure", "borrowed", "concise", "drawing", "player", "showing",
-    "checks", "book",
+    "text", "units", "shares", "rules", "lazy", "steps", "reading", "plan", "topology", "hosts", "cycles", "nvidia",
+    "this_machine", "algorithms", "trace", "cost", "tensors", "reductions", "execute", "carriers", "engines",
+    "train", "measure", "calibration", "borrowed", "concise", "drawing", "player", "showing", "comparing", "checks",
+    "book",
 ]  # fmt: skip
 CORE = ROOMS[: ROOMS.index("tensors")]
 
@@ -34,8 +36,10 @@ HEAVY = {
     "reductions": {"torch"},
     "execute": {"torch"},
     "carriers": {"torch"},
+    "engines": {"torch", "IPython", "ipyparallel"},
     "train": {"torch"},
     "measure": {"torch"},
+    "calibration": {"torch"},
     "concise": {"torch"},
     "player": {"anywidget", "traitlets"},
     "book": {"nbformat", "jupytext", "markdown_it"},

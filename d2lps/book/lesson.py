@@ -1,6 +1,7 @@
 """A chapter as it is written: the code cells of ``lesson.py`` and the prose of ``en.md``, ``vi.md``, ``zh.md``.
 
-``lesson.py`` is a py:percent script; what follows ``# %%`` is the cell's id. A text is CommonMark with
+``lesson.py`` is a py:percent script; what follows ``# %%`` is the cell's id, and magics are comments
+(``# %%px`` in the cell's first line is ``%%px`` in the notebook). A text is CommonMark with
 ``$…$``: one ``# Title``, then sections ``## Title {#section-id}``. Alone on a line, ``[[cell-id]]`` places a
 code cell and ``[[figure:name|caption]]`` a figure; ``[[cite:key]]`` stands inside a sentence.
 
@@ -114,6 +115,9 @@ def outside(text: str, replace: Callable[[str], str]) -> str:
 
 def read_cells(source: str, where: str = "lesson.py") -> tuple[Cell, ...]:
     """The cells of a lesson; raises BookError where one has no id, a wrong one, or no code."""
+    if bare := re.search(r"^%%\w+", source, re.MULTILINE):
+        raise BookError(f"{where}: {bare.group()} stands bare; write `# {bare.group()}`, so that the lesson stays "
+                        "Python")
     cells, seen = [], set()
     for number, cell in enumerate(jupytext.reads(source, fmt="py:percent").cells, 1):
         id = cell.metadata.get("title", "")

@@ -76,7 +76,7 @@ def captions(chapter: Chapter, passage: Passage) -> Iterator[Finding]:
 
 
 def lesson(chapter: Chapter) -> Iterator[Finding]:
-    """Cells hold no comments but an exercise's ``# TODO``, and no sentences."""
+    """Cells hold no comments but an exercise's ``# TODO``, no sentences, and a cell magic in the first line only."""
     for cell in chapter.cells:
         for message in _impurities(cell):
             yield Finding("fail", "lesson", _home(chapter, cell), (), f"the cell {cell.id!r} {message}",
@@ -100,6 +100,8 @@ def exercises(chapter: Chapter) -> Iterator[Finding]:
 
 
 def _impurities(cell: Cell) -> Iterator[str]:
+    for magic in re.findall(r"(?<=\n)%%\w+", cell.source):
+        yield f"holds {magic}, which is for a cell's first line; put `# %% cell-id` above it"
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(cell.source).readline))
     except (tokenize.TokenError, SyntaxError):

@@ -6,6 +6,7 @@ messages takes as long as the Python around it.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
@@ -22,11 +23,11 @@ AHEAD = 2  # segments that a receiver asks for before it adds the first
 
 
 class Closed(ConnectionError):
-    """The connection to ``rank`` broke."""
+    """A connection broke: that to one of ``ranks``, if it is known."""
 
-    def __init__(self, rank: int, why: str):
+    def __init__(self, ranks: tuple[int, ...], why: str):
         super().__init__(why)
-        self.rank = rank
+        self.ranks = ranks
 
 
 class Departure(NamedTuple):
@@ -59,11 +60,27 @@ class Step(NamedTuple):
 
 
 class Progress:
-    """How far a rank has come, for the thread that watches over it."""
+    """How far a rank has come, for the thread that watches over it; ``with progress.of(ranks):`` is a wait for them."""
 
     step: int | None = None
     waiting: tuple[int, ...] = ()
     since = 0.0
+
+    def at(self, step: int | None) -> None:
+        """A step begins, or something that is no step of a plan."""
+        self.step, self.waiting, self.since = step, (), time.monotonic()
+
+    def of(self, *ranks: int) -> "Progress":
+        self.waiting = ranks
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _, error: BaseException | None, __) -> None:
+        if isinstance(error, RuntimeError):
+            raise Closed(self.waiting, str(error)) from error
+        self.since = time.monotonic()
 
 
 def compiled(work: Work, ranks: Mapping[str, int]) -> list[Step]:
@@ -89,6 +106,8 @@ def _step(number: int, messages: list[Message], work: Work, ranks: Mapping[str, 
         elif source is not None:
             arrivals.append(Arrival(m.index, [], -1, 0, partial(m.write, source)))  # both ends are played here
         else:
+            if not m.target.numel():
+                arrivals.append(Arrival(m.index, [], -1, 0, None))  # nothing travels, and yet it has been sent
             for tag, part in _cut(m, m.target, length):
                 if m.begins and part.is_contiguous():
                     arrivals.append(Arrival(m.index, [part], ranks[m.send.src], tag, None))
@@ -104,48 +123,61 @@ def _step(number: int, messages: list[Message], work: Work, ranks: Mapping[str, 
 
 def _cut(message: Message, buffer: Tensor, length: int) -> list[tuple[int, Tensor]]:
     """(tag, part) of each segment; a tensor without elements does not travel."""
-    return [(message.index << 16 | i, part) for i, part in enumerate(buffer.split(length))] if buffer.numel() else []
+    first = message.index << 16 & 0x7FFFFFFF  # where tags come again, gloo keeps the order in which they are sent
+    return [(first | i, part) for i, part in enumerate(buffer.split(length))] if buffer.numel() else []
 
 
 def carried(program: list[Step], group: dist.ProcessGroup, progress: Progress, patience: float) -> list[Timed]:
     """Do it once. Raises Closed when a connection breaks; how far it has come stands in ``progress``."""
     now, limit = time.perf_counter, timedelta(seconds=patience)
     timed, begin = [], now()
-    try:
-        for step in program:
-            progress.step, progress.since = step.number, time.monotonic()
-            started, ends = now() - begin, {}
-            for copy in step.before:
-                copy()
-            sent = []
-            for index, parts, rank, tag in step.departures:
-                progress.waiting = (rank,)
+    for step in program:
+        progress.at(step.number)
+        started, ends = now() - begin, {}
+        for copy in step.before:
+            copy()
+        sent = []
+        for index, parts, rank, tag in step.departures:
+            with progress.of(rank):
                 sent.append((index, rank, group.send(parts, rank, tag)))
-            asked = [_asked(group, arrival) for arrival in step.arrivals[:AHEAD]]
-            for i, (index, _, rank, _, put) in enumerate(step.arrivals):
-                if asked[i] is not None:
-                    progress.waiting = (rank,)
+        asked = [_asked(group, progress, arrival) for arrival in step.arrivals[:AHEAD]]
+        for i, (index, _, rank, _, put) in enumerate(step.arrivals):
+            if asked[i] is not None:
+                with progress.of(rank):
                     asked[i].wait(limit)
-                    progress.since = time.monotonic()
-                if put is not None:
-                    put()
-                if i + AHEAD < len(step.arrivals):
-                    asked.append(_asked(group, step.arrivals[i + AHEAD]))
-                ends[index] = now() - begin
-            for index, rank, work in sent:
-                progress.waiting = (rank,)
+            if put is not None:
+                put()
+            if i + AHEAD < len(step.arrivals):
+                asked.append(_asked(group, progress, step.arrivals[i + AHEAD]))
+            ends[index] = now() - begin
+        for index, rank, work in sent:
+            with progress.of(rank):
                 work.wait(limit)
-                progress.since = time.monotonic()
-                ends[index] = now() - begin
-            timed += [Timed(step.number, index, started, end) for index, end in ends.items()]
-            for index, update in step.after:
-                started = now() - begin
-                update()
-                timed.append(Timed(step.number, index, started, now() - begin))
-    except RuntimeError as error:
-        raise Closed(progress.waiting[0] if progress.waiting else -1, str(error)) from error
+            ends[index] = now() - begin
+        timed += [Timed(step.number, index, started, end) for index, end in ends.items()]
+        for index, update in step.after:
+            started = now() - begin
+            update()
+            timed.append(Timed(step.number, index, started, now() - begin))
     return timed
 
 
-def _asked(group: dist.ProcessGroup, arrival: Arrival) -> dist.Work | None:
-    return group.recv(arrival.parts, arrival.rank, arrival.tag) if arrival.parts else None
+def _asked(group: dist.ProcessGroup, progress: Progress, arrival: Arrival) -> dist.Work | None:
+    if not arrival.parts:
+        return None
+    with progress.of(arrival.rank):
+        return group.recv(arrival.parts, arrival.rank, arrival.tag)
+
+
+def met(group: dist.ProcessGroup, progress: Progress, patience: float) -> None:
+    """Wait until all ranks are here."""
+    with progress.of():
+        group.barrier().wait(timedelta(seconds=patience))
+
+
+def abort(group: dist.ProcessGroup) -> None:
+    """Close all connections of this rank, so that nobody waits for it, nor a thread of its own for others."""
+    if group.size() > 1:
+        # gloo has no other way to say so: where one wait has ended too early, it closes everything.
+        with suppress(RuntimeError):
+            group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), 0x7FFFFFFF).wait(timedelta(milliseconds=1))

@@ -11,10 +11,13 @@ looks at its own neighbours would blame the neighbour of the dead, or nobody.
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
+
+from d2lps.carriers.worker import Worker
 
 POLL = 0.2  # seconds between two looks at the store while a run is under way
 GRACE = 2.0  # seconds that the others have to say that they are alive, once somebody has failed
@@ -43,76 +46,103 @@ class RankLost(ProcessesError):
 
 
 class Meeting:
-    """``size`` processes, this one of them as ``rank``, that meet under ``name`` in ``store``.
+    """``size`` processes, this one of them as ``rank``, that meet in ``store`` for something of one ``kind``.
 
-    Every wait ends after ``deadline`` seconds without a sign of life, with a :class:`RankLost`.
+    Every wait ends after ``deadline`` seconds without a sign of life, with a :class:`RankLost`. ``holder`` is the rank
+    that the store goes with, if it is one of theirs.
     """
 
-    def __init__(self, store: dist.Store, name: str, rank: int, size: int, deadline: float):
-        self.store, self.name, self.rank, self.size, self.deadline = store, name, rank, size, deadline
+    def __init__(self, store: dist.Store, kind: str, rank: int, size: int, deadline: float, holder: int | None = None):
+        self.store, self.rank, self.size, self.deadline, self.holder = store, rank, size, deadline, holder
         self.over: RankLost | None = None
-        self._calls = 0
-        self._looked = 0.0
+        self.closed = False
+        self._gone = False  # the store, and with it any way to ask
+        self._asker = Worker()
+        self._calls, self._last = 0, None
+        self._looked, self._step = 0.0, None
+        # Which meeting of its kind this is stands in the store: who missed the last one is still in time for the next.
+        self._turn = f"d2lps/{kind}/turn"
+        self._number = self._asked(lambda: store.add(self._turn, 0))
+        self.name = f"{kind}/{self._number}"
+
+    def join(self, mine: object) -> list:
+        """The first call of :meth:`all`; whether it succeeds or not, whoever comes after it is for the next meeting."""
+        try:
+            return self.all("join", mine)
+        finally:
+            here, after = str(self._number), str(self._number + 1)
+            self._asked(lambda: self.store.compare_set(self._turn, here, after))
 
     def all(self, what: str, mine: object) -> list:
         """Everyone posts ``mine``; what everyone posted, by rank. All call it in the same order."""
         self.usable()
         self._calls += 1
-        key = f"{self._calls}/{what}"
-        self._post(f"{key}/{self.rank}", mine)
-        missing, begin, pause = set(range(self.size)) - {self.rank}, time.monotonic(), 1e-4
+        keys = [f"{self._calls}/{what}/{rank}" for rank in range(self.size)]
+        self._post(keys[self.rank], mine)
+        begin, pause = time.monotonic(), 1e-4
         try:
-            while missing := {rank for rank in missing if not self._there(f"{key}/{rank}")}:
-                self.watch(None, missing)
+            while not self._there(*keys):
+                self.watch(None)
                 if time.monotonic() - begin > self.deadline:
-                    self.fail(None, missing, "late")
+                    self.fail(None, [rank for rank, key in enumerate(keys) if not self._there(key)], "late")
                 time.sleep(pause)
                 pause = min(2 * pause, 0.02)
         except KeyboardInterrupt:
             self.interrupted(None)
             raise
-        found = [self._read(f"{key}/{rank}") for rank in range(self.size)]
+        found = self._read(*keys)
         # Whoever is here has read all of the call before: this rank's part of it can go.
-        if self._calls > 1:
-            self.store.delete_key(self._key(self._last))
-        self._last = f"{key}/{self.rank}"
+        if self._last is not None:
+            self._asked(lambda: self.store.delete_key(self._key(self._last)))
+        self._last = keys[self.rank]
         return found
 
-    def usable(self) -> None:
-        """RankLost if a run of this meeting has already failed."""
-        if self.over:
-            raise RankLost(f"{self.over} Make a new carrier, in all processes, to go on.", self.over.ranks, self.over.step)
+    def close(self) -> None:
+        """Nothing more is asked or said here."""
+        self.closed = True
+        self._asker.end()
 
-    def watch(self, step: int | None, waiting: Iterable[int]) -> None:
+    def usable(self) -> None:
+        """RankLost if a run of this meeting has already failed; ProcessesError if it is closed."""
+        if self.closed:
+            raise ProcessesError("this carrier is closed: make a new one, in all processes")
+        if self.over:
+            sentence = f"{self.over} Make a new carrier, in all processes, to go on."
+            raise RankLost(sentence, self.over.ranks, self.over.step)
+
+    def watch(self, step: int | None) -> None:
         """Look, now and then, whether another process has failed; if so join it with RankLost."""
         if time.monotonic() - self._looked > POLL:
-            self._looked = time.monotonic()
+            self._looked, self._step = time.monotonic(), step
             if self._there("failed"):
-                self.fail(step, waiting, "told")
+                self.fail(step, (), "told")
 
     def interrupted(self, step: int | None) -> None:
         """Tell the others that the user stopped this process; it raises nothing."""
-        sentence = f"rank {self.rank} was interrupted{_in(step)}."
-        self.over = RankLost(sentence, (self.rank,), step)
-        self._say(step, (), "interrupted")
+        self._end(step, "interrupted", f"rank {self.rank} was interrupted{_in(step)}.")
 
-    def refused(self, error: Exception) -> None:
-        """Tell the others why this process does not begin; it raises nothing."""
-        self._say(None, (), f"refused: {error}")
-        self.over = RankLost(f"rank {self.rank} refused: {error}", (self.rank,), None)
+    def refused(self, error: Exception, step: int | None = None) -> None:
+        """Tell the others why this process does not begin or go on; it raises nothing."""
+        self._end(step, f"refused: {error}", f"rank {self.rank} refused{_in(step)}: {error}")
 
-    def fail(self, step: int | None, waiting: Iterable[int], why: str) -> None:
+    def _end(self, step: int | None, why: str, sentence: str) -> None:
+        with suppress(RankLost):  # where the store is gone the others know it, too
+            self._say(step, (), why)
+        self.over = self.over or RankLost(sentence, (self.rank,), step)
+
+    def fail(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
         """Post whom this process waits for and why, hear the others, and raise the RankLost that all agree on.
 
         ``why``: "late" (nothing came within the deadline), "closed" (the connection broke), "told" (another failed).
         """
         self.usable()
-        self._say(step, waiting, why)
+        self._step = step
+        self._say(step, waiting, why, detail)
         heard, until = {}, time.monotonic() + min(GRACE, self.deadline / 2)
         while len(heard) < self.size and time.monotonic() < until and not self._there("verdict"):
             for rank in set(range(self.size)) - set(heard):
                 if self._there(f"failed/{rank}"):
-                    heard[rank] = self._read(f"failed/{rank}")
+                    (heard[rank],) = self._read(f"failed/{rank}")
             time.sleep(0.02)
         verdict = _verdict(self.size, heard, self.deadline, step)
         mine = json.dumps([str(verdict), verdict.ranks, verdict.step])
@@ -121,30 +151,40 @@ class Meeting:
         self.over = RankLost(sentence, tuple(ranks), step)
         raise self.over
 
-    def _say(self, step: int | None, waiting: Iterable[int], why: str) -> None:
-        self._post(f"failed/{self.rank}", {"step": step, "waiting": sorted(waiting), "why": why})
+    def _say(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
+        said = {"step": step, "waiting": sorted(waiting), "why": why, "detail": detail}
+        self._post(f"failed/{self.rank}", said)
         self._post("failed", self.rank)
 
     def _key(self, key: str) -> str:
         return f"d2lps/{self.name}/{key}"
 
-    def _there(self, key: str) -> bool:
-        return self._asked(lambda: self.store.check([self._key(key)]))
+    def _there(self, *keys: str) -> bool:
+        return self._asked(lambda: self.store.check([self._key(key) for key in keys]))
 
-    def _read(self, key: str) -> object:
-        return json.loads(self._asked(lambda: self.store.get(self._key(key))))
+    def _read(self, *keys: str) -> list:
+        found = self._asked(lambda: self.store.multi_get([self._key(key) for key in keys]))
+        return [json.loads(value) for value in found]
 
     def _post(self, key: str, value: object) -> None:
         self._asked(lambda: self.store.set(self._key(key), json.dumps(value)))
 
-    def _asked(self, question):
-        try:
-            return question()
-        except RuntimeError as error:  # the store went with the process that held it
-            sentence = (f"the store in which the {self.size} processes meet is gone ({str(error).splitlines()[0][:100]}). "
-                        "It should outlive all of them: start them with torchrun or d2lps.ranks.")  # fmt: skip
-            self.over = self.over or RankLost(sentence, (), None)
-            raise self.over from None
+    def _asked(self, question: Callable):
+        """What the store says. It is asked in another thread: if who holds it is stopped, it never answers."""
+        if self._gone:
+            raise self.over
+        asked = self._asker.do(question)
+        if asked.wait(self.deadline) and not isinstance(asked.error, RuntimeError):
+            if asked.error is not None:
+                raise asked.error
+            return asked.result
+        self._gone = True
+        why = str(asked.error).splitlines()[0][:100] if asked.is_set() else f"no answer for {self.deadline:g} s"
+        whose, lost = ("", ()) if self.holder is None else (f"rank {self.holder}, and with it ", (self.holder,))
+        sentence = (f"{whose}the store in which the {self.size} processes meet is gone{_in(self._step)} ({why}). "
+                    "It should outlive all of them: start them with torchrun or d2lps.ranks.")  # fmt: skip
+        self.over = self.over or RankLost(sentence, lost, self._step)
+        raise self.over from None
 
 
 def _in(step: int | None) -> str:
@@ -164,10 +204,15 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
     lost = sorted(set(closed)) or silent
     if lost:
         who = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(map(str, lost))
-        what = "died (its connections closed)" if closed else f"gave no sign of life for {deadline:g} s (dead, stopped or busy)"
+        silence = f"gave no sign of life for {deadline:g} s (dead, stopped or busy)"
+        what = "died (its connections closed)" if closed else silence
         return RankLost(f"{who} {what}{_in(step) or ' before the first step'}.", tuple(lost), step)
-    # Everyone is alive: somebody waits for one that waits for nobody, or they wait in a circle.
+    broken = next((said["detail"] for said in heard.values() if said["why"] == "closed"), None)
     late = sorted({rank for said in heard.values() if said["why"] != "told" for rank in said["waiting"]})
+    if broken is not None:
+        sentence = f"all {size} ranks are alive, but a connection between them broke{_in(step)}: {broken}"
+        return RankLost(sentence, tuple(late), step)
+    # Everyone is alive: somebody waits for one that waits for nobody, or they wait in a circle.
     who = ", ".join(map(str, late))
     return RankLost(f"all {size} ranks are alive, but nothing came from rank {who} within {deadline:g} s{_in(step)}: "
                     "the link is too slow for this deadline, or broken.", tuple(late), step)  # fmt: skip

@@ -7,8 +7,11 @@ Under ``torchrun --nproc-per-node=4 script.py``, or in a notebook in a ``%%px`` 
     trace = d2lps.run(plan, gradient, carrier)     # rank 0 gets the whole run, the others their part
 """
 
+import atexit
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -46,20 +49,23 @@ class Processes(Ranks):
         super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
         self._worker, self._progress, self._group = Worker(), gloo.Progress(), None
         self.backend, self.device = self._chosen(backend)
-        self._watched(self._connect)
+        self._group = self._watched(self._connected)
+        _open.add(self)
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
         return dict.fromkeys(nodes, self.device)
 
-    def ready(self, work: Work) -> Callable[[], list[Timed]]:
-        self._played = self.ranks(work.plan)
+    def prepared(self, work: Work) -> Callable[[], list[Timed]]:
+        played = self.ranks(work.plan)
         if self.backend == "nccl":
-            return lambda: self._watched(lambda: self._begun(lambda: stepwise(self, work)))
-        program = gloo.compiled(work, self._played)
-        patience = 4 * self.deadline  # the deadline itself is kept by the thread that watches
-        return lambda: self._watched(
-            lambda: self._begun(lambda: gloo.carried(program, self._group, self._progress, patience))
-        )
+            carried = partial(self._stepwise, work, played)
+        else:
+            program = gloo.compiled(work, played)
+            carried = partial(gloo.carried, program, self._group, self._progress, self._patience)
+        return lambda: self._watched(lambda: self._begun(carried))
+
+    def together(self) -> None:
+        self._watched(partial(gloo.met, self._group, self._progress, self._patience))
 
     def clock(self) -> float:
         if self.device.type == "cuda":
@@ -70,8 +76,13 @@ class Processes(Ranks):
         return f"{self.backend} ×{self.size}"
 
     def close(self) -> None:
+        super().close()
         self._abort()
         self._worker.end()
+
+    def _stepwise(self, work: Work, played: Mapping[str, int]) -> list[Timed]:
+        self._played = played
+        return stepwise(self, work)
 
     def exchange(self, messages: list[Message]) -> list[tuple[float, float]]:
         """One step over NCCL: everything at once, then the writes in the order given."""
@@ -101,34 +112,37 @@ class Processes(Ranks):
             self.begun = self.clock()
             return work()
 
+    @property
+    def _patience(self) -> float:
+        """How long gloo waits by itself: longer than the deadline, which is kept by the thread that watches."""
+        return 4 * self.deadline
+
     def _watched(self, work: Callable):
         """Do ``work`` in the other thread and watch over it: its deadline, the other ranks, Ctrl-C."""
-        self.meeting.usable()
-        self._progress.step, self._progress.waiting, self._progress.since = None, (), time.monotonic()
-        done = self._worker.do(work)
+        progress = self._progress
         try:
-            while not done.wait(POLL / 2):
-                self.meeting.watch(self._progress.step, self._progress.waiting)
-                if time.monotonic() - self._progress.since > self.deadline:
-                    self.meeting.fail(self._progress.step, self._progress.waiting, "late")
-        except KeyboardInterrupt:
-            self.meeting.interrupted(self._progress.step)
-            raise
+            with self.telling(lambda: progress.step):
+                progress.at(None)
+                done = self._worker.do(work)
+                while not done.wait(POLL / 2):
+                    self.meeting.watch(progress.step)
+                    if time.monotonic() - progress.since > self.deadline:
+                        self.meeting.fail(progress.step, progress.waiting, "late")
+                if isinstance(done.error, gloo.Closed):
+                    self.meeting.fail(progress.step, done.error.ranks, "closed", str(done.error))
+                if done.error is not None:
+                    raise done.error
+                return done.result
         finally:
             if self.meeting.over:
                 self._abort()
-        if isinstance(done.error, gloo.Closed):
-            self._abort()
-            self.meeting.fail(self._progress.step, [done.error.rank], "closed")
-        if done.error is not None:
-            self.meeting.refused(done.error)
-            raise done.error
-        return done.result
 
     def _abort(self) -> None:
-        if self.backend == "nccl" and self._group is not None:
-            self._group._get_backend(self.device).abort()
-        self._group = None
+        group, self._group = self._group, None
+        if group is not None and self.backend == "nccl":
+            group._get_backend(self.device).abort()
+        elif group is not None:
+            gloo.abort(group)
 
     def _chosen(self, backend: str | None) -> tuple[str, torch.device]:
         """The backend that all ranks can use, and this rank's device."""
@@ -150,16 +164,27 @@ class Processes(Ranks):
                                      "backend='gloo'")  # fmt: skip
         return found, torch.device("cuda", local.index(self.rank))
 
-    def _connect(self) -> None:
+    def _connected(self) -> dist.ProcessGroup:
         if self.backend == "gloo":
-            self._group = dist.ProcessGroupGloo(self.store, self.rank, self.size, wait(self.deadline))
-            return
+            with self._progress.of():
+                return dist.ProcessGroupGloo(self.store, self.rank, self.size, wait(self._patience))
         torch.cuda.set_device(self.device)
         if dist.is_initialized():
-            self._group = dist.new_group(backend="nccl", timeout=wait(self.deadline), device_id=self.device)
+            group = dist.new_group(backend="nccl", timeout=wait(self.deadline), device_id=self.device)
         else:
             dist.init_process_group("nccl", store=self.store, rank=self.rank, world_size=self.size,
                                     timeout=wait(self.deadline), device_id=self.device)  # fmt: skip
-            self._group = dist.group.WORLD
+            group = dist.group.WORLD
         # NCCL sets its connections up at the first exchange, in which all ranks must take part.
-        dist.barrier(self._group, device_ids=[self.device.index])
+        dist.barrier(group, device_ids=[self.device.index])
+        return group
+
+
+_open: "WeakSet[Processes]" = WeakSet()
+
+
+@atexit.register
+def _close() -> None:
+    """A thread that still waits in gloo while the interpreter goes would abort the process."""
+    for carrier in list(_open):
+        carrier.close()

@@ -1,24 +1,25 @@
 """What carriers of several processes have in common: who they are, what each plays, and that they mean the same run."""
 
+import atexit
 import hashlib
 import os
 import platform
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch.distributed as dist
 
 from d2lps.carriers.meeting import Meeting, NoRanks, ProcessesError, RankLost, wait
+from d2lps.carriers.worker import Worker
 from d2lps.execute import Carrier, Timed, Work
 from d2lps.plan import Plan
 from d2lps.steps import sends
 from d2lps.tensors import TensorError
-
-_made: dict[str, int] = {}  # how many carriers of a kind this process has made: all ranks make the same ones in turn
 
 
 class Ranks(Carrier):
@@ -30,16 +31,17 @@ class Ranks(Carrier):
                  store: dist.Store | None = None, rank: int | None = None, size: int | None = None):  # fmt: skip
         if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
             raise ProcessesError(f"deadline = {deadline!r}: seconds, more than 0")
+        if playing is not None and (isinstance(playing, str) or not all(isinstance(node, str) for node in playing)):
+            raise ProcessesError(f"playing = {playing!r}: name the nodes that this process plays, such as ['gpu0']")
+        holder = None
         if store is None:
-            store, rank, size = from_environment(deadline)
+            store, rank, size, holder = from_environment(deadline)
         if rank is None or size is None or not 0 <= rank < size:
             raise ProcessesError(f"rank {rank!r} of {size!r}: give rank and size with the store, 0 ≤ rank < size")
         self.rank, self.size, self.deadline = rank, size, deadline
-        self._plays = None if playing is None else tuple(playing)
-        _made[self.kind] = _made.get(self.kind, 0) + 1
-        self.meeting = Meeting(store, f"{self.kind}/{_made[self.kind]}", rank, size, deadline)
+        self.meeting = Meeting(store, self.kind, rank, size, deadline, holder)
         self.store = dist.PrefixStore(f"d2lps/{self.meeting.name}/group", store)
-        self.members = self.meeting.all("join", {"host": _host(), "plays": self._plays})
+        self.members = self.meeting.join({"host": _host(), "plays": None if playing is None else list(playing)})
         self._ahead = [0.0] * size if self.one_host else self._clocks()
 
     @property
@@ -62,8 +64,8 @@ class Ranks(Carrier):
         if all(nodes is None for nodes in played):
             if len(plan.nodes) != self.size:
                 raise ProcessesError(
-                    f"the plan has {len(plan.nodes)} nodes, and there are {self.size} processes, each of which plays one: "
-                    f"start {len(plan.nodes)} (torchrun --nproc-per-node={len(plan.nodes)} …), make the plan for "
+                    f"the plan has {len(plan.nodes)} nodes, and there are {self.size} processes, each of which plays "
+                    f"one: start {len(plan.nodes)} (torchrun --nproc-per-node={len(plan.nodes)} …), make the plan for "
                     f"carrier.names, or say who plays what with {type(self).__name__}([…])"
                 )
             return {node: rank for rank, node in enumerate(plan.nodes)}
@@ -98,6 +100,31 @@ class Ranks(Carrier):
             if other is not None:
                 raise TensorError(f"{what} of rank {other}'s tensors: {said[other][what]}, of rank 0's: "
                                   f"{said[0][what]}; all gradients and reductions are alike")  # fmt: skip
+
+    @contextmanager
+    def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
+        """What ends this process's part inside, the others hear: an error of its own, or Ctrl-C."""
+        self.meeting.usable()
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.meeting.interrupted(step())
+            raise
+        except Exception as error:
+            if not isinstance(error, RankLost):
+                self.meeting.refused(error, step())
+            raise
+
+    def ready(self, work: Work) -> Callable[[], list[Timed]]:
+        with self.telling():
+            return self.prepared(work)
+
+    def prepared(self, work: Work) -> Callable[[], list[Timed]]:
+        """What does the work once: see :meth:`d2lps.execute.Carrier.ready`. What it raises, the others hear."""
+        raise NotImplementedError
+
+    def share(self, what: object) -> list:
+        return self.meeting.all("share", what)
 
     def gathered(self, plan: Plan, timed: list[Timed]) -> list[Timed]:
         """Rank 0 gets everyone's times. A send began when its source says so, and ended when its target does."""
@@ -148,10 +175,14 @@ class Ranks(Carrier):
 
     def close(self) -> None:
         """Give back what this process holds for the others: connections, memory. All ranks do it."""
+        self.meeting.close()
 
 
-def from_environment(deadline: float) -> tuple[dist.Store, int, int]:
-    """(store, rank, size) as torchrun and ``d2lps.ranks`` set them in the environment. Raises NoRanks where they are not."""
+def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]:
+    """(store, rank, size, the rank that holds the store), as torchrun and ``d2lps.ranks`` set them in the environment.
+
+    Raises NoRanks where nothing is set.
+    """
     names = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
     try:
         rank, size, address, port = (os.environ[name] for name in names)
@@ -164,17 +195,41 @@ def from_environment(deadline: float) -> tuple[dist.Store, int, int]:
     if address in ("127.0.0.1", "localhost", "::1"):
         # gloo asks the name server who this host is, unless it is told.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    try:
-        store = dist.TCPStore(address, port, size, is_master=not hosted and rank == 0, timeout=wait(deadline),
-                              wait_for_workers=False)  # fmt: skip
-    except (RuntimeError, ValueError) as error:
-        if "EADDRINUSE" in str(error) or "in use" in str(error):
-            raise ProcessesError(f"port {port} on {address} is in use: set MASTER_PORT to a free one on all ranks, or "
-                                 "let torchrun choose (--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0)") from None  # fmt: skip
-        raise ProcessesError(f"no store answers on {address}:{port} within {deadline:g} s: is MASTER_PORT the same on "
-                             "all ranks, and does rank 0 run?") from None  # fmt: skip
-    return store, rank, size
+    holder = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0
+    return _joined(address, port, rank, size, holder, deadline), rank, size, holder
+
+
+_stores: dict[tuple, dist.Store] = {}  # all carriers of a process meet in one store
+
+
+def _joined(address: str, port: int, rank: int, size: int, holder: int | None, deadline: float) -> dist.Store:
+    known = _stores.get((address, port, rank, size))
+    if known is not None:
+        asked = Worker().do(lambda: known.check(["d2lps"]))
+        if asked.wait(deadline) and asked.error is None:
+            return known
+    joining = partial(dist.TCPStore, address, port, size, rank == holder, wait(deadline), wait_for_workers=False)
+    joined = Worker().do(joining)
+    joined.wait()  # in this thread Ctrl-C would have to wait, too
+    if joined.error is None:
+        if holder is not None:
+            atexit.register(_leave, joined.result, rank, size)
+        _stores[address, port, rank, size] = joined.result
+        return joined.result
+    if "EADDRINUSE" in str(joined.error) or "in use" in str(joined.error):
+        raise ProcessesError(f"port {port} on {address} is in use: set MASTER_PORT to a free one on all ranks, or "
+                             "let torchrun choose (--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0)")  # fmt: skip
+    raise ProcessesError(f"no store answers on {address}:{port} within {deadline:g} s: is MASTER_PORT the same on "
+                         "all ranks, and does rank 0 run?")  # fmt: skip
+
+
+def _leave(store: dist.Store, rank: int, size: int, patience: float = 5.0) -> None:
+    """Rank 0, with whom the store goes, leaves last."""
+    with suppress(RuntimeError):
+        store.set(f"d2lps/left/{rank}", "")
+        until = time.monotonic() + patience
+        while rank == 0 and time.monotonic() < until and not store.check([f"d2lps/left/{r}" for r in range(size)]):
+            time.sleep(0.02)
 
 
 def _host() -> str:

@@ -32,6 +32,7 @@ class Task:
 
     rank: int
     number: int  # among the tasks of its rank
+    step: int  # that of its first act
     key: str
     acts: list[Act]
     snapshot: str | None = None  # the node whose part is first copied to its spare place
@@ -55,7 +56,7 @@ class Schedule:
         for number, step in enumerate(plan.steps, 1):
             self._sends(number, sends(step), filled)
             for index, act in enumerate(updates(step), len(sends(step))):
-                task = self._task(ranks[act.node], act.key, [Act(number, index, act)])
+                task = self._task(ranks[act.node], number, act.key, [Act(number, index, act)])
                 self._writes(task, act.node)
 
     @property
@@ -67,18 +68,18 @@ class Schedule:
         written = {(send.dst, send.key) for send in sent}
         clash = dict.fromkeys((send.src, send.key) for send in sent if (send.src, send.key) in written)
         for node, key in clash:
-            task = self._task(self.ranks[node], key, [], snapshot=node)
+            task = self._task(self.ranks[node], number, key, [], snapshot=node)
             self._reads(task, node)
             self._writes(task, f"{node}'s spare")
         for index, send in enumerate(sent):
             begins = send.op == "copy" or (send.dst, send.key) not in filled
+            filled.add((send.dst, send.key))
             act = Act(number, index, send, begins, (send.src, send.key) in clash)
             source = f"{send.src}'s spare" if act.spare else send.src
             rank = self.ranks[send.src] if self._pushed(send, act) else self.ranks[send.dst]
-            task = self._joined(rank, send, act, source) or self._task(rank, send.key, [act])
+            task = self._joined(rank, send, act) or self._task(rank, number, send.key, [act])
             self._reads(task, source)
             self._writes(task, send.dst)
-        filled |= written
 
     def _pushed(self, send: Send, act: Act) -> bool:
         """Whether the sender writes it out: it has just made it, and the target's place is nobody else's business."""
@@ -91,10 +92,10 @@ class Schedule:
         before = [self._wrote.get((node, key)), *self._read.get((node, key), ())]
         return all(task is None or task.rank == rank for task in before)
 
-    def _joined(self, rank: int, send: Send, act: Act, source: str) -> Task | None:
+    def _joined(self, rank: int, send: Send, act: Act) -> Task | None:
         """The last task of ``rank`` on this key, if this act can be done with it: it waits for nobody new."""
         last = self._last.get((rank, send.key))
-        if last is None or last.snapshot or act.spare:
+        if last is None or last.snapshot or act.spare or isinstance(last.acts[0].act, Update):
             return None
         # Sources that others wrote must have been waited for by that task: those of the same step, or held before.
         made = self._wrote.get((send.src, send.key))
@@ -104,8 +105,8 @@ class Schedule:
         last.acts.append(act)
         return last
 
-    def _task(self, rank: int, key: str, acts: list[Act], snapshot: str | None = None) -> Task:
-        task = Task(rank, len(self.tasks[rank]), key, acts, snapshot)
+    def _task(self, rank: int, step: int, key: str, acts: list[Act], snapshot: str | None = None) -> Task:
+        task = Task(rank, len(self.tasks[rank]), step, key, acts, snapshot)
         self.tasks[rank].append(task)
         self._last[rank, key] = task
         return task

@@ -1,19 +1,22 @@
 """Memory that processes of one host share, without a name that could be left behind.
 
 On Linux a segment is an anonymous file (memfd) that others open through /proc; it goes when the last
-process that has it goes, whatever kills them. Elsewhere it is a file that is unlinked once all have it.
+process that has it goes, whatever kills them. Elsewhere it is a file that goes when its process lets go of it.
 """
 
 import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from d2lps.tensors import TensorError
+
 
 @dataclass(frozen=True)
 class Place:
@@ -40,12 +43,15 @@ class Segment:
         else:
             file, self.path = tempfile.mkstemp(prefix="d2lps-")
             weakref.finalize(self, _unlink, self.path)
-        if place is None:
-            os.ftruncate(file, self.nbytes)
-        self.inode = os.fstat(file).st_ino
-        self.memory = mmap.mmap(file, self.nbytes)
-        self.address = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
         weakref.finalize(self, os.close, file)
+        try:
+            if place is None:
+                os.ftruncate(file, self.nbytes)
+            self.inode = os.fstat(file).st_ino
+            self.memory = mmap.mmap(file, self.nbytes)
+        except OSError as error:
+            raise TensorError(f"there is no room for {nbytes} bytes that processes share ({error.strerror})") from None
+        self.address = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
         _known.append(weakref.ref(self))
 
     def tensor(self, elements: int, dtype: torch.dtype) -> Tensor:
@@ -77,7 +83,16 @@ def opened(place: Place, dtype: torch.dtype) -> Tensor:
     """The tensor at ``place``, which another process made. Raises TensorError if it is no longer there."""
     segment = Segment(place.nbytes, place)
     span = ((place.elements - 1) * place.stride + 1) * dtype.itemsize
-    return segment.bytes()[place.offset : place.offset + span].view(dtype)[:: place.stride]
+    return segment.bytes()[place.offset : place.offset + span].view(dtype)[:: max(place.stride, 1)]
+
+
+def apart(places: Mapping[str, Place], width: int) -> None:
+    """TensorError where two of these tensors, whose elements have ``width`` bytes, overlap."""
+    spans = sorted((place.inode, place.offset, place.offset + ((place.elements - 1) * place.stride + 1) * width, name)
+                   for name, place in places.items())  # fmt: skip
+    for (inode, _, end, name), (next_inode, start, _, other) in pairwise(spans):
+        if inode == next_inode and start < end:
+            raise TensorError(f"{name} and {other} share memory: give each a buffer of its own")
 
 
 def _open(place: Place) -> int:

@@ -11,23 +11,21 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from d2lps.carriers.meeting import POLL, ProcessesError
+from d2lps.carriers.job import Job, fits_one
+from d2lps.carriers.meeting import ProcessesError
 from d2lps.carriers.ranks import Ranks
-from d2lps.carriers.schedule import Act, Schedule, Task
-from d2lps.carriers.segments import Place, Segment, opened, place_of
+from d2lps.carriers.schedule import Schedule
+from d2lps.carriers.segments import Place, Segment, apart, opened, place_of
 from d2lps.execute import Timed, Work
-from d2lps.plan import Plan
-from d2lps.steps import Update, sends
 from d2lps.tensors import TensorError
 
-BLOCK = 1 << 17  # bytes that are read, added and written out before the next: they stay in a core's own cache
 LINE = 8  # 64-bit words per rank in the table of progress, so that no two ranks write to one cache line
 
 
@@ -66,58 +64,60 @@ class SharedMemory(Ranks):
 
     def common(self, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """One tensor that all processes have: they all call this, and each gets the same memory."""
-        mine = self.tensor(max(elements, 1), dtype) if self.rank == 0 else None
-        said = self.meeting.all("common", asdict(place_of(mine)) if mine is not None else None)
-        found = mine if mine is not None else opened(Place(**said[0]), dtype)
-        self.meeting.all("opened", None)
-        return found[:elements]
+        with self.telling():
+            mine = self.tensor(elements, dtype) if self.rank == 0 else None
+            said = self.meeting.all("common", [f"{elements} elements of {dtype}", _told(mine)])
+            for rank, (asked, _) in enumerate(said):
+                if asked != said[0][0]:
+                    raise TensorError(f"rank {rank} asks for one tensor of {asked}, rank 0 for {said[0][0]}: "
+                                      "all ask for the same")  # fmt: skip
+            found = mine if mine is not None else _found(said[0][1], dtype)
+            self.meeting.all("opened", None)  # by now everyone has it, and rank 0 may let it go
+            return found
 
     def into(self, result: Tensor) -> "SharedMemory":
-        """This carrier with one result for all: every key goes to ``result`` (from :meth:`common`), gradients stay as they are.
+        """This carrier with one result for all: every key goes there, and all gradients stay as they are.
 
-        For plans in which every key is wanted by one node, such as ``reduce_scatter(nodes, direct=True)``.
+        ``result`` comes from :meth:`common`. For plans in which each key comes together at one node and stays there,
+        such as ``reduce_scatter(nodes, direct=True)``.
         """
-        if result.numel() and place_of(result) is None:
-            raise TensorError("the one result must lie in memory that all processes have: make it with carrier.common(…)")
+        if not isinstance(result, Tensor) or result.dim() != 1 or result.numel() and place_of(result) is None:
+            raise TensorError("the one result is a flat tensor in memory that all processes have: make it with "
+                              "carrier.common(…)")  # fmt: skip
         found = copy.copy(self)
         found._result = result
         return found
 
+    def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device]:
+        return dict.fromkeys(nodes, torch.device("cpu"))
+
     def describe(self, tensors: Mapping[str, Tensor]) -> str:
         return f"shared memory ×{self.size}"
+
+    def together(self) -> None:
+        with self.telling():
+            self.advance(1)
+            for rank in range(self.size):
+                self.reach(rank, 1, None)
+        self.finish(dict.fromkeys(range(self.size), 1))
 
     def clock(self) -> float:
         return time.perf_counter()
 
-    def ready(self, work: Work) -> Callable[[], list[Timed]]:
-        plan, ranks = work.plan, self.ranks(work.plan)
-        if work.like.device.type != "cpu":
-            raise TensorError(f"the tensors are on {work.like.device}: SharedMemory is for main memory; take Processes()")
-        self._fits_result(work)
+    def prepared(self, work: Work) -> Callable[[], list[Timed]]:
         seen = {node: self._seen(node, tensor) for node, tensor in work.tensors.items()}
-        mine = {node: {"place": asdict(place_of(view)) if view.numel() else None, "private": view is not work.tensors[node]}
-                for node, view in seen.items()}  # fmt: skip
-        said = {node: one for ranked in self.meeting.all("memory", mine) for node, one in ranked.items()}
-        private = frozenset(node for node, one in said.items() if one["private"])
-        schedule = Schedule(plan, ranks, private)
-        memory = {node: seen[node] if node in seen else opened(Place(**said[node]["place"]), work.like.dtype)
-                  if said[node]["place"] else work.like[:0] for node in plan.nodes}  # fmt: skip
-        memory |= self._spares(schedule, work)
-        return _Job(self, work, schedule, memory, private).go
-
-    def _fits_result(self, work: Work) -> None:
-        if self._result is None:
-            return
-        result, like = self._result, work.like
-        if (result.numel(), result.dtype) != (like.numel(), like.dtype):
-            raise TensorError(f"the one result has {result.numel()} elements of {result.dtype}, the gradients "
-                              f"{like.numel()} of {like.dtype}")  # fmt: skip
-        wanted = [key for _, key, _ in work.plan.wants]
-        read = {(send.src, send.key) for step in work.plan.steps for send in sends(step)}
-        several = next((k for n, k, _ in work.plan.wants if wanted.count(k) > 1 or (n, k) in read and _written(work.plan, n, k)), None)
-        if several:
-            raise TensorError(f"key {several} is wanted by several nodes, or read after it is complete: one result is for "
-                              "plans in which one node wants each key, such as reduce_scatter(nodes, direct=True)")  # fmt: skip
+        private = [node for node in seen if seen[node] is not work.tensors[node]]
+        trouble = None if self._result is None else fits_one(self._result, work)
+        told = {node: _told(tensor) for node, tensor in seen.items()}
+        said = self.meeting.all("memory", {"trouble": trouble, "result": _told(self._result), "private": private,
+                                           "places": told})  # fmt: skip
+        places = _agreed(said, work.like.element_size())
+        all_private = frozenset(node for one in said for node in one["private"])
+        schedule = Schedule(work.plan, self.ranks(work.plan), all_private)
+        memory = seen | {node: _found(place, work.like.dtype) for node, place in places.items() if node not in seen}
+        for node in sorted(schedule.spares):  # room for what a step overwrites while others still read it
+            memory[f"{node}'s spare"] = self.common(work.like.numel(), work.like.dtype)
+        return Job(self, work, schedule, memory, self._result).go
 
     def _seen(self, node: str, tensor: Tensor) -> Tensor:
         """The tensor itself where others can read it, else a place for a copy."""
@@ -128,25 +128,20 @@ class SharedMemory(Ranks):
             kept = self._kept[node] = self.tensor(tensor.numel(), tensor.dtype)
         return kept
 
-    def _spares(self, schedule: Schedule, work: Work) -> dict[str, Tensor]:
-        """Room for what a step overwrites while others still read it."""
-        like, found = work.like, {}
-        for node in sorted(schedule.spares):
-            found[f"{node}'s spare"] = self.common(like.numel(), like.dtype)
-        return found
+    def close(self) -> None:
+        super().close()
+        self._kept.clear()
 
     # ---- the table of progress: how many tasks each rank has done
 
     def advance(self, to: int) -> None:
         """Say that this rank has come so far; what it wrote before can be seen by who reads it."""
-        with self._lock:  # releasing and taking a lock orders the writes before it with the one that follows
-            pass
-        with self._lock:
-            self._progress[LINE * self.rank] = self._base[self.rank] + to
+        self._in_order()
+        self._progress[LINE * self.rank] = self._base[self.rank] + to
 
     def reach(self, rank: int, to: int, step: int | None) -> None:
         """Wait until ``rank`` has come so far."""
-        cell, need, looks, begin = LINE * rank, self._base[rank] + to, 0, time.monotonic()
+        cell, need, looks, begin, before = LINE * rank, self._base[rank] + to, 0, time.monotonic(), None
         while self._progress[cell] < need:
             looks += 1
             if looks < 200:
@@ -154,9 +149,18 @@ class SharedMemory(Ranks):
                 continue
             time.sleep(5e-5)
             if not looks % 64:
-                self.meeting.watch(step, [rank])
-                if time.monotonic() - begin > self.deadline:
+                self.meeting.watch(step)
+                if (now := list(self._progress[::LINE])) != before:
+                    begin, before = time.monotonic(), now  # a sign of life: somebody has done something
+                elif time.monotonic() - begin > self.deadline:
                     self.meeting.fail(step, [rank], "late")
+        self._in_order()
+
+    def _in_order(self) -> None:
+        """What this process wrote before stands in memory before what it writes after; and so for what it reads."""
+        for _ in range(2):  # to let a lock go and take one is what orders the two
+            with self._lock:
+                pass
 
     def finish(self, counts: Mapping[int, int]) -> None:
         """Begin the next run's count where this one's ends."""
@@ -164,120 +168,24 @@ class SharedMemory(Ranks):
             self._base[rank] += count
 
 
-def _written(plan: Plan, node: str, key: str) -> bool:
-    return any(send.dst == node and send.key == key for step in plan.steps for send in sends(step))
+def _told(tensor: Tensor | None) -> dict | None:
+    """Where a tensor lies, as other processes are told; None where there is nothing to find."""
+    return None if tensor is None or not tensor.numel() else asdict(place_of(tensor))
 
 
-class _Job:
-    """One prepared run: this rank's tasks with the memory that each act reads and writes."""
+def _found(told: dict | None, dtype: torch.dtype) -> Tensor:
+    return torch.empty(0, dtype=dtype) if told is None else opened(Place(**told), dtype)
 
-    def __init__(self, carrier: SharedMemory, work: Work, schedule: Schedule, memory: Mapping[str, Tensor], private):
-        self.carrier, self.schedule = carrier, schedule
-        self.work = replace(work, tensors={node: memory[node] for node in work.tensors})
-        self.memory, self.reduction, self.parts = memory, work.reduction, work.parts
-        self.tasks = schedule.tasks[carrier.rank]
-        self.counts = {rank: len(tasks) + 2 for rank, tasks in schedule.tasks.items()}
-        own = {node: work.tensors[node] for node in work.tensors if node in private}
-        self.moved: dict[tuple[str, str], Tensor] = {}  # where a part lies, if not in its node's memory
-        self.stage, self.leave = self._copies(work.plan, own)
-        self.steps = [(task, self._blocks(task)) for task in self.tasks]
 
-    def _copies(self, plan: Plan, own: Mapping[str, Tensor]) -> tuple[list, list]:
-        """(target, source) of what others must find before, and of what must be brought home after."""
-        parts, result = self.parts, self.carrier._result
-        last_read, first_read, written, arrives = {}, set(), set(), {}
-        for number, step in enumerate(plan.steps, 1):
-            for send in sends(step):
-                last_read[send.src, send.key] = number
-                if (send.src, send.key) not in written:
-                    first_read.add((send.src, send.key))
-            written |= {(send.dst, send.key) for send in sends(step)}
-            arrives |= {(send.dst, send.key): (number, send.op) for send in sends(step)}
-        stage, leave = [], []
-        for node, tensor in own.items():
-            for key, part in parts.items():
-                home, seen = tensor[part], self.memory[node][part]
-                if (node, key) in plan.holds and (node, key) not in first_read:
-                    self.moved[node, key] = home  # nobody else reads it before it is written
-                elif (node, key) in plan.holds:
-                    stage.append((seen, home))
-        self.home = {}
-        for node, key, state in plan.wants:
-            if node not in self.work.tensors:
-                continue
-            part = parts[key]
-            if result is not None:
-                self.home[node, key] = result[part]
-            elif node in own:
-                number, op = arrives.get((node, key), (0, "add"))
-                if op == "copy" and state == "sum" and last_read.get((node, key), 0) <= number:
-                    self.home[node, key] = own[node][part]  # the last thing that happens to it: straight home
-                elif number or state == "updated":
-                    leave.append((own[node][part], self.memory[node][part]))
-        if result is not None:
-            leave += [(self.home[place], self.memory[place[0]][parts[place[1]]])
-                      for place in self.home if place not in arrives]  # fmt: skip
-            leave = [(target, self.moved.get(place, source)) for (target, source), place in
-                     zip(leave, [p for p in self.home if p not in arrives], strict=True)]  # fmt: skip
-        self.last = {place: number for place, (number, _) in arrives.items()}
-        return stage, leave
-
-    def _blocks(self, task: Task) -> list[list[tuple]]:
-        """What a task does, block by block: (which act, what to do, with what)."""
-        part = self.parts[task.key]
-        if task.snapshot:
-            return [[(None, Tensor.copy_, (self.memory[f"{task.snapshot}'s spare"][part], self.memory[task.snapshot][part]))]]
-        if any(isinstance(act.act, Update) for act in task.acts):
-            return [[(act, self.work.update, (act.act,)) for act in task.acts]]
-        whole = [(act, *self._act(act, part)) for act in task.acts]
-        size = BLOCK // max(1, self.work.like.element_size()) if len(whole) > 1 else part.stop - part.start
-        cut = [[(act, what, blocks) for blocks in zip(*(tensor.split(max(1, size)) for tensor in tensors), strict=True)]
-               for act, what, tensors in whole]  # fmt: skip
-        return [list(block) for block in zip(*cut, strict=True)]
-
-    def _act(self, act: Act, part: slice) -> tuple[Callable, tuple[Tensor, ...]]:
-        src, dst, key, _ = act.act
-        source = self.memory[f"{src}'s spare" if act.spare else src][part] if act.spare else \
-            self.moved.get((src, key), self.memory[src][part])
-        own = self.moved.get((dst, key), self.memory[dst][part])
-        target = self.memory[dst][part]
-        if (dst, key) in self.home and (self.carrier._result is not None or act.step == self.last[dst, key]):
-            target = self.home[dst, key]
-        self.moved[dst, key] = target
-        if act.begins:
-            return Tensor.copy_, (target, source)
-        return self.reduction.into, (target, own, source)
-
-    def go(self) -> list[Timed]:
-        carrier = self.carrier
-        carrier.meeting.usable()
-        step = None
-        try:
-            carrier.begun = begin = time.perf_counter()
-            for target, source in self.stage:
-                target.copy_(source)
-            carrier.advance(1)
-            for rank in self.counts:
-                carrier.reach(rank, 1, None)
-            spans: dict[tuple[int, int], list[float]] = {}
-            for task, blocks in self.steps:
-                step = task.acts[0].step if task.acts else step
-                for rank, count in task.after.items():
-                    carrier.reach(rank, count + 1, step)
-                for block in blocks:
-                    for act, what, tensors in block:
-                        start = time.perf_counter()
-                        what(*tensors)
-                        if act is not None:
-                            spans.setdefault((act.step, act.index), [start, start])[1] = time.perf_counter()
-                carrier.advance(task.number + 2)
-            carrier.advance(len(self.tasks) + 2)
-            for rank, count in self.counts.items():
-                carrier.reach(rank, count, step)
-            for target, source in self.leave:
-                target.copy_(source)
-        except KeyboardInterrupt:
-            carrier.meeting.interrupted(step)
-            raise
-        carrier.finish(self.counts)
-        return [Timed(*place, start - begin, end - begin) for place, (start, end) in spans.items()]
+def _agreed(said: list[dict], width: int) -> dict[str, dict | None]:
+    """Where each node's memory is. Raises TensorError, alike on all ranks, where what they say does not go together."""
+    for rank, one in enumerate(said):
+        if one["trouble"]:
+            raise TensorError(one["trouble"])
+        if one["result"] != said[0]["result"]:
+            raise TensorError(f"rank {rank} has another result than rank 0: make it with carrier.common(…) and give it "
+                              "to carrier.into(…) on all ranks")  # fmt: skip
+    places = {node: place for one in said for node, place in one["places"].items()}
+    named = places | {"the one result": said[0]["result"]}
+    apart({name: Place(**place) for name, place in named.items() if place}, width)
+    return places

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 
 
@@ -17,7 +18,9 @@ class Worker:
 
     def __init__(self):
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
-        threading.Thread(target=_work, args=(self._jobs,), daemon=True, name="d2lps carrier").start()
+        self._thread = threading.Thread(target=_work, args=(self._jobs,), daemon=True, name="d2lps carrier")
+        self._thread.start()
+        self._end = weakref.finalize(self, self._jobs.put, None)  # at the latest when nobody has this worker any more
 
     def do(self, work: Callable[[], object]) -> Done:
         """Begin ``work`` as soon as what was asked for before is done."""
@@ -25,9 +28,10 @@ class Worker:
         self._jobs.put((work, done))
         return done
 
-    def end(self) -> None:
-        """Let the thread go, once it has done what it was asked for."""
-        self._jobs.put(None)
+    def end(self, patience: float = 1.0) -> None:
+        """Let the thread go, once it has done what it was asked for, and wait for that, yet not for ever."""
+        self._end()
+        self._thread.join(patience)
 
 
 def _work(jobs: queue.SimpleQueue) -> None:

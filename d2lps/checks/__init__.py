@@ -7,16 +7,19 @@
 >>> d2lps.check_exercise("own-gpu", d2lps.sharded).passed
 True
 
-``attempt`` judges one call, ``mistakes`` names what is wrong with a refused plan, ``data_parallelism`` knows
-what the exercises of its chapter ask, ``course`` reads what the chapters say, ``verdict`` shows the outcome.
+``asked`` says what an exercise is, ``attempt`` judges one call that returns a plan, ``around`` one that returns
+an order of GPUs, ``combining`` one that returns a reduction; ``mistakes`` names what is wrong with a refused plan,
+``data_parallelism`` and ``rings`` know what the exercises of their chapters ask,
+``course`` reads what the chapters say, ``verdict`` shows the outcome.
 """
 
 import inspect
 from collections.abc import Callable
 
 from d2lps import units
-from d2lps.checks import data_parallelism
-from d2lps.checks.attempt import Failure, judge, time
+from d2lps.checks import data_parallelism, rings
+from d2lps.checks.asked import Exercise, Failure
+from d2lps.checks.attempt import judge, time
 from d2lps.checks.course import ExerciseError, Texts, exercise
 from d2lps.checks.deadline import Overtime, within
 from d2lps.checks.verdict import Verdict
@@ -26,13 +29,13 @@ from d2lps.trace import Trace
 
 __all__ = ["ExerciseError", "Verdict", "check_exercise", "solution"]
 
-_ASKED = {**data_parallelism.EXERCISES}
+_ASKED = {**data_parallelism.EXERCISES, **rings.EXERCISES}
 
 _failed: dict[str, int] = {}  # exercise → failed attempts since it was last passed, so that hints come one by one
 
 
 def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") -> Verdict:
-    """Judge ``answer``, a function from what the exercise gives to a Plan, on all cases of the exercise ``id``.
+    """Judge ``answer``, a function that returns what the exercise ``id`` asks for, on all cases of that exercise.
 
     The answer is called with copies, so that it may change its arguments, and whatever it raises becomes a
     sentence. ``deadline`` (seconds, or ``"20 s"``) is for all cases together; an answer that is not done by
@@ -50,12 +53,12 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
         sentence = text("checks.endless", case=reached[-1], allowed=time(allowed))
         return _failure(id, texts, Failure("endless", sentence))
     except Failure as failure:
-        if len(reached) > 1 and failure.mistake != "inexact":
+        if len(reached) > 1 and failure.mistake not in asked.keeps:
             failure.mistake = "not-general"
         return _failure(id, texts, failure)
     _failed.pop(id, None)
     told = {"time": time(first.duration), "bound": time(asked.cases[0].bound),
-            "times": ", ".join(times[label] for label in asked.shows)}  # fmt: skip
+            "times": ", ".join(times[label] for label in asked.shows), **asked.tells(first)}  # fmt: skip
     return Verdict(True, texts.passed(**told), trace=first)
 
 
@@ -64,12 +67,12 @@ def solution(id: str) -> Source:
     return source(exercise(id).solution(id))
 
 
-def _all_cases(asked: data_parallelism.Exercise, answer: Callable, reached: list[str]) -> tuple[Trace, dict[str, str]]:
+def _all_cases(asked: Exercise, answer: Callable, reached: list[str]) -> tuple[Trace, dict[str, str]]:
     """The trace of the first case, and what each case took; ``reached`` collects the cases as they are begun."""
     traces = []
     for case in asked.cases:
         reached.append(case.label)
-        traces.append(judge(case, answer, asked.diagnose))
+        traces.append((asked.judge or judge)(case, answer, asked.diagnose))
     return traces[0], {label: time(trace.duration) for label, trace in zip(reached, traces, strict=True)}
 
 

@@ -1,30 +1,17 @@
 """The exercises of chapter 01: what each asks of an answer, and what its typical mistakes look like."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from fractions import Fraction
 
 from d2lps import units
-from d2lps.checks.attempt import NBYTES, Case, Counts
-from d2lps.steps import sends
+from d2lps.checks.asked import NBYTES, Case, Exercise
+from d2lps.checks.attempt import Counts
 from d2lps.hosts import pcie_server
+from d2lps.steps import sends
 from d2lps.topology import Topology, both_ways
 
 RATE = "16 GB/s"
 SPEED = Fraction(units.bandwidth(RATE)) / NBYTES  # gradients per second over a link
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """What an answer is called with, in which cases, and how the mistake of a plan that falls short is named.
-
-    ``shows`` are the labels of the cases whose times are told when all is right; the first case is the one to watch.
-    """
-
-    parameters: tuple[str, ...]
-    cases: tuple[Case, ...]
-    diagnose: Callable[[Counts], str]
-    shows: tuple[str, ...]
 
 
 def _gpus(count: int) -> list[str]:

@@ -4,13 +4,10 @@ A name is a key under ``mistakes`` in a chapter's exercises.toml, or under ``che
 """
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
+from d2lps.checks.asked import Case
 from d2lps.plan import Plan
 from d2lps.steps import PlanError, complete, replay, sends
-
-if TYPE_CHECKING:
-    from d2lps.checks.attempt import Case
 
 _OF_REASON = {
     "inexact-share": "inexact", "not-held": "too-early", "unknown-node": "unknown-name", "unknown-key": "unknown-name",
@@ -19,7 +16,7 @@ _OF_REASON = {
 }  # fmt: skip
 
 
-def of_refusal(case: "Case", error: PlanError) -> str:
+def of_refusal(case: Case, error: PlanError) -> str:
     """The mistake behind a PlanError."""
     if error.reason == "share-sum":
         near = abs(error.values["total"] - 1) < Fraction(1, 10**6)
@@ -29,7 +26,7 @@ def of_refusal(case: "Case", error: PlanError) -> str:
     return _OF_REASON.get(error.reason, "broken-plan")
 
 
-def _unfinished(case: "Case", plan: Plan, node: str) -> str:
+def _unfinished(case: Case, plan: Plan, node: str) -> str:
     """Why a plan whose steps are all legal leaves ``node`` without a whole sum."""
     if not any(map(sends, plan.steps)):
         return "todo"

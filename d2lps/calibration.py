@@ -1,0 +1,168 @@
+"""What this machine does with messages: measured, so that `cost.shared` predicts the times of a run here.
+
+A ping-pong between two processes is not enough: on one host the same processors serve all of them, and what
+two alone move in a second, eight do not move four times. So all ranks at once are measured, too.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from d2lps import units
+from d2lps.algorithms import all_gather, reduce_scatter
+from d2lps.execute import Carrier, prepare
+from d2lps.hosts import one_memory
+from d2lps.plan import Plan
+from d2lps.reading import names
+from d2lps.steps import Send
+from d2lps.tensors import TensorError
+from d2lps.topology import Topology
+from d2lps.units import Bandwidth, show_seconds
+
+SIZES = ("1 kB", "8 MB", "32 MB")  # of the buffer: the first tells what a message costs, the others what its bytes do
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What :func:`calibrate` found, as figures that a topology is made of.
+
+    latency
+        seconds of a message during which nothing is occupied.
+    overhead
+        seconds of the processors' time that each message takes.
+    alone
+        bytes per second from one node to another while all others rest (the ping-pong).
+    together
+        bytes per second of all nodes, sending at once.
+    adding
+        bytes per second at which all nodes together add what arrives, beside moving it.
+    measured
+        (what, bytes of the buffer, median seconds) of each measurement.
+    """
+
+    nodes: tuple[str, ...]
+    latency: float
+    overhead: float
+    alone: Bandwidth
+    together: Bandwidth
+    adding: Bandwidth
+    measured: tuple[tuple[str, int, float], ...] = field(repr=False, default=())
+
+    def topology(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
+        """This machine with these nodes (or so many, or those it was measured with), to predict on."""
+        found = self._named(nodes)
+        each = min(self.alone, self.together)
+        return one_memory(found, self.together, self.adding, self.overhead, self.latency, each)
+
+    def ping_pong(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
+        """The same as a ping-pong alone shows it: as if no two messages were ever in each other's way."""
+        return one_memory(self._named(nodes), Bandwidth("inf"), None, 0.0, self.latency + self.overhead, self.alone)
+
+    def _named(self, nodes: "Iterable[str] | int | None") -> tuple[str, ...]:
+        if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0:
+            return tuple(f"rank{i}" for i in range(nodes))
+        return self.nodes if nodes is None else names(nodes)
+
+    def __str__(self) -> str:
+        return (f"latency {show_seconds(self.latency)}, overhead {show_seconds(self.overhead)}, alone {self.alone}, "
+                f"together {self.together}, adding {self.adding}")  # fmt: skip
+
+
+def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 15) -> Calibration:
+    """Measure what messages cost over ``carrier``: from a ping-pong, from all nodes at once, and with adding.
+
+    With several processes all of them call it, and all get the same. ``nodes``: needed only for a carrier
+    that plays all nodes here. It takes some seconds. Raises TensorError for fewer than 2 nodes.
+    """
+    nodes = names(carrier.names if nodes is None and hasattr(carrier, "names") else nodes or ())
+    if len(nodes) < 2:
+        raise TensorError("calibrate measures messages between nodes: there must be 2 or more")
+    plans = {"ping-pong": _ping_pong(nodes), "together": all_gather(nodes), "adding": reduce_scatter(nodes)}
+    jobs = {(what, units.size(size)): (plan, size, carrier) for what, plan in plans.items() for size in SIZES}
+    seconds = {job: sorted(found) for job, found in turns(jobs, carrier, repeats).items()}
+    return _fitted(nodes, seconds)
+
+
+Job = "tuple[Plan | Callable[[torch.Tensor], object], int | str, Carrier]"
+
+
+def turns(jobs: Mapping[Hashable, Job], carrier: Carrier, repeats: int) -> dict[Hashable, list[float]]:
+    """Seconds of each of ``repeats`` runs of every job, each that of the slowest rank, all beginning together.
+
+    A job is (plan, bytes, its carrier), or a function instead of the plan which puts the sum over all ranks
+    into the one flat tensor that it is given. The jobs take turns, A B B A, so that what disturbs the machine
+    disturbs all alike; two rounds before warm up. With several processes all of them call it, and all get the same.
+    Raises TensorError if a run leaves a wrong sum: that would be no measurement.
+    """
+    ready = {name: _ready(*job) for name, job in jobs.items()}
+    mine: dict[Hashable, list[float]] = {name: [] for name in jobs}
+    for turn in range(repeats + 2):
+        for name in list(ready)[:: 1 if turn % 2 else -1]:
+            go, tensors, right = ready[name]
+            for tensor in tensors.values():
+                tensor.fill_(1.0)
+            carrier.together()
+            start = carrier.clock()
+            go()
+            mine[name].append(carrier.clock() - start)
+            right()
+    everyone = carrier.share([found[2:] for found in mine.values()])
+    return {name: [max(each) for each in zip(*found, strict=True)]
+            for name, found in zip(mine, zip(*everyone, strict=True), strict=True)}  # fmt: skip
+
+
+def _ready(what: "Plan | Callable", nbytes: "int | str", carrier: Carrier) -> tuple:
+    """(what does it once, its tensors, what raises if their sum is wrong)"""
+    count = units.size(nbytes) // 4
+    if isinstance(what, Plan):
+        playing = carrier.playing(what)
+        places = carrier.place(playing) or dict.fromkeys(playing, "cpu")
+        tensors = {node: torch.empty(count, device=places[node]) for node in playing}
+        return prepare(what, tensors, carrier).go, tensors, lambda: _right(what, tensors)
+    tensor, ranks = torch.empty(count), len(carrier.share(None))
+
+    def right() -> None:
+        if count and not tensor[0] == tensor[-1] == ranks:
+            raise TensorError(f"the function leaves {tensor[0].item():g}, not {ranks}: a wrong sum")
+
+    return lambda: what(tensor), {"": tensor}, right
+
+
+def _right(plan: Plan, tensors: dict[str, torch.Tensor]) -> None:
+    """Each wanted key must be the number of those that hold it, at both ends."""
+    count = {key: sum(k == key for _, k in plan.holds) for key in plan.share}
+    cut = plan.slices(next(iter(tensors.values())).numel())
+    for node, key, _ in plan.wants:
+        found = tensors[node][cut[key]] if node in tensors else ()
+        if len(found) and not found[0] == found[-1] == count[key]:
+            raise TensorError(f"{node} ends with {found[0].item():g} in {key}, not {count[key]}: a wrong sum")
+
+
+def _ping_pong(nodes: Sequence[str]) -> Plan:
+    """The whole buffer there and back, twice, between the first two; the others rest."""
+    there, back = [Send(nodes[0], nodes[1], "g", "copy")], [Send(nodes[1], nodes[0], "g", "copy")]
+    return Plan(nodes, {"g": 1}, [there, back] * 2, holds=nodes[:1], wants=nodes[:2])
+
+
+def _fitted(nodes: tuple[str, ...], seconds: Mapping[tuple[str, int], list[float]]) -> Calibration:
+    sizes = [units.size(size) for size in SIZES]
+    small, n = sizes[0], len(nodes)
+    # A message's own cost is what it takes when nothing comes between; of large ones the typical run counts.
+    base = {what: seconds[what, small][len(seconds[what, small]) // 4] for what in ("ping-pong", "together", "adding")}
+
+    def per_byte(what: str, moved: float) -> float:
+        """Seconds per byte, where a run moves ``moved`` times its buffer: least squares over the larger sizes."""
+        points = [(moved * size, median(seconds[what, size]) - base[what]) for size in sizes[1:]]
+        return max(1e-15, sum(x * y for x, y in points) / sum(x * x for x, _ in points))
+
+    together = per_byte("together", n - 1)
+    adding = per_byte("adding", n - 1) - together
+    one, step = base["ping-pong"] / 4, base["together"] / (n - 1)
+    overhead = min(one, max(0.0, (step - one) / (n - 1)))
+    return Calibration(
+        nodes, one - overhead, overhead, Bandwidth(1 / per_byte("ping-pong", 4)), Bandwidth(1 / together),
+        Bandwidth(1 / max(adding, together / 1000)),
+        tuple((what, size, median(found)) for (what, size), found in seconds.items()),
+    )  # fmt: skip

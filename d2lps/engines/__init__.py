@@ -1,0 +1,1 @@
+"""The processes behind a notebook: ``d2lps.ranks`` starts them, a ``%%px`` cell runs on all of them."""
