@@ -117,9 +117,7 @@ def _ready(what: "Plan | Callable", nbytes: "int | str", carrier: Carrier) -> tu
     """(what does it once, its tensors, what raises if their sum is wrong)"""
     count = units.size(nbytes) // 4
     if isinstance(what, Plan):
-        playing = carrier.playing(what)
-        places = carrier.place(playing) or dict.fromkeys(playing, "cpu")
-        tensors = {node: torch.empty(count, device=places[node]) for node in playing}
+        tensors = {node: carrier.buffer(node, count) for node in carrier.playing(what)}
         return prepare(what, tensors, carrier).go, tensors, lambda: _right(what, tensors)
     tensor, ranks = torch.empty(count), len(carrier.share(None))
 

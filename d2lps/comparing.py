@@ -74,20 +74,25 @@ class Comparison:
 
     def plot(self):
         """Two bars for each strategy at the largest size, predicted and measured; returns the matplotlib axes."""
-        from matplotlib import pyplot
+        from matplotlib import font_manager, pyplot
 
         largest = max(row.nbytes for row in self.rows)
         rows = [row for row in self.rows if row.nbytes == largest]
-        _, axes = pyplot.subplots(figsize=(7, 0.55 * len(rows) + 1.1))
-        places = range(len(rows))
-        axes.barh([p - 0.2 for p in places], [1e3 * (row.predicted or 0) for row in rows], 0.36,
-                  label=text("table.predicted"))  # fmt: skip
-        axes.barh([p + 0.2 for p in places], [1e3 * row.measured for row in rows], 0.36, label=text("table.measured"),
-                  xerr=[[1e3 * (row.measured - row.runs[0]) for row in rows], [0] * len(rows)])  # fmt: skip
-        axes.set_yticks(list(places), [row.name for row in rows])
-        axes.invert_yaxis()
-        axes.set_xlabel(f"ms ({show_size(largest)})")
-        axes.legend()
+        # A font without the letters of a language borrows them, where one of these is installed.
+        installed = sorted(font_manager.get_font_names())
+        fonts = ["DejaVu Sans", *(f for f in installed if any(map(f.count, ("CJK", "WenQuanYi", "PingFang", "YaHei"))))]
+        with pyplot.rc_context({"font.family": fonts}):
+            _, axes = pyplot.subplots(figsize=(7, 0.55 * len(rows) + 1.1))
+            places = range(len(rows))
+            axes.barh([p - 0.2 for p in places], [1e3 * (row.predicted or 0) for row in rows], 0.36,
+                      label=text("table.predicted"))  # fmt: skip
+            axes.barh([p + 0.2 for p in places], [1e3 * row.measured for row in rows], 0.36,
+                      label=text("table.measured"),
+                      xerr=[[1e3 * (row.measured - row.runs[0]) for row in rows], [0] * len(rows)])  # fmt: skip
+            axes.set_yticks(list(places), [row.name for row in rows])
+            axes.invert_yaxis()
+            axes.set_xlabel(f"ms ({show_size(largest)})")
+            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
         return axes
 
     def __repr__(self) -> str:

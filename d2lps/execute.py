@@ -123,6 +123,11 @@ class Carrier:
         """On which device each of these nodes lies; None where any will do."""
         return None
 
+    def buffer(self, node: str, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A new flat tensor where this carrier likes ``node``'s values best; its content is arbitrary."""
+        places = self.place([node])
+        return torch.empty(elements, dtype=dtype, device=places[node] if places else "cpu")
+
     def refuse(self, error: Exception) -> None:
         """Tell the other processes, if there are any, that this one does not begin."""
 
@@ -221,19 +226,20 @@ def prepare(
     reduce: "str | Reduction" = SUM,
 ) -> Prepared:
     """Check everything that :func:`run` takes, and set up what its carrier needs, without moving a byte."""
-    if not isinstance(plan, Plan):
-        raise TensorError(f"run wants a Plan, such as d2lps.ring([…]); a {type(plan).__name__} is given")
     if carrier is None:
         from d2lps.carriers.here import Here
 
         carrier = Here()
     try:
+        if not isinstance(plan, Plan):
+            raise TensorError(f"run wants a Plan, such as d2lps.ring([…]); a {type(plan).__name__} is given")
         playing = carrier.playing(plan)
         if isinstance(tensors, Tensor) and len(playing) == 1:
             tensors = {playing[0]: tensors}
         found, drawn_on = reduction(reduce), topology or pairs(plan)
         buffers = fits(plan, tensors, carrier.place(playing), playing)
-        usable(found, buffers[0])
+        # What a node holds is tried; what lies in the buffer of one that holds nothing is not read.
+        usable(found, next((tensors[node] for node, _ in plan.holds if node in playing), buffers[0][:0]))
         work = Work(plan, tensors, {} if weights is None else weights, {} if memory is None else memory, found)
         fits_updates(plan, tensors, work.weights, work.memory, playing)
         if found is not SUM and any(updates(step) for step in plan.steps):

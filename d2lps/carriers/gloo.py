@@ -101,13 +101,13 @@ def _step(number: int, messages: list[Message], work: Work, ranks: Mapping[str, 
                 spares[place] = torch.empty_like(source, memory_format=torch.contiguous_format)
                 before.append(partial(spares[place].copy_, source))
             source = spares[place]
-        if m.target is None:
+        if not (source if m.target is None else m.target).numel():
+            arrivals.append(Arrival(m.index, [], -1, 0, None))  # nothing travels, and yet it has been sent
+        elif m.target is None:
             departures += [Departure(m.index, [part], ranks[m.send.dst], tag) for tag, part in _cut(m, source, length)]
         elif source is not None:
             arrivals.append(Arrival(m.index, [], -1, 0, partial(m.write, source)))  # both ends are played here
         else:
-            if not m.target.numel():
-                arrivals.append(Arrival(m.index, [], -1, 0, None))  # nothing travels, and yet it has been sent
             for tag, part in _cut(m, m.target, length):
                 if m.begins and part.is_contiguous():
                     arrivals.append(Arrival(m.index, [part], ranks[m.send.src], tag, None))
@@ -122,9 +122,9 @@ def _step(number: int, messages: list[Message], work: Work, ranks: Mapping[str, 
 
 
 def _cut(message: Message, buffer: Tensor, length: int) -> list[tuple[int, Tensor]]:
-    """(tag, part) of each segment; a tensor without elements does not travel."""
+    """(tag, part) of each segment."""
     first = message.index << 16 & 0x7FFFFFFF  # where tags come again, gloo keeps the order in which they are sent
-    return [(first | i, part) for i, part in enumerate(buffer.split(length))] if buffer.numel() else []
+    return [(first | i, part) for i, part in enumerate(buffer.split(length))]
 
 
 def carried(program: list[Step], group: dist.ProcessGroup, progress: Progress, patience: float) -> list[Timed]:
@@ -177,7 +177,6 @@ def met(group: dist.ProcessGroup, progress: Progress, patience: float) -> None:
 
 def abort(group: dist.ProcessGroup) -> None:
     """Close all connections of this rank, so that nobody waits for it, nor a thread of its own for others."""
-    if group.size() > 1:
-        # gloo has no other way to say so: where one wait has ended too early, it closes everything.
-        with suppress(RuntimeError):
-            group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), 0x7FFFFFFF).wait(timedelta(milliseconds=1))
+    for rank in set(range(group.size())) - {group.rank()}:
+        with suppress(RuntimeError):  # gloo has no other way to say so: where a wait ends too early, it closes everything
+            group.recv([torch.empty(1)], rank, 0x7FFFFFFF).wait(timedelta(milliseconds=1))

@@ -180,8 +180,10 @@ class Meeting:
             return asked.result
         self._gone = True
         why = str(asked.error).splitlines()[0][:100] if asked.is_set() else f"no answer for {self.deadline:g} s"
-        whose, lost = ("", ()) if self.holder is None else (f"rank {self.holder}, and with it ", (self.holder,))
-        sentence = (f"{whose}the store in which the {self.size} processes meet is gone{_in(self._step)} ({why}). "
+        store, lost = f"the store in which the {self.size} processes meet", ()
+        if self.holder is not None:
+            store, lost = f"rank {self.holder}, and with it {store},", (self.holder,)
+        sentence = (f"{store} is gone{_in(self._step)} ({why}). "
                     "It should outlive all of them: start them with torchrun or d2lps.ranks.")  # fmt: skip
         self.over = self.over or RankLost(sentence, lost, self._step)
         raise self.over from None
@@ -213,9 +215,9 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
         sentence = f"all {size} ranks are alive, but a connection between them broke{_in(step)}: {broken}"
         return RankLost(sentence, tuple(late), step)
     # Everyone is alive: somebody waits for one that waits for nobody, or they wait in a circle.
-    who = ", ".join(map(str, late))
-    return RankLost(f"all {size} ranks are alive, but nothing came from rank {who} within {deadline:g} s{_in(step)}: "
-                    "the link is too slow for this deadline, or broken.", tuple(late), step)  # fmt: skip
+    what = f"nothing came from rank {', '.join(map(str, late))}" if late else "they did not come together"
+    return RankLost(f"all {size} ranks are alive, but {what} within {deadline:g} s{_in(step)}: this deadline is too short "
+                    "for the link or the machine, or a link is broken.", tuple(late), step)  # fmt: skip
 
 
 def wait(seconds: float) -> timedelta:

@@ -139,9 +139,9 @@ class Ranks(Carrier):
         for rank, said in enumerate(everyone):
             for step, index, start, end in said["times"]:
                 times.setdefault((step, index), {})[rank] = (start - offsets[rank] - zero, end - offsets[rank] - zero)
-        found = []
+        found, steps = [], [sends(step) for step in plan.steps]
         for (step, index), seen in sorted(times.items()):
-            sent = sends(plan.steps[step - 1])
+            sent = steps[step - 1]
             src, dst = (sent[index].src, sent[index].dst) if index < len(sent) else (None, None)
             start = seen.get(ranks.get(src), next(iter(seen.values())))[0]
             end = seen.get(ranks.get(dst), next(iter(seen.values())))[1]

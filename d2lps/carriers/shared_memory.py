@@ -71,7 +71,7 @@ class SharedMemory(Ranks):
                 if asked != said[0][0]:
                     raise TensorError(f"rank {rank} asks for one tensor of {asked}, rank 0 for {said[0][0]}: "
                                       "all ask for the same")  # fmt: skip
-            found = mine if mine is not None else _found(said[0][1], dtype)
+            found = mine if mine is not None else self._found(said[0][1], dtype, 0)
             self.meeting.all("opened", None)  # by now everyone has it, and rank 0 may let it go
             return found
 
@@ -90,6 +90,9 @@ class SharedMemory(Ranks):
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device]:
         return dict.fromkeys(nodes, torch.device("cpu"))
+
+    def buffer(self, node: str, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self.tensor(elements, dtype)
 
     def describe(self, tensors: Mapping[str, Tensor]) -> str:
         return f"shared memory ×{self.size}"
@@ -113,8 +116,10 @@ class SharedMemory(Ranks):
                                            "places": told})  # fmt: skip
         places = _agreed(said, work.like.element_size())
         all_private = frozenset(node for one in said for node in one["private"])
-        schedule = Schedule(work.plan, self.ranks(work.plan), all_private)
-        memory = seen | {node: _found(place, work.like.dtype) for node, place in places.items() if node not in seen}
+        ranks = self.ranks(work.plan)
+        schedule = Schedule(work.plan, ranks, all_private)
+        memory = seen | {node: self._found(places[node], work.like.dtype, ranks[node])
+                         for node in work.plan.nodes if node not in seen}  # fmt: skip
         for node in sorted(schedule.spares):  # room for what a step overwrites while others still read it
             memory[f"{node}'s spare"] = self.common(work.like.numel(), work.like.dtype)
         return Job(self, work, schedule, memory, self._result).go
@@ -127,6 +132,13 @@ class SharedMemory(Ranks):
         if kept is None or (kept.numel(), kept.dtype) != (tensor.numel(), tensor.dtype):
             kept = self._kept[node] = self.tensor(tensor.numel(), tensor.dtype)
         return kept
+
+    def _found(self, told: dict | None, dtype: torch.dtype, rank: int) -> Tensor:
+        """What ``rank`` has told of. It goes with its process: who cannot open it asks whether that one is still alive."""
+        try:
+            return torch.empty(0, dtype=dtype) if told is None else opened(Place(**told), dtype)
+        except TensorError as error:
+            return self.meeting.fail(None, [rank], "closed", str(error))
 
     def close(self) -> None:
         super().close()
@@ -147,7 +159,7 @@ class SharedMemory(Ranks):
             if looks < 200:
                 os.sched_yield()
                 continue
-            time.sleep(5e-5)
+            time.sleep(min(looks * 2.5e-7, 1e-3))  # the longer it takes, the less often somebody has to look
             if not looks % 64:
                 self.meeting.watch(step)
                 if (now := list(self._progress[::LINE])) != before:
@@ -171,10 +183,6 @@ class SharedMemory(Ranks):
 def _told(tensor: Tensor | None) -> dict | None:
     """Where a tensor lies, as other processes are told; None where there is nothing to find."""
     return None if tensor is None or not tensor.numel() else asdict(place_of(tensor))
-
-
-def _found(told: dict | None, dtype: torch.dtype) -> Tensor:
-    return torch.empty(0, dtype=dtype) if told is None else opened(Place(**told), dtype)
 
 
 def _agreed(said: list[dict], width: int) -> dict[str, dict | None]:

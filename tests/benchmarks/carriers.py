@@ -1,0 +1,226 @@
+"""Rings on this machine: our carriers against gloo, against the memory's own speed, and against the prediction.
+
+    python tests/benchmarks/carriers.py [--save] [--quick]
+
+Every comparison runs in one set of processes, one thread each, in turns A B B A; the time of an iteration is the
+slowest rank's, between barriers; every result is verified. Given are the median of the paired ratios with p10 and p90,
+and both medians beside it. ``--save`` writes what was measured to tests/benchmarks/measured/.
+
+P1   ring over sockets ÷ all_reduce on gloo (loopback interface)
+P2   all_reduce on gloo ÷ ours in shared memory, n = 4, 40 MB
+P3   time that the memory needs at least ÷ time of P2; its traffic as measured with all ranks copying at once
+P8h  error of predicted against measured times; calibrated with n = 4 at 8 and 32 MB on a ping-pong, an all-gather
+     and a reduce-scatter; runs with p90/p10 > 1.3 are listed, not counted
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from d2lps import Processes, SharedMemory, algorithms, calibrate, compare
+from d2lps.execute import prepare
+from d2lps.this_machine import this_host
+
+HERE = Path(__file__).parent
+WARM = 5
+
+
+def on_ranks(n: int, program, *arguments):
+    """What ``program(*arguments)`` returns on rank 0 of ``n`` processes."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    found = context.SimpleQueue()
+    ranks = [context.Process(target=_rank, args=(rank, n, store.port, found, program, arguments)) for rank in range(n)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(600)
+        rank.kill()
+    if found.empty():
+        sys.exit(f"{program.__name__} on {n} ranks failed")
+    return found.get()
+
+
+def _rank(rank, n, port, found, program, arguments):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                      TORCHELASTIC_USE_AGENT_STORE="True", GLOO_SOCKET_IFNAME="lo")  # fmt: skip
+    torch.set_num_threads(1)
+    result = program(*arguments)
+    if rank == 0:
+        found.put(result)
+    time.sleep(1)  # nobody leaves while others still talk to it
+    os._exit(0)
+
+
+def paired(carrier, ours, theirs, pairs: int):
+    """Seconds of (ours, theirs) in pairs, A B B A; each is (go, tensor to fill, tensor to check)."""
+    times = ([], [])
+    for turn in range(WARM + pairs):
+        order = (0, 1) if turn % 2 else (1, 0)
+        for which in order:
+            go, given, found = (ours, theirs)[which]
+            given.fill_(carrier.rank + 1)
+            dist.barrier()
+            start = time.perf_counter()
+            go()
+            took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            want = carrier.size * (carrier.size + 1) / 2
+            assert found[0] == found[-1] == want, "a wrong sum is no measurement"
+            dist.barrier()  # all have looked before anybody fills it again
+            if turn >= WARM:
+                times[which].append(took.item())
+    return times
+
+
+def p1(sizes, pairs):
+    carrier = Processes()
+    dist.init_process_group("gloo")
+    rows = []
+    for nbytes in sizes:
+        mine, theirs = torch.empty(nbytes // 4), torch.empty(nbytes // 4)
+        go = prepare(algorithms.ring(carrier.names), mine, carrier).go
+        gloo = (lambda t=theirs: dist.all_reduce(t), theirs, theirs)
+        rows.append((nbytes, *paired(carrier, (go, mine, mine), gloo, pairs)))
+    return rows
+
+
+def p2(nbytes, pairs):
+    carrier = SharedMemory()
+    dist.init_process_group("gloo")
+    count = nbytes // 4
+    shared, ordinary, theirs = SharedMemory.tensor(count), torch.empty(count), torch.empty(count)
+    result = carrier.common(count)
+    direct, scatter = algorithms.sharded(carrier.names), algorithms.reduce_scatter(carrier.names, direct=True)
+    ways = {
+        "own copies": (prepare(direct, shared, carrier).go, shared, shared),
+        "one shared result": (prepare(scatter, shared, carrier.into(result)).go, shared, result),
+        "ordinary tensors": (prepare(direct, ordinary, carrier).go, ordinary, ordinary),
+    }
+    gloo = (lambda: dist.all_reduce(theirs), theirs, theirs)
+    found = {}
+    for name, ours in ways.items():
+        rates = [_copying(count)]
+        times = paired(carrier, ours, gloo, pairs)
+        rates.append(_copying(count))
+        found[name] = (*times, statistics.mean(rates))
+    return found
+
+
+def _copying(count: int) -> float:
+    """Bytes per second that the memory moves, read and written, with all ranks copying at once."""
+    source, target, times = torch.ones(count), torch.empty(count), []
+    for _ in range(10):
+        dist.barrier()
+        start = time.perf_counter()
+        target.copy_(source)
+        took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        times.append(took.item())
+    return 2 * 4 * count * dist.get_world_size() / statistics.median(times[3:])
+
+
+def fit():
+    return calibrate(Processes())
+
+
+def p8(calibration, sizes, repeats):
+    carrier = Processes()
+    names = carrier.names
+    plans = {"ring": algorithms.ring(names), "sharded": algorithms.sharded(names),
+             "rank0": algorithms.aggregate_at(names, "rank0"), "naive ring": algorithms.naive_ring(names),
+             "tree": algorithms.tree(names), "bidirectional": algorithms.bidirectional_ring(names)}  # fmt: skip
+    return compare(plans, sizes, carrier, calibration, repeats).rows
+
+
+def ceilings():
+    """What bounds everything here: (what, value) lines."""
+    carrier = Processes()
+    dist.init_process_group("gloo")
+    return {"memory, read and written, all ranks copying": _copying(10_000_000), "ranks": carrier.size}
+
+
+def spread(ratios):
+    ordered = sorted(ratios)
+    last = len(ordered) - 1
+    return statistics.median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)]
+
+
+def line(name, what, ratios, ours, theirs, aim):
+    middle, low, high = spread(ratios)
+    ours, theirs = (1e3 * statistics.median(times) for times in (ours, theirs))
+    print(f"{name:4} {what:32} {middle:6.2f}  [{low:.2f}, {high:.2f}]   ours {ours:8.2f} ms   gloo {theirs:8.2f} ms   "
+          f"aim {aim}")  # fmt: skip
+    return {"what": f"{name} {what}", "ratio": middle, "p10": low, "p90": high, "ours_ms": ours, "gloo_ms": theirs,
+            "aim": aim}  # fmt: skip
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
+    options.add_argument("--quick", action="store_true", help="fewer iterations, to see that it works")
+    options = options.parse_args()
+    pairs = 5 if options.quick else 100
+    found = []
+    host = this_host()
+    print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, 4 ranks of 1 thread, gloo on lo")
+    for n in (1, 2, 4):
+        rate = on_ranks(n, ceilings)["memory, read and written, all ranks copying"]
+        print(f"     memory traffic of {n} copying at once: {rate / 1e9:.1f} GB/s")
+        found.append({"what": f"memory traffic of {n} copying at once, GB/s", "value": rate / 1e9})
+    sizes = [4 * 1024, 256 * 1024, 1 << 20, 4 << 20, 16 << 20, 40_000_000]
+    for nbytes, ours, theirs in on_ranks(4, p1, sizes, pairs):
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        what = f"ring, {nbytes / 1e6:.3g} MB"
+        found.append(line("P1", what, ratios, ours, theirs, "≤ 1.05" if nbytes >= 4 << 20 else "≤ 1.2"))
+    traffic = {"own copies": (8, "≥ 3"), "one shared result": (5, "≥ 8"), "ordinary tensors": (None, "≥ 1.8")}
+    for name, (ours, theirs, rate) in on_ranks(4, p2, 40_000_000, pairs).items():
+        times, aim = traffic[name]
+        found.append(line("P2", name, [b / a for a, b in zip(ours, theirs, strict=True)], ours, theirs, aim))
+        if times:
+            floor = times * 40e6 / rate
+            value = floor / statistics.median(ours)
+            print(f"P3   {name:32} {value:6.2f}   least {1e3 * floor:.2f} ms for {times}·S at {rate / 1e9:.1f} GB/s   "
+                  "aim ≥ 0.7")  # fmt: skip
+            found.append({"what": f"P3 {name}", "ratio": value, "aim": "≥ 0.7"})
+    calibration = on_ranks(4, fit)
+    print(f"P8h  calibrated with 4 ranks: {calibration}")
+    errors, left_out = [], []
+    for n in (2, 3, 4, 6, 8):
+        for row in on_ranks(n, p8, calibration, ["16 MB", "40 MB"], 3 if options.quick else 15):
+            mark = " " if row.steady else "~"
+            print(f"     n = {n}  {row.name:14} {row.nbytes / 1e6:3.0f} MB   predicted {1e3 * row.predicted:7.2f} ms  "
+                  f"measured {1e3 * row.measured:7.2f} ms  {mark}{row.spread:.2f}  error {row.error:+.0%}")  # fmt: skip
+            (errors if row.steady else left_out).append(abs(row.error))
+            found.append({"what": f"P8h n={n} {row.name} {row.nbytes}", "predicted_ms": 1e3 * row.predicted,
+                          "measured_ms": 1e3 * row.measured, "error": row.error, "p90/p10": row.spread})  # fmt: skip
+    if errors:
+        errors.sort()
+        middle, high = statistics.median(errors), errors[min(len(errors) - 1, int(0.95 * len(errors)))]
+        print(f"P8h  error of {len(errors)} predictions: median {middle:.0%} (≤ 10 %), p95 {high:.0%} (≤ 25 %), "
+              f"{len(left_out)} too unsteady to count")  # fmt: skip
+        found.append({"what": "P8h", "median": middle, "p95": high, "counted": len(errors), "unsteady": len(left_out)})
+    if options.save:
+        ask = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
+        data = {"date": date.today().isoformat(), "device": f"{host.name}, {os.cpu_count()} processors",
+                "system": platform.platform(), "torch": torch.__version__, "commit": commit.strip(),
+                "command": "python tests/benchmarks/carriers.py --save", "figures": found}  # fmt: skip
+        path = HERE / "measured" / f"carriers-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
