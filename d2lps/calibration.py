@@ -6,6 +6,7 @@ two alone move in a second, eight do not move four times. So all ranks at once a
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from statistics import median
 
 import torch
@@ -18,7 +19,7 @@ from d2lps.plan import Plan
 from d2lps.reading import names
 from d2lps.steps import Send
 from d2lps.tensors import TensorError
-from d2lps.topology import Topology
+from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
 SIZES = ("1 kB", "8 MB", "32 MB")  # of the buffer: the first tells what a message costs, the others what its bytes do
@@ -58,7 +59,9 @@ class Calibration:
 
     def ping_pong(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
         """The same as a ping-pong alone shows it: as if no two messages were ever in each other's way."""
-        return one_memory(self._named(nodes), Bandwidth("inf"), None, 0.0, self.latency + self.overhead, self.alone)
+        found, latency = self._named(nodes), self.latency + self.overhead
+        links = [Link(a, b, self.alone, latency) for a, b in permutations(found, 2)]
+        return Topology("ping_pong", {node: kind_of(node) for node in found}, links)
 
     def _named(self, nodes: "Iterable[str] | int | None") -> tuple[str, ...]:
         if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0:

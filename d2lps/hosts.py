@@ -60,7 +60,7 @@ def one_memory(
     the one memory. ``adding``: bytes per second at which it adds what arrives to be added, beside moving it;
     nothing by default. ``overhead``: seconds of its time that each message takes. ``latency``: seconds that a message
     is under way without occupying anything; each of its two links has half of them. ``each``: bytes
-    per second, one way, that one node can move by itself, such as one processor of several; no limit by default.
+    per second that one node can send and receive by itself, such as one processor of several; no limit by default.
     Nodes: the given ones, and ``memory``. Raises TopologyError, UnitError.
 
     >>> from d2lps import aggregate_at, cost
@@ -74,11 +74,11 @@ def one_memory(
         raise TopologyError("a node is named 'memory', which is what all nodes share here: name it otherwise")
     kinds = {node: kind_of(node) for node in nodes} | {"memory": "memory"}
     half = units.seconds(latency) / 2
-    own = Bandwidth("inf") if each is None else each
-    links = [link for node in nodes for link in both_ways(node, "memory", own, half)]
+    links = [link for node in nodes for link in both_ways(node, "memory", Bandwidth("inf"), half)]
     slow = {} if adding is None else {"memory": adding}
     busy = {"memory": overhead} if units.seconds(overhead) else {}
-    return Topology("one_memory", kinds, links, {"memory": bandwidth}, slow, busy)
+    ports = {} if each is None else dict.fromkeys(nodes, each)
+    return Topology("one_memory", kinds, links, {"memory": bandwidth}, slow, busy, ports)
 
 
 def dgx1_v100(

@@ -75,6 +75,9 @@ class Topology:
     overhead
         node of ``through`` → seconds (or ``"20 us"``) of its own time that each message through it takes,
         whatever its size.
+    ports
+        node → bytes per second that it sends and receives, both together, for nodes that do the one or the other,
+        such as a process with one thread.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Topology:
     through: Mapping[str, Bandwidth] = field(default_factory=dict)
     adding: Mapping[str, Bandwidth] = field(default_factory=dict)
     overhead: Mapping[str, float] = field(default_factory=dict)
+    ports: Mapping[str, Bandwidth] = field(default_factory=dict)
 
     def __post_init__(self):
         if not self.kinds:
@@ -90,7 +94,8 @@ class Topology:
         names(self.kinds)
         object.__setattr__(self, "kinds", dict(self.kinds))
         object.__setattr__(self, "links", tuple(self.links))
-        for own, read in (("through", units.bandwidth), ("adding", units.bandwidth), ("overhead", units.seconds)):
+        for own, read in (("through", units.bandwidth), ("adding", units.bandwidth), ("overhead", units.seconds),
+                          ("ports", units.bandwidth)):  # fmt: skip
             object.__setattr__(self, own, {node: read(value) for node, value in getattr(self, own).items()})
         for node, kind in self.kinds.items():
             if kind not in KINDS:
@@ -104,7 +109,7 @@ class Topology:
             if (link.src, link.dst) in seen:
                 raise TopologyError(f"two links {link.src}→{link.dst}: write one with count=2")
             seen.add((link.src, link.dst))
-        for node in (*self.through, *self.adding, *self.overhead):
+        for node in (*self.through, *self.adding, *self.overhead, *self.ports):
             self.known(node)
         for node in (*self.adding, *self.overhead):
             if node not in self.through:
@@ -158,14 +163,14 @@ class Topology:
         return self._routes[src, dst]
 
     def resources(self, src: str, dst: str) -> tuple["Link | str", ...]:
-        """What a message from ``src`` to ``dst`` occupies: its links, and the limited nodes it passes through."""
+        """What a message from ``src`` to ``dst`` occupies: its links, the limited nodes on its way, its ends' ports."""
         route = self.route(src, dst)
         passed = [link.dst for link in route[:-1] if link.dst in self.through]
-        return (*route, *passed)
+        return (*route, *passed, *(end for end in (src, dst) if end in self.ports))
 
     def capacity(self, resource: "Link | str") -> float:
         """Bytes per second of a link or of a limited node."""
-        return resource.capacity if isinstance(resource, Link) else self.through[resource]
+        return resource.capacity if isinstance(resource, Link) else (self.ports | self.through)[resource]
 
     def known(self, node: str) -> None:
         """Raises TopologyError if there is no such node here."""

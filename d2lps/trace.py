@@ -203,7 +203,7 @@ class Trace:
         return json.dumps({
             "d2lps": "trace", "origin": self.origin, "nbytes": self.nbytes, "plan": json.loads(self.plan.to_json()),
             "topology": {"name": place.name, "kinds": dict(place.kinds), "through": _rates(place.through),
-                         "adding": _rates(place.adding), "overhead": place.overhead,
+                         "adding": _rates(place.adding), "overhead": place.overhead, "ports": _rates(place.ports),
                          "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in place.links]},
             "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
         })  # fmt: skip
@@ -219,8 +219,9 @@ class Trace:
             links = [Link(**link | {"bandwidth": Bandwidth(link["bandwidth"])}) for link in place["links"]]
             through = {node: Bandwidth(rate) for node, rate in place["through"].items()}
             adding = {node: Bandwidth(rate) for node, rate in place.get("adding", {}).items()}
-            overhead = place.get("overhead", {})  # older traces have neither
-            topology = Topology(place["name"], place["kinds"], tuple(links), through, adding, overhead)
+            overhead = place.get("overhead", {})  # older traces have none of these three
+            ports = {node: Bandwidth(rate) for node, rate in place.get("ports", {}).items()}
+            topology = Topology(place["name"], place["kinds"], tuple(links), through, adding, overhead, ports)
             plan = Plan.from_json(json.dumps(data["plan"]))
             trace = cls(data["origin"], plan, topology, data["nbytes"], tuple(Event(*e) for e in data["events"]))
             _sound(trace)

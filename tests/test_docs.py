@@ -38,7 +38,11 @@ def test_every_room_of_the_core_has_an_example(name):
     assert sum(len(test.examples) for test in tests) > 0
 
 
-@pytest.mark.parametrize("name", ["aggregate_at", "sharded"])
+ALGORITHMS = ["aggregate_at", "sharded", "ring", "naive_ring", "bidirectional_ring", "reduce_scatter", "all_gather",
+              "tree", "double_tree", "halving_doubling"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_states_its_steps_and_shows_a_step_table(name):
     doc = getattr(d2lps, name).__doc__
     assert "Steps: " in doc and ">>> print(" in doc and "step 1 " in doc

@@ -56,14 +56,14 @@ def copies(tensors):
 
 def bits(tensor):
     """What is compared: two tensors are the same if every bit is, NaN and −0 included."""
-    return tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).tolist() if tensor.numel() else []
+    return torch.cat([tensor.detach().cpu().reshape(-1)]).view(torch.uint8).tolist() if tensor.numel() else []
 
 
-def added(tree, tensors, key):
+def added(tree, tensors, key, add=torch.add):
     """The sum in the order of ``plan.order``, an addition at a time."""
     if isinstance(tree, str):
         return tensors[tree][key].cpu().clone()
-    return added(tree[0], tensors, key) + added(tree[1], tensors, key)
+    return add(added(tree[0], tensors, key, add), added(tree[1], tensors, key, add))
 
 
 def expected(plan, tensors):

@@ -178,5 +178,5 @@ def met(group: dist.ProcessGroup, progress: Progress, patience: float) -> None:
 def abort(group: dist.ProcessGroup) -> None:
     """Close all connections of this rank, so that nobody waits for it, nor a thread of its own for others."""
     for rank in set(range(group.size())) - {group.rank()}:
-        with suppress(RuntimeError):  # gloo has no other way to say so: where a wait ends too early, it closes everything
+        with suppress(RuntimeError):  # gloo has no other way to say so: a wait that ends too early closes everything
             group.recv([torch.empty(1)], rank, 0x7FFFFFFF).wait(timedelta(milliseconds=1))

@@ -162,5 +162,5 @@ def fits_one(result: Tensor, work: Work) -> str | None:
     for node, key in (*(want[:2] for want in work.plan.wants), *writes, *updated):
         if where.setdefault(key, node) != node:
             return (f"{where[key]} and {node} both want or write key {key}: one result is for plans in which each key "
-                    "comes together at one node and stays there, such as reduce_scatter(nodes, direct=True)")  # fmt: skip
+                    "comes together at one node and stays there, as in reduce_scatter(nodes, direct=True)")  # fmt: skip
     return None

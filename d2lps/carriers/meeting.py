@@ -80,11 +80,12 @@ class Meeting:
         keys = [f"{self._calls}/{what}/{rank}" for rank in range(self.size)]
         self._post(keys[self.rank], mine)
         begin, pause = time.monotonic(), 1e-4
+        missing = lambda: [rank for rank, key in enumerate(keys) if not self._there(key)]  # noqa: E731
         try:
             while not self._there(*keys):
-                self.watch(None)
+                self.watch(None, missing)
                 if time.monotonic() - begin > self.deadline:
-                    self.fail(None, [rank for rank, key in enumerate(keys) if not self._there(key)], "late")
+                    self.fail(None, missing(), "late")
                 time.sleep(pause)
                 pause = min(2 * pause, 0.02)
         except KeyboardInterrupt:
@@ -98,7 +99,10 @@ class Meeting:
         return found
 
     def close(self) -> None:
-        """Nothing more is asked or said here."""
+        """Nothing more is asked or said here. Who still waits for this process hears that it has left."""
+        if not self.closed and not self.over:
+            said = json.dumps({"step": None, "waiting": [], "why": "it has left"})
+            self._asker.do(lambda: self.store.set(self._key(f"failed/{self.rank}"), said))
         self.closed = True
         self._asker.end()
 
@@ -110,11 +114,11 @@ class Meeting:
             sentence = f"{self.over} Make a new carrier, in all processes, to go on."
             raise RankLost(sentence, self.over.ranks, self.over.step)
 
-    def watch(self, step: int | None) -> None:
-        """Look, now and then, whether another process has failed; if so join it with RankLost."""
+    def watch(self, step: int | None, waiting: Callable[[], Iterable[int]] = tuple) -> None:
+        """Look, now and then, whether a process has failed or one of ``waiting`` has left; if so raise RankLost too."""
         if time.monotonic() - self._looked > POLL:
             self._looked, self._step = time.monotonic(), step
-            if self._there("failed"):
+            if self._there("failed") or any(self._there(f"failed/{rank}") for rank in waiting()):
                 self.fail(step, (), "told")
 
     def interrupted(self, step: int | None) -> None:
@@ -216,8 +220,8 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
         return RankLost(sentence, tuple(late), step)
     # Everyone is alive: somebody waits for one that waits for nobody, or they wait in a circle.
     what = f"nothing came from rank {', '.join(map(str, late))}" if late else "they did not come together"
-    return RankLost(f"all {size} ranks are alive, but {what} within {deadline:g} s{_in(step)}: this deadline is too short "
-                    "for the link or the machine, or a link is broken.", tuple(late), step)  # fmt: skip
+    return RankLost(f"all {size} ranks are alive, but {what} within {deadline:g} s{_in(step)}: this deadline is too "
+                    "short for the link or the machine, or a link is broken.", tuple(late), step)  # fmt: skip
 
 
 def wait(seconds: float) -> timedelta:

@@ -7,11 +7,9 @@ Under ``torchrun --nproc-per-node=4 script.py``, or in a notebook in a ``%%px`` 
     trace = d2lps.run(plan, gradient, carrier)     # rank 0 gets the whole run, the others their part
 """
 
-import atexit
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -50,7 +48,6 @@ class Processes(Ranks):
         self._worker, self._progress, self._group = Worker(), gloo.Progress(), None
         self.backend, self.device = self._chosen(backend)
         self._group = self._watched(self._connected)
-        _open.add(self)
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
         return dict.fromkeys(nodes, self.device)
@@ -178,13 +175,3 @@ class Processes(Ranks):
         # NCCL sets its connections up at the first exchange, in which all ranks must take part.
         dist.barrier(group, device_ids=[self.device.index])
         return group
-
-
-_open: "WeakSet[Processes]" = WeakSet()
-
-
-@atexit.register
-def _close() -> None:
-    """A thread that still waits in gloo while the interpreter goes would abort the process."""
-    for carrier in list(_open):
-        carrier.close()

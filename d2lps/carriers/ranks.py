@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
+from weakref import WeakSet
 
 import torch.distributed as dist
 
@@ -43,6 +44,7 @@ class Ranks(Carrier):
         self.store = dist.PrefixStore(f"d2lps/{self.meeting.name}/group", store)
         self.members = self.meeting.join({"host": _host(), "plays": None if playing is None else list(playing)})
         self._ahead = [0.0] * size if self.one_host else self._clocks()
+        _open.add(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -199,11 +201,11 @@ def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]
     return _joined(address, port, rank, size, holder, deadline), rank, size, holder
 
 
-_stores: dict[tuple, dist.Store] = {}  # all carriers of a process meet in one store
+_stores: dict[tuple, tuple[dist.Store, int | None]] = {}  # all carriers of a process meet in one: it, and its holder
 
 
 def _joined(address: str, port: int, rank: int, size: int, holder: int | None, deadline: float) -> dist.Store:
-    known = _stores.get((address, port, rank, size))
+    known, _ = _stores.get((address, port, rank, size), (None, None))
     if known is not None:
         asked = Worker().do(lambda: known.check(["d2lps"]))
         if asked.wait(deadline) and asked.error is None:
@@ -212,9 +214,7 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
     joined = Worker().do(joining)
     joined.wait()  # in this thread Ctrl-C would have to wait, too
     if joined.error is None:
-        if holder is not None:
-            atexit.register(_leave, joined.result, rank, size)
-        _stores[address, port, rank, size] = joined.result
+        _stores[address, port, rank, size] = joined.result, holder
         return joined.result
     if "EADDRINUSE" in str(joined.error) or "in use" in str(joined.error):
         raise ProcessesError(f"port {port} on {address} is in use: set MASTER_PORT to a free one on all ranks, or "
@@ -223,13 +223,20 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
                          "all ranks, and does rank 0 run?")  # fmt: skip
 
 
-def _leave(store: dist.Store, rank: int, size: int, patience: float = 5.0) -> None:
-    """Rank 0, with whom the store goes, leaves last."""
-    with suppress(RuntimeError):
-        store.set(f"d2lps/left/{rank}", "")
-        until = time.monotonic() + patience
-        while rank == 0 and time.monotonic() < until and not store.check([f"d2lps/left/{r}" for r in range(size)]):
-            time.sleep(0.02)
+_open: "WeakSet[Ranks]" = WeakSet()
+
+
+@atexit.register
+def _leave(patience: float = 5.0) -> None:
+    """Close what is open: a thread still waiting in gloo could abort the interpreter. Who holds a store goes last."""
+    for carrier in list(_open):
+        carrier.close()
+    for (*_, rank, size), (store, holder) in _stores.items():
+        everyone, until = [f"d2lps/left/{other}" for other in range(size)], time.monotonic() + patience
+        with suppress(RuntimeError):
+            store.set(everyone[rank], "")
+            while rank == holder and time.monotonic() < until and not store.check(everyone):
+                time.sleep(0.02)
 
 
 def _host() -> str:

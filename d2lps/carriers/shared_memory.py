@@ -42,11 +42,11 @@ class SharedMemory(Ranks):
 
     def __init__(self, playing: Sequence[str] | None = None, *, deadline: float = 30.0,
                  store: dist.Store | None = None, rank: int | None = None, size: int | None = None):  # fmt: skip
+        self._result: Tensor | None = None
+        self._kept: dict[str, Tensor] = {}  # node → the place where others read what lies in ordinary memory
         super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
         if not self.one_host:
             raise ProcessesError("the ranks run on several hosts, which share no memory: take Processes()")
-        self._result: Tensor | None = None
-        self._kept: dict[str, Tensor] = {}  # node → the place where others read what lies in ordinary memory
         table = self.common(LINE * self.size, torch.int64)
         self._table, self._progress = table, memoryview(table.numpy())
         self._base = [0] * self.size
@@ -134,7 +134,7 @@ class SharedMemory(Ranks):
         return kept
 
     def _found(self, told: dict | None, dtype: torch.dtype, rank: int) -> Tensor:
-        """What ``rank`` has told of. It goes with its process: who cannot open it asks whether that one is still alive."""
+        """What ``rank`` has told of. It goes with its process: who cannot open it asks whether that is still alive."""
         try:
             return torch.empty(0, dtype=dtype) if told is None else opened(Place(**told), dtype)
         except TensorError as error:
@@ -161,7 +161,7 @@ class SharedMemory(Ranks):
                 continue
             time.sleep(min(looks * 2.5e-7, 1e-3))  # the longer it takes, the less often somebody has to look
             if not looks % 64:
-                self.meeting.watch(step)
+                self.meeting.watch(step, lambda: [rank])
                 if (now := list(self._progress[::LINE])) != before:
                     begin, before = time.monotonic(), now  # a sign of life: somebody has done something
                 elif time.monotonic() - begin > self.deadline:

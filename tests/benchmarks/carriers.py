@@ -1,6 +1,6 @@
 """Rings on this machine: our carriers against gloo, against the memory's own speed, and against the prediction.
 
-    python tests/benchmarks/carriers.py [--save] [--quick]
+    python tests/benchmarks/carriers.py [--save] [--quick] [--only P1|P2|P8h]
 
 Every comparison runs in one set of processes, one thread each, in turns A B B A; the time of an iteration is the
 slowest rank's, between barriers; every result is verified. Given are the median of the paired ratios with p10 and p90,
@@ -166,24 +166,15 @@ def line(name, what, ratios, ours, theirs, aim):
             "aim": aim}  # fmt: skip
 
 
-def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
-    options.add_argument("--quick", action="store_true", help="fewer iterations, to see that it works")
-    options = options.parse_args()
-    pairs = 5 if options.quick else 100
-    found = []
-    host = this_host()
-    print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, 4 ranks of 1 thread, gloo on lo")
-    for n in (1, 2, 4):
-        rate = on_ranks(n, ceilings)["memory, read and written, all ranks copying"]
-        print(f"     memory traffic of {n} copying at once: {rate / 1e9:.1f} GB/s")
-        found.append({"what": f"memory traffic of {n} copying at once, GB/s", "value": rate / 1e9})
+def measure_p1(found: list, pairs: int, quick: bool) -> None:
     sizes = [4 * 1024, 256 * 1024, 1 << 20, 4 << 20, 16 << 20, 40_000_000]
     for nbytes, ours, theirs in on_ranks(4, p1, sizes, pairs):
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         what = f"ring, {nbytes / 1e6:.3g} MB"
         found.append(line("P1", what, ratios, ours, theirs, "≤ 1.05" if nbytes >= 4 << 20 else "≤ 1.2"))
+
+
+def measure_p2(found: list, pairs: int, quick: bool) -> None:
     traffic = {"own copies": (8, "≥ 3"), "one shared result": (5, "≥ 8"), "ordinary tensors": (None, "≥ 1.8")}
     for name, (ours, theirs, rate) in on_ranks(4, p2, 40_000_000, pairs).items():
         times, aim = traffic[name]
@@ -194,11 +185,14 @@ def main() -> None:
             print(f"P3   {name:32} {value:6.2f}   least {1e3 * floor:.2f} ms for {times}·S at {rate / 1e9:.1f} GB/s   "
                   "aim ≥ 0.7")  # fmt: skip
             found.append({"what": f"P3 {name}", "ratio": value, "aim": "≥ 0.7"})
+
+
+def measure_p8(found: list, pairs: int, quick: bool) -> None:
     calibration = on_ranks(4, fit)
     print(f"P8h  calibrated with 4 ranks: {calibration}")
     errors, left_out = [], []
     for n in (2, 3, 4, 6, 8):
-        for row in on_ranks(n, p8, calibration, ["16 MB", "40 MB"], 3 if options.quick else 15):
+        for row in on_ranks(n, p8, calibration, ["16 MB", "40 MB"], 3 if quick else 15):
             mark = " " if row.steady else "~"
             print(f"     n = {n}  {row.name:14} {row.nbytes / 1e6:3.0f} MB   predicted {1e3 * row.predicted:7.2f} ms  "
                   f"measured {1e3 * row.measured:7.2f} ms  {mark}{row.spread:.2f}  error {row.error:+.0%}")  # fmt: skip
@@ -211,6 +205,25 @@ def main() -> None:
         print(f"P8h  error of {len(errors)} predictions: median {middle:.0%} (≤ 10 %), p95 {high:.0%} (≤ 25 %), "
               f"{len(left_out)} too unsteady to count")  # fmt: skip
         found.append({"what": "P8h", "median": middle, "p95": high, "counted": len(errors), "unsteady": len(left_out)})
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
+    options.add_argument("--quick", action="store_true", help="fewer iterations, to see that it works")
+    options.add_argument("--only", choices=("P1", "P2", "P8h"), help="one of the comparisons")
+    options = options.parse_args()
+    pairs = 5 if options.quick else 100
+    found = []
+    host = this_host()
+    print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, 4 ranks of 1 thread, gloo on lo")
+    for n in (1, 2, 4):
+        rate = on_ranks(n, ceilings)["memory, read and written, all ranks copying"]
+        print(f"     memory traffic of {n} copying at once: {rate / 1e9:.1f} GB/s")
+        found.append({"what": f"memory traffic of {n} copying at once, GB/s", "value": rate / 1e9})
+    for name, measure in {"P1": measure_p1, "P2": measure_p2, "P8h": measure_p8}.items():
+        if options.only in (None, name):
+            measure(found, pairs, options.quick)
     if options.save:
         ask = ["git", "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
