@@ -91,6 +91,7 @@ REFUSED = {
     "names that are none": (runs(playing=lambda rank: "gpu0"),
         r"playing = 'gpu0': name the nodes that this process plays, such as \['gpu0'\]"),
     "numbers for names": (runs(playing=lambda rank: [rank.number]), r"playing = \[\d\]: name the nodes"),
+    "a number for names": (runs(playing=lambda rank: rank.number), r"playing = \d: name the nodes"),
 }  # fmt: skip
 
 
@@ -117,7 +118,7 @@ def refused(rank, kind, case):
     return outcome(tried), time.monotonic() - begin
 
 
-@pytest.mark.parametrize("case, kind", zip(REFUSED, cycle(CARRIERS)))  # which is the same for both, in Ranks
+@pytest.mark.parametrize("case, kind", list(zip(REFUSED, cycle(CARRIERS))))  # the code is the same for both
 def test_what_does_not_go_together_is_refused_on_every_rank_at_once(case, kind):
     _, sentence, *others = REFUSED[case]
     found = ranks()(refused, kind, case, n=3)
@@ -135,7 +136,7 @@ def again(rank, kind):
     first = outcome(run, ring(carrier.names), ONES(at_1(rank, (2, 3), 6)), carrier)
     second = outcome(run, ring(carrier.names), ONES(6), carrier)
     carrier.close()
-    third = outcome(run, ring(carrier.names), ONES(6), carrier)
+    third = [outcome(run, ring(carrier.names), ONES(shape), carrier) for shape in (6, (2, 3))]
     tensor, carrier = ONES(6), rank.carrier(kind)
     run(ring(carrier.names), tensor, carrier)
     return first, second, third, tensor.tolist()
@@ -148,7 +149,8 @@ def test_a_carrier_that_is_over_says_why_and_what_to_do_and_a_new_one_works(kind
         assert isinstance(first, TensorError if rank == 1 else RankLost)
         assert isinstance(second, RankLost) and second.ranks == (1,)
         assert re.match("rank 1 (ended the run|refused).*Make a new carrier, in all processes, to go on.", str(second))
-        assert str(third) == "this carrier is closed: make a new one, in all processes"
+        assert str(third[0]) == "this carrier is closed: make a new one, in all processes"
+        assert isinstance(third[1], TensorError)  # what is wrong here is said, though nobody is told
         assert values == [3.0] * 6
 
 
@@ -192,6 +194,7 @@ ONE = {  # how the result is made, the plan, what is said
     "ordinary memory": (lambda rank, c: ONES(6), SCATTER,
         r"the one result is a flat tensor in memory that all processes have: make it with carrier.common\(…\)$"),
     "no tensor": (lambda rank, c: 6, SCATTER, "the one result is a flat tensor in memory"),
+    "a sparse tensor": (lambda rank, c: ONES(6).to_sparse(), SCATTER, "the one result is a flat tensor in memory"),
     "two dimensions": (lambda rank, c: c.common(6).view(2, 3), SCATTER, "the one result is a flat tensor in memory"),
     "another size": (lambda rank, c: c.common(5), SCATTER,
         "the one result has 5 elements of torch.float32, the gradients 6 elements of torch.float32"),

@@ -79,8 +79,11 @@ class Meeting:
         self._calls += 1
         keys = [f"{self._calls}/{what}/{rank}" for rank in range(self.size)]
         self._post(keys[self.rank], mine)
+
+        def missing() -> list[int]:
+            return [rank for rank, key in enumerate(keys) if not self._there(key)]
+
         begin, pause = time.monotonic(), 1e-4
-        missing = lambda: [rank for rank, key in enumerate(keys) if not self._there(key)]  # noqa: E731
         try:
             while not self._there(*keys):
                 self.watch(None, missing)
@@ -130,6 +133,8 @@ class Meeting:
         self._end(step, f"refused: {error}", f"rank {self.rank} refused{_in(step)}: {error}")
 
     def _end(self, step: int | None, why: str, sentence: str) -> None:
+        if self.closed:
+            return
         with suppress(RankLost):  # where the store is gone the others know it, too
             self._say(step, (), why)
         self.over = self.over or RankLost(sentence, (self.rank,), step)

@@ -32,7 +32,8 @@ class Ranks(Carrier):
                  store: dist.Store | None = None, rank: int | None = None, size: int | None = None):  # fmt: skip
         if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
             raise ProcessesError(f"deadline = {deadline!r}: seconds, more than 0")
-        if playing is not None and (isinstance(playing, str) or not all(isinstance(node, str) for node in playing)):
+        named = isinstance(playing, Sequence) and not isinstance(playing, str)
+        if playing is not None and not (named and all(isinstance(node, str) for node in playing)):
             raise ProcessesError(f"playing = {playing!r}: name the nodes that this process plays, such as ['gpu0']")
         holder = None
         if store is None:

@@ -70,11 +70,13 @@ _known: "list[weakref.ref[Segment]]" = []  # every segment that this process has
 
 
 def place_of(tensor: Tensor) -> Place | None:
-    """Where others find ``tensor``; None if it lies in ordinary memory."""
+    """Where others find ``tensor``; None if it lies in ordinary memory, or nowhere."""
+    if tensor.layout != torch.strided or not tensor.numel():
+        return None
     _known[:] = [segment for segment in _known if segment() is not None]
     for segment in filter(None, [segment() for segment in _known]):
         offset = tensor.data_ptr() - segment.address
-        if tensor.numel() and 0 <= offset < segment.nbytes:
+        if 0 <= offset < segment.nbytes:
             return Place(segment.path, segment.inode, segment.nbytes, offset, tensor.numel(), tensor.stride(0))
     return None
 

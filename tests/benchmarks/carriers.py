@@ -1,6 +1,6 @@
 """Rings on this machine: our carriers against gloo, against the memory's own speed, and against the prediction.
 
-    python tests/benchmarks/carriers.py [--save] [--quick] [--only P1|P2|P8h]
+    python tests/benchmarks/carriers.py [--save] [--quick] [--pairs 100] [--only P1|P2|P8h]
 
 Every comparison runs in one set of processes, one thread each, in turns A B B A; the time of an iteration is the
 slowest rank's, between barriers; every result is verified. Given are the median of the paired ratios with p10 and p90,
@@ -211,9 +211,10 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
     options.add_argument("--quick", action="store_true", help="fewer iterations, to see that it works")
+    options.add_argument("--pairs", type=int, default=100, help="paired runs of each comparison (100)")
     options.add_argument("--only", choices=("P1", "P2", "P8h"), help="one of the comparisons")
     options = options.parse_args()
-    pairs = 5 if options.quick else 100
+    pairs = 5 if options.quick else options.pairs
     found = []
     host = this_host()
     print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, 4 ranks of 1 thread, gloo on lo")
@@ -229,7 +230,7 @@ def main() -> None:
         commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
         data = {"date": date.today().isoformat(), "device": f"{host.name}, {os.cpu_count()} processors",
                 "system": platform.platform(), "torch": torch.__version__, "commit": commit.strip(),
-                "command": "python tests/benchmarks/carriers.py --save", "figures": found}  # fmt: skip
+                "command": " ".join(["python", "tests/benchmarks/carriers.py", *sys.argv[1:]]), "figures": found}  # fmt: skip
         path = HERE / "measured" / f"carriers-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
