@@ -230,7 +230,8 @@ def main() -> None:
         commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
         data = {"date": date.today().isoformat(), "device": f"{host.name}, {os.cpu_count()} processors",
                 "system": platform.platform(), "torch": torch.__version__, "commit": commit.strip(),
-                "command": " ".join(["python", "tests/benchmarks/carriers.py", *sys.argv[1:]]), "figures": found}  # fmt: skip
+                "command": " ".join(["python", "tests/benchmarks/carriers.py", *sys.argv[1:]]),
+                "figures": found}  # fmt: skip
         path = HERE / "measured" / f"carriers-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
