@@ -7,6 +7,7 @@ and gives back what they returned. The processes stay for the next call; who kil
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from datetime import timedelta
 from functools import cache
@@ -33,6 +34,12 @@ class Rank(NamedTuple):
     def carrier(self, kind, playing=None, **options):
         usual = {"deadline": DEADLINE, "store": self.store, "rank": self.number, "size": self.size}
         return kind(playing, **usual | options)
+
+    def meet(self) -> None:
+        """Wait for all ranks, without a carrier."""
+        until = -(-self.store.add("met", 1) // self.size) * self.size
+        while self.store.add("met", 0) < until:
+            time.sleep(0.005)
 
 
 class Failed(AssertionError):
@@ -99,8 +106,8 @@ class Ranks:
             raise Failed(f"nothing from rank {rank} within {timeout} s")
         return self.pipes[rank].recv()
 
-    def meet(self, key: str) -> None:
-        """Set ``key`` in the store of the ranks' present call."""
+    def let(self, key: str) -> None:
+        """Let the ranks go on that wait for ``key`` in their store."""
         dist.PrefixStore(self.name, store()).set(key, "")
 
     def signal(self, rank: int, number: int) -> None:
@@ -165,6 +172,14 @@ def outcome(function, *arguments):
         return function(*arguments)
     except Exception as error:
         return error
+
+
+def settled(measure, like, patience: float = 5.0):
+    """What ``measure()`` returns, as soon as it is ``like``, or after all the patience."""
+    until = time.monotonic() + patience
+    while (found := measure()) != like and time.monotonic() < until:
+        time.sleep(0.02)
+    return found
 
 
 def left_behind() -> set[tuple]:

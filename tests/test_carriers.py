@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import outcome, ranks
+from ranks import outcome, ranks, settled
 from test_execute import UPDATING, gradients
 from test_plan import legal_plans
 from test_reductions import LARGER, LOGADDEXP
@@ -377,23 +377,26 @@ def again_and_again(rank, kind):
     plan = together(ring(carrier.names), around(carrier.names, key="h"))
     mine = SharedMemory.tensor(1000) if rank.number else torch.zeros(1000)
 
-    def turns(count):
-        for _ in range(count):
-            run(plan, mine, carrier)
+    def measured():
         gc.collect()
-        carrier.share(None)
-        time.sleep(0.1)  # for the others to take away what they no longer need
-        found = {
+        return {
             "keys": rank.store.num_keys(),
             "files": len(os.listdir("/proc/self/fd")),
             "maps": sum("memfd:d2lps" in line for line in Path("/proc/self/maps").read_text().splitlines()),
             "threads": threading.active_count(),
         }
-        time.sleep(0.1)
+
+    def turns(count, like=None):
+        for _ in range(count):
+            run(plan, mine, carrier)
+        rank.meet()
+        found = settled(measured, like, patience=5.0 if like else 0.3)
+        rank.meet()
         return found
 
     turns(3)
-    return turns(3), turns(30)
+    before = turns(3)
+    return before, turns(30, like=before)
 
 
 @each_carrier
@@ -403,17 +406,19 @@ def test_runs_that_are_repeated_do_not_grow(kind):
 
 
 def carriers_made(rank, kind):
-    def made(count):
+    def measured():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(psutil.Process().net_connections())
+
+    def made(count, like=None):
         for _ in range(count):
             carrier = rank.carrier(kind)
             run(ring(carrier.names), torch.zeros(1000), carrier)
             del carrier
-        gc.collect()
-        time.sleep(0.1)
-        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(psutil.Process().net_connections())
+        return settled(measured, like, patience=5.0 if like else 0.3)
 
-    made(2)
-    return made(2), made(6)
+    before = made(2)
+    return before, made(6, like=before)
 
 
 @each_carrier

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from ranks import DEADLINE, Ranks, left_behind, outcome, ranks, tell
+from ranks import DEADLINE, Ranks, left_behind, outcome, ranks, settled, tell
 
 from d2lps import Processes, RankLost, Reduction, SharedMemory, ring, run
 from d2lps.execute import prepare
@@ -28,7 +28,7 @@ def runs_for_ever(rank, kind, elements):
     """Run until a rank is lost: what is said, when, what the next time, and whether nothing of the others is kept."""
     before = held()
     found = _runs_for_ever(rank.carrier(kind), elements)
-    return *found, held(before) == before
+    return *found, settled(held, before) == before
 
 
 def runs_for_ever_without_torchrun(rank, kind, port):
@@ -68,16 +68,11 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def held(at_most=None):
-    """What this process holds of others: connections, and memory that it shares; ``at_most`` so much after a while."""
-    until = time.monotonic() + 2
-    while True:
-        gc.collect()
-        maps = Path("/proc/self/maps").read_text().splitlines()
-        found = len(psutil.Process().net_connections()), sum("d2lps" in line for line in maps)
-        if at_most is None or found == at_most or time.monotonic() > until:
-            return found
-        time.sleep(0.02)
+def held():
+    """What this process holds of others: connections, and memory that it shares."""
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return len(psutil.Process().net_connections()), sum("d2lps" in line for line in maps)
 
 
 SILENT = rf"gave no sign of life for {DEADLINE:g} s \(dead, stopped or busy\)"
@@ -215,7 +210,7 @@ def test_ctrl_c_ends_a_wait_at_once_the_others_hear_who_and_a_new_carrier_works(
     begin = time.monotonic()
     fleet.signal(1, signal.SIGINT)
     time.sleep(0.5)
-    fleet.meet("go on")
+    fleet.let("go on")
     found = fleet.results(range(n))
     error, when, _ = found[1]
     assert isinstance(error, KeyboardInterrupt) and when - begin < 1
