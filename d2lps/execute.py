@@ -24,7 +24,7 @@ from torch import Tensor
 from d2lps.plan import Plan
 from d2lps.reductions import SUM, Reduction, reduction, usable
 from d2lps.rules import RULES
-from d2lps.steps import Send, Update, sends, updates
+from d2lps.steps import Send, Update, begun, sends, updates
 from d2lps.tensors import TensorError, fits, fits_updates, widened
 from d2lps.topology import Topology
 from d2lps.trace import Trace, event, pairs
@@ -88,12 +88,10 @@ class Work:
     @cached_property
     def messages(self) -> list[list[Message]]:
         """The messages of each step that begin or end here, in the order written."""
-        filled, found = set(self.plan.holds), []
-        for step in self.plan.steps:
+        found = []
+        for step in begun(self.plan):
             found.append(messages := [])
-            for index, send in enumerate(sends(step)):
-                begins = send.op == "copy" or (send.dst, send.key) not in filled
-                filled.add((send.dst, send.key))
+            for index, (send, begins) in enumerate(step):
                 source, target = (self._part(node, send.key) for node in (send.src, send.dst))
                 if source is not None or target is not None:
                     messages.append(Message(send, source, target, begins, index, self.reduction))
@@ -244,10 +242,11 @@ def prepare(
         fits_updates(plan, tensors, work.weights, work.memory, playing)
         if found is not SUM and any(updates(step) for step in plan.steps):
             raise TensorError(f"the plan has updates, which want the sum of the gradients, not their {found.name}")
-        for node in plan.nodes:
-            drawn_on.known(node)
-        for src, dst in {(send.src, send.dst) for step in plan.steps for send in sends(step)}:
-            drawn_on.route(src, dst)
+        if topology is not None:  # pairs(plan) has every node and a link for every send
+            for node in plan.nodes:
+                topology.known(node)
+            for src, dst in {(send.src, send.dst) for step in plan.steps for send in sends(step)}:
+                topology.route(src, dst)
     except Exception as error:
         carrier.refuse(error)
         raise

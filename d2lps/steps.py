@@ -82,6 +82,17 @@ def updates(step: Iterable[Send | Update]) -> list[Update]:
     return [act for act in step if isinstance(act, Update)]
 
 
+def begun(plan: "Plan") -> Iterator[list[tuple[Send, bool]]]:
+    """The sends of each step, each with whether its target begins with what arrives: a copy, or an add into empty."""
+    filled = set(plan.holds)
+    for step in plan.steps:
+        found = []
+        for send in sends(step):
+            found.append((send, send.op == "copy" or (send.dst, send.key) not in filled))
+            filled.add((send.dst, send.key))
+        yield found
+
+
 def show_step(step: Iterable[Send | Update]) -> list[str]:
     """A step in few words: ``gpu1,gpu2→gpu0 +g`` for sends that stand together and have one target or one source."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from d2lps.plan import Plan
-from d2lps.steps import Send, Update, sends, updates
+from d2lps.steps import Send, Update, begun, updates
 
 Place = tuple[str, str]  # (node, key)
 
@@ -52,10 +52,9 @@ class Schedule:
         self._wrote: dict[Place, Task] = {}
         self._read: dict[Place, list[Task]] = {}
         self._last: dict[tuple[int, str], Task] = {}
-        filled = set(plan.holds)
-        for number, step in enumerate(plan.steps, 1):
-            self._sends(number, sends(step), filled)
-            for index, act in enumerate(updates(step), len(sends(step))):
+        for number, (step, sent) in enumerate(zip(plan.steps, begun(plan), strict=True), 1):
+            self._sends(number, sent)
+            for index, act in enumerate(updates(step), len(sent)):
                 task = self._task(ranks[act.node], number, act.key, [Act(number, index, act)])
                 self._writes(task, act.node)
 
@@ -64,16 +63,14 @@ class Schedule:
         """The nodes that need a spare place."""
         return {task.snapshot for tasks in self.tasks.values() for task in tasks if task.snapshot}
 
-    def _sends(self, number: int, sent: list[Send], filled: set[Place]) -> None:
-        written = {(send.dst, send.key) for send in sent}
-        clash = dict.fromkeys((send.src, send.key) for send in sent if (send.src, send.key) in written)
+    def _sends(self, number: int, sent: list[tuple[Send, bool]]) -> None:
+        written = {(send.dst, send.key) for send, _ in sent}
+        clash = dict.fromkeys((send.src, send.key) for send, _ in sent if (send.src, send.key) in written)
         for node, key in clash:
             task = self._task(self.ranks[node], number, key, [], snapshot=node)
             self._reads(task, node)
             self._writes(task, f"{node}'s spare")
-        for index, send in enumerate(sent):
-            begins = send.op == "copy" or (send.dst, send.key) not in filled
-            filled.add((send.dst, send.key))
+        for index, (send, begins) in enumerate(sent):
             act = Act(number, index, send, begins, (send.src, send.key) in clash)
             source = f"{send.src}'s spare" if act.spare else send.src
             rank = self.ranks[send.src] if self._pushed(send, act) else self.ranks[send.dst]
