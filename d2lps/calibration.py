@@ -1,12 +1,13 @@
 """What this machine does with messages: measured, so that `cost.shared` predicts the times of a run here.
 
 A ping-pong between two processes is not enough: on one host the same processors serve all of them, and what
-two alone move in a second, eight do not move four times. So all ranks at once are measured, too.
+two alone move in a second, eight do not move four times. So all ranks at once are measured, too; and both ways
+again with adding, which takes time where it arrives.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import pairwise, permutations
 from statistics import median
 
 import torch
@@ -22,7 +23,7 @@ from d2lps.tensors import TensorError
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
-SIZES = ("1 kB", "8 MB", "32 MB")  # of the buffer: the first tells what a message costs, the others what its bytes do
+SIZES = ("1 kB", "1 MB", "8 MB", "32 MB")  # of the buffer: the first is all latency, the others tell what bytes cost
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,16 @@ class Calibration:
     latency
         seconds of a message during which nothing is occupied.
     overhead
-        seconds of the processors' time that each message takes.
+        seconds of the processors' time that each message takes at least. The bytes of large messages keep the
+        processors awake, and it is in the time of these.
     alone
         bytes per second from one node to another while all others rest (the ping-pong).
     together
         bytes per second of all nodes, sending at once.
     adding
         bytes per second at which all nodes together add what arrives, beside moving it.
+    adding_alone
+        the same of one node while all others rest.
     measured
         (what, bytes of the buffer, median seconds) of each measurement.
     """
@@ -49,13 +53,14 @@ class Calibration:
     alone: Bandwidth
     together: Bandwidth
     adding: Bandwidth
+    adding_alone: Bandwidth
     measured: tuple[tuple[str, int, float], ...] = field(repr=False, default=())
 
     def topology(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
         """This machine with these nodes (or so many, or those it was measured with), to predict on."""
         found = self._named(nodes)
         each = min(self.alone, self.together)
-        return one_memory(found, self.together, self.adding, self.overhead, self.latency, each)
+        return one_memory(found, self.together, self.adding, self.overhead, self.latency, each, self.adding_alone)
 
     def ping_pong(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
         """The same as a ping-pong alone shows it: as if no two messages were ever in each other's way."""
@@ -70,11 +75,11 @@ class Calibration:
 
     def __str__(self) -> str:
         return (f"latency {show_seconds(self.latency)}, overhead {show_seconds(self.overhead)}, alone {self.alone}, "
-                f"together {self.together}, adding {self.adding}")  # fmt: skip
+                f"together {self.together}, adding {self.adding} together, {self.adding_alone} alone")  # fmt: skip
 
 
-def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 15) -> Calibration:
-    """Measure what messages cost over ``carrier``: from a ping-pong, from all nodes at once, and with adding.
+def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 21) -> Calibration:
+    """Measure what messages cost over ``carrier``: from a ping-pong, from all nodes at once, and both with adding.
 
     With several processes all of them call it, and all get the same. ``nodes``: needed only for a carrier
     that plays all nodes here. It takes some seconds. Raises TensorError for fewer than 2 nodes.
@@ -82,8 +87,7 @@ def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int
     nodes = names(carrier.names if nodes is None and hasattr(carrier, "names") else nodes or ())
     if len(nodes) < 2:
         raise TensorError("calibrate measures messages between nodes: there must be 2 or more")
-    plans = {"ping-pong": _ping_pong(nodes), "together": all_gather(nodes), "adding": reduce_scatter(nodes)}
-    jobs = {(what, units.size(size)): (plan, size, carrier) for what, plan in plans.items() for size in SIZES}
+    jobs = {(what, units.size(size)): (plan, size, carrier) for what, plan in _plans(nodes).items() for size in SIZES}
     seconds = {job: sorted(found) for job, found in turns(jobs, carrier, repeats).items()}
     return _fitted(nodes, seconds)
 
@@ -141,29 +145,42 @@ def _right(plan: Plan, tensors: dict[str, torch.Tensor]) -> None:
             raise TensorError(f"{node} ends with {found[0].item():g} in {key}, not {count[key]}: a wrong sum")
 
 
+def _plans(nodes: Sequence[str]) -> dict[str, Plan]:
+    return {"ping-pong": _ping_pong(nodes), "relay": _relay(nodes),
+            "together": all_gather(nodes), "adding": reduce_scatter(nodes)}  # fmt: skip
+
+
 def _ping_pong(nodes: Sequence[str]) -> Plan:
     """The whole buffer there and back, twice, between the first two; the others rest."""
     there, back = [Send(nodes[0], nodes[1], "g", "copy")], [Send(nodes[1], nodes[0], "g", "copy")]
     return Plan(nodes, {"g": 1}, [there, back] * 2, holds=nodes[:1], wants=nodes[:2])
 
 
-def _fitted(nodes: tuple[str, ...], seconds: Mapping[tuple[str, int], list[float]]) -> Calibration:
-    sizes = [units.size(size) for size in SIZES]
-    small, n = sizes[0], len(nodes)
-    # A message's own cost is what it takes when nothing comes between; of large ones the typical run counts.
-    base = {what: seconds[what, small][len(seconds[what, small]) // 4] for what in ("ping-pong", "together", "adding")}
+def _relay(nodes: Sequence[str]) -> Plan:
+    """The whole buffer from one to the next, each adding its own; the others rest."""
+    return Plan(nodes, {"g": 1}, [[Send(a, b, "g")] for a, b in pairwise(nodes)], wants=nodes[-1:])
 
-    def per_byte(what: str, moved: float) -> float:
-        """Seconds per byte, where a run moves ``moved`` times its buffer: least squares over the larger sizes."""
-        points = [(moved * size, median(seconds[what, size]) - base[what]) for size in sizes[1:]]
+
+def _fitted(nodes: tuple[str, ...], seconds: Mapping[tuple[str, int], list[float]]) -> Calibration:
+    tiny, small, *large = map(units.size, SIZES)
+    hops = len(nodes) - 1
+
+    def quick(what: str, size: int) -> float:
+        """Seconds of a run when little comes between; of large ones the typical run counts."""
+        return seconds[what, size][len(seconds[what, size]) // 4]
+
+    one = quick("ping-pong", tiny) / 4
+
+    def per_byte(what: str, steps: int) -> float:
+        """Seconds per byte, where a run moves its buffer ``steps`` times: least squares over the large sizes."""
+        points = [(steps * size, median(seconds[what, size]) - steps * one) for size in large]
         return max(1e-15, sum(x * y for x, y in points) / sum(x * x for x, _ in points))
 
-    together = per_byte("together", n - 1)
-    adding = per_byte("adding", n - 1) - together
-    one, step = base["ping-pong"] / 4, base["together"] / (n - 1)
-    overhead = min(one, max(0.0, (step - one) / (n - 1)))
+    alone, together = per_byte("ping-pong", 4), per_byte("together", hops)
+    adding, adding_alone = per_byte("adding", hops) - together, per_byte("relay", hops) - alone
+    overhead = min(one, max(0.0, (quick("together", small) / hops - one) / hops))
     return Calibration(
-        nodes, one - overhead, overhead, Bandwidth(1 / per_byte("ping-pong", 4)), Bandwidth(1 / together),
-        Bandwidth(1 / max(adding, together / 1000)),
+        nodes, one - overhead, overhead, Bandwidth(1 / alone), Bandwidth(1 / together),
+        Bandwidth(1 / max(adding, together / 1000)), Bandwidth(1 / max(adding_alone, alone / 1000)),
         tuple((what, size, median(found)) for (what, size), found in seconds.items()),
     )  # fmt: skip

@@ -96,9 +96,9 @@ def _load(message: Message, count: int, topology: Topology, total: int) -> Load:
         capacity = topology.capacity(resource)
         need = _over(size, capacity)
         if not isinstance(resource, Link):
-            if op == "add":
+            if op == "add" and resource != src:  # at a port it is the one where it arrives that adds
                 need += _over(size, topology.adding.get(resource, math.inf))
-            need += Fraction(topology.overhead.get(resource, 0))
+            need = max(need, Fraction(topology.overhead.get(resource, 0)))
         if need:
             needs[resource] = need
             sizes += [] if math.isinf(capacity) else [need * Fraction(capacity)]

@@ -53,21 +53,26 @@ def one_memory(
     overhead: "float | str" = 0.0,
     latency: "float | str" = 0.0,
     each: "str | Bandwidth | None" = None,
+    each_adding: "str | Bandwidth | None" = None,
 ) -> Topology:
     """Devices that really share one memory or one processor: every route crosses the same ``bandwidth``.
 
     It is the honest model of a laptop on which several devices are played: whatever moves, moves through
     the one memory. ``adding``: bytes per second at which it adds what arrives to be added, beside moving it;
-    nothing by default. ``overhead``: seconds of its time that each message takes. ``latency``: seconds that a message
-    is under way without occupying anything; each of its two links has half of them. ``each``: bytes
-    per second that one node can send and receive by itself, such as one processor of several; no limit by default.
+    nothing by default. ``overhead``: seconds of its time that each message takes at least. ``latency``: seconds that
+    a message is under way without occupying anything; each of its two links has half of them. ``each``: bytes
+    per second that one node can send and receive by itself, such as one processor of several, and ``each_adding`` those
+    that it can add; no limit by default.
     Nodes: the given ones, and ``memory``. Raises TopologyError, UnitError.
 
     >>> from d2lps import aggregate_at, cost
     >>> laptop = one_memory(["cpu0", "cpu1", "cpu2"], "8 GB/s", adding="4 GB/s", overhead="20 us")
     >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 MB")
     >>> [f"{1000 * (end - start):g} ms" for start, end in trace.step_times()]
-    ['6.04 ms', '2.04 ms']
+    ['6 ms', '2 ms']
+    >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 kB")
+    >>> [f"{1000 * (end - start):g} ms" for start, end in trace.step_times()]
+    ['0.04 ms', '0.04 ms']
     """
     nodes = names(nodes)
     if "memory" in nodes:
@@ -76,8 +81,10 @@ def one_memory(
     half = units.seconds(latency) / 2
     links = [link for node in nodes for link in both_ways(node, "memory", Bandwidth("inf"), half)]
     slow = {} if adding is None else {"memory": adding}
+    slow |= {} if each_adding is None else dict.fromkeys(nodes, each_adding)
     busy = {"memory": overhead} if units.seconds(overhead) else {}
-    ports = {} if each is None else dict.fromkeys(nodes, each)
+    limit = Bandwidth("inf") if each is None and each_adding is not None else each
+    ports = {} if limit is None else dict.fromkeys(nodes, limit)
     return Topology("one_memory", kinds, links, {"memory": bandwidth}, slow, busy, ports)
 
 

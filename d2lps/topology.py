@@ -70,11 +70,11 @@ class Topology:
         node → bytes per second of all that passes through it on its way between others, for nodes that are
         a bottleneck themselves.
     adding
-        node of ``through`` → bytes per second at which it adds what passes through it, for messages that are
-        added where they arrive; adding costs nothing where it is left out.
+        node of ``through`` → bytes per second at which it adds what passes through it, node of ``ports`` → those at
+        which it adds what arrives at it, for messages that are added; adding costs nothing where it is left out.
     overhead
-        node of ``through`` → seconds (or ``"20 us"``) of its own time that each message through it takes,
-        whatever its size.
+        node of ``through`` → seconds (or ``"20 us"``) of its own time that each message through it takes at least,
+        however small it is.
     ports
         node → bytes per second that it sends and receives, both together, for nodes that do the one or the other,
         such as a process with one thread.
@@ -111,12 +111,13 @@ class Topology:
             seen.add((link.src, link.dst))
         for node in (*self.through, *self.adding, *self.overhead, *self.ports):
             self.known(node)
-        for node in (*self.adding, *self.overhead):
-            if node not in self.through:
-                raise TopologyError(
-                    f"{node} takes time for what passes, but nothing says how fast it passes: give its bandwidth "
-                    "in through, Bandwidth('inf') where nothing limits it"
-                )
+        for where, given in ((self.through.keys() | self.ports, self.adding), (self.through, self.overhead)):
+            for node in given:
+                if node not in where:
+                    raise TopologyError(
+                        f"{node} takes time for what passes, but nothing says how fast it passes: give its bandwidth "
+                        "in through, Bandwidth('inf') where nothing limits it"
+                    )
 
     def __hash__(self):
         return hash((self.name, self.links))  # what is equal by content has these in common

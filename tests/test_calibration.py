@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from d2lps import Here, all_gather, calibrate, compare, cost, naive_ring, one_memory, reduce_scatter, ring, sharded
-from d2lps.calibration import SIZES, _fitted, _ping_pong
+from d2lps import Here, calibrate, compare, cost, naive_ring, one_memory, ring, sharded
+from d2lps.calibration import SIZES, _fitted, _plans
 from d2lps.comparing import Compared, Comparison
 from d2lps.tensors import TensorError
 from d2lps.units import Bandwidth, size
@@ -16,17 +16,17 @@ NODES = ("rank0", "rank1", "rank2", "rank3")
 
 def seconds_on(place, nodes):
     """What each measurement would take on a machine that is exactly ``place``, eight times over."""
-    plans = {"ping-pong": _ping_pong(nodes), "together": all_gather(nodes), "adding": reduce_scatter(nodes)}
     return {(what, size(s)): [cost.shared(plan, place, size(s)).duration] * 8
-            for what, plan in plans.items() for s in SIZES}  # fmt: skip
+            for what, plan in _plans(nodes).items() for s in SIZES}  # fmt: skip
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 def test_a_machine_that_is_as_the_model_says_is_found_again(n):
     nodes = tuple(f"rank{i}" for i in range(n))
-    true = one_memory(nodes, "5 GB/s", adding="20 GB/s", overhead="30 us", latency="50 us", each="3 GB/s")
+    true = one_memory(nodes, "5 GB/s", adding="20 GB/s", overhead="30 us", latency="50 us", each="3 GB/s",
+                      each_adding="10 GB/s")  # fmt: skip
     found = _fitted(nodes, seconds_on(true, nodes))
-    assert found.alone == pytest.approx(3e9, rel=1e-2)
+    assert (found.alone, found.adding_alone) == (pytest.approx(3e9, rel=1e-2), pytest.approx(10e9, rel=2e-2))
     if n > 3:  # so few do not fill what all share
         assert found.together == pytest.approx(5e9, rel=1e-2)
         assert found.adding == pytest.approx(20e9, rel=5e-2)
@@ -49,9 +49,11 @@ def test_the_ping_pong_alone_sees_no_crowd():
 
 def test_what_was_measured_here_is_positive_and_says_what_it_is():
     found = calibrate(Here(), NODES, repeats=3)
-    assert min(found.alone, found.together, found.adding) > 1e6 and min(found.latency, found.overhead) >= 0
-    assert [what for what, _, _ in found.measured] == [w for w in ("ping-pong", "together", "adding") for _ in SIZES]
-    assert re.fullmatch(r"latency .*, overhead .*, alone .*B/s, together .*B/s, adding .*B/s", str(found))
+    assert min(found.alone, found.together, found.adding, found.adding_alone) > 1e6
+    assert min(found.latency, found.overhead) >= 0
+    assert [what for what, _, _ in found.measured] == [w for w in _plans(NODES) for _ in SIZES]
+    said = r"latency .*, overhead .*, alone .*B/s, together .*B/s, adding .*B/s together, .*B/s alone"
+    assert re.fullmatch(said, str(found))
     assert pickle.loads(pickle.dumps(found)) == found
     assert [node for node in found.topology(6).kinds] == [*(f"rank{i}" for i in range(6)), "memory"]
     assert [node for node in found.topology(["a", "b"]).kinds] == ["a", "b", "memory"]

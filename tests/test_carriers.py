@@ -41,7 +41,7 @@ from d2lps import (
 )
 from d2lps.carriers import gloo
 from d2lps.carriers import ranks as ranks_module
-from d2lps.execute import Message
+from d2lps.execute import Message, prepare
 from d2lps.steps import sends, updates
 
 CARRIERS = [Processes, SharedMemory]
@@ -145,10 +145,29 @@ def test_the_same_bits_where_a_part_travels_in_pieces(kind):
     assert sum(ranks()(in_many_pieces, kind, n=2), []) == []
 
 
+def overwritten_while_it_leaves(rank):
+    """What b should get is overwritten in the next step, before b asks for it."""
+    carrier, size = rank.carrier(Processes, ["abc"[rank.number]]), 4_000_000
+    steps = [[Send("a", "b", "g", "copy")], [Send("c", "a", "g", "copy")]]
+    plan = Plan([*"abc"], {"g": 1}, steps, holds=["a", "c"], wants=[])
+    mine = torch.full((size,), float(rank.number))
+    ready = prepare(plan, mine, carrier)
+    rank.meet()
+    time.sleep(0.3 * (rank.number == 1))
+    ready.go()
+    return mine[0].item(), mine[-1].item()
+
+
+def test_what_is_overwritten_has_left_before():
+    assert ranks()(overwritten_while_it_leaves, n=3) == [(2.0, 2.0), (0.0, 0.0), (2.0, 2.0)]
+
+
 def test_a_tag_fits_however_many_sends_a_step_has():
     for index in (0, 2**15, 2**16 + 1, 10**6):
-        message = Message(Send("a", "b", "g"), None, None, begins=True, index=index)
-        assert all(0 <= tag < 2**31 for tag, _ in gloo._cut(message, torch.ones(5), 2))
+        message = Message(Send("a", "b", "g"), None, None, begins=False, index=index)
+        cut = gloo._cut(message, torch.empty(3 * gloo.SEGMENT // 4 + 5))
+        assert [len(part) for _, part in cut] == [gloo.SEGMENT // 4] * 3 + [5]
+        assert all(0 <= tag < 2**31 for tag, _ in cut)
 
 
 def on_plans(rank, cases):

@@ -243,20 +243,28 @@ def busy_memory(nodes, adding=None, overhead=0.0):
 
 
 @pytest.mark.parametrize("n", range(1, 10))
-@pytest.mark.parametrize("adding, overhead", [(None, 0.0), ("3 GB/s", 0.0), (None, 20e-6), ("3 GB/s", 20e-6)])
+@pytest.mark.parametrize("adding, overhead", [(None, 0.0), ("3 GB/s", 0.0), (None, 4e-3), ("3 GB/s", 8e-3)])
 def test_a_memory_adds_at_a_rate_of_its_own_and_spends_time_on_every_message(n, adding, overhead):
     nodes, size = [f"gpu{i}" for i in range(n)], 160_000_000
     place = busy_memory(nodes, adding, overhead)
-    moved, added, each = size / 10e9, size / 3e9 if adding else 0.0, overhead
+    copied, added = size / 10e9, size / 10e9 + (size / 3e9 if adding else 0.0)
     # n messages of S/n in each of the 2(n−1) steps, half of them to be added; all that is moved shares one memory.
-    assert cost.shared(ring(nodes), place, size).duration == pytest.approx((n - 1) * (2 * moved + added + 2 * n * each))
-    assert cost.shared(sharded(nodes), place, size).duration == pytest.approx(
-        (n - 1) * (2 * moved + added + 2 * n * each)
-    )
-    star = aggregate_at(nodes, "gpu0")
-    assert cost.shared(star, place, size).duration == pytest.approx((n - 1) * (2 * moved + added + 2 * each))
-    alone = 2 * moved + added + 2 * each if n > 1 else 0.0
-    assert cost.ideal(star, place, size).duration == pytest.approx(alone)
+    pieces = (n - 1) * n * (max(added / n, overhead) + max(copied / n, overhead))
+    assert cost.shared(ring(nodes), place, size).duration == pytest.approx(pieces)
+    assert cost.shared(sharded(nodes), place, size).duration == pytest.approx(pieces)
+    star, whole = aggregate_at(nodes, "gpu0"), max(added, overhead) + max(copied, overhead)
+    assert cost.shared(star, place, size).duration == pytest.approx((n - 1) * whole)
+    assert cost.ideal(star, place, size).duration == pytest.approx(whole if n > 1 else 0.0)
+
+
+def test_at_a_port_the_one_where_it_arrives_adds():
+    place = one_memory(["a", "b", "c"], Bandwidth("inf"), each="10 GB/s", each_adding="5 GB/s")
+    assert cost.shared(aggregate_at(["a"], "b"), place, "10 GB").step_times() == [(0, 3), (3, 4)]
+    # b receives and adds two at once; what c adds meanwhile is its own affair.
+    gathered = Plan(["a", "b", "c"], {"x": "1/2", "y": "1/2"}, [[Send("a", "b", "x"), Send("b", "c", "y")]], wants=[])
+    assert {e.key: e.end for e in cost.shared(gathered, place, "20 GB").events} == {"x": 4, "y": 4}
+    only = one_memory(["a", "b"], Bandwidth("inf"), each_adding="5 GB/s")
+    assert cost.shared(aggregate_at(["a"], "b"), only, "10 GB").step_times() == [(0, 2), (2, 2)]
 
 
 def test_a_message_without_bytes_still_costs_its_overhead():

@@ -50,12 +50,12 @@ def test_behind_nvswitch_all_pairs_are_alike(host, gpus, rate):
 
 
 def test_one_memory_may_take_time_to_add_for_each_message_and_on_the_way():
-    host = one_memory(["a", "b"], "10 GB/s", adding="5 GB/s", overhead="20 us", latency="1 ms")
-    assert (host.through, host.adding, host.overhead) == ({"memory": 10e9}, {"memory": 5e9}, {"memory": 20e-6})
+    host = one_memory(["a", "b"], "10 GB/s", adding="5 GB/s", overhead="5 ms", latency="1 ms")
+    assert (host.through, host.adding, host.overhead) == ({"memory": 10e9}, {"memory": 5e9}, {"memory": 5e-3})
     assert sum(link.latency for link in host.route("a", "b")) == 1e-3
-    times = cost.shared(aggregate_at(["a"], "b"), host, "10 MB").step_times()
-    added, copied = 1000 + 2000 + 20 + 1000, 1000 + 20 + 1000  # moving, adding, overhead, latency
-    assert [round(1e6 * (end - start)) for start, end in times] == [added, copied]
+    times = cost.shared(aggregate_at(["a"], "b"), host, "20 MB").step_times()
+    added, copied = 2 + 4 + 1, 5 + 1  # moving, adding, latency; overhead, since moving takes less, latency
+    assert [round(1e3 * (end - start)) for start, end in times] == [added, copied]
 
 
 def test_one_memory_costs_nothing_but_moving_unless_it_is_said():

@@ -19,6 +19,7 @@ from d2lps.execute import Message, Timed, Work
 from d2lps.steps import sends, updates
 
 SEGMENT = 1 << 20  # bytes that travel at once: added while they are still in the cache, and the next ones on their way
+STRETCH = 1 << 24  # of what is only copied, straight to its place: few calls, and yet a sign of life on slow links
 AHEAD = 2  # segments that a receiver asks for before it adds the first
 
 
@@ -30,13 +31,17 @@ class Closed(ConnectionError):
         self.ranks = ranks
 
 
+Place = tuple[str, str]  # (node, key)
+
+
 class Departure(NamedTuple):
-    """A segment that leaves: ``tag`` tells it from the others of its step."""
+    """A segment that leaves ``place`` (None: a copy of its own): ``tag`` tells it from the others of its step."""
 
     index: int
     parts: list[Tensor]
     rank: int
     tag: int
+    place: Place | None
 
 
 class Arrival(NamedTuple):
@@ -50,13 +55,18 @@ class Arrival(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one rank does in a step. ``before``: copies of what this very step overwrites; ``after``: the updates."""
+    """What one rank does in a step.
+
+    ``written``: what it overwrites, and may still be on its way out; ``before``: copies of what it sends and
+    overwrites; ``after``: its updates.
+    """
 
     number: int
+    written: set[Place]
     before: list[Callable[[], object]]
     departures: list[Departure]
     arrivals: list[Arrival]
-    after: list[tuple[int, Callable[[], object]]]
+    after: list[tuple[int, Place, Callable[[], object]]]
 
 
 class Progress:
@@ -87,12 +97,12 @@ def compiled(work: Work, ranks: Mapping[str, int]) -> list[Step]:
     """The steps of ``work``, where ``ranks`` says who plays which node."""
     length = max(1, SEGMENT // work.like.element_size())
     scratch = [torch.empty(length, dtype=work.like.dtype) for _ in range(AHEAD)]
-    return [_step(number, messages, work, ranks, length, scratch) for number, messages in enumerate(work.messages, 1)]
+    return [_step(number, messages, work, ranks, scratch) for number, messages in enumerate(work.messages, 1)]
 
 
-def _step(number: int, messages: list[Message], work: Work, ranks: Mapping[str, int], length: int, scratch) -> Step:
+def _step(number: int, messages: list[Message], work: Work, ranks: Mapping[str, int], scratch: list[Tensor]) -> Step:
     written = {(m.send.dst, m.send.key) for m in messages if m.target is not None}
-    spares: dict[tuple[str, str], Tensor] = {}
+    spares: dict[Place, Tensor] = {}
     before, departures, arrivals = [], [], []
     for m in messages:
         source, place = m.source, (m.send.src, m.send.key)
@@ -100,29 +110,32 @@ def _step(number: int, messages: list[Message], work: Work, ranks: Mapping[str, 
             if place not in spares:
                 spares[place] = torch.empty_like(source, memory_format=torch.contiguous_format)
                 before.append(partial(spares[place].copy_, source))
-            source = spares[place]
+            source, place = spares[place], None
         if not (source if m.target is None else m.target).numel():
             arrivals.append(Arrival(m.index, [], -1, 0, None))  # nothing travels, and yet it has been sent
         elif m.target is None:
-            departures += [Departure(m.index, [part], ranks[m.send.dst], tag) for tag, part in _cut(m, source, length)]
+            to = ranks[m.send.dst]
+            departures += [Departure(m.index, [part], to, tag, place) for tag, part in _cut(m, source)]
         elif source is not None:
             arrivals.append(Arrival(m.index, [], -1, 0, partial(m.write, source)))  # both ends are played here
         else:
-            for tag, part in _cut(m, m.target, length):
+            for tag, part in _cut(m, m.target):
                 if m.begins and part.is_contiguous():
                     arrivals.append(Arrival(m.index, [part], ranks[m.send.src], tag, None))
                     continue
-                buffer = scratch[len(arrivals) % AHEAD][: part.numel()]
+                room = scratch[len(arrivals) % AHEAD]
+                buffer = room[: part.numel()] if part.numel() <= room.numel() else room.new_empty(part.numel())
                 put = partial(m.put, part, buffer)
                 arrivals.append(Arrival(m.index, [buffer], ranks[m.send.src], tag, put))
     step = work.plan.steps[number - 1]
-    after = [(index, partial(work.update, act)) for index, act in enumerate(updates(step), len(sends(step)))
+    after = [(index, act[:2], partial(work.update, act)) for index, act in enumerate(updates(step), len(sends(step)))
              if act.node in work.tensors]  # fmt: skip
-    return Step(number, before, departures, arrivals, after)
+    return Step(number, written, before, departures, arrivals, after)
 
 
-def _cut(message: Message, buffer: Tensor, length: int) -> list[tuple[int, Tensor]]:
-    """(tag, part) of each segment."""
+def _cut(message: Message, buffer: Tensor) -> list[tuple[int, Tensor]]:
+    """(tag, part) of each segment; both its ends cut alike."""
+    length = max(1, (STRETCH if message.begins else SEGMENT) // buffer.element_size())
     first = message.index << 16 & 0x7FFFFFFF  # where tags come again, gloo keeps the order in which they are sent
     return [(first | i, part) for i, part in enumerate(buffer.split(length))]
 
@@ -131,15 +144,24 @@ def carried(program: list[Step], group: dist.ProcessGroup, progress: Progress, p
     """Do it once. Raises Closed when a connection breaks; how far it has come stands in ``progress``."""
     now, limit = time.perf_counter, timedelta(seconds=patience)
     timed, begin = [], now()
+    leaving: dict[Place | None, list[tuple[int, dist.Work]]] = {}  # what was sent, until it is overwritten
+
+    def left(place: Place | None) -> None:
+        for rank, work in leaving.pop(place, ()):
+            with progress.of(rank):
+                work.wait(limit)
+
     for step in program:
         progress.at(step.number)
         started, ends = now() - begin, {}
+        for place in step.written:
+            left(place)
         for copy in step.before:
             copy()
-        sent = []
-        for index, parts, rank, tag in step.departures:
+        for index, parts, rank, tag, place in step.departures:
             with progress.of(rank):
-                sent.append((index, rank, group.send(parts, rank, tag)))
+                leaving.setdefault(place, []).append((rank, group.send(parts, rank, tag)))
+            ends[index] = now() - begin  # of leaving; when it has arrived, the other end knows
         asked = [_asked(group, progress, arrival) for arrival in step.arrivals[:AHEAD]]
         for i, (index, _, rank, _, put) in enumerate(step.arrivals):
             if asked[i] is not None:
@@ -150,15 +172,14 @@ def carried(program: list[Step], group: dist.ProcessGroup, progress: Progress, p
             if i + AHEAD < len(step.arrivals):
                 asked.append(_asked(group, progress, step.arrivals[i + AHEAD]))
             ends[index] = now() - begin
-        for index, rank, work in sent:
-            with progress.of(rank):
-                work.wait(limit)
-            ends[index] = now() - begin
         timed += [Timed(step.number, index, started, end) for index, end in ends.items()]
-        for index, update in step.after:
+        for index, place, update in step.after:
+            left(place)
             started = now() - begin
             update()
             timed.append(Timed(step.number, index, started, now() - begin))
+    for place in [*leaving]:
+        left(place)
     return timed
 
 
