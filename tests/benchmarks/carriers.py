@@ -9,9 +9,9 @@ and both medians beside it. ``--save`` writes what was measured to tests/benchma
 P1   ring over sockets ÷ all_reduce on gloo (loopback interface)
 P2   all_reduce on gloo ÷ ours in shared memory, n = 4, 40 MB
 P3   time that the memory needs at least ÷ time of P2; its traffic as measured with all ranks copying at once
-P8h  error of predicted against measured times; calibrated with n = 4 at 1, 8 and 32 MB on a ping-pong, a relay that
-     adds, an all-gather and a reduce-scatter; listed but not counted are runs with p90/p10 > 1.3, and the strategies
-     that are put together of what was measured (ring, naive ring)
+P8h  error of predicted against measured times; calibrated, before each n, with n = 4 at 1, 8 and 32 MB on a ping-pong,
+     a relay that adds, an all-gather and a reduce-scatter; listed but not counted are runs with p90/p10 > 1.3, and
+     the strategies that are put together of what was measured (ring, naive ring)
 """
 
 import argparse
@@ -193,10 +193,10 @@ def measure_p2(found: list, pairs: int, quick: bool) -> None:
 
 
 def measure_p8(found: list, pairs: int, quick: bool) -> None:
-    calibration = on_ranks(4, fit)
-    print(f"P8h  calibrated with 4 ranks: {calibration}")
     errors, unsteady, everything = [], 0, []
     for n in (2, 3, 4, 6, 8):
+        calibration = on_ranks(4, fit)  # anew: what else runs on a shared machine changes from minute to minute
+        print(f"P8h  calibrated with 4 ranks: {calibration}")
         for row in on_ranks(n, p8, calibration, ["16 MB", "40 MB"], 3 if quick else 15):
             mark = " " if row.steady else "~"
             print(f"     n = {n}  {row.name:16} {row.nbytes / 1e6:3.0f} MB   predicted {1e3 * row.predicted:7.2f} ms  "
