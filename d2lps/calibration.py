@@ -74,8 +74,13 @@ class Calibration:
         return self.nodes if nodes is None else names(nodes)
 
     def __str__(self) -> str:
-        return (f"latency {show_seconds(self.latency)}, overhead {show_seconds(self.overhead)}, alone {self.alone}, "
-                f"together {self.together}, adding {self.adding} together, {self.adding_alone} alone")  # fmt: skip
+        return "\n".join([
+            f"latency   {show_seconds(self.latency)}",
+            f"overhead  {show_seconds(self.overhead)}",
+            f"alone     {self.alone}",
+            f"together  {self.together}",
+            f"adding    {self.adding} together, {self.adding_alone} alone",
+        ])  # fmt: skip
 
 
 def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 21) -> Calibration:

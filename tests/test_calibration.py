@@ -52,7 +52,7 @@ def test_what_was_measured_here_is_positive_and_says_what_it_is():
     assert min(found.alone, found.together, found.adding, found.adding_alone) > 1e6
     assert min(found.latency, found.overhead) >= 0
     assert [what for what, _, _ in found.measured] == [w for w in _plans(NODES) for _ in SIZES]
-    said = r"latency .*, overhead .*, alone .*B/s, together .*B/s, adding .*B/s together, .*B/s alone"
+    said = r"latency .*\noverhead .*\nalone .*B/s\ntogether .*B/s\nadding .*B/s together, .*B/s alone"
     assert re.fullmatch(said, str(found))
     assert pickle.loads(pickle.dumps(found)) == found
     assert [node for node in found.topology(6).kinds] == [*(f"rank{i}" for i in range(6)), "memory"]

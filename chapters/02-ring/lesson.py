@@ -168,8 +168,7 @@ table("strategy", "order", rows=[
 value = torch.randn(100003, generator=torch.Generator().manual_seed(carrier.rank))
 by_gloo, by_memory = value.clone(), value.clone()
 memory = SharedMemory()
-run(plan, by_gloo, carrier)
-run(plan, by_memory, memory)
+_ = run(plan, by_gloo, carrier), run(plan, by_memory, memory)
 
 # %% px-same
 torch.equal(ranks[0]["by_gloo"], first), torch.equal(ranks[3]["by_memory"], first)

@@ -15,7 +15,7 @@ from d2lps.steps import Update, sends, updates
 if TYPE_CHECKING:
     from d2lps.carriers.shared_memory import SharedMemory
 
-BLOCK = 1 << 20  # bytes that are read, added and written out before the next: they stay in the cache, and are few
+BLOCK = 1 << 21  # bytes that are read, added and written out before the next: they stay in the cache, and are few
 
 
 class Job:

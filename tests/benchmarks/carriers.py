@@ -196,7 +196,7 @@ def measure_p8(found: list, pairs: int, quick: bool) -> None:
     errors, unsteady, everything = [], 0, []
     for n in (2, 3, 4, 6, 8):
         calibration = on_ranks(4, fit)  # anew: what else runs on a shared machine changes from minute to minute
-        print(f"P8h  calibrated with 4 ranks: {calibration}")
+        print(f"P8h  calibrated with 4 ranks:\n{calibration}")
         for row in on_ranks(n, p8, calibration, ["16 MB", "40 MB"], 3 if quick else 15):
             mark = " " if row.steady else "~"
             print(f"     n = {n}  {row.name:16} {row.nbytes / 1e6:3.0f} MB   predicted {1e3 * row.predicted:7.2f} ms  "
