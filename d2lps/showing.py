@@ -70,7 +70,8 @@ class Table:
 
     def _repr_html_(self) -> str:
         def row(tag: str, cells: list[str]) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+            style = ' style="white-space:nowrap"'  # a number stays with its unit, however narrow the page
+            return "<tr>" + "".join(f"<{tag}{style}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
         body = "".join(row("td", cells) for cells in self.rows)
         return f"<table><thead>{row('th', self.heads)}</thead><tbody>{body}</tbody></table>"

@@ -18,6 +18,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from d2lps.carriers.worker import Worker
+from d2lps.text import text
 
 POLL = 0.2  # seconds between two looks at the store while a run is under way
 GRACE = 2.0  # seconds that the others have to say that they are alive, once somebody has failed
@@ -126,7 +127,7 @@ class Meeting:
 
     def interrupted(self, step: int | None) -> None:
         """Tell the others that the user stopped this process; it raises nothing."""
-        self._end(step, "interrupted", f"rank {self.rank} was interrupted{_in(step)}.")
+        self._end(step, "interrupted", text("rank.was-interrupted", rank=self.rank, where=_in(step)))
 
     def refused(self, error: Exception, step: int | None = None) -> None:
         """Tell the others why this process does not begin or go on; it raises nothing."""
@@ -199,7 +200,7 @@ class Meeting:
 
 
 def _in(step: int | None) -> str:
-    return "" if step is None else f" in step {step}"
+    return "" if step is None else text("rank.in-step", step=step)
 
 
 def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | None) -> RankLost:
@@ -210,14 +211,17 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
     gave_up = {rank: said["why"] for rank, said in heard.items() if said["why"] not in ("late", "closed", "told")}
     if gave_up:
         rank, why = min(gave_up.items())
-        return RankLost(f"rank {rank} ended the run{_in(step)} ({why}).", tuple(sorted(gave_up)), step)
+        why = text("rank.interrupted") if why == "interrupted" else why
+        sentence = text("rank.ended", rank=rank, where=_in(step), why=why)
+        return RankLost(sentence, tuple(sorted(gave_up)), step)
     closed = [rank for said in heard.values() if said["why"] == "closed" for rank in said["waiting"] if rank in silent]
     lost = sorted(set(closed)) or silent
     if lost:
-        who = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(map(str, lost))
-        silence = f"gave no sign of life for {deadline:g} s (dead, stopped or busy)"
-        what = "died (its connections closed)" if closed else silence
-        return RankLost(f"{who} {what}{_in(step) or ' before the first step'}.", tuple(lost), step)
+        ranks, where = ", ".join(map(str, lost)), _in(step) or text("rank.before")
+        who = text("rank.one", ranks=ranks) if len(lost) == 1 else text("rank.many", ranks=ranks)
+        died, silent = (text("rank.died", who=who, where=where),
+                        text("rank.silent", who=who, where=where, seconds=f"{deadline:g}"))  # fmt: skip
+        return RankLost(died if closed else silent, tuple(lost), step)
     broken = next((said["detail"] for said in heard.values() if said["why"] == "closed"), None)
     late = sorted({rank for said in heard.values() if said["why"] != "told" for rank in said["waiting"]})
     if broken is not None:

@@ -53,7 +53,7 @@ class Px(ParallelMagics):
             self.ranks.interrupt(self._busy(parts))
             self._follow(parts, first, LET_GO)
             self._show(parts, first)
-            raise interrupted(self._busy(parts), self.ranks.again) from None
+            raise interrupted(self._busy(parts)) from None
         self._show(parts, first)
         failed = {rank: part for rank, part in parts.items() if not part.done() or part.exception()}
         if failed:
@@ -199,9 +199,10 @@ def places(traceback: str) -> list[str]:
     return found
 
 
-def interrupted(busy: list[int], again: str) -> KeyboardInterrupt:
-    """What an interrupted cell raises, with a word on the ranks that do not let go."""
-    return brief(KeyboardInterrupt(*[f"[{spans(busy)}] still busy: {again}"] if busy else ()))
+def interrupted(busy: list[int]) -> KeyboardInterrupt:
+    """What an interrupted cell raises, with the way to go on."""
+    pause = f"[{spans(busy)}] did not let go at once: wait a moment, then make" if busy else "make"
+    return brief(KeyboardInterrupt(f"{pause} the carriers anew, in the cell that made them"))
 
 
 def brief(error: BaseException) -> BaseException:
