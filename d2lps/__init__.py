@@ -38,6 +38,7 @@ _HOME = {
     "double_tree": "algorithms",
     "draw": "drawing",
     "halving_doubling": "algorithms",
+    "kvstore": "",
     "naive_ring": "algorithms",
     "nvswitch": "hosts",
     "one_memory": "hosts",

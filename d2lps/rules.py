@@ -25,7 +25,40 @@ def sgd(weight, gradient, memory: dict, *, lr: float, momentum: float = 0.0, wei
     weight.add_(gradient, alpha=-lr)
 
 
-RULES = {"sgd": sgd}
+def adagrad(weight, gradient, memory: dict, *, lr: float, weight_decay: float = 0.0, eps: float = 1e-10) -> None:
+    """AdaGrad: s ← s + g², w ← w − η·g/(√s + ε), with g + λw in the place of g.
+
+    ``lr`` is η, ``weight_decay`` λ, ``eps`` ε. In float32 and float64 it is ``torch.optim.Adagrad`` bit for bit.
+    Source: Duchi, Hazan and Singer, JMLR 2011.
+    """
+    if weight_decay:
+        gradient = gradient.add(weight, alpha=weight_decay)
+    squares = memory.setdefault("squares", weight.new_zeros(weight.shape))
+    squares.addcmul_(gradient, gradient, value=1)
+    weight.addcdiv_(gradient, squares.sqrt().add_(eps), value=-lr)
+
+
+def adam(
+    weight, gradient, memory: dict, *, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> None:  # fmt: skip
+    """Adam: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², w ← w − η·m̂/(√v̂ + ε), where m̂ = m/(1−β₁ᵗ), v̂ = v/(1−β₂ᵗ).
+
+    ``lr`` is η; ``weight_decay`` is λ, with g + λw in the place of g. In float32 and float64 it is
+    ``torch.optim.Adam`` bit for bit. Source: Kingma and Ba, ICLR 2015.
+    """
+    if weight_decay:
+        gradient = gradient.add(weight, alpha=weight_decay)
+    first = memory.setdefault("first", weight.new_zeros(weight.shape))
+    second = memory.setdefault("second", weight.new_zeros(weight.shape))
+    memory["steps"] = steps = memory.get("steps", 0) + 1
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    spread = (second.sqrt() / (1 - beta2**steps) ** 0.5).add_(eps)
+    weight.addcdiv_(first, spread, value=-lr / (1 - beta1**steps))
+
+
+RULES = {"sgd": sgd, "adagrad": adagrad, "adam": adam}
 
 
 def numbers_of(rule: str) -> dict[str, bool]:

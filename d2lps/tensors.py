@@ -91,9 +91,9 @@ def widened(weight: torch.Tensor) -> torch.Tensor:
 
 def _remembered(memory: Mapping, node: str, key: str) -> Mapping[str, torch.Tensor]:
     kept = memory.get((node, key), {})
-    if not isinstance(kept, Mapping) or not all(isinstance(value, torch.Tensor) for value in kept.values()):
+    if not isinstance(kept, Mapping) or not all(isinstance(value, torch.Tensor | int) for value in kept.values()):
         raise TensorError(f"what {node} remembers of key {key} is not what a rule left there: begin with memory={{}}")
-    return kept
+    return {name: value for name, value in kept.items() if isinstance(value, torch.Tensor)}
 
 
 def _flat(what: str, tensor: object) -> None:

@@ -133,8 +133,8 @@ BROKEN = [
            "a wants key g as 'new': a key is wanted as 'sum' or 'updated'"),
     Broken("unknown-op", lambda: plan([to_a("mean")]), 1,
            "step 1: b sends key g to a with op 'mean': it is either 'add' or 'copy'"),
-    Broken("unknown-rule", lambda: plan([to_a(), Update("a", "g", "adam")]), 1,
-           "step 1: a updates key g by the rule 'adam', which d2lps does not know (rules: sgd)"),
+    Broken("unknown-rule", lambda: plan([to_a(), Update("a", "g", "lion")]), 1,
+           "step 1: a updates key g by the rule 'lion', which d2lps does not know (rules: sgd adagrad adam)"),
     Broken("bad-numbers", lambda: plan([to_a(), step(lr="fast")]), 1,
            "step 1: the number lr of the rule sgd at a is missing, not a number, or unknown "
            "(it takes: lr momentum weight_decay)"),

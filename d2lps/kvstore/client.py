@@ -1,0 +1,217 @@
+"""A worker's connection to one server: requests go out in order, answers come back in any; what breaks is mended.
+
+A connection that ends is made again, and what was not answered is asked again: a push that was counted before is
+answered, not counted twice. A server that cannot be reached within the deadline is lost.
+"""
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from d2lps.kvstore import handshake
+from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.server import loopback
+from d2lps.kvstore.wire import NOTHING, Broken, Channel, Entry, Frame, Op
+
+INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
+
+
+class Request:
+    """What was asked for: all that is needed to ask again, and the answer when it is there."""
+
+    def __init__(self, op: Op, entries: Sequence[Entry] = (), said: dict | None = None,
+                 payload: memoryview = NOTHING, into: memoryview = NOTHING):  # fmt: skip
+        self.op, self.entries, self.said, self.payload, self.into = op, entries, said, payload, into
+        self.number = 0
+        self.answer: Frame | None = None
+        self.error: KVError | None = None
+        self.done = threading.Event()
+        self.given_up = False
+
+
+class Line:
+    """The connection to server ``number`` at ``address``."""
+
+    def __init__(self, number: int, address: "tuple[str, int] | str", rank: int, *, secret: bytes = b"", run: str = "",
+                 deadline: float = 30.0, incarnation: str = INCARNATION):  # fmt: skip
+        self.number, self.address, self.deadline = number, address, deadline
+        self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
+        if not secret and not loopback(address):
+            raise Refused(f"server {number} at {address[0]} is on another host: the secret of the run is in the file "
+                          f"that {handshake.FILE} names, or in {handshake.VARIABLE}")  # fmt: skip
+        self._pending: dict[int, Request] = {}
+        self._asked, self._open = 0, True
+        self._lost: ServerLost | None = None
+        self._sending, self._state = threading.Lock(), threading.Lock()
+        self._heard = time.monotonic()
+        self._channel, self.welcome = self._connected(time.monotonic() + deadline)
+        for what in (self._listen, self._live):
+            threading.Thread(target=what, daemon=True, name=f"d2lps line to server {number}").start()
+
+    # ---- asking
+
+    def ask(self, request: Request) -> Request:
+        """Send it; :meth:`wait` for its answer."""
+        with self._sending:
+            with self._state:
+                if self._lost:
+                    raise self._lost
+                if not self._open:
+                    raise Refused("this store is closed")
+                self._asked += 1
+                request.number = self._asked
+                self._pending[request.number] = request
+            self._send(self._channel, request)
+        return request
+
+    def wait(self, request: Request, until: float) -> Frame:
+        """The answer. Raises what the server says, ServerLost, or, after ``until``, Timeout or Unknown."""
+        if not request.done.wait(max(0.0, until - time.monotonic())):
+            with self._state:
+                self._pending.pop(request.number, None)
+                request.given_up = True
+            if not request.done.is_set():
+                raise self._too_late(request)
+        if request.error is not None:
+            raise request.error
+        return request.answer
+
+    def close(self) -> None:
+        """Say goodbye, and hang up."""
+        if self._open and not self._lost:
+            try:
+                bye = self.ask(Request(Op.BYE))
+                bye.done.wait(min(1.0, self.deadline))
+            except KVError:
+                pass
+        self._end()
+
+    def _end(self) -> None:
+        self._open = False
+        self._channel.close()
+
+    def _too_late(self, request: Request) -> KVError:
+        silent = time.monotonic() - self._heard
+        if silent > self.deadline:
+            self._give_up(f"it has said nothing for {silent:.1f} s")
+            return self._lost
+        if request.into or request.payload:
+            self._channel.close()  # what still comes must not be written where nobody expects it; it is made again
+        what = f"server {self.number} has not answered {request.op.name.lower()} within {self.deadline:g} s"
+        if request.op == Op.PUSH:
+            return Unknown(f"{what}: it is counted once or not at all; push the same again, and it counts once")
+        return Timeout(what)
+
+    # ---- the threads
+
+    def _listen(self) -> None:
+        while self._open:
+            channel = self._channel
+            try:
+                while self._open:
+                    if frame := channel.receive(idle=True):
+                        self._heard = time.monotonic()
+                        self._answered(channel, frame)
+            except Broken as error:
+                channel.close()
+                if self._open and not self._again(str(error)):
+                    return
+
+    def _answered(self, channel: Channel, frame: Frame) -> None:
+        with self._state:
+            request = self._pending.get(frame.number)
+        if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
+            channel.skip(frame)
+            return
+        if frame.op == Op.ERROR:
+            request.error = _error(frame.said, self.number)
+        elif frame.op == Op.DATA:
+            if frame.payload != len(request.into):
+                channel.skip(frame)
+                request.error = Refused(f"server {self.number} gives {frame.payload} bytes, where there is room for "
+                                        f"{len(request.into)}")  # fmt: skip
+            else:
+                channel.into(frame, request.into)
+        else:
+            channel.skip(frame)
+        request.answer = frame
+        with self._state:
+            self._pending.pop(frame.number, None)
+        request.done.set()
+
+    def _live(self) -> None:
+        """A sign of life now and then, whatever the worker is busy with."""
+        while self._open and not self._lost:
+            time.sleep(self.deadline / 4)
+            if self._sending.acquire(blocking=False):
+                try:
+                    if self._open:
+                        self._send(self._channel, Request(Op.ALIVE))
+                finally:
+                    self._sending.release()
+
+    def _send(self, channel: Channel, request: Request) -> None:
+        try:
+            channel.send(request.op, request.number, request.entries, request.said, request.payload)
+        except Broken:
+            channel.close()  # the thread that listens makes it again and asks again
+
+    # ---- connecting
+
+    def _connected(self, until: float) -> tuple[Channel, dict]:
+        pause, why = 0.01, "nobody listens there"
+        while True:
+            try:
+                sock = socket.socket(socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET)
+                left = max(0.05, min(handshake.SECONDS, until - time.monotonic()))
+                sock.settimeout(left)
+                try:
+                    sock.connect(self.address)
+                    channel = Channel(sock, left)
+                    welcome = handshake.as_worker(channel, self._secret, self._hello, not loopback(self.address))
+                    channel.patience(max(self.deadline, 1.0))
+                    return channel, welcome
+                except BaseException:
+                    sock.close()
+                    raise
+            except (Broken, OSError) as error:
+                why = getattr(error, "strerror", None) or str(error) or why
+            if time.monotonic() + pause > until:
+                where = self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
+                raise ServerLost(f"server {self.number} at {where} cannot be reached ({why})", (self.number,))
+            time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # with jitter: all come back at once otherwise
+            pause = min(2 * pause, 0.5)
+
+    def _again(self, why: str) -> bool:
+        """A new connection, on which everything unanswered is asked again in its order."""
+        try:
+            channel, _ = self._connected(time.monotonic() + self.deadline)
+        except KVError as error:
+            self._give_up(f"{why}; {error}")
+            return False
+        with self._sending:
+            with self._state:
+                pending = [self._pending[number] for number in sorted(self._pending)]
+                self._channel = channel
+            for request in pending:
+                self._send(channel, request)
+        return True
+
+    def _give_up(self, why: str) -> None:
+        with self._state:
+            self._lost = self._lost or ServerLost(f"server {self.number} is lost ({why})", (self.number,))
+            pending, self._pending = list(self._pending.values()), {}
+        for request in pending:
+            request.error = self._lost
+            request.done.set()
+        self._channel.close()
+
+
+def _error(said: dict, server: int) -> KVError:
+    """What the server says, as the error that it names; a name that is none of ours is no class of ours."""
+    sentence, kind = str(said.get("sentence", "")), said.get("kind")
+    if kind == "WorkerLost":
+        return WorkerLost(sentence, tuple(rank for rank in said.get("ranks", ()) if isinstance(rank, int)))
+    return Timeout(sentence) if kind == "Timeout" else Refused(sentence)

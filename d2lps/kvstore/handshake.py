@@ -1,0 +1,102 @@
+"""Who is at the other end: both ends show that they know the secret, and neither says it.
+
+The worker says who it is and a number used once; the server answers with one of its own and a proof; then the worker
+proves, too. Both proofs, and the keys of the connection, are HMACs over all that was said before. Until then frames
+are at most 4 KiB, nothing is kept, and it must be over within some seconds.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.wire import Broken, Channel, Frame, Op
+
+SECONDS = 5.0  # for a handshake
+VARIABLE, FILE = "D2LPS_SECRET", "D2LPS_SECRET_FILE"
+SHORTEST = 16  # bytes of a secret
+
+
+def secret_given() -> bytes | None:
+    """The secret in the environment, or in the file that is named there. Raises Refused where others can read it."""
+    if given := os.environ.get(VARIABLE):
+        found = given.encode()
+    elif path := os.environ.get(FILE):
+        try:
+            if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+                raise Refused(f"others can read the secret in {path}: chmod 600 {path}")
+            found = Path(path).read_bytes().strip()
+        except OSError as error:
+            raise Refused(f"the secret in {path} cannot be read ({error.strerror}): {FILE} names the file") from None
+    else:
+        return None
+    if len(found) < SHORTEST:
+        raise Refused(f"the secret has {len(found)} bytes: {SHORTEST} or more, such as `openssl rand -hex 32` prints")
+    return found
+
+
+def as_worker(channel: Channel, secret: bytes, hello: dict, whole: bool) -> dict:
+    """Present this worker to a server; what the server says of itself. Raises Broken, or Refused with its reason."""
+    said = hello | {"nonce": secrets.token_hex(32)}
+    channel.send(Op.HELLO, said=said)
+    challenge = _next(channel, Op.CHALLENGE)
+    talk = _talk(said, challenge)
+    if not hmac.compare_digest(str(challenge.pop("proof", "")), _proof(secret, b"server", talk)):
+        raise Refused("the server does not know the secret of this run: it belongs to another run, or is none of ours")
+    channel.send(Op.PROOF, said={"proof": _proof(secret, b"worker", talk)})
+    channel.keys, channel.whole = _keys(secret, talk, b"worker", b"server"), whole and bool(secret)
+    return _next(channel, Op.WELCOME)
+
+
+def as_server(channel: Channel, secret: bytes, refusal, welcome: dict, whole: bool) -> dict:
+    """Hear a worker out; what it says of itself. ``refusal(hello)`` is a sentence, or None where it may come in.
+
+    Raises Broken where it is none of ours: nothing is told to it but that.
+    """
+    channel.table, channel.payload, before = 4096, 0, (channel.table, channel.payload)
+    hello = _next(channel, Op.HELLO)
+    if not (isinstance(hello.get("rank"), int) and isinstance(hello.get("nonce"), str) and len(hello["nonce"]) == 64):
+        raise Broken("no greeting of a worker")
+    challenge = {"nonce": secrets.token_hex(32)}
+    talk = _talk(hello, challenge)
+    channel.send(Op.CHALLENGE, said=challenge | {"proof": _proof(secret, b"server", talk)})
+    if not hmac.compare_digest(str(_next(channel, Op.PROOF).get("proof", "")), _proof(secret, b"worker", talk)):
+        raise Broken("the other end does not know the secret")
+    channel.keys, channel.whole = _keys(secret, talk, b"server", b"worker"), whole and bool(secret)
+    if sentence := refusal(hello):
+        channel.send(Op.ERROR, said={"kind": "Refused", "sentence": sentence})
+        raise Broken(sentence)
+    channel.send(Op.WELCOME, said=welcome)
+    channel.table, channel.payload = before
+    return hello
+
+
+def _next(channel: Channel, op: Op) -> dict:
+    frame: Frame = channel.receive()
+    if frame.op == Op.ERROR:
+        raise Refused(str(frame.said.get("sentence", "the server refuses this worker")))
+    if frame.op != op or frame.payload:
+        raise Broken(f"{frame.op.name} came where {op.name} belongs")
+    return frame.said
+
+
+def _talk(hello: dict, challenge: dict) -> bytes:
+    """All that was said, in one form: order and nonces included."""
+    heard = [hello, {name: value for name, value in challenge.items() if name != "proof"}]
+    return json.dumps(heard, sort_keys=True).encode()
+
+
+def _proof(secret: bytes, role: bytes, talk: bytes) -> str:
+    return hmac.new(secret, b"d2lps proof of " + role + b"\0" + talk, hashlib.sha256).hexdigest()
+
+
+def _keys(secret: bytes, talk: bytes, mine: bytes, theirs: bytes) -> tuple[bytes, bytes] | None:
+    """(what covers what I send, what covers what I receive); None where there is no secret."""
+    if not secret:
+        return None
+    return tuple(hmac.new(secret, b"d2lps key of " + role + b"\0" + talk, hashlib.sha256).digest()
+                 for role in (mine, theirs))  # fmt: skip

@@ -1,0 +1,166 @@
+"""How workers and servers find each other: in one process, or under torchrun through its rendezvous."""
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+
+from d2lps.kvstore import handshake
+from d2lps.kvstore.client import Line
+from d2lps.kvstore.dist import DistStore
+from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.placement import Placement
+from d2lps.kvstore.rounds import Table
+from d2lps.kvstore.serve import Started
+from d2lps.kvstore.server import Server
+
+
+class Cluster:
+    """A whole cluster in this process: servers in threads, and a store for each worker, to be used in a thread each.
+
+    workers, servers
+        how many.
+    transport
+        ``"unix"`` (sockets in a folder of this user's own) or ``"tcp"`` (the loopback interface).
+    staleness, nan, lost, deadline
+        as :class:`d2lps.kvstore.rounds.Table` has them.
+
+    >>> import threading, torch
+    >>> with Cluster("dist_sync", workers=2, servers=2) as stores:
+    ...     def work(store, pulled):
+    ...         store.init("w", torch.zeros(3))
+    ...         store.push("w", torch.full((3,), 4.0**store.rank))
+    ...         store.pull("w", out=pulled)
+    ...     results = [torch.empty(3), torch.empty(3)]
+    ...     threads = [threading.Thread(target=work, args=pair) for pair in zip(stores, results)]
+    ...     _ = [thread.start() for thread in threads], [thread.join() for thread in threads]
+    >>> results
+    [tensor([5., 5., 5.]), tensor([5., 5., 5.])]
+    """
+
+    def __init__(self, kind: str = "dist_sync", workers: int = 2, servers: int = 1, *, transport: str = "unix",
+                 staleness: int = 0, nan: str = "propagate", lost: str = "fail", deadline: float = 30.0,
+                 secret: bytes = b"", placement: Placement | None = None):  # fmt: skip
+        counted("workers", workers)
+        counted("servers", servers)
+        if transport not in ("unix", "tcp"):
+            raise Refused(f"transport = {transport!r}: it is 'unix' or 'tcp'")
+        self.placement = placement or Placement(servers)
+        self._folder = tempfile.mkdtemp(prefix="d2lps-") if transport == "unix" else None  # 0700: this user's own
+        self._run = secrets.token_hex(8)
+        self.servers, self.stores = [], []
+        try:
+            for number in range(servers):
+                table = Table(kind, workers, staleness=staleness, nan=nan, lost=lost, deadline=deadline)
+                address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
+                self.servers.append(Server(table, address, secret=secret, run=self._run, number=number))
+            for rank in range(workers):
+                lines = [Line(server.number, server.address, rank, secret=secret, run=self._run, deadline=deadline)
+                         for server in self.servers]  # fmt: skip
+                self.stores.append(DistStore(kind, rank, workers, lines, self.placement, finite=nan != "propagate"))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the stores and the servers."""
+        for store in self.stores:
+            store.close()
+        for server in self.servers:
+            server.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __iter__(self) -> Iterator[DistStore]:
+        return iter(self.stores)
+
+    def __getitem__(self, rank: int) -> DistStore:
+        return self.stores[rank]
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: str = "propagate", lost: str = "fail",
+           deadline: float = 30.0, placement: dict | None = None) -> DistStore:  # fmt: skip
+    """This process's store, as one of the workers that torchrun or ``d2lps.ranks`` started.
+
+    servers
+        how many, each in a process of its own on the machine of a worker; as many as workers by default.
+    staleness, nan, lost, deadline
+        as :class:`d2lps.kvstore.rounds.Table` has them.
+    placement
+        ``large`` and ``virtual`` of :class:`Placement`.
+
+    All workers call it, with the same options. Raises Refused, ServerLost; NoRanks where this process is no worker.
+    """
+    from d2lps.carriers.meeting import Meeting
+    from d2lps.carriers.ranks import _host, from_environment
+
+    store, rank, size, holder = from_environment(deadline)
+    meeting = Meeting(store, "kvstore", rank, size, deadline, holder)
+    options = {"kind": kind, "servers": servers, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline,
+               "placement": placement}  # fmt: skip
+    mine = {"host": _host(), "options": options, "run": secrets.token_hex(8)}
+    members = meeting.join(mine)
+    for other, member in enumerate(members):
+        if member["options"] != members[0]["options"]:
+            raise Refused(f"worker {other} asks for {member['options']}, worker 0 for {members[0]['options']}: all "
+                          "workers ask for the same store")  # fmt: skip
+    hosts, run = [member["host"] for member in members], members[0]["run"]
+    servers = counted("servers", size if servers is None else servers)
+    mine = [number for number, owner in enumerate(_owners(hosts, servers)) if owner == rank]
+    table = {"kind": kind, "workers": size, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline}
+    folder = tempfile.mkdtemp(prefix="d2lps-") if mine and len({*hosts}) == 1 else None
+    started, said = [], {}
+    try:
+        for number in mine:
+            address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
+            started.append(Started({"table": table, "address": address, "run": run, "number": number}, deadline))
+        said = {str(server.number): server.address() for server in started}
+    except KVError as error:
+        said = {"error": str(error)}
+    addresses = {}
+    for other, found in enumerate(meeting.all("servers", said)):
+        if "error" in found:
+            for server in started:
+                server.close()
+            raise Refused(f"worker {other} could not start its server: {found['error']}")
+        addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in found.items()}
+    secret = handshake.secret_given() or b""
+    lines = [Line(number, addresses[number], rank, secret=secret, run=run, deadline=deadline)
+             for number in range(servers)]  # fmt: skip
+    meeting.all("connected", None)
+    meeting.close()
+    place = Placement(servers, **placement or {})
+    return DistStore(kind, rank, size, lines, place, finite=nan != "propagate", started=started)
+
+
+def _owners(hosts: list[str], servers: int) -> list[int]:
+    """The rank that starts each server: one host after the other, and on each host one rank after the other."""
+    turns: dict[str, int] = {}
+    order = []
+    for rank, host in enumerate(hosts):
+        turns[host] = turns.get(host, -1) + 1
+        order.append((turns[host], rank))
+    ranks = [rank for _, rank in sorted(order)]
+    return [ranks[number % len(ranks)] for number in range(servers)]
+
+
+def _own_address() -> str:
+    """The address at which the other hosts reach this one: that from which it reaches the rendezvous."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))  # which sends nothing
+        return probe.getsockname()[0]
+
+
+def counted(what: str, value: object) -> int:
+    """A whole number from 1 on; Refused otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Refused(f"{what} = {value!r}: a whole number, 1 or more")
+    return value

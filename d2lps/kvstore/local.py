@@ -1,0 +1,68 @@
+"""The stores of one process: ``local`` adds in main memory, ``device`` on the devices, by a plan."""
+
+import torch
+
+from d2lps.algorithms import sharded
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.store import KVStore, fill
+from d2lps.kvstore.values import Known, added
+
+
+class LocalStore(KVStore):
+    """``local``: what the devices of one process push is summed in main memory, in the order given."""
+
+    type = "local"
+
+    def __init__(self):
+        super().__init__()
+        self._values: dict[Known, torch.Tensor] = {}
+        self._memory: dict[Known, dict] = {}
+        self._updates: Optimizer | None = None
+
+    def _init(self, fresh: list[tuple[Known, torch.Tensor]]) -> None:
+        for known, value in fresh:
+            self._values[known], self._memory[known] = added([value]).clone(), {}
+
+    def _push(self, pushed, priority: int) -> None:
+        for known, values in pushed:
+            total = self._sum(values)
+            if self._updates is not None:
+                total = self._updates.stepped(self._values[known], total, self._memory[known], 1)
+            self._values[known] = total
+
+    def _sum(self, values: list[torch.Tensor]) -> torch.Tensor:
+        total = added(values)
+        return total.clone() if total.data_ptr() == values[0].data_ptr() else total
+
+    def _pull(self, pulled, priority: int) -> None:
+        for known, outs in pulled:
+            fill(outs, self._values[known])
+
+    def _rows(self, asked) -> None:
+        for known, outs, index in asked:
+            fill(outs, self._values[known].view(-1, known.width)[index].reshape(-1))
+
+    def _optimizer(self, optimizer: Optimizer) -> None:
+        self._updates, self._memory = optimizer, {known: {} for known in self._memory}
+
+
+class DeviceStore(LocalStore):
+    """``device``: the same, and the sum comes together on the devices, a shard on each (``sharded``).
+
+    ``trace`` is the run of the last push of several values.
+    """
+
+    type = "device"
+    trace = None
+
+    def _sum(self, values: list[torch.Tensor]) -> torch.Tensor:
+        if len(values) == 1:
+            return super()._sum(values)
+        from d2lps.carriers.here import Here
+        from d2lps.execute import run
+
+        names = [f"device{i}" for i in range(len(values))]
+        buffers = {name: value.reshape(-1).clone() for name, value in zip(names, values, strict=True)}
+        carrier = Here({name: buffer.device for name, buffer in buffers.items()})
+        self.trace = run(sharded(names), buffers, carrier)
+        return buffers[names[0]].cpu()

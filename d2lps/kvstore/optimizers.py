@@ -1,0 +1,52 @@
+"""The optimizer of a server: a rule by name, with its numbers; never code from a worker."""
+
+from math import isfinite
+from numbers import Real
+from typing import NamedTuple
+
+from torch import Tensor
+
+from d2lps.kvstore.errors import Refused
+from d2lps.rules import RULES, numbers_of
+from d2lps.tensors import widened
+
+
+class Optimizer(NamedTuple):
+    """``rule`` with ``numbers``; gradients are multiplied by ``scale`` before, or divided by how many were summed."""
+
+    rule: str
+    numbers: dict[str, float]
+    scale: "float | str" = 1.0
+
+    @classmethod
+    def read(cls, rule: object, numbers: object) -> "Optimizer":
+        """As a worker asks for it. ``rescale_grad``: a number, or ``"mean"``. Raises Refused, with what would do."""
+        if not isinstance(rule, str) or rule not in RULES:
+            raise Refused(f"there is no optimizer {rule!r}: they are {', '.join(RULES)}")
+        known, numbers = numbers_of(rule), dict(numbers)
+        scale = numbers.pop("rescale_grad", 1.0)
+        for name, value in numbers.items():
+            if name not in known:
+                raise Refused(f"{rule} has no number {name!r}: it has {', '.join(known)} and rescale_grad")
+            if not _number(value):
+                raise Refused(f"{name} = {value!r}: {rule} takes finite numbers")
+        for name, needed in known.items():
+            if needed and name not in numbers:
+                raise Refused(f"{rule} needs {name}: set_optimizer({rule!r}, {name}=…)")
+        if scale != "mean" and not _number(scale):
+            raise Refused(f"rescale_grad = {scale!r}: a number, or 'mean' to divide by how many were summed")
+        return cls(rule, numbers, scale)
+
+    def stepped(self, value: Tensor, gradient: Tensor, memory: dict, counted: int) -> Tensor:
+        """The new value, as a new tensor; ``gradient``, the sum of ``counted``, may be changed."""
+        wide, scale = widened(gradient), 1 / counted if self.scale == "mean" else self.scale
+        if scale != 1:
+            wide.mul_(scale)
+        found = value.clone()
+        weight = widened(found)
+        RULES[self.rule](weight, wide, memory, **self.numbers)
+        return found if weight is found else found.copy_(weight)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)

@@ -1,0 +1,283 @@
+"""What a server holds, and when a round closes. No sockets: whoever calls is a thread that speaks for one worker.
+
+A **round** of a key is one push of every worker. It counts workers, not messages: a push carries its number, and one
+that has been counted is answered again, not counted again. The sum is taken in the order of the ranks, whatever
+order the pushes come in, so it is the same bits for any number of servers. A value that has been published is never
+changed: what is being pulled while the next round closes stays whole.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
+from d2lps.kvstore.held import Found, Held, Reply, Waiting, answer, workers
+from d2lps.kvstore.optimizers import Optimizer
+
+KINDS = ("dist_sync", "dist_async", "dist_ssp")
+NAN = ("propagate", "reject", "skip")
+LOST = ("fail", "drop")
+
+
+class Table:
+    """All parts of one server, for ``workers`` workers.
+
+    kind
+        ``"dist_sync"``: a pull gets exactly the round that its worker has pushed; ``"dist_async"``: every push is
+        applied as it comes; ``"dist_ssp"``: the same, and a worker in its clock c (c pushes of the key are done)
+        waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``.
+    nan
+        what is done with a push that is not finite: ``"propagate"`` it, ``"reject"`` it (an error to that worker,
+        who may push again), or ``"skip"`` the whole round for all.
+    lost
+        what a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds close
+        over those who are left, and ``counted`` says how many that were).
+    """
+
+    def __init__(self, kind: str, workers: int, *, staleness: int = 0, nan: str = "propagate", lost: str = "fail",
+                 deadline: float = 30.0):  # fmt: skip
+        for what, value, known in (("kind", kind, KINDS), ("nan", nan, NAN), ("lost", lost, LOST)):
+            if value not in known:
+                raise Refused(f"{what} = {value!r}: it is one of {', '.join(known)}")
+        self.kind, self.workers, self.staleness, self.nan, self.lost = kind, workers, staleness, nan, lost
+        self.deadline = deadline
+        self.live = set(range(workers))
+        self.failed: WorkerLost | None = None
+        self.parts: list[Held] = []
+        self.updates: Optimizer | None = None
+        self.left: WorkerLost | None = None
+        self._names: dict[str, int] = {}
+        self._barriers: dict[int, set[int]] = {}
+        self._meeting = threading.Condition()
+
+    # ---- what workers ask for
+
+    def init(self, rank: int, name: str, elements: int, dtype: torch.dtype, value: Tensor | None) -> int:
+        """The number of the part ``name``, made if it is not there; the value of rank 0 counts, as with MXNet."""
+        with self._meeting:
+            if name not in self._names:
+                self._names[name] = len(self.parts)
+                self.parts.append(Held(name, elements, dtype, self.workers))
+            number = self._names[name]
+        held = self.parts[number]
+        with held.changed:
+            if (held.elements, held.dtype) != (elements, dtype):
+                raise Refused(f"key {name} has {held.elements} elements of {held.dtype} here, and worker {rank} "
+                              f"initialises {elements} of {dtype}: all initialise the same")  # fmt: skip
+            if value is not None and held.value is None:
+                held.value = value
+                held.changed.notify_all()
+            held.inits.add(rank)
+        return number
+
+    def room(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
+        """Whether a push may be received: False where it is counted already.
+
+        Where this worker's push of the open round is here, it waits: one push per worker and key is kept, and what
+        comes beyond stays in the socket.
+        """
+        held = self._held(number)
+        if (held.elements, held.dtype) != (elements, dtype):
+            raise Refused(f"key {held.name} has {held.elements} elements of {held.dtype} here, and {elements} of "
+                          f"{dtype} are pushed: push what was initialised")  # fmt: skip
+        if held.value is None:
+            raise Refused(f"key {held.name} has no value yet: init it before the first push")
+        if self.kind != "dist_sync" and self.updates is None:
+            raise Refused(f"{self.kind} applies every push as it comes: set_optimizer before the first push")
+        self.usable(rank)
+        with held.changed:
+            if round_ <= held.rounds[rank]:
+                return False
+            if round_ > held.rounds[rank] + 1:
+                raise Refused(f"push {round_} of worker {rank} to key {held.name} comes before push "
+                              f"{held.rounds[rank] + 1}")  # fmt: skip
+            if self.kind == "dist_sync":
+                self._wait(held.changed, lambda: held.version >= round_ - 1 or rank not in self.live,
+                           f"push {round_} to key {held.name} waits for round {round_ - 1} to close", held)  # fmt: skip
+        return True
+
+    def taken(self, rank: int, number: int, round_: int, given: Tensor, finite: bool) -> bool:
+        """Whether ``given`` is finite, where that matters. Raises Refused where it is not and is not taken."""
+        if self.nan == "propagate":
+            return True
+        finite = finite and (not given.is_floating_point() or bool(torch.isfinite(given).all()))
+        if not finite and self.nan == "reject":
+            raise Refused(f"push {round_} of worker {rank} to key {self._held(number).name} is not finite, and "
+                          "nan='reject': nothing of it is counted")  # fmt: skip
+        return finite
+
+    def push(self, rank: int, number: int, round_: int, given: Tensor, finite: bool = True) -> None:
+        """Count ``given``, which is this table's from now on."""
+        held = self._held(number)
+        with held.changed:
+            self.usable(rank)
+            if round_ <= held.rounds[rank]:
+                return
+            if self.left and self.kind == "dist_sync":
+                raise self.left
+            held.rounds[rank] = round_
+            if self.kind == "dist_sync":
+                held.skip |= not finite
+                held.arrived[rank] = given
+                done = self._merge(held)
+            else:
+                if finite:
+                    self._apply(held, given, 1)
+                held.version += 1
+                done = self._ready(held)
+        answer(done)
+
+    def pull(self, rank: int, number: int, round_: int, reply: Reply) -> None:
+        """Give ``reply`` the value that worker ``rank`` is to see after ``round_`` pushes, now or when it is there."""
+        held = self._held(number)
+        self.usable(rank)
+        if held.value is None:
+            raise Refused(f"key {held.name} has no value yet: init it before the first pull")
+        with held.changed:
+            held.waiting.append(Waiting(rank, round_, time.monotonic() + self.deadline, reply))
+            done = self._ready(held)
+        answer(done)
+
+    def dtype(self, number: int) -> torch.dtype:
+        """That of part ``number``."""
+        return self._held(number).dtype
+
+    def rows(self, number: int, width: int, rows: Tensor) -> None:
+        """Raises Refused unless part ``number`` has these rows of ``width`` elements."""
+        held = self._held(number)
+        if held.elements % width:
+            raise Refused(f"key {held.name} has {held.elements} elements here, which are no rows of {width}")
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < held.elements // width:
+            raise Refused(f"key {held.name} has rows 0 to {held.elements // width - 1} here")
+
+    def optimizer(self, rank: int, given: Optimizer) -> None:
+        """Updates by this from the next round on that closes. All workers may say so, in the same words."""
+        self.usable(rank)
+        self.updates = given
+
+    def barrier(self, rank: int, number: int) -> None:
+        """Wait until every worker has come to its barrier of this ``number``."""
+        with self._meeting:
+            self._barriers.setdefault(number, set()).add(rank)
+            self._barriers.pop(number - 2, None)  # nobody can still be there
+            self._meeting.notify_all()
+            self._wait(self._meeting, lambda: self.live <= self._barriers[number], "the barrier",
+                       missing=lambda: self.live - self._barriers[number])  # fmt: skip
+
+    # ---- what happens to workers
+
+    def lose(self, rank: int, why: str, left: bool = False) -> None:
+        """Worker ``rank`` has gone; ``left``: it has said goodbye, and fails only those who still wait for it."""
+        with self._meeting:
+            if rank not in self.live:
+                return
+            error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
+            if self.lost == "fail" and left:
+                left = not any(held.arrived or held.summed or held.waiting for held in list(self.parts))
+            if self.lost == "fail" and left:
+                self.left = error  # whoever pushes from now on waits in vain
+            elif self.lost == "fail" or self.live == {rank}:
+                self.failed = self.failed or error
+            self.live.discard(rank)
+            self._meeting.notify_all()
+        for held in list(self.parts):
+            with held.changed:
+                if self.failed:
+                    done = [(waiting, self.failed) for waiting in held.waiting]
+                    held.waiting.clear()
+                else:
+                    done = self._merge(held) if self.kind == "dist_sync" else self._ready(held)
+                held.changed.notify_all()
+            answer(done)
+
+    def late(self) -> None:
+        """Answer those who have waited for longer than the deadline. To be called now and then."""
+        now = time.monotonic()
+        for held in list(self.parts):
+            with held.changed:
+                late = [waiting for waiting in held.waiting if waiting.until < now]
+                held.waiting = [waiting for waiting in held.waiting if waiting.until >= now]
+            answer([(waiting, Timeout(self._waits(held, waiting))) for waiting in late])
+
+    def usable(self, rank: int) -> None:
+        """Raises WorkerLost if one has gone that the others cannot do without, or ``rank`` itself counts as gone."""
+        if self.failed:
+            raise self.failed
+        if rank not in self.live:
+            raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
+
+    # ---- inside; ``held.changed`` is held
+
+    def _held(self, number: int) -> Held:
+        if not 0 <= number < len(self.parts):
+            raise Refused(f"there is no part {number} here: init the key first")
+        return self.parts[number]
+
+    def _merge(self, held: Held) -> list:
+        """Add to the open round what can be added in the order of the ranks; close it when that was the last."""
+        for rank in sorted(self.live | held.arrived.keys()):
+            if rank in held.summed:
+                continue
+            if rank not in held.arrived:
+                if rank in self.live:
+                    return []
+                continue
+            given = held.arrived.pop(rank)
+            held.sum = given if held.sum is None else held.sum.add_(given)
+            held.summed.append(rank)
+        if not held.summed:
+            return []
+        total, counted = held.sum, len(held.summed)
+        held.sum, held.summed = None, []
+        if not held.skip:
+            self._apply(held, total, counted)
+        held.skip, held.counted = False, counted
+        held.version += 1
+        held.changed.notify_all()
+        return self._ready(held)
+
+    def _apply(self, held: Held, gradient: Tensor, counted: int) -> None:
+        held.counted, updates = counted, self.updates
+        if updates is None:
+            # As with MXNet, without an optimizer the sum is the new value; a piece of a frame would keep all of it.
+            whole = gradient.untyped_storage().nbytes() <= 2 * gradient.nbytes
+            held.value = gradient if whole else gradient.clone()
+        else:
+            held.value = updates.stepped(held.value, gradient, held.memory, counted)
+
+    def _ready(self, held: Held) -> list:
+        """Those who wait no longer, with what they get."""
+        found = Found(held.value, held.version, held.counted)
+        done = [(waiting, found) for waiting in held.waiting if self._may_read(held, waiting)]
+        if done:
+            held.waiting = [waiting for waiting in held.waiting if not self._may_read(held, waiting)]
+        return done
+
+    def _may_read(self, held: Held, waiting: Waiting) -> bool:
+        if self.kind == "dist_sync":
+            return held.version >= waiting.need
+        if self.kind == "dist_async":
+            return True
+        return all(held.rounds[rank] >= waiting.need - self.staleness for rank in self.live)
+
+    def _missing(self, held: Held, need: int) -> list[int]:
+        return [rank for rank in sorted(self.live) if held.rounds[rank] < need]
+
+    def _waits(self, held: Held, waiting: Waiting) -> str:
+        need = waiting.need - (self.staleness if self.kind == "dist_ssp" else 0)
+        return (f"the pull of key {held.name} has waited {self.deadline:g} s for push {need} of "
+                f"{workers(self._missing(held, need))}")  # fmt: skip
+
+    def _wait(self, condition: threading.Condition, done: Callable[[], bool], what: str, held: Held | None = None,
+              missing: Callable[[], Iterable[int]] = tuple) -> None:  # fmt: skip
+        until = time.monotonic() + self.deadline
+        while not (done() or self.failed):
+            if not condition.wait(min(1.0, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
+                ranks = self._missing(held, held.version + 1) if held else sorted(missing())
+                lacking = f", {workers(ranks)} missing" if ranks else ""
+                raise Timeout(f"{what}: {self.deadline:g} s are over{lacking}")
+        if self.failed and not done():
+            raise self.failed

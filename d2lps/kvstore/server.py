@@ -1,0 +1,162 @@
+"""A server of the store: it listens, hears each worker in a thread of its own, and answers in another.
+
+What a worker asks for that cannot be done is an error to that worker alone; what is no frame of ours closes that
+connection alone. Answers wait in no queue of copies: they name values, which are never changed.
+"""
+
+import ipaddress
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from d2lps.kvstore import handshake
+from d2lps.kvstore.connected import Connected
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.rounds import Table
+from d2lps.kvstore.wire import Broken, Channel
+
+ADDRESS = ("127.0.0.1", 0)
+STRANGERS = 32  # connections at once that have not yet said who they are
+
+
+def loopback(address: "tuple[str, int] | str") -> bool:
+    """Whether only this host can reach ``address``: a Unix socket's path, or (host, port)."""
+    try:
+        return isinstance(address, str) or ipaddress.ip_address(address[0]).is_loopback
+    except ValueError:
+        return address[0] == "localhost"
+
+
+class Server:
+    """One server, which listens from the moment it is made until :meth:`close`.
+
+    table
+        what it holds (:class:`Table`).
+    address
+        (host, port), port 0 for any that is free, or the path of a Unix socket. The default is reached from this host
+        only; any other address needs a ``secret`` of 16 bytes or more, known to the workers.
+    run
+        a name for this run: workers of another are sent away.
+    number
+        which of the servers this is.
+    """
+
+    def __init__(self, table: Table, address: "tuple[str, int] | str" = ADDRESS, *, secret: bytes = b"", run: str = "",
+                 number: int = 0):  # fmt: skip
+        if not secret and not loopback(address):
+            raise Refused(f"a server at {address[0]} can be reached from other hosts: put a secret into the file that "
+                          f"{handshake.FILE} names, or into {handshake.VARIABLE}")  # fmt: skip
+        self.table, self.secret, self.run, self.number = table, secret, run, number
+        self.deadline = table.deadline
+        self._listener = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+        try:
+            if not isinstance(address, str):
+                self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind(address)
+            self._listener.listen(128)
+        except OSError as error:
+            self._listener.close()
+            raise Refused(f"server {number} cannot listen at {address} ({error.strerror}): give another address, or "
+                          "port 0 for any that is free") from None  # fmt: skip
+        self.address = self._listener.getsockname()
+        self._workers: dict[int, Connected] = {}
+        self._strangers, self._open = 0, True
+        self._lock = threading.Lock()
+        for what in (self._accept, self._watch):
+            threading.Thread(target=what, daemon=True, name=f"d2lps server {number}").start()
+
+    def close(self) -> None:
+        """Stop listening and hang up on everybody."""
+        self._open = False
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        if isinstance(self.address, str):
+            with suppress(OSError):
+                os.unlink(self.address)
+        for worker in list(self._workers.values()):
+            worker.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker is connected."""
+        return any(worker.open for worker in list(self._workers.values()))
+
+    def _accept(self) -> None:
+        while self._open:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                if self._open:
+                    time.sleep(0.05)  # no file left for another connection: those that are there go on
+                continue
+            with self._lock:
+                full = self._strangers >= STRANGERS
+                self._strangers += not full
+            if full:
+                sock.close()
+                continue
+            threading.Thread(target=self._meet, args=(sock,), daemon=True, name=f"d2lps server {self.number}").start()
+
+    def _meet(self, sock: socket.socket) -> None:
+        channel = Channel(sock, handshake.SECONDS)
+        guard = threading.Timer(handshake.SECONDS, channel.close)  # who sends a byte now and then is no better
+        guard.daemon = True
+        guard.start()
+        try:
+            welcome = {"number": self.number, "kind": self.table.kind, "workers": self.table.workers,
+                       "staleness": self.table.staleness, "deadline": self.deadline}  # fmt: skip
+            away = not loopback(self.address)
+            hello = handshake.as_server(channel, self.secret, self._refusal, welcome, away)
+        except (Broken, Refused, OSError):
+            channel.close()
+            return
+        finally:
+            guard.cancel()
+            with self._lock:
+                self._strangers -= 1
+        channel.patience(max(self.deadline, 1.0))
+        worker = Connected(self, channel, hello["rank"], hello["incarnation"])
+        with self._lock:
+            before, self._workers[worker.rank] = self._workers.get(worker.rank), worker
+        if before is not None:
+            before.close()
+        worker.run()
+
+    def _refusal(self, hello: Mapping) -> str | None:
+        rank, live = hello["rank"], self._workers.get(hello["rank"])
+        if hello.get("run") != self.run:
+            return f"worker {rank} belongs to run {hello.get('run')!r}, this server to {self.run!r}"
+        if isinstance(rank, bool) or not 0 <= rank < self.table.workers:
+            return f"there is no worker {rank}: they are 0 to {self.table.workers - 1}"
+        if live is not None and live.incarnation != hello.get("incarnation"):
+            return f"there is a worker {rank} already: each rank is one process"
+        if not isinstance(hello.get("incarnation"), str):
+            return "a worker says which incarnation of its rank it is"
+        return None
+
+    def gone(self, worker: "Connected", why: str, left: bool, silent: bool) -> None:
+        """The connection of ``worker`` has ended; unless it was silent before, it has a moment to come back."""
+        if left or silent:
+            self.table.lose(worker.rank, why, left)
+            return
+        until = time.monotonic() + min(1.0, self.deadline / 2)
+        while self._open and time.monotonic() < until:
+            if self._workers.get(worker.rank) is not worker:
+                return  # it is back
+            time.sleep(0.02)
+        if self._open and self._workers.get(worker.rank) is worker:
+            self.table.lose(worker.rank, why)
+
+    def _watch(self) -> None:
+        """Who says nothing for the whole deadline is lost, and who waits longer is told so."""
+        while self._open:
+            time.sleep(min(0.25, self.deadline / 8))
+            self.table.late()
+            for worker in list(self._workers.values()):
+                silent = time.monotonic() - worker.heard
+                if worker.open and silent > self.deadline:
+                    worker.end(f"silent for {silent:.1f} s")

@@ -1,0 +1,144 @@
+"""The words of a store, the same for every kind: those of MXNet's KVStore."""
+
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.values import Key, Known, lies, named, paired, put, several, tensor
+
+
+class KVStore:
+    """What every store can do. ``create`` makes one.
+
+    Keys are strings or whole numbers; a list of keys takes a list of values. A value is a tensor of torch, an array of
+    NumPy or MXNet, or a list of them, one per device, which are summed in that order.
+    """
+
+    type = ""
+    rank, num_workers = 0, 1
+
+    def __init__(self):
+        self._keys: dict[str, Known] = {}
+
+    def init(self, key, value) -> None:
+        """Give each key its first value. All workers call it, with the same keys; that of worker 0 counts."""
+        fresh = []
+        for each, given in paired(key, value):
+            first = tensor(several(given)[0], f"the first value of key {each!r}")
+            if named(each) in self._keys:
+                raise Refused(f"key {each!r} is initialised already: pull it, or push to it")
+            fresh.append((Known(each, first), first))
+        self._init(fresh)
+        self._keys |= {named(known.key): known for known, _ in fresh}
+
+    def push(self, key, value, priority: int = 0) -> None:
+        """Add to each key. When it returns, the push is counted, once; what raises anything but Unknown is not.
+
+        ``priority``: keys of higher priority go first.
+        """
+        self._push(self._pushed(key, value), priority)
+
+    def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Fill ``out`` (per key one array, or several that all get the same) with the value of each key.
+
+        A synchronous store gives exactly the round that this worker has pushed, when it is complete.
+        """
+        self._pull(self._pulled(key, out), priority)
+
+    def pushpull(self, key, value, out=None, priority: int = 0) -> None:
+        """Push, and pull into ``out``, or without one into the values that were pushed."""
+        pushed = self._pushed(key, value)
+        self._pushpull(pushed, self._pulled(key, value if out is None else out), priority)
+
+    def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
+        """Fill ``out`` with the rows ``row_ids`` of each key, in that order: only these travel."""
+        if row_ids is None or out is None:
+            raise Refused("row_sparse_pull wants out and row_ids: which rows, and where to put them")
+        found = []
+        single = not isinstance(key, list | tuple)
+        for (each, into), rows in zip(paired(key, out), [row_ids] if single else row_ids, strict=True):
+            known = self._known(each)
+            index = tensor(rows, f"row_ids of key {each!r}").reshape(-1).long().cpu()
+            count = known.shape[0] if known.shape else 0
+            if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
+                raise Refused(f"key {each!r} has rows 0 to {count - 1}; row_ids has {int(index.min())} to "
+                              f"{int(index.max())}")  # fmt: skip
+            for one in several(into):
+                known.check(one, "out", (index.numel(), *known.shape[1:]))
+            found.append((known, several(into), index))
+        self._rows(found)
+
+    def set_optimizer(self, optimizer, **numbers) -> None:
+        """From now on a push is the gradient of a step: ``set_optimizer("sgd", lr=0.1, momentum=0.9)``.
+
+        Optimizers: sgd, adagrad, adam, by name and numbers, or an optimizer of MXNet of that kind. ``rescale_grad``: a
+        number that gradients are multiplied by, or ``"mean"``. All workers call it.
+        """
+        if not isinstance(optimizer, str):
+            optimizer, numbers = of_mxnet(optimizer)
+        self._optimizer(Optimizer.read(optimizer, numbers))
+
+    def barrier(self) -> None:
+        """Wait until every worker is here."""
+
+    def close(self) -> None:
+        """Say goodbye; what this worker pushed stays."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    # ---- arguments
+
+    def _known(self, key: Key) -> Known:
+        known = self._keys.get(named(key))
+        if known is None:
+            raise Refused(f"key {key!r} is not initialised: init it first, on all workers")
+        return known
+
+    def _pushed(self, key, value) -> list[tuple[Known, list]]:
+        found = []
+        for each, given in paired(key, value):
+            known = self._known(each)
+            values = [tensor(one, "what is pushed") for one in several(given)]
+            for one in values:
+                known.check(one, "what is pushed")
+            found.append((known, values))
+        return found
+
+    def _pulled(self, key, out) -> list[tuple[Known, list]]:
+        if out is None:
+            raise Refused("pull wants out=…: an array of the key's shape to be filled")
+        found = []
+        for each, into in paired(key, out):
+            known, outs = self._known(each), several(into)
+            for one in outs:
+                known.check(one, "out")
+            found.append((known, outs))
+        return found
+
+    def _pushpull(self, pushed, pulled, priority) -> None:
+        self._push(pushed, priority)
+        self._pull(pulled, priority)
+
+
+def fill(outs: list, found) -> None:
+    """The flat value into every one of ``outs`` that does not hold it already."""
+    for out in outs:
+        here = lies(out)
+        if here is None or here.data_ptr() != found.data_ptr():
+            put(out, found)
+
+
+def of_mxnet(optimizer) -> tuple[str, dict]:
+    """(name, numbers) of an optimizer of MXNet."""
+    kinds = {"SGD": ("sgd", {"momentum": "momentum"}), "AdaGrad": ("adagrad", {"float_stable_eps": "eps"}),
+             "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"})}  # fmt: skip
+    kind = type(optimizer).__name__
+    if kind not in kinds or not hasattr(optimizer, "learning_rate"):
+        raise Refused(f"set_optimizer({kind}): give a name and numbers, set_optimizer('sgd', lr=0.1), or MXNet's "
+                      f"{', '.join(kinds)}")  # fmt: skip
+    name, numbers = kinds[kind]
+    more = {"wd": "weight_decay", "rescale_grad": "rescale_grad"} | numbers
+    found = {ours: float(getattr(optimizer, theirs)) for theirs, ours in more.items() if hasattr(optimizer, theirs)}
+    return name, {"lr": float(optimizer.learning_rate)} | found

@@ -1,0 +1,274 @@
+"""What travels between a worker and a server: frames of a fixed header, a small table and raw bytes.
+
+====================  ======  =====================================================================
+header                36      magic, version, op, flags, entries, bytes of table and payload, number, CRC-32
+table                 ≤ 4 MiB what the frame is about: entries of 24 bytes each, or JSON; then its own CRC-32
+payload               ≤ 16 GB one tensor, or several of one dtype one after the other, little-endian, then a 64-bit sum
+                              of their words
+code                  32      HMAC-SHA-256 over all that and how many frames went before, where there is a key
+====================  ======  =====================================================================
+
+Every length is checked before anything is made for it, nothing is ever unpickled or evaluated, and a payload goes
+from the socket straight into the memory of its tensor. A frame that is not right is a :class:`Broken`: its
+connection is closed and nothing has changed.
+"""
+
+import hmac
+import json
+import socket
+import struct
+import sys
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+HEADER = struct.Struct("<4sBBHIIQQI")
+ENTRY = struct.Struct("<IBB2xQQ")
+MAGIC, VERSION = b"d2kv", 1
+TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
+BLOCK = 1 << 20  # bytes that are received, and summed while they are still in the cache
+CODED = 1  # flag: a code follows that covers the payload, too
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8,
+          torch.int8)  # fmt: skip
+
+if sys.byteorder != "little":
+    raise ImportError("d2lps.kvstore sends numbers as this machine has them, which must be little-endian")
+
+
+class Op(IntEnum):
+    """What a frame asks for, or answers."""
+
+    HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
+    INIT, PUSH, PULL, ROWS, OPTIMIZER, BARRIER, STATE, RESTORE, ALIVE, BYE, STATUS = range(10, 21)
+    OK, DATA, ERROR = 30, 31, 32
+
+
+class Broken(ConnectionError):
+    """A frame that is not right, or a connection that has ended: nothing of it counts."""
+
+
+class Entry(NamedTuple):
+    """One part that a frame is about: its number at the server, dtype (its place in DTYPES), elements, round.
+
+    ``finite``: 0 where something in the key that it is a part of is not, so that all its servers do the same.
+    """
+
+    part: int
+    dtype: int
+    finite: int
+    elements: int
+    round: int
+
+
+class Frame(NamedTuple):
+    """A header and its table, both found right. The payload is still in the socket: see :meth:`Channel.into`."""
+
+    op: Op
+    number: int
+    entries: list[Entry]
+    said: dict
+    payload: int
+    flags: int
+
+
+NOTHING = memoryview(b"")
+
+
+def raw(tensor: Tensor) -> memoryview:
+    """The bytes of a flat, contiguous tensor in main memory, which can be written."""
+    return memoryview(tensor.view(torch.uint8).numpy()) if tensor.numel() else NOTHING
+
+
+class Words:
+    """A 64-bit sum of words, block by block, which also tells blocks that changed places."""
+
+    def __init__(self):
+        self.sum = 0
+
+    def add(self, block: memoryview) -> None:
+        whole = len(block) & ~7
+        found = int(np.frombuffer(block[:whole], np.uint64).sum(dtype=np.uint64)) if whole else 0
+        found += int.from_bytes(block[whole:], "little")
+        self.sum = (self.sum * 31 + found + len(block)) & 0xFFFFFFFFFFFFFFFF
+
+
+class Channel:
+    """Frames over a connected stream socket. One thread may send while another receives.
+
+    ``seconds``: how long the socket may stand still in the middle of a frame. ``keys``: for the two directions
+    (sent, received), 32 bytes each, once they are agreed; ``whole``: whether they also cover the payload.
+    """
+
+    def __init__(self, sock: socket.socket, seconds: float):
+        self.sock, self.keys, self.whole = sock, None, False
+        self._sent = self._received = 0
+        self.table, self.payload = TABLE, PAYLOAD  # less before it is known who is there
+        sock.setblocking(True)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.patience(seconds)
+
+    def patience(self, seconds: float) -> None:
+        # The kernel keeps the time: a timeout of Python's own would make the socket return whatever is there.
+        limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6) or 1)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self.sock.setsockopt(socket.SOL_SOCKET, option, limit)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)  # which also wakes a thread that waits in it
+        self.sock.close()
+
+    # ---- sending
+
+    def send(self, op: Op, number: int = 0, entries: Sequence[Entry] = (), said: dict | None = None,
+             payload: memoryview = NOTHING) -> None:  # fmt: skip
+        table = b"".join(ENTRY.pack(*entry) for entry in entries) if entries else b""
+        if said is not None:
+            table = json.dumps(said, ensure_ascii=False).encode()
+        size = len(payload)
+        flags = CODED if self.keys and (self.whole or not size) else 0
+        head = HEADER.pack(MAGIC, VERSION, op, flags, len(entries), len(table), size, number, 0)[:-4]
+        head += struct.pack("<I", zlib.crc32(head))
+        if table:
+            head += table + struct.pack("<I", zlib.crc32(table))
+        code = self._code(0, self._sent)
+        self._sent += 1
+        code and code.update(head)
+        words, before = Words(), head
+        for start in range(0, size, BLOCK):
+            block = payload[start : start + BLOCK]
+            words.add(block)
+            if flags:
+                code.update(block)
+            self._write([before, block])
+            before = b""
+        last = words.sum.to_bytes(8, "little") if size else b""
+        code and code.update(last)
+        self._write([before, last, code.digest() if code else b""])
+
+    def _write(self, pieces: list) -> None:
+        pieces = [memoryview(piece) for piece in pieces if len(piece)]
+        try:
+            while pieces:
+                sent = self.sock.sendmsg(pieces)
+                while pieces and sent >= len(pieces[0]):
+                    sent -= len(pieces.pop(0))
+                if pieces:
+                    pieces[0] = pieces[0][sent:]
+        except BlockingIOError:
+            raise Broken("the other end takes nothing any more") from None
+        except OSError as error:
+            raise Broken(f"the connection has ended ({error.strerror or error})") from None
+
+    # ---- receiving
+
+    def receive(self, idle: bool = False) -> Frame | None:
+        """The next frame, without its payload. ``idle``: None where nothing comes within the patience."""
+        head = bytearray(HEADER.size)
+        if self._fill(memoryview(head), idle) is None:
+            return None
+        magic, version, op, flags, entries, size, payload, number, check = HEADER.unpack(head)
+        if magic != MAGIC or zlib.crc32(head[:-4]) != check:
+            raise Broken("this is no frame of a d2lps store, or it was changed on its way")
+        if version != VERSION:
+            raise Broken(f"the other end speaks version {version} of the protocol, this one {VERSION}")
+        long = size > self.table or payload > self.payload or entries * ENTRY.size > size
+        if long or op not in Op._value2member_map_:
+            raise Broken(f"a frame of op {op} with {entries} entries, {size} and {payload} bytes: more than is taken")
+        code = self._code(1, self._received)
+        self._received += 1
+        if code and not flags & CODED and (self.whole or not payload):
+            raise Broken("a frame without its code")
+        code and code.update(head)
+        table = bytearray(size + 4 if size else 0)
+        self._fill(memoryview(table))
+        code and code.update(table)
+        if size and zlib.crc32(table[:-4]) != int.from_bytes(table[-4:], "little"):
+            raise Broken("the table of a frame was changed on its way")
+        self._open = code, flags
+        if not payload:
+            self._coded(code)
+        found, said = [], {}
+        if entries:
+            if entries * ENTRY.size != size:
+                raise Broken("the table of a frame has not the length of its entries")
+            found = [Entry(*each) for each in ENTRY.iter_unpack(bytes(table[:size]))]
+        elif size:
+            said = _said(bytes(table[:size]))
+        return Frame(Op(op), number, found, said, payload, flags)
+
+    def into(self, frame: Frame, room: memoryview) -> None:
+        """The payload of ``frame`` straight into ``room``. Raises Broken where its sum is wrong."""
+        if len(room) != frame.payload:
+            raise Broken(f"{frame.payload} bytes came where {len(room)} belong")
+        if not frame.payload:
+            return
+        (code, flags), words = self._open, Words()
+        for start in range(0, len(room), BLOCK):
+            block = room[start : start + BLOCK]
+            self._fill(block)
+            words.add(block)
+            if code and flags:
+                code.update(block)
+        tail = bytearray(8)
+        self._fill(memoryview(tail))
+        code and code.update(tail)
+        self._coded(code)
+        if int.from_bytes(tail, "little") != words.sum:
+            raise Broken("the tensors of a frame were changed on their way")
+
+    def skip(self, frame: Frame) -> None:
+        """Take the payload of ``frame`` out of the socket, and let it go."""
+        room, left = bytearray(min(frame.payload, BLOCK)), frame.payload + (8 if frame.payload else 0)
+        while left > 0:
+            self._fill(memoryview(room)[: min(left, len(room))])
+            left -= min(left, len(room))
+        if frame.payload and self.keys:
+            self._fill(memoryview(bytearray(32)))
+
+    def _fill(self, view: memoryview, idle: bool = False) -> bool | None:
+        """Receive until ``view`` is full."""
+        done = 0
+        while done < len(view):
+            try:
+                got = self.sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
+            except BlockingIOError:
+                if idle and not done:
+                    return None
+                raise Broken("the other end fell silent in the middle of a frame") from None
+            except OSError as error:
+                raise Broken(f"the connection has ended ({error.strerror or error})") from None
+            if not got:
+                raise Broken("the connection was closed" if idle and not done else "it ended in the middle of a frame")
+            done += got
+        return True
+
+    # ---- codes
+
+    def _code(self, direction: int, number: int) -> "hmac.HMAC | None":
+        """What covers the next frame in one direction; its number keeps a frame from being played again."""
+        return hmac.new(self.keys[direction], number.to_bytes(8, "little"), "sha256") if self.keys else None
+
+    def _coded(self, code: "hmac.HMAC | None") -> None:
+        if code is not None:
+            given = bytearray(32)
+            self._fill(memoryview(given))
+            if not hmac.compare_digest(code.digest(), bytes(given)):
+                raise Broken("the code of a frame is wrong: it was not made with this connection's key")
+
+
+def _said(table: bytes) -> dict:
+    try:
+        found = json.loads(table)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        raise Broken("the table of a frame is no JSON") from None
+    if not isinstance(found, dict):
+        raise Broken("the table of a frame is no JSON object")
+    return found
