@@ -376,6 +376,42 @@ def test_nobody_there_is_a_server_lost():
     assert time.monotonic() - begin < 2
 
 
+def test_a_push_counts_although_its_pull_came_too_late():
+    """What is pushed next is another push, not the same again."""
+    def work(mine):
+        mine.init("w", torch.zeros(3))
+        mine.barrier()
+        out = torch.empty(3)
+        if mine.rank == 1:
+            time.sleep(2.5)
+            mine.push("w", torch.full((3,), 4.0))
+        else:
+            with pytest.raises(Timeout, match="for push 1 of worker 1"):
+                mine.pushpull("w", torch.full((3,), 1.0), out=out)
+            time.sleep(1.0)
+        mine.pushpull("w", torch.full((3,), 16.0 * 4**mine.rank), out=out)
+        return out.tolist()
+
+    with kvstore.cluster("dist_sync", 2, 1, deadline=2.0) as stores:
+        assert each(stores, work) == [[80.0] * 3] * 2
+
+
+def test_who_waits_for_a_slow_worker_is_not_lost():
+    """Its second push stays in the socket for nearly the deadline, and it says nothing meanwhile."""
+    def work(mine):
+        mine.init("w", torch.zeros(3))
+        mine.barrier()
+        time.sleep(0.9 * mine.rank)
+        for push in range(3):
+            mine.push("w", torch.full((3,), 4.0**mine.rank))
+            time.sleep(0.9 * mine.rank * (push < 2))
+        mine.pull("w", out=(out := torch.empty(3)))
+        return out.tolist()
+
+    with kvstore.cluster("dist_sync", 2, 1, deadline=1.2) as stores:
+        assert each(stores, work) == [[5.0] * 3] * 2
+
+
 def test_a_pull_that_waits_for_a_worker_says_for_whom():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         def work(mine):

@@ -28,7 +28,11 @@ class Request:
         self.answer: Frame | None = None
         self.error: KVError | None = None
         self.done = threading.Event()
-        self.given_up = False
+
+    @property
+    def granted(self) -> bool:
+        """Whether it was answered, and not with an error."""
+        return self.answer is not None and self.error is None
 
 
 class Line:
@@ -71,7 +75,6 @@ class Line:
         if not request.done.wait(max(0.0, until - time.monotonic())):
             with self._state:
                 self._pending.pop(request.number, None)
-                request.given_up = True
             if not request.done.is_set():
                 raise self._too_late(request)
         if request.error is not None:
@@ -116,7 +119,7 @@ class Line:
                         self._answered(channel, frame)
             except Broken as error:
                 channel.close()
-                if self._open and not self._again(str(error)):
+                if self._lost or self._open and not self._again(str(error)):
                     return
 
     def _answered(self, channel: Channel, frame: Frame) -> None:

@@ -22,6 +22,7 @@ class Connected:
     def __init__(self, server: "Server", channel: Channel, rank: int, incarnation: str):
         self.server, self.channel, self.rank, self.incarnation = server, channel, rank, incarnation
         self.table, self.heard, self.open = server.table, time.monotonic(), True
+        self.working = False  # who waits here for others says nothing meanwhile, and is not lost
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
         self._why, self._silent = "its connection has ended", False
 
@@ -40,7 +41,9 @@ class Connected:
         try:
             while not left and (frame := self._next()):
                 left = frame.op == Op.BYE
+                self.working = True
                 self._handle(frame)
+                self.heard, self.working = time.monotonic(), False
         except Broken as error:
             self._why = str(error) if self.open else self._why
         if left:

@@ -69,9 +69,11 @@ class DistStore(KVStore):
         self.barrier()  # the value of worker 0 is there
 
     def _push(self, pushed: list[tuple[Known, list]], priority: int) -> None:
-        self._all(self._pushes(pushed))
-        for known, _ in pushed:
-            known.rounds += 1
+        pushes, told = self._pushes(pushed)
+        try:
+            self._all(pushes)
+        finally:
+            _count(told)
 
     def _pull(self, pulled: list[tuple[Known, list]], priority: int) -> None:
         requests, after = self._pulls(pulled, 0)
@@ -79,10 +81,11 @@ class DistStore(KVStore):
         after()
 
     def _pushpull(self, pushed, pulled, priority: int) -> None:
-        pushes, (pulls, after) = self._pushes(pushed), self._pulls(pulled, 1)
-        self._all({server: pushes.get(server, []) + pulls.get(server, []) for server in {*pushes, *pulls}})
-        for known, _ in pushed:
-            known.rounds += 1
+        (pushes, told), (pulls, after) = self._pushes(pushed), self._pulls(pulled, 1)
+        try:
+            self._all({server: pushes.get(server, []) + pulls.get(server, []) for server in {*pushes, *pulls}})
+        finally:
+            _count(told)
         after()
 
     def _rows(self, asked) -> None:
@@ -113,8 +116,11 @@ class DistStore(KVStore):
 
     # ---- requests, by server
 
-    def _pushes(self, pushed: list[tuple[Known, list]]) -> dict[int, list[Request]]:
+    def _pushes(self, pushed: list[tuple[Known, list]]) -> tuple[dict[int, list[Request]], dict[Known, list[Request]]]:
+        """What to ask of each server, and for each key what must have been granted for its push to count."""
         parts: dict[int, list[tuple[Entry, Tensor]]] = {}
+        requests: dict[int, list[Request]] = {}
+        whose, told = {}, {known: [] for known, _ in pushed}
         for known, values in pushed:
             flat, dtype = added(values), DTYPES.index(known.dtype)
             well = not self._finite or not flat.is_floating_point() or bool(torch.isfinite(flat).all())
@@ -122,8 +128,14 @@ class DistStore(KVStore):
                 entry = Entry(number, dtype, int(well), part.stop - part.start, known.rounds + 1)
                 here = flat if len(known.places) == 1 else flat[part.start : part.stop]
                 parts.setdefault(part.server, []).append((entry, here))
-        return {server: [Request(Op.PUSH, entries, payload=raw(together(tensors)))
-                         for entries, tensors in grouped(mine)] for server, mine in parts.items()}  # fmt: skip
+                whose[part.server, number] = known
+        for server, mine in parts.items():
+            for entries, tensors in grouped(mine):
+                request = Request(Op.PUSH, entries, payload=raw(together(tensors)))
+                requests.setdefault(server, []).append(request)
+                for entry in entries:
+                    told[whose[server, entry.part]].append(request)
+        return requests, told
 
     def _pulls(self, pulled: list[tuple[Known, list]], more: int) -> tuple[dict[int, list[Request]], Callable]:
         """What to ask for, and what to do when it has come; ``more``: pushes that go before and are not yet counted."""
@@ -189,6 +201,12 @@ class DistStore(KVStore):
             for error in found:
                 if isinstance(error, kind):
                     raise error
+
+
+def _count(told: dict[Known, list[Request]]) -> None:
+    """One more push of each key that all its servers have; what is pushed again where one has not, counts once."""
+    for known, requests in told.items():
+        known.rounds += all(request.granted for request in requests)
 
 
 def _ended(lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence) -> None:

@@ -16,6 +16,8 @@ from d2lps.kvstore.rounds import Table
 from d2lps.kvstore.serve import Started
 from d2lps.kvstore.server import Server
 
+STARTING = 60.0  # seconds that a server has to start, however short the deadline of a call is
+
 
 class Cluster:
     """A whole cluster in this process: servers in threads, and a store for each worker, to be used in a thread each.
@@ -102,8 +104,9 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     from d2lps.carriers.meeting import Meeting
     from d2lps.carriers.ranks import _host, from_environment
 
-    store, rank, size, holder = from_environment(deadline)
-    meeting = Meeting(store, "kvstore", rank, size, deadline, holder)
+    patience = max(deadline, STARTING)
+    store, rank, size, holder = from_environment(patience)
+    meeting = Meeting(store, "kvstore", rank, size, patience, holder)
     options = {"kind": kind, "servers": servers, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline,
                "placement": placement}  # fmt: skip
     mine = {"host": _host(), "options": options, "run": secrets.token_hex(8)}
@@ -121,7 +124,7 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     try:
         for number in mine:
             address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-            started.append(Started({"table": table, "address": address, "run": run, "number": number}, deadline))
+            started.append(Started({"table": table, "address": address, "run": run, "number": number}, patience))
         said = {str(server.number): server.address() for server in started}
     except KVError as error:
         said = {"error": str(error)}

@@ -158,5 +158,5 @@ class Server:
             self.table.late()
             for worker in list(self._workers.values()):
                 silent = time.monotonic() - worker.heard
-                if worker.open and silent > self.deadline:
+                if worker.open and not worker.working and silent > self.deadline:
                     worker.end(f"silent for {silent:.1f} s")
