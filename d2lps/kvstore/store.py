@@ -32,7 +32,8 @@ class KVStore:
     def push(self, key, value, priority: int = 0) -> None:
         """Add to each key. When it returns, the push is counted, once; what raises anything but Unknown is not.
 
-        ``priority``: keys of higher priority go first.
+        Keys travel in the order given. ``priority`` is taken, as MXNet has it, and changes nothing: a push waits until
+        it is counted, so none overtakes another.
         """
         self._push(self._pushed(key, value), priority)
 
