@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import isfinite
-from numbers import Rational, Real
+from numbers import Rational
 
 from d2lps.lazy import LARGE, Lazy
-from d2lps.rules import RULES, numbers_of
+from d2lps.rules import RULES, is_number, numbers_of
 from d2lps.shares import Share
 from d2lps.steps import PlanError, Send, Update
 from d2lps.text import text
@@ -167,14 +167,9 @@ def _numbers(step: int, act: Update) -> tuple[tuple[str, float], ...]:
     except (TypeError, ValueError):
         raise refuse(repr(given)) from None
     for name, value in numbers.items():
-        if name not in known or isinstance(value, bool) or not isinstance(value, Real):
+        if name not in known or not is_number(value):
             raise refuse(name)
-        try:
-            numbers[name] = float(value)
-        except OverflowError:
-            raise refuse(name) from None
-        if not isfinite(numbers[name]):
-            raise refuse(name)
+        numbers[name] = float(value)
     for name, needed in known.items():
         if needed and name not in numbers:
             raise refuse(name)

@@ -6,6 +6,8 @@ that a plan can name a rule without torch being there.
 """
 
 import inspect
+from math import isfinite
+from numbers import Real
 
 
 def sgd(weight, gradient, memory: dict, *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
@@ -59,6 +61,14 @@ def adam(
 
 
 RULES = {"sgd": sgd, "adagrad": adagrad, "adam": adam}
+
+
+def is_number(value: object) -> bool:
+    """Whether a rule can take it: a real number, finite as a float."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:
+        return False
 
 
 def numbers_of(rule: str) -> dict[str, bool]:

@@ -219,9 +219,9 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
     if lost:
         ranks, where = ", ".join(map(str, lost)), _in(step) or text("rank.before")
         who = text("rank.one", ranks=ranks) if len(lost) == 1 else text("rank.many", ranks=ranks)
-        died, silent = (text("rank.died", who=who, where=where),
-                        text("rank.silent", who=who, where=where, seconds=f"{deadline:g}"))  # fmt: skip
-        return RankLost(died if closed else silent, tuple(lost), step)
+        sentence = (text("rank.died", who=who, where=where) if closed else
+                    text("rank.silent", who=who, where=where, seconds=f"{deadline:g}"))  # fmt: skip
+        return RankLost(sentence, tuple(lost), step)
     broken = next((said["detail"] for said in heard.values() if said["why"] == "closed"), None)
     late = sorted({rank for said in heard.values() if said["why"] != "told" for rank in said["waiting"]})
     if broken is not None:

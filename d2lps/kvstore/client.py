@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from d2lps.kvstore import handshake
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
@@ -84,14 +85,8 @@ class Line:
     def close(self) -> None:
         """Say goodbye, and hang up."""
         if self._open and not self._lost:
-            try:
-                bye = self.ask(Request(Op.BYE))
-                bye.done.wait(min(1.0, self.deadline))
-            except KVError:
-                pass
-        self._end()
-
-    def _end(self) -> None:
+            with suppress(KVError):
+                self.ask(Request(Op.BYE)).done.wait(min(1.0, self.deadline))
         self._open = False
         self._channel.close()
 
@@ -129,7 +124,7 @@ class Line:
             channel.skip(frame)
             return
         if frame.op == Op.ERROR:
-            request.error = _error(frame.said, self.number)
+            request.error = _error(frame.said)
         elif frame.op == Op.DATA:
             if frame.payload != len(request.into):
                 channel.skip(frame)
@@ -212,7 +207,7 @@ class Line:
         self._channel.close()
 
 
-def _error(said: dict, server: int) -> KVError:
+def _error(said: dict) -> KVError:
     """What the server says, as the error that it names; a name that is none of ours is no class of ours."""
     sentence, kind = str(said.get("sentence", "")), said.get("kind")
     if kind == "WorkerLost":

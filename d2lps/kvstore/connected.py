@@ -1,4 +1,4 @@
-"""A worker at a server: one thread reads what it asks for, another writes the answers."""
+"""A worker at a server: what it may ask for, and how it is answered."""
 
 import queue
 import threading
@@ -25,6 +25,8 @@ class Connected:
         self.working = False  # who waits here for others says nothing meanwhile, and is not lost
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
         self._why, self._silent = "its connection has ended", False
+        self._handlers = {Op.PUSH: self._push, Op.PULL: self._pull, Op.INIT: self._init, Op.BARRIER: self._barrier,
+                          Op.OPTIMIZER: self._optimizer, Op.ROWS: self._rows}  # fmt: skip
 
     def close(self) -> None:
         self.open = False
@@ -46,11 +48,12 @@ class Connected:
                 self.heard, self.working = time.monotonic(), False
         except Broken as error:
             self._why = str(error) if self.open else self._why
-        if left:
-            self._answers.put((Op.OK, frame.number))
-            time.sleep(0.01)
-        self.close()
-        self.server.gone(self, "it said goodbye" if left else self._why, left, self._silent)
+        finally:  # whatever ends it, the others must not wait for it
+            if left:
+                self._ok(frame.number)
+                time.sleep(0.01)
+            self.close()
+            self.server.gone(self, "it said goodbye" if left else self._why, left, self._silent)
 
     def _next(self) -> Frame | None:
         while self.open:
@@ -61,7 +64,7 @@ class Connected:
         return None
 
     def _write(self) -> None:
-        pause = self.server.deadline / 4
+        pause = self.table.deadline / 4
         while self.open:
             try:
                 answer = self._answers.get(timeout=pause)
@@ -76,13 +79,11 @@ class Connected:
     # ---- what it may ask for
 
     def _handle(self, frame: Frame) -> None:
-        handler = {Op.PUSH: self._push, Op.PULL: self._pull, Op.INIT: self._init, Op.OPTIMIZER: self._optimizer,
-                   Op.BARRIER: self._barrier, Op.ROWS: self._rows}.get(frame.op)  # fmt: skip
-        if frame.op in (Op.ALIVE, Op.BYE):
-            self.channel.skip(frame)
-            return
+        handler = self._handlers.get(frame.op)
         if handler is None:
             self.channel.skip(frame)
+            if frame.op in (Op.ALIVE, Op.BYE):
+                return
             self._error(frame.number, Refused(f"a worker may not ask a server for {frame.op.name}"))
             return
         try:

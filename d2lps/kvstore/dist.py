@@ -13,7 +13,7 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLo
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.placement import Placement
 from d2lps.kvstore.store import KVStore, fill
-from d2lps.kvstore.values import Known, added, lies, named
+from d2lps.kvstore.values import Known, added, finite, lies, named
 from d2lps.kvstore.wire import DTYPES, NOTHING, Entry, Op, raw
 
 FRAME, MOST = 1 << 20, 4096  # bytes and number of the small parts that travel in one frame
@@ -25,19 +25,19 @@ class DistStore(KVStore):
 
     lines
         a connection to every server, in their order.
-    finite
+    look
         whether pushes are looked at for what is not finite, as the servers' ``nan`` wants it.
     started
         the server processes that this worker has started; it lets go of them when it closes.
     """
 
     def __init__(self, kind: str, rank: int, num_workers: int, lines: Sequence[Line], placement: Placement, *,
-                 finite: bool = False, started: Sequence = ()):  # fmt: skip
+                 look: bool = False, started: Sequence = ()):  # fmt: skip
         super().__init__()
         self.type, self.rank, self.num_workers = kind, rank, num_workers
         self.lines, self.placement = list(lines), placement
         self.deadline = self.lines[0].deadline
-        self._finite, self.started, self._closed = finite, list(started), False
+        self._look, self.started = look, list(started)
         self._barriers = 0
         self._pool = ThreadPoolExecutor(len(self.lines), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
@@ -48,7 +48,6 @@ class DistStore(KVStore):
         self._wait([(self.lines[0], self.lines[0].ask(Request(Op.BARRIER, said={"round": self._barriers})))])
 
     def close(self) -> None:
-        self._closed = True
         self._end()
 
     # ---- the words of the store
@@ -68,19 +67,19 @@ class DistStore(KVStore):
             known.places.append((part, request.answer.said["part"]))
         self.barrier()  # the value of worker 0 is there
 
-    def _push(self, pushed: list[tuple[Known, list]], priority: int) -> None:
+    def _push(self, pushed: list[tuple[Known, list]]) -> None:
         pushes, told = self._pushes(pushed)
         try:
             self._all(pushes)
         finally:
             _count(told)
 
-    def _pull(self, pulled: list[tuple[Known, list]], priority: int) -> None:
+    def _pull(self, pulled: list[tuple[Known, list]]) -> None:
         requests, after = self._pulls(pulled, 0)
         self._all(requests)
         after()
 
-    def _pushpull(self, pushed, pulled, priority: int) -> None:
+    def _pushpull(self, pushed, pulled) -> None:
         (pushes, told), (pulls, after) = self._pushes(pushed), self._pulls(pulled, 1)
         try:
             self._all({server: pushes.get(server, []) + pulls.get(server, []) for server in {*pushes, *pulls}})
@@ -122,13 +121,10 @@ class DistStore(KVStore):
         requests: dict[int, list[Request]] = {}
         whose, told = {}, {known: [] for known, _ in pushed}
         for known, values in pushed:
-            flat, dtype = added(values), DTYPES.index(known.dtype)
-            well = not self._finite or not flat.is_floating_point() or bool(torch.isfinite(flat).all())
-            for part, number in known.places:
-                entry = Entry(number, dtype, int(well), part.stop - part.start, known.rounds + 1)
-                here = flat if len(known.places) == 1 else flat[part.start : part.stop]
-                parts.setdefault(part.server, []).append((entry, here))
-                whose[part.server, number] = known
+            flat = added(values)
+            for server, entry, here in placed(known, flat, known.rounds + 1, not self._look or finite(flat)):
+                parts.setdefault(server, []).append((entry, here))
+                whose[server, entry.part] = known
         for server, mine in parts.items():
             for entries, tensors in grouped(mine):
                 request = Request(Op.PUSH, entries, payload=raw(together(tensors)))
@@ -142,12 +138,10 @@ class DistStore(KVStore):
         parts: dict[int, list[tuple[Entry, Tensor]]] = {}
         fills, pieces, requests = [], [], {}
         for known, outs in pulled:
-            flat, dtype = lies(outs[0]), DTYPES.index(known.dtype)
+            flat = lies(outs[0])
             flat = torch.empty(known.elements, dtype=known.dtype) if flat is None else flat
-            for part, number in known.places:
-                entry = Entry(number, dtype, 1, part.stop - part.start, known.rounds + more)
-                here = flat if len(known.places) == 1 else flat[part.start : part.stop]
-                parts.setdefault(part.server, []).append((entry, here))
+            for server, entry, here in placed(known, flat, known.rounds + more):
+                parts.setdefault(server, []).append((entry, here))
             if len(outs) > 1 or flat.data_ptr() != getattr(outs[0], "data_ptr", int)():
                 fills.append((outs, flat))
         for server, mine in parts.items():
@@ -171,7 +165,7 @@ class DistStore(KVStore):
 
     def _all(self, requests: dict[int, list[Request]]) -> None:
         """Ask all servers at once, and wait for all answers."""
-        if self._closed:
+        if not self._end.alive:
             raise Refused("this store is closed")
         until = time.monotonic() + GRACE * self.deadline
         asked = [(self.lines[server], request) for server, mine in requests.items() for request in mine]
@@ -215,6 +209,14 @@ def _ended(lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence) -
     pool.shutdown(wait=False)
     for server in started:
         server.close()
+
+
+def placed(known: Known, flat: Tensor, round_: int, well: bool = True) -> Iterator[tuple[int, Entry, Tensor]]:
+    """(server, what is said of it, its piece of ``flat``) for each part of a key."""
+    dtype = DTYPES.index(known.dtype)
+    for part, number in known.places:
+        here = flat if len(known.places) == 1 else flat[part.start : part.stop]
+        yield part.server, Entry(number, dtype, int(well), part.stop - part.start, round_), here
 
 
 def grouped(parts: list[tuple[Entry, Tensor]]) -> Iterator[tuple[list[Entry], list[Tensor]]]:

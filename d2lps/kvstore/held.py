@@ -36,7 +36,6 @@ class Held:
         self.value: Tensor | None = None
         self.version, self.counted, self.skip = 0, 0, False
         self.rounds = [0] * workers  # how many pushes of each worker are counted
-        self.inits: set[int] = set()
         self.arrived: dict[int, Tensor] = {}  # of the open round, not yet in the sum
         self.summed: list[int] = []
         self.sum: Tensor | None = None

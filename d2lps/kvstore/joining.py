@@ -11,7 +11,7 @@ from d2lps.kvstore import handshake
 from d2lps.kvstore.client import Line
 from d2lps.kvstore.dist import DistStore
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.placement import Placement
+from d2lps.kvstore.placement import Placement, counted
 from d2lps.kvstore.rounds import Table
 from d2lps.kvstore.serve import Started
 from d2lps.kvstore.server import Server
@@ -61,7 +61,7 @@ class Cluster:
             for rank in range(workers):
                 lines = [Line(server.number, server.address, rank, secret=secret, run=self._run, deadline=deadline)
                          for server in self.servers]  # fmt: skip
-                self.stores.append(DistStore(kind, rank, workers, lines, self.placement, finite=nan != "propagate"))
+                self.stores.append(DistStore(kind, rank, workers, lines, self.placement, look=nan != "propagate"))
         except BaseException:
             self.close()
             raise
@@ -107,10 +107,9 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     patience = max(deadline, STARTING)
     store, rank, size, holder = from_environment(patience)
     meeting = Meeting(store, "kvstore", rank, size, patience, holder)
-    options = {"kind": kind, "servers": servers, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline,
-               "placement": placement}  # fmt: skip
-    mine = {"host": _host(), "options": options, "run": secrets.token_hex(8)}
-    members = meeting.join(mine)
+    table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline}
+    options = table | {"servers": servers, "placement": placement}
+    members = meeting.join({"host": _host(), "options": options, "run": secrets.token_hex(8)})
     for other, member in enumerate(members):
         if member["options"] != members[0]["options"]:
             raise Refused(f"worker {other} asks for {member['options']}, worker 0 for {members[0]['options']}: all "
@@ -118,13 +117,13 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     hosts, run = [member["host"] for member in members], members[0]["run"]
     servers = counted("servers", size if servers is None else servers)
     mine = [number for number, owner in enumerate(_owners(hosts, servers)) if owner == rank]
-    table = {"kind": kind, "workers": size, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline}
     folder = tempfile.mkdtemp(prefix="d2lps-") if mine and len({*hosts}) == 1 else None
     started, said = [], {}
     try:
         for number in mine:
             address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-            started.append(Started({"table": table, "address": address, "run": run, "number": number}, patience))
+            told = {"table": table | {"workers": size}, "address": address, "run": run, "number": number}
+            started.append(Started(told, patience))
         said = {str(server.number): server.address() for server in started}
     except KVError as error:
         said = {"error": str(error)}
@@ -141,7 +140,7 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     meeting.all("connected", None)
     meeting.close()
     place = Placement(servers, **placement or {})
-    return DistStore(kind, rank, size, lines, place, finite=nan != "propagate", started=started)
+    return DistStore(kind, rank, size, lines, place, look=nan != "propagate", started=started)
 
 
 def _owners(hosts: list[str], servers: int) -> list[int]:
@@ -160,10 +159,3 @@ def _own_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))  # which sends nothing
         return probe.getsockname()[0]
-
-
-def counted(what: str, value: object) -> int:
-    """A whole number from 1 on; Refused otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise Refused(f"{what} = {value!r}: a whole number, 1 or more")
-    return value

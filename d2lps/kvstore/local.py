@@ -23,7 +23,7 @@ class LocalStore(KVStore):
         for known, value in fresh:
             self._values[known], self._memory[known] = added([value]).clone(), {}
 
-    def _push(self, pushed, priority: int) -> None:
+    def _push(self, pushed) -> None:
         for known, values in pushed:
             total = self._sum(values)
             if self._updates is not None:
@@ -34,7 +34,7 @@ class LocalStore(KVStore):
         total = added(values)
         return total.clone() if total.data_ptr() == values[0].data_ptr() else total
 
-    def _pull(self, pulled, priority: int) -> None:
+    def _pull(self, pulled) -> None:
         for known, outs in pulled:
             fill(outs, self._values[known])
 

@@ -1,13 +1,11 @@
 """The optimizer of a server: a rule by name, with its numbers; never code from a worker."""
 
-from math import isfinite
-from numbers import Real
 from typing import NamedTuple
 
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused
-from d2lps.rules import RULES, numbers_of
+from d2lps.rules import RULES, is_number, numbers_of
 from d2lps.tensors import widened
 
 
@@ -28,12 +26,12 @@ class Optimizer(NamedTuple):
         for name, value in numbers.items():
             if name not in known:
                 raise Refused(f"{rule} has no number {name!r}: it has {', '.join(known)} and rescale_grad")
-            if not _number(value):
+            if not is_number(value):
                 raise Refused(f"{name} = {value!r}: {rule} takes finite numbers")
         for name, needed in known.items():
             if needed and name not in numbers:
                 raise Refused(f"{rule} needs {name}: set_optimizer({rule!r}, {name}=…)")
-        if scale != "mean" and not _number(scale):
+        if scale != "mean" and not is_number(scale):
             raise Refused(f"rescale_grad = {scale!r}: a number, or 'mean' to divide by how many were summed")
         return cls(rule, numbers, scale)
 
@@ -46,7 +44,3 @@ class Optimizer(NamedTuple):
         weight = widened(found)
         RULES[self.rule](weight, wide, memory, **self.numbers)
         return found if weight is found else found.copy_(weight)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)

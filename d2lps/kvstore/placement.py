@@ -54,8 +54,7 @@ class Placement:
         if not self.servers or len({*self.servers}) < len(self.servers):
             raise Refused(f"servers = {servers!r}: how many, 1 or more, or their different numbers")
         for name, value in (("large", large), ("virtual", virtual)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise Refused(f"{name} = {value!r}: a whole number, 1 or more")
+            counted(name, value)
         self.large, self.virtual = large, virtual
 
     @cached_property
@@ -88,6 +87,13 @@ class Placement:
     def __str__(self) -> str:
         lines = [f"server {server}: {self.share(server):.1%} of the small keys" for server in self.servers]
         return "\n".join([*lines, f"from {self.large} elements on, an array is cut over all {len(self.servers)}"])
+
+
+def counted(what: str, value: object) -> int:
+    """A whole number from 1 on; Refused otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Refused(f"{what} = {value!r}: a whole number, 1 or more")
+    return value
 
 
 def _hash(text: str) -> int:

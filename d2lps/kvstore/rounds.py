@@ -8,7 +8,7 @@ changed: what is being pulled while the next round closes stays whole.
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
 from d2lps.kvstore.held import Found, Held, Reply, Waiting, answer, workers
 from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.values import finite
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
 NAN = ("propagate", "reject", "skip")
@@ -69,8 +70,6 @@ class Table:
                               f"initialises {elements} of {dtype}: all initialise the same")  # fmt: skip
             if value is not None and held.value is None:
                 held.value = value
-                held.changed.notify_all()
-            held.inits.add(rank)
         return number
 
     def room(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
@@ -96,20 +95,21 @@ class Table:
                               f"{held.rounds[rank] + 1}")  # fmt: skip
             if self.kind == "dist_sync":
                 self._wait(held.changed, lambda: held.version >= round_ - 1 or rank not in self.live,
-                           f"push {round_} to key {held.name} waits for round {round_ - 1} to close", held)  # fmt: skip
+                           f"push {round_} to key {held.name} waits for round {round_ - 1} to close",
+                           lambda: self._missing(held, held.version + 1))  # fmt: skip
         return True
 
-    def taken(self, rank: int, number: int, round_: int, given: Tensor, finite: bool) -> bool:
+    def taken(self, rank: int, number: int, round_: int, given: Tensor, well: bool) -> bool:
         """Whether ``given`` is finite, where that matters. Raises Refused where it is not and is not taken."""
         if self.nan == "propagate":
             return True
-        finite = finite and (not given.is_floating_point() or bool(torch.isfinite(given).all()))
-        if not finite and self.nan == "reject":
+        well = well and finite(given)
+        if not well and self.nan == "reject":
             raise Refused(f"push {round_} of worker {rank} to key {self._held(number).name} is not finite, and "
                           "nan='reject': nothing of it is counted")  # fmt: skip
-        return finite
+        return well
 
-    def push(self, rank: int, number: int, round_: int, given: Tensor, finite: bool = True) -> None:
+    def push(self, rank: int, number: int, round_: int, given: Tensor, well: bool = True) -> None:
         """Count ``given``, which is this table's from now on."""
         held = self._held(number)
         with held.changed:
@@ -120,11 +120,11 @@ class Table:
                 raise self.left
             held.rounds[rank] = round_
             if self.kind == "dist_sync":
-                held.skip |= not finite
+                held.skip |= not well
                 held.arrived[rank] = given
                 done = self._merge(held)
             else:
-                if finite:
+                if well:
                     self._apply(held, given, 1)
                 held.version += 1
                 done = self._ready(held)
@@ -165,7 +165,7 @@ class Table:
             self._barriers.pop(number - 2, None)  # nobody can still be there
             self._meeting.notify_all()
             self._wait(self._meeting, lambda: self.live <= self._barriers[number], "the barrier",
-                       missing=lambda: self.live - self._barriers[number])  # fmt: skip
+                       lambda: sorted(self.live - self._barriers[number]))  # fmt: skip
 
     # ---- what happens to workers
 
@@ -175,9 +175,8 @@ class Table:
             if rank not in self.live:
                 return
             error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
-            if self.lost == "fail" and left:
-                left = not any(held.arrived or held.summed or held.waiting for held in list(self.parts))
-            if self.lost == "fail" and left:
+            waited = any(held.arrived or held.summed or held.waiting for held in list(self.parts))
+            if self.lost == "fail" and left and not waited:
                 self.left = error  # whoever pushes from now on waits in vain
             elif self.lost == "fail" or self.live == {rank}:
                 self.failed = self.failed or error
@@ -271,12 +270,12 @@ class Table:
         return (f"the pull of key {held.name} has waited {self.deadline:g} s for push {need} of "
                 f"{workers(self._missing(held, need))}")  # fmt: skip
 
-    def _wait(self, condition: threading.Condition, done: Callable[[], bool], what: str, held: Held | None = None,
-              missing: Callable[[], Iterable[int]] = tuple) -> None:  # fmt: skip
+    def _wait(self, condition: threading.Condition, done: Callable[[], bool], what: str,
+              missing: Callable[[], list[int]]) -> None:  # fmt: skip
         until = time.monotonic() + self.deadline
         while not (done() or self.failed):
             if not condition.wait(min(1.0, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
-                ranks = self._missing(held, held.version + 1) if held else sorted(missing())
+                ranks = missing()
                 lacking = f", {workers(ranks)} missing" if ranks else ""
                 raise Timeout(f"{what}: {self.deadline:g} s are over{lacking}")
         if self.failed and not done():

@@ -50,7 +50,6 @@ class Server:
             raise Refused(f"a server at {address[0]} can be reached from other hosts: put a secret into the file that "
                           f"{handshake.FILE} names, or into {handshake.VARIABLE}")  # fmt: skip
         self.table, self.secret, self.run, self.number = table, secret, run, number
-        self.deadline = table.deadline
         self._listener = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         try:
             if not isinstance(address, str):
@@ -108,7 +107,7 @@ class Server:
         guard.start()
         try:
             welcome = {"number": self.number, "kind": self.table.kind, "workers": self.table.workers,
-                       "staleness": self.table.staleness, "deadline": self.deadline}  # fmt: skip
+                       "staleness": self.table.staleness, "deadline": self.table.deadline}  # fmt: skip
             away = not loopback(self.address)
             hello = handshake.as_server(channel, self.secret, self._refusal, welcome, away)
         except (Broken, Refused, OSError):
@@ -118,7 +117,7 @@ class Server:
             guard.cancel()
             with self._lock:
                 self._strangers -= 1
-        channel.patience(max(self.deadline, 1.0))
+        channel.patience(max(self.table.deadline, 1.0))
         worker = Connected(self, channel, hello["rank"], hello["incarnation"])
         with self._lock:
             before, self._workers[worker.rank] = self._workers.get(worker.rank), worker
@@ -143,7 +142,7 @@ class Server:
         if left or silent:
             self.table.lose(worker.rank, why, left)
             return
-        until = time.monotonic() + min(1.0, self.deadline / 2)
+        until = time.monotonic() + min(1.0, self.table.deadline / 2)
         while self._open and time.monotonic() < until:
             if self._workers.get(worker.rank) is not worker:
                 return  # it is back
@@ -154,9 +153,9 @@ class Server:
     def _watch(self) -> None:
         """Who says nothing for the whole deadline is lost, and who waits longer is told so."""
         while self._open:
-            time.sleep(min(0.25, self.deadline / 8))
+            time.sleep(min(0.25, self.table.deadline / 8))
             self.table.late()
             for worker in list(self._workers.values()):
                 silent = time.monotonic() - worker.heard
-                if worker.open and not worker.working and silent > self.deadline:
+                if worker.open and not worker.working and silent > self.table.deadline:
                     worker.end(f"silent for {silent:.1f} s")

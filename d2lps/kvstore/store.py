@@ -35,27 +35,26 @@ class KVStore:
         Keys travel in the order given. ``priority`` is taken, as MXNet has it, and changes nothing: a push waits until
         it is counted, so none overtakes another.
         """
-        self._push(self._pushed(key, value), priority)
+        self._push(self._pushed(key, value))
 
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Fill ``out`` (per key one array, or several that all get the same) with the value of each key.
 
         A synchronous store gives exactly the round that this worker has pushed, when it is complete.
         """
-        self._pull(self._pulled(key, out), priority)
+        self._pull(self._pulled(key, out))
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
         """Push, and pull into ``out``, or without one into the values that were pushed."""
         pushed = self._pushed(key, value)
-        self._pushpull(pushed, self._pulled(key, value if out is None else out), priority)
+        self._pushpull(pushed, self._pulled(key, value if out is None else out))
 
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
         """Fill ``out`` with the rows ``row_ids`` of each key, in that order: only these travel."""
         if row_ids is None or out is None:
             raise Refused("row_sparse_pull wants out and row_ids: which rows, and where to put them")
         found = []
-        single = not isinstance(key, list | tuple)
-        for (each, into), rows in zip(paired(key, out), [row_ids] if single else row_ids, strict=True):
+        for (each, into), (_, rows) in zip(paired(key, out), paired(key, row_ids), strict=True):
             known = self._known(each)
             index = tensor(rows, f"row_ids of key {each!r}").reshape(-1).long().cpu()
             count = known.shape[0] if known.shape else 0
@@ -118,9 +117,9 @@ class KVStore:
             found.append((known, outs))
         return found
 
-    def _pushpull(self, pushed, pulled, priority) -> None:
-        self._push(pushed, priority)
-        self._pull(pulled, priority)
+    def _pushpull(self, pushed, pulled) -> None:
+        self._push(pushed)
+        self._pull(pulled)
 
 
 def fill(outs: list, found) -> None:

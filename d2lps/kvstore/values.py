@@ -83,6 +83,11 @@ class Known:
                           f"{shape} of {self.dtype} belongs")  # fmt: skip
 
 
+def finite(given: Tensor) -> bool:
+    """Whether all of it is; whole numbers are."""
+    return not given.is_floating_point() or bool(torch.isfinite(given).all())
+
+
 def put(out: object, found: Tensor) -> None:
     """``found``, flat, into what the user gave to be filled."""
     if isinstance(out, Tensor):

@@ -192,7 +192,7 @@ class Channel:
         code and code.update(table)
         if size and zlib.crc32(table[:-4]) != int.from_bytes(table[-4:], "little"):
             raise Broken("the table of a frame was changed on its way")
-        self._open = code, flags
+        self._open = code  # of the frame whose payload comes next
         if not payload:
             self._coded(code)
         found, said = [], {}
@@ -210,12 +210,12 @@ class Channel:
             raise Broken(f"{frame.payload} bytes came where {len(room)} belong")
         if not frame.payload:
             return
-        (code, flags), words = self._open, Words()
+        code, words = self._open, Words()
         for start in range(0, len(room), BLOCK):
             block = room[start : start + BLOCK]
             self._fill(block)
             words.add(block)
-            if code and flags:
+            if code and frame.flags:
                 code.update(block)
         tail = bytearray(8)
         self._fill(memoryview(tail))
