@@ -30,8 +30,8 @@ def push(held, rank, round_, value, well=True):
 def pull(held, rank, round_):
     """What is answered at once; None if it is still waited for."""
     found = []
-    held.pull(rank, 0, round_, found.append)
-    return found[0] if found else None
+    held.pull(rank, [(0, round_)], found.append)
+    return found[0][0] if found else None
 
 
 def ones(rank, elements=4):
@@ -42,12 +42,12 @@ def ones(rank, elements=4):
 def test_a_round_closes_when_every_worker_has_pushed():
     held = table()
     waiting = []
-    held.pull(0, 0, 1, waiting.append)
+    held.pull(0, [(0, 1)], waiting.append)
     for rank in (2, 0):
         push(held, rank, 1, ones(rank))
     assert not waiting and pull(held, 1, 0).value.tolist() == [0] * 4
     push(held, 1, 1, ones(1))
-    assert waiting[0].value.tolist() == [21.0] * 4 and (waiting[0].version, waiting[0].counted) == (1, 3)
+    assert waiting[0][0].value.tolist() == [21.0] * 4 and waiting[0][0][1:] == (1, 3)
 
 
 def test_a_push_that_comes_again_is_counted_once():
@@ -116,7 +116,7 @@ def test_a_mean_divides_by_those_who_were_summed():
 def test_a_lost_worker_fails_all_who_wait_and_all_who_come():
     held = table()
     waiting = []
-    held.pull(0, 0, 1, waiting.append)
+    held.pull(0, [(0, 1)], waiting.append)
     held.lose(1, "killed")
     for call in (lambda: push(held, 0, 1, ones(0)), lambda: pull(held, 2, 0), lambda: held.barrier(0, 1)):
         with pytest.raises(WorkerLost, match=r"^worker 1 is lost \(killed\)$") as caught:
@@ -174,10 +174,10 @@ def test_a_fast_worker_waits_for_the_clocks_that_it_must_see(staleness):
         assert pull(held, 0, clock) is not None  # a worker in clock c sees all up to c − s − 1
     push(held, 0, staleness + 1, ones(0))
     waiting = []
-    held.pull(0, 0, staleness + 1, waiting.append)
+    held.pull(0, [(0, staleness + 1)], waiting.append)
     assert not waiting and pull(held, 1, 0) is not None
     push(held, 1, 1, ones(1))
-    assert waiting[0].value[0] == staleness + 1 + 4
+    assert waiting[0][0].value[0] == staleness + 1 + 4
 
 
 # ---------------------------------------------------------------- what is refused changes nothing
@@ -207,7 +207,7 @@ def test_what_is_not_finite_is_handled_as_was_asked(nan, bad):
     (lambda held: push(held, 0, 1, torch.ones(5)), "key w has 4 elements of torch.float32 here, and 5 of"),
     (lambda held: push(held, 0, 1, torch.ones(4).double()), "and 4 of torch.float64 are pushed"),
     (lambda held: push(held, 0, 3, ones(0)), "push 3 of worker 0 to key w comes before push 1"),
-    (lambda held: held.pull(0, 7, 0, print), "there is no part 7 here: init the key first"),
+    (lambda held: held.pull(0, [(7, 0)], print), "there is no part 7 here: init the key first"),
     (lambda held: held.init(1, "w", 5, torch.float32, None), "all initialise the same"),
     (lambda held: held.rows(0, 3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
     (lambda held: held.rows(0, 2, torch.tensor([2])), "key w has rows 0 to 1 here"),
@@ -239,7 +239,7 @@ def test_unknown_policies_are_refused(wrong):
 def test_a_pull_that_waits_too_long_hears_for_whom():
     held, waiting = table(), []
     push(held, 1, 1, ones(1))
-    held.pull(1, 0, 1, waiting.append)
+    held.pull(1, [(0, 1)], waiting.append)
     held.late()
     assert not waiting
     time.sleep(0.35)

@@ -175,15 +175,23 @@ def test_ten_thousand_frames_of_nonsense_are_all_broken_or_harmless(seed, noise)
 # ---------------------------------------------------------------- who is there
 
 
-def meet(server_secret, worker_secret, hello=None, refusal=lambda hello: None):
+def welcome(hello):
+    return {"kind": "dist_sync"}
+
+
+def full(hello):
+    raise Refused("there is a worker 0 already")
+
+
+def meet(server_secret, worker_secret, hello=None, admit=welcome):
     """(what the server's end came to, what the worker's end came to)"""
     one, other = ends()
     found = []
 
     def serve():
         try:
-            found.append(handshake.as_server(one, server_secret, refusal, {"kind": "dist_sync"}, True))
-        except Broken as error:
+            found.append(handshake.as_server(one, server_secret, admit, True))
+        except (Broken, Refused) as error:
             found.append(error)
             one.close()
 
@@ -215,15 +223,15 @@ def test_another_secret_is_sent_away(server, worker):
 
 
 def test_who_is_refused_hears_why():
-    found, error, _, _ = meet(b"", b"", refusal=lambda hello: "there is a worker 0 already")
-    assert isinstance(found, Broken) and str(error) == "there is a worker 0 already"
+    found, error, _, _ = meet(b"", b"", admit=full)
+    assert isinstance(found, Refused) and str(error) == "there is a worker 0 already"
 
 
 def test_nothing_large_is_taken_from_a_stranger():
     one, other = ends()
     other.sock.sendall(head(op=Op.HELLO, table=5000))
     with pytest.raises(Broken, match="more than is taken"):
-        handshake.as_server(one, b"", lambda hello: None, {}, False)
+        handshake.as_server(one, b"", welcome, False)
 
 
 def test_a_secret_that_others_can_read_is_refused(tmp_path, monkeypatch):

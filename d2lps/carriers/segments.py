@@ -4,6 +4,7 @@ On Linux a segment is an anonymous file (memfd) that others open through /proc; 
 process that has it goes, whatever kills them. Elsewhere it is a file that goes when its process lets go of it.
 """
 
+import fcntl
 import mmap
 import os
 import tempfile
@@ -38,7 +39,7 @@ class Segment:
         if place is not None:
             self.path, file = place.path, _open(place)
         elif hasattr(os, "memfd_create"):
-            file = os.memfd_create("d2lps", os.MFD_CLOEXEC)
+            file = os.memfd_create("d2lps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self.path = f"/proc/{os.getpid()}/fd/{file}"
         else:
             file, self.path = tempfile.mkstemp(prefix="d2lps-")
@@ -47,7 +48,9 @@ class Segment:
         try:
             if place is None:
                 os.ftruncate(file, self.nbytes)
-            self.inode = os.fstat(file).st_ino
+                if hasattr(os, "memfd_create"):  # whoever reads it must not find it shorter one day
+                    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            self.inode, self.sealed = os.fstat(file).st_ino, _sealed(file)
             self.memory = mmap.mmap(file, self.nbytes)
         except OSError as error:
             raise TensorError(f"there is no room for {nbytes} bytes that processes share ({error.strerror})") from None
@@ -107,6 +110,14 @@ def _open(place: Place) -> int:
         os.close(file)
         raise TensorError(f"the memory {place.path} is another one by now: its tensor must be kept")
     return file
+
+
+def _sealed(file: int) -> bool:
+    """Whether it can never become shorter."""
+    try:
+        return bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+    except (OSError, AttributeError):  # an ordinary file, or a system without seals
+        return False
 
 
 def _unlink(path: str) -> None:

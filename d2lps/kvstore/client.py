@@ -8,23 +8,33 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import torch
+
 from d2lps.kvstore import handshake
+from d2lps.kvstore.arena import Arena
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.server import loopback
-from d2lps.kvstore.wire import NOTHING, Broken, Channel, Entry, Frame, Op
+from d2lps.kvstore.wire import DTYPES, NOTHING, Broken, Channel, Entry, Frame, Op
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 
 
 class Request:
-    """What was asked for: all that is needed to ask again, and the answer when it is there."""
+    """What was asked for: all that is needed to ask again, and the answer when it is there.
+
+    ``shared``: the payload says where in shared memory the tensor lies, or the answer may; ``before``: what is done
+    before it is sent, once.
+    """
 
     def __init__(self, op: Op, entries: Sequence[Entry] = (), said: dict | None = None,
-                 payload: memoryview = NOTHING, into: memoryview = NOTHING):  # fmt: skip
+                 payload: memoryview = NOTHING, into: memoryview = NOTHING, shared: bool = False,
+                 before: Callable[[], object] | None = None):  # fmt: skip
         self.op, self.entries, self.said, self.payload, self.into = op, entries, said, payload, into
+        self.shared, self.before = shared, before
         self.number = 0
         self.answer: Frame | None = None
         self.error: KVError | None = None
@@ -40,9 +50,12 @@ class Line:
     """The connection to server ``number`` at ``address``."""
 
     def __init__(self, number: int, address: "tuple[str, int] | str", rank: int, *, secret: bytes = b"", run: str = "",
-                 deadline: float = 30.0, incarnation: str = INCARNATION):  # fmt: skip
+                 deadline: float = 30.0, incarnation: str = INCARNATION, arena: Arena | None = None):  # fmt: skip
         self.number, self.address, self.deadline = number, address, deadline
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
+        if arena and isinstance(address, str):
+            self._hello["memory"] = arena.lent
+        self._read: deque[int] = deque()  # what has been read in the server's memory, and not yet said so
         if not secret and not loopback(address):
             raise Refused(f"server {number} at {address[0]} is on another host: the secret of the run is in the file "
                           f"that {handshake.FILE} names, or in {handshake.VARIABLE}")  # fmt: skip
@@ -68,8 +81,14 @@ class Line:
                 self._asked += 1
                 request.number = self._asked
                 self._pending[request.number] = request
+            self._say_read()
             self._send(self._channel, request)
         return request
+
+    @property
+    def shares(self) -> bool:
+        """Whether the server and this worker can read each other's memory."""
+        return self._channel.lent is not None
 
     def wait(self, request: Request, until: float) -> Frame:
         """The answer. Raises what the server says, ServerLost, or, after ``until``, Timeout or Unknown."""
@@ -125,6 +144,8 @@ class Line:
             return
         if frame.op == Op.ERROR:
             request.error = _error(frame.said)
+        elif frame.op == Op.DATA and frame.shared:
+            self._copied(channel, frame, request)
         elif frame.op == Op.DATA:
             if frame.payload != len(request.into):
                 channel.skip(frame)
@@ -139,6 +160,24 @@ class Line:
             self._pending.pop(frame.number, None)
         request.done.set()
 
+    def _copied(self, channel: Channel, frame: Frame, request: Request) -> None:
+        """Out of the server's memory, which may use it again once that is said."""
+        offset = bytearray(8)
+        channel.into(frame, memoryview(offset))
+        found = channel.lent and channel.lent.tensor(int.from_bytes(offset, "little"), len(request.into), torch.uint8)
+        if found is None or sum(entry.elements * DTYPES[entry.dtype].itemsize for entry in frame.entries) != len(found):
+            raise Broken("the server says that a value lies where it lends no memory")
+        with self._state:  # who gives up waiting does so before or after, not in the midst of it
+            if request.number in self._pending:
+                torch.frombuffer(request.into, dtype=torch.uint8).copy_(found)
+        self._read.append(frame.number)
+
+    def _say_read(self) -> None:
+        """With the next request, not at once: until the next round closes, nobody needs the room."""
+        if self._read:
+            numbers = [self._read.popleft() for _ in range(len(self._read))]  # while another thread may append
+            self._send(self._channel, Request(Op.READ, said={"numbers": numbers}))
+
     def _live(self) -> None:
         """A sign of life now and then, whatever the worker is busy with."""
         while self._open and not self._lost:
@@ -146,13 +185,15 @@ class Line:
             if self._sending.acquire(blocking=False):
                 try:
                     if self._open:
+                        self._say_read()
                         self._send(self._channel, Request(Op.ALIVE))
                 finally:
                     self._sending.release()
 
     def _send(self, channel: Channel, request: Request) -> None:
         try:
-            channel.send(request.op, request.number, request.entries, request.said, request.payload)
+            channel.send(request.op, request.number, request.entries, request.said, request.payload,
+                         request.shared)  # fmt: skip
         except Broken:
             channel.close()  # the thread that listens makes it again and asks again
 
@@ -170,6 +211,7 @@ class Line:
                     channel = Channel(sock, left)
                     welcome = handshake.as_worker(channel, self._secret, self._hello, not loopback(self.address))
                     channel.patience(max(self.deadline, 1.0))
+                    channel.borrow(welcome.get("memory"))
                     return channel, welcome
                 except BaseException:
                     sock.close()
@@ -193,6 +235,7 @@ class Line:
             with self._state:
                 pending = [self._pending[number] for number in sorted(self._pending)]
                 self._channel = channel
+                self._read.clear()  # the server has forgotten the old connection
             for request in pending:
                 self._send(channel, request)
         return True

@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.held import Found
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.wire import DTYPES, NOTHING, Broken, Channel, Entry, Frame, Op, raw
+from d2lps.kvstore.wire import DTYPES, Broken, Channel, Entry, Frame, Op, raw
 
 if TYPE_CHECKING:
     from d2lps.kvstore.server import Server
@@ -24,9 +25,10 @@ class Connected:
         self.table, self.heard, self.open = server.table, time.monotonic(), True
         self.working = False  # who waits here for others says nothing meanwhile, and is not lost
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
+        self._unread: dict[int, torch.Tensor] = {}  # by request: values in shared memory that the worker still reads
         self._why, self._silent = "its connection has ended", False
         self._handlers = {Op.PUSH: self._push, Op.PULL: self._pull, Op.INIT: self._init, Op.BARRIER: self._barrier,
-                          Op.OPTIMIZER: self._optimizer, Op.ROWS: self._rows}  # fmt: skip
+                          Op.OPTIMIZER: self._optimizer, Op.ROWS: self._rows, Op.READ: self._read}  # fmt: skip
 
     def close(self) -> None:
         self.open = False
@@ -99,24 +101,21 @@ class Connected:
         self._answers.put((Op.OK, number, (), said))
 
     def _init(self, frame: Frame) -> None:
-        said = frame.said
-        name, dtype, elements = said.get("name"), said.get("dtype"), said.get("elements")
+        """Several parts of one dtype; the values come from worker 0."""
         try:
-            if not (isinstance(name, str) and 0 < len(name) <= 512):
-                raise Refused("a key is a short string or a whole number")
-            known = isinstance(dtype, int) and 0 <= dtype < len(DTYPES)
-            if not (known and isinstance(elements, int) and elements >= 0):
-                raise Refused(f"key {name}: no such dtype or number of elements")
-            size = elements * DTYPES[dtype].itemsize
-            if frame.payload not in (0, size):
-                raise Refused(f"key {name}: {frame.payload} bytes for {elements} elements of {DTYPES[dtype]}")
+            dtype, parts = _declared(frame)
         except KVError:
             self.channel.skip(frame)
             raise
-        value = torch.empty(elements, dtype=DTYPES[dtype]) if frame.payload or not size and self.rank == 0 else None
-        self.channel.into(frame, NOTHING if value is None else raw(value))
-        part = self.table.init(self.rank, name, elements, DTYPES[dtype], value)
-        self._ok(frame.number, {"part": part})
+        sizes = [elements for _, elements in parts]
+        values: Sequence[torch.Tensor | None] = [None] * len(parts)
+        if frame.payload or not sum(sizes) and self.rank == 0:
+            room = self.table.make(sum(sizes), dtype)
+            self.channel.into(frame, raw(room))
+            values = [piece.clone() for piece in room.split(sizes)] if len(parts) > 1 else [room]
+        numbers = [self.table.init(self.rank, name, elements, dtype, value)
+                   for (name, elements), value in zip(parts, values, strict=True)]  # fmt: skip
+        self._ok(frame.number, {"parts": numbers})
 
     def _push(self, frame: Frame) -> None:
         """Several parts at once; those that are counted already are read and let go."""
@@ -127,44 +126,68 @@ class Connected:
         except KVError:
             self.channel.skip(frame)
             raise
-        room = torch.empty(sum(sizes), dtype=dtype)
-        self.channel.into(frame, raw(room))
-        given = room.split(sizes) if len(sizes) > 1 else [room]
+        if frame.shared:
+            given = self._lent(frame, dtype)
+        else:
+            room = torch.empty(sum(sizes), dtype=dtype)
+            self.channel.into(frame, raw(room))
+            given = room.split(sizes) if len(sizes) > 1 else [room]
+        own = len(given) == 1 and not frame.shared  # a piece of a frame would keep all of it
         todo = [(entry, tensor) for entry, fresh, tensor in zip(frame.entries, new, given, strict=True) if fresh]
         finite = [self.table.taken(self.rank, entry.part, entry.round, tensor, bool(entry.finite))
                   for entry, tensor in todo]  # fmt: skip
         for (entry, tensor), well in zip(todo, finite, strict=True):
-            self.table.push(self.rank, entry.part, entry.round, tensor, well)
+            self.table.push(self.rank, entry.part, entry.round, tensor, well, own)
         self._ok(frame.number)
+
+    def _lent(self, frame: Frame, dtype: torch.dtype) -> list[torch.Tensor]:
+        """The tensors of a push that lie in the worker's memory."""
+        offsets = torch.empty(len(frame.entries), dtype=torch.int64)
+        self.channel.into(frame, raw(offsets))
+        lent = self.channel.lent
+        found = [lent and lent.tensor(offset, entry.elements, dtype)
+                 for entry, offset in zip(frame.entries, offsets.tolist(), strict=True)]  # fmt: skip
+        if any(tensor is None for tensor in found):
+            raise Refused("what is pushed lies where this worker lends no memory")
+        return found
+
+    def _read(self, frame: Frame) -> None:
+        """The worker has copied what it was given in shared memory."""
+        for number in frame.said.get("numbers", ()):
+            self._unread.pop(number, None)
 
     def _pull(self, frame: Frame) -> None:
         """Several parts at once, answered together when the last of them may be read."""
-        found: list[Found | None] = [None] * len(frame.entries)
-        left, lock = [len(found)], threading.Lock()
-
-        def reply(place: int, what: "Found | KVError") -> None:
-            with lock:
-                if isinstance(what, KVError):
-                    if left[0] > 0:
-                        left[0] = -1
-                        self._error(frame.number, what)
-                    return
-                found[place] = what
-                left[0] -= 1
-                if left[0]:
-                    return
-            entries = [Entry(entry.part, DTYPES.index(one.value.dtype), 1, one.value.numel(), one.version)
-                       for entry, one in zip(frame.entries, found, strict=True)]  # fmt: skip
-            values = [one.value for one in found]
-            whole = values[0] if len(values) == 1 else torch.cat(values)
-            self._answers.put((Op.DATA, frame.number, entries, None, raw(whole)))
-
         if len({self.table.dtype(entry.part) for entry in frame.entries}) > 1:
             raise Refused("what is pulled together is of one dtype")
-        for place, entry in enumerate(frame.entries):
-            self.table.pull(self.rank, entry.part, entry.round, lambda what, place=place: reply(place, what))
-        if not found:
-            self._ok(frame.number)
+        if not frame.entries:
+            raise Refused("a pull says what it pulls")
+
+        def reply(found: "list[Found] | KVError") -> None:
+            if isinstance(found, KVError):
+                self._error(frame.number, found)
+                return
+            values = [one.value for one in found]
+            dtype = DTYPES.index(values[0].dtype)
+            entries = [(entry.part, dtype, 1, one.value.numel(), one.version)
+                       for entry, one in zip(frame.entries, found, strict=True)]  # fmt: skip
+            whole = values[0] if len(values) == 1 else torch.cat(values)
+            offset = self._shared(frame, whole)
+            if offset is not None:
+                whole = torch.tensor([offset])
+            self._answers.put((Op.DATA, frame.number, entries, None, raw(whole), offset is not None))
+
+        self.table.pull(self.rank, [(entry.part, entry.round) for entry in frame.entries], reply)
+
+    def _shared(self, frame: Frame, value: torch.Tensor) -> int | None:
+        """Where ``value`` lies in shared memory, which stays as it is until the worker has read it."""
+        # Who never says that it has read gets its bytes through the socket from here on.
+        if not frame.shared or self.server.arena is None or len(self._unread) > 2 * len(self.table.parts):
+            return None
+        offset = self.server.arena.offset(value)
+        if offset is not None:
+            self._unread[frame.number] = value
+        return offset
 
     def _optimizer(self, frame: Frame) -> None:
         numbers = frame.said.get("numbers")
@@ -189,23 +212,22 @@ class Connected:
     def _rows(self, frame: Frame) -> None:
         """Some rows of one part, ``width`` elements each, in the order of the indices that follow."""
         part, width, round_ = (frame.said.get(name) for name in ("part", "width", "round"))
-        whole = all(isinstance(each, int) and each >= 0 for each in (part, width, round_))
-        if not whole or not width or frame.payload % 8:
+        if not (_whole(part) and _whole(width) and _whole(round_)) or not width or frame.payload % 8:
             self.channel.skip(frame)
             raise Refused("rows are pulled by part, width, round and whole numbers")
         rows = torch.empty(frame.payload // 8, dtype=torch.int64)
         self.channel.into(frame, raw(rows))
 
-        def reply(what: "Found | KVError") -> None:
+        def reply(what: "list[Found] | KVError") -> None:
             if isinstance(what, KVError):
                 self._error(frame.number, what)
                 return
-            found = what.value.reshape(-1, width)[rows].reshape(-1)
-            entry = Entry(part, DTYPES.index(found.dtype), 1, found.numel(), what.version)
+            found = what[0].value.reshape(-1, width)[rows].reshape(-1)
+            entry = Entry(part, DTYPES.index(found.dtype), 1, found.numel(), what[0].version)
             self._answers.put((Op.DATA, frame.number, [entry], None, raw(found)))
 
         self.table.rows(part, width, rows)
-        self.table.pull(self.rank, part, round_, reply)
+        self.table.pull(self.rank, [(part, round_)], reply)
 
 
 def _layout(frame: Frame) -> tuple[torch.dtype, list[int]]:
@@ -214,6 +236,27 @@ def _layout(frame: Frame) -> tuple[torch.dtype, list[int]]:
     if len(kinds) != 1 or not max(kinds) < len(DTYPES):
         raise Refused("what is pushed together is of one dtype")
     dtype = DTYPES[kinds.pop()]
-    if sum(sizes) * dtype.itemsize != frame.payload:
+    if frame.payload != (8 * len(sizes) if frame.shared else sum(sizes) * dtype.itemsize):
         raise Refused(f"{frame.payload} bytes are pushed, where {sum(sizes)} elements of {dtype} belong")
     return dtype, sizes
+
+
+def _declared(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
+    """The dtype, and (name, elements) of each part, that a worker initialises."""
+    number, parts = frame.said.get("dtype"), frame.said.get("parts")
+    if not _whole(number) or number >= len(DTYPES) or not isinstance(parts, list) or not parts:
+        raise Refused("a worker initialises parts of one dtype")
+    dtype, found = DTYPES[number], []
+    for part in parts:
+        name, elements = part if isinstance(part, list) and len(part) == 2 else (None, None)
+        if not isinstance(name, str) or not 0 < len(name) <= 512 or not _whole(elements):
+            raise Refused("a part is initialised by a short name and its number of elements")
+        found.append((name, elements))
+    size = sum(elements for _, elements in found) * dtype.itemsize
+    if frame.payload not in (0, size):
+        raise Refused(f"key {found[0][0]}: {frame.payload} bytes for {size} bytes of {dtype}")
+    return dtype, found
+
+
+def _whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0

@@ -2,21 +2,24 @@
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from d2lps.kvstore.arena import SHARED, Arena
+from d2lps.kvstore.bundles import Bundle, bundled
 from d2lps.kvstore.client import Line, Request
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.placement import Placement
 from d2lps.kvstore.store import KVStore, fill
-from d2lps.kvstore.values import Known, added, finite, lies, named
-from d2lps.kvstore.wire import DTYPES, NOTHING, Entry, Op, raw
+from d2lps.kvstore.values import Known, added, finite, lies
+from d2lps.kvstore.wire import DTYPES, NOTHING, Op, raw
 
-FRAME, MOST = 1 << 20, 4096  # bytes and number of the small parts that travel in one frame
+KEPT = 64  # lists of keys of which it is known how they travel
 GRACE = 1.25  # a server keeps the deadline; its worker waits a little longer, for the server's own words
 
 
@@ -29,11 +32,15 @@ class DistStore(KVStore):
         whether pushes are looked at for what is not finite, as the servers' ``nan`` wants it.
     started
         the server processes that this worker has started; it lets go of them when it closes.
+    arena
+        the memory that the lines lend to servers on this host.
     """
 
     def __init__(self, kind: str, rank: int, num_workers: int, lines: Sequence[Line], placement: Placement, *,
-                 look: bool = False, started: Sequence = ()):  # fmt: skip
+                 look: bool = False, started: Sequence = (), arena: Arena | None = None):  # fmt: skip
         super().__init__()
+        self._arena, self._abandoned = arena, []
+        self._bundles: dict[tuple[Known, ...], list[Bundle]] = {}
         self.type, self.rank, self.num_workers = kind, rank, num_workers
         self.lines, self.placement = list(lines), placement
         self.deadline = self.lines[0].deadline
@@ -53,26 +60,28 @@ class DistStore(KVStore):
     # ---- the words of the store
 
     def _init(self, fresh: list[tuple[Known, Tensor]]) -> None:
-        asked = []
-        for known, value in fresh:
-            flat, parts = added([value]), self.placement.parts(known.key, known.elements, known.width)
-            for i, part in enumerate(parts):
-                said = {"name": f"{named(known.key)} {i + 1}/{len(parts)}", "elements": part.stop - part.start,
-                        "dtype": DTYPES.index(known.dtype)}  # fmt: skip
-                payload = raw(flat[part.start : part.stop]) if self.rank == 0 else NOTHING
-                line = self.lines[part.server]
-                asked.append((line, line.ask(Request(Op.INIT, said=said, payload=payload)), known, part))
-        self._wait([(line, request) for line, request, _, _ in asked])
-        for _, request, known, part in asked:
-            known.places.append((part, request.answer.said["part"]))
+        keys, flats = [known for known, _ in fresh], [added([value]) for _, value in fresh]
+        for known in keys:
+            known.places = [(part, 0) for part in self.placement.parts(known.key, known.elements, known.width)]
+        requests = []
+        for bundle in bundled(keys):
+            said = {"parts": [[bundle.name(keys, i), size] for i, size in enumerate(bundle.sizes)],
+                    "dtype": DTYPES.index(bundle.dtype)}  # fmt: skip
+            payload = raw(together(bundle.pieces(flats))) if self.rank == 0 else NOTHING
+            requests.append((bundle, Request(Op.INIT, said=said, payload=payload)))
+        self._all(requests)
+        for bundle, request in requests:
+            for place, number in zip(bundle.places, request.answer.said["parts"], strict=True):
+                places = keys[place].places
+                places[:] = [(part, number if part.server == bundle.server else before) for part, before in places]
         self.barrier()  # the value of worker 0 is there
 
     def _push(self, pushed: list[tuple[Known, list]]) -> None:
-        pushes, told = self._pushes(pushed)
+        requests = self._pushes(pushed)
         try:
-            self._all(pushes)
+            self._all(requests)
         finally:
-            _count(told)
+            self._count(pushed, requests)
 
     def _pull(self, pulled: list[tuple[Known, list]]) -> None:
         requests, after = self._pulls(pulled, 0)
@@ -80,15 +89,15 @@ class DistStore(KVStore):
         after()
 
     def _pushpull(self, pushed, pulled) -> None:
-        (pushes, told), (pulls, after) = self._pushes(pushed), self._pulls(pulled, 1)
+        pushes, (pulls, after) = self._pushes(pushed), self._pulls(pulled, 1)
         try:
-            self._all({server: pushes.get(server, []) + pulls.get(server, []) for server in {*pushes, *pulls}})
+            self._all(pushes + pulls)
         finally:
-            _count(told)
+            self._count(pushed, pushes)
         after()
 
     def _rows(self, asked) -> None:
-        requests: dict[int, list[Request]] = {}
+        requests: list[tuple[int, Request]] = []
         found = [torch.empty(index.numel(), known.width, dtype=known.dtype) for known, _, index in asked]
         pieces = []
         for (known, _, index), whole in zip(asked, found, strict=True):
@@ -99,7 +108,7 @@ class DistStore(KVStore):
                     rows, room = index[here] - first, torch.empty(here.numel() * known.width, dtype=known.dtype)
                     said = {"part": number, "width": known.width, "round": known.rounds}
                     asking = Request(Op.ROWS, said=said, payload=raw(rows), into=raw(room))
-                    requests.setdefault(part.server, []).append(asking)
+                    requests.append((part.server, asking))
                     pieces.append((whole, here, room))
         self._all(requests)
         for whole, here, room in pieces:
@@ -115,73 +124,109 @@ class DistStore(KVStore):
 
     # ---- requests, by server
 
-    def _pushes(self, pushed: list[tuple[Known, list]]) -> tuple[dict[int, list[Request]], dict[Known, list[Request]]]:
-        """What to ask of each server, and for each key what must have been granted for its push to count."""
-        parts: dict[int, list[tuple[Entry, Tensor]]] = {}
-        requests: dict[int, list[Request]] = {}
-        whose, told = {}, {known: [] for known, _ in pushed}
-        for known, values in pushed:
-            flat = added(values)
-            for server, entry, here in placed(known, flat, known.rounds + 1, not self._look or finite(flat)):
-                parts.setdefault(server, []).append((entry, here))
-                whose[server, entry.part] = known
-        for server, mine in parts.items():
-            for entries, tensors in grouped(mine):
-                request = Request(Op.PUSH, entries, payload=raw(together(tensors)))
-                requests.setdefault(server, []).append(request)
-                for entry in entries:
-                    told[whose[server, entry.part]].append(request)
-        return requests, told
+    def _bundled(self, keys: tuple[Known, ...]) -> list[Bundle]:
+        """The same keys are pushed and pulled again and again: how they travel is worked out once."""
+        if keys not in self._bundles:
+            if len(self._bundles) >= KEPT:
+                self._bundles.clear()
+            self._bundles[keys] = bundled(keys)
+        return self._bundles[keys]
 
-    def _pulls(self, pulled: list[tuple[Known, list]], more: int) -> tuple[dict[int, list[Request]], Callable]:
+    def _pushes(self, pushed: list[tuple[Known, list]]) -> list[tuple[Bundle, Request]]:
+        keys = tuple(known for known, _ in pushed)
+        flats, rounds = [added(values) for _, values in pushed], [known.rounds + 1 for known in keys]
+        well = [finite(flat) for flat in flats] if self._look else None
+        for known in keys:
+            known.turn ^= known.closed < known.rounds  # a server may still read what was pushed before
+        requests = []
+        for bundle in self._bundled(keys):
+            pieces, entries = bundle.pieces(flats), bundle.entries(rounds, well)
+            request = self._staged(keys[bundle.places[0]], bundle, entries, pieces[0])
+            requests.append((bundle, request or Request(Op.PUSH, entries, payload=raw(together(pieces)))))
+        return requests
+
+    def _staged(self, known: Known, bundle: Bundle, entries: np.ndarray, here: Tensor) -> Request | None:
+        """A push through shared memory; None where it takes the socket."""
+        if not self._shared(bundle):
+            return None
+        room = known.staged.get((bundle.server, known.turn))
+        if room is None:
+            room = self._arena.tensor(here.numel(), here.dtype)
+            if room is None:
+                return None
+            known.staged[bundle.server, known.turn] = room
+        offset = torch.tensor([self._arena.offset(room)])
+        return Request(Op.PUSH, entries, payload=raw(offset), shared=True, before=lambda: room.copy_(here))
+
+    def _shared(self, bundle: Bundle) -> bool:
+        return len(bundle.places) == 1 and bundle.nbytes >= SHARED and self.lines[bundle.server].shares
+
+    def _pulls(self, pulled: list[tuple[Known, list]], more: int) -> tuple[list[tuple[Bundle, Request]], Callable]:
         """What to ask for, and what to do when it has come; ``more``: pushes that go before and are not yet counted."""
-        parts: dict[int, list[tuple[Entry, Tensor]]] = {}
-        fills, pieces, requests = [], [], {}
+        keys = tuple(known for known, _ in pulled)
+        rounds, flats, fills = [known.rounds + more for known in keys], [], []
         for known, outs in pulled:
             flat = lies(outs[0])
-            flat = torch.empty(known.elements, dtype=known.dtype) if flat is None else flat
-            for server, entry, here in placed(known, flat, known.rounds + more):
-                parts.setdefault(server, []).append((entry, here))
-            if len(outs) > 1 or flat.data_ptr() != getattr(outs[0], "data_ptr", int)():
+            if flat is None or len(outs) > 1:
+                flat = torch.empty(known.elements, dtype=known.dtype) if flat is None else flat
                 fills.append((outs, flat))
-        for server, mine in parts.items():
-            for entries, tensors in grouped(mine):
-                room = tensors[0]
-                if len(tensors) > 1:
-                    sizes = [entry.elements for entry in entries]
-                    room = torch.empty(sum(sizes), dtype=tensors[0].dtype)
-                    pieces.append((tensors, room.split(sizes)))
-                requests.setdefault(server, []).append(Request(Op.PULL, entries, into=raw(room)))
+            flats.append(flat)
+        requests, copies = [], []
+        for bundle in self._bundled(keys):
+            pieces = bundle.pieces(flats)
+            room = pieces[0]
+            if len(pieces) > 1:
+                room, found = bundle.room()
+                copies.append((pieces, found))
+            asking = Request(Op.PULL, bundle.entries(rounds), into=raw(room), shared=self._shared(bundle))
+            requests.append((bundle, asking))
 
         def after() -> None:
-            for tensors, found in pieces:
-                torch._foreach_copy_(tensors, found)
+            for pieces, found in copies:
+                torch._foreach_copy_(pieces, found)
             for outs, flat in fills:
                 fill(outs, flat)
+            for known in keys:
+                known.closed = known.rounds
 
         return requests, after
 
     # ---- asking
 
-    def _all(self, requests: dict[int, list[Request]]) -> None:
-        """Ask all servers at once, and wait for all answers."""
+    def _all(self, requests: "Sequence[tuple[Bundle | int, Request]]") -> None:
+        """Ask all servers at once, and wait for all answers; with each request goes its bundle, or its server."""
         if not self._end.alive:
             raise Refused("this store is closed")
         until = time.monotonic() + GRACE * self.deadline
-        asked = [(self.lines[server], request) for server, mine in requests.items() for request in mine]
-        sending = [self._pool.submit(self._ask, self.lines[server], mine) for server, mine in requests.items()]
-        for each in sending:
+        of: dict[Line, list[Request]] = {}
+        for whose, request in requests:
+            of.setdefault(self.lines[getattr(whose, "server", whose)], []).append(request)
+        for each in [self._pool.submit(self._ask, line, mine) for line, mine in of.items()]:
             each.result()
-        self._wait(asked, until)
+        self._wait([(line, request) for line, mine in of.items() for request in mine], until)
 
     @staticmethod
     def _ask(line: Line, requests: list[Request]) -> None:
         for request in requests:
             try:
+                if request.before is not None:
+                    request.before()
                 line.ask(request)
             except KVError as error:
                 request.error = error
                 request.done.set()
+
+    def _count(self, pushed: list[tuple[Known, list]], requests: list[tuple[Bundle, Request]]) -> None:
+        """One more push of each key that all its servers have; what is pushed again where one has not, counts once."""
+        failed = {place for bundle, request in requests if not request.granted for place in bundle.places}
+        for place, (known, _) in enumerate(pushed):
+            if place not in failed:
+                known.closed = known.rounds if self.type == "dist_sync" else known.rounds + 1
+                known.rounds += 1
+            elif known.staged:
+                # Some server may have it, and read it until the round closes: what is pushed again lies elsewhere.
+                self._abandoned.append(known.staged)
+                known.staged = {}
 
     def _wait(self, asked: Iterable[tuple[Line, Request]], until: float | None = None) -> None:
         """Until all are answered, or the deadline is over; of several errors the one that tells most is raised."""
@@ -197,43 +242,12 @@ class DistStore(KVStore):
                     raise error
 
 
-def _count(told: dict[Known, list[Request]]) -> None:
-    """One more push of each key that all its servers have; what is pushed again where one has not, counts once."""
-    for known, requests in told.items():
-        known.rounds += all(request.granted for request in requests)
-
-
 def _ended(lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence) -> None:
     for line in lines:
         line.close()
     pool.shutdown(wait=False)
     for server in started:
         server.close()
-
-
-def placed(known: Known, flat: Tensor, round_: int, well: bool = True) -> Iterator[tuple[int, Entry, Tensor]]:
-    """(server, what is said of it, its piece of ``flat``) for each part of a key."""
-    dtype = DTYPES.index(known.dtype)
-    for part, number in known.places:
-        here = flat if len(known.places) == 1 else flat[part.start : part.stop]
-        yield part.server, Entry(number, dtype, int(well), part.stop - part.start, round_), here
-
-
-def grouped(parts: list[tuple[Entry, Tensor]]) -> Iterator[tuple[list[Entry], list[Tensor]]]:
-    """The parts of one server, frame by frame: small ones of one dtype together, large ones alone.
-
-    So one is added while the next one travels, and what is small costs no frame of its own.
-    """
-    entries, tensors, size = [], [], 0
-    for entry, part in parts:
-        if entries and (size + part.nbytes > FRAME or entry.dtype != entries[0].dtype or len(entries) == MOST):
-            yield entries, tensors
-            entries, tensors, size = [], [], 0
-        entries.append(entry)
-        tensors.append(part)
-        size += part.nbytes
-    if entries:
-        yield entries, tensors
 
 
 def together(tensors: list[Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from d2lps.kvstore.errors import Refused
@@ -52,8 +53,8 @@ def as_worker(channel: Channel, secret: bytes, hello: dict, whole: bool) -> dict
     return _next(channel, Op.WELCOME)
 
 
-def as_server(channel: Channel, secret: bytes, refusal, welcome: dict, whole: bool) -> dict:
-    """Hear a worker out; what it says of itself. ``refusal(hello)`` is a sentence, or None where it may come in.
+def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], whole: bool) -> dict:
+    """Hear a worker out; what it says of itself. ``admit(hello)`` is the welcome, or raises Refused.
 
     Raises Broken where it is none of ours: nothing is told to it but that.
     """
@@ -67,10 +68,11 @@ def as_server(channel: Channel, secret: bytes, refusal, welcome: dict, whole: bo
     if not hmac.compare_digest(str(_next(channel, Op.PROOF).get("proof", "")), _proof(secret, b"worker", talk)):
         raise Broken("the other end does not know the secret")
     channel.keys, channel.whole = _keys(secret, talk, b"server", b"worker"), whole and bool(secret)
-    if sentence := refusal(hello):
-        channel.send(Op.ERROR, said={"kind": "Refused", "sentence": sentence})
-        raise Broken(sentence)
-    channel.send(Op.WELCOME, said=welcome)
+    try:
+        channel.send(Op.WELCOME, said=admit(hello))
+    except Refused as error:
+        channel.send(Op.ERROR, said={"kind": "Refused", "sentence": str(error)})
+        raise
     channel.table, channel.payload = before
     return hello
 

@@ -18,14 +18,37 @@ class Found(NamedTuple):
     counted: int
 
 
-Reply = Callable[["Found | KVError"], object]
+Reply = Callable[["list[Found] | KVError"], object]
+
+
+class Pull:
+    """What a worker pulls together: ``reply`` gets all parts of it when the last may be read, or the first error."""
+
+    def __init__(self, rank: int, count: int, until: float, reply: Reply):
+        self.rank, self.until, self.reply = rank, until, reply
+        self.found: list[Found | None] = [None] * count
+        self._left, self._lock = count, threading.Lock()
+
+    def came(self, count: int) -> None:
+        """So many more parts of :attr:`found` are there."""
+        with self._lock:
+            before, self._left = self._left, self._left - count
+        if before > 0 and self._left == 0:
+            self.reply(self.found)
+
+    def fail(self, error: KVError) -> None:
+        with self._lock:
+            before, self._left = self._left, -1
+        if before > 0:
+            self.reply(error)
 
 
 class Waiting(NamedTuple):
-    rank: int
+    """One part of a pull, its ``place`` in it, which may be read after round (or clock) ``need``."""
+
+    pull: Pull
+    place: int
     need: int
-    until: float
-    reply: Reply
 
 
 class Held:
@@ -36,18 +59,27 @@ class Held:
         self.value: Tensor | None = None
         self.version, self.counted, self.skip = 0, 0, False
         self.rounds = [0] * workers  # how many pushes of each worker are counted
-        self.arrived: dict[int, Tensor] = {}  # of the open round, not yet in the sum
+        self.arrived: dict[int, tuple[Tensor, bool]] = {}  # of the open round, not yet in the sum; whether it may stay
         self.summed: list[int] = []
         self.sum: Tensor | None = None
+        self.own = False  # whether the sum may stay where it is
         self.memory: dict = {}
         self.waiting: list[Waiting] = []
         self.changed = threading.Condition()
+
+    @property
+    def found(self) -> Found:
+        return Found(self.value, self.version, self.counted)
 
 
 def answer(done: "list[tuple[Waiting, Found | KVError]]") -> None:
     """Outside of the lock: a reply may take its time."""
     for waiting, found in done:
-        waiting.reply(found)
+        if isinstance(found, KVError):
+            waiting.pull.fail(found)
+        else:
+            waiting.pull.found[waiting.place] = found
+            waiting.pull.came(1)
 
 
 def workers(ranks: Iterable[int]) -> str:

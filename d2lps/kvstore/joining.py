@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 
 from d2lps.kvstore import handshake
+from d2lps.kvstore.arena import arena
 from d2lps.kvstore.client import Line
 from d2lps.kvstore.dist import DistStore
 from d2lps.kvstore.errors import KVError, Refused
@@ -59,9 +60,11 @@ class Cluster:
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
                 self.servers.append(Server(table, address, secret=secret, run=self._run, number=number))
             for rank in range(workers):
-                lines = [Line(server.number, server.address, rank, secret=secret, run=self._run, deadline=deadline)
-                         for server in self.servers]  # fmt: skip
-                self.stores.append(DistStore(kind, rank, workers, lines, self.placement, look=nan != "propagate"))
+                lent = arena() if self._folder else None
+                lines = [Line(server.number, server.address, rank, secret=secret, run=self._run, deadline=deadline,
+                              arena=lent) for server in self.servers]  # fmt: skip
+                self.stores.append(DistStore(kind, rank, workers, lines, self.placement, look=nan != "propagate",
+                                             arena=lent))  # fmt: skip
         except BaseException:
             self.close()
             raise
@@ -135,12 +138,13 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
             raise Refused(f"worker {other} could not start its server: {found['error']}")
         addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in found.items()}
     secret = handshake.secret_given() or b""
-    lines = [Line(number, addresses[number], rank, secret=secret, run=run, deadline=deadline)
+    lent = arena() if len({*hosts}) == 1 else None
+    lines = [Line(number, addresses[number], rank, secret=secret, run=run, deadline=deadline, arena=lent)
              for number in range(servers)]  # fmt: skip
     meeting.all("connected", None)
     meeting.close()
     place = Placement(servers, **placement or {})
-    return DistStore(kind, rank, size, lines, place, look=nan != "propagate", started=started)
+    return DistStore(kind, rank, size, lines, place, look=nan != "propagate", started=started, arena=lent)
 
 
 def _owners(hosts: list[str], servers: int) -> list[int]:

@@ -27,7 +27,8 @@ class LocalStore(KVStore):
         for known, values in pushed:
             total = self._sum(values)
             if self._updates is not None:
-                total = self._updates.stepped(self._values[known], total, self._memory[known], 1)
+                total = self._updates.stepped(self._values[known], total, self._memory[known], 1,
+                                              torch.empty_like(self._values[known]))  # fmt: skip
             self._values[known] = total
 
     def _sum(self, values: list[torch.Tensor]) -> torch.Tensor:

@@ -35,12 +35,11 @@ class Optimizer(NamedTuple):
             raise Refused(f"rescale_grad = {scale!r}: a number, or 'mean' to divide by how many were summed")
         return cls(rule, numbers, scale)
 
-    def stepped(self, value: Tensor, gradient: Tensor, memory: dict, counted: int) -> Tensor:
-        """The new value, as a new tensor; ``gradient``, the sum of ``counted``, may be changed."""
+    def stepped(self, value: Tensor, gradient: Tensor, memory: dict, counted: int, room: Tensor) -> Tensor:
+        """The new value, in ``room``; ``gradient``, the sum of ``counted``, may be changed."""
         wide, scale = widened(gradient), 1 / counted if self.scale == "mean" else self.scale
         if scale != 1:
             wide.mul_(scale)
-        found = value.clone()
-        weight = widened(found)
+        weight = widened(room.copy_(value))
         RULES[self.rule](weight, wide, memory, **self.numbers)
-        return found if weight is found else found.copy_(weight)
+        return room if weight is room else room.copy_(weight)

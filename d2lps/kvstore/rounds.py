@@ -8,13 +8,13 @@ changed: what is being pulled while the next round closes stays whole.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
-from d2lps.kvstore.held import Found, Held, Reply, Waiting, answer, workers
+from d2lps.kvstore.held import Held, Pull, Reply, Waiting, answer, workers
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.values import finite
 
@@ -50,6 +50,7 @@ class Table:
         self.parts: list[Held] = []
         self.updates: Optimizer | None = None
         self.left: WorkerLost | None = None
+        self.make: Callable[[int, torch.dtype], Tensor] = _ordinary  # room for a value
         self._names: dict[str, int] = {}
         self._barriers: dict[int, set[int]] = {}
         self._meeting = threading.Condition()
@@ -109,8 +110,8 @@ class Table:
                           "nan='reject': nothing of it is counted")  # fmt: skip
         return well
 
-    def push(self, rank: int, number: int, round_: int, given: Tensor, well: bool = True) -> None:
-        """Count ``given``, which is this table's from now on."""
+    def push(self, rank: int, number: int, round_: int, given: Tensor, well: bool = True, own: bool = True) -> None:
+        """Count ``given``, which is this table's until the round closes, and if it is its ``own``, for ever."""
         held = self._held(number)
         with held.changed:
             self.usable(rank)
@@ -121,25 +122,36 @@ class Table:
             held.rounds[rank] = round_
             if self.kind == "dist_sync":
                 held.skip |= not well
-                held.arrived[rank] = given
+                held.arrived[rank] = given, own
                 done = self._merge(held)
             else:
                 if well:
-                    self._apply(held, given, 1)
+                    self._apply(held, given, own, 1)
                 held.version += 1
                 done = self._ready(held)
         answer(done)
 
-    def pull(self, rank: int, number: int, round_: int, reply: Reply) -> None:
-        """Give ``reply`` the value that worker ``rank`` is to see after ``round_`` pushes, now or when it is there."""
-        held = self._held(number)
+    def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> None:
+        """Give ``reply`` what worker ``rank`` is to see of several parts, now or when all of it is there.
+
+        ``wanted``: (number of a part, after how many pushes of this worker) for each.
+        """
         self.usable(rank)
-        if held.value is None:
-            raise Refused(f"key {held.name} has no value yet: init it before the first pull")
-        with held.changed:
-            held.waiting.append(Waiting(rank, round_, time.monotonic() + self.deadline, reply))
-            done = self._ready(held)
-        answer(done)
+        parts = [(self._held(number), need) for number, need in wanted]
+        for held, _ in parts:
+            if held.value is None:
+                raise Refused(f"key {held.name} has no value yet: init it before the first pull")
+        pull, here = Pull(rank, len(parts), time.monotonic() + self.deadline, reply), 0
+        for place, (held, need) in enumerate(parts):
+            with held.changed:
+                if self._may_read(held, need):
+                    pull.found[place] = held.found
+                    here += 1
+                else:
+                    held.waiting.append(Waiting(pull, place, need))
+        pull.came(here)
+        if self.failed and here < len(parts):  # it may have failed before all of them waited
+            pull.fail(self.failed)
 
     def dtype(self, number: int) -> torch.dtype:
         """That of part ``number``."""
@@ -196,9 +208,11 @@ class Table:
         """Answer those who have waited for longer than the deadline. To be called now and then."""
         now = time.monotonic()
         for held in list(self.parts):
+            if not held.waiting:
+                continue
             with held.changed:
-                late = [waiting for waiting in held.waiting if waiting.until < now]
-                held.waiting = [waiting for waiting in held.waiting if waiting.until >= now]
+                late = [waiting for waiting in held.waiting if waiting.pull.until < now]
+                held.waiting = [waiting for waiting in held.waiting if waiting.pull.until >= now]
             answer([(waiting, Timeout(self._waits(held, waiting))) for waiting in late])
 
     def usable(self, rank: int) -> None:
@@ -217,50 +231,57 @@ class Table:
 
     def _merge(self, held: Held) -> list:
         """Add to the open round what can be added in the order of the ranks; close it when that was the last."""
-        for rank in sorted(self.live | held.arrived.keys()):
-            if rank in held.summed:
-                continue
+        for rank in range(self.workers):
             if rank not in held.arrived:
-                if rank in self.live:
+                if rank in self.live and rank not in held.summed:
                     return []
                 continue
-            given = held.arrived.pop(rank)
-            held.sum = given if held.sum is None else held.sum.add_(given)
+            given, own = held.arrived.pop(rank)
             held.summed.append(rank)
+            if held.sum is None:
+                held.sum, held.own = given, own
+            elif held.own or self.updates or self.live.difference(held.summed):
+                held.sum.add_(given)
+            else:  # the last one: the sum goes straight to where it will stay
+                held.sum, held.own = torch.add(held.sum, given, out=self.make(held.elements, held.dtype)), True
         if not held.summed:
             return []
         total, counted = held.sum, len(held.summed)
         held.sum, held.summed = None, []
         if not held.skip:
-            self._apply(held, total, counted)
+            self._apply(held, total, held.own, counted)
         held.skip, held.counted = False, counted
         held.version += 1
         held.changed.notify_all()
         return self._ready(held)
 
-    def _apply(self, held: Held, gradient: Tensor, counted: int) -> None:
-        held.counted, updates = counted, self.updates
-        if updates is None:
-            # As with MXNet, without an optimizer the sum is the new value; a piece of a frame would keep all of it.
-            whole = gradient.untyped_storage().nbytes() <= 2 * gradient.nbytes
-            held.value = gradient if whole else gradient.clone()
+    def _apply(self, held: Held, gradient: Tensor, own: bool, counted: int) -> None:
+        held.counted = counted
+        if self.updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
+            held.value = gradient
+            return
+        room = self.make(held.elements, held.dtype)
+        if self.updates is None:
+            held.value = room.copy_(gradient)
         else:
-            held.value = updates.stepped(held.value, gradient, held.memory, counted)
+            held.value = self.updates.stepped(held.value, gradient, held.memory, counted, room)
 
     def _ready(self, held: Held) -> list:
         """Those who wait no longer, with what they get."""
-        found = Found(held.value, held.version, held.counted)
-        done = [(waiting, found) for waiting in held.waiting if self._may_read(held, waiting)]
+        if not held.waiting:
+            return []
+        found = held.found
+        done = [(waiting, found) for waiting in held.waiting if self._may_read(held, waiting.need)]
         if done:
-            held.waiting = [waiting for waiting in held.waiting if not self._may_read(held, waiting)]
+            held.waiting = [waiting for waiting in held.waiting if not self._may_read(held, waiting.need)]
         return done
 
-    def _may_read(self, held: Held, waiting: Waiting) -> bool:
+    def _may_read(self, held: Held, need: int) -> bool:
         if self.kind == "dist_sync":
-            return held.version >= waiting.need
+            return held.version >= need
         if self.kind == "dist_async":
             return True
-        return all(held.rounds[rank] >= waiting.need - self.staleness for rank in self.live)
+        return all(held.rounds[rank] >= need - self.staleness for rank in self.live)
 
     def _missing(self, held: Held, need: int) -> list[int]:
         return [rank for rank in sorted(self.live) if held.rounds[rank] < need]
@@ -280,3 +301,7 @@ class Table:
                 raise Timeout(f"{what}: {self.deadline:g} s are over{lacking}")
         if self.failed and not done():
             raise self.failed
+
+
+def _ordinary(elements: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(elements, dtype=dtype)

@@ -12,7 +12,10 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+import torch
+
 from d2lps.kvstore import handshake
+from d2lps.kvstore.arena import SHARED, arena
 from d2lps.kvstore.connected import Connected
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.rounds import Table
@@ -61,6 +64,9 @@ class Server:
             raise Refused(f"server {number} cannot listen at {address} ({error.strerror}): give another address, or "
                           "port 0 for any that is free") from None  # fmt: skip
         self.address = self._listener.getsockname()
+        self.arena = arena() if isinstance(address, str) else None
+        if self.arena:
+            table.make = self._made
         self._workers: dict[int, Connected] = {}
         self._strangers, self._open = 0, True
         self._lock = threading.Lock()
@@ -84,6 +90,11 @@ class Server:
         """Whether a worker is connected."""
         return any(worker.open for worker in list(self._workers.values()))
 
+    def _made(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
+        """Room for a value, where this host's workers can read it if it is large."""
+        found = self.arena.tensor(elements, dtype) if elements * dtype.itemsize >= SHARED else None
+        return torch.empty(elements, dtype=dtype) if found is None else found
+
     def _accept(self) -> None:
         while self._open:
             try:
@@ -106,10 +117,8 @@ class Server:
         guard.daemon = True
         guard.start()
         try:
-            welcome = {"number": self.number, "kind": self.table.kind, "workers": self.table.workers,
-                       "staleness": self.table.staleness, "deadline": self.table.deadline}  # fmt: skip
-            away = not loopback(self.address)
-            hello = handshake.as_server(channel, self.secret, self._refusal, welcome, away)
+            hello = handshake.as_server(channel, self.secret, lambda hello: self._admit(channel, hello),
+                                        not loopback(self.address))  # fmt: skip
         except (Broken, Refused, OSError):
             channel.close()
             return
@@ -124,6 +133,15 @@ class Server:
         if before is not None:
             before.close()
         worker.run()
+
+    def _admit(self, channel: Channel, hello: Mapping) -> dict:
+        """What is said to a worker that may come in, whose memory is borrowed where that can be."""
+        if sentence := self._refusal(hello):
+            raise Refused(sentence)
+        lends = self.arena and channel.borrow(hello.get("memory"))
+        return {"number": self.number, "kind": self.table.kind, "workers": self.table.workers,
+                "staleness": self.table.staleness, "deadline": self.table.deadline,
+                "memory": self.arena.lent if lends else None}  # fmt: skip
 
     def _refusal(self, hello: Mapping) -> str | None:
         rank, live = hello["rank"], self._workers.get(hello["rank"])

@@ -16,18 +16,19 @@ class KVStore:
     rank, num_workers = 0, 1
 
     def __init__(self):
-        self._keys: dict[str, Known] = {}
+        self._keys: dict[Key, Known] = {}
 
     def init(self, key, value) -> None:
         """Give each key its first value. All workers call it, with the same keys; that of worker 0 counts."""
         fresh = []
         for each, given in paired(key, value):
             first = tensor(several(given)[0], f"the first value of key {each!r}")
-            if named(each) in self._keys:
+            named(each)
+            if each in self._keys:
                 raise Refused(f"key {each!r} is initialised already: pull it, or push to it")
             fresh.append((Known(each, first), first))
         self._init(fresh)
-        self._keys |= {named(known.key): known for known, _ in fresh}
+        self._keys |= {known.key: known for known, _ in fresh}
 
     def push(self, key, value, priority: int = 0) -> None:
         """Add to each key. When it returns, the push is counted, once; what raises anything but Unknown is not.
@@ -91,8 +92,9 @@ class KVStore:
     # ---- arguments
 
     def _known(self, key: Key) -> Known:
-        known = self._keys.get(named(key))
+        known = None if isinstance(key, (bool, float)) else self._keys.get(key)  # to a dict, True and 1.0 are 1
         if known is None:
+            named(key)
             raise Refused(f"key {key!r} is not initialised: init it first, on all workers")
         return known
 

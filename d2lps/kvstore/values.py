@@ -26,7 +26,10 @@ def paired(key: object, value: object) -> list[tuple[Key, object]]:
         return [(key, value)]
     if not isinstance(value, list | tuple) or len(value) != len(key):
         raise Refused(f"{len(key)} keys want as many values, in a list")
-    if len({named(each) for each in key}) < len(key):
+    for each in key:
+        if type(each) not in (str, int):
+            named(each)
+    if len({*key}) < len(key):
         raise Refused("a key is named twice in one call")
     return list(zip(key, value, strict=True))
 
@@ -66,19 +69,21 @@ def _from_numpy(array: np.ndarray, what: str) -> Tensor:
 class Known:
     """A key that was initialised: what its values are like, where its parts are, how often it was pushed."""
 
-    __slots__ = ("key", "shape", "dtype", "elements", "width", "places", "rounds")
+    __slots__ = ("key", "shape", "dtype", "elements", "width", "places", "rounds", "closed", "staged", "turn")
 
     def __init__(self, key: Key, first: Tensor):
         self.key, self.shape, self.dtype, self.elements = key, tuple(first.shape), first.dtype, first.numel()
         self.width = max(1, prod(self.shape[1:]))  # elements of a row
         self.places: list = []
-        self.rounds = 0
+        self.rounds = self.closed = 0  # pushes that are counted; that no server reads any more
+        self.staged: dict = {}  # (server, turn) → where its part of a push lies in shared memory
+        self.turn = 0
 
     def check(self, given: object, verb: str, shape: tuple[int, ...] | None = None) -> None:
         """Raises Refused unless ``given`` is like what the key was initialised with (or of another ``shape``)."""
         shape = self.shape if shape is None else shape
         found = given if isinstance(given, Tensor) else tensor(given, f"{verb} of key {self.key!r}")
-        if tuple(found.shape) != shape or found.dtype != self.dtype:
+        if found.shape != shape or found.dtype != self.dtype:
             raise Refused(f"key {self.key!r}: {verb} has shape {tuple(found.shape)} of {found.dtype}, where "
                           f"{shape} of {self.dtype} belongs")  # fmt: skip
 

@@ -28,12 +28,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from d2lps.kvstore.arena import Lent
+from d2lps.tensors import TensorError
+
 HEADER = struct.Struct("<4sBBHIIQQI")
 ENTRY = struct.Struct("<IBB2xQQ")
+ENTRIES = np.dtype({"names": ["part", "dtype", "finite", "elements", "round"], "itemsize": ENTRY.size,
+                    "formats": ["<u4", "u1", "u1", "<u8", "<u8"], "offsets": [0, 4, 5, 8, 16]})  # fmt: skip
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 BLOCK = 1 << 20  # bytes that are received, and summed while they are still in the cache
 CODED = 1  # flag: a code follows that covers the payload, too
+SHARED = 2  # flag: the payload says where in shared memory the tensors lie; of a pull, that such an answer will do
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8,
           torch.int8)  # fmt: skip
 
@@ -46,7 +52,7 @@ class Op(IntEnum):
 
     HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
     INIT, PUSH, PULL, ROWS, OPTIMIZER, BARRIER, STATE, RESTORE, ALIVE, BYE, STATUS = range(10, 21)
-    OK, DATA, ERROR = 30, 31, 32
+    OK, DATA, ERROR, READ = 30, 31, 32, 33
 
 
 class Broken(ConnectionError):
@@ -75,6 +81,10 @@ class Frame(NamedTuple):
     said: dict
     payload: int
     flags: int
+
+    @property
+    def shared(self) -> bool:
+        return bool(self.flags & SHARED)
 
 
 NOTHING = memoryview(b"")
@@ -109,10 +119,24 @@ class Channel:
         self.sock, self.keys, self.whole = sock, None, False
         self._sent = self._received = 0
         self.table, self.payload = TABLE, PAYLOAD  # less before it is known who is there
+        self.lent: Lent | None = None  # memory of the other end, where both are on one host
         sock.setblocking(True)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.patience(seconds)
+
+    @property
+    def peer(self) -> int | None:
+        """The process at the other end of a Unix socket, as the kernel says."""
+        if self.sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+            return None
+        return struct.unpack("3i", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+
+    def borrow(self, said: object) -> bool:
+        """Whether what the other end says it lends can be used: :attr:`lent` from now on."""
+        with suppress(TensorError):
+            self.lent = Lent(said, self.peer) if isinstance(said, dict) and self.peer else None
+        return self.lent is not None
 
     def patience(self, seconds: float) -> None:
         # The kernel keeps the time: a timeout of Python's own would make the socket return whatever is there.
@@ -127,13 +151,14 @@ class Channel:
 
     # ---- sending
 
-    def send(self, op: Op, number: int = 0, entries: Sequence[Entry] = (), said: dict | None = None,
-             payload: memoryview = NOTHING) -> None:  # fmt: skip
-        table = b"".join(ENTRY.pack(*entry) for entry in entries) if entries else b""
+    def send(self, op: Op, number: int = 0, entries: "Sequence[Entry] | np.ndarray" = (), said: dict | None = None,
+             payload: memoryview = NOTHING, shared: bool = False) -> None:  # fmt: skip
+        many = isinstance(entries, np.ndarray)
+        table = entries.tobytes() if many else b"".join(ENTRY.pack(*entry) for entry in entries)
         if said is not None:
             table = json.dumps(said, ensure_ascii=False).encode()
         size = len(payload)
-        flags = CODED if self.keys and (self.whole or not size) else 0
+        flags = (CODED if self.keys and (self.whole or not size) else 0) | (SHARED if shared else 0)
         head = HEADER.pack(MAGIC, VERSION, op, flags, len(entries), len(table), size, number, 0)[:-4]
         head += struct.pack("<I", zlib.crc32(head))
         if table:
@@ -145,7 +170,7 @@ class Channel:
         for start in range(0, size, BLOCK):
             block = payload[start : start + BLOCK]
             words.add(block)
-            if flags:
+            if flags & CODED:
                 code.update(block)
             self._write([before, block])
             before = b""
@@ -215,7 +240,7 @@ class Channel:
             block = room[start : start + BLOCK]
             self._fill(block)
             words.add(block)
-            if code and frame.flags:
+            if code and frame.flags & CODED:
                 code.update(block)
         tail = bytearray(8)
         self._fill(memoryview(tail))
