@@ -39,7 +39,8 @@ class Event:
 
     Times are seconds from the beginning of the trace, ``nbytes`` is what travelled (a prediction may say
     fractions of a byte). ``op`` is ``"add"`` or ``"copy"`` for a message, the rule's name for an update, whose
-    ``src`` and ``dst`` are the node that updates. ``step`` counts from 1.
+    ``src`` and ``dst`` are the node that updates. ``step`` counts from 1. ``carries``: whose gradients are in a
+    message, where that was recorded, since no plan says it.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class Event:
     key: str
     op: str
     nbytes: float
+    carries: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -223,7 +225,8 @@ class Trace:
             ports = {node: Bandwidth(rate) for node, rate in place.get("ports", {}).items()}
             topology = Topology(place["name"], place["kinds"], tuple(links), through, adding, overhead, ports)
             plan = Plan.from_json(json.dumps(data["plan"]))
-            trace = cls(data["origin"], plan, topology, data["nbytes"], tuple(Event(*e) for e in data["events"]))
+            events = tuple(Event(*e[:9], *(each and (*each,) for each in e[9:])) for e in data["events"])
+            trace = cls(data["origin"], plan, topology, data["nbytes"], events)
             _sound(trace)
             return trace
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -264,7 +267,7 @@ def _sound(trace: Trace) -> None:
             raise ValueError(f"no such op: {event}")
         if (event.kind == "update") != (event.src == event.dst):
             raise ValueError(f"from and to do not fit: {event}")
-        if event.key not in trace.plan.share or {event.src, event.dst} - nodes:
+        if event.key not in trace.plan.share or {event.src, event.dst, *(event.carries or ())} - nodes:
             raise ValueError(f"a key or node that is not in the plan: {event}")
         trace.topology.route(event.src, event.dst)
 

@@ -69,7 +69,7 @@ def test_a_device_store_sums_by_a_plan_and_shows_it():
     store = kvstore.create("device")
     store.init("w", torch.zeros(8))
     store.push("w", [torch.ones(8)] * 4)
-    assert store.trace.plan.nodes == ("device0", "device1", "device2", "device3")
+    assert store.trace().plan.nodes == ("device0", "device1", "device2", "device3")
     assert store.type == "device" and (store.rank, store.num_workers) == (0, 1)
 
 

@@ -111,7 +111,7 @@ def test_a_large_key_does_not_pass_through_a_socket(workers, servers, optimizer,
     else:
         expected = [whole * (step + 1) for step in range(4)]
     assert found == [[(value, value) for value in expected]] * workers
-    assert passed[Op.PUSH] == passed[Op.DATA] == 4 * workers * servers * 8
+    assert passed[Op.PUSH] == 2 * passed[Op.DATA] == 4 * workers * servers * 16
 
 
 def test_over_tcp_everything_passes_through_the_socket(passed):

@@ -11,7 +11,7 @@
 [True, True]
 
 Contents come from :func:`d2lps.steps.replay`: a message carries what its sender had when the step began, and
-takes effect when its event ends.
+takes effect when its event ends. Where no plan says what it carries, its event does.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from d2lps.steps import Part, PlanError, complete, replay
+from d2lps.steps import Have, Part, PlanError, complete, replay
 from d2lps.trace import Event, Trace
 
 
@@ -132,24 +132,40 @@ def follow(trace: Trace) -> Motion:
         found = Look(tuple(i for bit, i in bits if part.who & bit), part.who == everyone[key], part.updated)
         return looks.setdefault(found, len(looks))
 
+    def part(event: Event, have: Have) -> Part | None:
+        """What a message carries: what its sender had when the step began, or what was recorded."""
+        if event.carries is None:
+            return before[min(event.step, len(before)) - 1].get((event.src, event.key))
+        own = have.get((event.src, event.key))
+        return Part(sum(bit for bit, i in bits if contributors[i] in event.carries), own.updated if own else False)
+
     place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
-    have = dict(before[0])
+    recorded = any(event.carries is not None for event in trace.events)
+    have = {} if recorded else dict(before[0])
     first = tuple(look(key, have.get((node, key))) for node, key in place)
     messages, changes, reached = [], [], {}
-    for event in sorted(trace.events, key=lambda e: (e.step, e.end)):
+
+    def change(cell: tuple[str, str], time: float, now: Part) -> None:
+        # A cell goes through its steps in order, whatever the clocks of several hosts say.
+        reached[cell] = max(time, reached.get(cell, 0.0))
+        changes.append(Change(reached[cell], place[cell], look(cell[1], have.get(cell)), look(cell[1], now)))
+        have[cell] = now
+
+    in_order = sorted(trace.events, key=lambda e: (e.end, e.step) if recorded else (e.step, e.end))
+    for event in in_order:
         cell, own = (event.dst, event.key), have.get((event.dst, event.key))
         if event.kind == "update":
-            have[cell] = Part(own.who if own else 0, updated=True)
-        else:
-            part = before[min(event.step, len(before)) - 1].get((event.src, event.key))
-            messages.append(Message(event.start, event.end, event.step, event.src, event.dst, event.key,
-                                    look(event.key, part)))  # fmt: skip
-            if part is None:
-                continue
-            have[cell] = Part(own.who | part.who, own.updated) if own and event.op == "add" else part
-        # A cell goes through its steps in order, whatever the clocks of several hosts say.
-        reached[cell] = max(event.end, reached.get(cell, 0.0))
-        changes.append(Change(reached[cell], place[cell], look(event.key, own), look(event.key, have[cell])))
+            change(cell, event.end, Part(own.who if own else 0, updated=True))
+            continue
+        arrived = part(event, have)
+        messages.append(Message(event.start, event.end, event.step, event.src, event.dst, event.key,
+                                look(event.key, arrived)))  # fmt: skip
+        if arrived is None:
+            continue
+        if recorded and event.op == "add" and (event.src, event.key) not in have:  # its own gradient is there by now
+            change((event.src, event.key), event.start, arrived)
+        added = Part(own.who | arrived.who, own.updated) if own and event.op == "add" else arrived
+        change(cell, event.end, added)
     changes.sort(key=lambda c: c.time)
     messages.sort(key=lambda m: m.start)
     occupied, crowd, work = trace.occupied(), [], []

@@ -55,7 +55,8 @@ class Line:
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
         if arena and isinstance(address, str):
             self._hello["memory"] = arena.lent
-        self._read: deque[int] = deque()  # what has been read in the server's memory, and not yet said so
+        # What has been read in the server's memory, from when to when, and is not yet said to be.
+        self._read: deque[tuple[int, float, float]] = deque()
         if not secret and not loopback(address):
             raise Refused(f"server {number} at {address[0]} is on another host: the secret of the run is in the file "
                           f"that {handshake.FILE} names, or in {handshake.VARIABLE}")  # fmt: skip
@@ -162,6 +163,7 @@ class Line:
 
     def _copied(self, channel: Channel, frame: Frame, request: Request) -> None:
         """Out of the server's memory, which may use it again once that is said."""
+        start = time.monotonic()
         offset = bytearray(8)
         channel.into(frame, memoryview(offset))
         found = channel.lent and channel.lent.tensor(int.from_bytes(offset, "little"), len(request.into), torch.uint8)
@@ -170,13 +172,18 @@ class Line:
         with self._state:  # who gives up waiting does so before or after, not in the midst of it
             if request.number in self._pending:
                 torch.frombuffer(request.into, dtype=torch.uint8).copy_(found)
-        self._read.append(frame.number)
+        self._read.append((frame.number, start, time.monotonic()))
+        if self.welcome.get("record") and self._sending.acquire(blocking=False):
+            try:
+                self._say_read()
+            finally:
+                self._sending.release()
 
     def _say_read(self) -> None:
         """With the next request, not at once: until the next round closes, nobody needs the room."""
         if self._read:
-            numbers = [self._read.popleft() for _ in range(len(self._read))]  # while another thread may append
-            self._send(self._channel, Request(Op.READ, said={"numbers": numbers}))
+            read = [self._read.popleft() for _ in range(len(self._read))]  # while another thread may append
+            self._send(self._channel, Request(Op.READ, said={"read": read}))
 
     def _live(self) -> None:
         """A sign of life now and then, whatever the worker is busy with."""

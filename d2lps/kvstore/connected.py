@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.held import Found
 from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.record import Pulled, Pushed
 from d2lps.kvstore.wire import DTYPES, Broken, Channel, Entry, Frame, Op, raw
 
 if TYPE_CHECKING:
@@ -25,10 +26,12 @@ class Connected:
         self.table, self.heard, self.open = server.table, time.monotonic(), True
         self.working = False  # who waits here for others says nothing meanwhile, and is not lost
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
-        self._unread: dict[int, torch.Tensor] = {}  # by request: values in shared memory that the worker still reads
+        # By request: values in shared memory that the worker still reads, and what to record once it has.
+        self._unread: dict[int, tuple[torch.Tensor, list[Pulled]]] = {}
         self._why, self._silent = "its connection has ended", False
         self._handlers = {Op.PUSH: self._push, Op.PULL: self._pull, Op.INIT: self._init, Op.BARRIER: self._barrier,
-                          Op.OPTIMIZER: self._optimizer, Op.ROWS: self._rows, Op.READ: self._read}  # fmt: skip
+                          Op.OPTIMIZER: self._optimizer, Op.ROWS: self._rows, Op.READ: self._read,
+                          Op.STATUS: self._status}  # fmt: skip
 
     def close(self) -> None:
         self.open = False
@@ -71,12 +74,24 @@ class Connected:
             try:
                 answer = self._answers.get(timeout=pause)
             except queue.Empty:
-                answer = (Op.ALIVE, 0)
+                answer = ((Op.ALIVE, 0), [])
+            if answer is None:
+                continue
+            frame, pulls = answer
+            start = time.monotonic()
             try:
-                if answer is not None:
-                    self.channel.send(*answer)
+                self.channel.send(*frame)
             except Broken:
                 return
+            self._remember(pulls, start, time.monotonic())
+
+    def _remember(self, pulls: Iterable[Pulled], start: float, end: float) -> None:
+        if self.table.record:
+            for pull in pulls:
+                self.table.record.add(pull._replace(start=start, end=end))
+
+    def _answer(self, *frame, pulls: Sequence[Pulled] = ()) -> None:
+        self._answers.put((frame, pulls))
 
     # ---- what it may ask for
 
@@ -95,10 +110,10 @@ class Connected:
 
     def _error(self, number: int, error: KVError) -> None:
         said = {"kind": type(error).__name__, "sentence": str(error), "ranks": list(getattr(error, "ranks", ()))}
-        self._answers.put((Op.ERROR, number, (), said))
+        self._answer(Op.ERROR, number, (), said)
 
     def _ok(self, number: int, said: dict | None = None) -> None:
-        self._answers.put((Op.OK, number, (), said))
+        self._answer(Op.OK, number, (), said)
 
     def _init(self, frame: Frame) -> None:
         """Several parts of one dtype; the values come from worker 0."""
@@ -119,6 +134,7 @@ class Connected:
 
     def _push(self, frame: Frame) -> None:
         """Several parts at once; those that are counted already are read and let go."""
+        start = time.monotonic()
         try:
             dtype, sizes = _layout(frame)
             new = [self.table.room(self.rank, entry.part, entry.elements, dtype, entry.round)
@@ -127,7 +143,7 @@ class Connected:
             self.channel.skip(frame)
             raise
         if frame.shared:
-            given = self._lent(frame, dtype)
+            given, start = self._lent(frame, dtype)
         else:
             room = torch.empty(sum(sizes), dtype=dtype)
             self.channel.into(frame, raw(room))
@@ -136,30 +152,38 @@ class Connected:
         todo = [(entry, tensor) for entry, fresh, tensor in zip(frame.entries, new, given, strict=True) if fresh]
         finite = [self.table.taken(self.rank, entry.part, entry.round, tensor, bool(entry.finite))
                   for entry, tensor in todo]  # fmt: skip
+        end = time.monotonic()
         for (entry, tensor), well in zip(todo, finite, strict=True):
+            if self.table.record:
+                self.table.record.add(Pushed(entry.part, self.rank, entry.round, start, end))
             self.table.push(self.rank, entry.part, entry.round, tensor, well, own)
         self._ok(frame.number)
 
-    def _lent(self, frame: Frame, dtype: torch.dtype) -> list[torch.Tensor]:
-        """The tensors of a push that lie in the worker's memory."""
-        offsets = torch.empty(len(frame.entries), dtype=torch.int64)
-        self.channel.into(frame, raw(offsets))
+    def _lent(self, frame: Frame, dtype: torch.dtype) -> tuple[list[torch.Tensor], float]:
+        """The tensors of a push that lie in the worker's memory, and since when it has written them there."""
+        told = torch.empty(len(frame.entries) + 1, dtype=torch.int64)
+        self.channel.into(frame, raw(told))
+        *offsets, start = told.tolist()
         lent = self.channel.lent
         found = [lent and lent.tensor(offset, entry.elements, dtype)
-                 for entry, offset in zip(frame.entries, offsets.tolist(), strict=True)]  # fmt: skip
+                 for entry, offset in zip(frame.entries, offsets, strict=True)]  # fmt: skip
         if any(tensor is None for tensor in found):
             raise Refused("what is pushed lies where this worker lends no memory")
-        return found
+        return found, start / 1e9
 
     def _read(self, frame: Frame) -> None:
-        """The worker has copied what it was given in shared memory."""
-        for number in frame.said.get("numbers", ()):
-            self._unread.pop(number, None)
+        """The worker has copied what it was given in shared memory: when it began, and when it was done."""
+        for number, start, end in frame.said.get("read", ()):
+            _, pulls = self._unread.pop(number, (None, ()))
+            self._remember(pulls, start, end)
+
+    def _status(self, frame: Frame) -> None:
+        if self.table.record is None:
+            raise Refused("this store keeps no record: create it with record=True")
+        self._ok(frame.number, self.table.record.said(self.table.updates and self.table.updates.rule))
 
     def _pull(self, frame: Frame) -> None:
         """Several parts at once, answered together when the last of them may be read."""
-        if len({self.table.dtype(entry.part) for entry in frame.entries}) > 1:
-            raise Refused("what is pulled together is of one dtype")
         if not frame.entries:
             raise Refused("a pull says what it pulls")
 
@@ -172,21 +196,24 @@ class Connected:
             entries = [(entry.part, dtype, 1, one.value.numel(), one.version)
                        for entry, one in zip(frame.entries, found, strict=True)]  # fmt: skip
             whole = values[0] if len(values) == 1 else torch.cat(values)
-            offset = self._shared(frame, whole)
+            pulls = [Pulled(entry.part, self.rank, entry.round, one.version, 0.0, 0.0)
+                     for entry, one in zip(frame.entries, found, strict=True)] if self.table.record else []  # fmt: skip
+            offset = self._shared(frame, whole, pulls)
             if offset is not None:
-                whole = torch.tensor([offset])
-            self._answers.put((Op.DATA, frame.number, entries, None, raw(whole), offset is not None))
+                self._answer(Op.DATA, frame.number, entries, None, raw(torch.tensor([offset])), True)
+            else:
+                self._answer(Op.DATA, frame.number, entries, None, raw(whole), pulls=pulls)
 
         self.table.pull(self.rank, [(entry.part, entry.round) for entry in frame.entries], reply)
 
-    def _shared(self, frame: Frame, value: torch.Tensor) -> int | None:
+    def _shared(self, frame: Frame, value: torch.Tensor, pulls: list[Pulled]) -> int | None:
         """Where ``value`` lies in shared memory, which stays as it is until the worker has read it."""
         # Who never says that it has read gets its bytes through the socket from here on.
         if not frame.shared or self.server.arena is None or len(self._unread) > 2 * len(self.table.parts):
             return None
         offset = self.server.arena.offset(value)
         if offset is not None:
-            self._unread[frame.number] = value
+            self._unread[frame.number] = value, pulls
         return offset
 
     def _optimizer(self, frame: Frame) -> None:
@@ -224,7 +251,7 @@ class Connected:
                 return
             found = what[0].value.reshape(-1, width)[rows].reshape(-1)
             entry = Entry(part, DTYPES.index(found.dtype), 1, found.numel(), what[0].version)
-            self._answers.put((Op.DATA, frame.number, [entry], None, raw(found)))
+            self._answer(Op.DATA, frame.number, [entry], None, raw(found))
 
         self.table.rows(part, width, rows)
         self.table.pull(self.rank, [(part, round_)], reply)
@@ -236,7 +263,7 @@ def _layout(frame: Frame) -> tuple[torch.dtype, list[int]]:
     if len(kinds) != 1 or not max(kinds) < len(DTYPES):
         raise Refused("what is pushed together is of one dtype")
     dtype = DTYPES[kinds.pop()]
-    if frame.payload != (8 * len(sizes) if frame.shared else sum(sizes) * dtype.itemsize):
+    if frame.payload != (8 * len(sizes) + 8 if frame.shared else sum(sizes) * dtype.itemsize):
         raise Refused(f"{frame.payload} bytes are pushed, where {sum(sizes)} elements of {dtype} belong")
     return dtype, sizes
 

@@ -9,15 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from d2lps.kvstore import record
 from d2lps.kvstore.arena import SHARED, Arena
 from d2lps.kvstore.bundles import Bundle, bundled
 from d2lps.kvstore.client import Line, Request
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.placement import Placement
+from d2lps.kvstore.placement import Placement, counted
+from d2lps.kvstore.server import loopback
 from d2lps.kvstore.store import KVStore, fill
 from d2lps.kvstore.values import Known, added, finite, lies
 from d2lps.kvstore.wire import DTYPES, NOTHING, Op, raw
+from d2lps.trace import Trace
 
 KEPT = 64  # lists of keys of which it is known how they travel
 GRACE = 1.25  # a server keeps the deadline; its worker waits a little longer, for the server's own words
@@ -52,10 +55,39 @@ class DistStore(KVStore):
 
     def barrier(self) -> None:
         self._barriers += 1
-        self._wait([(self.lines[0], self.lines[0].ask(Request(Op.BARRIER, said={"round": self._barriers})))])
+        # One server is enough; where all is recorded, every server has seen everything before the barrier is over.
+        lines = self.lines if self.lines[0].welcome.get("record") else self.lines[:1]
+        self._wait([(line, line.ask(Request(Op.BARRIER, said={"round": self._barriers}))) for line in lines])
 
     def close(self) -> None:
         self._end()
+
+    def trace(self, key=None, rounds: int = 8) -> Trace:
+        """What the servers saw of ``key`` (which may be left out where there is one): its last ``rounds``.
+
+        The store must have been created with ``record=True``. Any worker may ask, at any time; after a barrier it is
+        complete.
+        """
+        known = self._one(key)
+        sizes = {(part.server, number): (part.stop - part.start) * known.dtype.itemsize
+                 for part, number in known.places}  # fmt: skip
+        return record.trace(self.type, self.num_workers, self._seen(), sizes, counted("rounds", rounds))
+
+    def staleness(self, key=None) -> list[record.Pull]:
+        """For every pull of ``key``: how many pushes of every worker it had seen. As :meth:`trace`."""
+        known = self._one(key)
+        where = [(part.server, number) for part, number in known.places]
+        return record.pulls(self.num_workers, self._seen(), where)
+
+    def _seen(self) -> dict[int, record.Seen]:
+        found, first = {}, 0.0
+        for line in self.lines:
+            asked = time.monotonic()
+            said = line.wait(line.ask(Request(Op.STATUS)), asked + GRACE * self.deadline).said
+            later = 0.0 if loopback(line.address) else said["now"] - (asked + time.monotonic()) / 2
+            first = later if line.number == 0 else first
+            found[line.number] = record.Seen.read(said, later - first)
+        return found
 
     # ---- the words of the store
 
@@ -155,8 +187,13 @@ class DistStore(KVStore):
             if room is None:
                 return None
             known.staged[bundle.server, known.turn] = room
-        offset = torch.tensor([self._arena.offset(room)])
-        return Request(Op.PUSH, entries, payload=raw(offset), shared=True, before=lambda: room.copy_(here))
+        told = torch.tensor([self._arena.offset(room), 0])
+
+        def before() -> None:
+            told[1] = time.monotonic_ns()
+            room.copy_(here)
+
+        return Request(Op.PUSH, entries, payload=raw(told), shared=True, before=before)
 
     def _shared(self, bundle: Bundle) -> bool:
         return len(bundle.places) == 1 and bundle.nbytes >= SHARED and self.lines[bundle.server].shares

@@ -1,13 +1,14 @@
 """One part of a key at one server: its value, its open round, and who waits for it."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.errors import KVError
+from d2lps.kvstore.errors import KVError, Timeout
 
 
 class Found(NamedTuple):
@@ -54,8 +55,8 @@ class Waiting(NamedTuple):
 class Held:
     """One part of a key at one server."""
 
-    def __init__(self, name: str, elements: int, dtype: torch.dtype, workers: int):
-        self.name, self.elements, self.dtype = name, elements, dtype
+    def __init__(self, number: int, name: str, elements: int, dtype: torch.dtype, workers: int):
+        self.number, self.name, self.elements, self.dtype = number, name, elements, dtype
         self.value: Tensor | None = None
         self.version, self.counted, self.skip = 0, 0, False
         self.rounds = [0] * workers  # how many pushes of each worker are counted
@@ -85,3 +86,14 @@ def answer(done: "list[tuple[Waiting, Found | KVError]]") -> None:
 def workers(ranks: Iterable[int]) -> str:
     ranks = list(ranks)
     return f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(map(str, ranks))}"
+
+
+def until(condition: threading.Condition, done: Callable[[], bool], seconds: float, what: str,
+          missing: Callable[[], list[int]]) -> None:  # fmt: skip
+    """Wait until ``done``. Raises Timeout, which says who is ``missing`` for ``what``."""
+    end = time.monotonic() + seconds
+    while not done():
+        if not condition.wait(min(1.0, max(0.0, end - time.monotonic()))) and time.monotonic() >= end:
+            ranks = missing()
+            lacking = f", {workers(ranks)} missing" if ranks else ""
+            raise Timeout(f"{what}: {seconds:g} s are over{lacking}")

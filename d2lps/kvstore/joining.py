@@ -27,7 +27,7 @@ class Cluster:
         how many.
     transport
         ``"unix"`` (sockets in a folder of this user's own) or ``"tcp"`` (the loopback interface).
-    staleness, nan, lost, deadline
+    staleness, nan, lost, deadline, record
         as :class:`d2lps.kvstore.rounds.Table` has them.
 
     >>> import threading, torch
@@ -45,7 +45,7 @@ class Cluster:
 
     def __init__(self, kind: str = "dist_sync", workers: int = 2, servers: int = 1, *, transport: str = "unix",
                  staleness: int = 0, nan: str = "propagate", lost: str = "fail", deadline: float = 30.0,
-                 secret: bytes = b"", placement: Placement | None = None):  # fmt: skip
+                 secret: bytes = b"", placement: Placement | None = None, record: bool = False):  # fmt: skip
         counted("workers", workers)
         counted("servers", servers)
         if transport not in ("unix", "tcp"):
@@ -56,7 +56,8 @@ class Cluster:
         self.servers, self.stores = [], []
         try:
             for number in range(servers):
-                table = Table(kind, workers, staleness=staleness, nan=nan, lost=lost, deadline=deadline)
+                table = Table(kind, workers, staleness=staleness, nan=nan, lost=lost, deadline=deadline,
+                              record=record)  # fmt: skip
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
                 self.servers.append(Server(table, address, secret=secret, run=self._run, number=number))
             for rank in range(workers):
@@ -92,12 +93,12 @@ class Cluster:
 
 
 def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: str = "propagate", lost: str = "fail",
-           deadline: float = 30.0, placement: dict | None = None) -> DistStore:  # fmt: skip
+           deadline: float = 30.0, placement: dict | None = None, record: bool = False) -> DistStore:  # fmt: skip
     """This process's store, as one of the workers that torchrun or ``d2lps.ranks`` started.
 
     servers
         how many, each in a process of its own on the machine of a worker; as many as workers by default.
-    staleness, nan, lost, deadline
+    staleness, nan, lost, deadline, record
         as :class:`d2lps.kvstore.rounds.Table` has them.
     placement
         ``large`` and ``virtual`` of :class:`Placement`.
@@ -110,7 +111,8 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     patience = max(deadline, STARTING)
     store, rank, size, holder = from_environment(patience)
     meeting = Meeting(store, "kvstore", rank, size, patience, holder)
-    table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline}
+    table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline,
+             "record": record}  # fmt: skip
     options = table | {"servers": servers, "placement": placement}
     members = meeting.join({"host": _host(), "options": options, "run": secrets.token_hex(8)})
     for other, member in enumerate(members):

@@ -3,6 +3,7 @@
 import torch
 
 from d2lps.algorithms import sharded
+from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.store import KVStore, fill
 from d2lps.kvstore.values import Known, added
@@ -50,11 +51,16 @@ class LocalStore(KVStore):
 class DeviceStore(LocalStore):
     """``device``: the same, and the sum comes together on the devices, a shard on each (``sharded``).
 
-    ``trace`` is the run of the last push of several values.
+    :meth:`trace` is the run of the last push of several values.
     """
 
     type = "device"
-    trace = None
+    _run = None
+
+    def trace(self, key=None, rounds: int = 8):
+        if self._run is None:
+            raise Refused("nothing has been summed yet: push a list of values, one per device")
+        return self._run
 
     def _sum(self, values: list[torch.Tensor]) -> torch.Tensor:
         if len(values) == 1:
@@ -65,5 +71,5 @@ class DeviceStore(LocalStore):
         names = [f"device{i}" for i in range(len(values))]
         buffers = {name: value.reshape(-1).clone() for name, value in zip(names, values, strict=True)}
         carrier = Here({name: buffer.device for name, buffer in buffers.items()})
-        self.trace = run(sharded(names), buffers, carrier)
+        self._run = run(sharded(names), buffers, carrier)
         return buffers[names[0]].cpu()

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
-from d2lps.kvstore.held import Held, Pull, Reply, Waiting, answer, workers
+from d2lps.kvstore.held import Held, Pull, Reply, Waiting, answer, until, workers
 from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.record import Published, Record
 from d2lps.kvstore.values import finite
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
@@ -36,21 +37,22 @@ class Table:
     lost
         what a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds close
         over those who are left, and ``counted`` says how many that were).
+    record
+        whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
     """
 
     def __init__(self, kind: str, workers: int, *, staleness: int = 0, nan: str = "propagate", lost: str = "fail",
-                 deadline: float = 30.0):  # fmt: skip
+                 deadline: float = 30.0, record: bool = False):  # fmt: skip
         for what, value, known in (("kind", kind, KINDS), ("nan", nan, NAN), ("lost", lost, LOST)):
             if value not in known:
                 raise Refused(f"{what} = {value!r}: it is one of {', '.join(known)}")
         self.kind, self.workers, self.staleness, self.nan, self.lost = kind, workers, staleness, nan, lost
-        self.deadline = deadline
+        self.deadline, self.record = deadline, Record() if record else None
         self.live = set(range(workers))
-        self.failed: WorkerLost | None = None
+        self.failed = self.left = None  # WorkerLost: for all, or for who still pushes
         self.parts: list[Held] = []
         self.updates: Optimizer | None = None
-        self.left: WorkerLost | None = None
-        self.make: Callable[[int, torch.dtype], Tensor] = _ordinary  # room for a value
+        self.make = lambda elements, dtype: torch.empty(elements, dtype=dtype)  # room for a value
         self._names: dict[str, int] = {}
         self._barriers: dict[int, set[int]] = {}
         self._meeting = threading.Condition()
@@ -62,15 +64,14 @@ class Table:
         with self._meeting:
             if name not in self._names:
                 self._names[name] = len(self.parts)
-                self.parts.append(Held(name, elements, dtype, self.workers))
+                self.parts.append(Held(len(self.parts), name, elements, dtype, self.workers))
             number = self._names[name]
         held = self.parts[number]
+        if (held.elements, held.dtype) != (elements, dtype):
+            raise Refused(f"key {name} has {held.elements} elements of {held.dtype} here, and worker {rank} "
+                          f"initialises {elements} of {dtype}: all initialise the same")  # fmt: skip
         with held.changed:
-            if (held.elements, held.dtype) != (elements, dtype):
-                raise Refused(f"key {name} has {held.elements} elements of {held.dtype} here, and worker {rank} "
-                              f"initialises {elements} of {dtype}: all initialise the same")  # fmt: skip
-            if value is not None and held.value is None:
-                held.value = value
+            held.value = value if held.value is None else held.value
         return number
 
     def room(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
@@ -125,9 +126,7 @@ class Table:
                 held.arrived[rank] = given, own
                 done = self._merge(held)
             else:
-                if well:
-                    self._apply(held, given, own, 1)
-                held.version += 1
+                self._publish(held, given if well else None, own, [rank])
                 done = self._ready(held)
         answer(done)
 
@@ -138,9 +137,10 @@ class Table:
         """
         self.usable(rank)
         parts = [(self._held(number), need) for number, need in wanted]
-        for held, _ in parts:
-            if held.value is None:
-                raise Refused(f"key {held.name} has no value yet: init it before the first pull")
+        if len({held.dtype for held, _ in parts}) > 1:
+            raise Refused("what is pulled together is of one dtype")
+        if nothing := [held.name for held, _ in parts if held.value is None]:
+            raise Refused(f"key {nothing[0]} has no value yet: init it before the first pull")
         pull, here = Pull(rank, len(parts), time.monotonic() + self.deadline, reply), 0
         for place, (held, need) in enumerate(parts):
             with held.changed:
@@ -152,10 +152,6 @@ class Table:
         pull.came(here)
         if self.failed and here < len(parts):  # it may have failed before all of them waited
             pull.fail(self.failed)
-
-    def dtype(self, number: int) -> torch.dtype:
-        """That of part ``number``."""
-        return self._held(number).dtype
 
     def rows(self, number: int, width: int, rows: Tensor) -> None:
         """Raises Refused unless part ``number`` has these rows of ``width`` elements."""
@@ -246,17 +242,23 @@ class Table:
                 held.sum, held.own = torch.add(held.sum, given, out=self.make(held.elements, held.dtype)), True
         if not held.summed:
             return []
-        total, counted = held.sum, len(held.summed)
-        held.sum, held.summed = None, []
-        if not held.skip:
-            self._apply(held, total, held.own, counted)
-        held.skip, held.counted = False, counted
-        held.version += 1
+        total, ranks = None if held.skip else held.sum, held.summed
+        held.sum, held.summed, held.skip = None, [], False
+        self._publish(held, total, held.own, ranks)
         held.changed.notify_all()
         return self._ready(held)
 
+    def _publish(self, held: Held, gradient: Tensor | None, own: bool, ranks: list[int]) -> None:
+        """The next version, with the pushes of ``ranks``; without a gradient the value stays as it is."""
+        start = time.monotonic()
+        if gradient is not None:
+            self._apply(held, gradient, own, len(ranks))
+        held.counted, held.version = len(ranks), held.version + 1
+        if self.record:
+            pushes = [] if gradient is None else [(rank, held.rounds[rank]) for rank in ranks]
+            self.record.add(Published(held.number, held.version, pushes, start, time.monotonic()))
+
     def _apply(self, held: Held, gradient: Tensor, own: bool, counted: int) -> None:
-        held.counted = counted
         if self.updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
             held.value = gradient
             return
@@ -293,15 +295,6 @@ class Table:
 
     def _wait(self, condition: threading.Condition, done: Callable[[], bool], what: str,
               missing: Callable[[], list[int]]) -> None:  # fmt: skip
-        until = time.monotonic() + self.deadline
-        while not (done() or self.failed):
-            if not condition.wait(min(1.0, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
-                ranks = missing()
-                lacking = f", {workers(ranks)} missing" if ranks else ""
-                raise Timeout(f"{what}: {self.deadline:g} s are over{lacking}")
+        until(condition, lambda: done() or self.failed, self.deadline, what, missing)
         if self.failed and not done():
             raise self.failed
-
-
-def _ordinary(elements: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(elements, dtype=dtype)

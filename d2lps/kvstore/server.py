@@ -141,7 +141,7 @@ class Server:
         lends = self.arena and channel.borrow(hello.get("memory"))
         return {"number": self.number, "kind": self.table.kind, "workers": self.table.workers,
                 "staleness": self.table.staleness, "deadline": self.table.deadline,
-                "memory": self.arena.lent if lends else None}  # fmt: skip
+                "memory": self.arena.lent if lends else None, "record": bool(self.table.record)}  # fmt: skip
 
     def _refusal(self, hello: Mapping) -> str | None:
         rank, live = hello["rank"], self._workers.get(hello["rank"])

@@ -77,6 +77,15 @@ class KVStore:
             optimizer, numbers = of_mxnet(optimizer)
         self._optimizer(Optimizer.read(optimizer, numbers))
 
+    def trace(self, key=None, rounds: int = 8):
+        """What was seen of ``key``, as a Trace. Raises Refused where this store has none."""
+        raise Refused(f"a store of kind {self.type!r} has no trace: device and the distributed ones have")
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Those that are initialised, in that order."""
+        return tuple(self._keys)
+
     def barrier(self) -> None:
         """Wait until every worker is here."""
 
@@ -97,6 +106,12 @@ class KVStore:
             named(key)
             raise Refused(f"key {key!r} is not initialised: init it first, on all workers")
         return known
+
+    def _one(self, key: Key | None) -> Known:
+        """The key meant, which may be left out where there is one."""
+        if key is None and len(self._keys) != 1:
+            raise Refused(f"which key: {', '.join(map(repr, self.keys)) or 'none is initialised yet'}")
+        return next(iter(self._keys.values())) if key is None else self._known(key)
 
     def _pushed(self, key, value) -> list[tuple[Known, list]]:
         found = []

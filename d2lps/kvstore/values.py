@@ -10,7 +10,7 @@ from torch import Tensor
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire import DTYPES
 
-Key = "str | int"
+Key = str | int
 
 
 def named(key: object) -> str:
