@@ -13,6 +13,9 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown,
 __all__ = ["KVError", "Refused", "ServerLost", "Timeout", "Unknown", "WorkerLost", "cluster", "create"]
 
 
+ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # MXNet's names: where it adds is the server's affair
+
+
 def create(kind: str = "local", engine: str = "d2lps", **options):
     """A store.
 
@@ -20,14 +23,21 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         ``"local"`` (the devices of this process, summed in main memory), ``"device"`` (summed on the devices),
         ``"dist_sync"``, ``"dist_async"``, ``"dist_ssp"`` (workers and servers).
     engine
-        ``"d2lps"``.
+        ``"d2lps"``, or ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, where that is installed, with its servers
+        on this machine; it has no ``"dist_ssp"``.
     options
-        of a distributed store: ``servers``, ``staleness``, ``nan``, ``lost``, ``deadline``.
+        of a distributed store: ``servers``, ``staleness``, ``nan``, ``lost``, ``deadline``, ``record``; with
+        ``"mxnet"`` ``servers`` and ``deadline``.
 
     Raises Refused.
     """
+    if engine == "mxnet":
+        from d2lps.kvstore.pslite import created
+
+        return created(kind, **options)
+    kind = ALSO.get(kind, kind) if isinstance(kind, str) else kind
     if engine != "d2lps":
-        raise Refused(f"engine = {engine!r}: it is 'd2lps'")
+        raise Refused(f"engine = {engine!r}: it is 'd2lps' or 'mxnet'")
     if kind in ("local", "device"):
         from d2lps.kvstore.local import DeviceStore, LocalStore
 
