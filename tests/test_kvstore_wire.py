@@ -103,6 +103,7 @@ def test_what_is_no_frame_is_broken(data, sentence):
         received(data)
 
 
+@pytest.mark.fault("F7", "every bit of a frame flipped")
 @pytest.mark.parametrize("keys, whole", [(None, False), ((b"k" * 32, b"k" * 32), True)])
 def test_every_flipped_bit_is_noticed(keys, whole):
     value = torch.arange(50, dtype=torch.float32)
@@ -114,6 +115,8 @@ def test_every_flipped_bit_is_noticed(keys, whole):
             received(bytes(wrong), keys, whole)
 
 
+@pytest.mark.fault("F7", "10 000 frames of nonsense")
+@pytest.mark.fault("F7", "every frame cut off anywhere")
 def test_every_shortened_frame_is_noticed():
     right = sent(Op.PUSH, 5, [Entry(1, 0, 1, 50, 1)], payload=raw(torch.ones(50)))
     for length in range(0, len(right), 5):

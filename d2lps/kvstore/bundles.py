@@ -36,7 +36,8 @@ class Bundle:
         """What its server calls part ``i``."""
         known = keys[self.places[i]]
         servers = [part.server for part, _ in known.places]
-        return f"{named(known.key)} {servers.index(self.server) + 1}/{len(servers)}"
+        which = f" {servers.index(self.server) + 1}/{len(servers)}" if len(servers) > 1 else ""
+        return named(known.key) + which
 
     def entries(self, rounds: Sequence[int], well: Sequence[bool] | None = None) -> np.ndarray:
         """What is said of each part: ``rounds`` and ``well`` (whether it is finite; all, if left out) go by key."""

@@ -4,6 +4,7 @@ A connection that ends is made again, and what was not answered is asked again: 
 answered, not counted twice. A server that cannot be reached within the deadline is lost.
 """
 
+import os
 import secrets
 import socket
 import threading
@@ -21,6 +22,8 @@ from d2lps.kvstore.server import loopback
 from d2lps.kvstore.wire import DTYPES, NOTHING, Broken, Channel, Entry, Frame, Op
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
+
+FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
 
 
 class Request:
@@ -61,7 +64,7 @@ class Line:
             raise Refused(f"server {number} at {address[0]} is on another host: the secret of the run is in the file "
                           f"that {handshake.FILE} names, or in {handshake.VARIABLE}")  # fmt: skip
         self._pending: dict[int, Request] = {}
-        self._asked, self._open = 0, True
+        self._asked, self._open, self._process = 0, True, os.getpid()
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
         self._heard = time.monotonic()
@@ -77,6 +80,8 @@ class Line:
             with self._state:
                 if self._lost:
                     raise self._lost
+                if os.getpid() != self._process:
+                    raise Refused(FORKED)
                 if not self._open:
                     raise Refused("this store is closed")
                 self._asked += 1
@@ -101,6 +106,13 @@ class Line:
         if request.error is not None:
             raise request.error
         return request.answer
+
+    def forget(self, request: Request) -> None:
+        """Whoever waited was interrupted: what still comes must not be written where nobody expects it."""
+        with self._state:
+            waited = self._pending.pop(request.number, None)
+        if waited and (request.into or request.payload):
+            self._channel.close()  # it is made again
 
     def close(self) -> None:
         """Say goodbye, and hang up."""
@@ -136,6 +148,7 @@ class Line:
                 channel.close()
                 if self._lost or self._open and not self._again(str(error)):
                     return
+        self._channel.close()  # it may have been made again while the line was closed
 
     def _answered(self, channel: Channel, frame: Frame) -> None:
         with self._state:
@@ -148,6 +161,8 @@ class Line:
         elif frame.op == Op.DATA and frame.shared:
             self._copied(channel, frame, request)
         elif frame.op == Op.DATA:
+            if request.op == Op.STATE:  # how much a server remembers it says itself
+                request.into = memoryview(bytearray(frame.payload))
             if frame.payload != len(request.into):
                 channel.skip(frame)
                 request.error = Refused(f"server {self.number} gives {frame.payload} bytes, where there is room for "

@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from d2lps.kvstore.asked import declared, layout, whole
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.held import Found
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import Pulled, Pushed
+from d2lps.kvstore.states import packed, put_back, state_of, unpacked
 from d2lps.kvstore.wire import DTYPES, Broken, Channel, Entry, Frame, Op, raw
+
+PART = 8 << 30  # most bytes of what is remembered of one part
 
 if TYPE_CHECKING:
     from d2lps.kvstore.server import Server
+
+ANSWERS = 16  # that a worker has not taken yet
 
 
 class Connected:
@@ -31,7 +37,7 @@ class Connected:
         self._why, self._silent = "its connection has ended", False
         self._handlers = {Op.PUSH: self._push, Op.PULL: self._pull, Op.INIT: self._init, Op.BARRIER: self._barrier,
                           Op.OPTIMIZER: self._optimizer, Op.ROWS: self._rows, Op.READ: self._read,
-                          Op.STATUS: self._status}  # fmt: skip
+                          Op.STATUS: self._status, Op.STATE: self._state, Op.RESTORE: self._restore}  # fmt: skip
 
     def close(self) -> None:
         self.open = False
@@ -53,6 +59,9 @@ class Connected:
                 self.heard, self.working = time.monotonic(), False
         except Broken as error:
             self._why = str(error) if self.open else self._why
+        except Exception:
+            self._why, self._silent = "the server failed at what it asked for", True  # it would fail again
+            raise
         finally:  # whatever ends it, the others must not wait for it
             if left:
                 self._ok(frame.number)
@@ -62,6 +71,9 @@ class Connected:
 
     def _next(self) -> Frame | None:
         while self.open:
+            if self._answers.qsize() > ANSWERS:  # what it asks for beyond stays in the socket
+                time.sleep(0.005)
+                continue
             frame = self.channel.receive(idle=True)
             if frame is not None:
                 self.heard = time.monotonic()
@@ -82,6 +94,7 @@ class Connected:
             try:
                 self.channel.send(*frame)
             except Broken:
+                self.channel.close()
                 return
             self._remember(pulls, start, time.monotonic())
 
@@ -118,7 +131,7 @@ class Connected:
     def _init(self, frame: Frame) -> None:
         """Several parts of one dtype; the values come from worker 0."""
         try:
-            dtype, parts = _declared(frame)
+            dtype, parts = declared(frame)
         except KVError:
             self.channel.skip(frame)
             raise
@@ -136,7 +149,7 @@ class Connected:
         """Several parts at once; those that are counted already are read and let go."""
         start = time.monotonic()
         try:
-            dtype, sizes = _layout(frame)
+            dtype, sizes = layout(frame)
             new = [self.table.room(self.rank, entry.part, entry.elements, dtype, entry.round)
                    for entry in frame.entries]  # fmt: skip
         except KVError:
@@ -173,7 +186,11 @@ class Connected:
 
     def _read(self, frame: Frame) -> None:
         """The worker has copied what it was given in shared memory: when it began, and when it was done."""
-        for number, start, end in frame.said.get("read", ()):
+        read = frame.said.get("read")
+        if not isinstance(read, list) or not all(isinstance(each, list) and [*map(type, each)] == [int, float, float]
+                                                 for each in read):  # fmt: skip
+            raise Refused("what was read is said by request, begin and end")
+        for number, start, end in read:
             _, pulls = self._unread.pop(number, (None, ()))
             self._remember(pulls, start, end)
 
@@ -217,10 +234,25 @@ class Connected:
         return offset
 
     def _optimizer(self, frame: Frame) -> None:
-        numbers = frame.said.get("numbers")
-        if not isinstance(numbers, dict):
+        rule, numbers = frame.said.get("rule"), frame.said.get("numbers")
+        if not isinstance(numbers, dict) and rule is not None:
             raise Refused("an optimizer is a name and numbers")
-        self.table.optimizer(self.rank, Optimizer.read(frame.said.get("rule"), numbers))
+        if self.rank:
+            raise Refused("worker 0 sets the optimizer of all")
+        self.table.optimizer(self.rank, Optimizer.read(rule, numbers) if rule is not None else None)
+        self._ok(frame.number)
+
+    def _state(self, frame: Frame) -> None:
+        said, payload = packed(state_of(self.table.part(frame.said.get("part"))))
+        self._answer(Op.DATA, frame.number, (), said, payload)
+
+    def _restore(self, frame: Frame) -> None:
+        if self.rank or frame.payload > PART:
+            self.channel.skip(frame)
+            raise Refused("worker 0 loads, and a part of a key at a time")
+        room = memoryview(bytearray(frame.payload))
+        self.channel.into(frame, room)
+        put_back(self.table.part(frame.said.get("part")), unpacked(frame.said, room))
         self._ok(frame.number)
 
     def _barrier(self, frame: Frame) -> None:
@@ -239,7 +271,7 @@ class Connected:
     def _rows(self, frame: Frame) -> None:
         """Some rows of one part, ``width`` elements each, in the order of the indices that follow."""
         part, width, round_ = (frame.said.get(name) for name in ("part", "width", "round"))
-        if not (_whole(part) and _whole(width) and _whole(round_)) or not width or frame.payload % 8:
+        if not (whole(part) and whole(width) and whole(round_)) or not width or frame.payload % 8:
             self.channel.skip(frame)
             raise Refused("rows are pulled by part, width, round and whole numbers")
         rows = torch.empty(frame.payload // 8, dtype=torch.int64)
@@ -256,34 +288,3 @@ class Connected:
         self.table.rows(part, width, rows)
         self.table.pull(self.rank, [(part, round_)], reply)
 
-
-def _layout(frame: Frame) -> tuple[torch.dtype, list[int]]:
-    """The dtype and the numbers of elements of what is pushed together."""
-    kinds, sizes = {entry.dtype for entry in frame.entries}, [entry.elements for entry in frame.entries]
-    if len(kinds) != 1 or not max(kinds) < len(DTYPES):
-        raise Refused("what is pushed together is of one dtype")
-    dtype = DTYPES[kinds.pop()]
-    if frame.payload != (8 * len(sizes) + 8 if frame.shared else sum(sizes) * dtype.itemsize):
-        raise Refused(f"{frame.payload} bytes are pushed, where {sum(sizes)} elements of {dtype} belong")
-    return dtype, sizes
-
-
-def _declared(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
-    """The dtype, and (name, elements) of each part, that a worker initialises."""
-    number, parts = frame.said.get("dtype"), frame.said.get("parts")
-    if not _whole(number) or number >= len(DTYPES) or not isinstance(parts, list) or not parts:
-        raise Refused("a worker initialises parts of one dtype")
-    dtype, found = DTYPES[number], []
-    for part in parts:
-        name, elements = part if isinstance(part, list) and len(part) == 2 else (None, None)
-        if not isinstance(name, str) or not 0 < len(name) <= 512 or not _whole(elements):
-            raise Refused("a part is initialised by a short name and its number of elements")
-        found.append((name, elements))
-    size = sum(elements for _, elements in found) * dtype.itemsize
-    if frame.payload not in (0, size):
-        raise Refused(f"key {found[0][0]}: {frame.payload} bytes for {size} bytes of {dtype}")
-    return dtype, found
-
-
-def _whole(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 0

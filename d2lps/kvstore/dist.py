@@ -1,5 +1,6 @@
 """The distributed store of one worker: a line to every server, and what it has pushed so far."""
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -9,24 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore import record
 from d2lps.kvstore.arena import SHARED, Arena
 from d2lps.kvstore.bundles import Bundle, bundled
-from d2lps.kvstore.client import Line, Request
+from d2lps.kvstore.client import FORKED, Line, Request
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
+from d2lps.kvstore.inspected import Inspected
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.placement import Placement, counted
-from d2lps.kvstore.server import loopback
-from d2lps.kvstore.store import KVStore, fill
+from d2lps.kvstore.placement import Placement
+from d2lps.kvstore.store import fill
 from d2lps.kvstore.values import Known, added, finite, lies
 from d2lps.kvstore.wire import DTYPES, NOTHING, Op, raw
-from d2lps.trace import Trace
 
 KEPT = 64  # lists of keys of which it is known how they travel
-GRACE = 1.25  # a server keeps the deadline; its worker waits a little longer, for the server's own words
 
 
-class DistStore(KVStore):
+class DistStore(Inspected):
     """One worker's end of ``dist_sync``, ``dist_async`` or ``dist_ssp``.
 
     lines
@@ -48,10 +46,10 @@ class DistStore(KVStore):
         self.lines, self.placement = list(lines), placement
         self.deadline = self.lines[0].deadline
         self._look, self.started = look, list(started)
-        self._barriers = 0
+        self._barriers, self._process = 0, os.getpid()
         self._pool = ThreadPoolExecutor(len(self.lines), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
-        self._end = weakref.finalize(self, _ended, self.lines, self._pool, self.started)
+        self._end = weakref.finalize(self, _ended, os.getpid(), self.lines, self._pool, self.started)
 
     def barrier(self) -> None:
         self._barriers += 1
@@ -61,33 +59,6 @@ class DistStore(KVStore):
 
     def close(self) -> None:
         self._end()
-
-    def trace(self, key=None, rounds: int = 8) -> Trace:
-        """What the servers saw of ``key`` (which may be left out where there is one): its last ``rounds``.
-
-        The store must have been created with ``record=True``. Any worker may ask, at any time; after a barrier it is
-        complete.
-        """
-        known = self._one(key)
-        sizes = {(part.server, number): (part.stop - part.start) * known.dtype.itemsize
-                 for part, number in known.places}  # fmt: skip
-        return record.trace(self.type, self.num_workers, self._seen(), sizes, counted("rounds", rounds))
-
-    def staleness(self, key=None) -> list[record.Pull]:
-        """For every pull of ``key``: how many pushes of every worker it had seen. As :meth:`trace`."""
-        known = self._one(key)
-        where = [(part.server, number) for part, number in known.places]
-        return record.pulls(self.num_workers, self._seen(), where)
-
-    def _seen(self) -> dict[int, record.Seen]:
-        found, first = {}, 0.0
-        for line in self.lines:
-            asked = time.monotonic()
-            said = line.wait(line.ask(Request(Op.STATUS)), asked + GRACE * self.deadline).said
-            later = 0.0 if loopback(line.address) else said["now"] - (asked + time.monotonic()) / 2
-            first = later if line.number == 0 else first
-            found[line.number] = record.Seen.read(said, later - first)
-        return found
 
     # ---- the words of the store
 
@@ -150,9 +121,12 @@ class DistStore(KVStore):
 
     def _optimizer(self, optimizer: Optimizer) -> None:
         if self.rank == 0:
-            said = {"rule": optimizer.rule, "numbers": optimizer.numbers | {"rescale_grad": optimizer.scale}}
-            self._wait([(line, line.ask(Request(Op.OPTIMIZER, said=said))) for line in self.lines])
+            self._told(optimizer)
         self.barrier()
+
+    def _told(self, optimizer: Optimizer | None) -> None:
+        said = {"rule": optimizer.rule, "numbers": optimizer.asked} if optimizer else {}
+        self._wait([(line, line.ask(Request(Op.OPTIMIZER, said=said))) for line in self.lines])
 
     # ---- requests, by server
 
@@ -234,7 +208,9 @@ class DistStore(KVStore):
         """Ask all servers at once, and wait for all answers; with each request goes its bundle, or its server."""
         if not self._end.alive:
             raise Refused("this store is closed")
-        until = time.monotonic() + GRACE * self.deadline
+        if os.getpid() != self._process:
+            raise Refused(FORKED)  # before its threads are asked, which are not here
+        until = time.monotonic() + self._patience
         of: dict[Line, list[Request]] = {}
         for whose, request in requests:
             of.setdefault(self.lines[getattr(whose, "server", whose)], []).append(request)
@@ -267,19 +243,25 @@ class DistStore(KVStore):
 
     def _wait(self, asked: Iterable[tuple[Line, Request]], until: float | None = None) -> None:
         """Until all are answered, or the deadline is over; of several errors the one that tells most is raised."""
-        until, found = until or time.monotonic() + GRACE * self.deadline, []
+        until, found = until or time.monotonic() + self._patience, []
         for line, request in asked:
             try:
                 line.wait(request, until)
             except KVError as error:
                 found.append(error)
+            except BaseException:
+                for each, waited in asked:
+                    each.forget(waited)
+                raise
         for kind in (ServerLost, WorkerLost, Unknown, Refused, KVError):
             for error in found:
                 if isinstance(error, kind):
                     raise error
 
 
-def _ended(lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence) -> None:
+def _ended(process: int, lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence) -> None:
+    if os.getpid() != process:
+        return  # a child that was forked: the sockets and servers are its parent's
     for line in lines:
         line.close()
     pool.shutdown(wait=False)

@@ -46,7 +46,7 @@ def as_worker(channel: Channel, secret: bytes, hello: dict, whole: bool) -> dict
     channel.send(Op.HELLO, said=said)
     challenge = _next(channel, Op.CHALLENGE)
     talk = _talk(said, challenge)
-    if not hmac.compare_digest(str(challenge.pop("proof", "")), _proof(secret, b"server", talk)):
+    if not _same(challenge.pop("proof", ""), _proof(secret, b"server", talk)):
         raise Refused("the server does not know the secret of this run: it belongs to another run, or is none of ours")
     channel.send(Op.PROOF, said={"proof": _proof(secret, b"worker", talk)})
     channel.keys, channel.whole = _keys(secret, talk, b"worker", b"server"), whole and bool(secret)
@@ -65,7 +65,7 @@ def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], wh
     challenge = {"nonce": secrets.token_hex(32)}
     talk = _talk(hello, challenge)
     channel.send(Op.CHALLENGE, said=challenge | {"proof": _proof(secret, b"server", talk)})
-    if not hmac.compare_digest(str(_next(channel, Op.PROOF).get("proof", "")), _proof(secret, b"worker", talk)):
+    if not _same(_next(channel, Op.PROOF).get("proof", ""), _proof(secret, b"worker", talk)):
         raise Broken("the other end does not know the secret")
     channel.keys, channel.whole = _keys(secret, talk, b"server", b"worker"), whole and bool(secret)
     try:
@@ -90,6 +90,10 @@ def _talk(hello: dict, challenge: dict) -> bytes:
     """All that was said, in one form: order and nonces included."""
     heard = [hello, {name: value for name, value in challenge.items() if name != "proof"}]
     return json.dumps(heard, sort_keys=True).encode()
+
+
+def _same(given: object, proof: str) -> bool:
+    return hmac.compare_digest(str(given).encode(errors="replace"), proof.encode())  # as text it must be ASCII
 
 
 def _proof(secret: bytes, role: bytes, talk: bytes) -> str:

@@ -1,10 +1,13 @@
 """The stores of one process: ``local`` adds in main memory, ``device`` on the devices, by a plan."""
 
+from collections.abc import Iterator
+
 import torch
 
 from d2lps.algorithms import sharded
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.saving import State
 from d2lps.kvstore.store import KVStore, fill
 from d2lps.kvstore.values import Known, added
 
@@ -43,6 +46,16 @@ class LocalStore(KVStore):
     def _rows(self, asked) -> None:
         for known, outs, index in asked:
             fill(outs, self._values[known].view(-1, known.width)[index].reshape(-1))
+
+    def _states(self) -> Iterator[tuple[Known, State]]:
+        for known, value in self._values.items():
+            yield known, {"value": value} | self._memory[known]
+
+    def _restore(self, states: list[tuple[Known, State]], optimizer: Optimizer | None) -> None:
+        self._updates = optimizer
+        for known, state in states:
+            state = {name: one.clone() if isinstance(one, torch.Tensor) else one for name, one in state.items()}
+            self._values[known], self._memory[known] = state.pop("value"), state
 
     def _optimizer(self, optimizer: Optimizer) -> None:
         self._updates, self._memory = optimizer, {known: {} for known in self._memory}

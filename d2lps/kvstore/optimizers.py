@@ -27,13 +27,18 @@ class Optimizer(NamedTuple):
             if name not in known:
                 raise Refused(f"{rule} has no number {name!r}: it has {', '.join(known)} and rescale_grad")
             if not is_number(value):
-                raise Refused(f"{name} = {value!r}: {rule} takes finite numbers")
+                raise Refused(f"{name} = {_shown(value)}: {rule} takes finite numbers")
         for name, needed in known.items():
             if needed and name not in numbers:
                 raise Refused(f"{rule} needs {name}: set_optimizer({rule!r}, {name}=…)")
         if scale != "mean" and not is_number(scale):
-            raise Refused(f"rescale_grad = {scale!r}: a number, or 'mean' to divide by how many were summed")
+            raise Refused(f"rescale_grad = {_shown(scale)}: a number, or 'mean' to divide by how many were summed")
         return cls(rule, numbers, scale)
+
+    @property
+    def asked(self) -> dict:
+        """The numbers as :meth:`read` takes them."""
+        return self.numbers | {"rescale_grad": self.scale}
 
     def stepped(self, value: Tensor, gradient: Tensor, memory: dict, counted: int, room: Tensor) -> Tensor:
         """The new value, in ``room``; ``gradient``, the sum of ``counted``, may be changed."""
@@ -43,3 +48,10 @@ class Optimizer(NamedTuple):
         weight = widened(room.copy_(value))
         RULES[self.rule](weight, wide, memory, **self.numbers)
         return room if weight is room else room.copy_(weight)
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python writes out no more than 4300 digits
+        return "a whole number of very many digits"

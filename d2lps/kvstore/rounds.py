@@ -65,14 +65,13 @@ class Table:
             if name not in self._names:
                 self._names[name] = len(self.parts)
                 self.parts.append(Held(len(self.parts), name, elements, dtype, self.workers))
-            number = self._names[name]
-        held = self.parts[number]
+            held = self.parts[self._names[name]]
         if (held.elements, held.dtype) != (elements, dtype):
             raise Refused(f"key {name} has {held.elements} elements of {held.dtype} here, and worker {rank} "
                           f"initialises {elements} of {dtype}: all initialise the same")  # fmt: skip
         with held.changed:
             held.value = value if held.value is None else held.value
-        return number
+        return held.number
 
     def room(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
         """Whether a push may be received: False where it is counted already.
@@ -80,7 +79,7 @@ class Table:
         Where this worker's push of the open round is here, it waits: one push per worker and key is kept, and what
         comes beyond stays in the socket.
         """
-        held = self._held(number)
+        held = self.part(number)
         if (held.elements, held.dtype) != (elements, dtype):
             raise Refused(f"key {held.name} has {held.elements} elements of {held.dtype} here, and {elements} of "
                           f"{dtype} are pushed: push what was initialised")  # fmt: skip
@@ -107,13 +106,13 @@ class Table:
             return True
         well = well and finite(given)
         if not well and self.nan == "reject":
-            raise Refused(f"push {round_} of worker {rank} to key {self._held(number).name} is not finite, and "
+            raise Refused(f"push {round_} of worker {rank} to key {self.part(number).name} is not finite, and "
                           "nan='reject': nothing of it is counted")  # fmt: skip
         return well
 
     def push(self, rank: int, number: int, round_: int, given: Tensor, well: bool = True, own: bool = True) -> None:
         """Count ``given``, which is this table's until the round closes, and if it is its ``own``, for ever."""
-        held = self._held(number)
+        held = self.part(number)
         with held.changed:
             self.usable(rank)
             if round_ <= held.rounds[rank]:
@@ -136,7 +135,7 @@ class Table:
         ``wanted``: (number of a part, after how many pushes of this worker) for each.
         """
         self.usable(rank)
-        parts = [(self._held(number), need) for number, need in wanted]
+        parts = [(self.part(number), need) for number, need in wanted]
         if len({held.dtype for held, _ in parts}) > 1:
             raise Refused("what is pulled together is of one dtype")
         if nothing := [held.name for held, _ in parts if held.value is None]:
@@ -150,30 +149,31 @@ class Table:
                 else:
                     held.waiting.append(Waiting(pull, place, need))
         pull.came(here)
-        if self.failed and here < len(parts):  # it may have failed before all of them waited
+        if self.failed:  # perhaps before all of them waited
             pull.fail(self.failed)
 
     def rows(self, number: int, width: int, rows: Tensor) -> None:
         """Raises Refused unless part ``number`` has these rows of ``width`` elements."""
-        held = self._held(number)
-        if held.elements % width:
+        held = self.part(number)
+        if width > max(1, held.elements) or held.elements % width:
             raise Refused(f"key {held.name} has {held.elements} elements here, which are no rows of {width}")
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < held.elements // width:
             raise Refused(f"key {held.name} has rows 0 to {held.elements // width - 1} here")
 
-    def optimizer(self, rank: int, given: Optimizer) -> None:
-        """Updates by this from the next round on that closes. All workers may say so, in the same words."""
+    def optimizer(self, rank: int, given: Optimizer | None) -> None:
+        """Updates by this, or by none, from the next round on that closes."""
         self.usable(rank)
         self.updates = given
 
     def barrier(self, rank: int, number: int) -> None:
         """Wait until every worker has come to its barrier of this ``number``."""
+        self.usable(rank)
         with self._meeting:
             self._barriers.setdefault(number, set()).add(rank)
             self._barriers.pop(number - 2, None)  # nobody can still be there
             self._meeting.notify_all()
-            self._wait(self._meeting, lambda: self.live <= self._barriers[number], "the barrier",
-                       lambda: sorted(self.live - self._barriers[number]))  # fmt: skip
+            self._wait(self._meeting, lambda: self.live <= self._barriers.get(number, self.live), "the barrier",
+                       lambda: sorted(self.live - self._barriers.get(number, self.live)))  # fmt: skip
 
     # ---- what happens to workers
 
@@ -218,12 +218,13 @@ class Table:
         if rank not in self.live:
             raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
 
-    # ---- inside; ``held.changed`` is held
-
-    def _held(self, number: int) -> Held:
-        if not 0 <= number < len(self.parts):
+    def part(self, number: object) -> Held:
+        """Raises Refused where there is none."""
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.parts):
             raise Refused(f"there is no part {number} here: init the key first")
         return self.parts[number]
+
+    # ---- inside; ``held.changed`` is held
 
     def _merge(self, held: Held) -> list:
         """Add to the open round what can be added in the order of the ranks; close it when that was the last."""
@@ -272,8 +273,7 @@ class Table:
         """Those who wait no longer, with what they get."""
         if not held.waiting:
             return []
-        found = held.found
-        done = [(waiting, found) for waiting in held.waiting if self._may_read(held, waiting.need)]
+        done = [(waiting, held.found) for waiting in held.waiting if self._may_read(held, waiting.need)]
         if done:
             held.waiting = [waiting for waiting in held.waiting if not self._may_read(held, waiting.need)]
         return done

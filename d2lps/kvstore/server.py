@@ -58,7 +58,7 @@ class Server:
             if not isinstance(address, str):
                 self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._listener.bind(address)
-            self._listener.listen(128)
+            self._listener.listen(socket.SOMAXCONN)
         except OSError as error:
             self._listener.close()
             raise Refused(f"server {number} cannot listen at {address} ({error.strerror}): give another address, or "
@@ -68,7 +68,8 @@ class Server:
         if self.arena:
             table.make = self._made
         self._workers: dict[int, Connected] = {}
-        self._strangers, self._open = 0, True
+        self._guests: dict[Channel, None] = {}  # who has not yet said who it is
+        self._open = True
         self._lock = threading.Lock()
         for what in (self._accept, self._watch):
             threading.Thread(target=what, daemon=True, name=f"d2lps server {number}").start()
@@ -98,34 +99,43 @@ class Server:
     def _accept(self) -> None:
         while self._open:
             try:
-                sock, _ = self._listener.accept()
+                channel = Channel(self._listener.accept()[0], handshake.SECONDS)
             except OSError:
                 if self._open:
                     time.sleep(0.05)  # no file left for another connection: those that are there go on
                 continue
             with self._lock:
-                full = self._strangers >= STRANGERS
-                self._strangers += not full
-            if full:
-                sock.close()
-                continue
-            threading.Thread(target=self._meet, args=(sock,), daemon=True, name=f"d2lps server {self.number}").start()
+                if len(self._guests) >= STRANGERS:  # who belongs here needs little time: the oldest one has had most
+                    oldest = next(iter(self._guests))
+                    del self._guests[oldest]
+                    oldest.close()
+                self._guests[channel] = None
+            try:
+                threading.Thread(target=self._meet, args=(channel,), daemon=True,
+                                 name=f"d2lps server {self.number}").start()  # fmt: skip
+            except RuntimeError:  # no thread left for another connection
+                self._guests.pop(channel, None)
+                channel.close()
+                time.sleep(0.05)
 
-    def _meet(self, sock: socket.socket) -> None:
-        channel = Channel(sock, handshake.SECONDS)
+    @property
+    def _strangers(self) -> int:
+        return len(self._guests)
+
+    def _meet(self, channel: Channel) -> None:
         guard = threading.Timer(handshake.SECONDS, channel.close)  # who sends a byte now and then is no better
         guard.daemon = True
-        guard.start()
         try:
+            guard.start()
             hello = handshake.as_server(channel, self.secret, lambda hello: self._admit(channel, hello),
                                         not loopback(self.address))  # fmt: skip
-        except (Broken, Refused, OSError):
+        except (Broken, Refused, OSError, RuntimeError):  # RuntimeError: no thread left; nested too deeply
             channel.close()
             return
         finally:
             guard.cancel()
             with self._lock:
-                self._strangers -= 1
+                self._guests.pop(channel, None)
         channel.patience(max(self.table.deadline, 1.0))
         worker = Connected(self, channel, hello["rank"], hello["incarnation"])
         with self._lock:

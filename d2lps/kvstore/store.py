@@ -1,5 +1,6 @@
 """The words of a store, the same for every kind: those of MXNet's KVStore."""
 
+from d2lps.kvstore import saving
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.values import Key, Known, lies, named, paired, put, several, tensor
@@ -17,6 +18,7 @@ class KVStore:
 
     def __init__(self):
         self._keys: dict[Key, Known] = {}
+        self.optimizer: Optimizer | None = None
 
     def init(self, key, value) -> None:
         """Give each key its first value. All workers call it, with the same keys; that of worker 0 counts."""
@@ -74,8 +76,41 @@ class KVStore:
         number that gradients are multiplied by, or ``"mean"``. All workers call it.
         """
         if not isinstance(optimizer, str):
+            if numbers:
+                raise Refused("an optimizer of MXNet brings its own numbers: give it, or a name and numbers")
             optimizer, numbers = of_mxnet(optimizer)
-        self._optimizer(Optimizer.read(optimizer, numbers))
+        found = Optimizer.read(optimizer, numbers)
+        self._optimizer(found)
+        self.optimizer = found
+
+    def save(self, path) -> None:
+        """Write all keys, with the optimizer and what it remembers, to a file. All workers call it; worker 0 writes.
+
+        Raises Refused where it cannot be written; what was there before is there still.
+        """
+        self.barrier()  # all that was pushed before is in it
+        try:
+            if self.rank == 0:
+                states = {known.key: (known.shape, state) for known, state in self._states()}
+                saving.write(path, saving.Saved(states, self.optimizer))
+        finally:
+            self.barrier()
+
+    def load(self, path) -> None:
+        """What :meth:`save` wrote, into the keys that were initialised as they were then. All workers call it.
+
+        Worker 0 reads the file, and the optimizer is the one that was saved. Raises Refused, and nothing has changed,
+        where the file is not as it was written or has other keys.
+        """
+        self.barrier()
+        try:
+            if self.rank == 0:
+                saved = saving.read(path)
+                saving.fits(saved, {key: (known.shape, known.dtype) for key, known in self._keys.items()}, path)
+                self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
+                self.optimizer = saved.optimizer
+        finally:
+            self.barrier()
 
     def trace(self, key=None, rounds: int = 8):
         """What was seen of ``key``, as a Trace. Raises Refused where this store has none."""
@@ -88,6 +123,9 @@ class KVStore:
 
     def barrier(self) -> None:
         """Wait until every worker is here."""
+
+    def _barrier(self) -> None:
+        self.barrier()  # as MXNet's users call it
 
     def close(self) -> None:
         """Say goodbye; what this worker pushed stays."""
@@ -149,12 +187,20 @@ def fill(outs: list, found) -> None:
 
 def of_mxnet(optimizer) -> tuple[str, dict]:
     """(name, numbers) of an optimizer of MXNet."""
-    kinds = {"SGD": ("sgd", {"momentum": "momentum"}), "AdaGrad": ("adagrad", {"float_stable_eps": "eps"}),
+    # AdaGrad is not among them: MXNet takes ε into the root, and decays weights otherwise.
+    kinds = {"SGD": ("sgd", {"momentum": "momentum"}),
              "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"})}  # fmt: skip
     kind = type(optimizer).__name__
     if kind not in kinds or not hasattr(optimizer, "learning_rate"):
         raise Refused(f"set_optimizer({kind}): give a name and numbers, set_optimizer('sgd', lr=0.1), or MXNet's "
                       f"{', '.join(kinds)}")  # fmt: skip
+    for what in ("lr_scheduler", "clip_gradient"):
+        if getattr(optimizer, what, None) is not None:
+            raise Refused(f"set_optimizer({kind}) with {what}: a server steps with numbers that stay as they are; "
+                          "set_optimizer again to change one")  # fmt: skip
+    factors = [*getattr(optimizer, "lr_mult", {}).values(), *getattr(optimizer, "wd_mult", {}).values()]
+    if any(factor != 1 for factor in factors) or getattr(optimizer, "param_dict", None):
+        raise Refused(f"set_optimizer({kind}) with lr_mult or wd_mult: a server has the same numbers for all keys")
     name, numbers = kinds[kind]
     more = {"wd": "weight_decay", "rescale_grad": "rescale_grad"} | numbers
     found = {ours: float(getattr(optimizer, theirs)) for theirs, ours in more.items() if hasattr(optimizer, theirs)}

@@ -100,7 +100,7 @@ def put(out: object, found: Tensor) -> None:
     elif isinstance(out, np.ndarray):
         np.copyto(out, found.view(out.shape).numpy())
     else:
-        out[:] = found.view(out.shape).numpy()
+        out[() if out.ndim == 0 else slice(None)] = found.view(out.shape).numpy()
 
 
 def lies(out: object) -> "Tensor | None":

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.arena import Lent
+from d2lps.kvstore.words import Words
 from d2lps.tensors import TensorError
 
 HEADER = struct.Struct("<4sBBHIIQQI")
@@ -53,6 +54,9 @@ class Op(IntEnum):
     HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
     INIT, PUSH, PULL, ROWS, OPTIMIZER, BARRIER, STATE, RESTORE, ALIVE, BYE, STATUS = range(10, 21)
     OK, DATA, ERROR, READ = 30, 31, 32, 33
+
+
+LADEN = {Op.INIT, Op.PUSH, Op.ROWS, Op.DATA, Op.RESTORE}  # what may carry a payload: its code comes after it
 
 
 class Broken(ConnectionError):
@@ -93,19 +97,6 @@ NOTHING = memoryview(b"")
 def raw(tensor: Tensor) -> memoryview:
     """The bytes of a flat, contiguous tensor in main memory, which can be written."""
     return memoryview(tensor.view(torch.uint8).numpy()) if tensor.numel() else NOTHING
-
-
-class Words:
-    """A 64-bit sum of words, block by block, which also tells blocks that changed places."""
-
-    def __init__(self):
-        self.sum = 0
-
-    def add(self, block: memoryview) -> None:
-        whole = len(block) & ~7
-        found = int(np.frombuffer(block[:whole], np.uint64).sum(dtype=np.uint64)) if whole else 0
-        found += int.from_bytes(block[whole:], "little")
-        self.sum = (self.sum * 31 + found + len(block)) & 0xFFFFFFFFFFFFFFFF
 
 
 class Channel:
@@ -156,7 +147,7 @@ class Channel:
         many = isinstance(entries, np.ndarray)
         table = entries.tobytes() if many else b"".join(ENTRY.pack(*entry) for entry in entries)
         if said is not None:
-            table = json.dumps(said, ensure_ascii=False).encode()
+            table = json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass")
         size = len(payload)
         flags = (CODED if self.keys and (self.whole or not size) else 0) | (SHARED if shared else 0)
         head = HEADER.pack(MAGIC, VERSION, op, flags, len(entries), len(table), size, number, 0)[:-4]
@@ -205,7 +196,7 @@ class Channel:
         if version != VERSION:
             raise Broken(f"the other end speaks version {version} of the protocol, this one {VERSION}")
         long = size > self.table or payload > self.payload or entries * ENTRY.size > size
-        if long or op not in Op._value2member_map_:
+        if long or op not in Op._value2member_map_ or payload and op not in LADEN:
             raise Broken(f"a frame of op {op} with {entries} entries, {size} and {payload} bytes: more than is taken")
         code = self._code(1, self._received)
         self._received += 1
