@@ -26,8 +26,8 @@ PUBLIC = [
 ROOMS = [
     "text", "units", "shares", "rules", "lazy", "steps", "reading", "plan", "topology", "hosts", "cycles", "nvidia",
     "this_machine", "algorithms", "trace", "cost", "tensors", "reductions", "execute", "carriers", "engines",
-    "kvstore", "train", "measure", "calibration", "borrowed", "concise", "drawing", "player", "showing", "comparing",
-    "checks", "book",
+    "kvstore", "train", "train_by_store", "measure", "calibration", "borrowed", "concise", "drawing", "player",
+    "showing", "comparing", "checks", "book",
 ]  # fmt: skip
 CORE = ROOMS[: ROOMS.index("tensors")]
 
@@ -40,6 +40,7 @@ HEAVY = {
     "engines": {"torch", "IPython", "ipyparallel"},
     "kvstore": {"torch", "numpy"},
     "train": {"torch"},
+    "train_by_store": {"torch"},
     "measure": {"torch"},
     "calibration": {"torch"},
     "concise": {"torch"},
