@@ -14,11 +14,13 @@ from collections import Counter
 from pathlib import Path
 
 from d2lps import units
+from d2lps.drawing.hash_ring import hash_ring
 from d2lps.drawing.scene import Scene
 from d2lps.drawing.sketch import sketch
 from d2lps.drawing.svg import area, corners, letters, num, say, short, tag
 from d2lps.drawing.theme import STYLE, THIN
 from d2lps.drawing.timeline import timeline
+from d2lps.kvstore.placement import Placement
 from d2lps.text import text
 from d2lps.topology import FORWARDING, Topology
 from d2lps.trace import Trace
@@ -31,16 +33,19 @@ class DrawingError(ValueError):
     """Something that cannot be drawn: its sentence says what would be drawn."""
 
 
-def draw(what: "Trace | Topology", at: "float | str | None" = None) -> "Drawing":
+def draw(what: "Trace | Topology | Placement", at: "float | str | None" = None) -> "Drawing":
     """The picture of a trace at one moment: notebooks show it, ``str()`` gives the SVG, ``.save(path)`` writes it.
 
     ``at`` is a time such as ``"7.5 ms"`` (or seconds); if left out, the moment that tells most: when most
     messages are under way, and of several such moments the middlemost. Of a topology, the picture of its
-    nodes and links. Raises DrawingError, also for what is too large to be seen.
+    nodes and links; of a placement of keys, the ring of hashes. Raises DrawingError, also for what is too large to be
+    seen.
     """
     if isinstance(what, Topology):
         _drawable("draw", what)
         return Drawing(sketch(what), what.name)
+    if isinstance(what, Placement):
+        return Drawing(hash_ring(what), f"{len(what.servers)} servers")
     scene = Scene(wanted(what, "draw"))
     at = scene.motion.telling() if at is None else units.seconds(at)
     return Drawing(still(scene, at=at), f"{what!r} at {show_seconds(at)}", at)
