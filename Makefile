@@ -32,9 +32,10 @@ check: $(ready) ## what has to follow a change of a chapter
 figures: $(ready) ## draw img/ anew
 	$(python) -m d2lps.book figures
 
-bench: $(ready) ## measure: carriers against gloo, predictions against runs, the cost model, the player
+bench: $(ready) ## measure: carriers against gloo, the store against MXNet, predictions, the cost model, the player
 	$(python) tests/benchmarks/model.py
 	$(python) tests/benchmarks/carriers.py
+	$(python) tests/benchmarks/kvstore.py
 	@sh .ci/setup browser
 	$(python) tests/benchmarks/player.py
 

@@ -1,0 +1,450 @@
+"""The key–value store on this machine: against MXNet's ps-lite, against our ring, with a secret, and its memory.
+
+    python tests/benchmarks/kvstore.py [--save] [--quick] [--pairs 20] [--only P4|small|P5|P14|memory]
+
+Every comparison runs in one set of processes, one thread each, in turns A B B A; the time of an iteration is the
+slowest rank's, between barriers; every value of every result is verified. Given are the median of the paired ratios
+with p10 and p90, and both medians beside it. ``--save`` writes what was measured to tests/benchmarks/measured/.
+
+P4      MXNet dist_sync ÷ ours, push and pull of 40 MB in 4 keys: over TCP, and on one host (ours over Unix sockets,
+        MXNet over the better of TCP and its own local sockets). MXNet pushes without the copy that a program needs
+        whose gradients must not change, and with the best settings that were found right before: they are printed
+small   the same with 10 000 keys of 100 floats, in operations (a push or a pull of one key by one worker) per second
+P5      round of the store ÷ ring over sockets, 4 workers, 40 MB
+P14     push and pull with a secret ÷ without, over a shaped link, in a network namespace of its own
+memory  the most that a server process held, beyond what it held before the first key, ÷ the bytes of its values
+"""
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from carriers import HERE, WARM, ceilings, on_ranks, spread
+
+from d2lps import Processes, algorithms, kvstore
+from d2lps.execute import prepare
+from d2lps.kvstore.client import Line
+from d2lps.kvstore.dist import DistStore
+from d2lps.kvstore.placement import Placement
+from d2lps.kvstore.pslite_started import Nodes, free_port, needed, scheduler, server, worker
+from d2lps.kvstore.serve import Started
+from d2lps.this_machine import this_host
+
+LARGE = [2_500_000] * 4  # floats of each key
+SMALL = [100] * 10_000
+DEADLINE = 60.0
+RATES = (800, 400, 200)  # Mbit/s of both directions together: the first at which the link is the limit
+BURST, SHAPED = 256, 16_000_000  # KiB that pass at once; bytes of a payload over such a link
+BUSY = 0.6  # share of the processors' time above which they, and not the link, are the limit
+SETTINGS = {  # what is tried for MXNet, one after the other, starting with the first of each: its own defaults
+    "MXNET_KVSTORE_BIGARRAY_BOUND": ("1000000", "100000", "10000000"),
+    "OMP_NUM_THREADS": ("1", "2"),
+    "MXNET_CPU_WORKER_NTHREADS": ("1", "2", "4"),
+    "MXNET_KVSTORE_REDUCTION_NTHREADS": ("4", "1"),
+    "DMLC_LOCAL": ("0", "1"),  # 1: Unix sockets
+    "servers": ("same", "half", "double"),
+}
+
+
+# ---------------------------------------------------------------- on the ranks: ways to do a round
+
+
+def opened(where: "list | None", run: str, servers: int, secret: bytes = b"") -> DistStore:
+    """Our store; ``where``: its servers' addresses, or None for what ``create`` makes."""
+    if where is None:
+        return kvstore.create("dist_sync", servers=servers, deadline=DEADLINE)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    lines = [Line(number, tuple(address), rank, secret=secret, run=run, deadline=DEADLINE)
+             for number, address in enumerate(where)]  # fmt: skip
+    return DistStore("dist_sync", rank, size, lines, Placement(servers))
+
+
+def ours(sizes: list[int], *how):
+    """(go, what is pushed, what is pulled, the store); ``how`` as in :func:`opened`."""
+    store = opened(*how)
+    given, found = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+    keys, pushed, pulled = list(range(len(sizes))), list(given.split(sizes)), list(found.split(sizes))
+    store.init(keys, pushed)
+    return (lambda: store.pushpull(keys, pushed, out=pulled)), given, found, store
+
+
+def theirs(sizes: list[int], cluster: list):
+    """The same of MXNet's, whose arrays lie where the tensors do."""
+    os.environ.update(worker("dist_sync", int(os.environ["RANK"]), *cluster).environment)
+    import mxnet as mx
+
+    store = mx.kv.create("dist_sync")
+    given, found = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+    keys = list(range(len(sizes)))
+    pushed, pulled = ([mx.nd.from_numpy(part.numpy()) for part in flat.split(sizes)] for flat in (given, found))
+    store.init(keys, [mx.nd.zeros((count,)) for count in sizes])
+
+    def go() -> None:
+        store.push(keys, pushed)
+        store.pull(keys, out=pulled)
+        mx.nd.waitall()
+
+    go()
+    return go, given, found, store
+
+
+def ring(sizes: list[int]):
+    """The same by all-reduce in a ring."""
+    carrier, given = Processes(), torch.empty(sum(sizes))
+    return prepare(algorithms.ring(carrier.names), given, carrier).go, given, given, carrier
+
+
+WAYS = {"ours": ours, "theirs": theirs, "ring": ring}
+
+
+def timed(one: tuple, other: tuple, pairs: int):
+    """Seconds of two ways in pairs, A B B A. Each is a name of WAYS with its arguments."""
+    dist.init_process_group("gloo")
+    ways = [WAYS[name](*arguments) for name, *arguments in (one, other)]
+    rank, size = dist.get_rank(), dist.get_world_size()
+    times, busy = ([], []), _busy()
+    for turn in range(WARM + pairs):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            go, given, found, _ = ways[which]
+            given.fill_(4.0**rank + turn % 7)
+            dist.barrier()
+            start = time.perf_counter()
+            go()
+            took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            want = sum(4.0**other for other in range(size)) + size * (turn % 7)
+            assert bool((found == want).all()), "a wrong sum is no measurement"
+            if turn >= WARM:
+                times[which].append(took.item())
+        busy = _busy() if turn == WARM - 1 else busy
+    spent, whole = (after - before for before, after in zip(busy, _busy(), strict=True))
+    dist.barrier()
+    for *_, store in ways:
+        if isinstance(store, DistStore):
+            store.close()
+    return *times, spent / whole
+
+
+def alone(sizes: list[int], cluster: list, rounds: int) -> float:
+    """Median seconds of MXNet's, with nobody beside it."""
+    dist.init_process_group("gloo")
+    go, given, *_ = theirs(sizes, cluster)
+    times = []
+    for _ in range(3 + rounds):
+        given.fill_(1.0)
+        dist.barrier()
+        start = time.perf_counter()
+        go()
+        took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        times.append(took.item())
+    return statistics.median(times[3:])
+
+
+def _busy() -> tuple[float, float]:
+    """Processor time of this machine so far: (used, all)."""
+    if not Path("/proc/stat").exists():
+        return 0.0, time.monotonic()
+    counts = [int(count) for count in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return sum(counts) - counts[3] - counts[4], sum(counts)
+
+
+def flow(nbytes: int, rounds: int):
+    """(bytes per second of one TCP flow on loopback, seconds of a ping-pong of one byte), between two ranks."""
+    dist.init_process_group("gloo")
+    port = torch.zeros(1, dtype=torch.int64)
+    if dist.get_rank() == 0:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port[0] = listener.getsockname()[1]
+    dist.broadcast(port, 0)
+    link = listener.accept()[0] if dist.get_rank() == 0 else socket.create_connection(("127.0.0.1", int(port)))
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    data, flows, pings = memoryview(bytearray(nbytes)), [], []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        if dist.get_rank() == 0:
+            link.sendall(data)
+            link.recv(1)
+        else:
+            _fill(link, data)
+            link.sendall(b"!")
+        flows.append(time.perf_counter() - start)
+    for _ in range(200):
+        start = time.perf_counter()
+        if dist.get_rank() == 0:
+            link.sendall(b"!")
+            link.recv(1)
+        else:
+            link.recv(1)
+            link.sendall(b"!")
+        pings.append(time.perf_counter() - start)
+    return nbytes / statistics.median(flows), statistics.median(pings)
+
+
+def _fill(link: socket.socket, room: memoryview) -> None:
+    while room:
+        room = room[link.recv_into(room):]
+
+
+def held(pid: int, rule: str, *how) -> dict[str, int]:
+    """Bytes that the server ``pid``, or the one that ``create`` starts, holds over 10 rounds of 40 MB."""
+    store = opened(*how)
+    pid = pid or (store.started[0].process.pid if store.started else os.getpid())
+    before = _memory(pid)["VmRSS"]
+    given = list(torch.ones(sum(LARGE)).split(LARGE))
+    store.init(list(range(len(LARGE))), given)
+    if rule:
+        store.set_optimizer(rule, lr=0.1)
+    for _ in range(10):
+        store.pushpull(list(range(len(LARGE))), given, out=[torch.empty(count) for count in LARGE])
+    store.barrier()
+    found = _memory(pid)
+    store.barrier()
+    store.close()
+    return {"before": before, "most": found["VmHWM"], "own": found["RssAnon"], "shared": found["RssShmem"]}
+
+
+def _memory(pid: int) -> dict[str, int]:
+    """Bytes, by their names in /proc/PID/status."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {line[0][:-1]: 1024 * int(line[1]) for line in lines if line[0][:3] in ("VmR", "VmH", "Rss")}
+
+
+# ---------------------------------------------------------------- servers, from here
+
+
+@contextmanager
+def our_servers(workers: int, servers: int, host: str = "127.0.0.1"):
+    """(addresses, run, process ids) of servers of ours over TCP."""
+    run, started = secrets.token_hex(8), []
+    table = {"kind": "dist_sync", "workers": workers, "deadline": DEADLINE}
+    try:
+        for number in range(servers):
+            started.append(Started({"table": table, "address": (host, 0), "run": run, "number": number}, 60.0))
+        yield [one.address() for one in started], run, [one.process.pid for one in started]
+    finally:
+        for one in started:
+            one.process.terminate()
+            one.close()
+
+
+@contextmanager
+def mxnet_servers(workers: int, servers: int, settings: dict):
+    """The cluster that MXNet's workers join; the settings are in the environment meanwhile."""
+    count = {"same": servers, "half": max(1, servers // 2), "double": 2 * servers}[settings["servers"]]
+    cluster = [free_port(), workers, count]
+    before = dict(os.environ)
+    os.environ.update({name: value for name, value in settings.items() if name != "servers"})
+    if settings["DMLC_LOCAL"] == "0":
+        del os.environ["DMLC_LOCAL"]
+    local = {name: value for name, value in os.environ.items() if name == "DMLC_LOCAL"}
+    nodes = Nodes(0, DEADLINE)
+    try:
+        for what in (scheduler(*cluster), *(server(number, *cluster) for number in range(count))):
+            nodes.start(what._replace(environment=what.environment | local))
+        yield cluster
+    finally:
+        nodes.end(0.0)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def tuned(workers: int, servers: int, sizes: list[int], rounds: int, local: bool) -> dict[str, str]:
+    """The settings with which MXNet is quickest: one after the other is varied, and the best of each kept."""
+    best = {name: values[0] for name, values in SETTINGS.items()}
+    quickest = float("inf")
+    for name, values in SETTINGS.items():
+        for value in values if name != "DMLC_LOCAL" or local else values[:1]:
+            tried = best | {name: value}
+            if tried == best and quickest < float("inf"):
+                continue
+            with mxnet_servers(workers, servers, tried) as cluster:
+                took = on_ranks(workers, alone, sizes, cluster, rounds)
+            if took < quickest:
+                best, quickest = tried, took
+            print(f"       MXNet, {workers} + {servers}, {name} = {value}: {1e3 * took:.1f} ms")
+    return best
+
+
+# ---------------------------------------------------------------- the rows
+
+
+def row(name: str, what: str, ratios: list[float], times: dict[str, list[float]], aim: str, **more) -> dict:
+    """Print a row of the table; the same as data."""
+    middle, low, high = spread(ratios)
+    medians = {which: 1e3 * statistics.median(some) for which, some in times.items()}
+    beside = "   ".join(f"{which} {value:8.2f} ms" for which, value in medians.items())
+    print(f"{name:6} {what:34} {middle:6.2f}  [{low:.2f}, {high:.2f}]   {beside}   aim {aim}")
+    return {"what": f"{name} {what}", "ratio": middle, "p10": low, "p90": high, "aim": aim,
+            **{f"{which}_ms": value for which, value in medians.items()}, **more}  # fmt: skip
+
+
+def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: int, quick: bool) -> None:
+    try:
+        needed()
+    except kvstore.Refused as error:
+        print(f"{name:6} not measured: {error}")
+        return
+    for workers, servers, tcp, aim in cases:
+        settings = {what: values[0] for what, values in SETTINGS.items()}
+        if not quick:
+            settings = tuned(workers, servers, sizes, 7, local=not tcp)
+        print(f"       MXNet {' '.join(f'{what}={value}' for what, value in settings.items())}")
+        with our_servers(workers, servers) as (where, run, _), mxnet_servers(workers, servers, settings) as cluster:
+            one = ("ours", sizes, where if tcp else None, run, servers)
+            mine, other, _ = on_ranks(workers, timed, one, ("theirs", sizes, cluster), pairs)
+        ratios = [b / a for a, b in zip(mine, other, strict=True)]
+        what = f"{'TCP' if tcp else 'one host'}, {workers} workers + {servers} servers"
+        operations = 2 * workers * len(sizes) if name == "small" else None
+        rates = {f"{which}_per_second": operations / statistics.median(some)
+                 for which, some in (("ours", mine), ("mxnet", other))} if operations else {}  # fmt: skip
+        found.append(row(name, what, ratios, {"ours": mine, "mxnet": other}, aim, mxnet=settings, **rates))
+        for which, rate in rates.items():
+            print(f"       {which.replace('_', ' ')}: {rate:.0f} operations")
+
+
+def measure_p4(found: list, pairs: int, quick: bool) -> None:
+    cases = [(2, 2, True, "≥ 2"), (2, 2, False, "≥ 5"), (4, 4, True, "≥ 2"), (4, 4, False, "≥ 5")]
+    against_mxnet(found, "P4", LARGE, cases, pairs, quick)
+
+
+def measure_small(found: list, pairs: int, quick: bool) -> None:
+    against_mxnet(found, "small", SMALL, [(2, 2, True, "–"), (2, 2, False, "–")], pairs, quick)
+
+
+def measure_p5(found: list, pairs: int, quick: bool) -> None:
+    store, rings, _ = on_ranks(4, timed, ("ours", LARGE, None, "", 4), ("ring", LARGE), pairs)
+    ratios = [a / b for a, b in zip(store, rings, strict=True)]
+    found.append(row("P5", "store ÷ ring, 4 workers", ratios, {"store": store, "ring": rings}, "≤ 3"))
+
+
+def measure_memory(found: list, pairs: int, quick: bool) -> None:
+    if not Path("/proc/self/status").exists():
+        print("memory not measured: this system has no /proc")
+        return
+    for tcp in (True, False):
+        for rule in ("", "adam"):
+            if tcp:
+                with our_servers(2, 1) as (where, run, pids):
+                    memory = on_ranks(2, held, pids[0], rule, where, run, 1)
+            else:
+                memory = on_ranks(2, held, 0, rule, None, "", 1)
+            stored = 4 * sum(LARGE)
+            ratio = (memory["most"] - memory["before"]) / stored
+            what = f"server, {'TCP' if tcp else 'one host'}, {rule or 'no optimizer'}"
+            print(f"memory {what:34} {ratio:6.2f}   before {memory['before'] / 1e6:.0f} MB, most "
+                  f"{memory['most'] / 1e6:.0f} MB, at the end {memory['own'] / 1e6:.0f} MB of its own and "
+                  f"{memory['shared'] / 1e6:.0f} MB shared; values {stored / 1e6:.0f} MB")  # fmt: skip
+            found.append({"what": f"memory {what}", "ratio": ratio, "stored": stored, **memory})
+
+
+def measure_p14(found: list, pairs: int, quick: bool) -> None:
+    """In a network namespace of its own, where the loopback interface can be shaped and has a second address."""
+    said = HERE / "measured" / f".p14-{os.getpid()}.json"
+    inside = [sys.executable, __file__, "--inside", str(said), "--pairs", str(pairs)]
+    missing = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]
+    try:
+        if not missing and not subprocess.run(["unshare", "--user", "--map-root-user", "--net", *inside]).returncode:
+            found += json.loads(said.read_text())
+            return
+    finally:
+        said.unlink(missing_ok=True)
+    why = f"{', '.join(missing)} not installed" if missing else "the kernel allows no shaped link here (see above)"
+    print(f"P14    unshaped: {why}")
+    with_secret(found, own_address(), pairs, f"with a secret ÷ without, UNSHAPED ({why})")
+
+
+def inside_namespace(said: str, pairs: int) -> None:
+    for command in ("ip link set lo up", "ip address add 10.9.0.1/32 dev lo"):
+        subprocess.run(command.split(), check=True)
+    Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle").write_text("0")
+    found: list = []
+    for rate in RATES:
+        shape = f"tc qdisc replace dev lo root tbf rate {rate}mbit burst {BURST}kb latency 500ms"
+        subprocess.run(shape.split(), check=True)
+        with_secret(found, "10.9.0.1", pairs, f"with a secret ÷ without, {rate} Mbit/s")
+        if found[-1]["busy"] <= BUSY:
+            break
+    Path(said).write_text(json.dumps(found))
+
+
+def own_address() -> "str | None":
+    """An address of this machine that is not of its loopback interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # which sends nothing
+        except OSError:
+            return None
+        return probe.getsockname()[0]
+
+
+def with_secret(found: list, host: "str | None", pairs: int, what: str) -> None:
+    """Both over the same interface: without one at 127.0.0.1, with one at an address where it covers all data."""
+    if host is None:
+        print("P14    not measured: this machine has no address but that of its loopback interface")
+        return
+    secret, sizes = secrets.token_hex(32), [SHAPED // 16] * 4
+    with our_servers(2, 2) as (plain, run, _):
+        os.environ["D2LPS_SECRET"] = secret  # its servers read it as they start
+        with our_servers(2, 2, host) as (covered, other, _):
+            mine, bare, busy = on_ranks(2, timed, ("ours", sizes, covered, other, 2, secret.encode()),
+                                        ("ours", sizes, plain, run, 2), pairs)  # fmt: skip
+        del os.environ["D2LPS_SECRET"]
+    ratios = [a / b for a, b in zip(mine, bare, strict=True)]
+    found.append(row("P14", what, ratios, {"secret": mine, "bare": bare}, "≤ 1.05", busy=busy))
+    print(f"       processors {busy:.0%} busy{': they were the limit, not the link' if busy > BUSY else ''}")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    rows = {"P4": measure_p4, "small": measure_small, "P5": measure_p5, "P14": measure_p14, "memory": measure_memory}
+    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
+    options.add_argument("--quick", action="store_true", help="fewer iterations, to see that it works; MXNet untuned")
+    options.add_argument("--pairs", type=int, default=20, help="paired runs of each comparison (20)")
+    options.add_argument("--only", choices=tuple(rows), help="one of the comparisons")
+    options.add_argument("--inside", help=argparse.SUPPRESS)
+    options = options.parse_args()
+    pairs = 3 if options.quick else options.pairs
+    if options.inside:
+        inside_namespace(options.inside, options.pairs)
+        return
+    host, found = this_host(), []
+    print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, ranks of 1 thread")
+    for n in (1, 2):
+        rate = on_ranks(n, ceilings)["memory, read and written, all ranks copying"]
+        print(f"       memory traffic of {n} copying at once: {rate / 1e9:.1f} GB/s")
+        found.append({"what": f"memory traffic of {n} copying at once, GB/s", "value": rate / 1e9})
+    rate, ping = on_ranks(2, flow, 40_000_000, 10)
+    print(f"       one TCP flow on loopback: {rate / 1e9:.2f} GB/s, ping-pong {1e6 * ping:.0f} µs")
+    found += [{"what": "TCP flow, GB/s", "value": rate / 1e9}, {"what": "ping-pong, µs", "value": 1e6 * ping}]
+    for name, measure in rows.items():
+        if options.only in (None, name):
+            measure(found, pairs, options.quick)
+    if options.save:
+        ask = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
+        data = {"date": date.today().isoformat(), "device": f"{host.name}, {os.cpu_count()} processors",
+                "system": platform.platform(), "torch": torch.__version__, "mxnet": "1.9.1",
+                "commit": commit.strip(),
+                "command": " ".join(["python", "tests/benchmarks/kvstore.py", *sys.argv[1:]]),
+                "figures": found}  # fmt: skip
+        path = HERE / "measured" / f"kvstore-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
