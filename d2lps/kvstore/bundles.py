@@ -1,14 +1,16 @@
 """Which parts of which keys travel in one frame: small ones of one server and dtype together, large ones alone.
 
-So one is added while the next one travels, and what is small costs no frame of its own.
+So one is added while the next one travels, and what is small costs no frame of its own. What lies in shared memory
+does not travel: where all of it lies fits into one frame.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from d2lps.kvstore.arena import SHARED
 from d2lps.kvstore.values import Known, named
 from d2lps.kvstore.wire import DTYPES, ENTRIES
 
@@ -18,19 +20,16 @@ BYTES, MOST = 1 << 20, 4096  # and number, of the parts that travel in one frame
 class Bundle:
     """Parts of some keys, for one server, in the order of the keys.
 
-    ``places``: for each part the place of its key among the keys; ``cuts``: the elements of that key, None for all.
+    ``places``: for each part the place of its key among the keys; ``cuts``: the elements of that key, None for all;
+    ``shared``: whether it is large enough for shared memory, where there is any.
     """
 
-    def __init__(self, server: int, dtype: torch.dtype):
-        self.server, self.dtype = server, dtype
+    def __init__(self, server: int, dtype: torch.dtype, shared: bool):
+        self.server, self.dtype, self.shared = server, dtype, shared
         self.places: list[int] = []
         self.cuts: list[slice | None] = []
         self.sizes: list[int] = []
         self.numbers: list[int] = []
-
-    @property
-    def nbytes(self) -> int:
-        return sum(self.sizes) * self.dtype.itemsize
 
     def name(self, keys: Sequence[Known], i: int) -> str:
         """What its server calls part ``i``."""
@@ -58,20 +57,21 @@ class Bundle:
         return whole, whole.split(self.sizes)
 
 
-def bundled(keys: Sequence[Known]) -> list[Bundle]:
-    """All parts of ``keys``, in bundles."""
+def bundled(keys: Sequence[Known], shares: Callable[[int], bool]) -> list[Bundle]:
+    """All parts of ``keys``, in bundles; ``shares``: whether a server can read this worker's memory."""
     done: list[Bundle] = []
-    opened: dict[int, tuple[Bundle, int]] = {}  # by server, with its bytes
+    opened: dict[tuple[int, bool], tuple[Bundle, int]] = {}  # by server and whether it is shared; with its bytes
     for place, known in enumerate(keys):
         for part, number in known.places:
             size = part.stop - part.start
             nbytes = size * known.dtype.itemsize
-            bundle, filled = opened.get(part.server, (None, 0))
-            full = filled + nbytes > BYTES or bundle is None or bundle.dtype != known.dtype
-            if full or len(bundle.places) == MOST:
-                bundle, filled = Bundle(part.server, known.dtype), 0
+            shared = nbytes >= SHARED and shares(part.server)
+            bundle, filled = opened.get((part.server, shared), (None, 0))
+            full = bundle is None or bundle.dtype != known.dtype or len(bundle.places) == MOST
+            if full or not shared and filled + nbytes > BYTES:
+                bundle, filled = Bundle(part.server, known.dtype, shared), 0
                 done.append(bundle)
-            opened[part.server] = bundle, filled + nbytes
+            opened[part.server, shared] = bundle, filled + nbytes
             bundle.places.append(place)
             bundle.cuts.append(None if len(known.places) == 1 else slice(part.start, part.stop))
             bundle.sizes.append(size)

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import torch
+from torch import Tensor
 
 from d2lps.kvstore import handshake
 from d2lps.kvstore.arena import Arena
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.server import loopback
-from d2lps.kvstore.wire import DTYPES, NOTHING, Broken, Channel, Entry, Frame, Op
+from d2lps.kvstore.wire import NOTHING, Broken, Channel, Entry, Frame, Op, raw
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 
@@ -29,19 +30,24 @@ FORKED = "this store belongs to the process that this one was forked from: make 
 class Request:
     """What was asked for: all that is needed to ask again, and the answer when it is there.
 
-    ``shared``: the payload says where in shared memory the tensor lies, or the answer may; ``before``: what is done
-    before it is sent, once.
+    ``into``: where the answer belongs, as it comes through the socket; ``before``: what puts a push into shared memory,
+    done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory.
     """
 
     def __init__(self, op: Op, entries: Sequence[Entry] = (), said: dict | None = None,
-                 payload: memoryview = NOTHING, into: memoryview = NOTHING, shared: bool = False,
-                 before: Callable[[], object] | None = None):  # fmt: skip
+                 payload: memoryview = NOTHING, into: memoryview = NOTHING,
+                 before: Callable[[], object] | None = None, pieces: Sequence[Tensor] = ()):  # fmt: skip
         self.op, self.entries, self.said, self.payload, self.into = op, entries, said, payload, into
-        self.shared, self.before = shared, before
+        self.before, self.pieces = before, pieces
         self.number = 0
         self.answer: Frame | None = None
         self.error: KVError | None = None
         self.done = threading.Event()
+
+    @property
+    def shared(self) -> bool:
+        """Whether what travels only says where in shared memory the tensors lie."""
+        return self.before is not None or bool(self.pieces)
 
     @property
     def granted(self) -> bool:
@@ -161,7 +167,7 @@ class Line:
         elif frame.op == Op.DATA and frame.shared:
             self._copied(channel, frame, request)
         elif frame.op == Op.DATA:
-            if request.op == Op.STATE:  # how much a server remembers it says itself
+            if request.op == Op.STATE or request.pieces:  # how much that is, or that it is not shared, the server says
                 request.into = memoryview(bytearray(frame.payload))
             if frame.payload != len(request.into):
                 channel.skip(frame)
@@ -169,6 +175,7 @@ class Line:
                                         f"{len(request.into)}")  # fmt: skip
             else:
                 channel.into(frame, request.into)
+                self._put(request, unpieced(request.into, request.pieces))
         else:
             channel.skip(frame)
         request.answer = frame
@@ -176,17 +183,22 @@ class Line:
             self._pending.pop(frame.number, None)
         request.done.set()
 
+    def _put(self, request: Request, found: Sequence[Tensor]) -> None:
+        """Who gives up waiting does so before that or after, and not in the midst of it."""
+        with self._state:
+            if request.number in self._pending:
+                for piece, value in zip(request.pieces, found, strict=True):
+                    piece.copy_(value)
+
     def _copied(self, channel: Channel, frame: Frame, request: Request) -> None:
         """Out of the server's memory, which may use it again once that is said."""
-        start = time.monotonic()
-        offset = bytearray(8)
-        channel.into(frame, memoryview(offset))
-        found = channel.lent and channel.lent.tensor(int.from_bytes(offset, "little"), len(request.into), torch.uint8)
-        if found is None or sum(entry.elements * DTYPES[entry.dtype].itemsize for entry in frame.entries) != len(found):
+        start, offsets = time.monotonic(), torch.empty(frame.payload // 8, dtype=torch.int64)
+        channel.into(frame, raw(offsets))
+        found = [channel.lent and channel.lent.tensor(offset, piece.numel(), piece.dtype)
+                 for offset, piece in zip(offsets.tolist(), request.pieces, strict=False)]  # fmt: skip
+        if len(found) != len(request.pieces) or any(each is None for each in found):
             raise Broken("the server says that a value lies where it lends no memory")
-        with self._state:  # who gives up waiting does so before or after, not in the midst of it
-            if request.number in self._pending:
-                torch.frombuffer(request.into, dtype=torch.uint8).copy_(found)
+        self._put(request, found)
         self._read.append((frame.number, start, time.monotonic()))
         if self.welcome.get("record") and self._sending.acquire(blocking=False):
             try:
@@ -270,6 +282,13 @@ class Line:
             request.error = self._lost
             request.done.set()
         self._channel.close()
+
+
+def unpieced(payload: memoryview, pieces: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of an answer, one after the other, each like its piece."""
+    whole = torch.frombuffer(payload, dtype=torch.uint8) if pieces else None
+    parts = whole.split([piece.nbytes for piece in pieces]) if pieces else ()
+    return [part.view(piece.dtype) for part, piece in zip(parts, pieces, strict=True)]
 
 
 def _error(said: dict) -> KVError:

@@ -21,7 +21,7 @@ PART = 8 << 30  # most bytes of what is remembered of one part
 if TYPE_CHECKING:
     from d2lps.kvstore.server import Server
 
-ANSWERS = 16  # that a worker has not taken yet
+ANSWERS, SMALL = 16, 1024  # that a worker has not taken yet; bytes of a payload that is sent without ado
 
 
 class Connected:
@@ -32,8 +32,9 @@ class Connected:
         self.table, self.heard, self.open = server.table, time.monotonic(), True
         self.working = False  # who waits here for others says nothing meanwhile, and is not lost
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
+        self._sending = threading.Lock()
         # By request: values in shared memory that the worker still reads, and what to record once it has.
-        self._unread: dict[int, tuple[torch.Tensor, list[Pulled]]] = {}
+        self._unread: dict[int, tuple[list[torch.Tensor], list[Pulled]]] = {}
         self._why, self._silent = "its connection has ended", False
         self._handlers = {Op.PUSH: self._push, Op.PULL: self._pull, Op.INIT: self._init, Op.BARRIER: self._barrier,
                           Op.OPTIMIZER: self._optimizer, Op.ROWS: self._rows, Op.READ: self._read,
@@ -89,14 +90,20 @@ class Connected:
                 answer = ((Op.ALIVE, 0), [])
             if answer is None:
                 continue
-            frame, pulls = answer
-            start = time.monotonic()
-            try:
-                self.channel.send(*frame)
-            except Broken:
-                self.channel.close()
+            with self._sending:
+                sent = self._send(*answer)
+            if not sent:
                 return
-            self._remember(pulls, start, time.monotonic())
+
+    def _send(self, frame: tuple, pulls: Iterable[Pulled]) -> bool:
+        start = time.monotonic()
+        try:
+            self.channel.send(*frame)
+        except Broken:
+            self.channel.close()
+            return False
+        self._remember(pulls, start, time.monotonic())
+        return True
 
     def _remember(self, pulls: Iterable[Pulled], start: float, end: float) -> None:
         if self.table.record:
@@ -104,6 +111,15 @@ class Connected:
                 self.table.record.add(pull._replace(start=start, end=end))
 
     def _answer(self, *frame, pulls: Sequence[Pulled] = ()) -> None:
+        # What is small goes out at once, where nobody need wait for it: to wake another thread takes longer.
+        small = len(frame) < 5 or len(frame[4]) <= SMALL
+        if small and self._answers.empty() and self._sending.acquire(blocking=False):
+            try:
+                if self.channel.roomy:
+                    self._send(frame, pulls)
+                    return
+            finally:
+                self._sending.release()
         self._answers.put((frame, pulls))
 
     # ---- what it may ask for
@@ -212,26 +228,27 @@ class Connected:
             dtype = DTYPES.index(values[0].dtype)
             entries = [(entry.part, dtype, 1, one.value.numel(), one.version)
                        for entry, one in zip(frame.entries, found, strict=True)]  # fmt: skip
-            whole = values[0] if len(values) == 1 else torch.cat(values)
             pulls = [Pulled(entry.part, self.rank, entry.round, one.version, 0.0, 0.0)
                      for entry, one in zip(frame.entries, found, strict=True)] if self.table.record else []  # fmt: skip
-            offset = self._shared(frame, whole, pulls)
-            if offset is not None:
-                self._answer(Op.DATA, frame.number, entries, None, raw(torch.tensor([offset])), True)
+            offsets = self._shared(frame, values, pulls)
+            if offsets is not None:
+                self._answer(Op.DATA, frame.number, entries, None, raw(torch.tensor(offsets)), True)
             else:
+                whole = values[0] if len(values) == 1 else torch.cat(values)
                 self._answer(Op.DATA, frame.number, entries, None, raw(whole), pulls=pulls)
 
         self.table.pull(self.rank, [(entry.part, entry.round) for entry in frame.entries], reply)
 
-    def _shared(self, frame: Frame, value: torch.Tensor, pulls: list[Pulled]) -> int | None:
-        """Where ``value`` lies in shared memory, which stays as it is until the worker has read it."""
+    def _shared(self, frame: Frame, values: list[torch.Tensor], pulls: list[Pulled]) -> list[int] | None:
+        """Where ``values`` lie in shared memory, which stays as it is until the worker has read them."""
         # Who never says that it has read gets its bytes through the socket from here on.
         if not frame.shared or self.server.arena is None or len(self._unread) > 2 * len(self.table.parts):
             return None
-        offset = self.server.arena.offset(value)
-        if offset is not None:
-            self._unread[frame.number] = value, pulls
-        return offset
+        offsets = [self.server.arena.offset(value) for value in values]
+        if None in offsets:
+            return None
+        self._unread[frame.number] = values, pulls
+        return offsets
 
     def _optimizer(self, frame: Frame) -> None:
         rule, numbers = frame.said.get("rule"), frame.said.get("numbers")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.arena import SHARED, Arena
+from d2lps.kvstore.arena import Arena
 from d2lps.kvstore.bundles import Bundle, bundled
 from d2lps.kvstore.client import FORKED, Line, Request
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
@@ -67,7 +67,7 @@ class DistStore(Inspected):
         for known in keys:
             known.places = [(part, 0) for part in self.placement.parts(known.key, known.elements, known.width)]
         requests = []
-        for bundle in bundled(keys):
+        for bundle in bundled(keys, lambda server: False):
             said = {"parts": [[bundle.name(keys, i), size] for i, size in enumerate(bundle.sizes)],
                     "dtype": DTYPES.index(bundle.dtype)}  # fmt: skip
             payload = raw(together(bundle.pieces(flats))) if self.rank == 0 else NOTHING
@@ -135,7 +135,7 @@ class DistStore(Inspected):
         if keys not in self._bundles:
             if len(self._bundles) >= KEPT:
                 self._bundles.clear()
-            self._bundles[keys] = bundled(keys)
+            self._bundles[keys] = bundled(keys, lambda server: self.lines[server].shares)
         return self._bundles[keys]
 
     def _pushes(self, pushed: list[tuple[Known, list]]) -> list[tuple[Bundle, Request]]:
@@ -147,30 +147,34 @@ class DistStore(Inspected):
         requests = []
         for bundle in self._bundled(keys):
             pieces, entries = bundle.pieces(flats), bundle.entries(rounds, well)
-            request = self._staged(keys[bundle.places[0]], bundle, entries, pieces[0])
+            request = self._staged(bundle, [keys[place] for place in bundle.places], entries, pieces)
             requests.append((bundle, request or Request(Op.PUSH, entries, payload=raw(together(pieces)))))
         return requests
 
-    def _staged(self, known: Known, bundle: Bundle, entries: np.ndarray, here: Tensor) -> Request | None:
+    def _staged(self, bundle: Bundle, keys: list[Known], entries: np.ndarray, pieces: list[Tensor]) -> Request | None:
         """A push through shared memory; None where it takes the socket."""
         if not self._shared(bundle):
             return None
-        room = known.staged.get((bundle.server, known.turn))
-        if room is None:
-            room = self._arena.tensor(here.numel(), here.dtype)
+        rooms = []
+        for known, piece in zip(keys, pieces, strict=True):
+            room = known.staged.get((bundle.server, known.turn))
             if room is None:
-                return None
-            known.staged[bundle.server, known.turn] = room
-        told = torch.tensor([self._arena.offset(room), 0])
+                room = self._arena.tensor(piece.numel(), piece.dtype)
+                if room is None:
+                    return None
+                known.staged[bundle.server, known.turn] = room
+            rooms.append(room)
+        told = torch.tensor([*map(self._arena.offset, rooms), 0])
 
         def before() -> None:
-            told[1] = time.monotonic_ns()
-            room.copy_(here)
+            told[-1] = time.monotonic_ns()
+            for room, piece in zip(rooms, pieces, strict=True):
+                room.copy_(piece)
 
-        return Request(Op.PUSH, entries, payload=raw(told), shared=True, before=before)
+        return Request(Op.PUSH, entries, payload=raw(told), before=before)
 
     def _shared(self, bundle: Bundle) -> bool:
-        return len(bundle.places) == 1 and bundle.nbytes >= SHARED and self.lines[bundle.server].shares
+        return bundle.shared and self.lines[bundle.server].shares
 
     def _pulls(self, pulled: list[tuple[Known, list]], more: int) -> tuple[list[tuple[Bundle, Request]], Callable]:
         """What to ask for, and what to do when it has come; ``more``: pushes that go before and are not yet counted."""
@@ -184,13 +188,15 @@ class DistStore(Inspected):
             flats.append(flat)
         requests, copies = [], []
         for bundle in self._bundled(keys):
-            pieces = bundle.pieces(flats)
+            pieces, entries = bundle.pieces(flats), bundle.entries(rounds)
+            if self._shared(bundle):
+                requests.append((bundle, Request(Op.PULL, entries, pieces=pieces)))
+                continue
             room = pieces[0]
             if len(pieces) > 1:
                 room, found = bundle.room()
                 copies.append((pieces, found))
-            asking = Request(Op.PULL, bundle.entries(rounds), into=raw(room), shared=self._shared(bundle))
-            requests.append((bundle, asking))
+            requests.append((bundle, Request(Op.PULL, entries, into=raw(room))))
 
         def after() -> None:
             for pieces, found in copies:
@@ -212,11 +218,15 @@ class DistStore(Inspected):
             raise Refused(FORKED)  # before its threads are asked, which are not here
         until = time.monotonic() + self._patience
         of: dict[Line, list[Request]] = {}
-        for whose, request in requests:
-            of.setdefault(self.lines[getattr(whose, "server", whose)], []).append(request)
+        asked = [(self.lines[getattr(whose, "server", whose)], request) for whose, request in requests]
+        for line, request in asked:
+            if request.shared:  # which only says where something lies: nobody else need send it
+                self._ask(line, [request])
+            else:
+                of.setdefault(line, []).append(request)
         for each in [self._pool.submit(self._ask, line, mine) for line, mine in of.items()]:
             each.result()
-        self._wait([(line, request) for line, mine in of.items() for request in mine], until)
+        self._wait(asked, until)
 
     @staticmethod
     def _ask(line: Line, requests: list[Request]) -> None:

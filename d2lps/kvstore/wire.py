@@ -15,6 +15,7 @@ connection is closed and nothing has changed.
 
 import hmac
 import json
+import select
 import socket
 import struct
 import sys
@@ -122,6 +123,14 @@ class Channel:
         if self.sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
             return None
         return struct.unpack("3i", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+
+    @property
+    def roomy(self) -> bool:
+        """Whether a small frame can be sent without waiting."""
+        with suppress(OSError, ValueError):  # it may be closed
+            (ready := select.poll()).register(self.sock, select.POLLOUT)
+            return bool(ready.poll(0))
+        return False
 
     def borrow(self, said: object) -> bool:
         """Whether what the other end says it lends can be used: :attr:`lent` from now on."""
