@@ -6,7 +6,7 @@ unexport PYTHONPATH PYTHONHOME
 python := .venv/bin/python
 ready := .venv/.ready
 
-.PHONY: help lab lab-en lab-vi lab-zh test check figures bench build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh test check figures bench faults build lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -38,6 +38,9 @@ bench: $(ready) ## measure: carriers against gloo, the store against MXNet, pred
 	$(python) tests/benchmarks/kvstore.py
 	@sh .ci/setup browser
 	$(python) tests/benchmarks/player.py
+
+faults: $(ready) ## the table of faults that the key-value store withstands, from its tests
+	$(python) tests/faults.py
 
 build: $(ready) ## write the notebooks anew
 	$(python) -m d2lps.book build

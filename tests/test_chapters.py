@@ -29,8 +29,9 @@ SILENT = {
     "01-data-parallelism": ["language", "imports", "guess"],
     "02-ring": ["language", "imports", "guess", "px-bits", "px-concise", "px-race", "px-calibrate", "px-compare",
                 "px-bursts", "close"],
+    "04-key-value-store": ["language", "imports", "guess", "scratch", "loop", "guess-moved", "px-mxnet", "close"],
 }  # fmt: skip
-STUBS = {"01-data-parallelism": 3, "02-ring": 5}
+STUBS = {"01-data-parallelism": 3, "02-ring": 5, "04-key-value-store": 4}
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,26 @@ def test_the_numbers_of_chapter_02(executed, language):
     said = re.findall(r"rank (\d)|(\d) 号进程", shown(book, "px-lost"))
     assert ["".join(each) for each in said] == ["2"] * 4, shown(book, "px-lost")
     assert shown(book, "px-again").count("4.0") == 4
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_04(executed, language):
+    book = executed("04-key-value-store", language)
+    for cell in ("scratch-run", "local", "device"):
+        assert shown(book, cell).count("[[1111.0, 1111.0], [1111.0, 1111.0]]") == 1
+    assert shown(book, "round-trip").count("(-63.0, -63.0)") == 3
+    nodes = [line.split() for line in shown(book, "round-trip-bytes").splitlines()[1:]]
+    assert nodes == [*[[f"worker{i}", "24", "24"] for i in range(3)], *[[f"server{i}", "36", "36"] for i in range(2)]]
+    moved = [float(part) for part in re.findall(r"([\d.]+)%", shown(book, "modulo"))]
+    assert moved[0] > 75 and 15 < moved[1] < 25
+    assert (shown(book, "count-messages"), shown(book, "count-workers")) == ("2.0", "((0, 0.0), (0, 0.0), (1, 5.0))")
+    assert shown(book, "optimizer") == "True" and shown(book, "in-turn").count("✓") == 4
+    rows = [line.split() for line in shown(book, "stale-table").splitlines()[1:]]
+    assert len(rows) == 10 and {row[-1] for row in rows} <= {"0", "1"}
+    assert shown(book, "sparse").split() == ["True", "2560000", "768"]
+    assert shown(book, "px-store").count("85.0 85.0") == 4
+    assert shown(book, "px-lost").count("push 1 of worker 2") == 3
+    assert re.findall(r"(d2lps|MXNet) +85", shown(book, "mxnet")) == ["d2lps", "MXNet"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -8,8 +8,10 @@
 True
 
 ``asked`` says what an exercise is, ``attempt`` judges one call that returns a plan, ``around`` one that returns
-an order of GPUs, ``combining`` one that returns a reduction; ``mistakes`` names what is wrong with a refused plan,
-``data_parallelism`` and ``rings`` know what the exercises of their chapters ask,
+an order of GPUs, ``combining`` one that returns a reduction; ``pushing``, ``placing``, ``counting`` and ``sparse``
+judge the parts of a store, the first on a ``network`` of nodes, and ``playing`` is what they have in common;
+``mistakes`` names what is wrong with a refused plan,
+``data_parallelism``, ``rings`` and ``key_value`` know what the exercises of their chapters ask,
 ``course`` reads what the chapters say, ``verdict`` shows the outcome.
 """
 
@@ -17,7 +19,7 @@ import inspect
 from collections.abc import Callable
 
 from d2lps import units
-from d2lps.checks import data_parallelism, rings
+from d2lps.checks import data_parallelism, key_value, rings
 from d2lps.checks.asked import Exercise, Failure
 from d2lps.checks.attempt import judge, time
 from d2lps.checks.course import ExerciseError, Texts, exercise
@@ -29,7 +31,7 @@ from d2lps.trace import Trace
 
 __all__ = ["ExerciseError", "Verdict", "check_exercise", "solution"]
 
-_ASKED = {**data_parallelism.EXERCISES, **rings.EXERCISES}
+_ASKED = {**data_parallelism.EXERCISES, **rings.EXERCISES, **key_value.EXERCISES}
 
 _failed: dict[str, int] = {}  # exercise → failed attempts since it was last passed, so that hints come one by one
 
@@ -50,15 +52,19 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
         _callable(answer, asked.parameters)
         first, times = within(allowed, lambda: _all_cases(asked, answer, reached))
     except Overtime:
-        sentence = text("checks.endless", case=reached[-1], allowed=time(allowed))
+        key = "no-answer" if asked.judge else "endless"  # only an answer without a judge of its own is a plan
+        sentence = text(f"checks.{key}", case=reached[-1], allowed=time(allowed))
         return _failure(id, texts, Failure("endless", sentence))
     except Failure as failure:
         if len(reached) > 1 and failure.mistake not in asked.keeps:
             failure.mistake = "not-general"
         return _failure(id, texts, failure)
     _failed.pop(id, None)
-    told = {"time": time(first.duration), "bound": time(asked.cases[0].bound),
-            "times": ", ".join(times[label] for label in asked.shows), **asked.tells(first)}  # fmt: skip
+    told = asked.tells(first)
+    if not isinstance(first, Trace):
+        return Verdict(True, texts.passed(**told))
+    told |= {"time": time(first.duration), "bound": time(asked.cases[0].bound),
+             "times": ", ".join(times[label] for label in asked.shows)}  # fmt: skip
     return Verdict(True, texts.passed(**told), trace=first)
 
 
@@ -67,13 +73,14 @@ def solution(id: str) -> Source:
     return source(exercise(id).solution(id))
 
 
-def _all_cases(asked: Exercise, answer: Callable, reached: list[str]) -> tuple[Trace, dict[str, str]]:
-    """The trace of the first case, and what each case took; ``reached`` collects the cases as they are begun."""
-    traces = []
+def _all_cases(asked: Exercise, answer: Callable, reached: list[str]) -> tuple[object, dict[str, str]]:
+    """What was found in the first case, and what each trace took; ``reached`` collects the cases as they are begun."""
+    found = []
     for case in asked.cases:
         reached.append(case.label)
-        traces.append((asked.judge or judge)(case, answer, asked.diagnose))
-    return traces[0], {label: time(trace.duration) for label, trace in zip(reached, traces, strict=True)}
+        found.append((asked.judge or judge)(case, answer, asked.diagnose))
+    pairs = zip(reached, found, strict=True)
+    return found[0], {label: time(trace.duration) for label, trace in pairs if isinstance(trace, Trace)}
 
 
 def _callable(answer: object, parameters: tuple[str, ...]) -> None:

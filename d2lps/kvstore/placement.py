@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from d2lps.kvstore.errors import Refused
+from d2lps.text import text
 
 LARGE = 250_000  # elements from which on an array is cut
 VIRTUAL = 256  # places of each server on the ring: the loads of servers differ by about 1/√256 of their mean
@@ -85,8 +86,8 @@ class Placement:
         return sum((here - before) % 2**64 for (before, _), (here, owner) in pairs if owner == server) / 2**64
 
     def __str__(self) -> str:
-        lines = [f"server {server}: {self.share(server):.1%} of the small keys" for server in self.servers]
-        return "\n".join([*lines, f"from {self.large} elements on, an array is cut over all {len(self.servers)}"])
+        lines = [text("placement.share", server=server, share=f"{self.share(server):.1%}") for server in self.servers]
+        return "\n".join([*lines, text("placement.large", large=self.large, servers=len(self.servers))])
 
 
 def counted(what: str, value: object) -> int:

@@ -11,6 +11,7 @@ class Words:
 
     def add(self, block: memoryview) -> None:
         whole = len(block) & ~7
+        block = bytearray(block) if block.readonly else block  # torch reads only what can be written
         found = torch.frombuffer(block, dtype=torch.int64, count=whole >> 3).sum().item() if whole else 0
         found += int.from_bytes(block[whole:], "little")
         self.sum = (self.sum * 31 + found + len(block)) & 0xFFFFFFFFFFFFFFFF
