@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -115,34 +116,19 @@ def trace(kind: str, workers: int, seen: Mapping[int, Seen], sizes: Mapping[tupl
               for event in _events(where, nbytes, seen[where[0]], pushed[where], names)]  # fmt: skip
     first = min(event.start for event in events)
     step = {clock: i for i, clock in enumerate(rounds, 1)}
-    moved = sorted((event._replace(step=step[event.step], start=event.start - first, end=event.end - first)
+    moved = sorted((replace(event, step=step[event.step], start=event.start - first, end=event.end - first)
                     for event in events), key=lambda event: (event.start, event.end))  # fmt: skip
     links = tuple(Link(*ends, Bandwidth("inf")) for rank in ranks for server in servers
                   for ends in ((rank, server), (server, rank)))  # fmt: skip
     topology = Topology("pairs", dict.fromkeys([*ranks, *servers], "machine"), links)
     plan = Plan([*ranks, *servers], share, [[] for _ in rounds], holds=ranks, wants=[])
-    return Trace(kind, plan, topology, total * len(rounds), tuple(Event(*event) for event in moved))
+    return Trace(kind, plan, topology, total * len(rounds), tuple(moved))
 
 
-class _Event(NamedTuple):
-    """An :class:`Event` whose step is still a round, and whose times are a server's."""
-
-    kind: str
-    step: int
-    start: float
-    end: float
-    src: str
-    dst: str
-    key: str
-    op: str
-    nbytes: float
-    carries: tuple[str, ...] | None = None
-
-
-def _events(where: tuple[int, int], nbytes: int, seen: Seen, pushed: list[Pushed], names: Mapping) -> list[_Event]:
-    """What happened to one part."""
+def _events(where: tuple[int, int], nbytes: int, seen: Seen, pushed: list[Pushed], names: Mapping) -> list[Event]:
+    """What happened to one part; steps are rounds still, and times those of the servers."""
     server, mine = f"server{where[0]}", {clock: name for (*place, clock), name in names.items() if (*place,) == where}
-    found = [_Event("send", row.round, row.start, row.end, f"worker{row.rank}", server, mine[row.round], "add", nbytes,
+    found = [Event("send", row.round, row.start, row.end, f"worker{row.rank}", server, mine[row.round], "add", nbytes,
                     (f"worker{row.rank}",)) for row in pushed if row.round in mine]  # fmt: skip
     inside: dict[int, dict[int, list[int]]] = {0: {}}  # version → round → whose pushes are in it
     for row in sorted((row for row in seen.published if row.part == where[1]), key=lambda row: row.version):
@@ -152,7 +138,7 @@ def _events(where: tuple[int, int], nbytes: int, seen: Seen, pushed: list[Pushed
             now.setdefault(clock, []).append(rank)
         clock = max((clock for _, clock in row.pushes), default=None)
         if seen.rule and clock in mine:
-            found.append(_Event("update", clock, row.start, row.end, server, server, mine[clock], seen.rule, nbytes))
+            found.append(Event("update", clock, row.start, row.end, server, server, mine[clock], seen.rule, nbytes))
     had: dict[int, dict[int, list[int]]] = {}
     for row in sorted((row for row in seen.pulled if row.part == where[1]), key=lambda row: row.start):
         now = inside.get(row.version, {})
@@ -160,7 +146,7 @@ def _events(where: tuple[int, int], nbytes: int, seen: Seen, pushed: list[Pushed
         news = news or [clock for clock in now if clock in mine][-1:]
         had[row.rank] = now
         for clock in sorted(news):  # one message, shown as what is new in it
-            found.append(_Event("send", clock, row.start, row.end, server, f"worker{row.rank}", mine[clock], "copy",
+            found.append(Event("send", clock, row.start, row.end, server, f"worker{row.rank}", mine[clock], "copy",
                                 nbytes / len(news), tuple(f"worker{rank}" for rank in sorted(now[clock]))))  # fmt: skip
     return found
 
