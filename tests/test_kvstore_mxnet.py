@@ -431,7 +431,11 @@ def test_a_script_of_mxnet_runs_after_one_line_is_changed(tmp_path):
             running = [subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)
                        for environment in environments]  # fmt: skip
-            said = [process.communicate(timeout=100) for process in running]
+            try:
+                said = [process.communicate(timeout=100) for process in running]
+            finally:
+                for process in running:
+                    process.kill()
         assert [process.returncode for process in running] == [0, 0], said
         found[create] = [ast.literal_eval(out.splitlines()[-1]) for out, _ in said]
     for rank, (theirs, ours) in enumerate(zip(*found.values(), strict=True)):

@@ -26,8 +26,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         ``"d2lps"``, or ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, where that is installed, with its servers
         on this machine; it has no ``"dist_ssp"``.
     options
-        of a distributed store: ``servers``, ``staleness``, ``nan``, ``lost``, ``deadline``, ``record``; with
-        ``"mxnet"`` ``servers`` and ``deadline``.
+        of a distributed store: ``servers``, ``staleness``, ``nan``, ``lost``, ``deadline``, ``record``,
+        ``placement``, ``tls`` (see :func:`d2lps.kvstore.joining.joined`); with ``"mxnet"`` ``servers`` and
+        ``deadline``.
 
     Raises Refused.
     """

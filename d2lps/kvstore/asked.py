@@ -37,3 +37,12 @@ def declared(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
 def whole(number: object) -> bool:
     """Whether it is a whole number, 0 or more."""
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+
+def read(frame: Frame) -> list[tuple[int, float, float]]:
+    """Which answers a worker has read in shared memory, each with when it began and when it was done."""
+    found = frame.said.get("read")
+    if not isinstance(found, list) or not all(isinstance(each, list) and [*map(type, each)] == [int, float, float]
+                                              for each in found):  # fmt: skip
+        raise Refused("what was read is said by request, begin and end")
+    return found

@@ -16,14 +16,13 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from d2lps.kvstore import handshake
+from d2lps.kvstore import handshake, tls
 from d2lps.kvstore.arena import Arena
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.server import loopback
 from d2lps.kvstore.wire import NOTHING, Broken, Channel, Entry, Frame, Op, raw
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
-
 FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
 
 
@@ -59,21 +58,22 @@ class Line:
     """The connection to server ``number`` at ``address``."""
 
     def __init__(self, number: int, address: "tuple[str, int] | str", rank: int, *, secret: bytes = b"", run: str = "",
-                 deadline: float = 30.0, incarnation: str = INCARNATION, arena: Arena | None = None):  # fmt: skip
+                 deadline: float = 30.0, incarnation: str = INCARNATION, arena: Arena | None = None,
+                 certificates: tls.Certificates | None = None):  # fmt: skip
         self.number, self.address, self.deadline = number, address, deadline
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
         if arena and isinstance(address, str):
             self._hello["memory"] = arena.lent
         # What has been read in the server's memory, from when to when, and is not yet said to be.
         self._read: deque[tuple[int, float, float]] = deque()
-        if not secret and not loopback(address):
+        if not secret and not certificates and not loopback(address):
             raise Refused(f"server {number} at {address[0]} is on another host: the secret of the run is in the file "
-                          f"that {handshake.FILE} names, or in {handshake.VARIABLE}")  # fmt: skip
+                          f"that {handshake.FILE} names, or in {handshake.VARIABLE}; TLS will do, too")  # fmt: skip
+        self._tls = tls.context(certificates, False) if certificates else None
         self._pending: dict[int, Request] = {}
-        self._asked, self._open, self._process = 0, True, os.getpid()
+        self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
-        self._heard = time.monotonic()
         self._channel, self.welcome = self._connected(time.monotonic() + deadline)
         for what in (self._listen, self._live):
             threading.Thread(target=what, daemon=True, name=f"d2lps line to server {number}").start()
@@ -226,8 +226,7 @@ class Line:
 
     def _send(self, channel: Channel, request: Request) -> None:
         try:
-            channel.send(request.op, request.number, request.entries, request.said, request.payload,
-                         request.shared)  # fmt: skip
+            channel.send(request.op, request.number, request.entries, request.said, request.payload, request.shared)
         except Broken:
             channel.close()  # the thread that listens makes it again and asks again
 
@@ -243,7 +242,9 @@ class Line:
                 try:
                     sock.connect(self.address)
                     channel = Channel(sock, left)
-                    welcome = handshake.as_worker(channel, self._secret, self._hello, not loopback(self.address))
+                    self._tls and tls.as_worker(channel, self._tls, left)
+                    whole = not self._tls and not loopback(self.address)
+                    welcome = handshake.as_worker(channel, self._secret, self._hello, whole)
                     channel.patience(max(self.deadline, 1.0))
                     channel.borrow(welcome.get("memory"))
                     return channel, welcome

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from d2lps.kvstore.asked import declared, layout, whole
+from d2lps.kvstore.asked import declared, layout, read, whole
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.held import Found
 from d2lps.kvstore.optimizers import Optimizer
@@ -74,9 +74,7 @@ class Connected:
         while self.open:
             if self._answers.qsize() > ANSWERS:  # what it asks for beyond stays in the socket
                 time.sleep(0.005)
-                continue
-            frame = self.channel.receive(idle=True)
-            if frame is not None:
+            elif (frame := self.channel.receive(idle=True)) is not None:
                 self.heard = time.monotonic()
                 return frame
         return None
@@ -106,9 +104,8 @@ class Connected:
         return True
 
     def _remember(self, pulls: Iterable[Pulled], start: float, end: float) -> None:
-        if self.table.record:
-            for pull in pulls:
-                self.table.record.add(pull._replace(start=start, end=end))
+        for pull in pulls if self.table.record else ():
+            self.table.record.add(pull._replace(start=start, end=end))
 
     def _answer(self, *frame, pulls: Sequence[Pulled] = ()) -> None:
         # What is small goes out at once, where nobody need wait for it: to wake another thread takes longer.
@@ -202,11 +199,7 @@ class Connected:
 
     def _read(self, frame: Frame) -> None:
         """The worker has copied what it was given in shared memory: when it began, and when it was done."""
-        read = frame.said.get("read")
-        if not isinstance(read, list) or not all(isinstance(each, list) and [*map(type, each)] == [int, float, float]
-                                                 for each in read):  # fmt: skip
-            raise Refused("what was read is said by request, begin and end")
-        for number, start, end in read:
+        for number, start, end in read(frame):
             _, pulls = self._unread.pop(number, (None, ()))
             self._remember(pulls, start, end)
 

@@ -28,8 +28,7 @@ def secret_given() -> bytes | None:
         found = given.encode()
     elif path := os.environ.get(FILE):
         try:
-            if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-                raise Refused(f"others can read the secret in {path}: chmod 600 {path}")
+            private(path, "secret")
             found = Path(path).read_bytes().strip()
         except OSError as error:
             raise Refused(f"the secret in {path} cannot be read ({error.strerror}): {FILE} names the file") from None
@@ -38,6 +37,12 @@ def secret_given() -> bytes | None:
     if len(found) < SHORTEST:
         raise Refused(f"the secret has {len(found)} bytes: {SHORTEST} or more, such as `openssl rand -hex 32` prints")
     return found
+
+
+def private(path: str, what: str) -> None:
+    """Raises Refused where others can read ``what``, which lies in the file ``path``."""
+    if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+        raise Refused(f"others can read the {what} in {path}: chmod 600 {path}")
 
 
 def as_worker(channel: Channel, secret: bytes, hello: dict, whole: bool) -> dict:

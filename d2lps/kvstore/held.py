@@ -66,7 +66,16 @@ class Held:
         self.own = False  # whether the sum may stay where it is
         self.memory: dict = {}
         self.waiting: list[Waiting] = []
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
+        self.changed, self.queued = threading.Condition(self.lock), 0  # and how many pushes wait for the next round
+
+    def until(self, *what) -> None:
+        """As :func:`until`, for a push that waits for a round to close."""
+        self.queued += 1
+        try:
+            until(self.changed, *what)
+        finally:
+            self.queued -= 1
 
     @property
     def found(self) -> Found:

@@ -5,7 +5,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from d2lps.kvstore import handshake
 from d2lps.kvstore.arena import arena
@@ -16,6 +16,7 @@ from d2lps.kvstore.placement import Placement, counted
 from d2lps.kvstore.rounds import Table
 from d2lps.kvstore.serve import Started
 from d2lps.kvstore.server import Server
+from d2lps.kvstore.tls import Certificates, context, given
 
 STARTING = 60.0  # seconds that a server has to start, however short the deadline of a call is
 
@@ -27,6 +28,9 @@ class Cluster:
         how many.
     transport
         ``"unix"`` (sockets in a folder of this user's own) or ``"tcp"`` (the loopback interface).
+    tls
+        with ``"tcp"``: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
+        "authority": …}``; see :mod:`d2lps.kvstore.tls`.
     staleness, nan, lost, deadline, record
         as :class:`d2lps.kvstore.rounds.Table` has them.
 
@@ -45,11 +49,15 @@ class Cluster:
 
     def __init__(self, kind: str = "dist_sync", workers: int = 2, servers: int = 1, *, transport: str = "unix",
                  staleness: int = 0, nan: str = "propagate", lost: str = "fail", deadline: float = 30.0,
-                 secret: bytes = b"", placement: Placement | None = None, record: bool = False):  # fmt: skip
+                 secret: bytes = b"", placement: Placement | None = None, record: bool = False,
+                 tls: Mapping | Certificates | None = None):  # fmt: skip
         counted("workers", workers)
         counted("servers", servers)
         if transport not in ("unix", "tcp"):
             raise Refused(f"transport = {transport!r}: it is 'unix' or 'tcp'")
+        if tls is not None and transport == "unix":
+            raise Refused("tls is for transport='tcp': a Unix socket is this user's own, and no wire")
+        files = None if tls is None else given(tls)
         self.placement = placement or Placement(servers)
         self._folder = tempfile.mkdtemp(prefix="d2lps-") if transport == "unix" else None  # 0700: this user's own
         self._run = secrets.token_hex(8)
@@ -59,11 +67,12 @@ class Cluster:
                 table = Table(kind, workers, staleness=staleness, nan=nan, lost=lost, deadline=deadline,
                               record=record)  # fmt: skip
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
-                self.servers.append(Server(table, address, secret=secret, run=self._run, number=number))
+                self.servers.append(Server(table, address, secret=secret, run=self._run, number=number,
+                                           certificates=files))  # fmt: skip
             for rank in range(workers):
                 lent = arena() if self._folder else None
                 lines = [Line(server.number, server.address, rank, secret=secret, run=self._run, deadline=deadline,
-                              arena=lent) for server in self.servers]  # fmt: skip
+                              arena=lent, certificates=files) for server in self.servers]  # fmt: skip
                 self.stores.append(DistStore(kind, rank, workers, lines, self.placement, look=nan != "propagate",
                                              arena=lent))  # fmt: skip
         except BaseException:
@@ -93,7 +102,8 @@ class Cluster:
 
 
 def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: str = "propagate", lost: str = "fail",
-           deadline: float = 30.0, placement: dict | None = None, record: bool = False) -> DistStore:  # fmt: skip
+           deadline: float = 30.0, placement: dict | None = None, record: bool = False,
+           tls: Mapping | Certificates | None = None) -> DistStore:  # fmt: skip
     """This process's store, as one of the workers that torchrun or ``d2lps.ranks`` started.
 
     servers
@@ -102,6 +112,10 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
         as :class:`d2lps.kvstore.rounds.Table` has them.
     placement
         ``large`` and ``virtual`` of :class:`Placement`.
+    tls
+        between hosts: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
+        "authority": …}``, or those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and ``D2LPS_TLS_AUTHORITY`` name;
+        no secret is needed then. On one host it does nothing: what travels there is on no wire.
 
     All workers call it, with the same options. Raises Refused, ServerLost; NoRanks where this process is no worker.
     """
@@ -113,7 +127,8 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     meeting = Meeting(store, "kvstore", rank, size, patience, holder)
     table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline,
              "record": record}  # fmt: skip
-    options = table | {"servers": servers, "placement": placement}
+    files = given(tls)
+    options = table | {"servers": servers, "placement": placement, "tls": files is not None}  # not where they lie
     members = meeting.join({"host": _host(), "options": options, "run": secrets.token_hex(8)})
     for other, member in enumerate(members):
         if member["options"] != members[0]["options"]:
@@ -122,12 +137,15 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     hosts, run = [member["host"] for member in members], members[0]["run"]
     servers = counted("servers", size if servers is None else servers)
     mine = [number for number, owner in enumerate(_owners(hosts, servers)) if owner == rank]
-    folder = tempfile.mkdtemp(prefix="d2lps-") if mine and len({*hosts}) == 1 else None
+    alone = len({*hosts}) == 1
+    files = None if alone else files
+    folder = tempfile.mkdtemp(prefix="d2lps-") if mine and alone else None
     started, said = [], {}
     try:
+        files and context(files, False)  # so that all hear what is wrong with them
         for number in mine:
             address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-            told = {"table": table | {"workers": size}, "address": address, "run": run, "number": number}
+            told = {"table": table | {"workers": size}, "address": address, "run": run, "number": number, "tls": files}
             started.append(Started(told, patience))
         said = {str(server.number): server.address() for server in started}
     except KVError as error:
@@ -140,9 +158,9 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
             raise Refused(f"worker {other} could not start its server: {found['error']}")
         addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in found.items()}
     secret = handshake.secret_given() or b""
-    lent = arena() if len({*hosts}) == 1 else None
-    lines = [Line(number, addresses[number], rank, secret=secret, run=run, deadline=deadline, arena=lent)
-             for number in range(servers)]  # fmt: skip
+    lent = arena() if alone else None
+    lines = [Line(number, addresses[number], rank, secret=secret, run=run, deadline=deadline, arena=lent,
+                  certificates=files) for number in range(servers)]  # fmt: skip
     meeting.all("connected", None)
     meeting.close()
     place = Placement(servers, **placement or {})

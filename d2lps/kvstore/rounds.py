@@ -8,7 +8,7 @@ changed: what is being pulled while the next round closes stays whole.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -88,16 +88,17 @@ class Table:
         if self.kind != "dist_sync" and self.updates is None:
             raise Refused(f"{self.kind} applies every push as it comes: set_optimizer before the first push")
         self.usable(rank)
-        with held.changed:
+        with held.lock:
             if round_ <= held.rounds[rank]:
                 return False
             if round_ > held.rounds[rank] + 1:
                 raise Refused(f"push {round_} of worker {rank} to key {held.name} comes before push "
                               f"{held.rounds[rank] + 1}")  # fmt: skip
-            if self.kind == "dist_sync":
-                self._wait(held.changed, lambda: held.version >= round_ - 1 or rank not in self.live,
+            if self.kind == "dist_sync" and held.version < round_ - 1:
+                held.until(lambda: held.version >= round_ - 1 or rank not in self.live or self.failed, self.deadline,
                            f"push {round_} to key {held.name} waits for round {round_ - 1} to close",
                            lambda: self._missing(held, held.version + 1))  # fmt: skip
+                self.usable(rank)
         return True
 
     def taken(self, rank: int, number: int, round_: int, given: Tensor, well: bool) -> bool:
@@ -113,7 +114,7 @@ class Table:
     def push(self, rank: int, number: int, round_: int, given: Tensor, well: bool = True, own: bool = True) -> None:
         """Count ``given``, which is this table's until the round closes, and if it is its ``own``, for ever."""
         held = self.part(number)
-        with held.changed:
+        with held.lock:
             self.usable(rank)
             if round_ <= held.rounds[rank]:
                 return
@@ -142,7 +143,7 @@ class Table:
             raise Refused(f"key {nothing[0]} has no value yet: init it before the first pull")
         pull, here = Pull(rank, len(parts), time.monotonic() + self.deadline, reply), 0
         for place, (held, need) in enumerate(parts):
-            with held.changed:
+            with held.lock:
                 if self._may_read(held, need):
                     pull.found[place] = held.found
                     here += 1
@@ -154,8 +155,7 @@ class Table:
 
     def rows(self, number: int, width: int, rows: Tensor) -> None:
         """Raises Refused unless part ``number`` has these rows of ``width`` elements."""
-        held = self.part(number)
-        if width > max(1, held.elements) or held.elements % width:
+        if width > max(1, (held := self.part(number)).elements) or held.elements % width:
             raise Refused(f"key {held.name} has {held.elements} elements here, which are no rows of {width}")
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < held.elements // width:
             raise Refused(f"key {held.name} has rows 0 to {held.elements // width - 1} here")
@@ -172,8 +172,13 @@ class Table:
             self._barriers.setdefault(number, set()).add(rank)
             self._barriers.pop(number - 2, None)  # nobody can still be there
             self._meeting.notify_all()
-            self._wait(self._meeting, lambda: self.live <= self._barriers.get(number, self.live), "the barrier",
-                       lambda: sorted(self.live - self._barriers.get(number, self.live)))  # fmt: skip
+            until(self._meeting, lambda: not self._absent(number) or self.failed, self.deadline, "the barrier",
+                  lambda: sorted(self._absent(number)))  # fmt: skip
+            if self.failed and self._absent(number):
+                raise self.failed
+
+    def _absent(self, number: int) -> set[int]:
+        return self.live - self._barriers.get(number, self.live)
 
     # ---- what happens to workers
 
@@ -220,7 +225,7 @@ class Table:
 
     def part(self, number: object) -> Held:
         """Raises Refused where there is none."""
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.parts):
+        if type(number) is not int or not 0 <= number < len(self.parts):
             raise Refused(f"there is no part {number} here: init the key first")
         return self.parts[number]
 
@@ -246,7 +251,8 @@ class Table:
         total, ranks = None if held.skip else held.sum, held.summed
         held.sum, held.summed, held.skip = None, [], False
         self._publish(held, total, held.own, ranks)
-        held.changed.notify_all()
+        if held.queued:
+            held.changed.notify_all()
         return self._ready(held)
 
     def _publish(self, held: Held, gradient: Tensor | None, own: bool, ranks: list[int]) -> None:
@@ -292,9 +298,3 @@ class Table:
         need = waiting.need - (self.staleness if self.kind == "dist_ssp" else 0)
         return (f"the pull of key {held.name} has waited {self.deadline:g} s for push {need} of "
                 f"{workers(self._missing(held, need))}")  # fmt: skip
-
-    def _wait(self, condition: threading.Condition, done: Callable[[], bool], what: str,
-              missing: Callable[[], list[int]]) -> None:  # fmt: skip
-        until(condition, lambda: done() or self.failed, self.deadline, what, missing)
-        if self.failed and not done():
-            raise self.failed

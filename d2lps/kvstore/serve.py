@@ -4,6 +4,7 @@ It says where it listens in one line on its output, and stays until every worker
 becomes of the process that started it. The secret is in the environment or in a file, never among the arguments.
 """
 
+import gc
 import json
 import os
 import signal
@@ -19,7 +20,8 @@ from d2lps.kvstore.errors import Refused, ServerLost
 class Started:
     """A server process that this one has started.
 
-    ``told``: ``table`` (what :class:`~d2lps.kvstore.rounds.Table` takes), ``address``, ``run``, ``number``.
+    ``told``: ``table`` (what :class:`~d2lps.kvstore.rounds.Table` takes), ``address``, ``run``, ``number``, ``tls``
+    (:class:`~d2lps.kvstore.tls.Certificates`, or None).
     """
 
     def __init__(self, told: dict, seconds: float):
@@ -70,13 +72,18 @@ def main() -> None:
     from d2lps.kvstore import handshake
     from d2lps.kvstore.rounds import Table
     from d2lps.kvstore.server import Server
+    from d2lps.kvstore.tls import Certificates
 
     torch.set_num_threads(1)
+    # Ten thousand keys are as many objects: to look through all of torch's for garbage, again and again, costs half.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
     told = json.loads(sys.stdin.readline())
     address = told["address"] if isinstance(told["address"], str) else tuple(told["address"])
     try:
         table = Table(**told["table"])
-        server = Server(table, address, secret=handshake.secret_given() or b"", run=told["run"], number=told["number"])
+        server = Server(table, address, secret=handshake.secret_given() or b"", run=told["run"], number=told["number"],
+                        certificates=told["tls"] and Certificates(*told["tls"]))  # fmt: skip
     except Refused as error:
         print(json.dumps({"refused": str(error)}), flush=True)
         return

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import torch
 
-from d2lps.kvstore import handshake
+from d2lps.kvstore import handshake, tls
 from d2lps.kvstore.arena import SHARED, arena
 from d2lps.kvstore.connected import Connected
 from d2lps.kvstore.errors import Refused
@@ -40,18 +40,23 @@ class Server:
         what it holds (:class:`Table`).
     address
         (host, port), port 0 for any that is free, or the path of a Unix socket. The default is reached from this host
-        only; any other address needs a ``secret`` of 16 bytes or more, known to the workers.
+        only; any other address needs a ``secret`` of 16 bytes or more, known to the workers, or ``certificates``.
     run
         a name for this run: workers of another are sent away.
     number
         which of the servers this is.
+    certificates
+        what it shows and asks for by TLS, which then covers what would need a code: with a secret both are asked for.
     """
 
     def __init__(self, table: Table, address: "tuple[str, int] | str" = ADDRESS, *, secret: bytes = b"", run: str = "",
-                 number: int = 0):  # fmt: skip
-        if not secret and not loopback(address):
+                 number: int = 0, certificates: tls.Certificates | None = None):  # fmt: skip
+        if not secret and not certificates and not loopback(address):
             raise Refused(f"a server at {address[0]} can be reached from other hosts: put a secret into the file that "
-                          f"{handshake.FILE} names, or into {handshake.VARIABLE}")  # fmt: skip
+                          f"{handshake.FILE} names, or into {handshake.VARIABLE}; TLS will do, too")  # fmt: skip
+        if certificates and isinstance(address, str):
+            raise Refused(f"a server at {address} speaks no TLS: a Unix socket is this user's own, and no wire")
+        self._tls = tls.context(certificates, True) if certificates else None
         self.table, self.secret, self.run, self.number = table, secret, run, number
         self._listener = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         try:
@@ -127,8 +132,9 @@ class Server:
         guard.daemon = True
         try:
             guard.start()
+            self._tls and tls.as_server(channel, self._tls)
             hello = handshake.as_server(channel, self.secret, lambda hello: self._admit(channel, hello),
-                                        not loopback(self.address))  # fmt: skip
+                                        not self._tls and not loopback(self.address))  # fmt: skip
         except (Broken, Refused, OSError, RuntimeError):  # RuntimeError: no thread left; nested too deeply
             channel.close()
             return

@@ -155,6 +155,9 @@ class KVStore:
         found = []
         for each, given in paired(key, value):
             known = self._known(each)
+            if known.plain(given):
+                found.append((known, (given,)))
+                continue
             values = [tensor(one, "what is pushed") for one in several(given)]
             for one in values:
                 known.check(one, "what is pushed")
@@ -166,7 +169,11 @@ class KVStore:
             raise Refused("pull wants out=…: an array of the key's shape to be filled")
         found = []
         for each, into in paired(key, out):
-            known, outs = self._known(each), several(into)
+            known = self._known(each)
+            if known.plain(into):
+                found.append((known, (into,)))
+                continue
+            outs = several(into)
             for one in outs:
                 known.check(one, "out")
             found.append((known, outs))

@@ -1,6 +1,6 @@
 """What users push and pull: tensors of torch, arrays of NumPy and of MXNet, and lists of them, one per device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 import numpy as np
@@ -20,8 +20,8 @@ def named(key: object) -> str:
     return repr(key)
 
 
-def paired(key: object, value: object) -> list[tuple[Key, object]]:
-    """[(key, value)] of one key, or of a list of keys with as many values; no key twice."""
+def paired(key: object, value: object) -> Iterable[tuple[Key, object]]:
+    """(key, value) of one key, or of a list of keys with as many values; no key twice."""
     if not isinstance(key, list | tuple):
         return [(key, value)]
     if not isinstance(value, list | tuple) or len(value) != len(key):
@@ -31,7 +31,7 @@ def paired(key: object, value: object) -> list[tuple[Key, object]]:
             named(each)
     if len({*key}) < len(key):
         raise Refused("a key is named twice in one call")
-    return list(zip(key, value, strict=True))
+    return zip(key, value, strict=True)
 
 
 def several(value: object) -> list:
@@ -79,6 +79,11 @@ class Known:
         self.staged: dict = {}  # (server, turn) → where its part of a push lies in shared memory
         self.turn = 0
 
+    def plain(self, given: object) -> bool:
+        """Whether it is just such a tensor, in main memory: what is checked for ten thousand keys is checked fast."""
+        return (type(given) is Tensor and given.dtype is self.dtype and given.shape == self.shape and given.is_cpu
+                and not given.requires_grad and given.layout is torch.strided)  # fmt: skip
+
     def check(self, given: object, verb: str, shape: tuple[int, ...] | None = None) -> None:
         """Raises Refused unless ``given`` is like what the key was initialised with (or of another ``shape``)."""
         shape = self.shape if shape is None else shape
@@ -105,6 +110,8 @@ def put(out: object, found: Tensor) -> None:
 
 def lies(out: object) -> "Tensor | None":
     """The flat memory of ``out``, where it can be filled where it lies; None where it cannot."""
+    if type(out) is Tensor and out.is_cpu and out.dim() == 1 and out.is_contiguous() and not out.requires_grad:
+        return out
     found = torch.from_numpy(out) if isinstance(out, np.ndarray) and out.flags.writeable else out
     if isinstance(found, Tensor) and found.device.type == "cpu" and found.is_contiguous():
         return (found.detach() if found.requires_grad else found).view(-1)
@@ -114,6 +121,8 @@ def lies(out: object) -> "Tensor | None":
 def added(values: Sequence[Tensor]) -> Tensor:
     """Their sum in the order given, flat, in main memory: the very tensor where there is one and nothing to copy."""
     total = values[0]
+    if len(values) == 1 and total.is_cpu and total.is_contiguous():
+        return total if total.dim() == 1 else total.view(-1)
     for other in values[1:]:
         total = total + other.to(total.device)
     total = total.reshape(-1)
