@@ -176,6 +176,24 @@ def test_who_never_says_that_it_has_read_gets_its_bytes_through_the_socket(monke
     assert BLOCK < 4 * LARGE
 
 
+def test_what_was_shared_is_let_go_of(passed):
+    def files():
+        gc.collect()
+        return sum(os.readlink(f"/proc/self/fd/{file}").startswith("/memfd") for file in os.listdir("/proc/self/fd")
+                   if os.path.lexists(f"/proc/self/fd/{file}"))  # fmt: skip
+
+    before = files()
+    for _ in range(3):
+        with cluster("dist_sync", 1, 2) as stores:
+            stores[0].init("w", torch.zeros(LARGE))
+            stores[0].pushpull("w", torch.ones(LARGE))
+        del stores
+    until = time.monotonic() + 10
+    while files() > before and time.monotonic() < until:
+        time.sleep(0.1)
+    assert files() == before
+
+
 def test_a_push_that_lies_nowhere_is_refused(monkeypatch):
     from d2lps.kvstore import dist
 

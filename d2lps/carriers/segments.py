@@ -44,7 +44,7 @@ class Segment:
         else:
             file, self.path = tempfile.mkstemp(prefix="d2lps-")
             weakref.finalize(self, _unlink, self.path)
-        weakref.finalize(self, os.close, file)
+        self.shut = weakref.finalize(self, os.close, file)  # called before, nobody else can open it any more
         try:
             if place is None:
                 os.ftruncate(file, self.nbytes)

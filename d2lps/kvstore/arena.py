@@ -10,6 +10,7 @@ import os
 import re
 import weakref
 from collections import defaultdict, deque
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -50,10 +51,19 @@ class Arena:
             if self._next > self._segment.nbytes:
                 self._next = offset
                 return None
-        found = torch.frombuffer(self._segment.memory, dtype=dtype, count=elements, offset=offset)
+        try:
+            found = torch.frombuffer(self._segment.memory, dtype=dtype, count=elements, offset=offset)
+        except ValueError:  # it is closed
+            return None
         # A deque takes it back without a lock: whoever lets go of the last view may be in the midst of anything.
         weakref.finalize(found.untyped_storage(), self._free[size].append, offset)
         return found
+
+    def close(self) -> None:
+        """Lend it to nobody else. What is still in use stays until nobody has it."""
+        self._segment.shut()
+        with suppress(BufferError):
+            self._segment.memory.close()
 
     def offset(self, tensor: Tensor) -> int | None:
         """Where ``tensor`` lies, in bytes; None where that is not here."""
@@ -84,9 +94,18 @@ class Lent:
             raise TensorError(f"what the other end lends cannot be shared ({error})") from None
         if not self._segment.sealed:
             raise TensorError("what the other end lends could shrink while it is read")
+        self._segment.shut()  # it is mapped, which is all that is needed
+
+    def close(self) -> None:
+        """Give it back, unless something of it is still in use: then when nobody has that any more."""
+        with suppress(BufferError):
+            self._segment.memory.close()
 
     def tensor(self, offset: int, elements: int, dtype: torch.dtype) -> Tensor | None:
         """What lies at ``offset``; None where that is not inside, or not where a tensor can begin."""
         if offset % mmap.PAGESIZE or not 0 <= offset <= self._segment.nbytes - elements * dtype.itemsize:
             return None
-        return torch.frombuffer(self._segment.memory, dtype=dtype, count=elements, offset=offset)
+        try:
+            return torch.frombuffer(self._segment.memory, dtype=dtype, count=elements, offset=offset)
+        except ValueError:  # it is given back
+            return None

@@ -39,8 +39,7 @@ class Request:
         self.op, self.entries, self.said, self.payload, self.into = op, entries, said, payload, into
         self.before, self.pieces = before, pieces
         self.number = 0
-        self.answer: Frame | None = None
-        self.error: KVError | None = None
+        self.answer, self.error = None, None  # a Frame, a KVError
         self.done = threading.Event()
 
     @property
@@ -152,6 +151,7 @@ class Line:
                         self._answered(channel, frame)
             except Broken as error:
                 channel.close()
+                channel.lent and channel.lent.close()
                 if self._lost or self._open and not self._again(str(error)):
                     return
         self._channel.close()  # it may have been made again while the line was closed

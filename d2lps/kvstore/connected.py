@@ -16,11 +16,10 @@ from d2lps.kvstore.record import Pulled, Pushed
 from d2lps.kvstore.states import packed, put_back, state_of, unpacked
 from d2lps.kvstore.wire import DTYPES, Broken, Channel, Entry, Frame, Op, raw
 
-PART = 8 << 30  # most bytes of what is remembered of one part
-
 if TYPE_CHECKING:
     from d2lps.kvstore.server import Server
 
+PART = 8 << 30  # most bytes of what is remembered of one part
 ANSWERS, SMALL = 16, 1024  # that a worker has not taken yet; bytes of a payload that is sent without ado
 
 
@@ -68,6 +67,7 @@ class Connected:
                 self._ok(frame.number)
                 time.sleep(0.01)
             self.close()
+            self.channel.lent and self.channel.lent.close()  # which nobody but this thread uses
             self.server.gone(self, "it said goodbye" if left else self._why, left, self._silent)
 
     def _next(self) -> Frame | None:

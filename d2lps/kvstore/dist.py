@@ -49,7 +49,8 @@ class DistStore(Inspected):
         self._barriers, self._process = 0, os.getpid()
         self._pool = ThreadPoolExecutor(len(self.lines), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
-        self._end = weakref.finalize(self, _ended, os.getpid(), self.lines, self._pool, self.started)
+        self._end = weakref.finalize(self, _ended, os.getpid(), self.lines, self._pool, self.started,
+                                     arena)  # fmt: skip
 
     def barrier(self) -> None:
         self._barriers += 1
@@ -269,7 +270,8 @@ class DistStore(Inspected):
                     raise error
 
 
-def _ended(process: int, lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence) -> None:
+def _ended(process: int, lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence,
+           arena: Arena | None) -> None:  # fmt: skip
     if os.getpid() != process:
         return  # a child that was forked: the sockets and servers are its parent's
     for line in lines:
@@ -277,6 +279,8 @@ def _ended(process: int, lines: Sequence[Line], pool: ThreadPoolExecutor, starte
     pool.shutdown(wait=False)
     for server in started:
         server.close()
+    if arena:
+        arena.close()
 
 
 def together(tensors: list[Tensor]) -> Tensor:

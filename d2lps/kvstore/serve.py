@@ -83,7 +83,7 @@ def main() -> None:
     try:
         table = Table(**told["table"])
         server = Server(table, address, secret=handshake.secret_given() or b"", run=told["run"], number=told["number"],
-                        certificates=told["tls"] and Certificates(*told["tls"]))  # fmt: skip
+                        certificates=told.get("tls") and Certificates(*told["tls"]))  # fmt: skip
     except Refused as error:
         print(json.dumps({"refused": str(error)}), flush=True)
         return

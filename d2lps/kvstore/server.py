@@ -90,6 +90,8 @@ class Server:
                 os.unlink(self.address)
         for worker in list(self._workers.values()):
             worker.close()
+        if self.arena:
+            self.arena.close()
 
     @property
     def busy(self) -> bool:
