@@ -31,6 +31,22 @@ def test_memory_that_nobody_has_any_more_is_taken_again():
     assert arena.offset(arena.tensor(1000, torch.float32)) == where
 
 
+def test_what_is_in_use_outlives_who_lent_it():
+    arena = Arena()
+    mine = arena.tensor(SHARED, torch.float32)
+    lent = Lent(arena.lent, os.getpid())
+    theirs = lent.tensor(arena.offset(mine), SHARED, torch.float32)
+    arena.close()
+    lent.close()
+    mine.fill_(3)
+    assert theirs.eq(3).all()
+    del mine, theirs
+    gc.collect()
+    arena.close()
+    lent.close()
+    assert arena.tensor(SHARED, torch.float32) is None and lent.tensor(0, 1, torch.float32) is None
+
+
 def test_there_is_no_more_room_than_the_machine_has():
     assert Arena().tensor(10**15, torch.float32) is None
 
@@ -191,7 +207,7 @@ def test_what_was_shared_is_let_go_of(passed):
     until = time.monotonic() + 10
     while files() > before and time.monotonic() < until:
         time.sleep(0.1)
-    assert files() == before
+    assert files() <= before
 
 
 def test_a_push_that_lies_nowhere_is_refused(monkeypatch):

@@ -12,6 +12,7 @@ import weakref
 from collections import defaultdict, deque
 from contextlib import suppress
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,7 +53,7 @@ class Arena:
                 self._next = offset
                 return None
         try:
-            found = torch.frombuffer(self._segment.memory, dtype=dtype, count=elements, offset=offset)
+            found = _at(self._segment, offset, elements, dtype)
         except ValueError:  # it is closed
             return None
         # A deque takes it back without a lock: whoever lets go of the last view may be in the midst of anything.
@@ -106,6 +107,12 @@ class Lent:
         if offset % mmap.PAGESIZE or not 0 <= offset <= self._segment.nbytes - elements * dtype.itemsize:
             return None
         try:
-            return torch.frombuffer(self._segment.memory, dtype=dtype, count=elements, offset=offset)
+            return _at(self._segment, offset, elements, dtype)
         except ValueError:  # it is given back
             return None
+
+
+def _at(segment: Segment, offset: int, elements: int, dtype: torch.dtype) -> Tensor:
+    # By way of NumPy, whose arrays keep the memory from being closed; torch.frombuffer would let it be unmapped.
+    raw = np.frombuffer(segment.memory, np.uint8, elements * dtype.itemsize, offset)
+    return torch.from_numpy(raw).view(dtype)
