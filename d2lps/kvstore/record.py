@@ -5,7 +5,6 @@ gradients it carries. A key of the trace is one push of every worker: ``"3"`` is
 server 1 has of it.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -58,7 +57,6 @@ class Record:
 
     def __init__(self):
         self._seen = {kind: deque(maxlen=KEPT) for kind in (Pushed, Published, Pulled)}
-        self._lock = threading.Lock()
 
     def add(self, what: "Pushed | Published | Pulled") -> None:
         self._seen[type(what)].append(what)  # a deque needs no lock for that

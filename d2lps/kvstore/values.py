@@ -110,20 +110,17 @@ def put(out: object, found: Tensor) -> None:
 
 def lies(out: object) -> "Tensor | None":
     """The flat memory of ``out``, where it can be filled where it lies; None where it cannot."""
-    if type(out) is Tensor and out.is_cpu and out.dim() == 1 and out.is_contiguous() and not out.requires_grad:
-        return out
     found = torch.from_numpy(out) if isinstance(out, np.ndarray) and out.flags.writeable else out
-    if isinstance(found, Tensor) and found.device.type == "cpu" and found.is_contiguous():
-        return (found.detach() if found.requires_grad else found).view(-1)
+    if isinstance(found, Tensor) and found.is_cpu and found.is_contiguous():
+        found = found.detach() if found.requires_grad else found
+        return found if found.dim() == 1 else found.view(-1)
     return None
 
 
 def added(values: Sequence[Tensor]) -> Tensor:
     """Their sum in the order given, flat, in main memory: the very tensor where there is one and nothing to copy."""
     total = values[0]
-    if len(values) == 1 and total.is_cpu and total.is_contiguous():
-        return total if total.dim() == 1 else total.view(-1)
     for other in values[1:]:
         total = total + other.to(total.device)
-    total = total.reshape(-1)
-    return total if total.device.type == "cpu" and total.is_contiguous() else total.cpu().contiguous()
+    total = total if total.dim() == 1 else total.reshape(-1)
+    return total if total.is_cpu and total.is_contiguous() else total.cpu().contiguous()
