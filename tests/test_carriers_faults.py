@@ -13,8 +13,10 @@ import psutil
 import pytest
 import torch
 from ranks import DEADLINE, Ranks, left_behind, outcome, ranks, settled, tell
+from torch.distributed import HashStore
 
 from d2lps import Processes, RankLost, Reduction, SharedMemory, ring, run
+from d2lps.carriers.meeting import Meeting
 from d2lps.execute import prepare
 
 CARRIERS = [Processes, SharedMemory]
@@ -167,6 +169,36 @@ def test_a_rank_that_leaves_is_not_waited_for(kind):
         if rank != 1:
             assert isinstance(error, RankLost) and error.ranks == (1,) and took < 1.5
             assert str(error) == "rank 1 ended the run (it has left)."
+
+
+class Between:
+    """A store in which, just before it answers whether rank 1 has failed, ``then`` happens."""
+
+    def __init__(self, then):
+        self.store, self.then, self.happened = HashStore(), then, False
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def check(self, keys):
+        if keys[0].endswith("failed/1") and not self.happened:
+            self.happened = True
+            self.then()
+        return self.store.check(keys)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_rank_that_comes_and_then_leaves_while_it_is_looked_for_is_not_lost(comes):
+    def then():
+        if comes:
+            other._post("1/here/1", "I was here")
+        other.close()
+
+    store = Between(then)
+    here, other = (Meeting(store, "test", rank, 2, deadline=DEADLINE) for rank in range(2))
+    found = outcome(here.all, "here", "and so was I")
+    assert store.happened
+    assert found == ["and so was I", "I was here"] if comes else str(found) == "rank 1 ended the run (it has left)."
 
 
 # ---------------------------------------------------------------- Ctrl-C

@@ -122,7 +122,9 @@ class Meeting:
         """Look, now and then, whether a process has failed or one of ``waiting`` has left; if so raise RankLost too."""
         if time.monotonic() - self._looked > POLL:
             self._looked, self._step = time.monotonic(), step
-            if self._there("failed") or any(self._there(f"failed/{rank}") for rank in waiting()):
+            left = {rank for rank in waiting() if self._there(f"failed/{rank}")}
+            # Between the question and its answer one of them may have come and then left, as it should: ask once more.
+            if self._there("failed") or (left and left.intersection(waiting())):
                 self.fail(step, (), "told")
 
     def interrupted(self, step: int | None) -> None:

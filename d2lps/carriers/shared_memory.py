@@ -161,7 +161,7 @@ class SharedMemory(Ranks):
                 continue
             time.sleep(min(looks * 2.5e-7, 1e-3))  # the longer it takes, the less often somebody has to look
             if not looks % 64:
-                self.meeting.watch(step, lambda: [rank])
+                self.meeting.watch(step, lambda: [rank] if self._progress[cell] < need else [])
                 if (now := list(self._progress[::LINE])) != before:
                     begin, before = time.monotonic(), now  # a sign of life: somebody has done something
                 elif time.monotonic() - begin > self.deadline:
