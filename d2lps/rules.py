@@ -35,7 +35,7 @@ def adagrad(weight, gradient, memory: dict, *, lr: float, weight_decay: float = 
     """
     if weight_decay:
         gradient = gradient.add(weight, alpha=weight_decay)
-    squares = memory.setdefault("squares", weight.new_zeros(weight.shape))
+    squares = _kept(memory, "squares", weight)
     squares.addcmul_(gradient, gradient, value=1)
     weight.addcdiv_(gradient, squares.sqrt().add_(eps), value=-lr)
 
@@ -51,13 +51,19 @@ def adam(
     """
     if weight_decay:
         gradient = gradient.add(weight, alpha=weight_decay)
-    first = memory.setdefault("first", weight.new_zeros(weight.shape))
-    second = memory.setdefault("second", weight.new_zeros(weight.shape))
+    first, second = _kept(memory, "first", weight), _kept(memory, "second", weight)
     memory["steps"] = steps = memory.get("steps", 0) + 1
     first.lerp_(gradient, 1 - beta1)
     second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    spread = (second.sqrt() / (1 - beta2**steps) ** 0.5).add_(eps)
+    spread = second.sqrt().div_((1 - beta2**steps) ** 0.5).add_(eps)
     weight.addcdiv_(first, spread, value=-lr / (1 - beta1**steps))
+
+
+def _kept(memory: dict, name: str, weight):
+    """What is remembered as ``name``: at first zeros, like ``weight``."""
+    if name not in memory:
+        memory[name] = weight.new_zeros(weight.shape)
+    return memory[name]
 
 
 RULES = {"sgd": sgd, "adagrad": adagrad, "adam": adam}

@@ -127,21 +127,21 @@ def test_a_large_key_does_not_pass_through_a_socket(workers, servers, optimizer,
     else:
         expected = [whole * (step + 1) for step in range(4)]
     assert found == [[(value, value) for value in expected]] * workers
-    assert passed[Op.PUSH] == 2 * passed[Op.DATA] == 4 * workers * servers * 16
+    assert passed[Op.PUSHPULL] == 2 * passed[Op.DATA] == 4 * workers * servers * 16
 
 
 def test_over_tcp_everything_passes_through_the_socket(passed):
     with cluster("dist_sync", 1, 1, transport="tcp") as stores:
         stores[0].init("w", torch.zeros(LARGE))
         stores[0].pushpull("w", torch.ones(LARGE))
-    assert passed[Op.PUSH] == passed[Op.DATA] == 4 * LARGE
+    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 4 * LARGE
 
 
 def test_what_is_small_passes_through_the_socket(passed):
     with cluster("dist_sync", 1, 1) as stores:
         stores[0].init("w", torch.zeros(100))
         stores[0].pushpull("w", torch.ones(100))
-    assert passed[Op.PUSH] == passed[Op.DATA] == 400
+    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 400
 
 
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])

@@ -21,11 +21,12 @@ from test_kvstore import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
-from d2lps.kvstore.client import Line, Request
+from d2lps.kvstore.client import Line
 from d2lps.kvstore.connected import Connected
+from d2lps.kvstore.request import Request
 from d2lps.kvstore.rounds import Table
 from d2lps.kvstore.server import Server
-from d2lps.kvstore.wire import Op
+from d2lps.kvstore.wire import PUSHES, Op
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -113,7 +114,7 @@ class Again(Twice):
     def __call__(self, op, frame):
         found = [self.before, frame] if self.before and self.left else [frame]
         self.left -= len(found) - 1
-        self.before = frame if op == Op.PUSH else self.before
+        self.before = frame if op in PUSHES else self.before
         return found
 
 
@@ -134,7 +135,7 @@ class Turned(Twice):
     kept = None
 
     def __call__(self, op, frame):
-        if op == Op.PUSH and self.left and not self.kept:
+        if op in PUSHES and self.left and not self.kept:
             self.left -= 1
             self.kept = frame
             return []
@@ -179,6 +180,63 @@ def test_a_push_that_is_lost_is_unknown_and_counts_once_when_it_is_pushed_again(
             mine.push("w", torch.ones(3))
             mine.pull("w", out=(out := torch.empty(3)))
             assert out.tolist() == [1.0] * 3 and server.table.parts[0].rounds == [1] and asked
+
+
+@pytest.mark.fault("F6", "a push and pull in one lost, its answer lost")
+@pytest.mark.parametrize("way, lost", [("up", Op.PUSHPULL), ("down", Op.DATA)])
+@pytest.mark.parametrize("waits", [False, True])
+def test_who_heard_that_its_push_is_counted_knows_it_when_the_rest_is_lost(way, lost, waits, recovery):
+    """``waits``: the other worker pushes later, so that this one first hears that its push is counted."""
+    (server,) = tables()
+    asked, armed = [], []
+
+    def change(op, frame):
+        if armed and op == lost and not asked:
+            asked.append(op)
+            return []
+        return [frame]
+
+    with closing(Frames(server.address, change, way)) as (between,):
+        stores = [store([server], 0, addresses={0: between.here}), store([server], 1)]
+
+        def work(mine):
+            out = torch.empty(3)
+            mine.init("w", torch.zeros(3))
+            if mine.rank:
+                time.sleep(0.5 * waits)
+                mine.push("w", torch.full((3,), 4.0))
+                return [5.0]
+            time.sleep(0.5 * (not waits))
+            armed.append(True)
+            known = waits and way == "down"
+            with recovery(), pytest.raises(Timeout if known else Unknown) as error:
+                mine.pushpull("w", torch.ones(3), out=out)
+            assert type(error.value) is (Timeout if known else Unknown) and asked
+            if known:
+                mine.pull("w", out=out)
+            else:
+                mine.pushpull("w", torch.ones(3), out=out)
+            return out.unique().tolist()
+
+        with closing(*stores, server):
+            assert each(stores, work) == [[5.0]] * 2
+            assert server.table.parts[0].rounds == [1, 1]
+
+
+@pytest.mark.fault("F10", "a push and pull in one that is refused")
+@pytest.mark.parametrize("elements", [3, 400_003])
+def test_who_is_refused_hears_it_at_once_and_may_push_again(elements, recovery):
+    def work(mine):
+        out = torch.empty(elements)
+        mine.init("w", torch.zeros(elements))
+        if mine.rank:
+            with recovery(), pytest.raises(Refused, match="not finite, and nan='reject'"):
+                mine.pushpull("w", torch.full((elements,), torch.nan), out=out)
+        mine.pushpull("w", torch.full((elements,), 4.0**mine.rank), out=out)
+        return out.unique().tolist()
+
+    with kvstore.cluster("dist_sync", 2, 2, nan="reject", deadline=DEADLINE) as stores:
+        assert each(stores, work) == [[5.0]] * 2  # the others have not waited in vain
 
 
 # ---------------------------------------------------------------- lost workers
@@ -604,13 +662,13 @@ def test_what_is_asked_wrongly_is_an_error_to_its_caller_only(what, op, said):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("times", [1, 10**9])
 def test_a_thread_of_a_server_that_ends_unexpectedly_takes_nobody_along(times, monkeypatch, recovery):
-    push, left = Connected._push, [times]
+    count, left = Connected._count, [times]
 
     def fails(self, frame):
         if self.rank == 1 and left[0]:
             left[0] -= 1
             raise ZeroDivisionError
-        push(self, frame)
+        count(self, frame)
 
     def work(mine):
         mine.init("w", torch.zeros(3))
@@ -622,7 +680,7 @@ def test_a_thread_of_a_server_that_ends_unexpectedly_takes_nobody_along(times, m
                 return type(error)
         return out.tolist()
 
-    monkeypatch.setattr(Connected, "_push", fails)
+    monkeypatch.setattr(Connected, "_count", fails)
     with kvstore.cluster("dist_sync", 2, 1, deadline=DEADLINE) as stores:
         found = each(stores, work)
         # Once: it comes again and counts, or is lost. Always: it is lost.

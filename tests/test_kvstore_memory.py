@@ -10,7 +10,7 @@ import torch
 from breaking import MIB, Beside, closing, store
 from test_kvstore import each
 
-from d2lps.kvstore.wire import NOTHING, Broken, Entry, Op, raw
+from d2lps.kvstore.wire import NOTHING, PUSHES, Broken, Entry, Op, raw
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -73,7 +73,7 @@ def flood(mine, ops, many=400):
         with suppress(Broken, OSError):
             for round_ in range(1, many + 1):
                 for op in ops:
-                    payload = raw(gradient) if op == Op.PUSH else NOTHING
+                    payload = raw(gradient) if op in PUSHES else NOTHING
                     line._channel.send(op, 1000 + round_, [Entry(part, 0, 1, ELEMENTS, round_)], None, payload)
                     sent[0] += 1
 
@@ -84,13 +84,14 @@ def flood(mine, ops, many=400):
 
 @pytest.mark.fault("M", "a worker that pushes far ahead, and one that never takes what it asked for")
 @pytest.mark.parametrize("kind, ops", [("dist_sync", [Op.PUSH]), ("dist_async", [Op.PUSH]), ("dist_ssp", [Op.PUSH]),
-                                       ("dist_async", [Op.PUSH, Op.PULL])])  # fmt: skip
+                                       ("dist_async", [Op.PUSH, Op.PULL]), ("dist_sync", [Op.PUSHPULL]),
+                                       ("dist_async", [Op.PUSHPULL])])  # fmt: skip
 def test_what_is_asked_too_early_stays_in_the_socket(kind, ops):
     with Beside(kind, WORKERS, deadline=4.0) as server:
         stores = [store([server], rank, kind=kind, deadline=4.0) for rank in range(WORKERS)]
         each(stores, prepared, "sgd")
         ahead = stores[0]
-        if Op.PULL in ops:
+        if kind == "dist_async" and ops != [Op.PUSH]:
             ahead.lines[0]._answered = lambda channel, frame: ended.wait(10)  # the answers stay in its socket
         ended = threading.Event()
         with closing(*stores, Watched(server)) as (*_, watched):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from d2lps.kvstore import Refused, Timeout, WorkerLost
+from d2lps.kvstore.asked import rows_of
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.rounds import Table
 
@@ -209,8 +210,8 @@ def test_what_is_not_finite_is_handled_as_was_asked(nan, bad):
     (lambda held: push(held, 0, 3, ones(0)), "push 3 of worker 0 to key w comes before push 1"),
     (lambda held: held.pull(0, [(7, 0)], print), "there is no part 7 here: init the key first"),
     (lambda held: held.init(1, "w", 5, torch.float32, None), "all initialise the same"),
-    (lambda held: held.rows(0, 3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
-    (lambda held: held.rows(0, 2, torch.tensor([2])), "key w has rows 0 to 1 here"),
+    (lambda held: rows_of(held.part(0), 3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
+    (lambda held: rows_of(held.part(0), 2, torch.tensor([2])), "key w has rows 0 to 1 here"),
     (lambda held: Optimizer.read("rmsprop", {}), "there is no optimizer 'rmsprop': they are sgd, adagrad, adam"),
     (lambda held: Optimizer.read("sgd", {}), "sgd needs lr"),
     (lambda held: Optimizer.read("sgd", {"lr": 0.1, "nesterov": 1}), "sgd has no number 'nesterov'"),

@@ -172,7 +172,7 @@ def test_what_is_not_written_by_a_worker_but_by_somebody_else_is_refused(saved):
 
 
 def test_only_worker_0_loads():
-    from d2lps.kvstore.client import Request
+    from d2lps.kvstore.request import Request
     from d2lps.kvstore.states import packed
     from d2lps.kvstore.wire import Op
 

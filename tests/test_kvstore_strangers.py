@@ -29,7 +29,8 @@ from test_kvstore_wire import head, sent
 import d2lps.kvstore.connected
 import d2lps.kvstore.server
 from d2lps.kvstore import KVError, Refused, handshake
-from d2lps.kvstore.client import INCARNATION, Line, Request
+from d2lps.kvstore.client import INCARNATION, Line
+from d2lps.kvstore.request import Request
 from d2lps.kvstore.rounds import Table
 from d2lps.kvstore.server import STRANGERS, Server
 from d2lps.kvstore.wire import ENTRY, HEADER, MAGIC, Broken, Channel, Entry, Op
@@ -318,7 +319,7 @@ def test_a_forged_frame_changes_nothing(what, monkeypatch):
     (server,) = tables(workers=1, secret=SECRET)
     pushes = count(1)
     between = Frames(server.address, lambda op, frame: [FORGED[what], frame]
-                     if op == Op.PUSH and next(pushes) == 2 else [frame], coded=True)  # fmt: skip
+                     if op == Op.PUSHPULL and next(pushes) == 2 else [frame], coded=True)  # fmt: skip
     mine = store([server], 0, 1, {0: between.here}, secret=SECRET)
     with closing(between, mine, server):
         mine.init("w", torch.zeros(3))

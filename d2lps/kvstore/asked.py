@@ -1,8 +1,10 @@
 """What a worker asks for, checked before anything is done about it."""
 
 import torch
+from torch import Tensor
 
 from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.held import Held
 from d2lps.kvstore.wire import DTYPES, Frame
 
 
@@ -15,6 +17,14 @@ def layout(frame: Frame) -> tuple[torch.dtype, list[int]]:
     if frame.payload != (8 * len(sizes) + 8 if frame.shared else sum(sizes) * dtype.itemsize):
         raise Refused(f"{frame.payload} bytes are pushed, where {sum(sizes)} elements of {dtype} belong")
     return dtype, sizes
+
+
+def rows_of(held: Held, width: int, rows: Tensor) -> None:
+    """Raises Refused unless a part has these rows of ``width`` elements."""
+    if width > max(1, held.elements) or held.elements % width:
+        raise Refused(f"key {held.name} has {held.elements} elements here, which are no rows of {width}")
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < held.elements // width:
+        raise Refused(f"key {held.name} has rows 0 to {held.elements // width - 1} here")
 
 
 def declared(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
@@ -19,38 +19,12 @@ from torch import Tensor
 from d2lps.kvstore import handshake, tls
 from d2lps.kvstore.arena import Arena
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.request import Request, unpieced
 from d2lps.kvstore.server import loopback
-from d2lps.kvstore.wire import NOTHING, Broken, Channel, Entry, Frame, Op, raw
+from d2lps.kvstore.wire import PUSHES, Broken, Channel, Frame, Op, raw
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
-
-
-class Request:
-    """What was asked for: all that is needed to ask again, and the answer when it is there.
-
-    ``into``: where the answer belongs, as it comes through the socket; ``before``: what puts a push into shared memory,
-    done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory.
-    """
-
-    def __init__(self, op: Op, entries: Sequence[Entry] = (), said: dict | None = None,
-                 payload: memoryview = NOTHING, into: memoryview = NOTHING,
-                 before: Callable[[], object] | None = None, pieces: Sequence[Tensor] = ()):  # fmt: skip
-        self.op, self.entries, self.said, self.payload, self.into = op, entries, said, payload, into
-        self.before, self.pieces = before, pieces
-        self.number = 0
-        self.answer, self.error = None, None  # a Frame, a KVError
-        self.done = threading.Event()
-
-    @property
-    def shared(self) -> bool:
-        """Whether what travels only says where in shared memory the tensors lie."""
-        return self.before is not None or bool(self.pieces)
-
-    @property
-    def granted(self) -> bool:
-        """Whether it was answered, and not with an error."""
-        return self.answer is not None and self.error is None
 
 
 class Line:
@@ -135,7 +109,7 @@ class Line:
         if request.into or request.payload:
             self._channel.close()  # what still comes must not be written where nobody expects it; it is made again
         what = f"server {self.number} has not answered {request.op.name.lower()} within {self.deadline:g} s"
-        if request.op == Op.PUSH:
+        if request.op in PUSHES and not request.counted:
             return Unknown(f"{what}: it is counted once or not at all; push the same again, and it counts once")
         return Timeout(what)
 
@@ -162,6 +136,9 @@ class Line:
         if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
             channel.skip(frame)
             return
+        request.counted |= frame.op != Op.ERROR or frame.said.get("counted") is True
+        if frame.op == Op.OK and request.op == Op.PUSHPULL:
+            return  # it is counted; what it pulls comes when it is there
         if frame.op == Op.ERROR:
             request.error = _error(frame.said)
         elif frame.op == Op.DATA and frame.shared:
@@ -283,13 +260,6 @@ class Line:
             request.error = self._lost
             request.done.set()
         self._channel.close()
-
-
-def unpieced(payload: memoryview, pieces: Sequence[Tensor]) -> list[Tensor]:
-    """The parts of an answer, one after the other, each like its piece."""
-    whole = torch.frombuffer(payload, dtype=torch.uint8) if pieces else None
-    parts = whole.split([piece.nbytes for piece in pieces]) if pieces else ()
-    return [part.view(piece.dtype) for part, piece in zip(parts, pieces, strict=True)]
 
 
 def _error(said: dict) -> KVError:

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from d2lps.kvstore.arena import Arena
 from d2lps.kvstore.bundles import Bundle, bundled
-from d2lps.kvstore.client import FORKED, Line, Request
+from d2lps.kvstore.client import FORKED, Line
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.inspected import Inspected
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.placement import Placement
+from d2lps.kvstore.request import Request
 from d2lps.kvstore.store import fill
 from d2lps.kvstore.values import Known, added, finite, lies
 from d2lps.kvstore.wire import DTYPES, NOTHING, Op, raw
@@ -93,11 +94,13 @@ class DistStore(Inspected):
         after()
 
     def _pushpull(self, pushed, pulled) -> None:
-        pushes, (pulls, after) = self._pushes(pushed), self._pulls(pulled, 1)
+        requests, (pulls, after) = self._pushes(pushed), self._pulls(pulled, 1)
+        for (_, push), (_, pull) in zip(requests, pulls, strict=True):
+            push.op, push.into, push.pieces = Op.PUSHPULL, pull.into, pull.pieces  # one frame asks for both
         try:
-            self._all(pushes + pulls)
+            self._all(requests)
         finally:
-            self._count(pushed, pushes)
+            self._count(pushed, requests)
         after()
 
     def _rows(self, asked) -> None:
@@ -242,7 +245,7 @@ class DistStore(Inspected):
 
     def _count(self, pushed: list[tuple[Known, list]], requests: list[tuple[Bundle, Request]]) -> None:
         """One more push of each key that all its servers have; what is pushed again where one has not, counts once."""
-        failed = {place for bundle, request in requests if not request.granted for place in bundle.places}
+        failed = {place for bundle, request in requests if not request.counted for place in bundle.places}
         for place, (known, _) in enumerate(pushed):
             if place not in failed:
                 known.closed = known.rounds if self.type == "dist_sync" else known.rounds + 1

@@ -30,6 +30,11 @@ class Pull:
         self.found: list[Found | None] = [None] * count
         self._left, self._lock = count, threading.Lock()
 
+    @property
+    def over(self) -> bool:
+        """Whether it is answered, or about to be."""
+        return self._left <= 0
+
     def came(self, count: int) -> None:
         """So many more parts of :attr:`found` are there."""
         with self._lock:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore import record
-from d2lps.kvstore.client import Line, Request
+from d2lps.kvstore.client import Line
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.placement import counted
+from d2lps.kvstore.request import Request
 from d2lps.kvstore.saving import State
 from d2lps.kvstore.server import loopback
 from d2lps.kvstore.states import packed, unpacked

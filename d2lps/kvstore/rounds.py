@@ -130,8 +130,8 @@ class Table:
                 done = self._ready(held)
         answer(done)
 
-    def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> None:
-        """Give ``reply`` what worker ``rank`` is to see of several parts, now or when all of it is there.
+    def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> bool:
+        """Give ``reply`` what worker ``rank`` is to see of several parts, now or when all of it is there; whether now.
 
         ``wanted``: (number of a part, after how many pushes of this worker) for each.
         """
@@ -152,13 +152,7 @@ class Table:
         pull.came(here)
         if self.failed:  # perhaps before all of them waited
             pull.fail(self.failed)
-
-    def rows(self, number: int, width: int, rows: Tensor) -> None:
-        """Raises Refused unless part ``number`` has these rows of ``width`` elements."""
-        if width > max(1, (held := self.part(number)).elements) or held.elements % width:
-            raise Refused(f"key {held.name} has {held.elements} elements here, which are no rows of {width}")
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < held.elements // width:
-            raise Refused(f"key {held.name} has rows 0 to {held.elements // width - 1} here")
+        return pull.over
 
     def optimizer(self, rank: int, given: Optimizer | None) -> None:
         """Updates by this, or by none, from the next round on that closes."""

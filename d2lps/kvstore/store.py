@@ -48,7 +48,10 @@ class KVStore:
         self._pull(self._pulled(key, out))
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
-        """Push, and pull into ``out``, or without one into the values that were pushed."""
+        """Push, and pull into ``out``, or without one into the values that were pushed.
+
+        A push that is refused is heard of at once. An error that speaks of the pull comes when the push is counted.
+        """
         pushed = self._pushed(key, value)
         self._pushpull(pushed, self._pulled(key, value if out is None else out))
 

@@ -53,11 +53,12 @@ class Op(IntEnum):
     """What a frame asks for, or answers."""
 
     HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
-    INIT, PUSH, PULL, ROWS, OPTIMIZER, BARRIER, STATE, RESTORE, ALIVE, BYE, STATUS = range(10, 21)
+    INIT, PUSH, PULL, ROWS, OPTIMIZER, BARRIER, STATE, RESTORE, ALIVE, BYE, STATUS, PUSHPULL = range(10, 22)
     OK, DATA, ERROR, READ = 30, 31, 32, 33
 
 
-LADEN = {Op.INIT, Op.PUSH, Op.ROWS, Op.DATA, Op.RESTORE}  # what may carry a payload: its code comes after it
+PUSHES = {Op.PUSH, Op.PUSHPULL}
+LADEN = PUSHES | {Op.INIT, Op.ROWS, Op.DATA, Op.RESTORE}  # what may carry a payload: its code comes after it
 
 
 class Broken(ConnectionError):
