@@ -13,7 +13,7 @@ from d2lps.kvstore.arena import SHARED, Arena, Lent
 from d2lps.kvstore.wire import BLOCK, NOTHING, Channel, Op
 from d2lps.tensors import TensorError
 
-LARGE = 400_003  # elements: of float32 more than is ever sent together with others, and no number of servers divides it
+LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent with others; no number of servers divides
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no anonymous files (memfd)")
 

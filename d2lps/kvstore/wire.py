@@ -39,7 +39,7 @@ ENTRIES = np.dtype({"names": ["part", "dtype", "finite", "elements", "round"], "
                     "formats": ["<u4", "u1", "u1", "<u8", "<u8"], "offsets": [0, 4, 5, 8, 16]})  # fmt: skip
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
-BLOCK = 1 << 20  # bytes that are received, and summed while they are still in the cache
+BLOCK = 4 << 20  # bytes that are received, and summed while they are still in the cache
 CODED = 1  # flag: a code follows that covers the payload, too
 SHARED = 2  # flag: the payload says where in shared memory the tensors lie; of a pull, that such an answer will do
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8,
