@@ -35,6 +35,12 @@ class Rank(NamedTuple):
         usual = {"deadline": DEADLINE, "store": self.store, "rank": self.number, "size": self.size}
         return kind(playing, **usual | options)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What torchrun would tell it."""
+        return {"RANK": str(self.number), "WORLD_SIZE": str(self.size), "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(self.store.underlying_store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
     def meet(self) -> None:
         """Wait for all ranks, without a carrier."""
         until = -(-self.store.add("met", 1) // self.size) * self.size

@@ -508,6 +508,40 @@ def test_a_worker_that_is_killed(tmp_path, lost, owner):
     assert len(pids) == 2 and gone(pids), "a server is left behind"
 
 
+@pytest.mark.fault("F10", "a worker that cannot reach the servers as the store is made")
+def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
+    script = tmp_path / "work.py"
+    script.write_text(textwrap.dedent("""
+        import os, time
+        from d2lps import kvstore
+        from d2lps.kvstore import joining, serve
+
+        class Line(joining.Line):
+            def __init__(self, number, address, rank, **more):
+                super().__init__(number, address + ".gone" if (number, rank) == (1, 1) else address, rank, **more)
+
+        class Started(serve.Started):
+            def __init__(self, *told):
+                super().__init__(*told)
+                print("pid", self.process.pid, flush=True)
+
+        joining.Line, joining.Started, begin = Line, Started, time.monotonic()
+        try:
+            kvstore.create("dist_sync", servers=2, deadline=2.0)
+        except kvstore.KVError as error:
+            print(type(error).__name__, error, time.monotonic() - begin < 20)
+    """))
+    meeting = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    usual = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting.port), "OMP_NUM_THREADS": "1",
+             "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+    running = [subprocess.Popen([sys.executable, str(script)], env=os.environ | usual | {"RANK": str(rank)},
+                                stdout=subprocess.PIPE, text=True) for rank in range(2)]  # fmt: skip
+    said = [process.communicate(timeout=60)[0].splitlines() for process in running]
+    assert gone([int(lines[0].split()[1]) for lines in said]), "a server is left behind"
+    assert said[0][1].startswith("Refused worker 1 could not connect: server 1 at ") and said[0][1].endswith("True")
+    assert said[1][1].startswith("ServerLost server 1 at ") and said[1][1].endswith("True")
+
+
 def test_who_runs_alone_hears_how_to_start_several():
     code = "from d2lps import kvstore; kvstore.create('dist_sync')"
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}

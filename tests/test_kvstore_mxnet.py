@@ -28,8 +28,7 @@ LARGE = 1_200_000  # more than MXNet's bound, above which it cuts a key in parts
 @contextmanager
 def created(rank, kind="dist_sync", engine="mxnet", **options):
     """The store of this rank, and what was started for it; none of it is there afterwards."""
-    os.environ.update(RANK=str(rank.number), WORLD_SIZE=str(rank.size), MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=str(rank.store.underlying_store.port), TORCHELASTIC_USE_AGENT_STORE="True")
+    os.environ.update(rank.environment)
     with kvstore.create(kind, engine=engine, **options) as found:
         pids = [pid for _, _, pid in found._nodes.pids()] if engine == "mxnet" else []
         yield found

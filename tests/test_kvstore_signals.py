@@ -239,7 +239,7 @@ def test_a_server_without_threads_recovers(monkeypatch):
     with closing(server):
         with closing(store([server], 0, 1)) as (mine,):
             mine.init("w", torch.zeros(3))
-        assert server._strangers == 0 and left == [0]
+        assert server._guests == {} and left == [0]
 
 
 @pytest.mark.fault("F15", "a clock that jumps")

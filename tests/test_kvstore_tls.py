@@ -380,13 +380,13 @@ def test_strangers_are_sent_away_and_the_others_are_served(files, made, monkeypa
         for number, one in enumerate(slow):
             with suppress(OSError):
                 one.sendall((b"\x16\x03\x01", strangers.TLS, b"d", b"")[number % 4])
-        assert made == [] and server._strangers <= STRANGERS
+        assert made == [] and len(server._guests) <= STRANGERS
         mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
         assert out.tolist() == [1.0] * 3
         until = time.monotonic() + 8
-        while server._strangers and time.monotonic() < until:
+        while server._guests and time.monotonic() < until:
             time.sleep(0.05)
-        assert server._strangers == 0
+        assert server._guests == {}
         for one in slow:
             one.close()
 
@@ -477,7 +477,7 @@ try:
 except kvstore.KVError as error:
     say(type(error).__name__, error)
 """
-HOSTS = "ranks._host = lambda: os.environ['RANK']  # as if each were on a host of its own"
+HOSTS = "ranks.host = lambda: os.environ['RANK']  # as if each were on a host of its own"
 
 
 def workers(folder, before, **environment):

@@ -43,7 +43,7 @@ class Ranks(Carrier):
         self.rank, self.size, self.deadline = rank, size, deadline
         self.meeting = Meeting(store, self.kind, rank, size, deadline, holder)
         self.store = dist.PrefixStore(f"d2lps/{self.meeting.name}/group", store)
-        self.members = self.meeting.join({"host": _host(), "plays": None if playing is None else list(playing)})
+        self.members = self.meeting.join({"host": host(), "plays": None if playing is None else list(playing)})
         self._ahead = [0.0] * size if self.one_host else self._clocks()
         _open.add(self)
 
@@ -240,7 +240,7 @@ def _leave(patience: float = 5.0) -> None:
                 time.sleep(0.02)
 
 
-def _host() -> str:
+def host() -> str:
     """The same text for all processes of one running machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text().strip() if boot.exists() else f"{platform.node()} {socket.gethostname()}"

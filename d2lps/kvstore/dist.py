@@ -74,7 +74,7 @@ class DistStore(Inspected):
                     "dtype": DTYPES.index(bundle.dtype)}  # fmt: skip
             payload = raw(together(bundle.pieces(flats))) if self.rank == 0 else NOTHING
             requests.append((bundle, Request(Op.INIT, said=said, payload=payload)))
-        self._all(requests)
+        self._travel(requests)
         for bundle, request in requests:
             for place, number in zip(bundle.places, request.answer.said["parts"], strict=True):
                 places = keys[place].places
@@ -84,13 +84,13 @@ class DistStore(Inspected):
     def _push(self, pushed: list[tuple[Known, list]]) -> None:
         requests = self._pushes(pushed)
         try:
-            self._all(requests)
+            self._travel(requests)
         finally:
             self._count(pushed, requests)
 
     def _pull(self, pulled: list[tuple[Known, list]]) -> None:
         requests, after = self._pulls(pulled, 0)
-        self._all(requests)
+        self._travel(requests)
         after()
 
     def _pushpull(self, pushed, pulled) -> None:
@@ -98,7 +98,7 @@ class DistStore(Inspected):
         for (_, push), (_, pull) in zip(requests, pulls, strict=True):
             push.op, push.into, push.pieces = Op.PUSHPULL, pull.into, pull.pieces  # one frame asks for both
         try:
-            self._all(requests)
+            self._travel(requests)
         finally:
             self._count(pushed, requests)
         after()
@@ -214,15 +214,18 @@ class DistStore(Inspected):
 
     # ---- asking
 
-    def _all(self, requests: "Sequence[tuple[Bundle | int, Request]]") -> None:
-        """Ask all servers at once, and wait for all answers; with each request goes its bundle, or its server."""
+    def _travel(self, requests: Iterable[tuple[Bundle, Request]]) -> None:
+        self._all((bundle.server, request) for bundle, request in requests)
+
+    def _all(self, requests: Iterable[tuple[int, Request]]) -> None:
+        """Ask all servers at once, and wait for all answers; with each request goes its server."""
         if not self._end.alive:
             raise Refused("this store is closed")
         if os.getpid() != self._process:
             raise Refused(FORKED)  # before its threads are asked, which are not here
         until = time.monotonic() + self._patience
         of: dict[Line, list[Request]] = {}
-        asked = [(self.lines[getattr(whose, "server", whose)], request) for whose, request in requests]
+        asked = [(self.lines[server], request) for server, request in requests]
         for line, request in asked:
             if request.shared:  # which only says where something lies: nobody else need send it
                 self._ask(line, [request])

@@ -22,7 +22,7 @@ class Found(NamedTuple):
 Reply = Callable[["list[Found] | KVError"], object]
 
 
-class Pull:
+class Pending:
     """What a worker pulls together: ``reply`` gets all parts of it when the last may be read, or the first error."""
 
     def __init__(self, rank: int, count: int, until: float, reply: Reply):
@@ -52,7 +52,7 @@ class Pull:
 class Waiting(NamedTuple):
     """One part of a pull, its ``place`` in it, which may be read after round (or clock) ``need``."""
 
-    pull: Pull
+    pull: Pending
     place: int
     need: int
 

@@ -6,6 +6,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 
 from d2lps.kvstore import handshake
 from d2lps.kvstore.arena import arena
@@ -17,8 +18,7 @@ from d2lps.kvstore.rounds import Table
 from d2lps.kvstore.serve import Started
 from d2lps.kvstore.server import Server
 from d2lps.kvstore.tls import Certificates, context, given
-
-STARTING = 60.0  # seconds that a server has to start, however short the deadline of a call is
+from d2lps.kvstore.workers import gathered
 
 
 class Cluster:
@@ -119,52 +119,53 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
 
     All workers call it, with the same options. Raises Refused, ServerLost; NoRanks where this process is no worker.
     """
-    from d2lps.carriers.meeting import Meeting
-    from d2lps.carriers.ranks import _host, from_environment
-
-    patience = max(deadline, STARTING)
-    store, rank, size, holder = from_environment(patience)
-    meeting = Meeting(store, "kvstore", rank, size, patience, holder)
     table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline,
              "record": record}  # fmt: skip
     files = given(tls)
     options = table | {"servers": servers, "placement": placement, "tls": files is not None}  # not where they lie
-    members = meeting.join({"host": _host(), "options": options, "run": secrets.token_hex(8)})
-    for other, member in enumerate(members):
-        if member["options"] != members[0]["options"]:
-            raise Refused(f"worker {other} asks for {member['options']}, worker 0 for {members[0]['options']}: all "
-                          "workers ask for the same store")  # fmt: skip
-    hosts, run = [member["host"] for member in members], members[0]["run"]
-    servers = counted("servers", size if servers is None else servers)
-    mine = [number for number, owner in enumerate(_owners(hosts, servers)) if owner == rank]
-    alone = len({*hosts}) == 1
+    workers = gathered("kvstore", options, deadline, secrets.token_hex(8))
+    rank, size, run = workers.rank, workers.size, workers.said[0]
+    alone = len({*workers.hosts}) == 1
     files = None if alone else files
-    folder = tempfile.mkdtemp(prefix="d2lps-") if mine and alone else None
-    started, said = [], {}
-    try:
-        files and context(files, False)  # so that all hear what is wrong with them
-        for number in mine:
-            address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-            told = {"table": table | {"workers": size}, "address": address, "run": run, "number": number, "tls": files}
-            started.append(Started(told, patience))
-        said = {str(server.number): server.address() for server in started}
-    except KVError as error:
-        said = {"error": str(error)}
-    addresses = {}
-    for other, found in enumerate(meeting.all("servers", said)):
-        if "error" in found:
-            for server in started:
-                server.close()
-            raise Refused(f"worker {other} could not start its server: {found['error']}")
-        addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in found.items()}
-    secret = handshake.secret_given() or b""
-    lent = arena() if alone else None
-    lines = [Line(number, addresses[number], rank, secret=secret, run=run, deadline=deadline, arena=lent,
-                  certificates=files) for number in range(servers)]  # fmt: skip
-    meeting.all("connected", None)
-    meeting.close()
-    place = Placement(servers, **placement or {})
-    return DistStore(kind, rank, size, lines, place, look=nan != "propagate", started=started, arena=lent)
+    with closing(workers.meeting), ExitStack() as undo:
+        servers = counted("servers", size if servers is None else servers)
+        mine = [number for number, owner in enumerate(_owners(workers.hosts, servers)) if owner == rank]
+        folder = tempfile.mkdtemp(prefix="d2lps-") if mine and alone else None
+        started, said = [], {}
+        try:
+            files and context(files, False)  # so that all hear what is wrong with them
+            for number in mine:
+                address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
+                told = {"table": table | {"workers": size}, "address": address, "run": run, "number": number,
+                        "tls": files}  # fmt: skip
+                started.append(Started(told, workers.patience))
+                undo.callback(started[-1].end)
+            said = {str(server.number): server.address() for server in started}
+        except KVError as error:
+            said = {"error": str(error)}
+        addresses = {}
+        for other, found in enumerate(workers.meeting.all("servers", said)):
+            if "error" in found:
+                raise Refused(f"worker {other} could not start its server: {found['error']}")
+            addresses |= {int(number): where if isinstance(where, str) else tuple(where)
+                          for number, where in found.items()}  # fmt: skip
+        secret = handshake.secret_given() or b""
+        lent = arena() if alone else None
+        lines, failed = [], None
+        try:
+            for number in range(servers):
+                lines.append(Line(number, addresses[number], rank, secret=secret, run=run, deadline=deadline,
+                                  arena=lent, certificates=files))  # fmt: skip
+                undo.callback(lines[-1].close)
+        except KVError as error:
+            failed = error
+        for other, sentence in enumerate(workers.meeting.all("connected", failed and str(failed))):
+            if sentence:
+                raise failed or Refused(f"worker {other} could not connect: {sentence}")
+        place = Placement(servers, **placement or {})
+        store = DistStore(kind, rank, size, lines, place, look=nan != "propagate", started=started, arena=lent)
+        undo.pop_all()  # from here on they are the store's
+        return store
 
 
 def _owners(hosts: list[str], servers: int) -> list[int]:

@@ -21,9 +21,9 @@ from d2lps.kvstore.pslite_node import layout
 from d2lps.kvstore.pslite_started import Nodes, free_port, needed, scheduler, server, worker
 from d2lps.kvstore.store import KVStore, fill
 from d2lps.kvstore.values import Known, named
+from d2lps.kvstore.workers import STARTING, gathered
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
-STARTING = 60.0  # seconds that MXNet has to start, however short the deadline of a call is
 
 
 class PsLiteStore(KVStore):
@@ -225,21 +225,12 @@ def created(kind: str, servers: int | None = None, *, deadline: float = 30.0, **
 
 
 def _joined(kind: str, servers: int | None, deadline: float) -> PsLiteStore:
-    from d2lps.carriers.meeting import Meeting
-    from d2lps.carriers.ranks import _host, from_environment
-
-    patience = max(deadline, STARTING)
-    store, rank, size, holder = from_environment(patience)
-    meeting = Meeting(store, "pslite", rank, size, patience, holder)
+    workers = gathered("pslite", {"kind": kind, "servers": servers, "deadline": deadline}, deadline)
+    meeting, rank, size = workers.meeting, workers.rank, workers.size
     nodes = Nodes(rank, deadline)
     try:
-        mine = {"kind": kind, "servers": servers, "deadline": deadline}
-        members = meeting.join({"host": _host(), "options": mine})
-        for other, member in enumerate(members):
-            if member["options"] != members[0]["options"]:
-                raise Refused(f"worker {other} asks for {member['options']}, worker 0 for {members[0]['options']}: all "
-                              "workers ask for the same store")  # fmt: skip
-            if member["host"] != members[0]["host"]:
+        for other, host in enumerate(workers.hosts):
+            if host != workers.hosts[0]:
                 raise Refused(f"worker {other} is on another machine than worker 0: engine='mxnet' is for one machine, "
                               "on its loopback interface")  # fmt: skip
         count = counted("servers", size if servers is None else servers)
@@ -254,7 +245,7 @@ def _joined(kind: str, servers: int | None, deadline: float) -> PsLiteStore:
                 nodes.watch(pids)
         error = None
         try:
-            nodes.hello(patience)
+            nodes.hello(workers.patience)
         except KVError as found:
             error = found
         said = meeting.all("connected", error and str(error))

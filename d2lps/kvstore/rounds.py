@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
-from d2lps.kvstore.held import Held, Pull, Reply, Waiting, answer, until, workers
+from d2lps.kvstore.held import Held, Pending, Reply, Waiting, answer, until, workers
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import Published, Record
 from d2lps.kvstore.values import finite
@@ -141,7 +141,7 @@ class Table:
             raise Refused("what is pulled together is of one dtype")
         if nothing := [held.name for held, _ in parts if held.value is None]:
             raise Refused(f"key {nothing[0]} has no value yet: init it before the first pull")
-        pull, here = Pull(rank, len(parts), time.monotonic() + self.deadline, reply), 0
+        pull, here = Pending(rank, len(parts), time.monotonic() + self.deadline, reply), 0
         for place, (held, need) in enumerate(parts):
             with held.lock:
                 if self._may_read(held, need):

@@ -64,6 +64,11 @@ class Started:
             with suppress(OSError):
                 os.rmdir(os.path.dirname(self._told["address"]))
 
+    def end(self) -> None:
+        """Stop it, whoever is connected."""
+        self.process.terminate()
+        self.close()
+
 
 def main() -> None:
     """Be a server."""

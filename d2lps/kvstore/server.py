@@ -125,10 +125,6 @@ class Server:
                 channel.close()
                 time.sleep(0.05)
 
-    @property
-    def _strangers(self) -> int:
-        return len(self._guests)
-
     def _meet(self, channel: Channel) -> None:
         guard = threading.Timer(handshake.SECONDS, channel.close)  # who sends a byte now and then is no better
         guard.daemon = True
