@@ -22,13 +22,12 @@ import pytest
 import torch
 from ranks import FORKED
 
-from d2lps.kvstore import handshake
-from d2lps.kvstore.client import Line
-from d2lps.kvstore.dist import DistStore
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.rounds import Table
-from d2lps.kvstore.server import Server
-from d2lps.kvstore.wire import HEADER, Op
+from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.wire import HEADER, Op, handshake
+from d2lps.kvstore.worker.dist import DistStore
+from d2lps.kvstore.worker.line import Line
 
 DEADLINE = 2.0
 SECRET = b"0123456789abcdef0123456789abcdef"

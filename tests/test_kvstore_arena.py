@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from d2lps.kvstore import Refused, cluster
-from d2lps.kvstore.arena import SHARED, Arena, Lent
 from d2lps.kvstore.wire import BLOCK, NOTHING, Channel, Op
+from d2lps.kvstore.wire.arena import SHARED, Arena, Lent
 from d2lps.tensors import TensorError
 
 LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent with others; no number of servers divides
@@ -179,7 +179,7 @@ def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read():
 
 
 def test_who_never_says_that_it_has_read_gets_its_bytes_through_the_socket(monkeypatch, passed):
-    from d2lps.kvstore.client import Line
+    from d2lps.kvstore.worker.line import Line
 
     monkeypatch.setattr(Line, "_say_read", lambda self: None)
     with cluster("dist_sync", 1, 1) as stores:
@@ -211,7 +211,7 @@ def test_what_was_shared_is_let_go_of(passed):
 
 
 def test_a_push_that_lies_nowhere_is_refused(monkeypatch):
-    from d2lps.kvstore import dist
+    from d2lps.kvstore.worker import dist
 
     monkeypatch.setattr(dist.Arena, "offset", lambda self, tensor: 1 << 50)
     with cluster("dist_sync", 1, 1) as stores:

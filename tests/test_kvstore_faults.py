@@ -21,12 +21,12 @@ from test_kvstore import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
-from d2lps.kvstore.client import Line
-from d2lps.kvstore.connected import Connected
-from d2lps.kvstore.request import Request
-from d2lps.kvstore.rounds import Table
-from d2lps.kvstore.server import Server
+from d2lps.kvstore.server.connected import Connected
+from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.wire import PUSHES, Op
+from d2lps.kvstore.worker.line import Line
+from d2lps.kvstore.worker.request import Request
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -514,13 +514,14 @@ def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
     script.write_text(textwrap.dedent("""
         import os, time
         from d2lps import kvstore
-        from d2lps.kvstore import joining, serve
+        from d2lps.kvstore import joining
+        from d2lps.kvstore.server import started
 
         class Line(joining.Line):
             def __init__(self, number, address, rank, **more):
                 super().__init__(number, address + ".gone" if (number, rank) == (1, 1) else address, rank, **more)
 
-        class Started(serve.Started):
+        class Started(started.Started):
             def __init__(self, *told):
                 super().__init__(*told)
                 print("pid", self.process.pid, flush=True)

@@ -11,9 +11,10 @@ import torch
 from breaking import Frames, closing, mutate, store, tables
 from test_kvstore import each
 
-from d2lps.kvstore import handshake, wire
-from d2lps.kvstore.rounds import Table
-from d2lps.kvstore.wire import Channel, Op, Words
+from d2lps.kvstore import wire
+from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.wire import Channel, Op, handshake
+from d2lps.kvstore.wire.words import Words
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")

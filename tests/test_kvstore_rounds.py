@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from d2lps.kvstore import Refused, Timeout, WorkerLost
-from d2lps.kvstore.asked import rows_of
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.rounds import Table
+from d2lps.kvstore.server.asked import rows_of
+from d2lps.kvstore.server.rounds import Table
 
 
 def table(kind="dist_sync", workers=3, elements=4, value=None, **options):

@@ -172,9 +172,9 @@ def test_what_is_not_written_by_a_worker_but_by_somebody_else_is_refused(saved):
 
 
 def test_only_worker_0_loads():
-    from d2lps.kvstore.request import Request
     from d2lps.kvstore.states import packed
     from d2lps.kvstore.wire import Op
+    from d2lps.kvstore.worker.request import Request
 
     with kvstore.cluster("dist_sync", 2, 1) as stores:
         each(stores, lambda store: store.init("w", torch.zeros(3)))

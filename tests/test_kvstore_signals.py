@@ -21,8 +21,8 @@ from test_kvstore import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, ServerLost, WorkerLost
-from d2lps.kvstore.client import Line
-from d2lps.kvstore.serve import Started
+from d2lps.kvstore.server.started import Started
+from d2lps.kvstore.worker.line import Line
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -26,14 +26,14 @@ from breaking import DEADLINE, MIB, SECRET, Beside, Between, Frames, closing, co
 from test_kvstore import each
 from test_kvstore_wire import head, sent
 
-import d2lps.kvstore.connected
-import d2lps.kvstore.server
-from d2lps.kvstore import KVError, Refused, handshake
-from d2lps.kvstore.client import INCARNATION, Line
-from d2lps.kvstore.request import Request
-from d2lps.kvstore.rounds import Table
-from d2lps.kvstore.server import STRANGERS, Server
-from d2lps.kvstore.wire import ENTRY, HEADER, MAGIC, Broken, Channel, Entry, Op
+import d2lps.kvstore.server.connected
+import d2lps.kvstore.server.server
+from d2lps.kvstore import KVError, Refused
+from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.server import STRANGERS, Server
+from d2lps.kvstore.wire import ENTRY, HEADER, MAGIC, Broken, Channel, Entry, Op, handshake
+from d2lps.kvstore.worker.line import INCARNATION, Line
+from d2lps.kvstore.worker.request import Request
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -233,14 +233,14 @@ def made(monkeypatch):
                 found.append(name)
             return getattr(torch, name)
 
-    class Connected(d2lps.kvstore.connected.Connected):
+    class Connected(d2lps.kvstore.server.connected.Connected):
         def __init__(self, *arguments):
             found.append("Connected")
             super().__init__(*arguments)
 
     found: list[str] = []
-    monkeypatch.setattr(d2lps.kvstore.connected, "torch", Torch())
-    monkeypatch.setattr(d2lps.kvstore.server, "Connected", Connected)
+    monkeypatch.setattr(d2lps.kvstore.server.connected, "torch", Torch())
+    monkeypatch.setattr(d2lps.kvstore.server.server, "Connected", Connected)
     return found
 
 
@@ -314,8 +314,8 @@ FORGED = {
 @pytest.mark.fault("F11", "frames put into a worker's connection by one who has no key")
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forged_frame_changes_nothing(what, monkeypatch):
-    monkeypatch.setattr(d2lps.kvstore.server, "loopback", lambda address: False)  # as between hosts: all is covered
-    monkeypatch.setattr("d2lps.kvstore.client.loopback", lambda address: False)
+    monkeypatch.setattr("d2lps.kvstore.server.server.loopback", lambda address: False)  # as between hosts: all is coded
+    monkeypatch.setattr("d2lps.kvstore.worker.line.loopback", lambda address: False)
     (server,) = tables(workers=1, secret=SECRET)
     pushes = count(1)
     between = Frames(server.address, lambda op, frame: [FORGED[what], frame]

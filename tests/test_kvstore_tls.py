@@ -19,11 +19,11 @@ from breaking import DEADLINE, SECRET, Between, Proxy, closing, connected, gone,
 from test_kvstore import each
 
 from d2lps import kvstore
-from d2lps.kvstore import Refused, ServerLost, handshake, tls
-from d2lps.kvstore.client import Line
-from d2lps.kvstore.rounds import Table
-from d2lps.kvstore.server import STRANGERS, Server
-from d2lps.kvstore.wire import Broken, Channel, Entry, Op, raw
+from d2lps.kvstore import Refused, ServerLost
+from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.server import STRANGERS, Server
+from d2lps.kvstore.wire import Broken, Channel, Entry, Op, handshake, raw, tls
+from d2lps.kvstore.worker.line import Line
 
 nothing_left, recovery, made = breaking.nothing_left, breaking.recovery, strangers.made  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -461,7 +461,7 @@ SCRIPT = """
 import os, torch
 from d2lps import kvstore
 from d2lps.carriers import ranks
-from d2lps.kvstore.tls import Secured
+from d2lps.kvstore.wire.tls import Secured
 {before}
 def say(*what):  # in one piece: the others write to the same pipe
     os.write(1, (" ".join(map(str, what)) + "\\n").encode())

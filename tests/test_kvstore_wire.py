@@ -13,9 +13,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from d2lps.kvstore import handshake
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.wire import DTYPES, HEADER, MAGIC, TABLE, Broken, Channel, Entry, Op, Words, raw
+from d2lps.kvstore.wire import DTYPES, HEADER, MAGIC, TABLE, Broken, Channel, Entry, Op, handshake, raw
+from d2lps.kvstore.wire.words import Words
 
 KEYS = (b"k" * 32, b"k" * 32)
 

@@ -13,7 +13,7 @@ import torch
 from d2lps import draw, kvstore, train, train_by_store, watch
 from d2lps.borrowed import d2l
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.rounds import Table as ServerTable
+from d2lps.kvstore.server.rounds import Table as ServerTable
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, raw
 from d2lps.showing import table
 from d2lps.train_by_store import each

@@ -33,7 +33,7 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
     Raises Refused.
     """
     if engine == "mxnet":
-        from d2lps.kvstore.pslite import created
+        from d2lps.kvstore.pslite.store import created
 
         return created(kind, **options)
     kind = ALSO.get(kind, kind) if isinstance(kind, str) else kind

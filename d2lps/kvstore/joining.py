@@ -8,17 +8,17 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 
-from d2lps.kvstore import handshake
-from d2lps.kvstore.arena import arena
-from d2lps.kvstore.client import Line
-from d2lps.kvstore.dist import DistStore
 from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.gathering import gathered
 from d2lps.kvstore.placement import Placement, counted
-from d2lps.kvstore.rounds import Table
-from d2lps.kvstore.serve import Started
-from d2lps.kvstore.server import Server
-from d2lps.kvstore.tls import Certificates, context, given
-from d2lps.kvstore.workers import gathered
+from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.server.started import Started
+from d2lps.kvstore.wire import handshake
+from d2lps.kvstore.wire.arena import arena
+from d2lps.kvstore.wire.tls import Certificates, context, given
+from d2lps.kvstore.worker.dist import DistStore
+from d2lps.kvstore.worker.line import Line
 
 
 class Cluster:
@@ -30,9 +30,9 @@ class Cluster:
         ``"unix"`` (sockets in a folder of this user's own) or ``"tcp"`` (the loopback interface).
     tls
         with ``"tcp"``: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
-        "authority": …}``; see :mod:`d2lps.kvstore.tls`.
+        "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
     staleness, nan, lost, deadline, record
-        as :class:`d2lps.kvstore.rounds.Table` has them.
+        as :class:`d2lps.kvstore.server.rounds.Table` has them.
 
     >>> import threading, torch
     >>> with Cluster("dist_sync", workers=2, servers=2) as stores:
@@ -109,7 +109,7 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     servers
         how many, each in a process of its own on the machine of a worker; as many as workers by default.
     staleness, nan, lost, deadline, record
-        as :class:`d2lps.kvstore.rounds.Table` has them.
+        as :class:`d2lps.kvstore.server.rounds.Table` has them.
     placement
         ``large`` and ``virtual`` of :class:`Placement`.
     tls

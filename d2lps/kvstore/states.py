@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.held import Held
 from d2lps.kvstore.saving import State
 from d2lps.kvstore.wire import DTYPES, raw
 from d2lps.rules import is_number
@@ -41,24 +40,3 @@ def unpacked(said: dict, payload: memoryview) -> State:
         return found | said["numbers"]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise error if isinstance(error, Refused) else Refused(f"that is no state of a key ({error})") from None
-
-
-def state_of(held: Held) -> State:
-    """The state of a part as it is now. Raises Refused in the midst of a round."""
-    with held.changed:
-        if held.value is None or held.arrived or held.summed:
-            raise Refused(f"key {held.name} is in the midst of a round: save at a barrier")
-        return {"value": held.value} | {name: one.clone() if isinstance(one, Tensor) else one
-                                        for name, one in held.memory.items()}  # fmt: skip
-
-
-def put_back(held: Held, state: State) -> None:
-    """The part is as it was when :func:`state_of` gave ``state``. Raises Refused, and nothing has changed."""
-    value = state.pop("value", None)
-    sizes = {one.numel() for one in (value, *state.values()) if isinstance(one, Tensor)}
-    if not isinstance(value, Tensor) or value.dtype != held.dtype or sizes != {held.elements}:
-        raise Refused(f"key {held.name} has {held.elements} elements of {held.dtype} here: load what was saved of it")
-    with held.changed:
-        if held.arrived or held.summed:
-            raise Refused(f"key {held.name} is in the midst of a round: load at a barrier")
-        held.value, held.memory = value, state

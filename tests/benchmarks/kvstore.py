@@ -36,11 +36,11 @@ from carriers import HERE, WARM, ceilings, on_ranks, spread
 
 from d2lps import Processes, algorithms, kvstore
 from d2lps.execute import prepare
-from d2lps.kvstore.client import Line
-from d2lps.kvstore.dist import DistStore
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.pslite_started import Nodes, free_port, needed, scheduler, server, worker
-from d2lps.kvstore.serve import Started
+from d2lps.kvstore.pslite.started import Nodes, free_port, needed, scheduler, server, worker
+from d2lps.kvstore.server.started import Started
+from d2lps.kvstore.worker.dist import DistStore
+from d2lps.kvstore.worker.line import Line
 from d2lps.this_machine import this_host
 
 LARGE = [2_500_000] * 4  # floats of each key

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.arena import SHARED
 from d2lps.kvstore.values import Known, named
 from d2lps.kvstore.wire import DTYPES, ENTRIES
+from d2lps.kvstore.wire.arena import SHARED
 
 BYTES, MOST = 1 << 20, 4096  # and number, of the parts that travel in one frame
 

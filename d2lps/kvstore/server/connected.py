@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from d2lps.kvstore.answering import Answering
-from d2lps.kvstore.asked import declared, layout, read, rows_of, whole
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.held import Found
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import Pulled, Pushed
-from d2lps.kvstore.states import packed, put_back, state_of, unpacked
+from d2lps.kvstore.server.answering import Answering
+from d2lps.kvstore.server.asked import declared, layout, read, rows_of, whole
+from d2lps.kvstore.server.held import Found, put_back, state_of
+from d2lps.kvstore.states import packed, unpacked
 from d2lps.kvstore.wire import DTYPES, Channel, Entry, Frame, Op, raw
 
 if TYPE_CHECKING:
-    from d2lps.kvstore.server import Server
+    from d2lps.kvstore.server.server import Server
 
 PART = 8 << 30  # most bytes of what is remembered of one part
 

@@ -10,7 +10,7 @@ import time
 from typing import NamedTuple
 
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, WorkerLost
-from d2lps.kvstore.pslite_node import receive, send
+from d2lps.kvstore.pslite.node import receive, send
 
 GRACE = 2.0  # seconds that an answer may still take when another process has gone: it may have been the last to leave
 AT_ONCE = 0.3  # seconds within which the processes end that one worker has started
@@ -91,7 +91,7 @@ class Nodes:
         said = os.memfd_create("d2lps")
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "d2lps.kvstore.pslite_node", *what.arguments], stdin=theirs, stderr=said,
+                [sys.executable, "-m", "d2lps.kvstore.pslite.node", *what.arguments], stdin=theirs, stderr=said,
                 stdout=subprocess.DEVNULL, start_new_session=True,
                 env={"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | inherited | what.environment,
             )  # fmt: skip

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.arena import Arena
-from d2lps.kvstore.bundles import Bundle, bundled
-from d2lps.kvstore.client import FORKED, Line
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
-from d2lps.kvstore.inspected import Inspected
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.request import Request
 from d2lps.kvstore.store import fill
 from d2lps.kvstore.values import Known, added, finite, lies
 from d2lps.kvstore.wire import DTYPES, NOTHING, Op, raw
+from d2lps.kvstore.wire.arena import Arena
+from d2lps.kvstore.worker.bundles import Bundle, bundled
+from d2lps.kvstore.worker.inspected import Inspected
+from d2lps.kvstore.worker.line import FORKED, Line
+from d2lps.kvstore.worker.request import Request
 
 KEPT = 64  # lists of keys of which it is known how they travel
 

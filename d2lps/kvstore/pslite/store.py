@@ -1,6 +1,6 @@
 """``engine="mxnet"``: the store's words on the ps-lite of MXNet 1.9.1, with its scheduler and servers on loopback.
 
-Every part of it is a process of its own (:mod:`d2lps.kvstore.pslite_node`); what is pushed and pulled lies in memory
+Every part of it is a process of its own (:mod:`d2lps.kvstore.pslite.node`); what is pushed and pulled lies in memory
 that a worker and its process share, so that nothing is copied that MXNet itself would not have copied.
 """
 
@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import KVError, Refused, WorkerLost
+from d2lps.kvstore.gathering import STARTING, gathered
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.placement import counted
-from d2lps.kvstore.pslite_fits import DTYPES, for_mxnet, holds, updates
-from d2lps.kvstore.pslite_node import layout
-from d2lps.kvstore.pslite_started import Nodes, free_port, needed, scheduler, server, worker
+from d2lps.kvstore.pslite.fits import DTYPES, for_mxnet, holds, updates
+from d2lps.kvstore.pslite.node import layout
+from d2lps.kvstore.pslite.started import Nodes, free_port, needed, scheduler, server, worker
 from d2lps.kvstore.store import KVStore, fill
 from d2lps.kvstore.values import Known, named
-from d2lps.kvstore.workers import STARTING, gathered
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
 

@@ -7,6 +7,7 @@ are at most 4 KiB, nothing is kept, and it must be over within some seconds.
 
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import secrets
@@ -15,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.wire import Broken, Channel, Frame, Op
+from d2lps.kvstore.wire.channel import Channel
+from d2lps.kvstore.wire.frames import Broken, Frame, Op
 
 SECONDS = 5.0  # for a handshake
 VARIABLE, FILE = "D2LPS_SECRET", "D2LPS_SECRET_FILE"
@@ -111,3 +113,11 @@ def _keys(secret: bytes, talk: bytes, mine: bytes, theirs: bytes) -> tuple[bytes
         return None
     return tuple(hmac.new(secret, b"d2lps key of " + role + b"\0" + talk, hashlib.sha256).digest()
                  for role in (mine, theirs))  # fmt: skip
+
+
+def loopback(address: "tuple[str, int] | str") -> bool:
+    """Whether only this host can reach ``address``: a Unix socket's path, or (host, port)."""
+    try:
+        return isinstance(address, str) or ipaddress.ip_address(address[0]).is_loopback
+    except ValueError:
+        return address[0] == "localhost"

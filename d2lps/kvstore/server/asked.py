@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.held import Held
+from d2lps.kvstore.server.held import Held
 from d2lps.kvstore.wire import DTYPES, Frame
 
 

@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from d2lps.kvstore import handshake
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.wire import MAGIC, Broken, Channel, Op
+from d2lps.kvstore.wire import handshake
+from d2lps.kvstore.wire.channel import Channel
+from d2lps.kvstore.wire.frames import MAGIC, Broken, Op
 
 ROOM = 1 << 18  # bytes that are received at once
 WELCOME = b"d"  # in TLS 1.3 a worker is done before the server has looked at its certificate: this says that it has

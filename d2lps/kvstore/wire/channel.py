@@ -1,104 +1,37 @@
-"""What travels between a worker and a server: frames of a fixed header, a small table and raw bytes.
-
-====================  ======  =====================================================================
-header                36      magic, version, op, flags, entries, bytes of table and payload, number, CRC-32
-table                 ≤ 4 MiB what the frame is about: entries of 24 bytes each, or JSON; then its own CRC-32
-payload               ≤ 16 GB one tensor, or several of one dtype one after the other, little-endian, then a 64-bit sum
-                              of their words
-code                  32      HMAC-SHA-256 over all that and how many frames went before, where there is a key
-====================  ======  =====================================================================
-
-Every length is checked before anything is made for it, nothing is ever unpickled or evaluated, and a payload goes
-from the socket straight into the memory of its tensor. A frame that is not right is a :class:`Broken`: its
-connection is closed and nothing has changed.
-"""
+"""Frames over a socket, each checked before anything comes of it."""
 
 import hmac
 import json
 import select
 import socket
 import struct
-import sys
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
-from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from d2lps.kvstore.arena import Lent
-from d2lps.kvstore.words import Words
+from d2lps.kvstore.wire.arena import Lent
+from d2lps.kvstore.wire.frames import (
+    CODED,
+    ENTRY,
+    HEADER,
+    LADEN,
+    MAGIC,
+    NOTHING,
+    PAYLOAD,
+    SHARED,
+    TABLE,
+    VERSION,
+    Broken,
+    Entry,
+    Frame,
+    Op,
+)
+from d2lps.kvstore.wire.words import Words
 from d2lps.tensors import TensorError
 
-HEADER = struct.Struct("<4sBBHIIQQI")
-ENTRY = struct.Struct("<IBB2xQQ")
-ENTRIES = np.dtype({"names": ["part", "dtype", "finite", "elements", "round"], "itemsize": ENTRY.size,
-                    "formats": ["<u4", "u1", "u1", "<u8", "<u8"], "offsets": [0, 4, 5, 8, 16]})  # fmt: skip
-MAGIC, VERSION = b"d2kv", 1
-TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 BLOCK = 4 << 20  # bytes that are received, and summed while they are still in the cache
-CODED = 1  # flag: a code follows that covers the payload, too
-SHARED = 2  # flag: the payload says where in shared memory the tensors lie; of a pull, that such an answer will do
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8,
-          torch.int8)  # fmt: skip
-
-if sys.byteorder != "little":
-    raise ImportError("d2lps.kvstore sends numbers as this machine has them, which must be little-endian")
-
-
-class Op(IntEnum):
-    """What a frame asks for, or answers."""
-
-    HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
-    INIT, PUSH, PULL, ROWS, OPTIMIZER, BARRIER, STATE, RESTORE, ALIVE, BYE, STATUS, PUSHPULL = range(10, 22)
-    OK, DATA, ERROR, READ = 30, 31, 32, 33
-
-
-PUSHES = {Op.PUSH, Op.PUSHPULL}
-LADEN = PUSHES | {Op.INIT, Op.ROWS, Op.DATA, Op.RESTORE}  # what may carry a payload: its code comes after it
-
-
-class Broken(ConnectionError):
-    """A frame that is not right, or a connection that has ended: nothing of it counts."""
-
-
-class Entry(NamedTuple):
-    """One part that a frame is about: its number at the server, dtype (its place in DTYPES), elements, round.
-
-    ``finite``: 0 where something in the key that it is a part of is not, so that all its servers do the same.
-    """
-
-    part: int
-    dtype: int
-    finite: int
-    elements: int
-    round: int
-
-
-class Frame(NamedTuple):
-    """A header and its table, both found right. The payload is still in the socket: see :meth:`Channel.into`."""
-
-    op: Op
-    number: int
-    entries: list[Entry]
-    said: dict
-    payload: int
-    flags: int
-
-    @property
-    def shared(self) -> bool:
-        return bool(self.flags & SHARED)
-
-
-NOTHING = memoryview(b"")
-
-
-def raw(tensor: Tensor) -> memoryview:
-    """The bytes of a flat, contiguous tensor in main memory, which can be written."""
-    return memoryview(tensor.view(torch.uint8).numpy()) if tensor.numel() else NOTHING
 
 
 class Channel:

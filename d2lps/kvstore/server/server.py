@@ -4,7 +4,6 @@ What a worker asks for that cannot be done is an error to that worker alone; wha
 connection alone. Answers wait in no queue of copies: they name values, which are never changed.
 """
 
-import ipaddress
 import os
 import socket
 import threading
@@ -14,23 +13,15 @@ from contextlib import suppress
 
 import torch
 
-from d2lps.kvstore import handshake, tls
-from d2lps.kvstore.arena import SHARED, arena
-from d2lps.kvstore.connected import Connected
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.rounds import Table
-from d2lps.kvstore.wire import Broken, Channel
+from d2lps.kvstore.server.connected import Connected
+from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.wire import Broken, Channel, handshake, tls
+from d2lps.kvstore.wire.arena import SHARED, arena
+from d2lps.kvstore.wire.handshake import loopback
 
 ADDRESS = ("127.0.0.1", 0)
 STRANGERS = 32  # connections at once that have not yet said who they are
-
-
-def loopback(address: "tuple[str, int] | str") -> bool:
-    """Whether only this host can reach ``address``: a Unix socket's path, or (host, port)."""
-    try:
-        return isinstance(address, str) or ipaddress.ip_address(address[0]).is_loopback
-    except ValueError:
-        return address[0] == "localhost"
 
 
 class Server:

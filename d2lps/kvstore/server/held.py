@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.errors import KVError, Timeout
+from d2lps.kvstore.errors import KVError, Refused, Timeout
+from d2lps.kvstore.saving import State
 
 
 class Found(NamedTuple):
@@ -111,3 +112,24 @@ def until(condition: threading.Condition, done: Callable[[], bool], seconds: flo
             ranks = missing()
             lacking = f", {workers(ranks)} missing" if ranks else ""
             raise Timeout(f"{what}: {seconds:g} s are over{lacking}")
+
+
+def state_of(held: Held) -> State:
+    """The state of a part as it is now. Raises Refused in the midst of a round."""
+    with held.changed:
+        if held.value is None or held.arrived or held.summed:
+            raise Refused(f"key {held.name} is in the midst of a round: save at a barrier")
+        return {"value": held.value} | {name: one.clone() if isinstance(one, Tensor) else one
+                                        for name, one in held.memory.items()}  # fmt: skip
+
+
+def put_back(held: Held, state: State) -> None:
+    """The part is as it was when :func:`state_of` gave ``state``. Raises Refused, and nothing has changed."""
+    value = state.pop("value", None)
+    sizes = {one.numel() for one in (value, *state.values()) if isinstance(one, Tensor)}
+    if not isinstance(value, Tensor) or value.dtype != held.dtype or sizes != {held.elements}:
+        raise Refused(f"key {held.name} has {held.elements} elements of {held.dtype} here: load what was saved of it")
+    with held.changed:
+        if held.arrived or held.summed:
+            raise Refused(f"key {held.name} is in the midst of a round: load at a barrier")
+        held.value, held.memory = value, state

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore import record
-from d2lps.kvstore.client import Line
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.placement import counted
-from d2lps.kvstore.request import Request
 from d2lps.kvstore.saving import State
-from d2lps.kvstore.server import loopback
 from d2lps.kvstore.states import packed, unpacked
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Known
 from d2lps.kvstore.wire import Op
+from d2lps.kvstore.wire.handshake import loopback
+from d2lps.kvstore.worker.line import Line
+from d2lps.kvstore.worker.request import Request
 from d2lps.trace import Trace
 
 

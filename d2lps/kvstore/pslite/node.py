@@ -1,4 +1,4 @@
-"""A process of MXNet's: a scheduler, a server, or what speaks for a worker. ``python -m d2lps.kvstore.pslite_node``.
+"""A process of MXNet's: a scheduler, a server, or what speaks for a worker. ``python -m d2lps.kvstore.pslite.node``.
 
 What it is stands in the environment, as ps-lite wants it; who started it holds the other end of its input, a socket.
 MXNet's calls know no deadline, and where somebody has gone they end the process or hang: so they happen in a process

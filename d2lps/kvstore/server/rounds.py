@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
-from d2lps.kvstore.held import Held, Pending, Reply, Waiting, answer, until, workers
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import Published, Record
+from d2lps.kvstore.server.held import Held, Pending, Reply, Waiting, answer, until, workers
 from d2lps.kvstore.values import finite
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")

@@ -16,12 +16,11 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from d2lps.kvstore import handshake, tls
-from d2lps.kvstore.arena import Arena
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
-from d2lps.kvstore.request import Request, unpieced
-from d2lps.kvstore.server import loopback
-from d2lps.kvstore.wire import PUSHES, Broken, Channel, Frame, Op, raw
+from d2lps.kvstore.wire import PUSHES, Broken, Channel, Frame, Op, handshake, raw, tls
+from d2lps.kvstore.wire.arena import Arena
+from d2lps.kvstore.wire.handshake import loopback
+from d2lps.kvstore.worker.request import Request, unpieced
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 FORKED = "this store belongs to the process that this one was forked from: make a store in this process"

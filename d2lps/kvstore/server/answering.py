@@ -11,7 +11,7 @@ from d2lps.kvstore.record import Pulled
 from d2lps.kvstore.wire import Broken, Channel, Frame, Op
 
 if TYPE_CHECKING:
-    from d2lps.kvstore.server import Server
+    from d2lps.kvstore.server.server import Server
 
 ANSWERS, SMALL = 16, 1024  # that a worker has not taken yet; bytes of a payload that is sent without ado
 

@@ -1,0 +1,1 @@
+"""``engine="mxnet"``: the words of the store on MXNet's own ps-lite."""

@@ -1,0 +1,1 @@
+"""A server: it listens, hears what workers ask for, closes rounds, and answers."""
