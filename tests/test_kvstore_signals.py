@@ -158,6 +158,33 @@ def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
         assert started.process.wait(5) == 0 and not os.path.exists(folder)
 
 
+@pytest.mark.fault("F15", "SIGTERM at a server that is adding what was pushed")
+def test_a_server_that_is_busy_ends_in_order():
+    """Python ends its threads where they are, in the midst of torch, too: left to that, every third one aborts."""
+    keys, ends = list(range(3000)), []
+    for _ in range(6):
+        table = {"kind": "dist_sync", "workers": 1, "deadline": DEADLINE}
+        started = Started({"table": table, "address": ("127.0.0.1", 0), "run": "", "number": 0}, 30.0)
+        (mine,) = stores = [store([SimpleNamespace(number=0, address=started.address())], 0, 1)]
+        with closing(*stores, started):
+            values = [torch.ones(100) for _ in keys]
+            mine.init(keys, values)
+
+            def work(mine=mine, values=values):
+                with suppress(KVError):
+                    while True:
+                        mine.pushpull(keys, values)
+
+            worker = threading.Thread(target=work)
+            worker.start()
+            time.sleep(0.2)
+            started.process.terminate()
+            ends.append(started.process.wait(10))
+            mine.close()
+            worker.join(20)
+    assert ends == [0] * 6
+
+
 def forks(store, pipe):
     """A child that leaves as programs do, one that uses the store, and one that lets go of it."""
     for how in ("leaves", "uses", "lets go"):

@@ -57,3 +57,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # a thread that still adds would be ended by Python in the midst of torch, which aborts the process

@@ -47,8 +47,10 @@ class Line:
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
         self._channel, self.welcome = self._connected(time.monotonic() + deadline)
-        for what in (self._listen, self._live):
-            threading.Thread(target=what, daemon=True, name=f"d2lps line to server {number}").start()
+        self._listener, alive = (threading.Thread(target=what, daemon=True, name=f"d2lps line to server {number}")
+                                 for what in (self._listen, self._live))  # fmt: skip
+        self._listener.start()
+        alive.start()
 
     # ---- asking
 
@@ -99,6 +101,8 @@ class Line:
                 self.ask(Request(Op.BYE)).done.wait(min(1.0, self.deadline))
         self._open = False
         self._channel.close()
+        if threading.current_thread() is not self._listener:  # at its end Python would abort a thread within torch
+            self._listener.join(1.0)
 
     def _too_late(self, request: Request) -> KVError:
         silent = time.monotonic() - self._heard
