@@ -1,6 +1,6 @@
 """The stores of one process: ``local`` adds in main memory, ``device`` on the devices, by a plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -9,7 +9,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.saving import State
 from d2lps.kvstore.store import KVStore, fill
-from d2lps.kvstore.values import Known, added
+from d2lps.kvstore.values import Given, Known, added, each_of
 
 
 class LocalStore(KVStore):
@@ -27,21 +27,21 @@ class LocalStore(KVStore):
         for known, value in fresh:
             self._values[known], self._memory[known] = added([value]).clone(), {}
 
-    def _push(self, pushed) -> None:
-        for known, values in pushed:
-            total = self._sum(values)
+    def _push(self, keys: list[Known], values: list[Given]) -> None:
+        for known, given in zip(keys, values, strict=True):
+            total = self._sum(each_of(given))
             if self._updates is not None:
                 total = self._updates.stepped(self._values[known], total, self._memory[known], 1,
                                               torch.empty_like(self._values[known]))  # fmt: skip
             self._values[known] = total
 
-    def _sum(self, values: list[torch.Tensor]) -> torch.Tensor:
-        total = added(values)
+    def _sum(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        total = added([*values])
         return total.clone() if total.data_ptr() == values[0].data_ptr() else total
 
-    def _pull(self, pulled) -> None:
-        for known, outs in pulled:
-            fill(outs, self._values[known])
+    def _pull(self, keys: list[Known], outs: list[Given]) -> None:
+        for known, into in zip(keys, outs, strict=True):
+            fill(into, self._values[known])
 
     def _rows(self, asked) -> None:
         for known, outs, index in asked:
@@ -75,7 +75,7 @@ class DeviceStore(LocalStore):
             raise Refused("nothing has been summed yet: push a list of values, one per device")
         return self._run
 
-    def _sum(self, values: list[torch.Tensor]) -> torch.Tensor:
+    def _sum(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         if len(values) == 1:
             return super()._sum(values)
         from d2lps.carriers.here import Here

@@ -3,7 +3,7 @@
 from d2lps.kvstore import saving
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.values import Key, Known, lies, named, paired, put, several, tensor
+from d2lps.kvstore.values import Given, Key, Known, each_of, lies, named, paired, put, several, tensor
 
 
 class KVStore:
@@ -38,22 +38,22 @@ class KVStore:
         Keys travel in the order given. ``priority`` is taken, as MXNet has it, and changes nothing: a push waits until
         it is counted, so none overtakes another.
         """
-        self._push(self._pushed(key, value))
+        self._push(*self._pushed(key, value))
 
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Fill ``out`` (per key one array, or several that all get the same) with the value of each key.
 
         A synchronous store gives exactly the round that this worker has pushed, when it is complete.
         """
-        self._pull(self._pulled(key, out))
+        self._pull(*self._pulled(key, out))
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
         """Push, and pull into ``out``, or without one into the values that were pushed.
 
         A push that is refused is heard of at once. An error that speaks of the pull comes when the push is counted.
         """
-        pushed = self._pushed(key, value)
-        self._pushpull(pushed, self._pulled(key, value if out is None else out))
+        keys, values = self._pushed(key, value)
+        self._pushpull(keys, values, self._pulled(key, value if out is None else out)[1])
 
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
         """Fill ``out`` with the rows ``row_ids`` of each key, in that order: only these travel."""
@@ -154,42 +154,43 @@ class KVStore:
             raise Refused(f"which key: {', '.join(map(repr, self.keys)) or 'none is initialised yet'}")
         return next(iter(self._keys.values())) if key is None else self._known(key)
 
-    def _pushed(self, key, value) -> list[tuple[Known, list]]:
-        found = []
+    def _pushed(self, key, value) -> tuple[list[Known], list[Given]]:
+        """The keys, and what is pushed to each."""
+        # No object is made for a key: of ten thousand, Python would look through everything for garbage, many times.
+        keys, values = [], []
         for each, given in paired(key, value):
             known = self._known(each)
-            if known.plain(given):
-                found.append((known, (given,)))
-                continue
-            values = [tensor(one, "what is pushed") for one in several(given)]
-            for one in values:
-                known.check(one, "what is pushed")
-            found.append((known, values))
-        return found
+            if not known.plain(given):
+                given = [tensor(one, "what is pushed") for one in several(given)]
+                for one in given:
+                    known.check(one, "what is pushed")
+            keys.append(known)
+            values.append(given)
+        return keys, values
 
-    def _pulled(self, key, out) -> list[tuple[Known, list]]:
+    def _pulled(self, key, out) -> tuple[list[Known], list[Given]]:
+        """The keys, and what is to be filled with each."""
         if out is None:
             raise Refused("pull wants out=…: an array of the key's shape to be filled")
-        found = []
+        keys, outs = [], []
         for each, into in paired(key, out):
             known = self._known(each)
-            if known.plain(into):
-                found.append((known, (into,)))
-                continue
-            outs = several(into)
-            for one in outs:
-                known.check(one, "out")
-            found.append((known, outs))
-        return found
+            if not known.plain(into):
+                into = several(into)
+                for one in into:
+                    known.check(one, "out")
+            keys.append(known)
+            outs.append(into)
+        return keys, outs
 
-    def _pushpull(self, pushed, pulled) -> None:
-        self._push(pushed)
-        self._pull(pulled)
+    def _pushpull(self, keys: list[Known], values: list[Given], outs: list[Given]) -> None:
+        self._push(keys, values)
+        self._pull(keys, outs)
 
 
-def fill(outs: list, found) -> None:
+def fill(outs: Given, found) -> None:
     """The flat value into every one of ``outs`` that does not hold it already."""
-    for out in outs:
+    for out in each_of(outs):
         here = lies(out)
         if here is None or here.data_ptr() != found.data_ptr():
             put(out, found)

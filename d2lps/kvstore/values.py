@@ -11,6 +11,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire import DTYPES
 
 Key = str | int
+Given = Tensor | list  # for one key: a tensor of its shape, or a list of what several devices have
 
 
 def named(key: object) -> str:
@@ -117,10 +118,15 @@ def lies(out: object) -> "Tensor | None":
     return None
 
 
-def added(values: Sequence[Tensor]) -> Tensor:
+def each_of(given: Given) -> Sequence:
+    """What the devices have, one by one."""
+    return given if isinstance(given, list) else (given,)
+
+
+def added(values: Given) -> Tensor:
     """Their sum in the order given, flat, in main memory: the very tensor where there is one and nothing to copy."""
-    total = values[0]
-    for other in values[1:]:
+    total, *others = each_of(values)
+    for other in others:
         total = total + other.to(total.device)
     total = total if total.dim() == 1 else total.reshape(-1)
     return total if total.is_cpu and total.is_contiguous() else total.cpu().contiguous()

@@ -21,7 +21,7 @@ from d2lps.kvstore.pslite.fits import DTYPES, for_mxnet, holds, updates
 from d2lps.kvstore.pslite.node import layout
 from d2lps.kvstore.pslite.started import Nodes, free_port, needed, scheduler, server, worker
 from d2lps.kvstore.store import KVStore, fill
-from d2lps.kvstore.values import Known, named
+from d2lps.kvstore.values import Given, Known, each_of, named
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
 
@@ -89,7 +89,8 @@ class PsLiteStore(KVStore):
                 self._numbers[known] = len(self._numbers)
             self._room("init", [known for known, _ in fresh], [value for _, value in fresh])
 
-    def _push(self, pushed: list[tuple[Known, list]]) -> None:
+    def _push(self, keys: list[Known], values: list[Given]) -> None:
+        pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True)]
         if self.type == "dist_async" and self._updates is None:
             raise Refused("a server of MXNet's dist_async without an optimizer ends at the first push: "
                           "set_optimizer first")  # fmt: skip
@@ -109,12 +110,12 @@ class PsLiteStore(KVStore):
             self._asked("push", keys=[self._numbers[known] for known, _ in pushed],
                         counts=[len(values) for _, values in pushed])  # fmt: skip
 
-    def _pull(self, pulled: list[tuple[Known, list]]) -> None:
+    def _pull(self, keys: list[Known], outs: list[Given]) -> None:
         with self._calling:
-            self._asked("pull", keys=[self._numbers[known] for known, _ in pulled])
-            for known, outs in pulled:
+            self._asked("pull", keys=[self._numbers[known] for known in keys])
+            for known, into in zip(keys, outs, strict=True):
                 self._busy.discard(known)  # MXNet does one after the other with each key
-                fill(outs, self._slots[known][0])
+                fill(into, self._slots[known][0])
 
     def _rows(self, asked) -> None:
         raise Refused("MXNet gives rows of sparse values only, and these are dense: pull the key, or take "

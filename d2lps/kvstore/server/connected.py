@@ -14,7 +14,7 @@ from d2lps.kvstore.server.answering import Answering
 from d2lps.kvstore.server.asked import declared, layout, read, rows_of, whole
 from d2lps.kvstore.server.held import Found, put_back, state_of
 from d2lps.kvstore.states import packed, unpacked
-from d2lps.kvstore.wire import DTYPES, Channel, Entry, Frame, Op, raw
+from d2lps.kvstore.wire import Channel, Frame, Op, raw
 
 if TYPE_CHECKING:
     from d2lps.kvstore.server.server import Server
@@ -123,17 +123,14 @@ class Connected(Answering):
                 self._error(frame.number, found, frame.op == Op.PUSHPULL)
                 return
             values = [one.value for one in found]
-            dtype = DTYPES.index(values[0].dtype)
-            entries = [(entry.part, dtype, 1, one.value.numel(), one.version)
-                       for entry, one in zip(frame.entries, found, strict=True)]  # fmt: skip
             pulls = [Pulled(entry.part, self.rank, entry.round, one.version, 0.0, 0.0)
                      for entry, one in zip(frame.entries, found, strict=True)] if self.table.record else []  # fmt: skip
             offsets = self._shared(frame, values, pulls)
             if offsets is not None:
-                self._answer(Op.DATA, frame.number, entries, None, raw(torch.tensor(offsets)), True)
+                self._answer(Op.DATA, frame.number, (), None, raw(torch.tensor(offsets)), True)
             else:
                 whole = values[0] if len(values) == 1 else torch.cat(values)
-                self._answer(Op.DATA, frame.number, entries, None, raw(whole), pulls=pulls)
+                self._answer(Op.DATA, frame.number, (), None, raw(whole), pulls=pulls)
 
         return self.table.pull(self.rank, [(entry.part, entry.round) for entry in frame.entries], reply)
 
@@ -197,8 +194,7 @@ class Connected(Answering):
                 self._error(frame.number, what)
                 return
             found = what[0].value.reshape(-1, width)[rows].reshape(-1)
-            entry = Entry(part, DTYPES.index(found.dtype), 1, found.numel(), what[0].version)
-            self._answer(Op.DATA, frame.number, [entry], None, raw(found))
+            self._answer(Op.DATA, frame.number, (), None, raw(found))
 
         rows_of(self.table.part(part), width, rows)
         self.table.pull(self.rank, [(part, round_)], reply)

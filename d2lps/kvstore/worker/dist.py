@@ -14,7 +14,7 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLo
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.placement import Placement
 from d2lps.kvstore.store import fill
-from d2lps.kvstore.values import Known, added, finite, lies
+from d2lps.kvstore.values import Given, Known, added, each_of, finite, lies
 from d2lps.kvstore.wire import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.worker.bundles import Bundle, bundled
@@ -81,26 +81,26 @@ class DistStore(Inspected):
                 places[:] = [(part, number if part.server == bundle.server else before) for part, before in places]
         self.barrier()  # the value of worker 0 is there
 
-    def _push(self, pushed: list[tuple[Known, list]]) -> None:
-        requests = self._pushes(pushed)
+    def _push(self, keys: list[Known], values: list[Given]) -> None:
+        requests = self._pushes(keys, values)
         try:
             self._travel(requests)
         finally:
-            self._count(pushed, requests)
+            self._count(keys, requests)
 
-    def _pull(self, pulled: list[tuple[Known, list]]) -> None:
-        requests, after = self._pulls(pulled, 0)
+    def _pull(self, keys: list[Known], outs: list[Given]) -> None:
+        requests, after = self._pulls(keys, outs, 0)
         self._travel(requests)
         after()
 
-    def _pushpull(self, pushed, pulled) -> None:
-        requests, (pulls, after) = self._pushes(pushed), self._pulls(pulled, 1)
+    def _pushpull(self, keys: list[Known], values: list[Given], outs: list[Given]) -> None:
+        requests, (pulls, after) = self._pushes(keys, values), self._pulls(keys, outs, 1)
         for (_, push), (_, pull) in zip(requests, pulls, strict=True):
             push.op, push.into, push.pieces = Op.PUSHPULL, pull.into, pull.pieces  # one frame asks for both
         try:
             self._travel(requests)
         finally:
-            self._count(pushed, requests)
+            self._count(keys, requests)
         after()
 
     def _rows(self, asked) -> None:
@@ -134,17 +134,17 @@ class DistStore(Inspected):
 
     # ---- requests, by server
 
-    def _bundled(self, keys: tuple[Known, ...]) -> list[Bundle]:
+    def _bundled(self, named: list[Known]) -> list[Bundle]:
         """The same keys are pushed and pulled again and again: how they travel is worked out once."""
+        keys = tuple(named)
         if keys not in self._bundles:
             if len(self._bundles) >= KEPT:
                 self._bundles.clear()
             self._bundles[keys] = bundled(keys, lambda server: self.lines[server].shares)
         return self._bundles[keys]
 
-    def _pushes(self, pushed: list[tuple[Known, list]]) -> list[tuple[Bundle, Request]]:
-        keys = tuple(known for known, _ in pushed)
-        flats, rounds = [added(values) for _, values in pushed], [known.rounds + 1 for known in keys]
+    def _pushes(self, keys: list[Known], values: list[Given]) -> list[tuple[Bundle, Request]]:
+        flats, rounds = [added(given) for given in values], [known.rounds + 1 for known in keys]
         well = [finite(flat) for flat in flats] if self._look else None
         for known in keys:
             known.turn ^= known.closed < known.rounds  # a server may still read what was pushed before
@@ -180,15 +180,15 @@ class DistStore(Inspected):
     def _shared(self, bundle: Bundle) -> bool:
         return bundle.shared and self.lines[bundle.server].shares
 
-    def _pulls(self, pulled: list[tuple[Known, list]], more: int) -> tuple[list[tuple[Bundle, Request]], Callable]:
+    def _pulls(self, keys: list[Known], outs: list[Given], more: int) -> tuple[list[tuple[Bundle, Request]], Callable]:
         """What to ask for, and what to do when it has come; ``more``: pushes that go before and are not yet counted."""
-        keys = tuple(known for known, _ in pulled)
         rounds, flats, fills = [known.rounds + more for known in keys], [], []
-        for known, outs in pulled:
-            flat = lies(outs[0])
-            if flat is None or len(outs) > 1:
+        for known, into in zip(keys, outs, strict=True):
+            first, *others = each_of(into)
+            flat = lies(first)
+            if flat is None or others:
                 flat = torch.empty(known.elements, dtype=known.dtype) if flat is None else flat
-                fills.append((outs, flat))
+                fills.append((into, flat))
             flats.append(flat)
         requests, copies = [], []
         for bundle in self._bundled(keys):
@@ -205,8 +205,8 @@ class DistStore(Inspected):
         def after() -> None:
             for pieces, found in copies:
                 torch._foreach_copy_(pieces, found)
-            for outs, flat in fills:
-                fill(outs, flat)
+            for into, flat in fills:
+                fill(into, flat)
             for known in keys:
                 known.closed = known.rounds
 
@@ -246,10 +246,10 @@ class DistStore(Inspected):
                 request.error = error
                 request.done.set()
 
-    def _count(self, pushed: list[tuple[Known, list]], requests: list[tuple[Bundle, Request]]) -> None:
+    def _count(self, keys: list[Known], requests: list[tuple[Bundle, Request]]) -> None:
         """One more push of each key that all its servers have; what is pushed again where one has not, counts once."""
         failed = {place for bundle, request in requests if not request.counted for place in bundle.places}
-        for place, (known, _) in enumerate(pushed):
+        for place, known in enumerate(keys):
             if place not in failed:
                 known.closed = known.rounds if self.type == "dist_sync" else known.rounds + 1
                 known.rounds += 1
