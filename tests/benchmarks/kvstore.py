@@ -321,7 +321,7 @@ def measure_p4(found: list, pairs: int, quick: bool) -> None:
 
 
 def measure_small(found: list, pairs: int, quick: bool) -> None:
-    against_mxnet(found, "small", SMALL, [(2, 2, True, "–"), (2, 2, False, "–")], pairs, quick)
+    against_mxnet(found, "small", SMALL, [(2, 2, True, "≥ 2"), (2, 2, False, "≥ 2")], pairs, quick)
 
 
 def measure_p5(found: list, pairs: int, quick: bool) -> None:
