@@ -350,9 +350,9 @@ def test_rank_0_gets_every_act_once_and_the_others_their_own_part(kind, size):
 
 
 def with_a_clock_ahead(rank, seconds):
-    real, hosts = time.perf_counter, ranks_module._host
+    real, hosts = time.perf_counter, ranks_module.host
     time.perf_counter = lambda: real() + seconds * rank.number
-    ranks_module._host = lambda: f"host {rank.number}"
+    ranks_module.host = lambda: f"host {rank.number}"
     try:
         carrier = rank.carrier(Processes)
         run(ring(carrier.names), torch.ones(1000), carrier)
@@ -360,7 +360,7 @@ def with_a_clock_ahead(rank, seconds):
         trace = run(ring(carrier.names), torch.ones(1000), carrier)
         return carrier.one_host, carrier._ahead, trace, time.monotonic() - begin
     finally:
-        time.perf_counter, ranks_module._host = real, hosts
+        time.perf_counter, ranks_module.host = real, hosts
 
 
 def test_the_times_of_several_hosts_are_brought_on_one_clock():
@@ -371,11 +371,11 @@ def test_the_times_of_several_hosts_are_brought_on_one_clock():
 
 
 def on_several_hosts(rank):
-    ranks_module._host, hosts = lambda: f"host {rank.number}", ranks_module._host
+    ranks_module.host, hosts = lambda: f"host {rank.number}", ranks_module.host
     try:
         return str(outcome(rank.carrier, SharedMemory))
     finally:
-        ranks_module._host = hosts
+        ranks_module.host = hosts
 
 
 def test_memory_is_not_shared_between_hosts():

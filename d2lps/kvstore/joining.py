@@ -9,16 +9,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.gathering import gathered
+from d2lps.kvstore.gathering import Workers, gathered
 from d2lps.kvstore.placement import Placement, counted
 from d2lps.kvstore.server.rounds import Table
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.started import Started
 from d2lps.kvstore.wire import handshake
-from d2lps.kvstore.wire.arena import arena
+from d2lps.kvstore.wire.arena import Arena, arena
 from d2lps.kvstore.wire.tls import Certificates, context, given
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.kvstore.worker.line import Line
+
+Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
 
 
 class Cluster:
@@ -124,48 +126,59 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     files = given(tls)
     options = table | {"servers": servers, "placement": placement, "tls": files is not None}  # not where they lie
     workers = gathered("kvstore", options, deadline, secrets.token_hex(8))
-    rank, size, run = workers.rank, workers.size, workers.said[0]
     alone = len({*workers.hosts}) == 1
     files = None if alone else files
     with closing(workers.meeting), ExitStack() as undo:
-        servers = counted("servers", size if servers is None else servers)
-        mine = [number for number, owner in enumerate(_owners(workers.hosts, servers)) if owner == rank]
-        folder = tempfile.mkdtemp(prefix="d2lps-") if mine and alone else None
-        started, said = [], {}
-        try:
-            files and context(files, False)  # so that all hear what is wrong with them
-            for number in mine:
-                address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-                told = {"table": table | {"workers": size}, "address": address, "run": run, "number": number,
-                        "tls": files}  # fmt: skip
-                started.append(Started(told, workers.patience))
-                undo.callback(started[-1].end)
-            said = {str(server.number): server.address() for server in started}
-        except KVError as error:
-            said = {"error": str(error)}
-        addresses = {}
-        for other, found in enumerate(workers.meeting.all("servers", said)):
-            if "error" in found:
-                raise Refused(f"worker {other} could not start its server: {found['error']}")
-            addresses |= {int(number): where if isinstance(where, str) else tuple(where)
-                          for number, where in found.items()}  # fmt: skip
-        secret = handshake.secret_given() or b""
+        count = counted("servers", workers.size if servers is None else servers)
+        started, addresses = _servers(workers, count, table, files, undo)
         lent = arena() if alone else None
-        lines, failed = [], None
-        try:
-            for number in range(servers):
-                lines.append(Line(number, addresses[number], rank, secret=secret, run=run, deadline=deadline,
-                                  arena=lent, certificates=files))  # fmt: skip
-                undo.callback(lines[-1].close)
-        except KVError as error:
-            failed = error
-        for other, sentence in enumerate(workers.meeting.all("connected", failed and str(failed))):
-            if sentence:
-                raise failed or Refused(f"worker {other} could not connect: {sentence}")
-        place = Placement(servers, **placement or {})
-        store = DistStore(kind, rank, size, lines, place, look=nan != "propagate", started=started, arena=lent)
+        lines = _lines(workers, addresses, deadline, lent, files, undo)
+        store = DistStore(kind, workers.rank, workers.size, lines, Placement(count, **placement or {}),
+                          look=nan != "propagate", started=started, arena=lent)  # fmt: skip
         undo.pop_all()  # from here on they are the store's
         return store
+
+
+def _servers(workers: Workers, count: int, table: dict, files: Certificates | None,
+             undo: ExitStack) -> tuple[list[Started], list[Address]]:  # fmt: skip
+    """This worker's part of ``count`` servers, and where all of them listen; ``undo`` ends those started here."""
+    mine = [number for number, owner in enumerate(_owners(workers.hosts, count)) if owner == workers.rank]
+    folder = tempfile.mkdtemp(prefix="d2lps-") if mine and len({*workers.hosts}) == 1 else None
+    started, said, addresses = [], {}, {}
+    try:
+        files and context(files, False)  # so that all hear what is wrong with them
+        for number in mine:
+            address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
+            told = {"table": table | {"workers": workers.size}, "address": address, "run": workers.said[0],
+                    "number": number, "tls": files}  # fmt: skip
+            started.append(Started(told, workers.patience))
+            undo.callback(started[-1].end)
+        said = {str(server.number): server.address() for server in started}
+    except KVError as error:
+        said = {"error": str(error)}
+    for other, found in enumerate(workers.meeting.all("servers", said)):
+        if "error" in found:
+            raise Refused(f"worker {other} could not start its server: {found['error']}")
+        addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in found.items()}
+    return started, [addresses[number] for number in range(count)]
+
+
+def _lines(workers: Workers, addresses: list[Address], deadline: float, lent: Arena | None,
+           files: Certificates | None, undo: ExitStack) -> list[Line]:  # fmt: skip
+    """A connection to each server, once all workers have theirs; ``undo`` closes them."""
+    lines, failed = [], None
+    try:
+        secret = handshake.secret_given() or b""
+        for number, address in enumerate(addresses):
+            lines.append(Line(number, address, workers.rank, secret=secret, run=workers.said[0], deadline=deadline,
+                              arena=lent, certificates=files))  # fmt: skip
+            undo.callback(lines[-1].close)
+    except KVError as error:
+        failed = error
+    for other, sentence in enumerate(workers.meeting.all("connected", failed and str(failed))):
+        if sentence:
+            raise failed or Refused(f"worker {other} could not connect: {sentence}")
+    return lines
 
 
 def _owners(hosts: list[str], servers: int) -> list[int]:
