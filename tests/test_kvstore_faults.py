@@ -442,6 +442,16 @@ def workers(body, n=2, **more):
     return sorted(line for line in done.stdout.splitlines() if not line.startswith("pids")), done
 
 
+def beside_each_other(script, n):
+    """The lines of each of ``n`` workers that no torchrun ends as soon as one of them has failed."""
+    meeting = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    usual = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting.port), "OMP_NUM_THREADS": "1",
+             "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+    running = [subprocess.Popen([sys.executable, str(script)], env=os.environ | usual | {"RANK": str(rank)},
+                                stdout=subprocess.PIPE, text=True) for rank in range(n)]  # fmt: skip
+    return [process.communicate(timeout=60)[0].splitlines() for process in running]
+
+
 def test_workers_under_torchrun_find_their_servers(tmp_path):
     said, done = workers("""
         for _ in range(3):
@@ -485,7 +495,7 @@ def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
 @pytest.mark.parametrize("owner", [True, False])
 def test_a_worker_that_is_killed(tmp_path, lost, owner):
     """``owner``: it is one that had started a server, which the others still need."""
-    victim, meeting = 1 if owner else 2, dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    victim = 1 if owner else 2
     script = tmp_path / "work.py"
     script.write_text(SCRIPT.replace("deadline=2.0", f"deadline=2.0, lost={lost!r}").format(body=textwrap.dedent(f"""
         store.barrier()
@@ -497,11 +507,7 @@ def test_a_worker_that_is_killed(tmp_path, lost, owner):
         except kvstore.WorkerLost as error:
             say(error.ranks)
     """)))
-    usual = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting.port), "OMP_NUM_THREADS": "1",
-             "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
-    running = [subprocess.Popen([sys.executable, str(script)], env=os.environ | usual | {"RANK": str(rank)},
-                                stdout=subprocess.PIPE, text=True) for rank in range(3)]  # fmt: skip
-    said = [process.communicate(timeout=60)[0].splitlines() for process in running]
+    said = beside_each_other(script, 3)
     pids = [int(pid) for lines in said for line in lines if line.startswith("pids") for pid in line.split()[1:]]
     want = f"({victim},)" if lost == "fail" else f"[{21.0 - 4**victim}]"
     assert [lines[1:] for lines in said] == [[] if rank == victim else [want] for rank in range(3)]
@@ -532,12 +538,7 @@ def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
         except kvstore.KVError as error:
             print(type(error).__name__, error, time.monotonic() - begin < 20)
     """))
-    meeting = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    usual = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting.port), "OMP_NUM_THREADS": "1",
-             "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
-    running = [subprocess.Popen([sys.executable, str(script)], env=os.environ | usual | {"RANK": str(rank)},
-                                stdout=subprocess.PIPE, text=True) for rank in range(2)]  # fmt: skip
-    said = [process.communicate(timeout=60)[0].splitlines() for process in running]
+    said = beside_each_other(script, 2)
     assert gone([int(lines[0].split()[1]) for lines in said]), "a server is left behind"
     assert said[0][1].startswith("Refused worker 1 could not connect: server 1 at ") and said[0][1].endswith("True")
     assert said[1][1].startswith("ServerLost server 1 at ") and said[1][1].endswith("True")

@@ -26,6 +26,10 @@ class Workers(NamedTuple):
     def size(self) -> int:
         return len(self.hosts)
 
+    @property
+    def one_host(self) -> bool:
+        return len({*self.hosts}) == 1
+
 
 def gathered(kind: str, options: dict, deadline: float, say: object = None) -> Workers:
     """All workers, once each has come here; ``say``: what this one tells the others.

@@ -126,12 +126,11 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
     files = given(tls)
     options = table | {"servers": servers, "placement": placement, "tls": files is not None}  # not where they lie
     workers = gathered("kvstore", options, deadline, secrets.token_hex(8))
-    alone = len({*workers.hosts}) == 1
-    files = None if alone else files
+    files = None if workers.one_host else files
     with closing(workers.meeting), ExitStack() as undo:
         count = counted("servers", workers.size if servers is None else servers)
         started, addresses = _servers(workers, count, table, files, undo)
-        lent = arena() if alone else None
+        lent = arena() if workers.one_host else None
         lines = _lines(workers, addresses, deadline, lent, files, undo)
         store = DistStore(kind, workers.rank, workers.size, lines, Placement(count, **placement or {}),
                           look=nan != "propagate", started=started, arena=lent)  # fmt: skip
@@ -143,7 +142,7 @@ def _servers(workers: Workers, count: int, table: dict, files: Certificates | No
              undo: ExitStack) -> tuple[list[Started], list[Address]]:  # fmt: skip
     """This worker's part of ``count`` servers, and where all of them listen; ``undo`` ends those started here."""
     mine = [number for number, owner in enumerate(_owners(workers.hosts, count)) if owner == workers.rank]
-    folder = tempfile.mkdtemp(prefix="d2lps-") if mine and len({*workers.hosts}) == 1 else None
+    folder = tempfile.mkdtemp(prefix="d2lps-") if mine and workers.one_host else None
     started, said, addresses = [], {}, {}
     try:
         files and context(files, False)  # so that all hear what is wrong with them

@@ -1,6 +1,6 @@
 """The stores of one process: ``local`` adds in main memory, ``device`` on the devices, by a plan."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -29,15 +29,15 @@ class LocalStore(KVStore):
 
     def _push(self, keys: list[Known], values: list[Given]) -> None:
         for known, given in zip(keys, values, strict=True):
-            total = self._sum(each_of(given))
+            total = self._sum(given)
             if self._updates is not None:
                 total = self._updates.stepped(self._values[known], total, self._memory[known], 1,
                                               torch.empty_like(self._values[known]))  # fmt: skip
             self._values[known] = total
 
-    def _sum(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        total = added([*values])
-        return total.clone() if total.data_ptr() == values[0].data_ptr() else total
+    def _sum(self, given: Given) -> torch.Tensor:
+        total = added(given)
+        return total.clone() if total.data_ptr() == each_of(given)[0].data_ptr() else total
 
     def _pull(self, keys: list[Known], outs: list[Given]) -> None:
         for known, into in zip(keys, outs, strict=True):
@@ -75,9 +75,10 @@ class DeviceStore(LocalStore):
             raise Refused("nothing has been summed yet: push a list of values, one per device")
         return self._run
 
-    def _sum(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _sum(self, given: Given) -> torch.Tensor:
+        values = each_of(given)
         if len(values) == 1:
-            return super()._sum(values)
+            return super()._sum(given)
         from d2lps.carriers.here import Here
         from d2lps.execute import run
 

@@ -16,7 +16,7 @@ ENTRIES = np.dtype({"names": ["part", "dtype", "finite", "elements", "round"], "
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 CODED = 1  # flag: a code follows that covers the payload, too
-SHARED = 2  # flag: the payload says where in shared memory the tensors lie; of a pull, that such an answer will do
+SHARED = 2  # flag: the payload says where in shared memory the tensors lie; where one pulls, that this will do
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8,
           torch.int8)  # fmt: skip
 

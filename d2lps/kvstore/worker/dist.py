@@ -89,14 +89,16 @@ class DistStore(Inspected):
             self._count(keys, requests)
 
     def _pull(self, keys: list[Known], outs: list[Given]) -> None:
-        requests, after = self._pulls(keys, outs, 0)
-        self._travel(requests)
+        rooms, after = self._rooms(keys, outs)
+        rounds = [known.rounds for known in keys]
+        self._travel([(bundle, Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces))
+                      for bundle, into, pieces in rooms])  # fmt: skip
         after()
 
     def _pushpull(self, keys: list[Known], values: list[Given], outs: list[Given]) -> None:
-        requests, (pulls, after) = self._pushes(keys, values), self._pulls(keys, outs, 1)
-        for (_, push), (_, pull) in zip(requests, pulls, strict=True):
-            push.op, push.into, push.pieces = Op.PUSHPULL, pull.into, pull.pieces  # one frame asks for both
+        requests, (rooms, after) = self._pushes(keys, values), self._rooms(keys, outs)
+        for (_, request), (_, into, pieces) in zip(requests, rooms, strict=True):
+            request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
         try:
             self._travel(requests)
         finally:
@@ -180,9 +182,10 @@ class DistStore(Inspected):
     def _shared(self, bundle: Bundle) -> bool:
         return bundle.shared and self.lines[bundle.server].shares
 
-    def _pulls(self, keys: list[Known], outs: list[Given], more: int) -> tuple[list[tuple[Bundle, Request]], Callable]:
-        """What to ask for, and what to do when it has come; ``more``: pushes that go before and are not yet counted."""
-        rounds, flats, fills = [known.rounds + more for known in keys], [], []
+    def _rooms(self, keys: list[Known], outs: list[Given]) -> tuple[list[tuple], Callable]:
+        """[(bundle, where its values belong that come through the socket, where those from shared memory do)], and what
+        to do when they have come."""
+        flats, fills = [], []
         for known, into in zip(keys, outs, strict=True):
             first, *others = each_of(into)
             flat = lies(first)
@@ -190,17 +193,17 @@ class DistStore(Inspected):
                 flat = torch.empty(known.elements, dtype=known.dtype) if flat is None else flat
                 fills.append((into, flat))
             flats.append(flat)
-        requests, copies = [], []
+        rooms, copies = [], []
         for bundle in self._bundled(keys):
-            pieces, entries = bundle.pieces(flats), bundle.entries(rounds)
+            pieces = bundle.pieces(flats)
             if self._shared(bundle):
-                requests.append((bundle, Request(Op.PULL, entries, pieces=pieces)))
+                rooms.append((bundle, NOTHING, pieces))
                 continue
             room = pieces[0]
             if len(pieces) > 1:
                 room, found = bundle.room()
                 copies.append((pieces, found))
-            requests.append((bundle, Request(Op.PULL, entries, into=raw(room))))
+            rooms.append((bundle, raw(room), ()))
 
         def after() -> None:
             for pieces, found in copies:
@@ -210,7 +213,7 @@ class DistStore(Inspected):
             for known in keys:
                 known.closed = known.rounds
 
-        return requests, after
+        return rooms, after
 
     # ---- asking
 
