@@ -12,25 +12,26 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
 
 lab: $(ready) ## learn: JupyterLab on chapter 01; your copies of the notebooks are in workspace/
-	$(python) -m d2lps.book lab
+	$(python) -m d2lps.course.book lab
 
 lab-en: $(ready) ## the same, in English
 lab-vi: $(ready) ## the same, in Vietnamese
 lab-zh: $(ready) ## the same, in Chinese
 lab-en lab-vi lab-zh:
-	$(python) -m d2lps.book lab --language $(@:lab-%=%)
+	$(python) -m d2lps.course.book lab --language $(@:lab-%=%)
 
 test: $(ready) ## everything that is tested: ruff, then pytest
 	@sh .ci/setup browser
 	$(python) -m ruff check
+	$(python) -m ruff format --check -q d2lps tests
 	@# .ci/run asks for pytest's own exit status, which make would not pass on.
 	@$(python) -m pytest $(if $(RESULT),|| echo $$? >'$(RESULT)')
 
 check: $(ready) ## what has to follow a change of a chapter
-	$(python) -m d2lps.book check
+	$(python) -m d2lps.course.book check
 
 figures: $(ready) ## draw img/ anew
-	$(python) -m d2lps.book figures
+	$(python) -m d2lps.course.book figures
 
 bench: $(ready) ## measure: carriers against gloo, the store against MXNet, predictions, the cost model, the player
 	$(python) tests/benchmarks/model.py
@@ -43,7 +44,7 @@ faults: $(ready) ## the table of faults that the key-value store withstands, fro
 	$(python) tests/faults.py
 
 build: $(ready) ## write the notebooks anew
-	$(python) -m d2lps.book build
+	$(python) -m d2lps.course.book build
 
 lock: ## renew requirements.lock and environment.yml (UPGRADE=1 for newer versions)
 	@sh .ci/lock

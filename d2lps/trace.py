@@ -19,11 +19,11 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, islice
 
-from d2lps.lazy import Described, Lazy
-from d2lps.plan import Plan
-from d2lps.rules import RULES
-from d2lps.steps import Send, Update, sends, updates
-from d2lps.topology import Link, Topology, kind_of
+from d2lps.plan.acts import Send, Update, sends, updates
+from d2lps.plan.lazy import Described, Lazy
+from d2lps.plan.optimizers import RULES
+from d2lps.plan.plan import Plan
+from d2lps.topology.graph import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
 MOST = 1e18  # seconds or bytes: more than any trace has, and still a number that can be drawn
@@ -72,8 +72,10 @@ class Predicted(Described):
     def spans(self) -> tuple[tuple[float, float], ...]:
         """(start, end) of each step."""
         lasts = {id(takes): max(takes, default=Fraction(0)) for takes in self.takes}
-        return tuple((float(start), float(start + lasts[id(takes)]))
-                     for start, takes in zip(self.starts, self.takes, strict=True))  # fmt: skip
+        return tuple(
+            (float(start), float(start + lasts[id(takes)]))
+            for start, takes in zip(self.starts, self.takes, strict=True)
+        )
 
     @cached_property
     def _before(self) -> list[int]:
@@ -202,13 +204,24 @@ class Trace:
     def to_json(self) -> str:
         """The trace as JSON text; :meth:`from_json` gives an equal trace back."""
         place = self.topology
-        return json.dumps({
-            "d2lps": "trace", "origin": self.origin, "nbytes": self.nbytes, "plan": json.loads(self.plan.to_json()),
-            "topology": {"name": place.name, "kinds": dict(place.kinds), "through": _rates(place.through),
-                         "adding": _rates(place.adding), "overhead": place.overhead, "ports": _rates(place.ports),
-                         "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in place.links]},
-            "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "d2lps": "trace",
+                "origin": self.origin,
+                "nbytes": self.nbytes,
+                "plan": json.loads(self.plan.to_json()),
+                "topology": {
+                    "name": place.name,
+                    "kinds": dict(place.kinds),
+                    "through": _rates(place.through),
+                    "adding": _rates(place.adding),
+                    "overhead": place.overhead,
+                    "ports": _rates(place.ports),
+                    "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in place.links],
+                },
+                "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
+            }
+        )
 
     @classmethod
     def from_json(cls, source: str) -> "Trace":
@@ -235,13 +248,22 @@ class Trace:
     def to_chrome(self) -> str:
         """The trace in the Chrome trace format, for chrome://tracing and Perfetto: a row per node that sends."""
         rows = {node: i for i, node in enumerate(self.plan.nodes)}
-        events = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": node}}
-                  for node, i in rows.items()]  # fmt: skip
+        events = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": node}} for node, i in rows.items()
+        ]
         events += [
-            {"ph": "X", "name": f"{e.key} {e.op} {e.src}→{e.dst}", "cat": e.kind, "pid": 0, "tid": rows[e.src],
-             "ts": e.start * 1e6, "dur": (e.end - e.start) * 1e6, "args": {"step": e.step, "bytes": e.nbytes}}
+            {
+                "ph": "X",
+                "name": f"{e.key} {e.op} {e.src}→{e.dst}",
+                "cat": e.kind,
+                "pid": 0,
+                "tid": rows[e.src],
+                "ts": e.start * 1e6,
+                "dur": (e.end - e.start) * 1e6,
+                "args": {"step": e.step, "bytes": e.nbytes},
+            }
             for e in self.events
-        ]  # fmt: skip
+        ]
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 

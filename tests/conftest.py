@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from d2lps.text import speak
+from d2lps.messages import speak
 
 settings.register_profile("d2lps", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)  # pytest --hypothesis-profile=explore

@@ -8,9 +8,7 @@ from fractions import Fraction
 
 import torch
 
-from d2lps import Here, Plan, Send, aggregate_at, concise, cost, measure, one_memory, pcie_server, run, sharded, train, watch
-from d2lps.borrowed import d2l
-from d2lps.showing import table
+from d2lps import Here, Plan, Send, aggregate_at, cost, d2l, measure, one_memory, pcie_server, run, sharded, table, train, watch
 
 # %% devices
 gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
@@ -162,10 +160,10 @@ d2l.plot(list(range(1, 49)), [joined.losses, *(r.losses for r in runs.values())]
 watch(runs["g1…g4"].traces[0])
 
 # %% concise-source
-d2lps.source(concise.main)
+d2lps.source(train.ddp.main)
 
 # %% concise
-ddp = concise.weights(processes=4)
+ddp = train.ddp.weights(processes=4)
 float((ddp - joined.weights).abs().max()), train.accuracy(new_net(), ddp, digits.test)
 
 # %% exercise-own-gpu

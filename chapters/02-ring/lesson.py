@@ -10,10 +10,8 @@ import torch
 from ipywidgets import interact
 
 from d2lps import (
-    Link, Plan, Send, Topology, aggregate_at, all_gather, cost, dgx1_v100, double_tree, draw, halving_doubling,
-    naive_ring, nvswitch, pcie_server, reduce_scatter, ring, rings, run, sharded, tree, two_rings, watch)
-from d2lps.borrowed import d2l
-from d2lps.showing import table
+    Link, Plan, Send, Topology, aggregate_at, all_gather, cost, d2l, dgx1_v100, double_tree, draw, halving_doubling,
+    naive_ring, nvswitch, pcie_server, reduce_scatter, ring, rings, run, sharded, table, tree, two_rings, watch)
 from d2lps.units import bandwidth, show_seconds
 
 # %% nodes

@@ -10,13 +10,12 @@ import time
 
 import torch
 
-from d2lps import draw, kvstore, train, train_by_store, watch
-from d2lps.borrowed import d2l
+from d2lps import d2l, draw, kvstore, table, train, watch
 from d2lps.kvstore.placement import Placement
 from d2lps.kvstore.server.rounds import Table as ServerTable
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, raw
-from d2lps.showing import table
-from d2lps.train_by_store import each
+from d2lps.train import by_store
+from d2lps.train.by_store import each
 
 # %% guess
 guess = {"pull 1": None, "pull 2": None}
@@ -213,14 +212,14 @@ net, data, update = train.small_cnn(), train.digits().train, ("sgd", {"lr": 0.03
 rows = []
 for workers, servers, devices in [(1, 1, 2), (2, 1, 1), (2, 3, 2), (3, 2, 1)]:
     with kvstore.cluster("dist_sync", workers=workers, servers=servers) as stores:
-        done = each(stores, lambda store: train_by_store.work(
+        done = each(stores, lambda store: by_store.work(
             store, copy.deepcopy(net), data, 128, 12, update, devices=["cpu"] * devices))
-    one = train_by_store.in_turn(net, data, 128, 12, update, workers=[devices] * workers)
+    one = by_store.in_turn(net, data, 128, 12, update, workers=[devices] * workers)
     rows.append([workers, servers, devices, all(torch.equal(worker.weights, one.weights) for worker in done)])
 table("workers", "servers", "devices", "in-turn", rows=rows)
 
 # %% curves
-curves = train_by_store.curves(net, data, size=96, steps=32, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.02])
+curves = by_store.curves(net, data, size=96, steps=32, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.02])
 table("store", "steps-in", "seconds", "most-behind", "loss", rows=[
     [name, len(curve.losses), f"{curve.seconds[-1]:.2f}", max(curve.staleness), curve.losses[-1]]
     for name, curve in curves.items()])

@@ -13,12 +13,22 @@ halving_doubling 12
 tree 12
 """
 
+from d2lps.algorithms.compose import together
 from d2lps.algorithms.rings import all_gather, bidirectional_ring, naive_ring, reduce_scatter, ring, two_rings
 from d2lps.algorithms.servers import aggregate_at, sharded
-from d2lps.algorithms.several import together
 from d2lps.algorithms.trees import double_tree, halving_doubling, tree
 
 __all__ = [
-    "aggregate_at", "all_gather", "bidirectional_ring", "double_tree", "halving_doubling", "naive_ring",
-    "reduce_scatter", "ring", "sharded", "together", "tree", "two_rings",
-]  # fmt: skip
+    "aggregate_at",
+    "all_gather",
+    "bidirectional_ring",
+    "double_tree",
+    "halving_doubling",
+    "naive_ring",
+    "reduce_scatter",
+    "ring",
+    "sharded",
+    "together",
+    "tree",
+    "two_rings",
+]

@@ -13,13 +13,13 @@ step 4   device1→device2 =g1   device2→device3 =g2   device3→device1 =g3
 from collections.abc import Iterable
 from fractions import Fraction
 
-from d2lps.algorithms.several import side_by_side
-from d2lps.cycles import rings
-from d2lps.lazy import Lazy
-from d2lps.plan import Plan
-from d2lps.reading import names
-from d2lps.steps import Send
-from d2lps.topology import Topology
+from d2lps.algorithms.compose import side_by_side
+from d2lps.plan.acts import Send
+from d2lps.plan.lazy import Lazy
+from d2lps.plan.parse import names
+from d2lps.plan.plan import Plan
+from d2lps.topology.cycles import rings
+from d2lps.topology.graph import Topology
 
 
 def ring(nodes: Iterable[str], key: str = "g") -> Plan:
@@ -193,8 +193,14 @@ def _phase(nodes: tuple[str, ...], key: str, t: int) -> bool:
 
 def _direct(nodes: tuple[str, ...], key: str, op: str) -> list[list[Send]]:
     """One step between node j and everyone else, for each key j; none where a node is alone."""
-    return [[Send(other, node, f"{key}{j}", op) if op == "add" else Send(node, other, f"{key}{j}", op)
-             for j, node in enumerate(nodes, 1) for other in nodes if other != node]][: len(nodes) - 1]  # fmt: skip
+    return [
+        [
+            Send(other, node, f"{key}{j}", op) if op == "add" else Send(node, other, f"{key}{j}", op)
+            for j, node in enumerate(nodes, 1)
+            for other in nodes
+            if other != node
+        ]
+    ][: len(nodes) - 1]
 
 
 def _complete(nodes: tuple[str, ...], key: str, direct: bool) -> list[tuple[str, str]]:

@@ -11,9 +11,9 @@ step 2   cpu→gpu0,gpu1 =g1
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from d2lps.plan import Plan
-from d2lps.reading import fraction, names
-from d2lps.steps import PlanError, Send, Update
+from d2lps.plan.acts import PlanError, Send, Update
+from d2lps.plan.parse import fraction, names
+from d2lps.plan.plan import Plan
 
 Rule = tuple[str, Mapping[str, float]]
 
@@ -92,10 +92,7 @@ def sharded(
 
 
 def _served(
-    workers: tuple[str, ...],
-    share: Mapping[str, Fraction],
-    stages: Sequence[Mapping[str, str]],
-    update: Rule | None,
+    workers: tuple[str, ...], share: Mapping[str, Fraction], stages: Sequence[Mapping[str, str]], update: Rule | None
 ) -> Plan:
     """Collect the keys of each stage (key → server) and, one step later, send their sums back."""
     servers = dict.fromkeys(server for stage in stages for server in stage.values())
@@ -119,4 +116,3 @@ def chunk_count(chunks: int) -> int:
     if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
         raise PlanError("bad-chunks", chunks=repr(chunks))
     return chunks
-

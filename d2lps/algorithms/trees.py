@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from d2lps.algorithms.servers import chunk_count
-from d2lps.lazy import Lazy
-from d2lps.plan import Plan
-from d2lps.reading import names
-from d2lps.steps import PlanError, Send
+from d2lps.plan.acts import PlanError, Send
+from d2lps.plan.lazy import Lazy
+from d2lps.plan.parse import names
+from d2lps.plan.plan import Plan
 
 
 def tree(nodes: Iterable[str], key: str = "g") -> Plan:

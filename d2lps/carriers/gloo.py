@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from d2lps.execute import Message, Timed, Work
-from d2lps.steps import sends, updates
+from d2lps.carriers.execute import Message, Timed, Work
+from d2lps.plan.acts import sends, updates
 
 SEGMENT = 1 << 20  # bytes that travel at once: added while they are still in the cache, and the next ones on their way
 STRETCH = 1 << 24  # of what is only copied, straight to its place: few calls, and yet a sign of life on slow links
@@ -128,8 +128,11 @@ def _step(number: int, messages: list[Message], work: Work, ranks: Mapping[str, 
                 put = partial(m.put, part, buffer)
                 arrivals.append(Arrival(m.index, [buffer], ranks[m.send.src], tag, put))
     step = work.plan.steps[number - 1]
-    after = [(index, act[:2], partial(work.update, act)) for index, act in enumerate(updates(step), len(sends(step)))
-             if act.node in work.tensors]  # fmt: skip
+    after = [
+        (index, act[:2], partial(work.update, act))
+        for index, act in enumerate(updates(step), len(sends(step)))
+        if act.node in work.tensors
+    ]
     return Step(number, written, before, departures, arrivals, after)
 
 

@@ -7,9 +7,9 @@ from itertools import cycle
 
 import torch
 
-from d2lps.execute import Carrier, Message, as_they_stood
-from d2lps.tensors import TensorError
-from d2lps.text import text
+from d2lps.carriers.execute import Carrier, Message, as_they_stood
+from d2lps.carriers.tensors import TensorError
+from d2lps.messages import text
 
 Device = str | torch.device
 
@@ -55,7 +55,7 @@ class Here(Carrier):
         return {n: torch.device("cpu") if n.rstrip("0123456789") == "cpu" else next(dealt) for n in nodes}
 
     def exchange(self, messages: list[Message]) -> list[tuple[float, float]]:
-        """Carry one step; see :class:`d2lps.execute.Carrier`."""
+        """Carry one step; see :class:`d2lps.carriers.execute.Carrier`."""
         sources = as_they_stood(messages)
         if any(tensor.is_cuda for m in messages for tensor in (m.source, m.target)):
             return self._exchange_cuda(messages, sources)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from d2lps.carriers.execute import Timed, Work
 from d2lps.carriers.schedule import Act, Place, Schedule, Task
-from d2lps.execute import Timed, Work
-from d2lps.plan import Plan
-from d2lps.steps import Update, sends, updates
+from d2lps.plan.acts import Update, sends, updates
+from d2lps.plan.plan import Plan
 
 if TYPE_CHECKING:
     from d2lps.carriers.shared_memory import SharedMemory
@@ -25,8 +25,14 @@ class Job:
     tensor that was given, its home. With a ``result`` every wanted part ends there, and the tensors stay as they are.
     """
 
-    def __init__(self, carrier: "SharedMemory", work: Work, schedule: Schedule, memory: Mapping[str, Tensor],
-                 result: Tensor | None):  # fmt: skip
+    def __init__(
+        self,
+        carrier: "SharedMemory",
+        work: Work,
+        schedule: Schedule,
+        memory: Mapping[str, Tensor],
+        result: Tensor | None,
+    ):
         self.carrier, self.work, self.schedule, self.memory = carrier, work, schedule, memory
         self.parts = work.parts
         self.counts = {rank: len(tasks) + 2 for rank, tasks in schedule.tasks.items()}
@@ -81,8 +87,10 @@ class Job:
         if len(whole) == 1:
             return [whole]
         size = max(1, BLOCK // self.work.like.element_size())
-        cut = [[(act, what, blocks) for blocks in zip(*(tensor.split(size) for tensor in tensors), strict=True)]
-               for act, what, tensors in whole]  # fmt: skip
+        cut = [
+            [(act, what, blocks) for blocks in zip(*(tensor.split(size) for tensor in tensors), strict=True)]
+            for act, what, tensors in whole
+        ]
         return [list(block) for block in zip(*cut, strict=True)]
 
     def _done(self, act: Act, part: slice) -> tuple[Callable, tuple]:
@@ -161,6 +169,8 @@ def fits_one(result: Tensor, work: Work) -> str | None:
     where: dict[str, str] = {}
     for node, key in (*(want[:2] for want in work.plan.wants), *writes, *updated):
         if where.setdefault(key, node) != node:
-            return (f"{where[key]} and {node} both want or write key {key}: one result is for plans in which each key "
-                    "comes together at one node and stays there, as in reduce_scatter(nodes, direct=True)")  # fmt: skip
+            return (
+                f"{where[key]} and {node} both want or write key {key}: one result is for plans in which each key "
+                "comes together at one node and stays there, as in reduce_scatter(nodes, direct=True)"
+            )
     return None

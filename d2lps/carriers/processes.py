@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from d2lps.carriers import gloo
-from d2lps.carriers.meeting import POLL, ProcessesError, wait
+from d2lps.carriers.background import Worker
+from d2lps.carriers.execute import Message, Timed, Work, as_they_stood, stepwise
 from d2lps.carriers.ranks import Ranks
-from d2lps.carriers.worker import Worker
-from d2lps.execute import Message, Timed, Work, as_they_stood, stepwise
+from d2lps.carriers.rendezvous import POLL, ProcessesError, wait
 
 
 class Processes(Ranks):
@@ -40,8 +40,16 @@ class Processes(Ranks):
 
     kind = "processes"
 
-    def __init__(self, playing: Sequence[str] | None = None, *, backend: str | None = None, deadline: float = 30.0,
-                 store: dist.Store | None = None, rank: int | None = None, size: int | None = None):  # fmt: skip
+    def __init__(
+        self,
+        playing: Sequence[str] | None = None,
+        *,
+        backend: str | None = None,
+        deadline: float = 30.0,
+        store: dist.Store | None = None,
+        rank: int | None = None,
+        size: int | None = None,
+    ):
         if backend not in (None, "gloo", "nccl"):
             raise ProcessesError(f"backend = {backend!r}: write 'gloo' or 'nccl'")
         super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
@@ -156,9 +164,11 @@ class Processes(Ranks):
             return found, torch.device("cpu")
         for rank, offer in enumerate(offers):
             if offer["gpus"] < offer["ranks"]:
-                raise ProcessesError(f"NCCL wants a GPU of its own for every rank, and the host of rank {rank} has "
-                                     f"{offer['gpus']} for {offer['ranks']}: start fewer ranks, or take "
-                                     "backend='gloo'")  # fmt: skip
+                raise ProcessesError(
+                    f"NCCL wants a GPU of its own for every rank, and the host of rank {rank} has "
+                    f"{offer['gpus']} for {offer['ranks']}: start fewer ranks, or take "
+                    "backend='gloo'"
+                )
         return found, torch.device("cuda", local.index(self.rank))
 
     def _connected(self) -> dist.ProcessGroup:
@@ -169,8 +179,14 @@ class Processes(Ranks):
         if dist.is_initialized():
             group = dist.new_group(backend="nccl", timeout=wait(self.deadline), device_id=self.device)
         else:
-            dist.init_process_group("nccl", store=self.store, rank=self.rank, world_size=self.size,
-                                    timeout=wait(self.deadline), device_id=self.device)  # fmt: skip
+            dist.init_process_group(
+                "nccl",
+                store=self.store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=wait(self.deadline),
+                device_id=self.device,
+            )
             group = dist.group.WORLD
         # NCCL sets its connections up at the first exchange, in which all ranks must take part.
         dist.barrier(group, device_ids=[self.device.index])

@@ -15,12 +15,12 @@ from weakref import WeakSet
 
 import torch.distributed as dist
 
-from d2lps.carriers.meeting import Meeting, NoRanks, ProcessesError, RankLost, wait
-from d2lps.carriers.worker import Worker
-from d2lps.execute import Carrier, Timed, Work
-from d2lps.plan import Plan
-from d2lps.steps import sends
-from d2lps.tensors import TensorError
+from d2lps.carriers.background import Worker
+from d2lps.carriers.execute import Carrier, Timed, Work
+from d2lps.carriers.rendezvous import Meeting, NoRanks, ProcessesError, RankLost, wait
+from d2lps.carriers.tensors import TensorError
+from d2lps.plan.acts import sends
+from d2lps.plan.plan import Plan
 
 
 class Ranks(Carrier):
@@ -28,8 +28,15 @@ class Ranks(Carrier):
 
     kind = "ranks"
 
-    def __init__(self, playing: Sequence[str] | None = None, *, deadline: float = 30.0,
-                 store: dist.Store | None = None, rank: int | None = None, size: int | None = None):  # fmt: skip
+    def __init__(
+        self,
+        playing: Sequence[str] | None = None,
+        *,
+        deadline: float = 30.0,
+        store: dist.Store | None = None,
+        rank: int | None = None,
+        size: int | None = None,
+    ):
         if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
             raise ProcessesError(f"deadline = {deadline!r}: seconds, more than 0")
         named = isinstance(playing, Sequence) and not isinstance(playing, str)
@@ -93,16 +100,22 @@ class Ranks(Carrier):
     def agree(self, work: Work) -> None:
         """All must have the same plan, size, dtype and reduction."""
         like = work.like
-        mine = {"plan": _digest(work.plan), "elements": like.numel(), "dtype": str(like.dtype),
-                "reduction": work.reduction.name}  # fmt: skip
+        mine = {
+            "plan": _digest(work.plan),
+            "elements": like.numel(),
+            "dtype": str(like.dtype),
+            "reduction": work.reduction.name,
+        }
         said = self.meeting.all("run", mine)
         for what in mine:
             other = next((rank for rank, one in enumerate(said) if one[what] != said[0][what]), None)
             if other is not None and what == "plan":
                 raise TensorError(f"rank {other} has another plan than rank 0: make it in the same way on all ranks")
             if other is not None:
-                raise TensorError(f"{what} of rank {other}'s tensors: {said[other][what]}, of rank 0's: "
-                                  f"{said[0][what]}; all gradients and reductions are alike")  # fmt: skip
+                raise TensorError(
+                    f"{what} of rank {other}'s tensors: {said[other][what]}, of rank 0's: "
+                    f"{said[0][what]}; all gradients and reductions are alike"
+                )
 
     @contextmanager
     def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
@@ -123,7 +136,7 @@ class Ranks(Carrier):
             return self.prepared(work)
 
     def prepared(self, work: Work) -> Callable[[], list[Timed]]:
-        """What does the work once: see :meth:`d2lps.execute.Carrier.ready`. What it raises, the others hear."""
+        """What does the work once: see :meth:`Carrier.ready`. What it raises, the others hear."""
         raise NotImplementedError
 
     def share(self, what: object) -> list:
@@ -218,10 +231,14 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
         _stores[address, port, rank, size] = joined.result, holder
         return joined.result
     if "EADDRINUSE" in str(joined.error) or "in use" in str(joined.error):
-        raise ProcessesError(f"port {port} on {address} is in use: set MASTER_PORT to a free one on all ranks, or "
-                             "let torchrun choose (--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0)")  # fmt: skip
-    raise ProcessesError(f"no store answers on {address}:{port} within {deadline:g} s: is MASTER_PORT the same on "
-                         "all ranks, and does rank 0 run?")  # fmt: skip
+        raise ProcessesError(
+            f"port {port} on {address} is in use: set MASTER_PORT to a free one on all ranks, or "
+            "let torchrun choose (--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0)"
+        )
+    raise ProcessesError(
+        f"no store answers on {address}:{port} within {deadline:g} s: is MASTER_PORT the same on "
+        "all ranks, and does rank 0 run?"
+    )
 
 
 _open: "WeakSet[Ranks]" = WeakSet()
@@ -249,4 +266,3 @@ def host() -> str:
 @lru_cache(maxsize=64)
 def _digest(plan: Plan) -> str:
     return hashlib.sha256(plan.to_json().encode()).hexdigest()
-

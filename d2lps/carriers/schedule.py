@@ -9,8 +9,9 @@ barrier between steps. All processes work this out alike, from the plan alone.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from d2lps.plan import Plan
-from d2lps.steps import Send, Update, begun, updates
+from d2lps.plan.acts import Send, Update, updates
+from d2lps.plan.checking import begun
+from d2lps.plan.plan import Plan
 
 Place = tuple[str, str]  # (node, key)
 
@@ -82,8 +83,14 @@ class Schedule:
         """Whether the sender writes it out: it has just made it, and the target's place is nobody else's business."""
         made = self._wrote.get((send.src, send.key))
         rank = self.ranks[send.src]
-        return (send.op == "copy" and not act.spare and send.dst not in self.private
-                and made is not None and made.rank == rank and self._alone(rank, send.dst, send.key))  # fmt: skip
+        return (
+            send.op == "copy"
+            and not act.spare
+            and send.dst not in self.private
+            and made is not None
+            and made.rank == rank
+            and self._alone(rank, send.dst, send.key)
+        )
 
     def _alone(self, rank: int, node: str, key: str) -> bool:
         before = [self._wrote.get((node, key)), *self._read.get((node, key), ())]

@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from d2lps.tensors import TensorError
+from d2lps.carriers.tensors import TensorError
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,10 @@ def opened(place: Place, dtype: torch.dtype) -> Tensor:
 
 def apart(places: Mapping[str, Place], width: int) -> None:
     """TensorError where two of these tensors, whose elements have ``width`` bytes, overlap."""
-    spans = sorted((place.inode, place.offset, place.offset + ((place.elements - 1) * place.stride + 1) * width, name)
-                   for name, place in places.items())  # fmt: skip
+    spans = sorted(
+        (place.inode, place.offset, place.offset + ((place.elements - 1) * place.stride + 1) * width, name)
+        for name, place in places.items()
+    )
     for (inode, _, end, name), (next_inode, start, _, other) in pairwise(spans):
         if inode == next_inode and start < end:
             raise TensorError(f"{name} and {other} share memory: give each a buffer of its own")
@@ -104,8 +106,10 @@ def _open(place: Place) -> int:
     try:
         file = os.open(place.path, os.O_RDWR)
     except OSError as error:
-        raise TensorError(f"the memory {place.path} of another process cannot be opened ({error.strerror}): it must "
-                          "belong to the same user, and its tensor must be kept") from None  # fmt: skip
+        raise TensorError(
+            f"the memory {place.path} of another process cannot be opened ({error.strerror}): it must "
+            "belong to the same user, and its tensor must be kept"
+        ) from None
     if os.fstat(file).st_ino != place.inode:
         os.close(file)
         raise TensorError(f"the memory {place.path} is another one by now: its tensor must be kept")

@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from d2lps.carriers.execute import Timed, Work
 from d2lps.carriers.job import Job, fits_one
-from d2lps.carriers.meeting import ProcessesError
 from d2lps.carriers.ranks import Ranks
+from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.carriers.schedule import Schedule
 from d2lps.carriers.segments import Place, Segment, apart, opened, place_of
-from d2lps.execute import Timed, Work
-from d2lps.tensors import TensorError
+from d2lps.carriers.tensors import TensorError
 
 LINE = 8  # 64-bit words per rank in the table of progress, so that no two ranks write to one cache line
 
@@ -40,8 +40,15 @@ class SharedMemory(Ranks):
 
     kind = "shared memory"
 
-    def __init__(self, playing: Sequence[str] | None = None, *, deadline: float = 30.0,
-                 store: dist.Store | None = None, rank: int | None = None, size: int | None = None):  # fmt: skip
+    def __init__(
+        self,
+        playing: Sequence[str] | None = None,
+        *,
+        deadline: float = 30.0,
+        store: dist.Store | None = None,
+        rank: int | None = None,
+        size: int | None = None,
+    ):
         self._result: Tensor | None = None
         self._kept: dict[str, Tensor] = {}  # node → the place where others read what lies in ordinary memory
         super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
@@ -69,8 +76,9 @@ class SharedMemory(Ranks):
             said = self.meeting.all("common", [f"{elements} elements of {dtype}", _told(mine)])
             for rank, (asked, _) in enumerate(said):
                 if asked != said[0][0]:
-                    raise TensorError(f"rank {rank} asks for one tensor of {asked}, rank 0 for {said[0][0]}: "
-                                      "all ask for the same")  # fmt: skip
+                    raise TensorError(
+                        f"rank {rank} asks for one tensor of {asked}, rank 0 for {said[0][0]}: all ask for the same"
+                    )
             found = mine if mine is not None else self._found(said[0][1], dtype, 0)
             self.meeting.all("opened", None)  # by now everyone has it, and rank 0 may let it go
             return found
@@ -82,8 +90,9 @@ class SharedMemory(Ranks):
         such as ``reduce_scatter(nodes, direct=True)``.
         """
         if not isinstance(result, Tensor) or result.dim() != 1 or result.numel() and place_of(result) is None:
-            raise TensorError("the one result is a flat tensor in memory that all processes have: make it with "
-                              "carrier.common(…)")  # fmt: skip
+            raise TensorError(
+                "the one result is a flat tensor in memory that all processes have: make it with carrier.common(…)"
+            )
         found = copy.copy(self)
         found._result = result
         return found
@@ -112,14 +121,18 @@ class SharedMemory(Ranks):
         private = [node for node in seen if seen[node] is not work.tensors[node]]
         trouble = None if self._result is None else fits_one(self._result, work)
         told = {node: _told(tensor) for node, tensor in seen.items()}
-        said = self.meeting.all("memory", {"trouble": trouble, "result": _told(self._result), "private": private,
-                                           "places": told})  # fmt: skip
+        said = self.meeting.all(
+            "memory", {"trouble": trouble, "result": _told(self._result), "private": private, "places": told}
+        )
         places = _agreed(said, work.like.element_size())
         all_private = frozenset(node for one in said for node in one["private"])
         ranks = self.ranks(work.plan)
         schedule = Schedule(work.plan, ranks, all_private)
-        memory = seen | {node: self._found(places[node], work.like.dtype, ranks[node])
-                         for node in work.plan.nodes if node not in seen}  # fmt: skip
+        memory = seen | {
+            node: self._found(places[node], work.like.dtype, ranks[node])
+            for node in work.plan.nodes
+            if node not in seen
+        }
         for node in sorted(schedule.spares):  # room for what a step overwrites while others still read it
             memory[f"{node}'s spare"] = self.common(work.like.numel(), work.like.dtype)
         return Job(self, work, schedule, memory, self._result).go
@@ -191,8 +204,10 @@ def _agreed(said: list[dict], width: int) -> dict[str, dict | None]:
         if one["trouble"]:
             raise TensorError(one["trouble"])
         if one["result"] != said[0]["result"]:
-            raise TensorError(f"rank {rank} has another result than rank 0: make it with carrier.common(…) and give it "
-                              "to carrier.into(…) on all ranks")  # fmt: skip
+            raise TensorError(
+                f"rank {rank} has another result than rank 0: make it with carrier.common(…) and give it "
+                "to carrier.into(…) on all ranks"
+            )
     places = {node: place for one in said for node, place in one["places"].items()}
     named = places | {"the one result": said[0]["result"]}
     apart({name: Place(**place) for name, place in named.items() if place}, width)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from d2lps.kvstore.errors import Refused
 
 if TYPE_CHECKING:
-    from d2lps.carriers.meeting import Meeting
+    from d2lps.carriers.rendezvous import Meeting
 
 STARTING = 60.0  # seconds that what belongs to a store has to start, however short the deadline of a call is
 
@@ -43,8 +43,8 @@ def gathered(kind: str, options: dict, deadline: float, say: object = None) -> W
 
     Raises Refused where their ``options`` differ, NoRanks where this process is no worker.
     """
-    from d2lps.carriers.meeting import Meeting
     from d2lps.carriers.ranks import from_environment, host
+    from d2lps.carriers.rendezvous import Meeting
 
     patience = max(deadline, STARTING)
     store, rank, size, holder = from_environment(patience)
@@ -53,10 +53,13 @@ def gathered(kind: str, options: dict, deadline: float, say: object = None) -> W
         members = meeting.join({"host": host(), "options": options, "said": say})
         for other, member in enumerate(members):
             if member["options"] != members[0]["options"]:
-                raise Refused(f"worker {other} asks for {member['options']}, worker 0 for {members[0]['options']}: all "
-                              "workers ask for the same store")  # fmt: skip
+                raise Refused(
+                    f"worker {other} asks for {member['options']}, worker 0 for {members[0]['options']}: all "
+                    "workers ask for the same store"
+                )
     except BaseException:
         meeting.close()
         raise
-    return Workers(meeting, rank, patience, [member["host"] for member in members],
-                   [member["said"] for member in members])  # fmt: skip
+    return Workers(
+        meeting, rank, patience, [member["host"] for member in members], [member["said"] for member in members]
+    )

@@ -49,10 +49,22 @@ class Cluster:
     [tensor([5., 5., 5.]), tensor([5., 5., 5.])]
     """
 
-    def __init__(self, kind: str = "dist_sync", workers: int = 2, servers: int = 1, *, transport: str = "unix",
-                 staleness: int = 0, nan: str = "propagate", lost: str = "fail", deadline: float = 30.0,
-                 secret: bytes = b"", placement: Placement | None = None, record: bool = False,
-                 tls: Mapping | Certificates | None = None):  # fmt: skip
+    def __init__(
+        self,
+        kind: str = "dist_sync",
+        workers: int = 2,
+        servers: int = 1,
+        *,
+        transport: str = "unix",
+        staleness: int = 0,
+        nan: str = "propagate",
+        lost: str = "fail",
+        deadline: float = 30.0,
+        secret: bytes = b"",
+        placement: Placement | None = None,
+        record: bool = False,
+        tls: Mapping | Certificates | None = None,
+    ):
         counted("workers", workers)
         counted("servers", servers)
         if transport not in ("unix", "tcp"):
@@ -66,17 +78,29 @@ class Cluster:
         self.servers, self.stores = [], []
         try:
             for number in range(servers):
-                table = Table(kind, workers, staleness=staleness, nan=nan, lost=lost, deadline=deadline,
-                              record=record)  # fmt: skip
+                table = Table(kind, workers, staleness=staleness, nan=nan, lost=lost, deadline=deadline, record=record)
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
-                self.servers.append(Server(table, address, secret=secret, run=self._run, number=number,
-                                           certificates=files))  # fmt: skip
+                self.servers.append(
+                    Server(table, address, secret=secret, run=self._run, number=number, certificates=files)
+                )
             for rank in range(workers):
                 lent = arena() if self._folder else None
-                lines = [Line(server.number, server.address, rank, secret=secret, run=self._run, deadline=deadline,
-                              arena=lent, certificates=files) for server in self.servers]  # fmt: skip
-                self.stores.append(DistStore(kind, rank, workers, lines, self.placement, look=nan != "propagate",
-                                             arena=lent))  # fmt: skip
+                lines = [
+                    Line(
+                        server.number,
+                        server.address,
+                        rank,
+                        secret=secret,
+                        run=self._run,
+                        deadline=deadline,
+                        arena=lent,
+                        certificates=files,
+                    )
+                    for server in self.servers
+                ]
+                self.stores.append(
+                    DistStore(kind, rank, workers, lines, self.placement, look=nan != "propagate", arena=lent)
+                )
         except BaseException:
             self.close()
             raise
@@ -103,9 +127,18 @@ class Cluster:
         self.close()
 
 
-def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: str = "propagate", lost: str = "fail",
-           deadline: float = 30.0, placement: dict | None = None, record: bool = False,
-           tls: Mapping | Certificates | None = None) -> DistStore:  # fmt: skip
+def joined(
+    kind: str,
+    servers: int | None = None,
+    *,
+    staleness: int = 0,
+    nan: str = "propagate",
+    lost: str = "fail",
+    deadline: float = 30.0,
+    placement: dict | None = None,
+    record: bool = False,
+    tls: Mapping | Certificates | None = None,
+) -> DistStore:
     """This process's store, as one of the workers that torchrun or ``d2lps.ranks`` started.
 
     servers
@@ -121,8 +154,7 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
 
     All workers call it, with the same options. Raises Refused, ServerLost; NoRanks where this process is no worker.
     """
-    table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline,
-             "record": record}  # fmt: skip
+    table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
     files = given(tls)
     options = table | {"servers": servers, "placement": placement, "tls": files is not None}  # not where they lie
     workers = gathered("kvstore", options, deadline, secrets.token_hex(8))
@@ -132,14 +164,23 @@ def joined(kind: str, servers: int | None = None, *, staleness: int = 0, nan: st
         started, addresses = _servers(workers, count, table, files, undo)
         lent = arena() if workers.one_host else None
         lines = _lines(workers, addresses, deadline, lent, files, undo)
-        store = DistStore(kind, workers.rank, workers.size, lines, Placement(count, **placement or {}),
-                          look=nan != "propagate", started=started, arena=lent)  # fmt: skip
+        store = DistStore(
+            kind,
+            workers.rank,
+            workers.size,
+            lines,
+            Placement(count, **placement or {}),
+            look=nan != "propagate",
+            started=started,
+            arena=lent,
+        )
         undo.pop_all()  # from here on they are the store's
         return store
 
 
-def _servers(workers: Workers, count: int, table: dict, files: Certificates | None,
-             undo: ExitStack) -> tuple[list[Started], list[Address]]:  # fmt: skip
+def _servers(
+    workers: Workers, count: int, table: dict, files: Certificates | None, undo: ExitStack
+) -> tuple[list[Started], list[Address]]:
     """This worker's part of ``count`` servers, and where all of them listen; ``undo`` ends those started here."""
     mine = [number for number, owner in enumerate(_owners(workers.hosts, count)) if owner == workers.rank]
     folder = tempfile.mkdtemp(prefix="d2lps-") if mine and workers.one_host else None
@@ -148,8 +189,13 @@ def _servers(workers: Workers, count: int, table: dict, files: Certificates | No
         files and context(files, False)  # so that all hear what is wrong with them
         for number in mine:
             address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-            told = {"table": table | {"workers": workers.size}, "address": address, "run": workers.said[0],
-                    "number": number, "tls": files}  # fmt: skip
+            told = {
+                "table": table | {"workers": workers.size},
+                "address": address,
+                "run": workers.said[0],
+                "number": number,
+                "tls": files,
+            }
             started.append(Started(told, workers.patience))
             undo.callback(started[-1].end)
         said = {str(server.number): server.address() for server in started}
@@ -162,15 +208,31 @@ def _servers(workers: Workers, count: int, table: dict, files: Certificates | No
     return started, [addresses[number] for number in range(count)]
 
 
-def _lines(workers: Workers, addresses: list[Address], deadline: float, lent: Arena | None,
-           files: Certificates | None, undo: ExitStack) -> list[Line]:  # fmt: skip
+def _lines(
+    workers: Workers,
+    addresses: list[Address],
+    deadline: float,
+    lent: Arena | None,
+    files: Certificates | None,
+    undo: ExitStack,
+) -> list[Line]:
     """A connection to each server, once all workers have theirs; ``undo`` closes them."""
     lines, failed = [], None
     try:
         secret = handshake.secret_given() or b""
         for number, address in enumerate(addresses):
-            lines.append(Line(number, address, workers.rank, secret=secret, run=workers.said[0], deadline=deadline,
-                              arena=lent, certificates=files))  # fmt: skip
+            lines.append(
+                Line(
+                    number,
+                    address,
+                    workers.rank,
+                    secret=secret,
+                    run=workers.said[0],
+                    deadline=deadline,
+                    arena=lent,
+                    certificates=files,
+                )
+            )
             undo.callback(lines[-1].close)
     except KVError as error:
         failed = error

@@ -31,8 +31,9 @@ class LocalStore(KVStore):
         for known, given in zip(keys, values, strict=True):
             total = self._sum(given)
             if self._updates is not None:
-                total = self._updates.stepped(self._values[known], total, self._memory[known], 1,
-                                              torch.empty_like(self._values[known]))  # fmt: skip
+                total = self._updates.stepped(
+                    self._values[known], total, self._memory[known], 1, torch.empty_like(self._values[known])
+                )
             self._values[known] = total
 
     def _sum(self, given: Given) -> torch.Tensor:
@@ -79,8 +80,8 @@ class DeviceStore(LocalStore):
         values = each_of(given)
         if len(values) == 1:
             return super()._sum(given)
+        from d2lps.carriers.execute import run
         from d2lps.carriers.here import Here
-        from d2lps.execute import run
 
         names = [f"device{i}" for i in range(len(values))]
         buffers = {name: value.reshape(-1).clone() for name, value in zip(names, values, strict=True)}

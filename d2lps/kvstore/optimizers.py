@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from d2lps.carriers.tensors import widened
 from d2lps.kvstore.errors import Refused
-from d2lps.rules import RULES, is_number, numbers_of
-from d2lps.tensors import widened
+from d2lps.plan.optimizers import RULES, is_number, numbers_of
 
 
 class Optimizer(NamedTuple):

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from d2lps.kvstore.errors import Refused
-from d2lps.text import text
+from d2lps.messages import text
 
 LARGE = 250_000  # elements from which on an array is cut
 VIRTUAL = 256  # places of each server on the ring: the loads of servers differ by about 1/√256 of their mean
@@ -61,8 +61,11 @@ class Placement:
     @cached_property
     def ring(self) -> tuple[tuple[int, int], ...]:
         """(place, server) in the order of the places, each from 0 up to 2⁶⁴."""
-        return tuple(sorted((_hash(f"server {server}, place {i}"), server)
-                            for server in self.servers for i in range(self.virtual)))  # fmt: skip
+        return tuple(
+            sorted(
+                (_hash(f"server {server}, place {i}"), server) for server in self.servers for i in range(self.virtual)
+            )
+        )
 
     @cached_property
     def _places(self) -> list[int]:

@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from d2lps.kvstore.errors import Refused
-from d2lps.plan import Plan
-from d2lps.topology import Link, Topology
+from d2lps.plan.plan import Plan
+from d2lps.topology.graph import Link, Topology
 from d2lps.trace import Event, Trace
 from d2lps.units import Bandwidth
 
@@ -105,19 +105,31 @@ def trace(kind: str, workers: int, seen: Mapping[int, Seen], sizes: Mapping[tupl
     if not rounds:
         raise Refused("nothing has been pushed to this key yet: there is nothing to see")
     several = len(sizes) > 1
-    names = {(server, number, clock): f"{clock}.{server}" if several else str(clock)
-             for clock in rounds for server, number in sizes}  # fmt: skip
+    names = {
+        (server, number, clock): f"{clock}.{server}" if several else str(clock)
+        for clock in rounds
+        for server, number in sizes
+    }
     total = sum(sizes.values())
     share = {name: Fraction(sizes[server, number], total * len(rounds)) for (server, number, _), name in names.items()}
     ranks, servers = [f"worker{i}" for i in range(workers)], [f"server{server}" for server, _ in sizes]
-    events = [event for where, nbytes in sizes.items()
-              for event in _events(where, nbytes, seen[where[0]], pushed[where], names)]  # fmt: skip
+    events = [
+        event
+        for where, nbytes in sizes.items()
+        for event in _events(where, nbytes, seen[where[0]], pushed[where], names)
+    ]
     first = min(event.start for event in events)
     step = {clock: i for i, clock in enumerate(rounds, 1)}
-    moved = sorted((replace(event, step=step[event.step], start=event.start - first, end=event.end - first)
-                    for event in events), key=lambda event: (event.start, event.end))  # fmt: skip
-    links = tuple(Link(*ends, Bandwidth("inf")) for rank in ranks for server in servers
-                  for ends in ((rank, server), (server, rank)))  # fmt: skip
+    moved = sorted(
+        (replace(event, step=step[event.step], start=event.start - first, end=event.end - first) for event in events),
+        key=lambda event: (event.start, event.end),
+    )
+    links = tuple(
+        Link(*ends, Bandwidth("inf"))
+        for rank in ranks
+        for server in servers
+        for ends in ((rank, server), (server, rank))
+    )
     topology = Topology("pairs", dict.fromkeys([*ranks, *servers], "machine"), links)
     plan = Plan([*ranks, *servers], share, [[] for _ in rounds], holds=ranks, wants=[])
     return Trace(kind, plan, topology, total * len(rounds), tuple(moved))
@@ -126,8 +138,22 @@ def trace(kind: str, workers: int, seen: Mapping[int, Seen], sizes: Mapping[tupl
 def _events(where: tuple[int, int], nbytes: int, seen: Seen, pushed: list[Pushed], names: Mapping) -> list[Event]:
     """What happened to one part; steps are rounds still, and times those of the servers."""
     server, mine = f"server{where[0]}", {clock: name for (*place, clock), name in names.items() if (*place,) == where}
-    found = [Event("send", row.round, row.start, row.end, f"worker{row.rank}", server, mine[row.round], "add", nbytes,
-                    (f"worker{row.rank}",)) for row in pushed if row.round in mine]  # fmt: skip
+    found = [
+        Event(
+            "send",
+            row.round,
+            row.start,
+            row.end,
+            f"worker{row.rank}",
+            server,
+            mine[row.round],
+            "add",
+            nbytes,
+            (f"worker{row.rank}",),
+        )
+        for row in pushed
+        if row.round in mine
+    ]
     inside: dict[int, dict[int, list[int]]] = {0: {}}  # version → round → whose pushes are in it
     for row in sorted((row for row in seen.published if row.part == where[1]), key=lambda row: row.version):
         before = inside.get(row.version - 1, inside[max(inside)])
@@ -144,8 +170,20 @@ def _events(where: tuple[int, int], nbytes: int, seen: Seen, pushed: list[Pushed
         news = news or [clock for clock in now if clock in mine][-1:]
         had[row.rank] = now
         for clock in sorted(news):  # one message, shown as what is new in it
-            found.append(Event("send", clock, row.start, row.end, server, f"worker{row.rank}", mine[clock], "copy",
-                                nbytes / len(news), tuple(f"worker{rank}" for rank in sorted(now[clock]))))  # fmt: skip
+            found.append(
+                Event(
+                    "send",
+                    clock,
+                    row.start,
+                    row.end,
+                    server,
+                    f"worker{row.rank}",
+                    mine[clock],
+                    "copy",
+                    nbytes / len(news),
+                    tuple(f"worker{rank}" for rank in sorted(now[clock])),
+                )
+            )
     return found
 
 

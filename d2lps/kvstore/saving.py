@@ -21,7 +21,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.values import Key, named
 from d2lps.kvstore.wire import DTYPES, raw
-from d2lps.rules import is_number
+from d2lps.plan.optimizers import is_number
 
 MAGIC, LENGTH = b"d2lps store 1\n", struct.Struct("<Q")
 HEADER = 256 << 20  # most bytes of a header
@@ -43,8 +43,14 @@ def write(path: "str | os.PathLike", saved: Saved) -> None:
     for key, (shape, state) in saved.keys.items():
         flat = {name: one for name, one in state.items() if isinstance(one, Tensor)}
         numbers = {name: one for name, one in state.items() if name not in flat}
-        keys.append({"key": key, "shape": shape, "numbers": numbers,
-                     "tensors": {name: DTYPES.index(one.dtype) for name, one in flat.items()}})  # fmt: skip
+        keys.append(
+            {
+                "key": key,
+                "shape": shape,
+                "numbers": numbers,
+                "tensors": {name: DTYPES.index(one.dtype) for name, one in flat.items()},
+            }
+        )
         tensors += flat.values()
     for tensor in tensors:
         digest.update(raw(tensor))
@@ -111,8 +117,11 @@ def _found(said: dict, payload: bytearray) -> Saved:
             raise ValueError("a shape has whole numbers")
         for name, dtype in each["tensors"].items():
             count = prod(shape)
-            state[name] = torch.frombuffer(payload, dtype=DTYPES[dtype], count=count, offset=start) if count else (
-                torch.empty(0, dtype=DTYPES[dtype]))  # fmt: skip
+            state[name] = (
+                torch.frombuffer(payload, dtype=DTYPES[dtype], count=count, offset=start)
+                if count
+                else (torch.empty(0, dtype=DTYPES[dtype]))
+            )
             start += count * DTYPES[dtype].itemsize
         for name, number in each["numbers"].items():
             if not is_number(number):
@@ -134,5 +143,6 @@ def fits(saved: Saved, keys: "dict[Key, tuple[tuple[int, ...], torch.dtype]]", p
     for key, (shape, dtype) in keys.items():
         found, state = saved.keys[key]
         if (found, state["value"].dtype) != (shape, dtype):
-            raise Refused(f"key {key!r} has shape {found} of {state['value'].dtype} in {path}, and {shape} of {dtype} "
-                          "here")  # fmt: skip
+            raise Refused(
+                f"key {key!r} has shape {found} of {state['value'].dtype} in {path}, and {shape} of {dtype} here"
+            )

@@ -6,7 +6,7 @@ from torch import Tensor
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.saving import State
 from d2lps.kvstore.wire import DTYPES, raw
-from d2lps.rules import is_number
+from d2lps.plan.optimizers import is_number
 
 
 def packed(state: State) -> tuple[dict, memoryview]:
@@ -17,8 +17,10 @@ def packed(state: State) -> tuple[dict, memoryview]:
     {'value': tensor([1., 1., 1.]), 'steps': 2}
     """
     tensors = {name: one for name, one in state.items() if isinstance(one, Tensor)}
-    said = {"tensors": [[name, DTYPES.index(one.dtype), one.numel()] for name, one in tensors.items()],
-            "numbers": {name: one for name, one in state.items() if name not in tensors}}  # fmt: skip
+    said = {
+        "tensors": [[name, DTYPES.index(one.dtype), one.numel()] for name, one in tensors.items()],
+        "numbers": {name: one for name, one in state.items() if name not in tensors},
+    }
     return said, raw(torch.cat([one.contiguous().view(torch.uint8) for one in tensors.values()]))
 
 

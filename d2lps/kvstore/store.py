@@ -65,8 +65,9 @@ class KVStore:
             index = tensor(rows, f"row_ids of key {each!r}").reshape(-1).long().cpu()
             count = known.shape[0] if known.shape else 0
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
-                raise Refused(f"key {each!r} has rows 0 to {count - 1}; row_ids has {int(index.min())} to "
-                              f"{int(index.max())}")  # fmt: skip
+                raise Refused(
+                    f"key {each!r} has rows 0 to {count - 1}; row_ids has {int(index.min())} to {int(index.max())}"
+                )
             for one in several(into):
                 known.check(one, "out", (index.numel(), *known.shape[1:]))
             found.append((known, several(into), index))
@@ -199,16 +200,22 @@ def fill(outs: Given, found) -> None:
 def of_mxnet(optimizer) -> tuple[str, dict]:
     """(name, numbers) of an optimizer of MXNet."""
     # AdaGrad is not among them: MXNet takes ε into the root, and decays weights otherwise.
-    kinds = {"SGD": ("sgd", {"momentum": "momentum"}),
-             "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"})}  # fmt: skip
+    kinds = {
+        "SGD": ("sgd", {"momentum": "momentum"}),
+        "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"}),
+    }
     kind = type(optimizer).__name__
     if kind not in kinds or not hasattr(optimizer, "learning_rate"):
-        raise Refused(f"set_optimizer({kind}): give a name and numbers, set_optimizer('sgd', lr=0.1), or MXNet's "
-                      f"{', '.join(kinds)}")  # fmt: skip
+        raise Refused(
+            f"set_optimizer({kind}): give a name and numbers, set_optimizer('sgd', lr=0.1), or MXNet's "
+            f"{', '.join(kinds)}"
+        )
     for what in ("lr_scheduler", "clip_gradient"):
         if getattr(optimizer, what, None) is not None:
-            raise Refused(f"set_optimizer({kind}) with {what}: a server steps with numbers that stay as they are; "
-                          "set_optimizer again to change one")  # fmt: skip
+            raise Refused(
+                f"set_optimizer({kind}) with {what}: a server steps with numbers that stay as they are; "
+                "set_optimizer again to change one"
+            )
     factors = [*getattr(optimizer, "lr_mult", {}).values(), *getattr(optimizer, "wd_mult", {}).values()]
     if any(factor != 1 for factor in factors) or getattr(optimizer, "param_dict", None):
         raise Refused(f"set_optimizer({kind}) with lr_mult or wd_mult: a server has the same numbers for all keys")

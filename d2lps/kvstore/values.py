@@ -82,16 +82,24 @@ class Known:
 
     def plain(self, given: object) -> bool:
         """Whether it is just such a tensor, in main memory: what is checked for ten thousand keys is checked fast."""
-        return (type(given) is Tensor and given.dtype is self.dtype and given.shape == self.shape and given.is_cpu
-                and not given.requires_grad and given.layout is torch.strided)  # fmt: skip
+        return (
+            type(given) is Tensor
+            and given.dtype is self.dtype
+            and given.shape == self.shape
+            and given.is_cpu
+            and not given.requires_grad
+            and given.layout is torch.strided
+        )
 
     def check(self, given: object, verb: str, shape: tuple[int, ...] | None = None) -> None:
         """Raises Refused unless ``given`` is like what the key was initialised with (or of another ``shape``)."""
         shape = self.shape if shape is None else shape
         found = given if isinstance(given, Tensor) else tensor(given, f"{verb} of key {self.key!r}")
         if found.shape != shape or found.dtype != self.dtype:
-            raise Refused(f"key {self.key!r}: {verb} has shape {tuple(found.shape)} of {found.dtype}, where "
-                          f"{shape} of {self.dtype} belongs")  # fmt: skip
+            raise Refused(
+                f"key {self.key!r}: {verb} has shape {tuple(found.shape)} of {found.dtype}, where "
+                f"{shape} of {self.dtype} belongs"
+            )
 
 
 def finite(given: Tensor) -> bool:

@@ -30,8 +30,8 @@ import torch
 import torch.distributed as dist
 
 from d2lps import Processes, SharedMemory, algorithms, calibrate, compare
-from d2lps.execute import prepare
-from d2lps.this_machine import this_host
+from d2lps.carriers.execute import prepare
+from d2lps.topology.local import this_host
 
 HERE = Path(__file__).parent
 WARM = 5
@@ -55,8 +55,14 @@ def on_ranks(n: int, program, *arguments):
 
 
 def _rank(rank, n, port, found, program, arguments):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                      TORCHELASTIC_USE_AGENT_STORE="True", GLOO_SOCKET_IFNAME="lo")  # fmt: skip
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(n),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE="True",
+        GLOO_SOCKET_IFNAME="lo",
+    )
     torch.set_num_threads(1)
     result = program(*arguments)
     if rank == 0:
@@ -140,10 +146,15 @@ def fit():
 def p8(calibration, sizes, repeats):
     carrier = Processes()
     names = carrier.names
-    plans = {"ring": algorithms.ring(names), "sharded": algorithms.sharded(names),
-             "rank0": algorithms.aggregate_at(names, "rank0"), "naive ring": algorithms.naive_ring(names),
-             "tree": algorithms.tree(names), "bidirectional": algorithms.bidirectional_ring(names),
-             "double tree": algorithms.double_tree(names)}  # fmt: skip
+    plans = {
+        "ring": algorithms.ring(names),
+        "sharded": algorithms.sharded(names),
+        "rank0": algorithms.aggregate_at(names, "rank0"),
+        "naive ring": algorithms.naive_ring(names),
+        "tree": algorithms.tree(names),
+        "bidirectional": algorithms.bidirectional_ring(names),
+        "double tree": algorithms.double_tree(names),
+    }
     if carrier.size & (carrier.size - 1) == 0:
         plans["halving-doubling"] = algorithms.halving_doubling(names)
     return compare(plans, sizes, carrier, calibration, repeats).rows
@@ -165,10 +176,19 @@ def spread(ratios):
 def line(name, what, ratios, ours, theirs, aim):
     middle, low, high = spread(ratios)
     ours, theirs = (1e3 * statistics.median(times) for times in (ours, theirs))
-    print(f"{name:4} {what:32} {middle:6.2f}  [{low:.2f}, {high:.2f}]   ours {ours:8.2f} ms   gloo {theirs:8.2f} ms   "
-          f"aim {aim}")  # fmt: skip
-    return {"what": f"{name} {what}", "ratio": middle, "p10": low, "p90": high, "ours_ms": ours, "gloo_ms": theirs,
-            "aim": aim}  # fmt: skip
+    print(
+        f"{name:4} {what:32} {middle:6.2f}  [{low:.2f}, {high:.2f}]   ours {ours:8.2f} ms   gloo {theirs:8.2f} ms   "
+        f"aim {aim}"
+    )
+    return {
+        "what": f"{name} {what}",
+        "ratio": middle,
+        "p10": low,
+        "p90": high,
+        "ours_ms": ours,
+        "gloo_ms": theirs,
+        "aim": aim,
+    }
 
 
 def measure_p1(found: list, pairs: int, quick: bool) -> None:
@@ -187,8 +207,10 @@ def measure_p2(found: list, pairs: int, quick: bool) -> None:
         if times:
             floor = times * 40e6 / rate
             value = floor / statistics.median(ours)
-            print(f"P3   {name:32} {value:6.2f}   least {1e3 * floor:.2f} ms for {times}·S at {rate / 1e9:.1f} GB/s   "
-                  "aim ≥ 0.7")  # fmt: skip
+            print(
+                f"P3   {name:32} {value:6.2f}   least {1e3 * floor:.2f} ms for {times}·S at {rate / 1e9:.1f} GB/s   "
+                "aim ≥ 0.7"
+            )
             found.append({"what": f"P3 {name}", "ratio": value, "aim": "≥ 0.7"})
 
 
@@ -199,14 +221,23 @@ def measure_p8(found: list, pairs: int, quick: bool) -> None:
         print(f"P8h  calibrated with 4 ranks:\n{calibration}")
         for row in on_ranks(n, p8, calibration, ["16 MB", "40 MB"], 3 if quick else 15):
             mark = " " if row.steady else "~"
-            print(f"     n = {n}  {row.name:16} {row.nbytes / 1e6:3.0f} MB   predicted {1e3 * row.predicted:7.2f} ms  "
-                  f"measured {1e3 * row.measured:7.2f} ms  {mark}{row.spread:.2f}  error {row.error:+.0%}")  # fmt: skip
+            print(
+                f"     n = {n}  {row.name:16} {row.nbytes / 1e6:3.0f} MB   predicted {1e3 * row.predicted:7.2f} ms  "
+                f"measured {1e3 * row.measured:7.2f} ms  {mark}{row.spread:.2f}  error {row.error:+.0%}"
+            )
             everything.append(abs(row.error))
             unsteady += not row.steady
             if row.steady and row.name not in FITTED:
                 errors.append(abs(row.error))
-            found.append({"what": f"P8h n={n} {row.name} {row.nbytes}", "predicted_ms": 1e3 * row.predicted,
-                          "measured_ms": 1e3 * row.measured, "error": row.error, "p90/p10": row.spread})  # fmt: skip
+            found.append(
+                {
+                    "what": f"P8h n={n} {row.name} {row.nbytes}",
+                    "predicted_ms": 1e3 * row.predicted,
+                    "measured_ms": 1e3 * row.measured,
+                    "error": row.error,
+                    "p90/p10": row.spread,
+                }
+            )
     for what, some in (("P8h", errors), ("P8h, all that is listed", everything)):
         if some:
             some.sort()
@@ -237,10 +268,15 @@ def main() -> None:
     if options.save:
         ask = ["git", "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
-        data = {"date": date.today().isoformat(), "device": f"{host.name}, {os.cpu_count()} processors",
-                "system": platform.platform(), "torch": torch.__version__, "commit": commit.strip(),
-                "command": " ".join(["python", "tests/benchmarks/carriers.py", *sys.argv[1:]]),
-                "figures": found}  # fmt: skip
+        data = {
+            "date": date.today().isoformat(),
+            "device": f"{host.name}, {os.cpu_count()} processors",
+            "system": platform.platform(),
+            "torch": torch.__version__,
+            "commit": commit.strip(),
+            "command": " ".join(["python", "tests/benchmarks/carriers.py", *sys.argv[1:]]),
+            "figures": found,
+        }
         path = HERE / "measured" / f"carriers-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")

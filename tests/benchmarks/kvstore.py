@@ -35,13 +35,13 @@ import torch.distributed as dist
 from carriers import HERE, WARM, ceilings, on_ranks, spread
 
 from d2lps import Processes, algorithms, kvstore
-from d2lps.execute import prepare
+from d2lps.carriers.execute import prepare
 from d2lps.kvstore.placement import Placement
 from d2lps.kvstore.pslite.started import Nodes, free_port, needed, scheduler, server, worker
 from d2lps.kvstore.server.started import Started
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.kvstore.worker.line import Line
-from d2lps.this_machine import this_host
+from d2lps.topology.local import this_host
 
 LARGE = [2_500_000] * 4  # floats of each key
 SMALL = [100] * 10_000
@@ -67,8 +67,10 @@ def opened(where: "list | None", run: str, servers: int, secret: bytes = b"") ->
     if where is None:
         return kvstore.create("dist_sync", servers=servers, deadline=DEADLINE)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    lines = [Line(number, tuple(address), rank, secret=secret, run=run, deadline=DEADLINE)
-             for number, address in enumerate(where)]  # fmt: skip
+    lines = [
+        Line(number, tuple(address), rank, secret=secret, run=run, deadline=DEADLINE)
+        for number, address in enumerate(where)
+    ]
     return DistStore("dist_sync", rank, size, lines, Placement(servers))
 
 
@@ -196,7 +198,7 @@ def flow(nbytes: int, rounds: int):
 
 def _fill(link: socket.socket, room: memoryview) -> None:
     while room:
-        room = room[link.recv_into(room):]
+        room = room[link.recv_into(room) :]
 
 
 def held(pid: int, rule: str, *how) -> dict[str, int]:
@@ -287,8 +289,15 @@ def row(name: str, what: str, ratios: list[float], times: dict[str, list[float]]
     medians = {which: 1e3 * statistics.median(some) for which, some in times.items()}
     beside = "   ".join(f"{which} {value:8.2f} ms" for which, value in medians.items())
     print(f"{name:6} {what:34} {middle:6.2f}  [{low:.2f}, {high:.2f}]   {beside}   aim {aim}")
-    return {"what": f"{name} {what}", "ratio": middle, "p10": low, "p90": high, "aim": aim,
-            **{f"{which}_ms": value for which, value in medians.items()}, **more}  # fmt: skip
+    return {
+        "what": f"{name} {what}",
+        "ratio": middle,
+        "p10": low,
+        "p90": high,
+        "aim": aim,
+        **{f"{which}_ms": value for which, value in medians.items()},
+        **more,
+    }
 
 
 def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: int, quick: bool) -> None:
@@ -308,8 +317,14 @@ def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: 
         ratios = [b / a for a, b in zip(mine, other, strict=True)]
         what = f"{'TCP' if tcp else 'one host'}, {workers} workers + {servers} servers"
         operations = 2 * workers * len(sizes) if name == "small" else None
-        rates = {f"{which}_per_second": operations / statistics.median(some)
-                 for which, some in (("ours", mine), ("mxnet", other))} if operations else {}  # fmt: skip
+        rates = (
+            {
+                f"{which}_per_second": operations / statistics.median(some)
+                for which, some in (("ours", mine), ("mxnet", other))
+            }
+            if operations
+            else {}
+        )
         found.append(row(name, what, ratios, {"ours": mine, "mxnet": other}, aim, mxnet=settings, **rates))
         for which, rate in rates.items():
             print(f"       {which.replace('_', ' ')}: {rate:.0f} operations")
@@ -344,9 +359,11 @@ def measure_memory(found: list, pairs: int, quick: bool) -> None:
             stored = 4 * sum(LARGE)
             ratio = (memory["most"] - memory["before"]) / stored
             what = f"server, {'TCP' if tcp else 'one host'}, {rule or 'no optimizer'}"
-            print(f"memory {what:34} {ratio:6.2f}   before {memory['before'] / 1e6:.0f} MB, most "
-                  f"{memory['most'] / 1e6:.0f} MB, at the end {memory['own'] / 1e6:.0f} MB of its own and "
-                  f"{memory['shared'] / 1e6:.0f} MB shared; values {stored / 1e6:.0f} MB")  # fmt: skip
+            print(
+                f"memory {what:34} {ratio:6.2f}   before {memory['before'] / 1e6:.0f} MB, most "
+                f"{memory['most'] / 1e6:.0f} MB, at the end {memory['own'] / 1e6:.0f} MB of its own and "
+                f"{memory['shared'] / 1e6:.0f} MB shared; values {stored / 1e6:.0f} MB"
+            )
             found.append({"what": f"memory {what}", "ratio": ratio, "stored": stored, **memory})
 
 
@@ -399,8 +416,9 @@ def with_secret(found: list, host: "str | None", pairs: int, what: str) -> None:
     with our_servers(2, 2) as (plain, run, _):
         os.environ["D2LPS_SECRET"] = secret  # its servers read it as they start
         with our_servers(2, 2, host) as (covered, other, _):
-            mine, bare, busy = on_ranks(2, timed, ("ours", sizes, covered, other, 2, secret.encode()),
-                                        ("ours", sizes, plain, run, 2), pairs)  # fmt: skip
+            mine, bare, busy = on_ranks(
+                2, timed, ("ours", sizes, covered, other, 2, secret.encode()), ("ours", sizes, plain, run, 2), pairs
+            )
         del os.environ["D2LPS_SECRET"]
     ratios = [a / b for a, b in zip(mine, bare, strict=True)]
     found.append(row("P14", what, ratios, {"secret": mine, "bare": bare}, "≤ 1.05", busy=busy))
@@ -435,11 +453,16 @@ def main() -> None:
     if options.save:
         ask = ["git", "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
-        data = {"date": date.today().isoformat(), "device": f"{host.name}, {os.cpu_count()} processors",
-                "system": platform.platform(), "torch": torch.__version__, "mxnet": "1.9.1",
-                "commit": commit.strip(),
-                "command": " ".join(["python", "tests/benchmarks/kvstore.py", *sys.argv[1:]]),
-                "figures": found}  # fmt: skip
+        data = {
+            "date": date.today().isoformat(),
+            "device": f"{host.name}, {os.cpu_count()} processors",
+            "system": platform.platform(),
+            "torch": torch.__version__,
+            "mxnet": "1.9.1",
+            "commit": commit.strip(),
+            "command": " ".join(["python", "tests/benchmarks/kvstore.py", *sys.argv[1:]]),
+            "figures": found,
+        }
         path = HERE / "measured" / f"kvstore-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")

@@ -14,10 +14,13 @@ from fractions import Fraction
 from d2lps import check, cost, double_tree, halving_doubling, naive_ring, pcie_server, ring, sharded, tree
 
 S, B, ALPHA = 160_000_000, 16_000_000_000, 2 * Fraction(5e-6)
-BOTH = {"sharded": lambda n: (2, Fraction(2 * (n - 1), n)), "ring": lambda n: (2 * (n - 1), Fraction(2 * (n - 1), n)),
-        "naive_ring": lambda n: (2 * (n - 1), 2 * (n - 1)),
-        "tree": lambda n: (2 * (n - 1).bit_length(), 2 * (n - 1).bit_length()),
-        "halving_doubling": lambda n: (2 * (n - 1).bit_length(), Fraction(2 * (n - 1), n))}  # fmt: skip
+BOTH = {
+    "sharded": lambda n: (2, Fraction(2 * (n - 1), n)),
+    "ring": lambda n: (2 * (n - 1), Fraction(2 * (n - 1), n)),
+    "naive_ring": lambda n: (2 * (n - 1), 2 * (n - 1)),
+    "tree": lambda n: (2 * (n - 1).bit_length(), 2 * (n - 1).bit_length()),
+    "halving_doubling": lambda n: (2 * (n - 1).bit_length(), Fraction(2 * (n - 1), n)),
+}
 
 
 def gpus(n):

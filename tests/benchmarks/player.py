@@ -17,11 +17,11 @@ from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from browser import launch  # noqa: E402
+from helpers.browser import launch  # noqa: E402
 
-from d2lps import Plan, Send, cost, pcie_server, sharded  # noqa: E402
-from d2lps.player import Player, watch  # noqa: E402
-from d2lps.trace import Trace, pairs  # noqa: E402
+from d2lps import Plan, Send, cost, pcie_server, sharded
+from d2lps.trace import Trace, pairs
+from d2lps.view.player import Player, watch
 
 WRAP = """
 const ask = window.requestAnimationFrame.bind(window);
@@ -42,8 +42,12 @@ def rings(count: int, rounds: int) -> Plan:
     for mine in keys:
         for shift, op in ((0, "add"), (1, "copy")):
             for s in range(count - 1):
-                steps.append([Send(node, nodes[(i + 1) % count], mine[(i + shift - s) % count], op)
-                              for i, node in enumerate(nodes)])  # fmt: skip
+                steps.append(
+                    [
+                        Send(node, nodes[(i + 1) % count], mine[(i + shift - s) % count], op)
+                        for i, node in enumerate(nodes)
+                    ]
+                )
     share = {key: f"1/{count * rounds}" for mine in keys for key in mine}
     return Plan(nodes, share, steps)
 
@@ -83,9 +87,11 @@ def main() -> None:
         built = time.perf_counter() - begin
         size = len(player._repr_html_().encode())
         times = sorted(frames(player))
-        print(f"{name}: built in {built:.2f} s, {size / 1000:.0f} kB of HTML, {len(times)} frames, script per frame "
-              f"{statistics.median(times):.2f} ms median, {times[int(0.95 * len(times))]:.2f} ms at 95 %, "
-              f"{times[-1]:.1f} ms at most")  # fmt: skip
+        print(
+            f"{name}: built in {built:.2f} s, {size / 1000:.0f} kB of HTML, {len(times)} frames, script per frame "
+            f"{statistics.median(times):.2f} ms median, {times[int(0.95 * len(times))]:.2f} ms at 95 %, "
+            f"{times[-1]:.1f} ms at most"
+        )
 
 
 if __name__ == "__main__":

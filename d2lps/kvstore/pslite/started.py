@@ -20,8 +20,10 @@ LEAVING = 5.0  # seconds that a server has to end by itself
 def needed() -> None:
     """Raises Refused where there is no MXNet."""
     if sys.platform != "linux" or importlib.util.find_spec("mxnet") is None:
-        raise Refused("engine='mxnet' needs MXNet 1.9.1, which is not installed here: pip install mxnet==1.9.1 (Linux "
-                      "on x86-64, Python 3.11, NumPy 1.23); all else works without it")  # fmt: skip
+        raise Refused(
+            "engine='mxnet' needs MXNet 1.9.1, which is not installed here: pip install mxnet==1.9.1 (Linux "
+            "on x86-64, Python 3.11, NumPy 1.23); all else works without it"
+        )
 
 
 def free_port() -> int:
@@ -42,9 +44,15 @@ class What(NamedTuple):
 def _cluster(role: str, host: str, port: int, workers: int, servers: int) -> dict[str, str]:
     # DMLC_NODE_HOST is where a node listens: an address of loopback, so that no other machine can reach what would
     # unpickle whatever it is sent.
-    return {"DMLC_ROLE": role, "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(port),
-            "DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": str(servers), "DMLC_INTERFACE": "lo",
-            "DMLC_NODE_HOST": host}  # fmt: skip
+    return {
+        "DMLC_ROLE": role,
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+        "DMLC_INTERFACE": "lo",
+        "DMLC_NODE_HOST": host,
+    }
 
 
 def _address(group: int, number: int) -> str:
@@ -85,16 +93,20 @@ class Nodes:
 
     def start(self, what: What) -> None:
         """Start it, quietly, and out of the way of Ctrl-C, which is for the worker."""
-        inherited = {name: value for name, value in os.environ.items()
-                     if not name.startswith("DMLC_") and name != "PORT"}  # fmt: skip
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("DMLC_") and name != "PORT"
+        }
         mine, theirs = socket.socketpair()
         said = os.memfd_create("d2lps")
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "d2lps.kvstore.pslite.node", *what.arguments], stdin=theirs, stderr=said,
-                stdout=subprocess.DEVNULL, start_new_session=True,
+                [sys.executable, "-m", "d2lps.kvstore.pslite.node", *what.arguments],
+                stdin=theirs,
+                stderr=said,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
                 env={"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | inherited | what.environment,
-            )  # fmt: skip
+            )
         self._started.append(_Started(what, process, mine, said))
 
     def pids(self) -> list:
@@ -165,8 +177,10 @@ class Nodes:
                     until, gone, since = min(until, now + GRACE), lost, now
                 elif isinstance(lost, WorkerLost) and now - since < AT_ONCE:
                     gone = lost  # what it had started has gone with it
-        raise gone or Timeout(f"MXNet has not done {do} within {seconds:g} s, though all its processes are there: it "
-                              "waits for a worker that has not called the same")  # fmt: skip
+        raise gone or Timeout(
+            f"MXNet has not done {do} within {seconds:g} s, though all its processes are there: it "
+            "waits for a worker that has not called the same"
+        )
 
     def _lost(self, name: str, number: int) -> KVError:
         mine = [one for one in self._started if (one.what.name, one.what.number) == (name, number)]
@@ -208,4 +222,4 @@ def _last_words(one: _Started) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     checks = [line for line in lines if "Check failed" in line]
     found = (checks or lines[-1:] or [""])[0]
-    return found[found.find("Check failed"):][:300] if checks else found[:300]
+    return found[found.find("Check failed") :][:300] if checks else found[:300]

@@ -66,8 +66,10 @@ class PsLiteStore(KVStore):
 
     def save(self, *_, **__) -> None:
         """Refused."""
-        raise Refused("MXNet saves no values of a store, and no optimizer states of a distributed one: pull the values "
-                      "and save them, or take engine='d2lps'")  # fmt: skip
+        raise Refused(
+            "MXNet saves no values of a store, and no optimizer states of a distributed one: pull the values "
+            "and save them, or take engine='d2lps'"
+        )
 
     load = save
 
@@ -92,8 +94,9 @@ class PsLiteStore(KVStore):
     def _push(self, keys: list[Known], values: list[Given]) -> None:
         pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True)]
         if self.type == "dist_async" and self._updates is None:
-            raise Refused("a server of MXNet's dist_async without an optimizer ends at the first push: "
-                          "set_optimizer first")  # fmt: skip
+            raise Refused(
+                "a server of MXNet's dist_async without an optimizer ends at the first push: set_optimizer first"
+            )
         self._usable()
         with self._calling:
             if busy := [self._numbers[known] for known, _ in pushed if known in self._busy]:
@@ -107,8 +110,9 @@ class PsLiteStore(KVStore):
                 for slot, value in zip(self._slots[known], values):  # noqa: B905, slots may be more
                     slot.copy_(value.reshape(-1))
             self._busy.update(known for known, _ in pushed)
-            self._asked("push", keys=[self._numbers[known] for known, _ in pushed],
-                        counts=[len(values) for _, values in pushed])  # fmt: skip
+            self._asked(
+                "push", keys=[self._numbers[known] for known, _ in pushed], counts=[len(values) for _, values in pushed]
+            )
 
     def _pull(self, keys: list[Known], outs: list[Given]) -> None:
         with self._calling:
@@ -118,8 +122,9 @@ class PsLiteStore(KVStore):
                 fill(into, self._slots[known][0])
 
     def _rows(self, asked) -> None:
-        raise Refused("MXNet gives rows of sparse values only, and these are dense: pull the key, or take "
-                      "engine='d2lps'")  # fmt: skip
+        raise Refused(
+            "MXNet gives rows of sparse values only, and these are dense: pull the key, or take engine='d2lps'"
+        )
 
     def _optimizer(self, optimizer: Optimizer) -> None:
         for known in self._slots:
@@ -136,7 +141,7 @@ class PsLiteStore(KVStore):
         """All workers init the same: a server of MXNet would end where they do not."""
         if not self._meeting:
             return
-        from d2lps.carriers.meeting import RankLost
+        from d2lps.carriers.rendezvous import RankLost
 
         try:
             said = self._meeting.all("init", mine)
@@ -144,8 +149,10 @@ class PsLiteStore(KVStore):
             raise WorkerLost(str(error), error.ranks) from None
         for other, theirs in enumerate(said):
             if theirs != said[0]:
-                raise Refused(f"worker {other} has initialised {theirs}, worker 0 {said[0]}: all workers init the same "
-                              "keys, with values alike")  # fmt: skip
+                raise Refused(
+                    f"worker {other} has initialised {theirs}, worker 0 {said[0]}: all workers init the same "
+                    "keys, with values alike"
+                )
 
     def _room(self, do: str, keys: list[Known], values: list[Tensor] = ()) -> None:
         """One more slot for each key, with these values, known to both processes."""
@@ -154,12 +161,15 @@ class PsLiteStore(KVStore):
         try:
             os.ftruncate(fd, end)
             memory = mmap(fd, end)
-            slots = [torch.frombuffer(memory, dtype=known.dtype, count=known.elements, offset=start)
-                     for known, start in zip(keys, starts, strict=True)]  # fmt: skip
+            slots = [
+                torch.frombuffer(memory, dtype=known.dtype, count=known.elements, offset=start)
+                for known, start in zip(keys, starts, strict=True)
+            ]
             for slot, value in zip(slots, values):  # noqa: B905, none or all
                 slot.copy_(value.reshape(-1))
-            self._asked(do, keys=[[self._numbers[known], DTYPES[known.dtype], known.elements] for known in keys],
-                        fds=[fd])  # fmt: skip
+            self._asked(
+                do, keys=[[self._numbers[known], DTYPES[known.dtype], known.elements] for known in keys], fds=[fd]
+            )
         finally:
             os.close(fd)
         for known, slot in zip(keys, slots, strict=True):
@@ -232,8 +242,10 @@ def _joined(kind: str, servers: int | None, deadline: float) -> PsLiteStore:
     try:
         for other, host in enumerate(workers.hosts):
             if host != workers.hosts[0]:
-                raise Refused(f"worker {other} is on another machine than worker 0: engine='mxnet' is for one machine, "
-                              "on its loopback interface")  # fmt: skip
+                raise Refused(
+                    f"worker {other} is on another machine than worker 0: engine='mxnet' is for one machine, "
+                    "on its loopback interface"
+                )
         count = counted("servers", size if servers is None else servers)
         port = meeting.all("port", free_port() if rank == 0 else None)[0]
         if rank == 0:

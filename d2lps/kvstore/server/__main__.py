@@ -33,8 +33,14 @@ def main() -> None:
     address = told["address"] if isinstance(told["address"], str) else tuple(told["address"])
     try:
         table = Table(**told["table"])
-        server = Server(table, address, secret=handshake.secret_given() or b"", run=told["run"], number=told["number"],
-                        certificates=told.get("tls") and Certificates(*told["tls"]))  # fmt: skip
+        server = Server(
+            table,
+            address,
+            secret=handshake.secret_given() or b"",
+            run=told["run"],
+            number=told["number"],
+            certificates=told.get("tls") and Certificates(*told["tls"]),
+        )
     except Refused as error:
         print(json.dumps({"refused": str(error)}), flush=True)
         return

@@ -52,7 +52,8 @@ def whole(number: object) -> bool:
 def read(frame: Frame) -> list[tuple[int, float, float]]:
     """Which answers a worker has read in shared memory, each with when it began and when it was done."""
     found = frame.said.get("read")
-    if not isinstance(found, list) or not all(isinstance(each, list) and [*map(type, each)] == [int, float, float]
-                                              for each in found):  # fmt: skip
+    if not isinstance(found, list) or not all(
+        isinstance(each, list) and [*map(type, each)] == [int, float, float] for each in found
+    ):
         raise Refused("what was read is said by request, begin and end")
     return found

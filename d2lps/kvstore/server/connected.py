@@ -29,10 +29,19 @@ class Connected(Answering):
         super().__init__(server, channel, rank, incarnation)
         # By request: values in shared memory that the worker still reads, and what to record once it has.
         self._unread: dict[int, tuple[list[torch.Tensor], list[Pulled]]] = {}
-        self.handlers = {Op.PUSH: self._push, Op.PULL: self._pull, Op.PUSHPULL: self._pushpull, Op.INIT: self._init,
-                         Op.BARRIER: self._barrier, Op.OPTIMIZER: self._optimizer, Op.ROWS: self._rows,
-                         Op.READ: self._read, Op.STATUS: self._status, Op.STATE: self._state,
-                         Op.RESTORE: self._restore}  # fmt: skip
+        self.handlers = {
+            Op.PUSH: self._push,
+            Op.PULL: self._pull,
+            Op.PUSHPULL: self._pushpull,
+            Op.INIT: self._init,
+            Op.BARRIER: self._barrier,
+            Op.OPTIMIZER: self._optimizer,
+            Op.ROWS: self._rows,
+            Op.READ: self._read,
+            Op.STATUS: self._status,
+            Op.STATE: self._state,
+            Op.RESTORE: self._restore,
+        }
 
     def _init(self, frame: Frame) -> None:
         """Several parts of one dtype; the values come from worker 0."""
@@ -47,8 +56,10 @@ class Connected(Answering):
             room = self.table.make(sum(sizes), dtype)
             self.channel.into(frame, raw(room))
             values = [piece.clone() for piece in room.split(sizes)] if len(parts) > 1 else [room]
-        numbers = [self.table.init(self.rank, name, elements, dtype, value)
-                   for (name, elements), value in zip(parts, values, strict=True)]  # fmt: skip
+        numbers = [
+            self.table.init(self.rank, name, elements, dtype, value)
+            for (name, elements), value in zip(parts, values, strict=True)
+        ]
         self._ok(frame.number, {"parts": numbers})
 
     def _push(self, frame: Frame) -> None:
@@ -69,8 +80,9 @@ class Connected(Answering):
         start = time.monotonic()
         try:
             dtype, sizes = layout(frame)
-            new = [self.table.room(self.rank, entry.part, entry.elements, dtype, entry.round)
-                   for entry in frame.entries]  # fmt: skip
+            new = [
+                self.table.room(self.rank, entry.part, entry.elements, dtype, entry.round) for entry in frame.entries
+            ]
         except KVError:
             self.channel.skip(frame)
             raise
@@ -82,8 +94,9 @@ class Connected(Answering):
             given = room.split(sizes) if len(sizes) > 1 else [room]
         own = len(given) == 1 and not frame.shared  # a piece of a frame would keep all of it
         todo = [(entry, tensor) for entry, fresh, tensor in zip(frame.entries, new, given, strict=True) if fresh]
-        finite = [self.table.taken(self.rank, entry.part, entry.round, tensor, bool(entry.finite))
-                  for entry, tensor in todo]  # fmt: skip
+        finite = [
+            self.table.taken(self.rank, entry.part, entry.round, tensor, bool(entry.finite)) for entry, tensor in todo
+        ]
         end = time.monotonic()
         for (entry, tensor), well in zip(todo, finite, strict=True):
             if self.table.record:
@@ -96,8 +109,10 @@ class Connected(Answering):
         self.channel.into(frame, raw(told))
         *offsets, start = told.tolist()
         lent = self.channel.lent
-        found = [lent and lent.tensor(offset, entry.elements, dtype)
-                 for entry, offset in zip(frame.entries, offsets, strict=True)]  # fmt: skip
+        found = [
+            lent and lent.tensor(offset, entry.elements, dtype)
+            for entry, offset in zip(frame.entries, offsets, strict=True)
+        ]
         if any(tensor is None for tensor in found):
             raise Refused("what is pushed lies where this worker lends no memory")
         return found, start / 1e9
@@ -123,8 +138,14 @@ class Connected(Answering):
                 self._error(frame.number, found, frame.op == Op.PUSHPULL)
                 return
             values = [one.value for one in found]
-            pulls = [Pulled(entry.part, self.rank, entry.round, one.version, 0.0, 0.0)
-                     for entry, one in zip(frame.entries, found, strict=True)] if self.table.record else []  # fmt: skip
+            pulls = (
+                [
+                    Pulled(entry.part, self.rank, entry.round, one.version, 0.0, 0.0)
+                    for entry, one in zip(frame.entries, found, strict=True)
+                ]
+                if self.table.record
+                else []
+            )
             offsets = self._shared(frame, values, pulls)
             if offsets is not None:
                 self._answer(Op.DATA, frame.number, (), None, raw(torch.tensor(offsets)), True)
@@ -169,6 +190,7 @@ class Connected(Answering):
 
     def _barrier(self, frame: Frame) -> None:
         """In a thread of its own, so that this worker is still heard while it waits."""
+
         def wait() -> None:
             try:
                 self.table.barrier(self.rank, frame.said["round"])

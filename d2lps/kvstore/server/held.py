@@ -103,8 +103,13 @@ def workers(ranks: Iterable[int]) -> str:
     return f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(map(str, ranks))}"
 
 
-def until(condition: threading.Condition, done: Callable[[], bool], seconds: float, what: str,
-          missing: Callable[[], list[int]]) -> None:  # fmt: skip
+def until(
+    condition: threading.Condition,
+    done: Callable[[], bool],
+    seconds: float,
+    what: str,
+    missing: Callable[[], list[int]],
+) -> None:
     """Wait until ``done``. Raises Timeout, which says who is ``missing`` for ``what``."""
     end = time.monotonic() + seconds
     while not done():
@@ -119,8 +124,9 @@ def state_of(held: Held) -> State:
     with held.changed:
         if held.value is None or held.arrived or held.summed:
             raise Refused(f"key {held.name} is in the midst of a round: save at a barrier")
-        return {"value": held.value} | {name: one.clone() if isinstance(one, Tensor) else one
-                                        for name, one in held.memory.items()}  # fmt: skip
+        return {"value": held.value} | {
+            name: one.clone() if isinstance(one, Tensor) else one for name, one in held.memory.items()
+        }
 
 
 def put_back(held: Held, state: State) -> None:

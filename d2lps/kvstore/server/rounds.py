@@ -41,8 +41,17 @@ class Table:
         whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
     """
 
-    def __init__(self, kind: str, workers: int, *, staleness: int = 0, nan: str = "propagate", lost: str = "fail",
-                 deadline: float = 30.0, record: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        kind: str,
+        workers: int,
+        *,
+        staleness: int = 0,
+        nan: str = "propagate",
+        lost: str = "fail",
+        deadline: float = 30.0,
+        record: bool = False,
+    ):
         for what, value, known in (("kind", kind, KINDS), ("nan", nan, NAN), ("lost", lost, LOST)):
             if value not in known:
                 raise Refused(f"{what} = {value!r}: it is one of {', '.join(known)}")
@@ -67,8 +76,10 @@ class Table:
                 self.parts.append(Held(len(self.parts), name, elements, dtype, self.workers))
             held = self.parts[self._names[name]]
         if (held.elements, held.dtype) != (elements, dtype):
-            raise Refused(f"key {name} has {held.elements} elements of {held.dtype} here, and worker {rank} "
-                          f"initialises {elements} of {dtype}: all initialise the same")  # fmt: skip
+            raise Refused(
+                f"key {name} has {held.elements} elements of {held.dtype} here, and worker {rank} "
+                f"initialises {elements} of {dtype}: all initialise the same"
+            )
         with held.changed:
             held.value = value if held.value is None else held.value
         return held.number
@@ -81,8 +92,10 @@ class Table:
         """
         held = self.part(number)
         if (held.elements, held.dtype) != (elements, dtype):
-            raise Refused(f"key {held.name} has {held.elements} elements of {held.dtype} here, and {elements} of "
-                          f"{dtype} are pushed: push what was initialised")  # fmt: skip
+            raise Refused(
+                f"key {held.name} has {held.elements} elements of {held.dtype} here, and {elements} of "
+                f"{dtype} are pushed: push what was initialised"
+            )
         if held.value is None:
             raise Refused(f"key {held.name} has no value yet: init it before the first push")
         if self.kind != "dist_sync" and self.updates is None:
@@ -92,12 +105,16 @@ class Table:
             if round_ <= held.rounds[rank]:
                 return False
             if round_ > held.rounds[rank] + 1:
-                raise Refused(f"push {round_} of worker {rank} to key {held.name} comes before push "
-                              f"{held.rounds[rank] + 1}")  # fmt: skip
+                raise Refused(
+                    f"push {round_} of worker {rank} to key {held.name} comes before push {held.rounds[rank] + 1}"
+                )
             if self.kind == "dist_sync" and held.version < round_ - 1:
-                held.until(lambda: held.version >= round_ - 1 or rank not in self.live or self.failed, self.deadline,
-                           f"push {round_} to key {held.name} waits for round {round_ - 1} to close",
-                           lambda: self._missing(held, held.version + 1))  # fmt: skip
+                held.until(
+                    lambda: held.version >= round_ - 1 or rank not in self.live or self.failed,
+                    self.deadline,
+                    f"push {round_} to key {held.name} waits for round {round_ - 1} to close",
+                    lambda: self._missing(held, held.version + 1),
+                )
                 self.usable(rank)
         return True
 
@@ -107,8 +124,10 @@ class Table:
             return True
         well = well and finite(given)
         if not well and self.nan == "reject":
-            raise Refused(f"push {round_} of worker {rank} to key {self.part(number).name} is not finite, and "
-                          "nan='reject': nothing of it is counted")  # fmt: skip
+            raise Refused(
+                f"push {round_} of worker {rank} to key {self.part(number).name} is not finite, and "
+                "nan='reject': nothing of it is counted"
+            )
         return well
 
     def push(self, rank: int, number: int, round_: int, given: Tensor, well: bool = True, own: bool = True) -> None:
@@ -166,8 +185,13 @@ class Table:
             self._barriers.setdefault(number, set()).add(rank)
             self._barriers.pop(number - 2, None)  # nobody can still be there
             self._meeting.notify_all()
-            until(self._meeting, lambda: not self._absent(number) or self.failed, self.deadline, "the barrier",
-                  lambda: sorted(self._absent(number)))  # fmt: skip
+            until(
+                self._meeting,
+                lambda: not self._absent(number) or self.failed,
+                self.deadline,
+                "the barrier",
+                lambda: sorted(self._absent(number)),
+            )
             if self.failed and self._absent(number):
                 raise self.failed
 
@@ -290,5 +314,7 @@ class Table:
 
     def _waits(self, held: Held, waiting: Waiting) -> str:
         need = waiting.need - (self.staleness if self.kind == "dist_ssp" else 0)
-        return (f"the pull of key {held.name} has waited {self.deadline:g} s for push {need} of "
-                f"{workers(self._missing(held, need))}")  # fmt: skip
+        return (
+            f"the pull of key {held.name} has waited {self.deadline:g} s for push {need} of "
+            f"{workers(self._missing(held, need))}"
+        )

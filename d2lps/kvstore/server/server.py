@@ -40,11 +40,21 @@ class Server:
         what it shows and asks for by TLS, which then covers what would need a code: with a secret both are asked for.
     """
 
-    def __init__(self, table: Table, address: "tuple[str, int] | str" = ADDRESS, *, secret: bytes = b"", run: str = "",
-                 number: int = 0, certificates: tls.Certificates | None = None):  # fmt: skip
+    def __init__(
+        self,
+        table: Table,
+        address: "tuple[str, int] | str" = ADDRESS,
+        *,
+        secret: bytes = b"",
+        run: str = "",
+        number: int = 0,
+        certificates: tls.Certificates | None = None,
+    ):
         if not secret and not certificates and not loopback(address):
-            raise Refused(f"a server at {address[0]} can be reached from other hosts: put a secret into the file that "
-                          f"{handshake.FILE} names, or into {handshake.VARIABLE}; TLS will do, too")  # fmt: skip
+            raise Refused(
+                f"a server at {address[0]} can be reached from other hosts: put a secret into the file that "
+                f"{handshake.FILE} names, or into {handshake.VARIABLE}; TLS will do, too"
+            )
         if certificates and isinstance(address, str):
             raise Refused(f"a server at {address} speaks no TLS: a Unix socket is this user's own, and no wire")
         self._tls = tls.context(certificates, True) if certificates else None
@@ -57,8 +67,10 @@ class Server:
             self._listener.listen(socket.SOMAXCONN)
         except OSError as error:
             self._listener.close()
-            raise Refused(f"server {number} cannot listen at {address} ({error.strerror}): give another address, or "
-                          "port 0 for any that is free") from None  # fmt: skip
+            raise Refused(
+                f"server {number} cannot listen at {address} ({error.strerror}): give another address, or "
+                "port 0 for any that is free"
+            ) from None
         self.address = self._listener.getsockname()
         self.arena = arena() if isinstance(address, str) else None
         if self.arena:
@@ -109,8 +121,9 @@ class Server:
                     oldest.close()
                 self._guests[channel] = None
             try:
-                threading.Thread(target=self._meet, args=(channel,), daemon=True,
-                                 name=f"d2lps server {self.number}").start()  # fmt: skip
+                threading.Thread(
+                    target=self._meet, args=(channel,), daemon=True, name=f"d2lps server {self.number}"
+                ).start()
             except RuntimeError:  # no thread left for another connection
                 self._guests.pop(channel, None)
                 channel.close()
@@ -122,8 +135,12 @@ class Server:
         try:
             guard.start()
             self._tls and tls.as_server(channel, self._tls)
-            hello = handshake.as_server(channel, self.secret, lambda hello: self._admit(channel, hello),
-                                        not self._tls and not loopback(self.address))  # fmt: skip
+            hello = handshake.as_server(
+                channel,
+                self.secret,
+                lambda hello: self._admit(channel, hello),
+                not self._tls and not loopback(self.address),
+            )
         except (Broken, Refused, OSError, RuntimeError):  # RuntimeError: no thread left; nested too deeply
             channel.close()
             return
@@ -144,9 +161,15 @@ class Server:
         if sentence := self._refusal(hello):
             raise Refused(sentence)
         lends = self.arena and channel.borrow(hello.get("memory"))
-        return {"number": self.number, "kind": self.table.kind, "workers": self.table.workers,
-                "staleness": self.table.staleness, "deadline": self.table.deadline,
-                "memory": self.arena.lent if lends else None, "record": bool(self.table.record)}  # fmt: skip
+        return {
+            "number": self.number,
+            "kind": self.table.kind,
+            "workers": self.table.workers,
+            "staleness": self.table.staleness,
+            "deadline": self.table.deadline,
+            "memory": self.arena.lent if lends else None,
+            "record": bool(self.table.record),
+        }
 
     def _refusal(self, hello: Mapping) -> str | None:
         rank, live = hello["rank"], self._workers.get(hello["rank"])

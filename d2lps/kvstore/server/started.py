@@ -21,9 +21,12 @@ class Started:
     def __init__(self, told: dict, seconds: float):
         self.number = told["number"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "d2lps.kvstore.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "d2lps.kvstore.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             start_new_session=True,  # Ctrl-C is for the worker
-        )  # fmt: skip
+        )
         self._told, self._until = told, time.monotonic() + seconds
         self.process.stdin.write(json.dumps(told) + "\n")
         self.process.stdin.flush()

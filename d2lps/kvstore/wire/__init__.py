@@ -30,5 +30,20 @@ from d2lps.kvstore.wire.frames import (
     raw,
 )
 
-__all__ = ["BLOCK", "DTYPES", "ENTRIES", "ENTRY", "HEADER", "MAGIC", "NOTHING", "PUSHES", "TABLE", "Broken", "Channel",
-           "Entry", "Frame", "Op", "raw"]  # fmt: skip
+__all__ = [
+    "BLOCK",
+    "DTYPES",
+    "ENTRIES",
+    "ENTRY",
+    "HEADER",
+    "MAGIC",
+    "NOTHING",
+    "PUSHES",
+    "TABLE",
+    "Broken",
+    "Channel",
+    "Entry",
+    "Frame",
+    "Op",
+    "raw",
+]

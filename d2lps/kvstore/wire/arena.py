@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from d2lps.carriers.segments import Place, Segment
-from d2lps.tensors import TensorError
+from d2lps.carriers.tensors import TensorError
 
 SHARED = 1 << 16  # bytes from which on a tensor is shared: below, a copy costs less than saying where it lies
 OURS = re.compile(r"/proc/(\d+)/fd/\d+")

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore.wire.arena import Lent
 from d2lps.kvstore.wire.frames import (
     CODED,
@@ -29,7 +30,6 @@ from d2lps.kvstore.wire.frames import (
     Op,
 )
 from d2lps.kvstore.wire.words import Words
-from d2lps.tensors import TensorError
 
 BLOCK = 4 << 20  # bytes that are received, and summed while they are still in the cache
 
@@ -85,8 +85,15 @@ class Channel:
 
     # ---- sending
 
-    def send(self, op: Op, number: int = 0, entries: "Sequence[Entry] | np.ndarray" = (), said: dict | None = None,
-             payload: memoryview = NOTHING, shared: bool = False) -> None:  # fmt: skip
+    def send(
+        self,
+        op: Op,
+        number: int = 0,
+        entries: "Sequence[Entry] | np.ndarray" = (),
+        said: dict | None = None,
+        payload: memoryview = NOTHING,
+        shared: bool = False,
+    ) -> None:
         many = isinstance(entries, np.ndarray)
         table = entries.tobytes() if many else b"".join(ENTRY.pack(*entry) for entry in entries)
         if said is not None:

@@ -11,14 +11,28 @@ from torch import Tensor
 
 HEADER = struct.Struct("<4sBBHIIQQI")
 ENTRY = struct.Struct("<IBB2xQQ")
-ENTRIES = np.dtype({"names": ["part", "dtype", "finite", "elements", "round"], "itemsize": ENTRY.size,
-                    "formats": ["<u4", "u1", "u1", "<u8", "<u8"], "offsets": [0, 4, 5, 8, 16]})  # fmt: skip
+ENTRIES = np.dtype(
+    {
+        "names": ["part", "dtype", "finite", "elements", "round"],
+        "itemsize": ENTRY.size,
+        "formats": ["<u4", "u1", "u1", "<u8", "<u8"],
+        "offsets": [0, 4, 5, 8, 16],
+    }
+)
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 CODED = 1  # flag: a code follows that covers the payload, too
 SHARED = 2  # flag: the payload says where in shared memory the tensors lie; where one pulls, that this will do
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8,
-          torch.int8)  # fmt: skip
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.int8,
+)
 
 if sys.byteorder != "little":
     raise ImportError("d2lps.kvstore sends numbers as this machine has them, which must be little-endian")

@@ -111,8 +111,9 @@ def _keys(secret: bytes, talk: bytes, mine: bytes, theirs: bytes) -> tuple[bytes
     """(what covers what I send, what covers what I receive); None where there is no secret."""
     if not secret:
         return None
-    return tuple(hmac.new(secret, b"d2lps key of " + role + b"\0" + talk, hashlib.sha256).digest()
-                 for role in (mine, theirs))  # fmt: skip
+    return tuple(
+        hmac.new(secret, b"d2lps key of " + role + b"\0" + talk, hashlib.sha256).digest() for role in (mine, theirs)
+    )
 
 
 def loopback(address: "tuple[str, int] | str") -> bool:

@@ -61,8 +61,9 @@ def context(files: Certificates, serving: bool) -> ssl.SSLContext:
             with open(path, "rb"):
                 pass
         except OSError as error:
-            raise Refused(f"the {name} in {path} cannot be read ({error.strerror}): tls, or {VARIABLES[name]}, names "
-                          "the file") from None  # fmt: skip
+            raise Refused(
+                f"the {name} in {path} cannot be read ({error.strerror}): tls, or {VARIABLES[name]}, names the file"
+            ) from None
     handshake.private(files.key, "key")
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if serving else ssl.PROTOCOL_TLS_CLIENT)
     found.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -73,8 +74,10 @@ def context(files: Certificates, serving: bool) -> ssl.SSLContext:
     try:
         found.load_cert_chain(files.certificate, files.key, password="")  # it would ask at the terminal otherwise
     except (OSError, ValueError) as error:
-        raise Refused(f"{files.certificate} and {files.key} are no PEM files of a certificate and of its key, without "
-                      f"a password ({_reason(error)})") from None  # fmt: skip
+        raise Refused(
+            f"{files.certificate} and {files.key} are no PEM files of a certificate and of its key, without "
+            f"a password ({_reason(error)})"
+        ) from None
     try:
         found.load_verify_locations(files.authority)
     except (OSError, ValueError) as error:
@@ -93,14 +96,19 @@ def as_worker(channel: Channel, tls: ssl.SSLContext, seconds: float) -> None:
     except BlockingIOError:
         raise Broken(f"it has not finished the TLS handshake within {seconds:g} s") from None
     except ssl.SSLCertVerificationError as error:
-        raise Refused(f"the server's certificate is not accepted ({error.verify_message}): it must be valid today, and "
-                      "of the authority that this worker names") from None  # fmt: skip
+        raise Refused(
+            f"the server's certificate is not accepted ({error.verify_message}): it must be valid today, and "
+            "of the authority that this worker names"
+        ) from None
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
-            raise Refused(f"the server does not accept this worker's certificate ({_reason(error)}): it must be valid "
-                          "today, and of the authority that the server names") from None  # fmt: skip
-        raise Refused(f"what the server says is no TLS ({_reason(error)}): all workers and servers speak it, or "
-                      "none does") from None  # fmt: skip
+            raise Refused(
+                f"the server does not accept this worker's certificate ({_reason(error)}): it must be valid "
+                "today, and of the authority that the server names"
+            ) from None
+        raise Refused(
+            f"what the server says is no TLS ({_reason(error)}): all workers and servers speak it, or none does"
+        ) from None
     channel.sock = secured
 
 

@@ -48,8 +48,10 @@ class Bundle:
 
     def pieces(self, flats: Sequence[Tensor]) -> list[Tensor]:
         """Of flat tensors, one per key, those elements that belong here."""
-        return [flats[place] if cut is None else flats[place][cut]
-                for place, cut in zip(self.places, self.cuts, strict=True)]  # fmt: skip
+        return [
+            flats[place] if cut is None else flats[place][cut]
+            for place, cut in zip(self.places, self.cuts, strict=True)
+        ]
 
     def room(self) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Memory for all parts, one after the other: as a whole, and part by part."""

@@ -38,8 +38,18 @@ class DistStore(Inspected):
         the memory that the lines lend to servers on this host.
     """
 
-    def __init__(self, kind: str, rank: int, num_workers: int, lines: Sequence[Line], placement: Placement, *,
-                 look: bool = False, started: Sequence = (), arena: Arena | None = None):  # fmt: skip
+    def __init__(
+        self,
+        kind: str,
+        rank: int,
+        num_workers: int,
+        lines: Sequence[Line],
+        placement: Placement,
+        *,
+        look: bool = False,
+        started: Sequence = (),
+        arena: Arena | None = None,
+    ):
         super().__init__()
         self._arena, self._abandoned = arena, []
         self._bundles: dict[tuple[Known, ...], list[Bundle]] = {}
@@ -50,8 +60,7 @@ class DistStore(Inspected):
         self._barriers, self._process = 0, os.getpid()
         self._pool = ThreadPoolExecutor(len(self.lines), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
-        self._end = weakref.finalize(self, _ended, os.getpid(), self.lines, self._pool, self.started,
-                                     arena)  # fmt: skip
+        self._end = weakref.finalize(self, _ended, os.getpid(), self.lines, self._pool, self.started, arena)
 
     def barrier(self) -> None:
         self._barriers += 1
@@ -70,8 +79,10 @@ class DistStore(Inspected):
             known.places = [(part, 0) for part in self.placement.parts(known.key, known.elements, known.width)]
         requests = []
         for bundle in bundled(keys, lambda server: False):
-            said = {"parts": [[bundle.name(keys, i), size] for i, size in enumerate(bundle.sizes)],
-                    "dtype": DTYPES.index(bundle.dtype)}  # fmt: skip
+            said = {
+                "parts": [[bundle.name(keys, i), size] for i, size in enumerate(bundle.sizes)],
+                "dtype": DTYPES.index(bundle.dtype),
+            }
             payload = raw(together(bundle.pieces(flats))) if self.rank == 0 else NOTHING
             requests.append((bundle, Request(Op.INIT, said=said, payload=payload)))
         self._travel(requests)
@@ -91,8 +102,12 @@ class DistStore(Inspected):
     def _pull(self, keys: list[Known], outs: list[Given]) -> None:
         rooms, after = self._rooms(keys, outs)
         rounds = [known.rounds for known in keys]
-        self._travel([(bundle, Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces))
-                      for bundle, into, pieces in rooms])  # fmt: skip
+        self._travel(
+            [
+                (bundle, Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces))
+                for bundle, into, pieces in rooms
+            ]
+        )
         after()
 
     def _pushpull(self, keys: list[Known], values: list[Given], outs: list[Given]) -> None:
@@ -279,8 +294,9 @@ class DistStore(Inspected):
                     raise error
 
 
-def _ended(process: int, lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence,
-           arena: Arena | None) -> None:  # fmt: skip
+def _ended(
+    process: int, lines: Sequence[Line], pool: ThreadPoolExecutor, started: Sequence, arena: Arena | None
+) -> None:
     if os.getpid() != process:
         return  # a child that was forked: the sockets and servers are its parent's
     for line in lines:

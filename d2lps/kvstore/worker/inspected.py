@@ -37,8 +37,9 @@ class Inspected(KVStore):
         complete.
         """
         known = self._one(key)
-        sizes = {(part.server, number): (part.stop - part.start) * known.dtype.itemsize
-                 for part, number in known.places}  # fmt: skip
+        sizes = {
+            (part.server, number): (part.stop - part.start) * known.dtype.itemsize for part, number in known.places
+        }
         return record.trace(self.type, self.num_workers, self._seen(), sizes, counted("rounds", rounds))
 
     def staleness(self, key=None) -> list[record.Pull]:
@@ -62,15 +63,24 @@ class Inspected(KVStore):
             asked = [(part.server, Request(Op.STATE, said={"part": number})) for part, number in known.places]
             self._all(asked)
             pieces = [unpacked(request.answer.said, request.into) for _, request in asked]
-            yield known, {name: torch.cat([piece[name] for piece in pieces]) if isinstance(one, Tensor) else one
-                          for name, one in pieces[0].items()}  # fmt: skip
+            yield (
+                known,
+                {
+                    name: torch.cat([piece[name] for piece in pieces]) if isinstance(one, Tensor) else one
+                    for name, one in pieces[0].items()
+                },
+            )
 
     def _restore(self, states: list[tuple[Known, State]], optimizer: Optimizer | None) -> None:
         self._told(optimizer)
         for known, state in states:
             asked = []
             for part, number in known.places:
-                said, payload = packed({name: one[part.start : part.stop] if isinstance(one, Tensor) else one
-                                        for name, one in state.items()})  # fmt: skip
+                said, payload = packed(
+                    {
+                        name: one[part.start : part.stop] if isinstance(one, Tensor) else one
+                        for name, one in state.items()
+                    }
+                )
                 asked.append((part.server, Request(Op.RESTORE, said=said | {"part": number}, payload=payload)))
             self._all(asked)

@@ -29,9 +29,19 @@ FORKED = "this store belongs to the process that this one was forked from: make 
 class Line:
     """The connection to server ``number`` at ``address``."""
 
-    def __init__(self, number: int, address: "tuple[str, int] | str", rank: int, *, secret: bytes = b"", run: str = "",
-                 deadline: float = 30.0, incarnation: str = INCARNATION, arena: Arena | None = None,
-                 certificates: tls.Certificates | None = None):  # fmt: skip
+    def __init__(
+        self,
+        number: int,
+        address: "tuple[str, int] | str",
+        rank: int,
+        *,
+        secret: bytes = b"",
+        run: str = "",
+        deadline: float = 30.0,
+        incarnation: str = INCARNATION,
+        arena: Arena | None = None,
+        certificates: tls.Certificates | None = None,
+    ):
         self.number, self.address, self.deadline = number, address, deadline
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
         if arena and isinstance(address, str):
@@ -39,16 +49,20 @@ class Line:
         # What has been read in the server's memory, from when to when, and is not yet said to be.
         self._read: deque[tuple[int, float, float]] = deque()
         if not secret and not certificates and not loopback(address):
-            raise Refused(f"server {number} at {address[0]} is on another host: the secret of the run is in the file "
-                          f"that {handshake.FILE} names, or in {handshake.VARIABLE}; TLS will do, too")  # fmt: skip
+            raise Refused(
+                f"server {number} at {address[0]} is on another host: the secret of the run is in the file "
+                f"that {handshake.FILE} names, or in {handshake.VARIABLE}; TLS will do, too"
+            )
         self._tls = tls.context(certificates, False) if certificates else None
         self._pending: dict[int, Request] = {}
         self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
         self._channel, self.welcome = self._connected(time.monotonic() + deadline)
-        self._listener, alive = (threading.Thread(target=what, daemon=True, name=f"d2lps line to server {number}")
-                                 for what in (self._listen, self._live))  # fmt: skip
+        self._listener, alive = (
+            threading.Thread(target=what, daemon=True, name=f"d2lps line to server {number}")
+            for what in (self._listen, self._live)
+        )
         self._listener.start()
         alive.start()
 
@@ -151,8 +165,9 @@ class Line:
                 request.into = memoryview(bytearray(frame.payload))
             if frame.payload != len(request.into):
                 channel.skip(frame)
-                request.error = Refused(f"server {self.number} gives {frame.payload} bytes, where there is room for "
-                                        f"{len(request.into)}")  # fmt: skip
+                request.error = Refused(
+                    f"server {self.number} gives {frame.payload} bytes, where there is room for {len(request.into)}"
+                )
             else:
                 channel.into(frame, request.into)
                 self._put(request, unpieced(request.into, request.pieces))
@@ -174,8 +189,10 @@ class Line:
         """Out of the server's memory, which may use it again once that is said."""
         start, offsets = time.monotonic(), torch.empty(frame.payload // 8, dtype=torch.int64)
         channel.into(frame, raw(offsets))
-        found = [channel.lent and channel.lent.tensor(offset, piece.numel(), piece.dtype)
-                 for offset, piece in zip(offsets.tolist(), request.pieces, strict=False)]  # fmt: skip
+        found = [
+            channel.lent and channel.lent.tensor(offset, piece.numel(), piece.dtype)
+            for offset, piece in zip(offsets.tolist(), request.pieces, strict=False)
+        ]
         if len(found) != len(request.pieces) or any(each is None for each in found):
             raise Broken("the server says that a value lies where it lends no memory")
         self._put(request, found)

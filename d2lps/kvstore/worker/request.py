@@ -16,9 +16,16 @@ class Request:
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory.
     """
 
-    def __init__(self, op: Op, entries: Sequence[Entry] = (), said: dict | None = None,
-                 payload: memoryview = NOTHING, into: memoryview = NOTHING,
-                 before: Callable[[], object] | None = None, pieces: Sequence[Tensor] = ()):  # fmt: skip
+    def __init__(
+        self,
+        op: Op,
+        entries: Sequence[Entry] = (),
+        said: dict | None = None,
+        payload: memoryview = NOTHING,
+        into: memoryview = NOTHING,
+        before: Callable[[], object] | None = None,
+        pieces: Sequence[Tensor] = (),
+    ):
         self.op, self.entries, self.said, self.payload, self.into = op, entries, said, payload, into
         self.before, self.pieces = before, pieces
         self.number = 0

@@ -1,0 +1,74 @@
+"""Several plans at the same time, each with its own part of the buffer.
+
+>>> from d2lps import sharded, together
+>>> print(together(sharded(["a", "b"]), sharded(["a", "c"], key="h")))
+3 nodes: a b c
+shares: g1 = g2 = h1 = h2 = 1/4
+step 1   b→a +g1   a→b +g2   c→a +h1   a→c +h2
+step 2   a→b =g1   b→a =g2   a→c =h1   c→a =h2
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from fractions import Fraction
+from itertools import chain, zip_longest
+from numbers import Rational
+
+from d2lps.plan.acts import PlanError
+from d2lps.plan.lazy import Lazy
+from d2lps.plan.parse import fraction
+from d2lps.plan.plan import Plan, require_plan
+
+
+def together(*plans: Plan, shares: "Iterable[Rational | str] | None" = None) -> Plan:
+    """``plans`` on parts of one buffer, run step by step at the same time.
+
+    ``shares`` says how much of the buffer each plan carries, such as ``["2/3", "1/3"]``; equal if left out. The
+    plans have keys of their own (``key=`` of every algorithm), and each node holds and wants what it does in them.
+    Nodes: in the order in which the plans name them first.
+
+    Step i is step i of all plans. Steps: those of the longest plan. Bytes: a plan of share p moves p times its own.
+
+    >>> from d2lps import tree
+    >>> print(together(tree(["a", "b"]), tree(["b", "a"], key="h"), shares=["2/3", "1/3"]))
+    2 nodes: a b
+    shares: g = 2/3, h = 1/3
+    step 1   b→a +g   a→b +h
+    step 2   a→b =g   b→a =h
+    """
+    for plan in plans:
+        require_plan("together", plan)
+    if not plans:
+        raise PlanError("no-plans")
+    parts = [Fraction(1, len(plans))] * len(plans) if shares is None else shares
+    if isinstance(parts, str) or not isinstance(parts, Iterable) or len(parts := list(parts)) != len(plans):
+        raise PlanError("shares-of-plans", shares=repr(shares), plans=len(plans))
+    parts = [fraction(f"plans[{i}]", part) for i, part in enumerate(parts)]
+    return side_by_side(dict.fromkeys(node for plan in plans for node in plan.nodes), plans, parts)
+
+
+def side_by_side(nodes: Iterable[str], plans: Sequence[Plan], parts: Sequence[Fraction]) -> Plan:
+    """The plan that runs ``plans`` at the same time, with its nodes in the order given."""
+    nodes, share = tuple(nodes), {}
+    for plan, part in zip(plans, parts, strict=True):
+        for key in plan.share:
+            if key in share:
+                raise PlanError("key-clash", key=key)
+            share[key] = part * plan.share[key]
+    steps = tuple(plan.steps for plan in plans)
+    if not all(isinstance(each, Lazy) for each in steps):
+        joined = [[*chain(*acts)] for acts in zip_longest(*steps, fillvalue=())]
+    else:
+        joined = Lazy(_joined, steps, range(max(map(len, steps))), _kinds)
+        if all(len(plan.wants) == len(plan.holds) == len(nodes) * len(plan.share) for plan in plans):
+            return Plan(nodes, share, joined)  # everyone has everything, which need not be written out
+    return Plan(nodes, share, joined, chain(*(p.holds for p in plans)), chain(*(p.wants for p in plans)))
+
+
+def _joined(*steps_and_t) -> tuple:
+    *steps, t = steps_and_t
+    return tuple(act for each in steps if t < len(each) for act in each[t])
+
+
+def _kinds(*steps_and_t) -> Hashable:
+    *steps, t = steps_and_t
+    return tuple(each.kind(t) if t < len(each) else None for each in steps)

@@ -1,0 +1,119 @@
+"""Reductions: what "add" does where two values of a key meet. The sum, unless a run says otherwise.
+
+>>> import torch
+>>> MAX.combined(torch.tensor([1, 5]), torch.tensor([3, 2]))
+tensor([3, 5])
+
+A reduction works element by element and must be associative and commutative: a plan may put the pairs
+together in any order. Floating-point sums and products are so only up to rounding, which is why two plans
+give different last bits, and one plan always the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from d2lps.carriers.tensors import TensorError
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """``combine(own, arrived, out=None)`` with its ``identity``, the value that changes nothing.
+
+    Your own: ``Reduction("log of sum of exp", torch.logaddexp, identity=float("-inf"))``. ``combine`` takes
+    two tensors of one shape and dtype, returns a new one like them and changes neither; the keyword ``out``
+    is not needed. A run tries the identity on its tensors before anything moves, and refuses one that changes them.
+    """
+
+    name: str
+    combine: Callable[[Tensor, Tensor], Tensor]
+    identity: float | int | bool
+    in_place: bool = False
+
+    def combined(self, own: Tensor, arrived: Tensor) -> Tensor:
+        """The two put together, as a new tensor."""
+        return self.combine(own, arrived)
+
+    def into(self, target: Tensor, own: Tensor, arrived: Tensor) -> None:
+        """Put the two together in ``target``, which may be ``own``."""
+        if self.in_place:
+            self.combine(own, arrived, out=target)
+        else:
+            target.copy_(self.combine(own, arrived))
+
+    def fits(self, tensor: Tensor) -> None:
+        """TensorError unless this reduction can work on tensors like ``tensor``, with its identity changing nothing."""
+        sample = tensor[:: max(1, tensor.numel() // 8)][:8] if tensor.numel() else tensor.new_ones(1)
+        sample, given = sample.clone(), sample.clone()
+        try:
+            neutral = torch.full_like(sample, _identity(self, tensor.dtype))
+            own = neutral.clone()
+            found = self.combine(own, given)
+            if self.in_place:
+                self.combine(own, given, out=torch.empty_like(sample))
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            raise TensorError(
+                f"{tensor.dtype} cannot be reduced by {self.name} on {tensor.device} ({str(error).splitlines()[0]})"
+            ) from None
+        if not isinstance(found, Tensor) or (found.shape, found.dtype) != (sample.shape, sample.dtype):
+            like = f"{tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+            raise TensorError(
+                f"{self.name} makes {like} of two tensors of {tuple(sample.shape)}, {sample.dtype}: "
+                "a reduction returns one like them"
+            )
+        if not (_same(own, neutral) and _same(given, sample)):
+            raise TensorError(f"{self.name} changes the tensors that it is given: a reduction returns a new one")
+        if not _same(found, sample):
+            raise TensorError(
+                f"{self.name} with its identity {self.identity!r} changes {sample.tolist()} to "
+                f"{found.tolist()}: give the identity that changes nothing"
+            )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Equal up to rounding, which integers do not know."""
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    return torch.allclose(one.double(), other.double(), rtol=8 * torch.finfo(one.dtype).eps, atol=0, equal_nan=True)
+
+
+def _identity(of: Reduction, dtype: torch.dtype) -> float | int | bool:
+    """The identity among values of ``dtype``: the least and the largest integer depend on it."""
+    if of not in (MAX, MIN) or dtype.is_floating_point:
+        return of.identity
+    if dtype == torch.bool:
+        return of == MIN
+    return torch.iinfo(dtype).min if of == MAX else torch.iinfo(dtype).max
+
+
+def _or(own: Tensor, arrived: Tensor, out: Tensor | None = None) -> Tensor:
+    # Of integers bit by bit, which on 0 and 1 is the logical one; a true logical or would turn 2 into 1.
+    return torch.bitwise_or(own, arrived, out=out)
+
+
+SUM = Reduction("sum", torch.add, 0, in_place=True)
+MAX = Reduction("max", torch.maximum, float("-inf"), in_place=True)
+MIN = Reduction("min", torch.minimum, float("inf"), in_place=True)
+PRODUCT = Reduction("product", torch.mul, 1, in_place=True)
+OR = Reduction("or", _or, 0, in_place=True)
+NAMED = {reduction.name: reduction for reduction in (SUM, MAX, MIN, PRODUCT, OR)}
+
+
+def reduction(given: "str | Reduction") -> Reduction:
+    """The reduction of that name, or the one given. Raises TensorError for anything else."""
+    found = given if isinstance(given, Reduction) else NAMED.get(given) if isinstance(given, str) else None
+    if found is None:
+        names = ", ".join(map(repr, NAMED))
+        raise TensorError(f"{given!r} is not a reduction: write {names} or a Reduction of your own")
+    if not isinstance(found.name, str):
+        raise TensorError(f"{found.name!r} cannot name a reduction: write a text")
+    return found
+
+
+def usable(found: Reduction, tensor: Tensor) -> None:
+    """TensorError unless ``found`` can work on tensors like ``tensor``."""
+    if tensor.dtype == torch.bool and found.name == "sum":
+        raise TensorError("torch.bool cannot be summed: run with reduce='or'")
+    found.fits(tensor)

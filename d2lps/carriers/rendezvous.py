@@ -1,0 +1,249 @@
+"""Where the processes of a run meet: a store that outlives any of them.
+
+Before a run they agree there on what they mean; after it they gather what they saw; and when one of
+them fails it posts whom it waits for, so that all can name the one nobody heard from. A process that only
+looks at its own neighbours would blame the neighbour of the dead, or nobody.
+
+    ProcessesError        what goes wrong between processes
+    ├── NoRanks           this process is not one of several
+    └── RankLost          a process died, stalled or gave up; .ranks, .step
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from d2lps.carriers.background import Worker
+from d2lps.messages import text
+
+POLL = 0.2  # seconds between two looks at the store while a run is under way
+GRACE = 2.0  # seconds that the others have to say that they are alive, once somebody has failed
+
+
+class ProcessesError(RuntimeError):
+    """Several processes did not do together what they should."""
+
+
+class NoRanks(ProcessesError):
+    """This process is not one of several: its sentence says how to start them."""
+
+
+class RankLost(ProcessesError):
+    """A run ended because of the processes ``ranks``, which died, stalled or gave up, in ``step`` of the plan (from 1).
+
+    ``step`` is None where no step of a plan was under way. What the tensors hold is then undefined.
+    """
+
+    def __init__(self, sentence: str, ranks: tuple[int, ...], step: int | None):
+        super().__init__(sentence)
+        self.ranks, self.step = ranks, step
+
+    def __reduce__(self):
+        return RankLost, (str(self), self.ranks, self.step)
+
+
+class Meeting:
+    """``size`` processes, this one of them as ``rank``, that meet in ``store`` for something of one ``kind``.
+
+    Every wait ends after ``deadline`` seconds without a sign of life, with a :class:`RankLost`. ``holder`` is the rank
+    that the store goes with, if it is one of theirs.
+    """
+
+    def __init__(self, store: dist.Store, kind: str, rank: int, size: int, deadline: float, holder: int | None = None):
+        self.store, self.rank, self.size, self.deadline, self.holder = store, rank, size, deadline, holder
+        self.over: RankLost | None = None
+        self.closed = False
+        self._gone = False  # the store, and with it any way to ask
+        self._asker = Worker()
+        self._calls, self._last = 0, None
+        self._looked, self._step = 0.0, None
+        # Which meeting of its kind this is stands in the store: who missed the last one is still in time for the next.
+        self._turn = f"d2lps/{kind}/turn"
+        self._number = self._asked(lambda: store.add(self._turn, 0))
+        self.name = f"{kind}/{self._number}"
+
+    def join(self, mine: object) -> list:
+        """The first call of :meth:`all`; whether it succeeds or not, whoever comes after it is for the next meeting."""
+        try:
+            return self.all("join", mine)
+        finally:
+            here, after = str(self._number), str(self._number + 1)
+            self._asked(lambda: self.store.compare_set(self._turn, here, after))
+
+    def all(self, what: str, mine: object) -> list:
+        """Everyone posts ``mine``; what everyone posted, by rank. All call it in the same order."""
+        self.usable()
+        self._calls += 1
+        keys = [f"{self._calls}/{what}/{rank}" for rank in range(self.size)]
+        self._post(keys[self.rank], mine)
+
+        def missing() -> list[int]:
+            return [rank for rank, key in enumerate(keys) if not self._there(key)]
+
+        begin, pause = time.monotonic(), 1e-4
+        try:
+            while not self._there(*keys):
+                self.watch(None, missing)
+                if time.monotonic() - begin > self.deadline:
+                    self.fail(None, missing(), "late")
+                time.sleep(pause)
+                pause = min(2 * pause, 0.02)
+        except KeyboardInterrupt:
+            self.interrupted(None)
+            raise
+        found = self._read(*keys)
+        # Whoever is here has read all of the call before: this rank's part of it can go.
+        if self._last is not None:
+            self._asked(lambda: self.store.delete_key(self._key(self._last)))
+        self._last = keys[self.rank]
+        return found
+
+    def close(self) -> None:
+        """Nothing more is asked or said here. Who still waits for this process hears that it has left."""
+        if not self.closed and not self.over:
+            said = json.dumps({"step": None, "waiting": [], "why": "it has left"})
+            self._asker.do(lambda: self.store.set(self._key(f"failed/{self.rank}"), said))
+        self.closed = True
+        self._asker.end()
+
+    def usable(self) -> None:
+        """RankLost if a run of this meeting has already failed; ProcessesError if it is closed."""
+        if self.closed:
+            raise ProcessesError("this carrier is closed: make a new one, in all processes")
+        if self.over:
+            sentence = f"{self.over} Make a new carrier, in all processes, to go on."
+            raise RankLost(sentence, self.over.ranks, self.over.step)
+
+    def watch(self, step: int | None, waiting: Callable[[], Iterable[int]] = tuple) -> None:
+        """Look, now and then, whether a process has failed or one of ``waiting`` has left; if so raise RankLost too."""
+        if time.monotonic() - self._looked > POLL:
+            self._looked, self._step = time.monotonic(), step
+            left = {rank for rank in waiting() if self._there(f"failed/{rank}")}
+            # Between the question and its answer one of them may have come and then left, as it should: ask once more.
+            if self._there("failed") or (left and left.intersection(waiting())):
+                self.fail(step, (), "told")
+
+    def interrupted(self, step: int | None) -> None:
+        """Tell the others that the user stopped this process; it raises nothing."""
+        self._end(step, "interrupted", text("rank.was-interrupted", rank=self.rank, where=_in(step)))
+
+    def refused(self, error: Exception, step: int | None = None) -> None:
+        """Tell the others why this process does not begin or go on; it raises nothing."""
+        self._end(step, f"refused: {error}", f"rank {self.rank} refused{_in(step)}: {error}")
+
+    def _end(self, step: int | None, why: str, sentence: str) -> None:
+        if self.closed:
+            return
+        with suppress(RankLost):  # where the store is gone the others know it, too
+            self._say(step, (), why)
+        self.over = self.over or RankLost(sentence, (self.rank,), step)
+
+    def fail(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
+        """Post whom this process waits for and why, hear the others, and raise the RankLost that all agree on.
+
+        ``why``: "late" (nothing came within the deadline), "closed" (the connection broke), "told" (another failed).
+        """
+        self.usable()
+        self._step = step
+        self._say(step, waiting, why, detail)
+        heard, until = {}, time.monotonic() + min(GRACE, self.deadline / 2)
+        while len(heard) < self.size and time.monotonic() < until and not self._there("verdict"):
+            for rank in set(range(self.size)) - set(heard):
+                if self._there(f"failed/{rank}"):
+                    (heard[rank],) = self._read(f"failed/{rank}")
+            time.sleep(0.02)
+        verdict = _verdict(self.size, heard, self.deadline, step)
+        mine = json.dumps([str(verdict), verdict.ranks, verdict.step])
+        # The first to come to a verdict speaks for all, also to one that was stopped and wakes up later.
+        sentence, ranks, step = json.loads(self._asked(lambda: self.store.compare_set(self._key("verdict"), "", mine)))
+        self.over = RankLost(sentence, tuple(ranks), step)
+        raise self.over
+
+    def _say(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
+        said = {"step": step, "waiting": sorted(waiting), "why": why, "detail": detail}
+        self._post(f"failed/{self.rank}", said)
+        self._post("failed", self.rank)
+
+    def _key(self, key: str) -> str:
+        return f"d2lps/{self.name}/{key}"
+
+    def _there(self, *keys: str) -> bool:
+        return self._asked(lambda: self.store.check([self._key(key) for key in keys]))
+
+    def _read(self, *keys: str) -> list:
+        found = self._asked(lambda: self.store.multi_get([self._key(key) for key in keys]))
+        return [json.loads(value) for value in found]
+
+    def _post(self, key: str, value: object) -> None:
+        self._asked(lambda: self.store.set(self._key(key), json.dumps(value)))
+
+    def _asked(self, question: Callable):
+        """What the store says. It is asked in another thread: if who holds it is stopped, it never answers."""
+        if self._gone:
+            raise self.over
+        asked = self._asker.do(question)
+        if asked.wait(self.deadline) and not isinstance(asked.error, RuntimeError):
+            if asked.error is not None:
+                raise asked.error
+            return asked.result
+        self._gone = True
+        why = str(asked.error).splitlines()[0][:100] if asked.is_set() else f"no answer for {self.deadline:g} s"
+        store, lost = f"the store in which the {self.size} processes meet", ()
+        if self.holder is not None:
+            store, lost = f"rank {self.holder}, and with it {store},", (self.holder,)
+        sentence = (
+            f"{store} is gone{_in(self._step)} ({why}). "
+            "It should outlive all of them: start them with torchrun or d2lps.ranks."
+        )
+        self.over = self.over or RankLost(sentence, lost, self._step)
+        raise self.over from None
+
+
+def _in(step: int | None) -> str:
+    return "" if step is None else text("rank.in-step", step=step)
+
+
+def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | None) -> RankLost:
+    """Who is to blame, from what everyone who is alive has said; the same on all of them."""
+    silent = sorted(set(range(size)) - set(heard))
+    steps = [said["step"] for said in heard.values() if said["step"] is not None]
+    step = min(steps, default=step)
+    gave_up = {rank: said["why"] for rank, said in heard.items() if said["why"] not in ("late", "closed", "told")}
+    if gave_up:
+        rank, why = min(gave_up.items())
+        why = text("rank.interrupted") if why == "interrupted" else why
+        sentence = text("rank.ended", rank=rank, where=_in(step), why=why)
+        return RankLost(sentence, tuple(sorted(gave_up)), step)
+    closed = [rank for said in heard.values() if said["why"] == "closed" for rank in said["waiting"] if rank in silent]
+    lost = sorted(set(closed)) or silent
+    if lost:
+        ranks, where = ", ".join(map(str, lost)), _in(step) or text("rank.before")
+        who = text("rank.one", ranks=ranks) if len(lost) == 1 else text("rank.many", ranks=ranks)
+        sentence = (
+            text("rank.died", who=who, where=where)
+            if closed
+            else text("rank.silent", who=who, where=where, seconds=f"{deadline:g}")
+        )
+        return RankLost(sentence, tuple(lost), step)
+    broken = next((said["detail"] for said in heard.values() if said["why"] == "closed"), None)
+    late = sorted({rank for said in heard.values() if said["why"] != "told" for rank in said["waiting"]})
+    if broken is not None:
+        sentence = f"all {size} ranks are alive, but a connection between them broke{_in(step)}: {broken}"
+        return RankLost(sentence, tuple(late), step)
+    # Everyone is alive: somebody waits for one that waits for nobody, or they wait in a circle.
+    what = f"nothing came from rank {', '.join(map(str, late))}" if late else "they did not come together"
+    return RankLost(
+        f"all {size} ranks are alive, but {what} within {deadline:g} s{_in(step)}: this deadline is too "
+        "short for the link or the machine, or a link is broken.",
+        tuple(late),
+        step,
+    )
+
+
+def wait(seconds: float) -> timedelta:
+    """Seconds as torch.distributed takes them."""
+    return timedelta(seconds=seconds)

@@ -1,0 +1,142 @@
+"""Chapter and language → notebook, the same bytes every time.
+
+A code cell bears the id that it has in ``lesson.py``. A markdown cell bears the id of its section; where code
+cells split a section, the later parts are called ``section-id-2``, ``section-id-3``, … and where a code cell bears
+the section's id, the first part is called ``section-id-1``.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import nbformat
+from nbformat import v4
+
+from d2lps.course.book.lesson import CITE, HEADING, Block, literal, outside, speaking
+from d2lps.course.book.library import Chapter
+
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What becomes one cell: a code cell, or the prose and figures between two of them."""
+
+    id: str
+    section: str
+    blocks: tuple[Block, ...]
+    code: bool = False
+    first: bool = False
+
+    @property
+    def source(self) -> str:
+        return "".join(block.text for block in self.blocks)
+
+
+def parts(chapter: Chapter, language: str) -> Iterator[Part]:
+    """The cells of one language's notebook, in order, still as they are written."""
+    codes = {cell.id for cell in chapter.cells}
+    for section in chapter.texts[language].sections:
+        prose: list[Block] = []
+        count = 0
+        for block in [*section.blocks, None]:
+            if block and block.kind != "cell":
+                prose.append(block)
+                continue
+            if prose:
+                count += 1
+                alone = count == 1 and section.id not in codes
+                yield Part(section.id if alone else f"{section.id}-{count}", section.id, tuple(prose), first=count == 1)
+                prose = []
+            if block:
+                yield Part(block.name, section.id, (block,), code=True)
+
+
+def alternative(name: str, caption: str) -> str:
+    """What a figure says where it cannot be seen: its caption without the signs of markdown."""
+    return re.sub(r"[\[\]$\\]", "", caption) or name
+
+
+def figure(name: str, caption: str) -> str:
+    """How a placed figure looks in a notebook: the image, and its caption below."""
+    return f"![{alternative(name, caption)}](../../img/{name}.svg)" + (f"\n\n*{caption}*" if caption else "")
+
+
+def rendered(blocks: tuple[Block, ...], cites: dict[str, str]) -> str:
+    """The markdown of a cell: headings without ids, figures as images, citations as links."""
+    shown = []
+    for block in blocks:
+        if block.kind == "figure":
+            shown.append(figure(block.name, block.caption))
+        elif block.text.strip():
+            shown.append(outside(block.text, lambda text: CITE.sub(lambda match: cites[match[1]], text)).strip("\n"))
+    return _without_ids("\n\n".join(shown))
+
+
+def _without_ids(text: str) -> str:
+    hidden = literal(text)
+    lines, at = [], 0
+    for line in text.split("\n"):
+        heading = None if hidden(at) else HEADING.fullmatch(line)
+        lines.append(f"{heading[1]} {heading[2]}" if heading else line)
+        at += len(line) + 1
+    return "\n".join(lines)
+
+
+def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat.NotebookNode:
+    """One language's notebook, without outputs."""
+    cells = []
+    for part in parts(chapter, language):
+        if part.code:
+            cell = chapter.cell(part.id)
+            source = speaking(cell.source, language) if cell.id == "language" else cell.source
+            tags = {"tags": ["exercise"]} if cell.exercise is not None else {}
+            cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))
+        else:
+            cells.append(v4.new_markdown_cell(rendered(part.blocks, cites), id=part.id))
+    made = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
+    nbformat.validate(made)
+    return made
+
+
+def dumps(made: nbformat.NotebookNode) -> str:
+    """The notebook's file: sorted keys, one space of indent, a newline at the end."""
+    return nbformat.writes(made, indent=1, sort_keys=True) + "\n"
+
+
+def same_outputs(a: nbformat.NotebookNode, b: nbformat.NotebookNode) -> list[str]:
+    """How the outputs of two executed notebooks differ in structure, and every error in either.
+
+    Streams count once per name, as Jupyter splits them as it likes; texts and numbers are not compared.
+    """
+    differences = []
+    codes = [[cell for cell in made.cells if cell.cell_type == "code"] for made in (a, b)]
+    ids = [[cell.get("id") for cell in cells] for cells in codes]
+    if ids[0] != ids[1]:
+        differences.append(f"the code cells differ: {ids[0]} and {ids[1]}")
+    for which, cells in zip(("first", "second"), codes, strict=True):
+        for cell in cells:
+            differences += [
+                f"{cell.get('id')}: the {which} notebook shows the error {output.ename}: {output.evalue}"
+                for output in cell.outputs
+                if output.output_type == "error"
+            ]
+    for left, right in zip(*codes, strict=False):
+        shapes = [_shape(cell.outputs) for cell in (left, right)]
+        if shapes[0] != shapes[1]:
+            differences.append(f"{left.get('id')}: outputs {shapes[0]} and {shapes[1]}")
+    return differences
+
+
+def _shape(outputs: list) -> list[str]:
+    shape: list[str] = []
+    for output in outputs:
+        if output.output_type == "stream":
+            if output.name not in shape:
+                shape.append(output.name)
+        else:
+            shape.append(f"{output.output_type} {' '.join(sorted(output.get('data', {})))}".strip())
+    return shape

@@ -1,0 +1,98 @@
+"""The readers' own notebooks in ``workspace/``: made once, never overwritten, opened in JupyterLab."""
+
+import itertools
+import os
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+from d2lps.course.book.files import write
+from d2lps.course.book.lesson import BookError
+from d2lps.course.book.library import Book
+from d2lps.course.book.notebook import dumps
+from d2lps.course.book.origin import Origin, copy, load, origin, origin_of, touched
+from d2lps.messages import LANGUAGES
+
+
+def lay_out(book: Book) -> list[str]:
+    """Put a copy of every chapter into ``workspace/``, in every language; say what a reader must know.
+
+    A copy that somebody has run or changed stays; a newer edition is laid beside it.
+    """
+    said = []
+    for slug in book.slugs():
+        chapter = book.chapter(slug)
+        for language in LANGUAGES:
+            said += _lay(book, origin(book, chapter, language))
+    return said
+
+
+def _lay(book: Book, made_from: Origin) -> list[str]:
+    own = own_copy(book, made_from.chapter, made_from.language)
+    for path in _names(own):
+        if path.exists() and not _free(path, made_from):
+            continue
+        if path.exists() and origin_of(load(path), path).edition == made_from.edition:
+            return []
+        write({path: dumps(copy(made_from))})
+        if path == own:
+            return []
+        return [f"{_short(book, own)} is yours and stays; the newer edition is {_short(book, path)}"]
+    return []
+
+
+def _free(path: Path, made_from: Origin) -> bool:
+    """No work is lost if the edition takes this name: it is there already, or nobody touched what is."""
+    try:
+        made = load(path)
+        return origin_of(made, path).edition == made_from.edition or not touched(made)
+    except BookError:
+        return False
+
+
+def _names(own: Path):
+    yield own
+    yield own.with_name(f"{own.stem} (new).ipynb")
+    for number in itertools.count(2):
+        yield own.with_name(f"{own.stem} (new {number}).ipynb")
+
+
+def own_copy(book: Book, slug: str, language: str) -> Path:
+    """Where a reader's copy of a chapter lies; its figures are as far away as from the chapter's own notebook."""
+    return book.root / "workspace" / language / f"{slug}.ipynb"
+
+
+def language(book: Book, wanted: str | None) -> tuple[str, list[str]]:
+    """The language to open: the one wanted, the one opened last, or English with a word on how to choose."""
+    memory = book.root / "workspace" / ".language"
+    if wanted:
+        write({memory: wanted + "\n"})
+        return wanted, []
+    last = memory.read_text("utf-8").strip() if memory.is_file() else ""
+    if last in LANGUAGES:
+        return last, []
+    return LANGUAGES[0], ["Opening English. Tiếng Việt: make lab-vi. 中文：make lab-zh."]
+
+
+def start(book: Book, chosen: str, browser: bool = True) -> None:
+    """Become JupyterLab, at the first chapter, for this machine only and with a token."""
+    first = own_copy(book, book.slugs()[0], chosen).relative_to(book.root)
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.root_dir={book.root.resolve()}",
+        f"--LabApp.default_url=/lab/workspaces/{chosen}/tree/{quote(first.as_posix())}",
+        f"--LabApp.app_settings_dir={Path(__file__).with_name('settings')}",
+    ]  # asks nothing of the network
+    if not browser:
+        command.append("--no-browser")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")
+    os.chdir(book.root)
+    os.execv(sys.executable, command)
+
+
+def _short(book: Book, path: Path) -> str:
+    return path.relative_to(book.root).as_posix()

@@ -1,0 +1,38 @@
+"""D2L's own helpers: ``from d2lps import d2l`` gives ``d2l.Timer``, ``d2l.plot``, ``d2l.try_all_gpus`` …
+
+``d2l.torch`` imports torchvision, which it needs for downloads only and which exists on PyPI for CUDA builds
+of torch alone. Where torchvision is missing or broken, a placeholder stands in for it while d2l is imported;
+what d2l does with torchvision then fails with a sentence that says so, and everything else works.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+
+
+class _Missing(ModuleType):
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ImportError(f"{self.__name__}.{name} is needed here, and torchvision cannot be imported: {self.__doc__}")
+
+
+def _import_d2l() -> ModuleType:
+    try:
+        import torchvision  # noqa: F401
+    except Exception as error:  # a build for another torch fails with errors of every kind
+        broken = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "torchvision"}
+        transforms = _Missing("torchvision.transforms", str(error))
+        torchvision = _Missing("torchvision", str(error))
+        torchvision.transforms = transforms
+        for name in broken:
+            del sys.modules[name]
+        sys.modules |= {"torchvision": torchvision, "torchvision.transforms": transforms}
+        try:
+            return importlib.import_module("d2l.torch")
+        finally:  # others who look for torchvision shall find the truth
+            del sys.modules["torchvision"], sys.modules["torchvision.transforms"]
+    return importlib.import_module("d2l.torch")
+
+
+d2l = _import_d2l()

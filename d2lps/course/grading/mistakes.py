@@ -1,0 +1,55 @@
+"""Name the mistake behind a plan that was refused, so that the hint fits it.
+
+A name is a key under ``mistakes`` in a chapter's exercises.toml, or under ``checks.mistake`` in the messages.
+"""
+
+from fractions import Fraction
+
+from d2lps.course.grading.asked import Case
+from d2lps.plan.acts import PlanError, sends
+from d2lps.plan.checking import complete, replay
+from d2lps.plan.plan import Plan
+
+_OF_REASON = {
+    "inexact-share": "inexact",
+    "not-held": "too-early",
+    "unknown-node": "unknown-name",
+    "unknown-key": "unknown-name",
+    "to-itself": "to-itself",
+    "overwritten": "overwritten",
+    "counted-twice": "counted-twice",
+    "add-updated": "updates",
+    "update-too-early": "updates",
+    "updated-twice": "updates",
+    "not-updated": "updates",
+    "updated-unwanted": "updates",
+}
+
+
+def of_refusal(case: Case, error: PlanError) -> str:
+    """The mistake behind a PlanError."""
+    if error.reason == "share-sum":
+        near = abs(error.values["total"] - 1) < Fraction(1, 10**6)
+        return "inexact" if near else "share-sum"
+    if error.reason in ("incomplete", "nothing-arrived"):
+        return _unfinished(case, error.plan, error.values["node"])
+    return _OF_REASON.get(error.reason, "broken-plan")
+
+
+def _unfinished(case: Case, plan: Plan, node: str) -> str:
+    """Why a plan whose steps are all legal leaves ``node`` without a whole sum."""
+    if not any(map(sends, plan.steps)):
+        return "todo"
+    if node not in case.workers or {holder for holder, _ in plan.holds} != set(case.workers):
+        return "task-changed"
+    everyone, early = complete(plan), False
+    for number, have in replay(plan):
+        following = sends(plan.steps[number]) if number < len(plan.steps) else []
+        early |= any(op == "copy" and have[src, key].who != everyone[key] for src, _, key, op in following)
+    whole = {key: {n for (n, k), part in have.items() if k == key and part.who == everyone[key]} for key in plan.share}
+    if not all(whole.values()):
+        return "not-collected"
+    if early:
+        return "too-early"
+    back = [set(case.workers) <= holders for holders in whole.values()]
+    return "last-one" if any(back) else "not-sent-back"

@@ -1,0 +1,165 @@
+"""Judge a placement of keys on servers: the same everywhere, even, and with few moves when a server joins or leaves."""
+
+import builtins
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from d2lps.course.grading.asked import Failure, failure
+from d2lps.course.grading.attempt import called
+
+MOST, LEAST = 1.4, 0.6  # of the mean load: 64 places of each server on a ring stay within
+Placed = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Placing:
+    """``keys`` on ``servers``, and ``joins``, a server that may join them."""
+
+    keys: tuple[str, ...]
+    servers: tuple[str, ...]
+    joins: str
+
+    @property
+    def label(self) -> str:
+        return f"k = {len(self.servers)}"
+
+
+def placing(k: int, keys: int = 2000, host: str = "server{}") -> Placing:
+    """The case of k servers; names count up, but for the one that joins."""
+    names = tuple(f"layer{i // 40}.{('weight', 'bias')[i % 2]}.{i % 40 // 2}" for i in range(keys))
+    return Placing(names, tuple(host.format(i) for i in range(k)), host.format(k))
+
+
+def judge(case: Placing, answer: Callable, diagnose: Callable | None = None) -> dict[str, str]:
+    """What fills the sentence for a right answer; raises Failure."""
+    keys, servers = case.keys, case.servers
+    place = _placed(case, answer, keys, servers)
+    _the_same(case, answer, place)
+    joined = _placed(case, answer, keys, (*servers, case.joins))
+    moved = [key for key in keys if joined[key] != place[key]]
+    between = [key for key in moved if joined[key] != case.joins]
+    if between:
+        raise _moves(case, "joins", case.joins, between, moved, place, joined)
+    for gone in servers if len(servers) > 1 else ():
+        left = _placed(case, answer, keys, tuple(server for server in servers if server != gone))
+        moved_then = [key for key in keys if left[key] != place[key]]
+        between = [key for key in moved_then if place[key] != gone]
+        if between:
+            by_number = _placed(case, answer, keys, servers[::-1]) != place
+            raise _moves(case, "leaves", gone, between, moved_then, place, left, "by-position" if by_number else None)
+    turned = _placed(case, answer, keys, servers[::-1])
+    _compared(case, "by-position", "servers-turned", place, turned)
+    for found, among in ((place, servers), (joined, (*servers, case.joins))):
+        _even(case, found, among)
+    loads = _loads(place, servers)
+    return {
+        "most": f"{max(loads.values())}",
+        "least": f"{min(loads.values())}",
+        "moved": str(len(moved)),
+        "keys": str(len(keys)),
+        "share": f"{len(keys) / (len(servers) + 1):.0f}",
+    }
+
+
+def _placed(case: Placing, answer: Callable, keys: Sequence[str], servers: Sequence[str]) -> dict[str, str]:
+    place = called(case, answer, list(keys), list(servers))
+    if not isinstance(place, dict):
+        raise failure("not-a-dict", "not-a-dict", case, type=type(place).__name__)
+    if not place:
+        raise failure("todo", "no-place", case)
+    for key in keys:
+        if key not in place:
+            raise failure("other-keys", "key-missing", case, key=key)
+        if not isinstance(place[key], str) or place[key] not in servers:
+            raise failure("other-servers", "server-strange", case, key=key, server=repr(place[key]))
+    if len(place) > len(set(keys)):
+        strange = next(key for key in place if key not in set(keys))
+        raise failure("other-keys", "key-strange", case, key=repr(strange))
+    return dict(place)
+
+
+def _the_same(case: Placing, answer: Callable, place: Placed) -> None:
+    """Twice, in another process, and whatever other keys there are."""
+    keys, servers = case.keys, case.servers
+    _compared(case, "changes", "place-changes", place, _placed(case, answer, keys, servers))
+    with another_process():
+        elsewhere = _placed(case, answer, keys, servers)
+    _compared(case, "python-hash", "place-elsewhere", place, elsewhere)
+    for some in (keys[::-1], keys[: len(keys) // 4]):
+        _compared(case, "depends-on-others", "place-of-some", place, _placed(case, answer, some, servers))
+
+
+def _compared(case: Placing, mistake: str, sentence: str, place: Placed, other: Placed) -> None:
+    for key, server in other.items():
+        if server != place[key]:
+            raise failure(mistake, sentence, case, key=key, server=place[key], other=server)
+
+
+def _moves(
+    case: Placing,
+    what: str,
+    server: str,
+    between: Sequence[str],
+    moved: Sequence[str],
+    place: Placed,
+    then: Placed,
+    mistake: str | None = None,
+) -> Failure:
+    """Keys moved between servers that were there before and are there still."""
+    many = len(between) > len(case.keys) / 4
+    key, count = between[0], len(case.keys)
+    told = {
+        "server": server,
+        "moved": len(moved),
+        "keys": count,
+        "between": len(between),
+        "key": key,
+        "old": place[key],
+        "new": then[key],
+    }
+    return failure(mistake or ("modulo" if many else "moves-between"), f"server-{what}", case, **told)
+
+
+def _loads(place: Placed, servers: Sequence[str]) -> dict[str, int]:
+    found = dict.fromkeys(servers, 0)
+    for server in place.values():
+        found[server] += 1
+    return found
+
+
+def _even(case: Placing, place: Placed, servers: Sequence[str]) -> None:
+    loads, mean = _loads(place, servers), len(place) / len(servers)
+    for server, load in sorted(loads.items(), key=lambda item: abs(item[1] - mean), reverse=True):
+        if not LEAST * mean <= load <= MOST * mean:
+            idle = sum(not load for load in loads.values()) == len(servers) - 1
+            raise failure(
+                "one-server" if idle else "uneven",
+                "uneven-load",
+                case,
+                server=server,
+                load=load,
+                keys=len(place),
+                mean=f"{mean:.0f}",
+                among=len(servers),
+            )
+
+
+@contextlib.contextmanager
+def another_process() -> Iterator[None]:
+    """In this thread ``hash`` answers for texts as it would in a process with another PYTHONHASHSEED."""
+    own, here = builtins.hash, threading.get_ident()
+
+    def elsewhere(thing: object) -> int:
+        return own(("another process", thing)) if threading.get_ident() == here and _texts(thing) else own(thing)
+
+    builtins.hash = elsewhere
+    try:
+        yield
+    finally:
+        builtins.hash = own
+
+
+def _texts(thing: object) -> bool:
+    return isinstance(thing, str | bytes) or (isinstance(thing, tuple | frozenset) and any(map(_texts, thing)))

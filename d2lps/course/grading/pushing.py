@@ -1,0 +1,297 @@
+"""Judge push and pull: play them between workers and servers, decode who is counted in each sum, and count bytes.
+
+Worker i pushes 4^i, each round and key in elements of its own, so a sum tells who is in it and how often. The first
+order of turns lets one worker run ahead of the others as far as it can; that is where early answers show.
+"""
+
+import functools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from d2lps.course.grading.asked import Failure, failure
+from d2lps.course.grading.attempt import called
+from d2lps.course.grading.network import Closed, Deadlock, Idle, Message, Network, Unsendable
+from d2lps.course.grading.playing import calling, digits, size
+from d2lps.messages import text
+
+KEYS, ROUNDS = 6, 3
+ELEMENTS = 1080  # of a value: KEYS · ROUNDS divides it
+NBYTES = 4 * ELEMENTS
+HEADER = 64  # bytes of a message beside the value: words, keys, numbers
+
+
+@dataclass(frozen=True)
+class Served:
+    """n workers and k servers. ``label``: what the learner reads, the same in every language."""
+
+    n: int
+    k: int
+
+    @property
+    def label(self) -> str:
+        return f"n = {self.n}, k = {self.k}"
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return tuple(f"worker{i}" for i in range(self.n))
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(f"server{i}" for i in range(self.k))
+
+
+ORDERS: tuple[Callable[[], Callable[[list[str]], str]], ...] = (
+    lambda: lambda able: able[0],
+    lambda: lambda able: able[-1],
+    *((lambda seed=seed: random.Random(seed).choice) for seed in range(1)),
+)
+
+
+def judge(case: Served, answer: Callable, diagnose: Callable | None = None) -> list[Message]:
+    """The messages of a right answer, played in the first order of turns; raises Failure."""
+    runs = [_Run(case, answer, order()) for order in ORDERS]
+    for run in runs:
+        run.play()
+        run.count()
+    return runs[0].net.messages
+
+
+class _Run:
+    """One run of an answer; what each worker is doing is kept, to say who waits for what."""
+
+    def __init__(self, case: Served, answer: Callable, pick: Callable[[list[str]], str]):
+        self.case, self.answer = case, answer
+        self.net = Network([*case.servers, *case.workers], pick)
+        self.doing: dict[str, tuple[str, int]] = {}
+        self.sent_before: dict[str, int] = {}
+        self.begun: dict[tuple[int, int], set[int]] = {}  # (round, key) → the workers that have begun to push
+        self.returned: dict[tuple[int, int], set[int]] = {}
+        self.round = dict.fromkeys(range(case.n), 0)
+
+    def play(self) -> None:
+        case, net = self.case, self.net
+        programs = {name: self._server(name) for name in case.servers}
+        programs |= {name: self._worker(i, name) for i, name in enumerate(case.workers)}
+        try:
+            net.play(programs, until=case.workers)
+        except Idle as error:
+            raise failure("endless", "node-endless", case, node=error.node) from None
+        except Deadlock:
+            raise self._stuck() from None
+
+    # ---- the nodes
+
+    def _made(self, name: str) -> tuple[Callable, Callable, Callable]:
+        """(push, pull, serve) of one node, which shares nothing with the others."""
+        case, net = self.case, self.net
+        send, recv = functools.partial(self._send, name), functools.partial(net.recv, name)
+        given = called(case, self.answer, list(case.workers), list(case.servers), send, recv, refused=Closed)
+        if not isinstance(given, tuple | list) or len(given) != 3 or not all(map(callable, given)):
+            raise failure("not-three", "not-three", case, type=type(given).__name__)
+        return tuple(given)
+
+    def _send(self, src: str, to: object, message: object) -> None:
+        case, net = self.case, self.net
+        goals = case.servers if src in case.workers else case.workers
+        if not isinstance(to, str) or to not in goals:
+            net.refuse(failure("wrong-way", "wrong-way", case, src=src, dst=repr(to)))
+        if sum(each.src == src for each in net.messages) >= self._most(src):
+            net.refuse(self._counted("too-many-messages", "many-messages", src, enough=self._most(src)))
+        try:
+            net.send(src, to, message)
+        except Unsendable as error:
+            net.refuse(failure("unsendable", "unsendable", case, src=src, type=error))
+
+    def _server(self, name: str) -> Callable[[], None]:
+        def program():
+            _, _, serve = self._made(name)
+            calling(self.case, serve)
+
+        return program
+
+    def _worker(self, i: int, name: str) -> Callable[[], None]:
+        def program():
+            push, pull, _ = self._made(name)
+            for round_ in range(ROUNDS):
+                self.round[i] = round_
+                keys = [(key + i) % KEYS for key in range(KEYS)]
+                if round_ == 1:  # key by key, all in the same order
+                    acts = [(each, key) for key in range(KEYS) for each in ("push", "pull")]
+                else:  # all at once, everyone beginning with another key
+                    acts = [(each, key) for each in ("push", "pull") for key in keys]
+                for act, key in acts:
+                    self.doing[name] = (act, key)
+                    self.sent_before[name] = self._sent(name)
+                    if act == "push":
+                        self._push(i, name, push, round_, key)
+                    else:
+                        self._pulled(i, name, calling(self.case, pull, key), round_, key)
+            self.doing.pop(name)
+
+        return program
+
+    def _push(self, i: int, name: str, push: Callable, round_: int, key: int) -> None:
+        import torch
+
+        value, at = _value(round_, key, 4**i), (round_, key)
+        self.begun.setdefault(at, set()).add(i)
+        calling(self.case, push, key, value)
+        if not torch.equal(value, _value(round_, key, 4**i)):
+            raise failure("changes-it", "push-changes", self.case, node=name, key=key)
+        self.returned.setdefault(at, set()).add(i)
+
+    # ---- what is wrong with what was pulled
+
+    def _pulled(self, i: int, name: str, found: object, round_: int, key: int) -> None:
+        import torch
+
+        case, told = self.case, {"node": name, "key": key, "round": round_ + 1}
+        if found is None:
+            if not self.net.messages:
+                raise failure("todo", "nothing-sent", case)
+            raise failure("nothing-pulled", "nothing-pulled", case, **told)
+        if not isinstance(found, torch.Tensor) or found.shape != (ELEMENTS,):
+            got = f"{tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+            raise failure("not-the-value", "not-the-value", case, got=got, shape=f"({ELEMENTS},)", **told)
+        right = _value(round_, key, sum(4**j for j in range(case.n)))
+        if torch.equal(found.detach().cpu().float(), right):
+            return
+        raise self._wrong(i, found.detach().cpu().double(), right, round_, key, told)
+
+    def _wrong(self, i: int, found, right, round_: int, key: int, told: Mapping[str, object]) -> Failure:
+        import torch
+
+        case, own = self.case, _slot(round_, key)
+        at = [int(e) for e in torch.nonzero(found != right).flatten()]
+        for e in at:
+            other, theirs = divmod(e % (ROUNDS * KEYS), KEYS)
+            if e % (ROUNDS * KEYS) != own and theirs == key:
+                return failure("old-round", "old-round", case, other=other + 1, **told)
+            if e % (ROUNDS * KEYS) != own:
+                return failure("other-key", "other-key", case, other=theirs, **told)
+        got = float(found[at[0]])
+        counts = digits(got, case.n)
+        if counts is None or got * case.n == right[at[0]] > 0:  # a mean may look like a sum of powers
+            return failure("wrong-sum", "wrong-sum", case, got=f"{got:g}", right=f"{float(right[at[0]]):g}", **told)
+        for j, times in enumerate(counts):
+            if times > 1:
+                return failure("counted-twice", "worker-counted", case, worker=j, times=times, **told)
+        missing = [j for j, times in enumerate(counts) if not times]
+        mistake = "own-missing" if missing == [i] else "too-early"
+        if mistake == "too-early" and set(missing) <= self.begun.get((round_, key), set()):
+            mistake = "not-added"
+        return failure(mistake, "workers-missing", case, workers=_list(missing), **told)
+
+    # ---- who waits for what
+
+    def _stuck(self) -> Failure:
+        case, net = self.case, self.net
+        form = {"push": "push({}, …)", "pull": "pull({})"}
+        waits = " · ".join(
+            text("checks.waits-in", node=name, call=form[act].format(key)) for name, (act, key) in self.doing.items()
+        )
+        ended = [name for name in case.servers if name in net.done]
+        if ended and any(net.inbox[name] for name in ended):
+            return failure("serve-ended", "serve-ended", case, node=ended[0], waits=waits)
+        return failure(self._deadlock(), "deadlock", case, waits=waits)
+
+    def _deadlock(self) -> str:
+        case = self.case
+        stuck = [(name, *self.doing[name]) for name in case.workers if name in self.doing]
+        if any(act == "push" for _, act, _ in stuck):
+            quiet = any(act == "push" and self._sent(name) == self.sent_before[name] for name, act, _ in stuck)
+            return "waits-first" if quiet else "push-waits"
+        for name, _, key in stuck:
+            round_ = self.round[case.workers.index(name)]
+            if not self._complete(round_, key):
+                continue
+            if self._sent(name) == self.sent_before[name]:
+                return "waits-first"
+            if self.begun.get((round_ + 1, key)):
+                return "overtaken"
+            others = all(self._complete(*at) for at in self.begun if at[1] != key)
+            return "no-answer" if others and all(self._complete(round_, each) for each in range(KEYS)) else "keys-wait"
+        return "no-answer"
+
+    def _complete(self, round_: int, key: int) -> bool:
+        return len(self.returned.get((round_, key), ())) == self.case.n
+
+    # ---- bytes and messages
+
+    def _sent(self, name: str) -> int:
+        return sum(each.src == name for each in self.net.messages)
+
+    def _most(self, name: str) -> int:
+        """Messages: for each push and each pull one to each server that has part of the key, and one back."""
+        pairs = 2 * KEYS * ROUNDS * self.case.k
+        return pairs if name in self.case.workers else pairs * self.case.n
+
+    def count(self) -> None:
+        """The bytes of a run whose sums are right; raises Failure."""
+        case, messages = self.case, self.net.messages
+        payload = KEYS * ROUNDS * NBYTES
+        for each in messages:
+            if each.nbytes > 2 * NBYTES + HEADER:  # twice as much may be one value, as a list of numbers
+                raise self._counted(
+                    "whole-store", "large-message", each.src, dst=each.dst, got=size(each.nbytes), enough=size(NBYTES)
+                )
+        for name in case.workers:
+            for key, place in (("sends-bytes", 0), ("gets-bytes", 1)):
+                own = [each for each in messages if each[place] == name]
+                got = sum(each.nbytes for each in own)
+                told = {"got": size(got), "enough": size(payload)}
+                if got > payload + HEADER * len(own):
+                    raise self._counted("too-many-bytes", key, name, **told)
+                if got < payload:
+                    raise self._counted("past-the-wire", "too-few-bytes", name, **told)
+        for name in case.servers:
+            if not any(each.dst == name and each.nbytes > HEADER for each in messages):
+                raise self._counted("one-server", "idle-server", case.workers[0], idle=name)
+
+    def _counted(self, mistake: str, sentence: str, node: str, **values: object) -> Failure:
+        """The Failure, with a line for each pair that ``node`` is one of."""
+        found = failure(mistake, sentence, self.case, node=node, **values)
+        found.sentence = "\n".join([found.sentence, *pairs(self.net.messages, node)])
+        return found
+
+
+def pairs(messages: Sequence[Message], node: str) -> list[str]:
+    """What went from and to ``node``: a line for each pair, ``worker0 → server0: 36 messages, 77.76 kB``."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for src, dst, nbytes in messages:
+        if node in (src, dst):
+            found.setdefault((src, dst), []).append(nbytes)
+    return [
+        text("checks.who-sent", src=src, dst=dst, count=len(each), size=size(sum(each)))
+        for (src, dst), each in sorted(found.items(), key=lambda item: item[0][0] != node)
+    ]
+
+
+def told(messages: Sequence[Message]) -> dict[str, str]:
+    """What fills the sentence for a right answer: the bytes of one worker and the number of its messages."""
+    sent, got = ([each.nbytes for each in messages if each[place] == "worker0"] for place in (0, 1))
+    return {
+        "pushes": str(KEYS * ROUNDS),
+        "value": size(NBYTES),
+        "payload": size(KEYS * ROUNDS * NBYTES),
+        "sent": size(sum(sent)),
+        "got": size(sum(got)),
+        "messages": str(len(sent) + len(got)),
+    }
+
+
+def _list(workers: Sequence[int]) -> str:
+    return " ".join(f"worker{i}" for i in workers)
+
+
+def _slot(round_: int, key: int) -> int:
+    return round_ * KEYS + key
+
+
+def _value(round_: int, key: int, number: int):
+    import torch
+
+    value = torch.zeros(ELEMENTS)
+    value[_slot(round_, key) :: ROUNDS * KEYS] = number
+    return value

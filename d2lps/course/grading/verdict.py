@@ -1,0 +1,88 @@
+"""What a learner is told about an answer: a sentence, a hint, and the attempt to watch."""
+
+from dataclasses import dataclass
+from html import escape
+
+from d2lps.messages import language, text
+from d2lps.trace import Trace
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """The judgement of one attempt at an exercise, in the language in force when it was made.
+
+    passed
+        whether the answer is right.
+    sentence
+        what was measured against the bound, or in which case and step the attempt failed, what was expected
+        and what was got.
+    hint
+        the hint for this mistake; empty if passed.
+    ladder
+        the exercise's general hints, from vague to nearly the answer, as far as they are shown by now.
+    mistake
+        the mistake's name, such as ``"all-on-one"``; None if passed.
+    trace
+        the predicted trace of the attempt, as far as it could be played; else None.
+
+    In a notebook it shows itself, with the player of the attempt under it; elsewhere ``print`` it.
+    """
+
+    passed: bool
+    sentence: str
+    hint: str = ""
+    ladder: tuple[str, ...] = ()
+    mistake: str | None = None
+    trace: Trace | None = None
+
+    def __str__(self) -> str:
+        mark, label = self._mark()
+        lines = [f"{mark} {label}", *self.sentence.split("\n")]
+        if self.hint:
+            lines += ["", _before(text("checks.hint")) + self.hint]
+        if self.ladder:
+            lines += ["", text("checks.ladder"), *(f"  {i}. {rung}" for i, rung in enumerate(self.ladder, 1))]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        mark, label = self._mark()
+        parts = [f"<p><strong>{mark} {label}</strong></p>"]
+        parts += [f"<p>{_html(line)}</p>" for line in self.sentence.split("\n") if line]
+        if self.hint:
+            parts.append(f"<p><strong>{_before(escape(text('checks.hint')))}</strong>{_html(self.hint)}</p>")
+        if self.ladder:
+            rungs = "".join(f"<li>{_html(rung)}</li>" for rung in self.ladder)
+            parts.append(f"<p><strong>{escape(text('checks.ladder'))}</strong></p><ol>{rungs}</ol>")
+        # The text takes the page's own colour, so that it is readable on light and dark.
+        edge = "solid #2e9e6b" if self.passed else "double #d9822b"
+        style = f"border-left:.3em {edge};padding-left:.9em;max-width:48em"
+        lang = {"zh": "zh-Hans"}.get(language(), language())
+        return f'<div class="d2lps-verdict" lang="{lang}" style="{style}">{"".join(parts)}</div>'
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
+        if self.trace is None:
+            return
+        try:
+            from d2lps.view.player import watch
+        except ImportError:  # the verdict stands without the player, which needs more than the core
+            return
+        display(watch(self.trace))
+
+    def _mark(self) -> tuple[str, str]:
+        return ("✓", text("checks.right")) if self.passed else ("✗", text("checks.not-yet"))
+
+
+def _before(label: str) -> str:
+    """A label with the space after it that its language writes: a full-width colon brings its own."""
+    return label if label.endswith("：") else label + " "
+
+
+def _html(said: str) -> str:
+    """A sentence as HTML, with what stands in backticks as code."""
+    parts = escape(said, quote=False).split("`")
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))

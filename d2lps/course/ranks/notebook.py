@@ -1,0 +1,234 @@
+"""The notebook's side: start the ranks, ask them, interrupt them, end them.
+
+The store in which the ranks meet lives in the notebook's own process, so that it outlives any of them.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import torch.distributed as dist
+
+import d2lps
+from d2lps.carriers.rendezvous import ProcessesError
+from d2lps.course.ranks.rank import process, written
+
+MOST = 64  # more ranks on one machine are a slip of the pen
+
+_running: "RunningRanks | None" = None
+
+
+def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
+    """The processes of this notebook, rank 0 to ``count`` − 1: those that run already, or new ones.
+
+    A cell that begins with ``%%px`` runs on all of them. There ``Processes()``, ``SharedMemory()`` and
+    ``torch.distributed.init_process_group("gloo")`` work as they do under torchrun. The ranks leave with the
+    notebook, or when they are closed.
+
+    ``deadline``: seconds within which they start, and answer. Raises ProcessesError where they do not.
+    """
+    global _running
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
+        raise ProcessesError(f"ranks({count!r}): give a number of processes, 1 to {MOST}")
+    if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
+        raise ProcessesError(f"deadline = {deadline!r}: seconds, more than 0")
+    if _running is not None and not (len(_running) == count and _running.answer()):
+        _running.close()
+        _running = None
+    if _running is None:
+        _running = RunningRanks(count, deadline)
+    _running.deadline = deadline
+    return _running
+
+
+class RunningRanks:
+    """What :func:`ranks` gives. ``ranks[0]["trace"]`` is what rank 0 calls ``trace``; ``close()`` ends them all."""
+
+    def __init__(self, count: int, deadline: float):
+        try:
+            import ipyparallel
+            import psutil
+        except ImportError as error:
+            raise ProcessesError(
+                f"ranks needs {error.name}, which is not installed: pip install -e '.[course]'"
+            ) from None
+        self.deadline, self.closed, self.view = deadline, False, None
+        self._count, self._client, self._processes = count, None, []
+        # Bound here, to loopback: the store itself would listen to the whole network.
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        self._store = dist.TCPStore(
+            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+        self._folder = Path(tempfile.mkdtemp(prefix="d2lps-ranks-"))
+        self._guard, self._pipe = _guard(self._folder, count, port)
+        atexit.register(self.close)
+        until = time.monotonic() + deadline
+        try:
+            connection = self._folder / "security" / "ipcontroller-client.json"
+            self._wait(lambda: written(connection), until)
+            self._client = ipyparallel.Client(written(connection), timeout=deadline)
+            self._wait(lambda: len(self._client.ids) == count, until)
+            self.view = self._client[:]
+            numbers = self.view.apply_async(process).get(max(0.1, until - time.monotonic()))
+            self._processes = [psutil.Process(number) for number in numbers]
+        except BaseException as error:
+            said = (self._folder / "said").read_text("utf-8", "replace").strip()[-2000:]
+            self.close()
+            if isinstance(error, TimeoutError | psutil.NoSuchProcess):
+                raise ProcessesError(f"{count} ranks did not start within {deadline:g} s. They said:\n{said}") from None
+            raise
+        self._magic()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "processes " + " ".join(str(one.pid) for one in self._processes)
+        return f"<{len(self)} rank{'s' * (len(self) > 1)}: {state}>"
+
+    def __getitem__(self, rank: int) -> "OneRank":
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(self):
+            raise ProcessesError(f"there is no rank {rank!r}: {len(self)} run, from 0")
+        return OneRank(self, rank)
+
+    def __enter__(self) -> "RunningRanks":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    @property
+    def again(self) -> str:
+        """The way out where one of them is lost."""
+        return f"d2lps.ranks({len(self)}) starts all of them anew"
+
+    def alive(self, rank: int) -> bool:
+        """Whether this rank's process is still there."""
+        return self._processes[rank].is_running()
+
+    def answer(self, within: float = 2.0) -> bool:
+        """Whether all are there and none is busy."""
+        with suppress(ProcessesError, TimeoutError):
+            self.usable()
+            self.view.apply_async(process).get(within)
+            return self._guard.poll() is None
+        return False
+
+    def usable(self) -> None:
+        """ProcessesError where they are closed, or one is gone."""
+        if self.closed:
+            raise ProcessesError(f"the ranks are closed: {self.again}")
+        gone = [str(rank) for rank in range(len(self)) if not self.alive(rank)]
+        if gone:
+            raise ProcessesError(f"rank {', '.join(gone)} has ended: {self.again}")
+
+    def interrupt(self, ranks: Iterable[int]) -> None:
+        """Do to these ranks what Ctrl-C does to a program."""
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                os.kill(self._processes[rank].pid, signal.SIGINT)
+
+    def close(self) -> None:
+        """End all of them, at once, whatever they do."""
+        if self.closed:
+            return
+        self.closed = True
+        atexit.unregister(self.close)
+        os.close(self._pipe)
+        try:
+            self._guard.wait(3)
+        except subprocess.TimeoutExpired:  # it is not yet so far that it would notice
+            os.killpg(self._guard.pid, signal.SIGKILL)
+            self._guard.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._client is not None:
+            self._client.close()
+
+    def _wait(self, done: Callable[[], object], until: float) -> None:
+        while not done():
+            if time.monotonic() > until or self._guard.poll() is not None:
+                raise TimeoutError
+            time.sleep(0.01)
+
+    def _magic(self) -> None:
+        """Let ``%px`` and ``%%px`` of this notebook run here."""
+        from IPython import get_ipython
+
+        from d2lps.course.ranks.px import Px
+
+        if shell := get_ipython():
+            shell.register_magics(Px(shell, self))
+
+
+class OneRank:
+    """One of the ranks: its variables, by name."""
+
+    def __init__(self, ranks: RunningRanks, number: int):
+        self._ranks, self.number = ranks, number
+
+    def __repr__(self) -> str:
+        return f"<rank {self.number} of {len(self._ranks)}>"
+
+    def __getitem__(self, name: str) -> object:
+        """A copy of what this rank calls ``name``."""
+        return self._asked(name, lambda view: view.pull(name, block=False))
+
+    def __setitem__(self, name: str, value: object) -> None:
+        """Let this rank call a copy of ``value`` so."""
+        self._asked(name, lambda view: view.push({name: value}, block=False))
+
+    def _asked(self, name: str, question: Callable):
+        from ipyparallel.error import RemoteError
+
+        self._ranks.usable()
+        try:
+            return question(self._ranks._client[self.number]).get(self._ranks.deadline)
+        except TimeoutError:
+            raise ProcessesError(
+                f"rank {self.number} did not answer within {self._ranks.deadline:g} s: it is busy, or "
+                f"stuck; {self._ranks.again}"
+            ) from None
+        except RemoteError as error:
+            raise ProcessesError(f"rank {self.number}, {name!r}: {error.ename}: {error.evalue}") from None
+
+
+def _guard(folder: Path, count: int, port: int) -> tuple[subprocess.Popen, int]:
+    """The process that starts and ends all others, and our end of the pipe by which it lives."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    modules = os.pathsep.join([str(Path(d2lps.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": loopback,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": modules,
+        "TMPDIR": str(folder),
+    }
+    theirs, ours = os.pipe()
+    command = [sys.executable, "-m", "d2lps.course.ranks", str(folder), str(theirs), str(count)]
+    try:
+        with (folder / "said").open("wb") as said:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=[theirs],
+                start_new_session=True,
+            ), ours
+    finally:
+        os.close(theirs)

@@ -1,0 +1,71 @@
+"""What runs on a rank: an engine of ipyparallel that finds in its environment what torchrun would have put there."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from d2lps.messages import speak
+
+
+def load() -> None:
+    """Import what every rank needs: once, before there are several."""
+    import ipyparallel.engine.app  # noqa: F401
+
+    import d2lps.algorithms
+    import d2lps.carriers.processes
+    import d2lps.carriers.shared_memory  # noqa: F401
+
+
+def play(folder: str, number: int) -> None:
+    """Be rank ``number``; ipyparallel keeps its papers in ``folder``."""
+    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number)}
+    import numpy
+    import torch
+    from ipyparallel.engine.app import IPEngine
+
+    torch.set_num_threads(1)
+    numpy.random.seed()  # or all copies would draw the same numbers
+    connection = Path(folder, "security", "ipcontroller-engine.json")
+    while not (found := written(connection)):
+        time.sleep(0.02)
+    os.environ["IPP_CONNECTION_INFO"] = json.dumps(found)
+    IPEngine.launch_instance(
+        [
+            f"--profile-dir={folder}",
+            "--log-level=WARN",
+            f"--IPEngine.id={number}",
+            "--IPEngine.enable_nanny=False",
+            "--IPEngine.timeout=60",
+            "--IPEngine.max_heartbeat_misses=0",
+        ]
+    )
+
+
+def written(path: Path) -> dict | None:
+    """What ipyparallel's controller writes for those who want to reach it; None until it is there."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+# ---- what the notebook asks of a rank
+
+
+def process() -> int:
+    """The number of this process."""
+    return os.getpid()
+
+
+def begin(cell: int, language: str) -> None:
+    """Before the ``cell``-th cell that all of them run: speak this language, and let torch's groups meet anew.
+
+    torch counts its groups from 0 again once the first is destroyed, or as far as each rank came when a cell failed,
+    and waits forever for the addresses of before. A number that grows with the cells is the same on all of them.
+    """
+    from torch.distributed import distributed_c10d
+
+    speak(language)
+    if not distributed_c10d.is_initialized():
+        distributed_c10d._world.group_count = cell * 1_000_000

@@ -1,0 +1,204 @@
+"""What this machine does with messages: measured, so that `cost.shared` predicts the times of a run here.
+
+A ping-pong between two processes is not enough: on one host the same processors serve all of them, and what
+two alone move in a second, eight do not move four times. So all ranks at once are measured, too; and both ways
+again with adding, which takes time where it arrives.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, permutations
+from statistics import median
+
+import torch
+
+from d2lps import units
+from d2lps.algorithms import all_gather, reduce_scatter
+from d2lps.carriers.execute import Carrier, prepare
+from d2lps.carriers.tensors import TensorError
+from d2lps.plan.acts import Send
+from d2lps.plan.parse import names
+from d2lps.plan.plan import Plan
+from d2lps.topology.graph import Link, Topology, kind_of
+from d2lps.topology.hosts import one_memory
+from d2lps.units import Bandwidth, show_seconds
+
+SIZES = ("1 kB", "1 MB", "8 MB", "32 MB")  # of the buffer: the first is all latency, the others tell what bytes cost
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What :func:`calibrate` found, as figures that a topology is made of.
+
+    latency
+        seconds of a message during which nothing is occupied.
+    overhead
+        seconds of the processors' time that each message takes at least. The bytes of large messages keep the
+        processors awake, and it is in the time of these.
+    alone
+        bytes per second from one node to another while all others rest (the ping-pong).
+    together
+        bytes per second of all nodes, sending at once.
+    adding
+        bytes per second at which all nodes together add what arrives, beside moving it.
+    adding_alone
+        the same of one node while all others rest.
+    measured
+        (what, bytes of the buffer, median seconds) of each measurement.
+    """
+
+    nodes: tuple[str, ...]
+    latency: float
+    overhead: float
+    alone: Bandwidth
+    together: Bandwidth
+    adding: Bandwidth
+    adding_alone: Bandwidth
+    measured: tuple[tuple[str, int, float], ...] = field(repr=False, default=())
+
+    def topology(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
+        """This machine with these nodes (or so many, or those it was measured with), to predict on."""
+        found = self._named(nodes)
+        each = min(self.alone, self.together)
+        return one_memory(found, self.together, self.adding, self.overhead, self.latency, each, self.adding_alone)
+
+    def ping_pong(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
+        """The same as a ping-pong alone shows it: as if no two messages were ever in each other's way."""
+        found, latency = self._named(nodes), self.latency + self.overhead
+        links = [Link(a, b, self.alone, latency) for a, b in permutations(found, 2)]
+        return Topology("ping_pong", {node: kind_of(node) for node in found}, links)
+
+    def _named(self, nodes: "Iterable[str] | int | None") -> tuple[str, ...]:
+        if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0:
+            return tuple(f"rank{i}" for i in range(nodes))
+        return self.nodes if nodes is None else names(nodes)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"latency   {show_seconds(self.latency)}",
+                f"overhead  {show_seconds(self.overhead)}",
+                f"alone     {self.alone}",
+                f"together  {self.together}",
+                f"adding    {self.adding} together, {self.adding_alone} alone",
+            ]
+        )
+
+
+def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 21) -> Calibration:
+    """Measure what messages cost over ``carrier``: from a ping-pong, from all nodes at once, and both with adding.
+
+    With several processes all of them call it, and all get the same. ``nodes``: needed only for a carrier
+    that plays all nodes here. It takes some seconds. Raises TensorError for fewer than 2 nodes.
+    """
+    nodes = names(carrier.names if nodes is None and hasattr(carrier, "names") else nodes or ())
+    if len(nodes) < 2:
+        raise TensorError("calibrate measures messages between nodes: there must be 2 or more")
+    jobs = {(what, units.size(size)): (plan, size, carrier) for what, plan in _plans(nodes).items() for size in SIZES}
+    seconds = {job: sorted(found) for job, found in turns(jobs, carrier, repeats).items()}
+    return _fitted(nodes, seconds)
+
+
+Job = "tuple[Plan | Callable[[torch.Tensor], object], int | str, Carrier]"
+
+
+def turns(jobs: Mapping[Hashable, Job], carrier: Carrier, repeats: int) -> dict[Hashable, list[float]]:
+    """Seconds of each of ``repeats`` runs of every job, each that of the slowest rank, all beginning together.
+
+    A job is (plan, bytes, its carrier), or a function instead of the plan which puts the sum over all ranks
+    into the one flat tensor that it is given. The jobs take turns, A B B A, so that what disturbs the machine
+    disturbs all alike; two rounds before warm up. With several processes all of them call it, and all get the same.
+    Raises TensorError if a run leaves a wrong sum: that would be no measurement.
+    """
+    ready = {name: _ready(*job) for name, job in jobs.items()}
+    mine: dict[Hashable, list[float]] = {name: [] for name in jobs}
+    for turn in range(repeats + 2):
+        for name in list(ready)[:: 1 if turn % 2 else -1]:
+            go, tensors, right = ready[name]
+            for tensor in tensors.values():
+                tensor.fill_(1.0)
+            carrier.together()
+            start = carrier.clock()
+            go()
+            mine[name].append(carrier.clock() - start)
+            right()
+    everyone = carrier.share([found[2:] for found in mine.values()])
+    return {
+        name: [max(each) for each in zip(*found, strict=True)]
+        for name, found in zip(mine, zip(*everyone, strict=True), strict=True)
+    }
+
+
+def _ready(what: "Plan | Callable", nbytes: "int | str", carrier: Carrier) -> tuple:
+    """(what does it once, its tensors, what raises if their sum is wrong)"""
+    count = units.size(nbytes) // 4
+    if isinstance(what, Plan):
+        tensors = {node: carrier.buffer(node, count) for node in carrier.playing(what)}
+        return prepare(what, tensors, carrier).go, tensors, lambda: _right(what, tensors)
+    tensor, ranks = torch.empty(count), len(carrier.share(None))
+
+    def right() -> None:
+        if count and not tensor[0] == tensor[-1] == ranks:
+            raise TensorError(f"the function leaves {tensor[0].item():g}, not {ranks}: a wrong sum")
+
+    return lambda: what(tensor), {"": tensor}, right
+
+
+def _right(plan: Plan, tensors: dict[str, torch.Tensor]) -> None:
+    """Each wanted key must be the number of those that hold it, at both ends."""
+    count = {key: sum(k == key for _, k in plan.holds) for key in plan.share}
+    cut = plan.slices(next(iter(tensors.values())).numel())
+    for node, key, _ in plan.wants:
+        found = tensors[node][cut[key]] if node in tensors else ()
+        if len(found) and not found[0] == found[-1] == count[key]:
+            raise TensorError(f"{node} ends with {found[0].item():g} in {key}, not {count[key]}: a wrong sum")
+
+
+def _plans(nodes: Sequence[str]) -> dict[str, Plan]:
+    return {
+        "ping-pong": _ping_pong(nodes),
+        "relay": _relay(nodes),
+        "together": all_gather(nodes),
+        "adding": reduce_scatter(nodes),
+    }
+
+
+def _ping_pong(nodes: Sequence[str]) -> Plan:
+    """The whole buffer there and back, twice, between the first two; the others rest."""
+    there, back = [Send(nodes[0], nodes[1], "g", "copy")], [Send(nodes[1], nodes[0], "g", "copy")]
+    return Plan(nodes, {"g": 1}, [there, back] * 2, holds=nodes[:1], wants=nodes[:2])
+
+
+def _relay(nodes: Sequence[str]) -> Plan:
+    """The whole buffer from one to the next, each adding its own; the others rest."""
+    return Plan(nodes, {"g": 1}, [[Send(a, b, "g")] for a, b in pairwise(nodes)], wants=nodes[-1:])
+
+
+def _fitted(nodes: tuple[str, ...], seconds: Mapping[tuple[str, int], list[float]]) -> Calibration:
+    tiny, small, *large = map(units.size, SIZES)
+    hops = len(nodes) - 1
+
+    def quick(what: str, size: int) -> float:
+        """Seconds of a run when little comes between; of large ones the typical run counts."""
+        return seconds[what, size][len(seconds[what, size]) // 4]
+
+    one = quick("ping-pong", tiny) / 4
+
+    def per_byte(what: str, steps: int) -> float:
+        """Seconds per byte, where a run moves its buffer ``steps`` times: least squares over the large sizes."""
+        points = [(steps * size, median(seconds[what, size]) - steps * one) for size in large]
+        return max(1e-15, sum(x * y for x, y in points) / sum(x * x for x, _ in points))
+
+    alone, together = per_byte("ping-pong", 4), per_byte("together", hops)
+    adding, adding_alone = per_byte("adding", hops) - together, per_byte("relay", hops) - alone
+    overhead = min(one, max(0.0, (quick("together", small) / hops - one) / hops))
+    return Calibration(
+        nodes,
+        one - overhead,
+        overhead,
+        Bandwidth(1 / alone),
+        Bandwidth(1 / together),
+        Bandwidth(1 / max(adding, together / 1000)),
+        Bandwidth(1 / max(adding_alone, alone / 1000)),
+        tuple((what, size, median(found)) for (what, size), found in seconds.items()),
+    )

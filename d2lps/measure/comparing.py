@@ -1,0 +1,148 @@
+"""Strategies side by side: what each was predicted to take, what it took, and the error."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from d2lps import cost, units
+from d2lps.carriers.execute import Carrier
+from d2lps.measure.calibration import Calibration, turns
+from d2lps.messages import text
+from d2lps.plan.plan import Plan
+from d2lps.topology.graph import Topology
+from d2lps.units import show_seconds, show_size
+from d2lps.view.tables import Table, table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STEADY = 1.3  # p90/p10 of the runs above which their median says little
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One strategy at one size: seconds predicted (None without a topology), and the runs in order of their seconds."""
+
+    name: str
+    nbytes: int
+    predicted: float | None
+    runs: tuple[float, ...]
+
+    @property
+    def measured(self) -> float:
+        """The median of the runs, in seconds."""
+        return self.runs[len(self.runs) // 2]
+
+    @property
+    def error(self) -> float | None:
+        """Predicted against measured: +0.1 is 10 % too much."""
+        return None if self.predicted is None else self.predicted / self.measured - 1
+
+    @property
+    def spread(self) -> float:
+        """p90/p10 of the runs."""
+        last = len(self.runs) - 1
+        return self.runs[round(0.9 * last)] / self.runs[round(0.1 * last)]
+
+    @property
+    def steady(self) -> bool:
+        """Whether the runs agree with each other so far that their median says something."""
+        return self.spread <= STEADY
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` found: rows of :class:`Compared`, a table where it is shown, a ``plot()`` on demand."""
+
+    rows: tuple[Compared, ...]
+
+    def __iter__(self) -> Iterator[Compared]:
+        return iter(self.rows)
+
+    def table(self) -> Table:
+        """Predicted and measured, with the error; ``~`` where the runs do not agree with each other."""
+        columns = {
+            "strategy": [row.name for row in self.rows],
+            "size": [show_size(row.nbytes) for row in self.rows],
+            "predicted": [None if row.predicted is None else show_seconds(row.predicted) for row in self.rows],
+            "measured": [show_seconds(row.measured) for row in self.rows],
+            "error": [None if row.error is None else f"{row.error:+.0%}" for row in self.rows],
+            "spread": [f"{'' if row.steady else '~ '}{row.spread:.2f}" for row in self.rows],
+        }
+        shown = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
+        return table(*shown, rows=zip(*shown.values(), strict=True))
+
+    def plot(self):
+        """Two bars for each strategy at the largest size, predicted and measured; returns the matplotlib axes."""
+        from matplotlib import font_manager, pyplot
+
+        largest = max(row.nbytes for row in self.rows)
+        rows = [row for row in self.rows if row.nbytes == largest]
+        # A font without the letters of a language borrows them, where one of these is installed.
+        installed = sorted(font_manager.get_font_names())
+        fonts = ["DejaVu Sans", *(f for f in installed if any(map(f.count, ("CJK", "WenQuanYi", "PingFang", "YaHei"))))]
+        with pyplot.rc_context({"font.family": fonts}):
+            _, axes = pyplot.subplots(figsize=(7, 0.55 * len(rows) + 1.1))
+            places = range(len(rows))
+            axes.barh(
+                [p - 0.2 for p in places],
+                [1e3 * (row.predicted or 0) for row in rows],
+                0.36,
+                label=text("table.predicted"),
+            )
+            axes.barh(
+                [p + 0.2 for p in places],
+                [1e3 * row.measured for row in rows],
+                0.36,
+                label=text("table.measured"),
+                xerr=[[1e3 * (row.measured - row.runs[0]) for row in rows], [0] * len(rows)],
+            )
+            axes.set_yticks(list(places), [row.name for row in rows])
+            axes.invert_yaxis()
+            axes.set_xlabel(f"ms ({show_size(largest)})")
+            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        return axes
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def compare(
+    plans: "Mapping[str, Plan | tuple[Plan, Carrier] | Callable[[Tensor], object]]",
+    nbytes: "int | str | Iterable[int | str]",
+    carrier: Carrier,
+    topology: "Topology | Calibration | None" = None,
+    repeats: int = 9,
+) -> Comparison:
+    """Run every plan at every size, in turn, and set what ``cost.shared`` predicts beside what was measured.
+
+    plans
+        name → plan; (plan, another carrier) where one goes by another way; or a function that does the same to
+        one flat tensor in place, such as ``torch.distributed.all_reduce``, for which nothing is predicted.
+    nbytes
+        the gradient's size, or several: ``["8 MB", "32 MB"]``.
+    topology
+        what to predict on; a :class:`Calibration` stands for the machine it was measured on. Without one
+        nothing is predicted.
+    repeats
+        runs of each; all take turns, so that what disturbs the machine disturbs all alike.
+
+    With several processes all of them call it, and all get the same. Raises TensorError on a wrong sum.
+    """
+    sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
+    jobs = {}
+    for size in map(units.size, sizes):
+        for name, what in plans.items():
+            jobs[name, size] = (what[0], size, what[1]) if isinstance(what, tuple) else (what, size, carrier)
+    runs = turns(jobs, carrier, repeats)
+    rows = []
+    for (name, size), seconds in runs.items():
+        plan, predicted = plans[name], None
+        if isinstance(plan, Plan) and topology is not None:
+            place = topology.topology(plan.nodes) if isinstance(topology, Calibration) else topology
+            predicted = cost.shared(plan, place, size).duration
+        rows.append(Compared(name, size, predicted, tuple(sorted(seconds))))
+    return Comparison(tuple(rows))

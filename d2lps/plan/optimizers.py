@@ -1,0 +1,90 @@
+"""The optimizer steps that a server may take, chosen by name and numbers; never by code from elsewhere.
+
+Each rule changes ``weight`` in place from the complete sum ``gradient``, and keeps what it must remember in
+``memory``, a dict of its own for each node and key. They use the methods of their tensors only, so
+that a plan can name a rule without torch being there.
+"""
+
+import inspect
+from math import isfinite
+from numbers import Real
+
+
+def sgd(weight, gradient, memory: dict, *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+    """Stochastic gradient descent: v ← μv + g + λw, w ← w − ηv.
+
+    ``lr`` is η, ``momentum`` μ (from the second step on), ``weight_decay`` λ. In float32 and float64 it is
+    ``torch.optim.SGD`` bit for bit; half precision is computed in float32.
+    """
+    if weight_decay:
+        gradient = gradient.add(weight, alpha=weight_decay)
+    if momentum:
+        velocity = memory.get("velocity")
+        if velocity is None:
+            memory["velocity"] = gradient = gradient.clone()
+        else:
+            gradient = velocity.mul_(momentum).add_(gradient)
+    weight.add_(gradient, alpha=-lr)
+
+
+def adagrad(weight, gradient, memory: dict, *, lr: float, weight_decay: float = 0.0, eps: float = 1e-10) -> None:
+    """AdaGrad: s ← s + g², w ← w − η·g/(√s + ε), with g + λw in the place of g.
+
+    ``lr`` is η, ``weight_decay`` λ, ``eps`` ε. In float32 and float64 it is ``torch.optim.Adagrad`` bit for bit.
+    Source: Duchi, Hazan and Singer, JMLR 2011.
+    """
+    if weight_decay:
+        gradient = gradient.add(weight, alpha=weight_decay)
+    squares = _kept(memory, "squares", weight)
+    squares.addcmul_(gradient, gradient, value=1)
+    weight.addcdiv_(gradient, squares.sqrt().add_(eps), value=-lr)
+
+
+def adam(
+    weight,
+    gradient,
+    memory: dict,
+    *,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> None:
+    """Adam: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², w ← w − η·m̂/(√v̂ + ε), where m̂ = m/(1−β₁ᵗ), v̂ = v/(1−β₂ᵗ).
+
+    ``lr`` is η; ``weight_decay`` is λ, with g + λw in the place of g. In float32 and float64 it is
+    ``torch.optim.Adam`` bit for bit. Source: Kingma and Ba, ICLR 2015.
+    """
+    if weight_decay:
+        gradient = gradient.add(weight, alpha=weight_decay)
+    first, second = _kept(memory, "first", weight), _kept(memory, "second", weight)
+    memory["steps"] = steps = memory.get("steps", 0) + 1
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    spread = second.sqrt().div_((1 - beta2**steps) ** 0.5).add_(eps)
+    weight.addcdiv_(first, spread, value=-lr / (1 - beta1**steps))
+
+
+def _kept(memory: dict, name: str, weight):
+    """What is remembered as ``name``: at first zeros, like ``weight``."""
+    if name not in memory:
+        memory[name] = weight.new_zeros(weight.shape)
+    return memory[name]
+
+
+RULES = {"sgd": sgd, "adagrad": adagrad, "adam": adam}
+
+
+def is_number(value: object) -> bool:
+    """Whether a rule can take it: a real number, finite as a float."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:
+        return False
+
+
+def numbers_of(rule: str) -> dict[str, bool]:
+    """The numbers that a rule knows, each with whether it must be given."""
+    parameters = inspect.signature(RULES[rule]).parameters.values()
+    return {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}

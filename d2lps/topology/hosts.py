@@ -1,0 +1,158 @@
+"""Hosts by name: a PCIe server, a DGX-1, GPUs behind NVSwitch, and one memory for all.
+
+>>> host = dgx1_v100()
+>>> [f"{link.src}→{link.dst}" for link in host.route("gpu0", "gpu5")]
+['gpu0→switch0', 'switch0→cpu0', 'cpu0→cpu1', 'cpu1→switch2', 'switch2→gpu5']
+>>> [f"{link.src}→{link.dst} ×{link.count}" for link in host.route("gpu0", "gpu3")]
+['gpu0→gpu3 ×2']
+"""
+
+from collections.abc import Iterable, Sequence
+
+from d2lps import units
+from d2lps.plan.parse import names
+from d2lps.topology.graph import Topology, TopologyError, both_ways, kind_of
+from d2lps.units import Bandwidth
+
+PCIE = "16 GB/s"  # version 3.0 with 16 lanes: 15.75 GB/s before overheads
+NVLINK = "25 GB/s"  # versions 2, 3 and 4: each link, each direction
+BETWEEN_CPUS = "19.2 GB/s"  # assumed: one QPI link of 9.6 GT/s with 2 bytes each, one way
+
+# (i, j) of GPUs, each list one cycle through all eight; `nvidia-smi topo -m` says NV2 and NV1.
+_DOUBLE = [(0, 3), (3, 2), (2, 1), (1, 5), (5, 6), (6, 7), (7, 4), (4, 0)]
+_SINGLE = [(0, 1), (1, 3), (3, 7), (7, 5), (5, 4), (4, 6), (6, 2), (2, 0)]
+
+
+def pcie_server(
+    gpus: int = 4, bandwidth: "str | Bandwidth | Sequence[str | Bandwidth]" = PCIE, latency: "float | str" = 0.0
+) -> Topology:
+    """GPUs and one CPU on a PCIe switch, every node with a link of its own of ``bandwidth`` each way.
+
+    A sequence of bandwidths gives each GPU its own and, as the last, the CPU's. ``latency`` is that of each link,
+    and a message takes two. Nodes: ``gpu0`` …, ``switch``, ``cpu``. PCIe 3.0 with 16 lanes is taken as 16 GB/s
+    (15.75 before overheads). Raises TopologyError, UnitError.
+
+    >>> server = pcie_server(gpus=2, bandwidth=["16 GB/s", "16 GB/s", "12 GB/s"])
+    >>> [str(link.bandwidth) for link in server.route("gpu0", "cpu")]
+    ['16 GB/s', '12 GB/s']
+    """
+    ends = [*_gpus(gpus), "cpu"]
+    several = isinstance(bandwidth, Sequence) and not isinstance(bandwidth, str)
+    rates = list(bandwidth) if several else [bandwidth] * len(ends)
+    if len(rates) != len(ends):
+        raise TopologyError(f"{len(rates)} bandwidths for {len(ends)} links: one for each GPU and one for the CPU")
+    kinds = {**dict.fromkeys(ends[:-1], "gpu"), "switch": "switch", "cpu": "cpu"}
+    links = [link for end, rate in zip(ends, rates, strict=True) for link in both_ways(end, "switch", rate, latency)]
+    return Topology("pcie_server", kinds, links)
+
+
+def one_memory(
+    nodes: Iterable[str],
+    bandwidth: "str | Bandwidth",
+    adding: "str | Bandwidth | None" = None,
+    overhead: "float | str" = 0.0,
+    latency: "float | str" = 0.0,
+    each: "str | Bandwidth | None" = None,
+    each_adding: "str | Bandwidth | None" = None,
+) -> Topology:
+    """Devices that really share one memory or one processor: every route crosses the same ``bandwidth``.
+
+    It is the honest model of a laptop on which several devices are played: whatever moves, moves through
+    the one memory. ``adding``: bytes per second at which it adds what arrives to be added, beside moving it;
+    nothing by default. ``overhead``: seconds of its time that each message takes at least. ``latency``: seconds that
+    a message is under way without occupying anything; each of its two links has half of them. ``each``: bytes
+    per second that one node can send and receive by itself, such as one processor of several, and ``each_adding`` those
+    that it can add; no limit by default.
+    Nodes: the given ones, and ``memory``. Raises TopologyError, UnitError.
+
+    >>> from d2lps import aggregate_at, cost
+    >>> laptop = one_memory(["cpu0", "cpu1", "cpu2"], "8 GB/s", adding="4 GB/s", overhead="20 us")
+    >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 MB")
+    >>> [f"{1000 * (end - start):g} ms" for start, end in trace.step_times()]
+    ['6 ms', '2 ms']
+    >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 kB")
+    >>> [f"{1000 * (end - start):g} ms" for start, end in trace.step_times()]
+    ['0.04 ms', '0.04 ms']
+    """
+    nodes = names(nodes)
+    if "memory" in nodes:
+        raise TopologyError("a node is named 'memory', which is what all nodes share here: name it otherwise")
+    kinds = {node: kind_of(node) for node in nodes} | {"memory": "memory"}
+    half = units.seconds(latency) / 2
+    links = [link for node in nodes for link in both_ways(node, "memory", Bandwidth("inf"), half)]
+    slow = {} if adding is None else {"memory": adding}
+    slow |= {} if each_adding is None else dict.fromkeys(nodes, each_adding)
+    busy = {"memory": overhead} if units.seconds(overhead) else {}
+    limit = Bandwidth("inf") if each is None and each_adding is not None else each
+    ports = {} if limit is None else dict.fromkeys(nodes, limit)
+    return Topology("one_memory", kinds, links, {"memory": bandwidth}, slow, busy, ports)
+
+
+def dgx1_v100(
+    bandwidth: "str | Bandwidth" = "18 GB/s",
+    latency: "float | str" = 0.0,
+    pcie: "str | Bandwidth" = PCIE,
+    between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
+) -> Topology:
+    """A DGX-1 with eight V100, which is also an AWS p3.16xlarge: six NVLinks per GPU, and PCIe for all other pairs.
+
+    bandwidth
+        bytes per second of one NVLink, one way. The course's texts count with 18 GB/s, a fair effective figure;
+        NVLink 2 is specified as 25 GB/s: ``dgx1_v100("25 GB/s")``.
+    pcie, between_cpus
+        bytes per second, one way, of each PCIe link and of the link between the two CPUs; the latter's default
+        is an assumption, one QPI link of 9.6 GT/s.
+    latency
+        seconds of each link.
+
+    Nodes: ``gpu0`` … ``gpu7``, ``switch0`` … ``switch3`` for two GPUs each, ``cpu0`` and ``cpu1`` for two
+    switches each. The NVLinks are eight pairs of GPUs joined by two links and eight by one, as ``nvidia-smi topo -m``
+    prints them on one such machine; numbering differs between machines (:meth:`Topology.from_nvidia_smi`). Source:
+    the hybrid cube mesh of NVIDIA's "DGX-1 With Tesla V100 System Architecture".
+
+    >>> from d2lps import rings
+    >>> [ring.count for ring in rings(dgx1_v100())]
+    [2, 1]
+    """
+    gpus = _gpus(8)
+    kinds = {**dict.fromkeys(gpus, "gpu"), **{f"switch{i}": "switch" for i in range(4)}, "cpu0": "cpu", "cpu1": "cpu"}
+    links = [
+        both_ways(gpus[i], gpus[j], bandwidth, latency, count)
+        for count, pairs in ((2, _DOUBLE), (1, _SINGLE))
+        for i, j in pairs
+    ]
+    links += [both_ways(gpus[i], f"switch{i // 2}", pcie, latency) for i in range(8)]
+    links += [both_ways(f"switch{i}", f"cpu{i // 2}", pcie, latency) for i in range(4)]
+    links += [both_ways("cpu0", "cpu1", between_cpus, latency)]
+    return Topology("dgx1_v100", kinds, sum(links, []))
+
+
+def nvswitch(
+    gpus: int = 16, bandwidth: "str | Bandwidth" = NVLINK, latency: "float | str" = 0.0, links: int = 6
+) -> Topology:
+    """GPUs that meet at NVSwitch, each by ``links`` NVLinks of ``bandwidth`` each way: everyone is as near to everyone.
+
+    ========  =========================  =====================  ==================
+    host      call                       one way, of each GPU   both ways together
+    ========  =========================  =====================  ==================
+    DGX-2     ``nvswitch()``             6 × 25 = 150 GB/s      300 GB/s
+    DGX A100  ``nvswitch(8, links=12)``  12 × 25 = 300 GB/s     600 GB/s
+    DGX H100  ``nvswitch(8, links=18)``  18 × 25 = 450 GB/s     900 GB/s
+    ========  =========================  =====================  ==================
+
+    The switches of a host are one here, since together they never block; its CPUs and PCIe are left out.
+    ``latency`` is that of each link, and a message takes two. Nodes: ``gpu0`` …, ``switch``. Source: NVIDIA's
+    data sheets of these hosts. Raises TopologyError, UnitError.
+
+    >>> print(nvswitch(8, links=12).route("gpu0", "gpu7")[0].capacity / 1e9)
+    300.0
+    """
+    ends = _gpus(gpus)
+    each = [link for end in ends for link in both_ways(end, "switch", bandwidth, latency, links)]
+    return Topology("nvswitch", {**dict.fromkeys(ends, "gpu"), "switch": "switch"}, each)
+
+
+def _gpus(gpus: int) -> list[str]:
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
+        raise TopologyError(f"gpus = {gpus!r}: a server has a whole number of GPUs, 1 or more")
+    return [f"gpu{i}" for i in range(gpus)]

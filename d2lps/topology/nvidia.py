@@ -1,0 +1,159 @@
+r"""From what NVIDIA's tools print to a topology: ``nvidia-smi topo -m``.
+
+>>> table = '''
+...         GPU0    GPU1    GPU2    mlx5_0  CPU Affinity    NUMA Affinity
+... GPU0     X      NV4     SYS     PIX     0-31            0
+... GPU1    NV4      X      SYS     PIX     0-31            0
+... GPU2    SYS     SYS      X      SYS     32-63           1
+... '''
+>>> host = read(table)
+>>> for pair in [("gpu0", "gpu1"), ("gpu0", "gpu2")]:
+...     print(*(f"{link.src}→{link.dst}" for link in host.route(*pair)))
+gpu0→gpu1
+gpu0→switch switch→cpu0 cpu0→cpu1 cpu1→gpu2
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from d2lps import units
+from d2lps.topology.graph import Topology, TopologyError, both_ways
+from d2lps.topology.hosts import BETWEEN_CPUS, NVLINK, PCIE
+from d2lps.units import Bandwidth
+
+# What stands between two devices, as the table's legend says: PCIe switches, more than that, the link between CPUs.
+SWITCHES, HOST, FAR = ("PIX", "PSB", "PXB"), ("PHB", "NODE"), ("SYS", "SOC")
+MOST_NVLINKS = 18  # of any GPU so far (H100, B200)
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_GPU = re.compile(r"GPU[0-9]{1,4}")
+_CODE = re.compile(r"X|NV[1-9][0-9]?|" + "|".join(SWITCHES + HOST + FAR))
+_GIVE = "give the whole of what `nvidia-smi topo -m` prints"
+
+
+class Table(NamedTuple):
+    """``codes`` has GPU and device → what stands between them, ``affinity`` GPU → its CPU's cores, as printed."""
+
+    gpus: tuple[str, ...]
+    others: tuple[str, ...]
+    codes: Mapping[tuple[str, str], str]
+    affinity: Mapping[str, str]
+
+    def nvlinks(self, a: str, b: str) -> int:
+        """The number of NVLinks between two GPUs."""
+        code = self.codes[a, b]
+        return int(code[2:]) if code.startswith("NV") else 0
+
+    def same_switch(self, a: str, b: str) -> bool:
+        """Whether two GPUs are on one PCIe switch. Where NVLinks hide it, a network card beside both tells."""
+        if not self.nvlinks(a, b):
+            return self.codes[a, b] in SWITCHES
+        return any(self.codes[a, other] in SWITCHES and self.codes[b, other] in SWITCHES for other in self.others)
+
+    def same_cpu(self, a: str, b: str) -> bool:
+        """Whether two GPUs are on one CPU. Where NVLinks hide it, the cores near to each tell."""
+        return self.affinity[a] == self.affinity[b] if self.nvlinks(a, b) else self.codes[a, b] not in FAR
+
+
+def read(
+    text: str,
+    nvlink: "str | Bandwidth" = NVLINK,
+    pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = PCIE,
+    between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
+    latency: "float | str" = 0.0,
+) -> Topology:
+    """The host whose ``nvidia-smi topo -m`` printed ``text``. Bandwidths are bytes per second one way.
+
+    * ``NV4``: four links of ``nvlink`` between two GPUs. Where all pairs have equally many, and a GPU would need
+      more than 18 in all, they meet at NVSwitch, as in :func:`d2lps.topology.hosts.nvswitch`, by so many each.
+    * ``PIX``, ``PXB``: both are on one PCIe switch (one for them all, where in truth there may be a few in a row).
+    * ``PHB``, ``NODE``: both are on one CPU; a GPU that shares no switch is linked to its CPU.
+    * ``SYS``: each is on a CPU of its own; the CPUs are linked, each pair by ``between_cpus``.
+
+    Each link of a GPU or switch to what is above it has the bandwidth ``pcie``. Where that is a mapping, GPU → that
+    of its own link, 16 GB/s for those it lacks, a switch goes up as fast as its fastest GPU. Network cards only help
+    to find the PCIe switches, which NVLinks between two GPUs hide. Nodes: ``gpu0`` … as the table numbers them, then
+    ``switch`` and ``cpu``, numbered where there are several. Raises TopologyError, which names the line, and
+    UnitError. Source: the legend under the table.
+    """
+    table = parse(text)
+    name = {gpu: gpu.lower() for gpu in table.gpus}
+    gpus = dict.fromkeys(name.values(), "gpu")
+    counts = {(a, b): table.nvlinks(a, b) for a, b in combinations(table.gpus, 2)}
+    if len({*counts.values()}) == 1 and (len(gpus) - 1) * (each := max(counts.values())) > MOST_NVLINKS:
+        links = [both_ways(gpu, "switch", nvlink, latency, each) for gpu in gpus]
+        return Topology("nvswitch", gpus | {"switch": "switch"}, sum(links, []))
+    rates = pcie if isinstance(pcie, Mapping) else dict.fromkeys(gpus, pcie)
+    rate = {gpu: units.bandwidth(rates.get(name[gpu], PCIE)) for gpu in table.gpus}
+    links = [both_ways(name[a], name[b], nvlink, latency, count) for (a, b), count in counts.items() if count]
+    cpus = _named("cpu", _groups(table.gpus, table.same_cpu))
+    switches = _named("switch", [group for group in _groups(table.gpus, table.same_switch) if len(group) > 1])
+    above = {gpu: cpu for cpu, group in cpus.items() for gpu in group}
+    for switch, group in switches.items():
+        links.append(both_ways(switch, above[group[0]], max(rate[gpu] for gpu in group), latency))
+        above |= dict.fromkeys(group, switch)
+    links += [both_ways(name[gpu], above[gpu], rate[gpu], latency) for gpu in table.gpus]
+    links += [both_ways(a, b, between_cpus, latency) for a, b in combinations(cpus, 2)]
+    kinds = gpus | dict.fromkeys(switches, "switch") | dict.fromkeys(cpus, "cpu")
+    return Topology("host", kinds, sum(links, []))
+
+
+def parse(text: str) -> Table:
+    """The table that ``nvidia-smi topo -m`` prints. Raises TopologyError, which names the line."""
+    if not isinstance(text, str):
+        raise TopologyError(f"{text!r} is not a text: {_GIVE}")
+    lines = [(number, line.split()) for number, line in enumerate(_ESCAPE.sub("", text).splitlines(), 1)]
+    head = next((i for i, (_, words) in enumerate(lines) if words and _GPU.fullmatch(words[0])), None)
+    if head is None:
+        said = next((" ".join(words) for _, words in lines if words), "nothing")
+        raise TopologyError(f"there is no line of GPU0 … in what was given, which begins with {said[:80]!r}: {_GIVE}")
+    number, words = lines[head]
+    if words[1:] and _CODE.fullmatch(words[1]):
+        raise TopologyError(f"line {number}: {words[0]} comes without a header that names the columns: {_GIVE}")
+    end = next((i for i, word in enumerate(words) if word in ("CPU", "NUMA", "GPU")), len(words))
+    columns, titles = words[:end], words[end:]
+    gpus = tuple(word for word in columns if _GPU.fullmatch(word))
+    if len({*columns}) < len(columns):
+        raise TopologyError(f"line {number}: a column is there twice: {_GIVE}")
+    codes, affinity = {}, {}
+    for number, (gpu, *cells) in ((number, words) for number, words in lines[head + 1 :] if words):
+        if not _GPU.fullmatch(gpu):
+            continue
+        if gpu not in gpus or gpu in affinity:
+            wrong = "is there twice" if gpu in affinity else "has no column"
+            raise TopologyError(f"line {number}: {gpu} {wrong}: {_GIVE}")
+        if len(cells) < len(columns):
+            raise TopologyError(f"line {number}: {gpu} has {len(cells)} cells for {len(columns)} columns: {_GIVE}")
+        row = dict(zip(columns, cells, strict=False))
+        for other in gpus:
+            if not _CODE.fullmatch(row[other]) or (row[other] == "X") != (gpu == other):
+                raise TopologyError(
+                    f"line {number}: between {gpu} and {other} stands {row[other]!r}, "
+                    f"not X (itself), NV1 …, {', '.join(SWITCHES + HOST + FAR[:-1])} or {FAR[-1]}: {_GIVE}"
+                )
+        codes |= {(gpu, other): code for other, code in row.items()}
+        affinity[gpu] = cells[len(columns)] if titles[:2] == ["CPU", "Affinity"] and cells[len(columns) :] else ""
+    if missing := [gpu for gpu in gpus if gpu not in affinity]:
+        raise TopologyError(f"{missing[0]} has a column and no line of its own: {_GIVE}")
+    for a, b in combinations(gpus, 2):
+        if codes[a, b] != codes[b, a]:
+            raise TopologyError(f"{a} says {codes[a, b]} of {b}, which says {codes[b, a]} of {a}: {_GIVE}")
+    return Table(gpus, tuple(word for word in columns if word not in gpus), codes, affinity)
+
+
+def _groups(gpus: Sequence[str], together: Callable[[str, str], bool]) -> list[list[str]]:
+    """Each GPU in the first group with all of which it belongs together, or in one of its own."""
+    found: list[list[str]] = []
+    for gpu in gpus:
+        home = next((group for group in found if all(together(gpu, other) for other in group)), None)
+        if home is None:
+            found.append([gpu])
+        else:
+            home.append(gpu)
+    return found
+
+
+def _named(kind: str, groups: list[list[str]]) -> dict[str, list[str]]:
+    return {f"{kind}{i}" if len(groups) > 1 else kind: group for i, group in enumerate(groups)}

@@ -1,0 +1,226 @@
+"""Data-parallel training through a plan, and the one device it is compared with.
+
+Each of n devices has a copy of the weights and a part of every minibatch. It computes the gradient of its part;
+the plan adds the gradients up, its servers update the weights, and everyone receives the new ones.
+
+Everything that computes gradients runs on one thread with deterministic kernels (:func:`deterministic`), because
+the gradients of one and the same network differ in their last bits between 1, 2 and 4 threads.
+"""
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from d2lps.carriers.execute import Carrier, run
+from d2lps.carriers.here import Here
+from d2lps.plan.acts import updates
+from d2lps.plan.optimizers import RULES
+from d2lps.plan.plan import Plan
+from d2lps.trace import Trace
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Digits(NamedTuple):
+    """Images (count × 1 × 8 × 8, float32, mean 0, deviation 1) and labels (count, int64): for training, for testing."""
+
+    train: Batch
+    test: Batch
+
+
+class Run(NamedTuple):
+    """What a training left behind: a loss per step, the final weights (flat), and a trace per step."""
+
+    losses: list[float]
+    weights: Tensor
+    traces: list[Trace]
+
+
+@cache
+def digits(train: int = 1536) -> Digits:
+    """The 1797 handwritten digits that come with scikit-learn; the first ``train`` of a fixed shuffle to train on."""
+    from sklearn.datasets import load_digits
+
+    source = load_digits()
+    order = torch.randperm(len(source.target), generator=torch.Generator().manual_seed(0))
+    X = torch.tensor(source.images, dtype=torch.float32)[order].unsqueeze(1)
+    X = (X - X[:train].mean()) / X[:train].std()
+    y = torch.tensor(source.target, dtype=torch.int64)[order]
+    return Digits((X[:train], y[:train]), (X[train:], y[train:]))
+
+
+def small_cnn() -> nn.Module:
+    """A convolutional network for the digits, always with the same initial weights: 9930 parameters."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(512, 10),
+    )
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """One thread and deterministic kernels, no TF32, within the ``with`` block; what was set before comes back."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    backends = (torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")
+    before = [getattr(owner, name) for owner, name in backends]
+    # cuBLAS reads this when its first handle is made; without it deterministic mode refuses matrix products.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    try:
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+        for owner, name in backends:
+            setattr(owner, name, False)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(strict)
+        for (owner, name), value in zip(backends, before, strict=True):
+            setattr(owner, name, value)
+
+
+def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
+    """A part of the minibatch for each device, on that device: parts of equal size, the last may be smaller.
+
+    It is ``d2l.split_batch`` for devices of any kind (D2L's scatters to distinct GPUs only). A batch smaller
+    than the number of devices leaves the last ones empty parts.
+    """
+    size = -(-len(X) // len(devices))
+    return [
+        (X[i * size : (i + 1) * size].to(device), y[i * size : (i + 1) * size].to(device))
+        for i, device in enumerate(devices)
+    ]
+
+
+def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple[float, Tensor]:
+    """The cross-entropy summed over (X, y) and divided by ``count``, and its gradient as one flat tensor.
+
+    ``count`` is the size of the whole minibatch, not of the part: so the parts' losses and gradients add up to
+    those of the minibatch.
+    """
+    net.zero_grad(set_to_none=False)
+    loss = nn.functional.cross_entropy(net(X), y, reduction="sum") / count
+    loss.backward()
+    return loss.item(), parameters_to_vector([p.grad for p in net.parameters()]).detach()
+
+
+def batches(data: Batch, size: int, steps: int) -> Iterator[Batch]:
+    """``steps`` minibatches of ``size`` examples, from the beginning again when the data are used up."""
+    X, y = data
+    for step in range(steps):
+        which = torch.arange(step * size, (step + 1) * size) % len(y)
+        yield X[which], y[which]
+
+
+def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> dict[str, Tensor]:
+    """What :func:`d2lps.run` works on: a copy of each gradient, and an empty buffer for each node that has none."""
+    first = next(iter(gradients.values()))
+    places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, first.device)
+    return {
+        node: gradients[node].to(places[node], copy=True)
+        if node in gradients
+        else torch.empty_like(first, device=places[node])
+        for node in plan.nodes
+    }
+
+
+def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, carrier: Carrier | None = None) -> Run:
+    """Train copies of ``net`` on the devices that hold gradients in ``plan``, whose servers update the weights.
+
+    net
+        the network to begin with; it is left as it is.
+    plan
+        a plan with updates, such as ``sharded(gpus, update=("sgd", {"lr": 0.1}))``.
+    data, size, steps
+        images and labels, examples per minibatch, and the number of minibatches.
+    """
+    carrier = carrier or Here()
+    places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, torch.device("cpu"))
+    workers = list(dict.fromkeys(node for node, _ in plan.holds))
+    servers = list(dict.fromkeys(act.node for step in plan.steps for act in updates(step)))
+    result = Run([], parameters_to_vector(net.parameters()).detach().clone(), [])
+    with deterministic():
+        copies = {worker: copy.deepcopy(net).to(places[worker]) for worker in workers}
+        weights = {server: result.weights.to(places[server], copy=True) for server in servers}
+        memory: dict = {}
+        for X, y in batches(data, size, steps):
+            parts = split(X, y, [places[worker] for worker in workers])
+            done = {
+                worker: loss_and_gradient(copies[worker], *part, count=len(X))
+                for worker, part in zip(workers, parts, strict=True)
+            }
+            held = buffers(plan, {worker: part for worker, (_, part) in done.items()}, carrier)
+            result.traces.append(run(plan, held, carrier, weights=weights, memory=memory))
+            for worker in workers:
+                vector_to_parameters(held[worker], copies[worker].parameters())
+            result.losses.append(sum(loss for loss, _ in done.values()))
+        result.weights.copy_(parameters_to_vector(copies[workers[0]].parameters()).detach())
+    return result
+
+
+def one_device(
+    net: nn.Module,
+    data: Batch,
+    size: int,
+    steps: int,
+    lr: float,
+    momentum: float = 0.0,
+    in_turn: Plan | None = None,
+    device: "str | torch.device" = "cpu",
+) -> Run:
+    """Train ``net`` on one ``device``: the reference.
+
+    Without ``in_turn``, each minibatch as a whole. With a plan, the one device takes the parts of the minibatch
+    in turn and adds their gradients in the order in which the plan adds them: bit for bit what
+    :func:`parallel` computes on devices of the same kind (a GPU rounds a gradient otherwise than a CPU).
+    """
+    net = copy.deepcopy(net).to(device)
+    result = Run([], parameters_to_vector(net.parameters()).detach().clone(), [])
+    memory: dict = {}
+    with deterministic():
+        for X, y in batches(data, size, steps):
+            if in_turn is None:
+                loss, total = loss_and_gradient(net, X.to(device), y.to(device), count=len(X))
+            else:
+                workers = list(dict.fromkeys(node for node, _ in in_turn.holds))
+                parts = split(X, y, [torch.device(device)] * len(workers))
+                done = [loss_and_gradient(net, *part, count=len(X)) for part in parts]
+                loss = sum(loss for loss, _ in done)
+                total = added(in_turn, {worker: part for worker, (_, part) in zip(workers, done, strict=True)})
+            RULES["sgd"](result.weights, total, memory, lr=lr, momentum=momentum)
+            vector_to_parameters(result.weights.clone(), net.parameters())
+            result.losses.append(loss)
+    return result._replace(weights=result.weights.cpu())
+
+
+def added(plan: Plan, gradients: dict[str, Tensor]) -> Tensor:
+    """The sum of ``gradients`` in the order in which ``plan`` adds them, on one device and without any plan's help."""
+
+    def tree(order: str | tuple, where: slice) -> Tensor:
+        if isinstance(order, str):
+            return gradients[order][where]
+        return tree(order[0], where) + tree(order[1], where)
+
+    size = next(iter(gradients.values())).numel()
+    return torch.cat([tree(plan.order(key), where) for key, where in plan.slices(size).items()])
+
+
+def accuracy(net: nn.Module, weights: Tensor, data: Batch) -> float:
+    """The share of ``data`` that ``net`` with these flat ``weights`` labels rightly. ``net`` is left as it is."""
+    net = copy.deepcopy(net).cpu()
+    vector_to_parameters(weights.cpu(), net.parameters())
+    X, y = data
+    with torch.no_grad():
+        return (net(X).argmax(dim=1) == y).float().mean().item()

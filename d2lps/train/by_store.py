@@ -1,0 +1,296 @@
+"""Data-parallel training through a key–value store, and the one device it is compared with.
+
+:func:`work` is one worker, through a store of any kind; :func:`each` runs the workers of a cluster in threads;
+:func:`curves` compares stores with one another; :func:`in_turn` is the reference, on one device.
+
+Every parameter of the network is a key. A worker pushes the gradients of its part of every minibatch, one per device,
+and pulls the weights that the store has stepped. Gradients have the same bits everywhere on one thread only: enter
+:func:`d2lps.train.deterministic` once, around all workers of a process (:func:`each` and :func:`curves` do so).
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import add
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from d2lps import kvstore
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.joining import Cluster
+from d2lps.kvstore.placement import counted
+from d2lps.kvstore.store import KVStore
+from d2lps.plan.optimizers import RULES
+from d2lps.train.by_plan import Batch, Run, batches, deterministic, loss_and_gradient, split
+
+Rule = tuple[str, Mapping[str, float]]
+T = TypeVar("T")
+CPU = torch.device("cpu")
+STORES = MappingProxyType(
+    {
+        "sync": {"kind": "dist_sync"},
+        "async": {"kind": "dist_async"},
+        "staleness 0": {"kind": "dist_ssp", "staleness": 0},
+        "staleness 1": {"kind": "dist_ssp", "staleness": 1},
+        "staleness 4": {"kind": "dist_ssp", "staleness": 4},
+    }
+)
+
+
+class Worked(NamedTuple):
+    """What a worker's training left behind.
+
+    ``losses``: of its part of each minibatch, as a share, so that those of all workers add up to the minibatch's;
+    ``seconds``: since the start, when each step was done; ``weights``: flat, with every worker's pushes in them.
+    """
+
+    losses: list[float]
+    seconds: list[float]
+    weights: Tensor
+
+
+class Curve(NamedTuple):
+    """What worker 0 had after each of its steps.
+
+    ``losses``: of its weights, over all of the data; ``seconds``: since the start; ``staleness``: by how many steps
+    the slowest worker's pushes were behind.
+    """
+
+    losses: list[float]
+    seconds: list[float]
+    staleness: list[int]
+
+
+def work(
+    store: KVStore,
+    net: nn.Module,
+    data: Batch,
+    size: int,
+    steps: int,
+    update: Rule,
+    devices: Sequence["str | torch.device"] = ("cpu",),
+    pause: float = 0.0,
+    after: Callable[[int], object] | None = None,
+) -> Worked:
+    """Be the worker ``store.rank``: train ``net``, in place, together with the others.
+
+    store
+        a new store of any kind. With ``local`` and ``device`` this worker is the only one.
+    net
+        the network, the same on all workers; the weights of worker 0 count. Whatever error ends the training, it has
+        the weights of the last complete step.
+    data, size, steps
+        images and labels, examples per minibatch (of all workers together), and the number of minibatches.
+    update
+        the optimizer and its numbers, such as ``("sgd", {"lr": 0.1})``.
+    devices
+        those of this worker. Its part of the minibatch is split over them, and the store adds their gradients first.
+    pause
+        seconds that this worker sleeps in every step: so it is a slow one.
+    after
+        called with the number of steps done, after each of them.
+
+    At the end the workers meet: the slowest may be behind by less than the store's deadline. Raises KVError.
+
+    >>> from d2lps import kvstore, train
+    >>> net, data = train.small_cnn(), train.digits().train
+    >>> worked = work(kvstore.create("local"), net, data, size=64, steps=24, update=("adam", {"lr": 0.01}))
+    >>> worked.losses[0] > 2, worked.losses[-1] < 0.5
+    (True, True)
+    """
+    counted("size", size)
+    devices = [torch.device(device) for device in devices]
+    if not devices:
+        raise Refused("devices is empty: name those of this worker, such as ('cpu',)")
+    copies = [copy.deepcopy(net).to(device) for device in devices]
+    parameters = list(zip(*(one.parameters() for one in copies), strict=True))
+    names = [name for name, _ in net.named_parameters()]
+    fresh = [torch.empty_like(weight, device=CPU) for weight in net.parameters()]
+
+    def renew() -> None:
+        with torch.no_grad():
+            for one in (net, *copies):
+                for weight, new in zip(one.parameters(), fresh, strict=True):
+                    weight.copy_(new)
+
+    rule, numbers = update
+    store.init(names, list(net.parameters()))
+    store.set_optimizer(rule, **numbers)
+    store.pull(names, out=fresh)
+    renew()
+    worked, start = Worked([], [], torch.empty(0)), time.perf_counter()
+    for X, y in batches(data, size, steps):
+        part = split(X, y, [CPU] * store.num_workers)[store.rank]
+        losses = [
+            loss_and_gradient(one, *piece, count=size)[0]
+            for one, piece in zip(copies, split(*part, devices), strict=True)
+        ]
+        gradients = [[weight.grad for weight in same] for same in parameters]
+        time.sleep(pause)
+        store.pushpull(names, gradients, out=fresh)
+        renew()  # only now: a pull that fails may have brought some keys and not the others
+        worked.losses.append(sum(losses))
+        worked.seconds.append(time.perf_counter() - start)
+        if after is not None:
+            after(len(worked.losses))
+    store.barrier()
+    store.pull(names, out=fresh)
+    renew()
+    return worked._replace(weights=parameters_to_vector(fresh))
+
+
+def each(stores: Iterable[KVStore], work: Callable[[KVStore], T]) -> list[T]:
+    """What ``work(store)`` returns for every worker of this process, each in a thread of its own.
+
+    All of them compute within :func:`d2lps.train.deterministic`. Raises what was raised first; a worker that raises
+    closes its store, and the others do not wait for it.
+
+    >>> from d2lps import kvstore
+    >>> def count(store):
+    ...     store.init("count", torch.zeros(1))
+    ...     store.pushpull("count", torch.ones(1), out=(out := torch.empty(1)))
+    ...     return out.item()
+    >>> with kvstore.cluster("dist_sync", workers=3) as stores:
+    ...     each(stores, count)
+    [3.0, 3.0, 3.0]
+    """
+    stores, errors = list(stores), []
+
+    def one(store: KVStore) -> T | None:
+        try:
+            return work(store)
+        except BaseException as error:
+            errors.append(error)
+            store.close()
+            return None
+
+    with deterministic(), ThreadPoolExecutor(len(stores)) as threads:
+        found = list(threads.map(one, stores))
+    if errors:
+        raise errors[0]
+    return found
+
+
+def curves(
+    net: nn.Module,
+    data: Batch,
+    size: int,
+    steps: int,
+    update: Rule,
+    pauses: Sequence[float],
+    servers: int = 1,
+    stores: Mapping[str, Mapping] = STORES,
+) -> dict[str, Curve]:
+    """Train ``net`` through each of ``stores`` in this process, and see how the loss falls by step and by second.
+
+    net
+        the network to begin with; it is left as it is.
+    data, size, steps, update
+        as :func:`work` has them.
+    pauses
+        seconds that each worker sleeps in every step, worker 0 first: as many as there are workers. All workers share
+        this machine, so what makes one slow is a pause longer than the others' computing.
+    stores
+        options of :func:`d2lps.kvstore.cluster`, by name.
+
+    >>> from d2lps import train
+    >>> net, data = train.small_cnn(), train.digits().train
+    >>> found = curves(net, data, size=96, steps=8, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.03])
+    >>> list(found)
+    ['sync', 'async', 'staleness 0', 'staleness 1', 'staleness 4']
+    >>> [max(found[name].staleness) <= s for name, s in [("staleness 0", 0), ("staleness 1", 1), ("staleness 4", 4)]]
+    [True, True, True]
+    """
+    found = {}
+    for name, options in stores.items():
+        with kvstore.cluster(workers=len(pauses), servers=servers, **options) as cluster:
+            found[name] = _curve(cluster, net, data, size, steps, update, pauses)
+    return found
+
+
+def _curve(
+    cluster: Cluster, net: nn.Module, data: Batch, size: int, steps: int, update: Rule, pauses: Sequence[float]
+) -> Curve:
+    weights, staleness = [], []
+
+    def one(store: KVStore) -> Worked:
+        mine = copy.deepcopy(net)
+
+        def after(step: int) -> None:
+            weights.append(parameters_to_vector(mine.parameters()).detach())
+            staleness.append(step - _slowest(cluster))
+
+        return work(
+            store, mine, data, size, steps, update, pause=pauses[store.rank], after=None if store.rank else after
+        )
+
+    first, *_ = each(cluster, one)
+    with deterministic():
+        return Curve([loss(net, flat, data) for flat in weights], first.seconds, staleness)
+
+
+def _slowest(cluster: Cluster) -> int:
+    """How many steps of the slowest worker the servers have counted."""
+    return min(min(held.rounds) for server in cluster.servers for held in server.table.parts)
+
+
+def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:
+    """The mean cross-entropy of ``net`` with these flat ``weights`` over ``data``. ``net`` is left as it is."""
+    net, (X, y) = copy.deepcopy(net).cpu(), data
+    vector_to_parameters(weights.cpu(), net.parameters())
+    with torch.no_grad():
+        return nn.functional.cross_entropy(net(X), y).item()
+
+
+def in_turn(
+    net: nn.Module,
+    data: Batch,
+    size: int,
+    steps: int,
+    update: Rule,
+    workers: Sequence[int],
+    device: "str | torch.device" = "cpu",
+) -> Run:
+    """Train ``net`` on one ``device`` that takes every worker's part in turn, and of it every device's: the reference.
+
+    The gradients of each worker's devices are added first, then those of the workers by rank: bit for bit what
+    :func:`work` computes through a synchronous store, whatever its servers, on devices of the same kind.
+
+    net
+        the network to begin with; it is left as it is.
+    data, size, steps, update
+        as :func:`work` has them.
+    workers
+        for each worker, in the order of the ranks, how many devices it has.
+
+    >>> from d2lps import kvstore, train
+    >>> net, data, update = train.small_cnn(), train.digits().train, ("sgd", {"lr": 0.1, "momentum": 0.9})
+    >>> with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
+    ...     first, second = each(stores, lambda store: work(store, copy.deepcopy(net), data, 32, 4, update))
+    >>> one = in_turn(net, data, 32, 4, update, workers=[1, 1])
+    >>> torch.equal(first.weights, one.weights), torch.equal(second.weights, one.weights)
+    (True, True)
+    """
+    net, (rule, numbers) = copy.deepcopy(net).to(device), update
+    weights = parameters_to_vector(net.parameters()).detach().cpu().clone()
+    sizes = [weight.numel() for weight in net.parameters()]
+    losses, memory = [], [{} for _ in sizes]
+    with deterministic():
+        for X, y in batches(data, counted("size", size), steps):
+            parts = split(X, y, [CPU] * len(workers))
+            done = [
+                [loss_and_gradient(net, *piece, count=size) for piece in split(*part, [torch.device(device)] * n)]
+                for part, n in zip(parts, workers, strict=True)
+            ]
+            total = reduce(add, [reduce(add, [gradient for _, gradient in mine]) for mine in done]).cpu()
+            for key in zip(weights.split(sizes), total.split(sizes), memory, strict=True):
+                RULES[rule](*key, **numbers)
+            vector_to_parameters(weights.to(device, copy=True), net.parameters())
+            losses.append(sum(sum(loss for loss, _ in mine) for mine in done))
+    return Run(losses, weights, [])

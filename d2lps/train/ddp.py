@@ -1,0 +1,101 @@
+"""The same training with the tool that people use at work: DistributedDataParallel, one process per device.
+
+``torchrun --nproc-per-node=4 -m d2lps.train.ddp weights.pt`` runs :func:`main` in four processes;
+:func:`weights` does that from a notebook.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector
+
+from d2lps.train import by_plan
+
+
+class ProcessesError(RuntimeError):
+    """The processes did not finish their training."""
+
+
+def main(path: str) -> None:
+    """The program of each process: its part of every minibatch, and DDP to agree on the gradient."""
+    dist.init_process_group("gloo")
+    rank, processes = dist.get_rank(), dist.get_world_size()
+    net = DistributedDataParallel(by_plan.small_cnn())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.03, momentum=0.9)
+    with by_plan.deterministic():
+        for X, y in by_plan.batches(by_plan.digits().train, size=128, steps=48):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(X.chunk(processes)[rank]), y.chunk(processes)[rank]).backward()
+            optimizer.step()
+    if rank == 0:
+        keep(parameters_to_vector(net.parameters()).detach(), path)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def keep(found: Tensor, path: str) -> None:
+    """Write the weights so that they are there whole or not at all."""
+    torch.save(found, f"{path}.part")
+    os.replace(f"{path}.part", path)
+
+
+def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
+    """The flat weights after :func:`main` in so many processes on this machine.
+
+    Raises ProcessesError if they fail, or do not finish within ``deadline`` seconds; none is left behind.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "weights.pt")
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--rdzv-backend=c10d",
+            "--rdzv-endpoint=127.0.0.1:0",
+            f"--nproc-per-node={processes}",
+            "-m",
+            "d2lps.train.ddp",
+            str(path),
+        ]
+        loopback = "lo0" if sys.platform == "darwin" else "lo"
+        modules = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1", "PYTHONPATH": modules}
+        with subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as running:
+            try:
+                said, _ = running.communicate(timeout=deadline)
+            except BaseException as error:  # an interrupted cell, too, must leave no process behind
+                _end(running)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise ProcessesError(f"{processes} processes did not finish within {deadline:g} s") from None
+                raise
+        if not path.exists():
+            # What comes first is what went wrong; torchrun's account of the others follows.
+            raise ProcessesError(f"{processes} processes failed. They said:\n{said[:2000]}")
+        return torch.load(path, weights_only=True)
+
+
+def _end(running: subprocess.Popen) -> None:
+    running.terminate()  # torchrun then ends its processes, which stand in sessions of their own
+    try:
+        running.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        running.kill()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    os._exit(0)  # the work is done, and an ordinary exit now and then aborts in a thread that torch still has

@@ -1,0 +1,112 @@
+"""Boxes, and who is drawn with one: how large a node is, depending on what its buffer has to show.
+
+>>> from d2lps import pcie_server, sharded
+>>> Guests.of(sharded(["gpu0", "gpu1"])).size("gpu0", 104)
+(104, 93.0)
+>>> Guests.on(pcie_server(gpus=2)).nodes
+('gpu0', 'gpu1')
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from d2lps.plan.plan import Plan
+from d2lps.topology.graph import FORWARDING, Topology
+from d2lps.view.drawing.svg import short
+
+Point = tuple[float, float]
+Line = tuple[Point, Point]
+
+MARGIN, PAD, LABEL, KEYS = 10.0, 6.0, 20.0, 13.0
+KEY = 5.5  # the width of a letter of a key's name
+WIDEST = 760.0
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle: its left upper corner, width and height."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+
+    @property
+    def centre(self) -> Point:
+        return self.x + self.w / 2, self.y + self.h / 2
+
+    @classmethod
+    def around(cls, centre: Point, w: float, h: float) -> "Box":
+        return cls(centre[0] - w / 2, centre[1] - h / 2, w, h)
+
+    def overlaps(self, other: "Box", gap: float = 0.0) -> bool:
+        """Whether the two are nearer to each other than ``gap``."""
+        return (
+            self.x < other.x + other.w + gap
+            and other.x < self.x + self.w + gap
+            and self.y < other.y + other.h + gap
+            and other.y < self.y + self.h + gap
+        )
+
+    def exit(self, a: Point, b: Point) -> float:
+        """Which part of the way from ``a``, inside, to ``b`` lies inside."""
+        ways = (a[0], b[0], self.x, self.x + self.w), (a[1], b[1], self.y, self.y + self.h)
+        return max(0.0, min([1.0, *(((high if q > p else low) - p) / (q - p) for p, q, low, high in ways if p != q)]))
+
+    def hides(self, a: Point, b: Point, gap: float = 6.0) -> bool:
+        """Whether the line from ``a`` to ``b`` runs behind, or nearer than ``gap``."""
+        low, high = 0.0, 1.0
+        for p, q, start, size in ((a[0], b[0], self.x, self.w), (a[1], b[1], self.y, self.h)):
+            start, end = start - gap, start + size + gap
+            if p == q and not start < p < end:
+                return False
+            if p != q:
+                first, last = sorted(((start - p) / (q - p), (end - p) / (q - p)))
+                low, high = max(low, first), min(high, last)
+        return low < high
+
+
+@dataclass(frozen=True)
+class Guests:
+    """The nodes that take part, which of them are servers, and how their buffers are cut (not at all: no buffers)."""
+
+    nodes: tuple[str, ...]
+    servers: tuple[str, ...] = ()
+    share: Mapping[str, Fraction] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Guests":
+        """Those of a plan; servers are those who hold nothing to begin with."""
+        holders = {node for node, _ in plan.holds}
+        return cls(plan.nodes, tuple(node for node in plan.nodes if node not in holders), plan.share)
+
+    @classmethod
+    def on(cls, topology: Topology) -> "Guests":
+        """Those who could take part: whatever does not only forward."""
+        return cls(tuple(n for n, kind in topology.kinds.items() if kind not in FORWARDING) or tuple(topology.kinds))
+
+    def size(self, node: str, width: float) -> tuple[float, float]:
+        """Width and height of a node's box; nodes without a buffer are small."""
+        if node not in self.nodes or not self.share:
+            return min(width, 76.0), 30.0
+        return width, PAD + LABEL + self.tall + (KEYS if self.labelled(width) else 0) + PAD
+
+    @property
+    def tall(self) -> float:
+        """The height of a buffer: a slot for each of sixteen workers can still be seen."""
+        return 48.0 if len(self.nodes) <= 12 else 52.0
+
+    def labelled(self, width: float) -> bool:
+        """Whether the keys have room for names that can be told apart; one without a share has none, and needs none."""
+        rooms = {key: float(part) * (width - 2 * PAD) for key, part in self.share.items() if part}
+        shown = {short(key, room, KEY) for key, room in rooms.items()}
+        return len(self.share) > 1 and min(rooms.values(), default=0) >= 20 and len(shown) == len(rooms)
+
+    def cells(self, box: Box) -> dict[str, Box]:
+        """A cell per key, its width the key's share of the buffer."""
+        across, done, found = box.w - 2 * PAD, 0.0, {}
+        for key, part in self.share.items():
+            found[key] = Box(box.x + PAD + done, box.y + PAD + LABEL, across * float(part), self.tall)
+            done += across * float(part)
+        return found

@@ -1,0 +1,46 @@
+"""Which server holds what, as a picture: the ring of hashes with everybody's stretches, and a large array in ranges."""
+
+import math
+from itertools import pairwise
+
+from d2lps.kvstore.placement import Placement
+from d2lps.view.drawing.sheet import sheet
+from d2lps.view.drawing.svg import fine, letters, say, tag, worker
+
+OUTER, INNER, MIDDLE = 92.0, 66.0, 104.0  # radii of the ring, and where its centre lies
+LINE = 21.0  # from one line of the legend to the next
+
+
+def hash_ring(place: Placement) -> str:
+    """The SVG of a placement: every stretch of the ring has the colour of the server to which it leads."""
+    arcs: dict[int, list[str]] = {server: [] for server in place.servers}
+    before = (place.ring[-1][0] - 2**64, place.ring[-1][1])
+    for (start, _), (end, owner) in pairwise((before, *place.ring)):
+        arcs[owner].append(_arc(start / 2**64, end / 2**64))
+    parts = [tag("path", d="".join(found), **worker(i)) for i, found in enumerate(arcs.values())]
+    left, top = 2 * MIDDLE + 24, MIDDLE - LINE * (len(place.servers) + 2) / 2
+    for i, server in enumerate(place.servers):
+        y = top + LINE * i
+        parts.append(tag("rect", x=left, y=y - 9, width=11, height=11, rx=2, **worker(i)))
+        parts.append(tag("text", say(f"server{server}"), x=left + 19, y=y, **letters("name", "ink")))
+        share = say(f"{place.share(server):.1%}")
+        parts.append(tag("text", share, x=left + 150, y=y, **letters("name", "soft", "end")))
+    y, wide = top + LINE * len(place.servers) + 8, 150.0 / len(place.servers)
+    for i in range(len(place.servers)):
+        parts.append(tag("rect", x=left + i * wide, y=y, width=wide - 1, height=14, **worker(i)))
+    parts.append(tag("text", say(f"≥ {place.large:,}".replace(",", "\u202f")), x=left, y=y + 30, **letters("note")))
+    return sheet(left + 170, 2 * MIDDLE, " ".join(f"server{server}" for server in place.servers), *parts)
+
+
+def _arc(start: float, end: float) -> str:
+    """The stretch of the ring from one part of a turn to another, clockwise from the top."""
+    a, b = (2 * math.pi * part - math.pi / 2 for part in (start, end))
+    long = int(end - start > 0.5)
+    points = [
+        f"{fine(MIDDLE + r * math.cos(t))} {fine(MIDDLE + r * math.sin(t))}"
+        for r, t in ((OUTER, a), (OUTER, b), (INNER, b), (INNER, a))
+    ]
+    return (
+        f"M{points[0]}A{OUTER:g} {OUTER:g} 0 {long} 1 {points[1]}L{points[2]}"
+        f"A{INNER:g} {INNER:g} 0 {long} 0 {points[3]}Z"
+    )

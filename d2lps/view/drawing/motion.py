@@ -1,0 +1,192 @@
+"""What moves when: whose gradients are where, which messages are under way, how many share a link. No geometry.
+
+>>> from d2lps import aggregate_at, cost, pcie_server
+>>> trace = cost.shared(aggregate_at(["gpu0", "gpu1"], "gpu0"), pcie_server(gpus=2), "160 MB")
+>>> motion = follow(trace)
+>>> [[motion.contributors[i] for i in look.who] for look in motion.cells_at(0)]
+[['gpu0'], ['gpu1']]
+>>> [motion.looks[m.look].who for m in motion.under_way(0.005)]
+[(1,)]
+>>> [look.complete for look in motion.cells_at(trace.duration)]
+[True, True]
+
+Contents come from :func:`d2lps.steps.replay`: a message carries what its sender had when the step began, and
+takes effect when its event ends. Where no plan says what it carries, its event does.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from d2lps.plan.acts import PlanError
+from d2lps.plan.checking import Have, Part, complete, replay
+from d2lps.trace import Event, Trace
+
+
+class Look(NamedTuple):
+    """What there is to see of one key somewhere: contributors (by number), and whether it is all, and updated."""
+
+    who: tuple[int, ...]
+    complete: bool = False
+    updated: bool = False
+
+
+EMPTY = Look(())
+
+
+class Message(NamedTuple):
+    """One message: when, from which cell to which (by number), and what it carries (number of a look)."""
+
+    start: float
+    end: float
+    step: int
+    src: str
+    dst: str
+    key: str
+    look: int
+
+
+class Change(NamedTuple):
+    """At ``time`` the cell (or link) ``place`` goes over from ``before`` to ``after``."""
+
+    time: float
+    place: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Motion:
+    """All that changes during a trace, in order of time. Cells are numbered node by node, key by key.
+
+    ``looks[0]`` is the empty look; ``first`` has the look of each cell at the beginning; ``sharing`` are the links
+    and limited nodes that are used, and ``crowd`` says how many messages each of them carries from when on;
+    ``work`` says the same of each node of the plan and its updates.
+    """
+
+    contributors: tuple[str, ...]
+    looks: tuple[Look, ...]
+    first: tuple[int, ...]
+    changes: tuple[Change, ...]
+    messages: tuple[Message, ...]
+    sharing: tuple
+    crowd: tuple[Change, ...]
+    work: tuple[Change, ...]
+
+    def cells_at(self, time: float) -> list[Look]:
+        """The look of each cell at ``time``; what happens at that very moment has happened."""
+        return [self.looks[i] for i in _replayed(list(self.first), self.changes, time)]
+
+    def crowds_at(self, time: float) -> list[int]:
+        """How many messages each of ``sharing`` carries at ``time``."""
+        return _replayed([0] * len(self.sharing), self.crowd, time)
+
+    def working_at(self, time: float) -> set[int]:
+        """The nodes, by number, that are in the midst of an update."""
+        counts = {change.place: 0 for change in self.work}
+        return {node for node, count in _replayed(counts, self.work, time).items() if count}
+
+    def under_way(self, time: float) -> list[Message]:
+        """The messages that have started and not arrived."""
+        return [m for m in self.messages if m.start <= time < m.end]
+
+    def telling(self) -> float:
+        """The moment that tells most: most messages under way; of several such, the middle of the middlemost one."""
+        edges = sorted({t for m in self.messages for t in (m.start, m.end)})
+        if len(edges) < 2:
+            return edges[0] if edges else 0.0
+        counts = Counter(m.start for m in self.messages)
+        counts.subtract(m.end for m in self.messages)
+        spans, busy = [], 0
+        for start, end in zip(edges, edges[1:], strict=False):
+            busy += counts[start]
+            spans.append((busy, (start + end) / 2))
+        best = [moment for number, moment in spans if number == max(spans)[0]]
+        return best[(len(best) - 1) // 2]
+
+
+def _replayed(state, changes: tuple[Change, ...], time: float):
+    for change in changes:
+        if change.time > time:
+            break
+        state[change.place] = change.after
+    return state
+
+
+def follow(trace: Trace) -> Motion:
+    """The motion of ``trace``. A broken plan is followed up to the step that breaks it."""
+    plan = trace.plan
+    holders = {node for node, _ in plan.holds}
+    contributors = tuple(node for node in plan.nodes if node in holders)
+    number = {node: i for i, node in enumerate(contributors)}
+    bits = [(1 << i, number[node]) for i, node in enumerate(plan.nodes) if node in holders]
+    everyone, looks, before = complete(plan), {EMPTY: 0}, []
+    with suppress(PlanError):  # what comes after the step that breaks the plan carries what there was before it
+        for _, have in replay(plan):
+            before.append(dict(have))  # a copy: replay may go on with the same mapping
+
+    def look(key: str, part: Part | None) -> int:
+        if part is None:
+            return 0
+        found = Look(tuple(i for bit, i in bits if part.who & bit), part.who == everyone[key], part.updated)
+        return looks.setdefault(found, len(looks))
+
+    def part(event: Event, have: Have) -> Part | None:
+        """What a message carries: what its sender had when the step began, or what was recorded."""
+        if event.carries is None:
+            return before[min(event.step, len(before)) - 1].get((event.src, event.key))
+        own = have.get((event.src, event.key))
+        return Part(sum(bit for bit, i in bits if contributors[i] in event.carries), own.updated if own else False)
+
+    place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
+    recorded = any(event.carries is not None for event in trace.events)
+    have = {} if recorded else dict(before[0])
+    first = tuple(look(key, have.get((node, key))) for node, key in place)
+    messages, changes, reached = [], [], {}
+
+    def change(cell: tuple[str, str], time: float, now: Part) -> None:
+        # A cell goes through its steps in order, whatever the clocks of several hosts say.
+        reached[cell] = max(time, reached.get(cell, 0.0))
+        changes.append(Change(reached[cell], place[cell], look(cell[1], have.get(cell)), look(cell[1], now)))
+        have[cell] = now
+
+    in_order = sorted(trace.events, key=lambda e: (e.end, e.step) if recorded else (e.step, e.end))
+    for event in in_order:
+        cell, own = (event.dst, event.key), have.get((event.dst, event.key))
+        if event.kind == "update":
+            change(cell, event.end, Part(own.who if own else 0, updated=True))
+            continue
+        arrived = part(event, have)
+        messages.append(
+            Message(event.start, event.end, event.step, event.src, event.dst, event.key, look(event.key, arrived))
+        )
+        if arrived is None:
+            continue
+        if recorded and event.op == "add" and (event.src, event.key) not in have:  # its own gradient is there by now
+            change((event.src, event.key), event.start, arrived)
+        added = Part(own.who | arrived.who, own.updated) if own and event.op == "add" else arrived
+        change(cell, event.end, added)
+    changes.sort(key=lambda c: c.time)
+    messages.sort(key=lambda m: m.start)
+    occupied, crowd, work = trace.occupied(), [], []
+    for i, (resource, events) in enumerate(occupied.items()):
+        # Where there is room without limit, nobody is in anybody's way.
+        crowd += _counts(events, i, 1 if trace.topology.capacity(resource) == float("inf") else len(events))
+    for i, node in enumerate(plan.nodes):
+        work += _counts([e for e in trace.events if e.kind == "update" and e.dst == node], i, 1)
+    crowd.sort(key=lambda c: c.time)
+    work.sort(key=lambda c: c.time)
+    return Motion(
+        contributors, tuple(looks), first, tuple(changes), tuple(messages), tuple(occupied), tuple(crowd), tuple(work)
+    )
+
+
+def _counts(events: list[Event], place: int, most: int) -> Iterator[Change]:
+    """How many of ``events`` are going on from when on, at most ``most``; those that take no time are left out."""
+    steps, now = Counter(e.start for e in events), 0
+    steps.subtract(e.end for e in events)
+    for time in sorted(t for t, by in steps.items() if by):
+        yield Change(time, place, min(now, most), min(now + steps[time], most))
+        now += steps[time]

@@ -1,0 +1,77 @@
+"""What the course's figures are put together from: a sheet of paper, boxes, words, arrows, cells."""
+
+import math
+from collections.abc import Iterable
+
+from d2lps.view.drawing.svg import (
+    Point,
+    area,
+    corners,
+    hatch,
+    letters,
+    line,
+    num,
+    rect,
+    say,
+    shift,
+    stroke,
+    tag,
+    worker,
+)
+from d2lps.view.drawing.theme import STYLE
+
+HALF, HIGH = 26.0, 36.0  # of a cell
+
+
+def sheet(wide: float, high: float, title: str, *parts: str, looks: str = "", **more: object) -> str:
+    paper = tag("rect", width=wide, height=high, rx=12, **area("paper"))
+    inside = "".join([tag("title", say(title)), tag("style", STYLE + looks), paper, *parts])
+    return tag(
+        "svg",
+        inside,
+        class_="d2lps d2-still",
+        xmlns="http://www.w3.org/2000/svg",
+        role="img",
+        viewBox=f"0 0 {num(wide)} {num(high)}",
+        width=wide,
+        **more,
+    )
+
+
+def box(x: float, y: float, w: float, h: float, rx: float = 8) -> str:
+    return tag("rect", x=x, y=y, width=w, height=h, rx=rx, **area("box", 1))
+
+
+def words(said: str, x: float, y: float, size="name", colour="ink", anchor="middle", **more: object) -> str:
+    return tag("text", say(said), x=x, y=y, **letters(size, colour, anchor, **more))
+
+
+def symbol(name: str, x: float, y: float, anchor: str = "middle") -> str:
+    return words(name, x, y, "note", "soft", anchor, font_style="italic")
+
+
+def number(i: int, x: float, y: float) -> str:
+    return words(f"({i})", x, y + 4, "note", "accent", font_weight=700)
+
+
+def gpu(i: int, x: float, y: float) -> str:
+    dot = tag("circle", cx=x - 31, cy=y - 4.5, r=5, **worker(i))
+    return dot + words(f"GPU {i}", x - 20, y, anchor="start")
+
+
+def arrow(a: Point, b: Point) -> str:
+    (ax, ay), (bx, by) = a, b
+    length = math.dist(a, b)
+    ux, uy = (bx - ax) / length, (by - ay) / length
+    tip = corners(b, (bx - 8 * ux - 4 * uy, by - 8 * uy + 4 * ux), (bx - 8 * ux + 4 * uy, by - 8 * uy - 4 * ux))
+    return tag("path", d=line(a, (bx - 6 * ux, by - 6 * uy)), **stroke("line")) + tag("path", d=tip, **area("busy"))
+
+
+def cell(x: float, y: float, contributors: Iterable[int], of: int, updated: bool = False, half=HALF, high=HIGH) -> str:
+    """A cell as every drawing has it, its middle at x, with a slot per worker."""
+    w, h, contributors = 2 * half, high, tuple(contributors)
+    parts = [tag("rect", width=w, height=h, **area("well"))]
+    parts += [tag("path", d=rect(0, h * (1 - (c + 1) / of), w, h / of), **worker(c)) for c in contributors]
+    parts.append(tag("path", d=hatch(0, 0, w, h), **stroke("new")) if updated else "")
+    parts.append(tag("path", d=rect(0, 0, w, h), **stroke("done")) if len(contributors) == of else "")
+    return tag("g", "".join(parts), transform=shift(x - w / 2, y))

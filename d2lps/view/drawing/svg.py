@@ -1,0 +1,129 @@
+"""SVG as text: elements, numbers and a few shapes.
+
+>>> tag("rect", x=1.25, y=2, class_="d2-box", rx=None)
+'<rect x="1.3" y="2" class="d2-box"/>'
+>>> tag("text", say("<b>"), x=0)
+'<text x="0">&lt;b&gt;</text>'
+"""
+
+import html
+import math
+
+from d2lps.view.drawing.theme import COLOURS, LIGHT
+
+Point = tuple[float, float]
+
+
+def tag(name: str, inside: str | None = None, **attributes: object) -> str:
+    """An element; ``class_`` is ``class``, ``font_size`` is ``font-size``, and what is None is left out."""
+    pairs = "".join(
+        f' {key.rstrip("_").replace("_", "-") if key != "viewBox" else key}="{_value(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{name}{pairs}/>" if inside is None else f"<{name}{pairs}>{inside}</{name}>"
+
+
+def _value(value: object) -> str:
+    return num(value) if isinstance(value, int | float) else html.escape(str(value))
+
+
+def num(value: float) -> str:
+    """A number with at most one decimal, as short as it goes."""
+    value = math.floor(value * 10 + 0.5) / 10  # not round(): it takes 0.25 down and 0.35 up
+    return f"{value:g}" if abs(value) < 1e5 else str(int(value))
+
+
+def say(words: str) -> str:
+    """Words as they may stand between tags."""
+    return html.escape(words, quote=False)
+
+
+def short(name: str, width: float, letter: float = 7.6) -> str:
+    """``name`` as it fits into ``width``, its end kept: what differs between names mostly stands there.
+
+    >>> short("gpu12", 40), short("gpu12", 30), short("my-machine12", 60)
+    ('gpu12', '12', 'my-…e12')
+    """
+    fits = max(2, int(width / letter))
+    if len(name) <= fits:
+        return say(name)
+    number = name[len(name.rstrip("0123456789")) :]
+    if number and len(number) <= fits < len(number) + 3:
+        return number
+    return say(name[: (fits - 1) // 2] + "…" + name[len(name) - fits // 2 :])
+
+
+SIZES = {"name": 13, "note": 10.5, "key": 9.5}
+
+
+def letters(size: str, colour: str = "soft", anchor: str | None = None, **more: object) -> dict[str, object]:
+    """The attributes of a text: a ``"name"``, a ``"note"`` or a ``"key"``."""
+    usual = {"font_size": SIZES[size], "class_": f"d2-{size} d2-{colour}", "fill": LIGHT[colour], "text_anchor": anchor}
+    return usual | more
+
+
+EDGED = {"box": ("box", "edge"), "bar": ("box", "edge"), "tile": ("well", "busy")}
+
+
+def area(name: str, width: float | None = None, colour: str | None = None) -> dict[str, object]:
+    """The attributes of a filled shape in a colour of the theme, with an edge where it has one."""
+    fill, edge = EDGED.get(name, (name, None))
+    look = {"class_": f"d2-{name}", "fill": LIGHT[fill]}
+    return look | {"stroke": LIGHT[colour or edge], "stroke_width": width} if edge else look
+
+
+STROKES = {"done": ("ink", 1.5), "new": ("paper", 1.6), "line": ("busy", 2), "gaps": ("box", 1)}
+
+
+def stroke(name: str, width: float | None = None, colour: str | None = None) -> dict[str, object]:
+    """The attributes of a line: a ``"lane"``, a ``"line"``, the frame, the hatching or the gaps of cells."""
+    usual, wide = STROKES.get(name, (name, 1))
+    return {"class_": f"d2-{name}", "fill": "none", "stroke": LIGHT[colour or usual], "stroke_width": width or wide}
+
+
+def worker(number: int) -> dict[str, str]:
+    """The attributes of what belongs to a worker."""
+    return {"class_": f"d2-w{number % 16}", "fill": COLOURS[number % 16]}
+
+
+def rect(x: float, y: float, w: float, h: float) -> str:
+    """A rectangle, as a piece of a path."""
+    return f"M{fine(x)} {fine(y)}h{fine(w)}v{fine(h)}h-{fine(w)}z"
+
+
+def fine(value: float) -> str:
+    """A number with at most two decimals: the slots of 16 workers are only 2.5 high."""
+    return f"{math.floor(value * 100 + 0.5) / 100:g}"
+
+
+def hatch(x: float, y: float, w: float, h: float, every: float = 7.0) -> str:
+    """Slanting lines across a rectangle, as a piece of a path."""
+    parts, t = [], every * 0.75
+    while t < w + h:
+        ax, ay = (x, y + t) if t <= h else (x + t - h, y + h)
+        bx, by = (x + t, y) if t <= w else (x + w, y + t - w)
+        parts.append(f"M{num(ax)} {num(ay)}L{num(bx)} {num(by)}")
+        t += every
+    return "".join(parts)
+
+
+def along(line: tuple[Point, Point], part: float) -> Point:
+    """The point at ``part`` (0 … 1) of a line."""
+    (ax, ay), (bx, by) = line
+    return ax + (bx - ax) * part, ay + (by - ay) * part
+
+
+def line(a: Point, b: Point) -> str:
+    """A line, as a path."""
+    return f"M{num(a[0])} {num(a[1])}L{num(b[0])} {num(b[1])}"
+
+
+def corners(*points: Point) -> str:
+    """A polygon, as a path."""
+    return "M" + "L".join(f"{num(x)} {num(y)}" for x, y in points) + "z"
+
+
+def shift(x: float, y: float) -> str:
+    """The transformation that moves something there."""
+    return f"translate({num(x)} {num(y)})"

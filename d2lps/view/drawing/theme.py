@@ -1,0 +1,81 @@
+"""Colours: sixteen workers, and the two themes.
+
+The workers' colours keep apart for the three common kinds of colour blindness (the first five by more than 15 and
+the first eight by more than 10 in OKLab × 100), in each theme; and a worker's slot always has the same place in a
+cell, so that nothing is told by colour alone. The warm colour is kept for contention.
+"""
+
+WORKERS = (  # light theme, dark theme
+    ("#1952af", "#1961d3"),
+    ("#fab72a", "#e5af00"),
+    ("#21d1ca", "#6df0e6"),
+    ("#992154", "#c42a62"),
+    ("#2c94b0", "#4db5cb"),
+    ("#7c6f1e", "#a5852f"),
+    ("#7e55f0", "#9377fc"),
+    ("#8aab67", "#c3dd93"),
+    ("#948739", "#bfbb6e"),
+    ("#9283dc", "#737abc"),
+    ("#c493e8", "#df95fc"),
+    ("#e9a8f8", "#e7b6f3"),
+    ("#d71f75", "#f00580"),
+    ("#b1bf8c", "#d6eec5"),
+    ("#5c5c01", "#77771a"),
+    ("#e356a2", "#ea6fa1"),
+)
+
+THEME = {
+    "paper": ("#ffffff", "#15181d"),
+    "ink": ("#1c2230", "#e9ecf2"),
+    "soft": ("#5d6778", "#a0a9b8"),
+    "edge": ("#b9c1ce", "#4a5260"),
+    "lane": ("#e3e7ee", "#2b313b"),
+    "box": ("#f8f9fc", "#1d2128"),
+    "well": ("#e8ebf2", "#2a2f38"),
+    "busy": ("#9aa7bb", "#66738a"),
+    "warm": ("#e4530a", "#ff8243"),
+    "band": ("#f1f3f8", "#1f232b"),
+    "accent": ("#1952af", "#7fb0ff"),
+}
+COLOURS = [light for light, _ in WORKERS]
+LIGHT = {name: light for name, (light, _) in THEME.items()}
+
+_PAIRS = THEME | {f"w{i}": pair for i, pair in enumerate(WORKERS)}
+_LIGHT = ";".join(f"--d2-{name}:{light}" for name, (light, _) in _PAIRS.items())
+_BOTH = ";".join(f"--d2-{name}:light-dark({light},{dark})" for name, (light, dark) in _PAIRS.items())
+_FONT = 'system-ui,"Segoe UI",Roboto,"DejaVu Sans","Noto Sans","Noto Sans CJK SC","PingFang SC",sans-serif'
+
+# A drawing stands by its presentation attributes alone. The style adds the theme of the page around it, and keeps
+# words readable where a picture is small: --d2-zoom is how many of its units make a pixel.
+STYLE = f"""
+.d2lps{{color-scheme:light dark;{_LIGHT};font-family:{_FONT}}}
+@supports (color:light-dark(red,red)){{.d2lps{{{_BOTH}}}}}
+[data-theme=light] .d2lps,[data-jp-theme-light=true] .d2lps,.vscode-light .d2lps{{color-scheme:light}}
+[data-theme=dark] .d2lps,[data-jp-theme-light=false] .d2lps,.vscode-dark .d2lps,
+.vscode-high-contrast:not(.vscode-high-contrast-light) .d2lps{{color-scheme:dark}}
+@media print{{.d2lps.d2lps{{color-scheme:light}}}}
+@media (max-width:520px){{.d2-still{{--d2-zoom:1.5}}}}
+{"".join(f".d2-{name}{{fill:var(--d2-{name})}}" for name in _PAIRS)}
+.d2-name{{font-size:clamp(13px,calc(11px*var(--d2-zoom,1)),var(--d2-most,17px))}}
+.d2-note{{font-size:clamp(10.5px,calc(9.5px*var(--d2-zoom,1)),14px)}}
+.d2-key{{font-size:clamp(9.5px,calc(9px*var(--d2-zoom,1)),12px)}}
+.d2-box,.d2-bar{{stroke:var(--d2-edge);fill:var(--d2-box);stroke-width:1}}
+.d2-working .d2-box{{stroke:var(--d2-ink);stroke-width:2.5}}
+.d2-badge,.d2-rate{{paint-order:stroke;stroke:var(--d2-paper);stroke-width:4;stroke-linejoin:round}}
+.d2-lane{{stroke:var(--d2-lane);fill:none;stroke-width:var(--d2-wide)}}
+.d2-tip{{fill:var(--d2-edge)}}
+.d2-busy .d2-lane{{stroke:var(--d2-busy)}}.d2-busy .d2-tip,.d2-crowded .d2-tip{{fill:var(--d2-paper)}}
+.d2-crowded .d2-lane,.d2-crowded .d2-bar{{stroke:var(--d2-warm)}}
+.d2-crowded .d2-lane{{stroke-width:calc(1.6*var(--d2-wide))}}.d2-crowded .d2-bar{{stroke-width:3}}
+.d2-tile{{vector-effect:non-scaling-stroke;fill:var(--d2-well);stroke:var(--d2-busy)}}
+.d2-full .d2-tile{{stroke:var(--d2-ink);stroke-width:1.5}}
+.d2-line{{stroke:var(--d2-busy);fill:none}}.d2-gaps{{stroke:var(--d2-box);fill:none}}
+.d2-done{{stroke:var(--d2-ink);fill:none}}.d2-new{{stroke:var(--d2-paper);fill:none;stroke-width:1.6}}
+"""
+
+# What pictures need besides where links have parallel lines, or stand in the background. It outweighs the rules above,
+# which may come once more with another picture of the same page.
+THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}.d2-point{fill:var(--d2-edge)}
+.d2-busy .d2-lane.d2-thin{stroke:var(--d2-soft)}.d2-busy .d2-point{fill:var(--d2-soft)}
+.d2-crowded .d2-lane.d2-thin{stroke:var(--d2-warm)}.d2-crowded .d2-point{fill:var(--d2-warm)}
+"""

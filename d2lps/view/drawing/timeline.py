@@ -1,0 +1,80 @@
+"""The lower half of a picture: a row per node with what it sends (above) and receives (below), over time.
+
+Its width is time and can be stretched: 1000 units for the whole trace, and no text in it.
+"""
+
+import math
+from collections import defaultdict
+from itertools import accumulate
+
+from d2lps.trace import Trace
+from d2lps.view.drawing.motion import Message, Motion
+from d2lps.view.drawing.svg import area, fine, rect, tag, worker
+from d2lps.view.drawing.theme import LIGHT
+from d2lps.view.drawing.ways import seats
+
+WIDE, TALL = 1000, 20  # of the whole, and of a row
+SERVER, UPDATE = -1, -2  # instead of a worker's number, for what has no worker's colour
+
+
+def timeline(trace: Trace, motion: Motion, at: float, **place: object) -> str:
+    """The timeline, with the play-head at a moment."""
+    nodes, scale = trace.plan.nodes, WIDE / (trace.duration or 1)
+    height, parts = TALL * len(nodes), []
+    for i, (start, end) in enumerate(_alone(trace.step_times())):
+        if i % 2 == 0 and start < end:
+            parts.append(
+                tag(
+                    "rect", x=fine(start * scale), y=0, width=fine((end - start) * scale), height=height, **area("band")
+                )
+            )
+    for (row, colour), pieces in sorted(_blocks(trace, motion, scale).items()):
+        plain = {SERVER: "soft", UPDATE: "ink"}.get(colour)
+        look = area(plain) if plain else worker(colour)
+        parts.append(tag("path", d="".join(pieces), transform=f"translate(0 {row * TALL})", **look))
+    parts.append(
+        tag(
+            "rect",
+            x=-1,
+            width=2,
+            y=0,
+            height=height,
+            class_="d2-head d2-ink",
+            fill=LIGHT["ink"],
+            transform=f"translate({fine(at * scale)} 0)",
+        )
+    )
+    return tag(
+        "svg", "".join(parts), class_="d2-time", viewBox=f"0 0 {WIDE} {height}", preserveAspectRatio="none", **place
+    )
+
+
+def _alone(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The part of each step's span that neither an earlier nor a later step reaches into."""
+    ended = [0.0, *accumulate((end for _, end in spans), max)]
+    began = [*accumulate((start for start, _ in reversed(spans)), min)][::-1][1:] + [math.inf]
+    return [
+        (max(start, before), min(end, after)) for (start, end), before, after in zip(spans, ended, began, strict=False)
+    ]
+
+
+def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int], list[str]]:
+    """(row, sender's colour) → pieces of a path. What runs at the same time shares the height of its lane."""
+    rows = {node: i for i, node in enumerate(trace.plan.nodes)}
+    colours = {node: i for i, node in enumerate(motion.contributors)}
+    lanes: dict[tuple, list[Message]] = defaultdict(list)
+    for message in motion.messages:
+        lanes[message.src, 1.5].append(message)
+        lanes[message.dst, TALL / 2 + 0.5].append(message)
+    found: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for (node, top), members in lanes.items():
+        for message, (seat, crowd) in zip(members, seats(members), strict=True):
+            high = (TALL / 2 - 2) / crowd
+            x, w = message.start * scale, max(0.6, (message.end - message.start) * scale - 0.8)
+            found[rows[node], colours.get(message.src, SERVER)].append(rect(x, top + seat * high, w, high))
+    for event in trace.events:
+        if event.kind == "update":
+            w = max(3.0, (event.end - event.start) * scale)
+            x = min(event.start * scale, WIDE - w)
+            found[rows[event.dst], UPDATE].append(rect(x, TALL / 2 - 3, w, 6))
+    return found

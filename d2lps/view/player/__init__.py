@@ -1,0 +1,100 @@
+"""The player: traces that move, in a notebook, on a static page, or in a file sent to a colleague.
+
+>>> from d2lps import aggregate_at, cost, pcie_server, sharded, watch
+>>> gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
+>>> one, two = (cost.shared(plan, pcie_server(), "160 MB") for plan in (aggregate_at(gpus, "gpu0"), sharded(gpus)))
+>>> watch(one, two, names=["at GPU 0", "sharded"])
+<Player: at GPU 0 60 ms, sharded 15 ms>
+
+Everything is computed here, once; the ES module only moves it. Where there is no kernel, the same module
+plays the same data out of the widget's ``text/html`` form, which asks the network for nothing.
+"""
+
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import anywidget
+import traitlets
+
+from d2lps.messages import text
+from d2lps.trace import Trace
+from d2lps.view.drawing import DrawingError, stacked, still, wanted
+from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.theme import STYLE, THIN
+from d2lps.view.player import data
+
+HERE = Path(__file__).parent
+MODULE = (HERE / "player.js").read_text("utf-8")
+LOOKS = STYLE + THIN + (HERE / "player.css").read_text("utf-8")
+
+
+def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player":
+    """The player of one trace, or of several on one clock: the shorter ones finish first.
+
+    ``names`` are their headings; if left out, several are called A, B, C … Raises DrawingError for anything
+    that is not a trace, for none at all, and for what is too large to be seen.
+    """
+    if not traces:
+        raise DrawingError(text("player.nothing"))
+    scenes = [Scene(wanted(trace, "watch")) for trace in traces]
+    if names is None:
+        names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]
+    names = [names] if isinstance(names, str) else names  # one name, not a name per letter
+    if len(names) != len(traces):
+        raise DrawingError(text("player.names", names=len(names), traces=len(traces)))
+    return Player(scenes, [str(name) for name in names])
+
+
+class Player(anywidget.AnyWidget):
+    """Traces with their controls. Made by :func:`watch`; ``.save(path)`` writes a page that plays by itself."""
+
+    _esm = MODULE
+    _css = LOOKS
+    data = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, scenes: Sequence[Scene], names: Sequence[str]):
+        self._page = data.page(scenes, names)
+        self._stills = [still(*pair) for pair in zip(scenes, names, strict=True)]
+        super().__init__(data=self._page | {"stills": self._stills})
+
+    def __repr__(self) -> str:
+        runs = ", ".join(f"{run['name']} {run['end']}".strip() for run in self._page["runs"])
+        return f"<Player: {runs}>"
+
+    def still(self) -> str:
+        """The pictures below each other, as one SVG."""
+        return self._stills[0] if len(self._stills) == 1 else stacked(self._stills)
+
+    def _repr_html_(self) -> str:
+        content = json.dumps(self._page, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+        name = "d2lps-" + hashlib.sha256((content + self.still()).encode()).hexdigest()[:12]
+        # Two copies of one output on a page share the name; each script takes those that do not play yet.
+        start = (
+            f"for(const el of document.querySelectorAll('#{name}:not([data-plays])'))"
+            "{el.dataset.plays='';play(el,JSON.parse(el.querySelector('script').textContent))}"
+        )
+        return (
+            f'<div id="{name}"><style>{LOOKS}</style>{"".join(self._stills)}'
+            f'<script type="application/json">{content}</script></div>'
+            f'<script type="module">{MODULE}\n{start}</script>'
+        )
+
+    def _repr_mimebundle_(self, **kwargs: object):
+        found = super()._repr_mimebundle_(**kwargs)
+        bundle, meta = found if isinstance(found, tuple) else (found or {}, {})
+        return bundle | {"text/html": self._repr_html_(), "image/svg+xml": self.still()}, meta
+
+    def save(self, path: "str | Path") -> Path:
+        """Write a page that plays without a kernel and without the network."""
+        path = Path(path)
+        title = html.escape(self._page["words"]["label"])
+        start = (
+            f'<!DOCTYPE html><meta charset="utf-8"><title>{title}</title>'
+            '<meta name="viewport" content="width=device-width">'
+            "<style>:root{color-scheme:light dark}body{max-width:960px;margin:1em auto}</style>"
+        )
+        path.write_text(start + self._repr_html_(), "utf-8")
+        return path

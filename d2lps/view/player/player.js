@@ -1,0 +1,300 @@
+// Moves what d2lps.view.drawing drew: every number, path and word comes with the data, and nothing is asked of the kernel.
+
+const TICKS = 1e6;
+const SPEEDS = [0.25, 0.5, 1, 2, 4];
+const LENGTH = 8; // seconds that the longest trace takes at 1×
+const GLIDE = 0.45; // seconds that a step takes by hand
+const ICONS = {
+  restart: "M3 3h2v12H3zM15 3v12L6 9z",
+  back: "M11 3v12L4 9zM13 3h2v12h-2z",
+  play: "M5 2l11 7-11 7z",
+  pause: "M4 2h4v14H4zM10 2h4v14h-4z",
+  forward: "M7 3v12l7-6zM3 3h2v12H3z",
+};
+
+export default { render: ({ model, el }) => play(el, model.get("data")) };
+
+function make(name, attributes = {}, ...children) {
+  const drawn = ["svg", "g", "path"].includes(name);
+  const node = drawn ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+// The pictures that stand in the page already, or those that came with the data.
+function pictures(el, data) {
+  const box = document.createElement("template");
+  box.innerHTML = (data.stills ?? []).join("");
+  return [...el.querySelectorAll("svg.d2-still"), ...box.content.children];
+}
+
+// Walks columns [time, place, before, after], either way, and says what each place becomes.
+function walk([time = [], place, before, after], become) {
+  let next = 0;
+  return (tick) => {
+    for (; next < time.length && time[next] <= tick; next++) become(place[next], after[next]);
+    for (; next > 0 && time[next - 1] > tick; next--) become(place[next - 1], before[next - 1]);
+  };
+}
+
+// One trace: its picture, its clock, its timeline. Its `show` is all that happens in a frame.
+function perform(run, still, words, longest) {
+  const scene = still.querySelector(".d2-scene");
+  const time = still.querySelector(".d2-time");
+  const fills = [...scene.querySelectorAll(".d2-fill")];
+  const shares = [...scene.querySelectorAll(".d2-share")];
+  const badges = [...scene.querySelectorAll(".d2-badge")];
+  const tiles = scene.querySelector(".d2-tiles");
+  for (const svg of [scene, time]) for (const name of ["x", "y", "width", "height"]) svg.removeAttribute(name);
+  tiles.replaceChildren();
+  time.querySelector(".d2-head").remove();
+
+  const clock = make("span", { class: "d2-clock" });
+  const step = make("span", { class: "d2-step" });
+  const head = make("div", { class: "d2-head" });
+  const labels = run.labels.map(([number, middle]) => make("span", { style: `left:${100 * middle}%` }, number));
+  const width = `width:${longest ? (100 * run.duration) / longest : 100}%`;
+  const size = { class: `d2-run${run.nodes.length > 8 ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
+  const root = make("section", size,
+    make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
+      make("span", { class: "d2-now" }, clock, step)),
+    make("div", { class: "d2-stage" }, scene),
+    make("div", { class: "d2-rows" },
+      make("div", { class: "d2-names" }, ...run.nodes.map((name) => make("span", { title: name }, name))),
+      make("div", { class: "d2-steps" }, make("div", { style: width }, ...labels)),
+      make("div", { class: "d2-all" }, make("div", { class: "d2-track", style: width }, time, head))));
+  const track = root.querySelector(".d2-all");
+
+  // What each cell holds.
+  const cells = run.first.slice(), keys = run.cell[0].length;
+  const has = run.looks.map(([who]) => new Set(who));
+  const stale = new Set(fills.keys());
+  const paths = fills.map((group) => [...group.querySelectorAll("path:not(.d2-gaps)")]);
+  const drawn = paths.map((all) => all.map(() => null));
+  const contents = walk(run.changes, (cell, look) => {
+    cells[cell] = look;
+    stale.add(Math.floor(cell / keys));
+  });
+  function fill(node) {
+    const own = cells.slice(node * keys, node * keys + keys);
+    const pick = (pieces, wanted) => own.map((look, key) => (wanted(look) ? pieces[key] : "")).join("");
+    const [slot, hatch, frame] = run.cell;
+    const shapes = Array.from({ length: run.workers }, (_, worker) => pick(slot, (look) => has[look].has(worker)));
+    shapes.push(pick(hatch, (look) => run.looks[look][2]), pick(frame, (look) => run.looks[look][1]));
+    shapes.forEach((d, i) => {
+      if (drawn[node][i] !== d) paths[node][i].setAttribute("d", (drawn[node][i] = d));
+    });
+  }
+
+  // How many messages share each link.
+  function share(place, crowd) {
+    shares[place].setAttribute("class", `d2-share${crowd > 1 ? " d2-crowded" : crowd ? " d2-busy" : ""}`);
+    badges[place].setAttribute("display", crowd > 1 ? "inline" : "none");
+    if (crowd > 1) badges[place].textContent = `×${crowd}`;
+  }
+  shares.forEach((_, place) => share(place, 0));
+  const crowds = walk(run.crowd, share);
+  const boxes = [...scene.querySelectorAll(".d2-node")];
+  boxes.forEach((box) => box.classList.remove("d2-working"));
+  const works = walk(run.work, (node, on) => boxes[node].classList.toggle("d2-working", on > 0));
+
+  // The messages under way.
+  const routes = run.routes.map((points) => {
+    const far = [0];
+    for (let i = 2; i < points.length; i += 2) {
+      far.push(far[far.length - 1] + Math.hypot(points[i] - points[i - 2], points[i + 1] - points[i - 1]));
+    }
+    return { points, far };
+  });
+  const [start = [], end, route, key, look, behind, last] = run.messages;
+  const live = start.map(() => null);
+  function tile(i) {
+    const [who, complete, updated] = run.looks[look[i]];
+    const [sheet, layer, shading] = run.tile.map((pieces) => pieces[key[i]]);
+    const lift = (worker) => `translate(0 ${run.levels[worker]})`;
+    const parts = who.map((worker) => make("path", { class: `d2-w${worker % 16}`, d: layer, transform: lift(worker) }));
+    if (updated) parts.push(make("path", { class: "d2-new", d: shading }));
+    return make("g", complete ? { class: "d2-full" } : {}, make("path", { class: "d2-tile", d: sheet }), ...parts);
+  }
+  function move(i, tick) {
+    const { points, far } = routes[route[i]];
+    const all = far[far.length - 1], whole = all + last[i];
+    const done = (tick - start[i]) / (end[i] - start[i]);
+    const s = Math.max(0, Math.min(all, done * whole - behind[i]));
+    let k = 1;
+    while (k < far.length - 1 && far[k] < s) k++;
+    const part = (s - far[k - 1]) / (far[k] - far[k - 1] || 1);
+    const x = points[2 * k - 2] + (points[2 * k] - points[2 * k - 2]) * part;
+    const y = points[2 * k - 1] + (points[2 * k + 1] - points[2 * k - 1]) * part;
+    const grown = Math.max(0, 1 - (Math.min(done, 1 - done) * whole) / run.reach);
+    const [wide, high] = run.growth[key[i]].map((size) => 1 + (size - 1) * grown);
+    const scaled = grown ? ` scale(${wide.toFixed(3)} ${high.toFixed(3)})` : "";
+    live[i].setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})${scaled}`);
+    live[i].firstChild.style.opacity = grown ? 1 - grown : "";
+  }
+
+  function show(seconds) {
+    const over = seconds >= run.duration;
+    const tick = over ? TICKS : Math.round((seconds / run.duration) * TICKS);
+    contents(tick);
+    stale.forEach(fill);
+    stale.clear();
+    crowds(tick);
+    works(tick);
+    for (let i = 0; i < start.length; i++) {
+      if (start[i] <= tick && tick < end[i]) {
+        if (!live[i]) tiles.append((live[i] = tile(i)));
+        move(i, tick);
+      } else if (live[i]) {
+        live[i].remove();
+        live[i] = null;
+      }
+    }
+    head.style.transform = `translateX(${tick / 1e4}%)`;
+    const now = fillIn(words.clock, { now: over ? run.end : format(seconds, run.end), end: run.end });
+    if (clock.textContent !== now) clock.textContent = now;
+    const number = run.begins.filter((begin) => begin <= tick).length;
+    const where = run.steps ? fillIn(words.step, { step: Math.max(1, number), steps: run.steps }) : "";
+    if (step.textContent !== where) step.textContent = where;
+    root.classList.toggle("d2-over", over);
+    return now;
+  }
+  const scale = () => scene.style.setProperty("--d2-zoom", run.width / (scene.clientWidth || run.width));
+  const edges = [...run.begins, TICKS].map((tick) => (tick / TICKS) * run.duration);
+  return { root, track, scene, show, scale, edges };
+}
+
+// A sentence with its values; a number and its unit stay on one line.
+function fillIn(words, values) {
+  return words.replace(/\{(\w+)\}/g, (_, name) => values[name]).replace(/(\d) (?=[nµm]?s\b)/g, "$1\u00a0");
+}
+
+// A time in the unit of the trace's end, with as many digits as the eye can follow.
+function format(seconds, end) {
+  const [total, unit] = end.split(" ");
+  const value = seconds / { s: 1, ms: 1e-3, "µs": 1e-6, ns: 1e-9 }[unit];
+  const digits = Math.max(total >= 100 ? 0 : total >= 10 ? 1 : 2, (total.split(".")[1] ?? "").length);
+  return `${value.toFixed(digits)} ${unit}`;
+}
+
+// Plays `data` in `el`, and gives back what stops it.
+export function play(el, data) {
+  const { words, runs } = data;
+  const longest = Math.max(...runs.map((run) => run.duration));
+  const stills = pictures(el, data);
+  const parts = runs.map((run, i) => perform(run, stills[i], words, longest));
+  const edges = [...new Set([0, ...parts.flatMap((part) => part.edges), longest])].sort((a, b) => a - b);
+
+  const actions = {
+    " ": () => (playing ? pause() : begin()), ArrowLeft: () => step(-1), ArrowRight: () => step(1),
+    Home: () => jump(0), End: () => jump(longest),
+    "+": () => faster(1), "=": () => faster(1), "-": () => faster(-1), "−": () => faster(-1),
+  };
+  const button = (name, key) => {
+    const icon = make("svg", { viewBox: "0 0 18 18", "aria-hidden": "true" }, make("path", { d: ICONS[name] }));
+    const look = { type: "button", class: `d2-${name}`, "aria-label": words[name], title: words[name] };
+    const made = make("button", look, icon);
+    made.addEventListener("click", actions[key]);
+    return made;
+  };
+  const toggle = button("play", " ");
+  const slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": words.position });
+  const speed = make("select", { "aria-label": words.speed, title: words.speed },
+    ...SPEEDS.map((value) => make("option", { value }, `${value}×`)));
+  speed.value = 1;
+  const controls = make("div", { class: "d2-controls" },
+    button("restart", "Home"), button("back", "ArrowLeft"), toggle, button("forward", "ArrowRight"), speed, slider);
+  // JupyterLab, too, has shortcuts on keys without Ctrl: here they are ours.
+  const look = { class: "d2lps d2-player", role: "group", tabindex: 0, "aria-label": words.label,
+    "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
+  // As many side by side as can still be read.
+  const widest = `--d2-natural:${Math.max(...runs.map((run) => run.width))}`;
+  const root = make("div", look, make("div", { class: "d2-where" }, data.where),
+    make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)), controls);
+
+  let now = 0, playing = false, goal = null, rate = 1, last = 0, frame = 0;
+
+  function go(time) {
+    now = Math.max(0, Math.min(longest, time));
+    const said = parts.map((part) => part.show(now));
+    slider.value = longest ? now / longest : 1;
+    if (!playing && goal === null) slider.setAttribute("aria-valuetext", said.join("; "));
+  }
+  function tick(stamp) {
+    const passed = Math.min(0.1, (stamp - last) / 1000);
+    last = stamp;
+    const next = now + passed * rate, stop = goal ?? longest;
+    if (rate > 0 ? next >= stop : next <= stop) return jump(stop);
+    go(next);
+    frame = requestAnimationFrame(tick);
+  }
+  function run(to, speed) {
+    cancelAnimationFrame(frame);
+    [goal, rate] = [to, speed];
+    frame = requestAnimationFrame((stamp) => { last = stamp; tick(stamp); });
+  }
+  function show() {
+    const name = playing ? "pause" : "play";
+    toggle.setAttribute("aria-label", words[name]);
+    toggle.title = `${words[name]}\n${words.keys}`;
+    toggle.querySelector("path").setAttribute("d", ICONS[name]);
+  }
+  function begin() {
+    if (now >= longest) go(0);
+    playing = true;
+    run(null, (longest / LENGTH) * speed.value);
+    show();
+  }
+  function pause() {
+    cancelAnimationFrame(frame);
+    playing = false;
+    goal = null;
+    show();
+  }
+  function jump(to) {
+    pause();
+    go(to);
+  }
+  function step(way) {
+    const from = goal ?? now, small = longest * 1e-6;
+    const next = way > 0 ? edges.find((edge) => edge > from + small) : edges.findLast((edge) => edge < from - small);
+    const to = next ?? (way > 0 ? longest : 0);
+    pause();
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return go(to);
+    run(to, (to - now) / GLIDE || 1);
+  }
+  function faster(way) {
+    speed.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, speed.selectedIndex + way));
+    if (playing) begin();
+  }
+
+  slider.addEventListener("input", () => jump(slider.value * longest));
+  speed.addEventListener("change", () => playing && begin());
+  root.addEventListener("keydown", (event) => {
+    const native = event.key === " " && event.target.closest("button, select");
+    if (native || event.ctrlKey || event.metaKey || event.altKey || !actions[event.key]) return;
+    event.preventDefault();
+    event.stopPropagation();
+    actions[event.key]();
+  });
+  for (const { track } of parts) {
+    const seek = (event) => {
+      const area = track.getBoundingClientRect();
+      if (event.buttons) jump(((event.clientX - area.left) / area.width) * longest);
+    };
+    track.addEventListener("pointerdown", (event) => track.setPointerCapture(event.pointerId));
+    for (const name of ["pointerdown", "pointermove"]) track.addEventListener(name, seek);
+  }
+
+  const watcher = new ResizeObserver(() => parts.forEach((part) => part.scale()));
+  parts.forEach((part) => watcher.observe(part.scene));
+  el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
+  go(0);
+  show();
+  return () => {
+    cancelAnimationFrame(frame);
+    watcher.disconnect();
+    root.remove();
+  };
+}

@@ -1,0 +1,108 @@
+"""Things shown in a notebook: the very function that runs, and tables of what came out."""
+
+import ast
+import html
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable
+
+from d2lps.messages import text
+from d2lps.trace import Trace
+from d2lps.units import show_seconds
+
+
+class Source:
+    """A function's source code, highlighted in a notebook and plain elsewhere."""
+
+    def __init__(self, code: str):
+        self.code = code
+
+    def __repr__(self) -> str:
+        return self.code
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        return {"text/plain": self.code, "text/markdown": f"```python\n{self.code}\n```"}
+
+
+def source(thing: object, doc: bool = False) -> Source:
+    """The source code of a function or class as it stands in d2lps, without its docstring unless ``doc``.
+
+    >>> from d2lps.plan.share import slices
+    >>> source(slices)
+    def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
+        found, total, start = {}, Fraction(0), 0
+        for key, part in share.items():
+            total += part
+            stop = count * total.numerator // total.denominator
+            found[key] = slice(start, stop)
+            start = stop
+        return found
+    """
+    code = textwrap.dedent(inspect.getsource(thing)).rstrip()
+    if not doc and inspect.getdoc(thing):
+        code = _without_docstring(code)
+    return Source(re.sub(r"  # (fmt|noqa)\b.*", "", code))
+
+
+def _without_docstring(code: str) -> str:
+    node = ast.parse(code).body[0]
+    first = node.body[0]
+    lines = code.splitlines()
+    del lines[first.lineno - 1 : first.end_lineno]
+    while len(lines) > first.lineno - 1 and not lines[first.lineno - 1].strip():
+        del lines[first.lineno - 1]
+    return "\n".join(lines)
+
+
+class Table:
+    """Rows under headings: aligned text, or HTML in a notebook. Made by :func:`table`."""
+
+    def __init__(self, heads: list[str], rows: list[list[str]]):
+        self.heads, self.rows = heads, rows
+
+    def __repr__(self) -> str:
+        lines = [self.heads, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.heads))]
+        return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        def row(tag: str, cells: list[str]) -> str:
+            style = ' style="white-space:nowrap"'  # a number stays with its unit, however narrow the page
+            return "<tr>" + "".join(f"<{tag}{style}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        body = "".join(row("td", cells) for cells in self.rows)
+        return f"<table><thead>{row('th', self.heads)}</thead><tbody>{body}</tbody></table>"
+
+
+def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
+    """A table whose headings are the sentences ``table.<column>`` in the language in force, or numbers.
+
+    A trace is shown by its duration, an order of additions as a sum, True and False as ✓ and ✗, None as –,
+    floats with four digits.
+
+    >>> table("strategy", "shared", rows=[["GPU 0", None]])
+    strategy   shared links
+    GPU 0      –
+    """
+
+    def cell(value: object) -> str:
+        match value:
+            case None:
+                return "–"
+            case bool():
+                return "✓" if value else "✗"
+            case Trace():
+                return show_seconds(value.duration)
+            case float():
+                return f"{value:.4g}"
+            case (first, second):
+                right = f"({cell(second)})" if isinstance(second, tuple) else second
+                return f"{cell(first)} + {right}"
+            case _:
+                return str(value)
+
+    heads = [text(f"table.{column}") if isinstance(column, str) else str(column) for column in columns]
+    return Table(heads, [[cell(value) for value in row] for row in rows])

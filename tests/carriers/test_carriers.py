@@ -1,0 +1,525 @@
+"""Carriers of several processes: the same bits as Here, from every algorithm, on any number of ranks, in any memory."""
+
+import gc
+import os
+import pickle
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from helpers.ranks import outcome, ranks, settled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_execute import UPDATING, gradients
+from test_plan import legal_plans
+from test_reductions import LARGER, LOGADDEXP
+
+from d2lps import (
+    Here,
+    Plan,
+    Processes,
+    RankLost,
+    Send,
+    SharedMemory,
+    Trace,
+    aggregate_at,
+    all_gather,
+    bidirectional_ring,
+    double_tree,
+    halving_doubling,
+    naive_ring,
+    reduce_scatter,
+    ring,
+    run,
+    sharded,
+    together,
+    tree,
+)
+from d2lps.carriers import gloo
+from d2lps.carriers import ranks as ranks_module
+from d2lps.carriers.execute import Message, prepare
+from d2lps.plan.acts import sends, updates
+
+CARRIERS = [Processes, SharedMemory]
+BUFFERS = [
+    (13, torch.float32),
+    (1009, torch.float32),
+    (1, torch.float64),
+    (100, torch.bfloat16),
+    (0, torch.float32),
+    (64, torch.int64),
+    (7, torch.float16),
+    (3, torch.int32),
+    (5, torch.float64),
+    (1009, torch.bfloat16),
+]
+MEMORIES = {  # where the tensors of rank r lie
+    "ordinary": lambda rank, values: values.clone(),
+    "shared": lambda rank, values: SharedMemory.tensor(values),
+    "mixed": lambda rank, values: values.clone() if rank % 2 else SharedMemory.tensor(values),
+    "strided": lambda rank, values: strided(torch.zeros(3 * values.numel(), dtype=values.dtype), values),
+    "strided, mixed": lambda rank, values: (
+        values.clone() if rank % 2 else strided(SharedMemory.tensor(3 * values.numel(), values.dtype), values)
+    ),
+}
+WAYS = [(Processes, "ordinary"), (Processes, "strided"), *((SharedMemory, memory) for memory in MEMORIES)]
+each_way = pytest.mark.parametrize("kind, memory", WAYS, ids=[f"{kind.__name__}, {memory}" for kind, memory in WAYS])
+each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind.__name__)
+
+
+def strided(wide, values):
+    wide[1::3] = values
+    return wide[1::3]
+
+
+def same(one, other):
+    """Whether two tensors are the same bits, of which there may be millions."""
+    return torch.equal(*(torch.cat([each]).view(torch.uint8) if each.numel() else each for each in (one, other)))
+
+
+def around(nodes, key="g"):
+    """Everyone hands its tensor on, twice: each place is read and written in one step."""
+    pairs = zip(nodes, (*nodes[1:], nodes[0]), strict=True)
+    return Plan(nodes, {key: 1}, [[Send(a, b, key, "copy") for a, b in pairs if a != b]] * 2, wants=[])
+
+
+def algorithms(nodes):
+    """Every algorithm on these nodes."""
+    found = [
+        ring(nodes),
+        naive_ring(nodes),
+        bidirectional_ring(nodes),
+        tree(nodes),
+        double_tree(nodes),
+        double_tree(nodes, chunks=2),
+        sharded(nodes),
+        sharded(nodes, chunks=2),
+        aggregate_at(nodes, nodes[0]),
+        aggregate_at(nodes, nodes[-1], chunks=3),
+        reduce_scatter(nodes),
+        reduce_scatter(nodes, direct=True),
+        all_gather(nodes),
+        all_gather(nodes, direct=True),
+        around(nodes),
+        together(ring(nodes), tree(nodes, key="h"), naive_ring(nodes, key="i"), shares=["1/2", "1/3", "1/6"]),
+    ]
+    if len(nodes) > 1:
+        found += [aggregate_at(nodes[:-1], nodes[-1]), sharded(nodes[:-1], {nodes[-1]: "2/3", nodes[0]: "1/3"})]
+    if not len(nodes) & (len(nodes) - 1):
+        found.append(halving_doubling(nodes))
+    return found
+
+
+def differences(carrier, plan, memory, size, dtype, seed=0, **more):
+    """Where the tensors of this rank's nodes, after a run, are other bits than a run Here leaves."""
+    start, want = gradients(plan, size, dtype, seed), gradients(plan, size, dtype, seed)
+    mine = {node: MEMORIES[memory](carrier.rank, start[node]) for node in carrier.playing(plan)}
+    trace = run(plan, mine, carrier, **more)
+    run(plan, want, Here(), **more)
+    assert carrier.rank or len(trace.events) == sum(map(len, plan.steps))
+    return [f"{node} on {plan!r}, {size} × {dtype}" for node in mine if not same(mine[node], want[node])]
+
+
+# ---------------------------------------------------------------- the same bits
+
+
+def on_every_algorithm(rank, kind, memory, names, playing=None):
+    carrier, found = rank.carrier(kind, playing and playing[rank.number]), []
+    for i, plan in enumerate(algorithms(names)):
+        for j in range(0, len(BUFFERS), 2 * rank.size - 1):  # all on one rank; on more every plan takes some others
+            found += differences(carrier, plan, memory, *BUFFERS[(i + j) % len(BUFFERS)], seed=i)
+    return found
+
+
+WAYS_OF = {1: WAYS, 2: WAYS, 3: WAYS, 5: WAYS[1::2], 7: WAYS[::4], 8: WAYS[1::4]}
+
+
+@pytest.mark.parametrize("n, ways", WAYS_OF.items(), ids=map(str, WAYS_OF))
+def test_the_same_bits_from_every_algorithm(n, ways):
+    names = tuple(f"gpu{i}" for i in range(n))
+    for kind, memory in ways:
+        found = ranks()(on_every_algorithm, kind, memory, names, n=n)
+        assert sum(found, []) == [], (kind, memory)
+
+
+@each_carrier
+def test_a_rank_may_play_several_nodes_or_a_server_alone(kind):
+    names, playing = tuple("abcde"), [("e", "a"), ("d",), ("b", "c")]
+    assert sum(ranks()(on_every_algorithm, kind, "mixed", names, playing, n=3), []) == []
+
+
+def in_many_pieces(rank, kind):
+    carrier, found = rank.carrier(kind), []
+    for plan in (tree(carrier.names), around(carrier.names), aggregate_at(carrier.names, "rank1", chunks=2)):
+        for memory in ("ordinary", "strided", "shared"):
+            found += differences(carrier, plan, memory, 1_100_003, torch.float32)
+    return found
+
+
+@each_carrier
+def test_the_same_bits_where_a_part_travels_in_pieces(kind):
+    assert sum(ranks()(in_many_pieces, kind, n=2), []) == []
+
+
+def overwritten_while_it_leaves(rank):
+    """What b should get is overwritten in the next step, before b asks for it."""
+    carrier, size = rank.carrier(Processes, ["abc"[rank.number]]), 4_000_000
+    steps = [[Send("a", "b", "g", "copy")], [Send("c", "a", "g", "copy")]]
+    plan = Plan([*"abc"], {"g": 1}, steps, holds=["a", "c"], wants=[])
+    mine = torch.full((size,), float(rank.number))
+    ready = prepare(plan, mine, carrier)
+    rank.meet()
+    time.sleep(0.3 * (rank.number == 1))
+    ready.go()
+    return mine[0].item(), mine[-1].item()
+
+
+def test_what_is_overwritten_has_left_before():
+    assert ranks()(overwritten_while_it_leaves, n=3) == [(2.0, 2.0), (0.0, 0.0), (2.0, 2.0)]
+
+
+def test_a_tag_fits_however_many_sends_a_step_has():
+    for index in (0, 2**15, 2**16 + 1, 10**6):
+        message = Message(Send("a", "b", "g"), None, None, begins=False, index=index)
+        cut = gloo._cut(message, torch.empty(3 * gloo.SEGMENT // 4 + 5))
+        assert [len(part) for _, part in cut] == [gloo.SEGMENT // 4] * 3 + [5]
+        assert all(0 <= tag < 2**31 for tag, _ in cut)
+
+
+def on_plans(rank, cases):
+    carriers = {kind: rank.carrier(kind) for kind in CARRIERS}
+    found = []
+    for i, (plan, size, dtype, seed) in enumerate(cases):
+        for kind, memory in (WAYS[i % 2], *WAYS[2 + i % 3 :: 3]):
+            found += updated_differently(carriers[kind], plan, memory, size, dtype, seed)
+    return found
+
+
+def updated_differently(carrier, plan, memory, size, dtype, seed, turns=2):
+    """As ``differences``, for plans with updates: the weights and what their rules remember, too, over some turns."""
+    nodes, found, results = sorted({act.node for step in plan.steps for act in updates(step)}), [], {}
+    here = Here()
+    for on, playing in ((carrier, carrier.playing(plan)), (here, plan.nodes)):
+        weights = {node: gradients(plan, size, dtype, seed + 1)[plan.holds[0][0]] for node in nodes if node in playing}
+        remembered = {}
+        for turn in range(turns):
+            start = gradients(plan, size, dtype, seed + turn)
+            where = memory if on is carrier else "ordinary"
+            tensors = {node: MEMORIES[where](getattr(on, "rank", 0), start[node]) for node in playing}
+            run(plan, tensors, on, weights=weights, memory=remembered)
+        kept = {(*place, name): value for place, rule in remembered.items() for name, value in rule.items()}
+        results[on] = {"tensors": tensors, "weights": weights, "memory": kept}
+    for what, mine in results[carrier].items():
+        want = results[here][what]
+        found += [(what, name, memory, str(plan)) for name in mine if not same(mine[name], want[name])]
+    return found
+
+
+CASES = st.tuples(
+    legal_plans(), st.sampled_from([0, 2, 11]), st.sampled_from([torch.float32, torch.bfloat16]), st.integers(0, 99)
+)
+
+
+@settings(max_examples=6)
+@given(st.lists(CASES, min_size=8, max_size=8))
+def test_any_legal_plan_leaves_the_same_bits_everywhere(cases):
+    for n in {len(plan.nodes) for plan, *_ in cases}:
+        alike = [case for case in cases if len(case[0].nodes) == n]
+        assert sum(ranks()(on_plans, alike, n=n), []) == []
+
+
+def on_updates(rank):
+    carriers = {
+        kind: rank.carrier(kind, ["gpu0", "cpu", "cpu0"] if not rank.number else ["gpu1", "gpu2", "cpu1"])
+        for kind in CARRIERS
+    }
+    found = []
+    for make in UPDATING.values():
+        plan = make(("sgd", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}))
+        if len(plan.nodes) > 1:
+            for dtype in (torch.float32, torch.bfloat16, torch.float64):
+                for kind, memory in WAYS:
+                    found += updated_differently(carriers[kind], plan, memory, 101, dtype, seed=3, turns=3)
+    return found
+
+
+def on_a_lone_worker(rank):
+    plan = aggregate_at(["gpu0"], "gpu0", update=("sgd", {"lr": 0.1, "momentum": 0.9}))
+    return sum(
+        [
+            updated_differently(rank.carrier(kind), plan, memory, 101, torch.float32, seed=3, turns=3)
+            for kind, memory in WAYS
+        ],
+        [],
+    )
+
+
+def test_servers_that_update_leave_the_same_weights_and_remember_the_same():
+    assert sum(ranks()(on_updates, n=2), []) == []
+    assert sum(ranks()(on_a_lone_worker, n=1), []) == []
+
+
+REDUCED = [
+    ("max", torch.float32),
+    ("min", torch.int64),
+    ("max", torch.int32),
+    ("product", torch.float64),
+    ("or", torch.int16),
+    ("or", torch.bool),
+    (LOGADDEXP, torch.float32),
+    (LARGER, torch.int32),
+    (LARGER, torch.float16),
+]
+
+
+def with_reductions(rank, kind):
+    carrier, found = rank.carrier(kind), []
+    for plan in (ring(carrier.names), sharded(carrier.names), aggregate_at(carrier.names[:-1], carrier.names[-1])):
+        for reduce, dtype in REDUCED:
+            for memory in ("ordinary", "strided, mixed"):
+                found += differences(carrier, plan, memory, 23, dtype, reduce=reduce)
+    return found
+
+
+@each_carrier
+def test_the_same_bits_from_every_reduction(kind):
+    assert sum(ranks()(with_reductions, kind, n=3), []) == []
+
+
+# ---------------------------------------------------------------- one result for all
+
+
+def into_one(rank, memory):
+    carrier = rank.carrier(SharedMemory)
+    nodes, size = carrier.names, 1009
+    star = [[Send(src, nodes[0], "g") for src in nodes[1:]]]
+    server = [[Send(src, nodes[0], "g") for src in nodes[1:2]], [Send(src, nodes[0], "g") for src in nodes[2:]]]
+    found = []
+    for plan in (
+        reduce_scatter(nodes, direct=True),
+        Plan(nodes, {"g": 1}, star, wants=[nodes[0]]),
+        Plan(nodes, {"g": 1}, server, holds=nodes[1:], wants=[nodes[0]]),
+        Plan(nodes, {"g": 1}, star, wants=[]),
+        Plan(
+            nodes,
+            {"g": "1/3", "h": "2/3"},
+            [],
+            holds=[(nodes[1], "g"), (nodes[0], "h")],
+            wants=[(nodes[1], "g"), (nodes[0], "h")],
+        ),
+        Plan(nodes, {"g": 1}, [[Send(nodes[1], nodes[0], "g", "copy")]], holds=[nodes[1]], wants=[nodes[0]]),
+    ):
+        result = carrier.common(size)
+        values, want = gradients(plan, size), gradients(plan, size)
+        mine = {node: MEMORIES[memory](rank.number, values[node]) for node in carrier.playing(plan)}
+        trace = run(plan, mine, carrier.into(result))
+        run(plan, want)
+        assert rank.number or len(trace.events) == sum(map(len, plan.steps))
+        for node, key, _ in plan.wants or [(nodes[0], "g", "sum")]:
+            part = plan.slices(size)[key]
+            found += [] if same(result[part], want[node][part]) else [f"{key} of {plan!r}"]
+        found += [f"{node} has changed" for node in mine if not same(mine[node], values[node])]
+        carrier.share(None)  # nobody goes on before all have looked
+    return found
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_all_ranks_have_the_one_result_and_every_gradient_stays_as_it_was(memory):
+    assert sum(ranks()(into_one, memory, n=3), []) == []
+
+
+def into_one_with_updates(rank):
+    carrier, found = rank.carrier(SharedMemory), []
+    served = aggregate_at(carrier.names, "rank0", update=("sgd", {"lr": 0.1, "momentum": 0.9}))
+    plan = Plan(carrier.names, served.share, served.steps[:1], wants=["rank0"])  # the new weights are not sent back
+    result, memory, want_memory = carrier.common(50), {}, {}
+    weights, want_weights = {"rank0": torch.ones(50)} if rank.number == 0 else {}, {"rank0": torch.ones(50)}
+    for turn in range(3):
+        values, want = gradients(plan, 50, seed=turn), gradients(plan, 50, seed=turn)
+        mine = values[carrier.names[rank.number]].clone()
+        run(plan, mine, carrier.into(result), weights=weights, memory=memory)
+        run(plan, want, weights=want_weights, memory=want_memory)
+        found += [] if same(result, want["rank0"]) else ["result"]
+        found += [] if same(mine, values[carrier.names[rank.number]]) else ["gradient"]
+        carrier.share(None)  # nobody goes on before all have looked
+    return found
+
+
+def test_the_one_result_may_be_the_new_weights():
+    assert sum(ranks()(into_one_with_updates, n=3), []) == []
+
+
+# ---------------------------------------------------------------- the trace of a run
+
+
+def traced(rank, kind, size):
+    carrier = rank.carrier(kind)
+    plan = sharded(carrier.names, chunks=2, update=("sgd", {"lr": 0.1}))
+    mine = {node: torch.ones(size) for node in carrier.playing(plan)}
+    begin = time.monotonic()
+    trace = run(plan, mine, carrier, weights={node: torch.zeros(size) for node in mine})
+    return trace, time.monotonic() - begin, carrier.describe(mine)
+
+
+@each_carrier
+@pytest.mark.parametrize("size", [0, 3, 100_000])
+def test_rank_0_gets_every_act_once_and_the_others_their_own_part(kind, size):
+    (whole, took, origin), *others = ranks()(traced, kind, size, n=4)
+    plan = whole.plan
+    acts = [(number, act) for number, step in enumerate(plan.steps, 1) for act in (*sends(step), *updates(step))]
+    assert sorted((e.step, e.src, e.dst, e.key, e.op) for e in whole.events) == sorted(
+        (number, act.src, act.dst, act.key, act.op)
+        if isinstance(act, Send)
+        else (number, act.node, act.node, act.key, act.rule)
+        for number, act in acts
+    )
+    assert all(0 <= event.start <= event.end <= took for event in whole.events)
+    assert [event.step for event in whole.events] == sorted(event.step for event in whole.events)
+    assert whole.measured and whole.origin == origin and whole.nbytes == 4 * size
+    assert {node: whole.bytes_sent(node) for node in plan.nodes} == {
+        node: sum(e.nbytes for e in whole.events if e.src == node != e.dst) for node in plan.nodes
+    }
+    assert Trace.from_json(whole.to_json()) == whole == pickle.loads(pickle.dumps(whole))
+    for rank, (part, took, _) in enumerate(others, 1):
+        ours = {(e.step, e.src, e.dst, e.key) for e in part.events}
+        assert len(ours) == len(part.events) > 0 and all(0 <= e.start <= e.end <= took for e in part.events)
+        if kind is Processes:  # what begins or ends there
+            assert ours == {(e.step, e.src, e.dst, e.key) for e in whole.events if f"rank{rank}" in (e.src, e.dst)}
+    if kind is SharedMemory:  # each act is done by one rank
+        assert sum(len(part.events) for part, *_ in others) < len(whole.events)
+
+
+def with_a_clock_ahead(rank, seconds):
+    real, hosts = time.perf_counter, ranks_module.host
+    time.perf_counter = lambda: real() + seconds * rank.number
+    ranks_module.host = lambda: f"host {rank.number}"
+    try:
+        carrier = rank.carrier(Processes)
+        run(ring(carrier.names), torch.ones(1000), carrier)
+        begin = time.monotonic()
+        trace = run(ring(carrier.names), torch.ones(1000), carrier)
+        return carrier.one_host, carrier._ahead, trace, time.monotonic() - begin
+    finally:
+        time.perf_counter, ranks_module.host = real, hosts
+
+
+def test_the_times_of_several_hosts_are_brought_on_one_clock():
+    (one_host, ahead, trace, took), *_ = ranks()(with_a_clock_ahead, 1000.0, n=3)
+    assert not one_host and [round(seconds, 1) for seconds in ahead] == [0, 1000, 2000]
+    assert max(abs(seconds - 1000 * rank) for rank, seconds in enumerate(ahead)) < 0.02
+    assert len(trace.events) == 12 and all(0 <= event.start <= event.end < took + 0.05 for event in trace.events)
+
+
+def on_several_hosts(rank):
+    ranks_module.host, hosts = lambda: f"host {rank.number}", ranks_module.host
+    try:
+        return str(outcome(rank.carrier, SharedMemory))
+    finally:
+        ranks_module.host = hosts
+
+
+def test_memory_is_not_shared_between_hosts():
+    assert set(ranks()(on_several_hosts, n=2)) == {
+        "the ranks run on several hosts, which share no memory: take Processes()"
+    }
+
+
+def test_a_lost_rank_and_its_step_survive_the_way_to_another_process():
+    lost = pickle.loads(pickle.dumps(RankLost("rank 2 died.", (2,), 5)))
+    assert (str(lost), lost.ranks, lost.step) == ("rank 2 died.", (2,), 5)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def again_and_again(rank, kind):
+    carrier = rank.carrier(kind)
+    plan = together(ring(carrier.names), around(carrier.names, key="h"))
+    mine = SharedMemory.tensor(1000) if rank.number else torch.zeros(1000)
+
+    def measured():
+        gc.collect()
+        return {
+            "keys": rank.store.num_keys(),
+            "files": len(os.listdir("/proc/self/fd")),
+            "maps": sum("memfd:d2lps" in line for line in Path("/proc/self/maps").read_text().splitlines()),
+            "threads": threading.active_count(),
+        }
+
+    def turns(count, like=None):
+        for _ in range(count):
+            run(plan, mine, carrier)
+        rank.meet()
+        found = settled(measured, like, patience=5.0 if like else 0.3)
+        rank.meet()
+        return found
+
+    turns(3)
+    before = turns(3)
+    return before, turns(30, like=before)
+
+
+@each_carrier
+def test_runs_that_are_repeated_do_not_grow(kind):
+    for before, after in ranks()(again_and_again, kind, n=3):
+        assert before == after
+
+
+def carriers_made(rank, kind):
+    def measured():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), len(psutil.Process().net_connections())
+
+    def made(count, like=None):
+        for _ in range(count):
+            carrier = rank.carrier(kind)
+            run(ring(carrier.names), torch.zeros(1000), carrier)
+            del carrier
+        return settled(measured, like, patience=5.0 if like else 0.3)
+
+    before = made(2)
+    return before, made(6, like=before)
+
+
+@each_carrier
+def test_carriers_that_are_let_go_leave_no_thread_no_file_and_no_connection(kind):
+    for before, after in ranks()(carriers_made, kind, n=3):
+        assert before == after
+
+
+def a_segment_outlives_its_maker(rank):
+    carrier = rank.carrier(SharedMemory)
+    mine = SharedMemory.tensor(torch.arange(10.0))[2:7:2]  # nobody has the tensor itself any more
+    gc.collect()
+    run(ring(carrier.names), mine, carrier)
+    return mine.tolist()
+
+
+def test_a_view_keeps_the_memory_that_others_open():
+    assert ranks()(a_segment_outlives_its_maker, n=3) == [[6.0, 12.0, 18.0]] * 3
+
+
+def without_memfd(rank):
+    found, os.memfd_create = os.memfd_create, None
+    del os.memfd_create
+    try:
+        before = set(os.listdir(tempfile.gettempdir()))
+        carrier = rank.carrier(SharedMemory)
+        wrong = differences(carrier, ring(carrier.names), "mixed", 1009, torch.float32)
+        there = carrier.share(sorted(set(os.listdir(tempfile.gettempdir())) - before))
+        del carrier
+        gc.collect()
+        return wrong, there
+    finally:
+        os.memfd_create = found
+
+
+def test_a_system_without_anonymous_memory_has_files_that_go_with_their_tensors():
+    found = ranks()(without_memfd, n=2)
+    left = {name for _, there in found for names in there for name in names if name.startswith("d2lps-")}
+    assert [wrong for wrong, _ in found] == [[], []] and left
+    assert not left & set(os.listdir(tempfile.gettempdir()))

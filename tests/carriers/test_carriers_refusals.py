@@ -1,0 +1,412 @@
+"""What carriers refuse: in one sentence that names the thing, on every rank, at once, and nothing hangs."""
+
+import re
+import socket
+import time
+from itertools import cycle
+
+import pytest
+import torch
+from helpers.ranks import outcome, ranks
+
+from d2lps import Processes, RankLost, Reduction, SharedMemory, aggregate_at, reduce_scatter, ring, run, sharded, tree
+from d2lps.carriers.execute import prepare
+from d2lps.carriers.rendezvous import NoRanks, ProcessesError
+from d2lps.carriers.tensors import TensorError
+
+CARRIERS = [Processes, SharedMemory]
+each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind.__name__)
+ONES = torch.ones
+
+
+def at_1(rank, this, other):
+    """``this`` on rank 1, ``other`` elsewhere."""
+    return this if rank.number == 1 else other
+
+
+def runs(plan=lambda rank: ring(["a", "b", "c"]), tensor=lambda rank: ONES(6), playing=lambda rank: None, **more):
+    """The function of a rank: make a carrier, run a plan; every argument may depend on the rank."""
+    return plan, tensor, playing, more
+
+
+def served(*playing):
+    """The same for two workers and a server, played like this."""
+    return runs(plan=lambda rank: aggregate_at(["gpu0", "gpu1"], "cpu"), playing=lambda rank: playing[rank.number])
+
+
+# name → what the ranks do, what all say, or what rank 1 says and what the others do
+REFUSED = {
+    "a plan for more processes": (
+        runs(plan=lambda rank: ring([*"abcd"])),
+        r"the plan has 4 nodes, and there are 3 processes, each of which plays one: start 4 \(torchrun "
+        r"--nproc-per-node=4 …\), make the plan for carrier.names, or say who plays what with \w+\(\[…\]\)$",
+    ),
+    "a plan for fewer": (runs(plan=lambda rank: ring([*"ab"])), "the plan has 2 nodes, and there are 3 processes"),
+    "a node that two play": (
+        served(["gpu0"], ["gpu1", "cpu"], ["cpu"]),
+        "cpu is played by rank 1 and by rank 2: one may play it",
+    ),
+    "a node that nobody plays": (
+        served(["gpu0"], ["gpu1"], ["other"]),
+        r"nobody plays cpu: say so in one process, \w+\(\['cpu'\]\)",
+    ),
+    "a rank that plays nothing": (
+        served(["gpu0", "cpu"], ["gpu1"], []),
+        r"rank 2 plays no node of this plan \(gpu0 gpu1 cpu\)",
+    ),
+    "another size": (
+        runs(tensor=lambda rank: ONES(at_1(rank, 7, 6))),
+        "elements of rank 1's tensors: 7, of rank 0's: 6; all gradients and reductions are alike",
+    ),
+    "another dtype": (
+        runs(tensor=lambda rank: ONES(6, dtype=at_1(rank, torch.float64, torch.float32))),
+        "dtype of rank 1's tensors: torch.float64, of rank 0's: torch.float32",
+    ),
+    "another plan": (
+        runs(plan=lambda rank: at_1(rank, tree, ring)(["a", "b", "c"])),
+        "rank 1 has another plan than rank 0: make it in the same way on all ranks",
+    ),
+    "no plan on one rank": (
+        runs(plan=lambda rank: at_1(rank, None, ring(["a", "b", "c"]))),
+        r"run wants a Plan, such as d2lps.ring\(\[…\]\); a NoneType is given",
+        "rank 1 ended the run",
+    ),
+    "another reduction": (
+        runs(reduce=lambda rank: at_1(rank, "max", "sum")),
+        "reduction of rank 1's tensors: max, of rank 0's: sum",
+    ),
+    "another shape on one rank": (
+        runs(tensor=lambda rank: ONES(at_1(rank, (2, 3), 6))),
+        r"b's tensor has shape \(2, 3\): a buffer is flat, make it so with .reshape\(-1\)",
+        r"rank 1 ended the run \(refused: b's tensor has shape \(2, 3\): a buffer is flat, .*\)",
+    ),
+    "no tensor on one rank": (
+        runs(tensor=lambda rank: at_1(rank, {}, ONES(6))),
+        "node b has no tensor: give one for each of b",
+        r"rank 1 ended the run \(refused: node b has no tensor: give one for each of b\)\.",
+    ),
+    "someone else's tensor": (
+        runs(tensor=lambda rank: at_1(rank, {"a": ONES(6), "b": ONES(6)}, ONES(6))),
+        r"a tensor is given for 'a', which is not played by this process \(nodes: b\)",
+        "rank 1 ended the run",
+    ),
+    "a tensor on no device": (
+        runs(tensor=lambda rank: ONES(6, device=at_1(rank, "meta", "cpu"))),
+        "b's tensor is on the device meta, which holds no values",
+        "rank 1 ended the run",
+    ),
+    "a sparse tensor": (
+        runs(tensor=lambda rank: at_1(rank, ONES(6).to_sparse(), ONES(6))),
+        r"b's tensor is sparse: make it dense with .to_dense\(\)",
+        "rank 1 ended the run",
+    ),
+    "one element repeated": (
+        runs(tensor=lambda rank: at_1(rank, ONES(1).expand(6), ONES(6))),
+        "b's tensor repeats one element in memory",
+        "rank 1 ended the run",
+    ),
+    "no weights where they are needed": (
+        runs(plan=lambda rank: aggregate_at(["a", "b", "c"], "b", update=("sgd", {"lr": 0.1}))),
+        "b updates key g: give its weights",
+        "rank 1 ended the run",
+    ),
+    "a wrong identity on one rank": (
+        runs(reduce=lambda rank: Reduction("sum", torch.add, at_1(rank, 1, 0))),
+        "sum with its identity 1 changes",
+        "rank 1 ended the run",
+    ),
+    "a reduction that fails on one rank": (
+        runs(reduce=lambda rank: at_1(rank, FAILING, FINE)),
+        "no more",
+        r"rank 1 ended the run in step \d \(refused: no more\)\.",
+    ),
+    "names that are none": (
+        runs(playing=lambda rank: "gpu0"),
+        r"playing = 'gpu0': name the nodes that this process plays, such as \['gpu0'\]",
+    ),
+    "numbers for names": (runs(playing=lambda rank: [rank.number]), r"playing = \[\d\]: name the nodes"),
+    "a number for names": (runs(playing=lambda rank: rank.number), r"playing = \d: name the nodes"),
+}
+
+
+def fails_the_second_time(own, arrived):
+    fails_the_second_time.calls += 1
+    if fails_the_second_time.calls > 1:
+        raise RuntimeError("no more")
+    return own + arrived
+
+
+fails_the_second_time.calls = 0
+FAILING, FINE = Reduction("sum of mine", fails_the_second_time, 0), Reduction("sum of mine", torch.add, 0)
+
+
+def refused(rank, kind, case):
+    fails_the_second_time.calls = 0
+    plan, tensor, playing, more = REFUSED[case][0]
+
+    def tried():
+        carrier = rank.carrier(kind, playing(rank))
+        return run(plan(rank), tensor(rank), carrier, **{name: value(rank) for name, value in more.items()})
+
+    begin = time.monotonic()
+    return outcome(tried), time.monotonic() - begin
+
+
+@pytest.mark.parametrize("case, kind", list(zip(REFUSED, cycle(CARRIERS))))  # the code is the same for both
+def test_what_does_not_go_together_is_refused_on_every_rank_at_once(case, kind):
+    _, sentence, *others = REFUSED[case]
+    found = ranks()(refused, kind, case, n=3)
+    for rank, (error, took) in enumerate(found):
+        said = sentence if not others or rank == 1 else others[0]
+        assert isinstance(error, RuntimeError | ValueError) and re.match(said, str(error)), (rank, repr(error))
+        if others and rank != 1:
+            assert isinstance(error, RankLost) and error.ranks == (1,)
+        assert took < 1.5
+
+
+def again(rank, kind):
+    """After a refusal the carrier is over, on all ranks; a new one works."""
+    carrier = rank.carrier(kind)
+    first = outcome(run, ring(carrier.names), ONES(at_1(rank, (2, 3), 6)), carrier)
+    second = outcome(run, ring(carrier.names), ONES(6), carrier)
+    carrier.close()
+    third = [outcome(run, ring(carrier.names), ONES(shape), carrier) for shape in (6, (2, 3))]
+    tensor, carrier = ONES(6), rank.carrier(kind)
+    run(ring(carrier.names), tensor, carrier)
+    return first, second, third, tensor.tolist()
+
+
+@each_carrier
+def test_a_carrier_that_is_over_says_why_and_what_to_do_and_a_new_one_works(kind):
+    found = ranks()(again, kind, n=3)
+    for rank, (first, second, third, values) in enumerate(found):
+        assert isinstance(first, TensorError if rank == 1 else RankLost)
+        assert isinstance(second, RankLost) and second.ranks == (1,)
+        assert re.match("rank 1 (ended the run|refused).*Make a new carrier, in all processes, to go on.", str(second))
+        assert str(third[0]) == "this carrier is closed: make a new one, in all processes"
+        assert isinstance(third[1], TensorError)  # what is wrong here is said, though nobody is told
+        assert values == [3.0] * 6
+
+
+def one_too_few(rank, kind):
+    """Rank 2 does not come, and later all do: who missed one meeting is in time for the next."""
+    error = None if rank.number == 2 else outcome(lambda: rank.carrier(kind, deadline=0.5))
+    rank.store.set(f"waited/{rank.number}", "")
+    rank.store.wait([f"waited/{number}" for number in range(rank.size)])
+    tensor, carrier = ONES(6), rank.carrier(kind)
+    run(ring(carrier.names), tensor, carrier)
+    return error, tensor.tolist()
+
+
+@each_carrier
+def test_a_rank_that_does_not_come_is_named_and_may_come_to_the_next_meeting(kind):
+    found = ranks()(one_too_few, kind, n=3)
+    assert [values for _, values in found] == [[3.0] * 6] * 3
+    for error, _ in found[:2]:
+        assert isinstance(error, RankLost) and (error.ranks, error.step) == ((2,), None)
+        assert str(error) == "rank 2 gave no sign of life for 0.5 s (dead, stopped or busy) before the first step."
+
+
+def prepared_again(rank, kind):
+    carrier, tensor = rank.carrier(kind), ONES(6)
+    ready = prepare(ring(carrier.names), tensor, carrier)
+    ready.go()
+    first = outcome(run, ring(carrier.names), ONES(at_1(rank, (2, 3), 6)), carrier)
+    return first, outcome(ready.go), outcome(carrier.together), tensor.tolist()
+
+
+@each_carrier
+def test_what_was_prepared_on_a_carrier_that_is_over_does_nothing_more(kind):
+    for _, going, waiting, values in ranks()(prepared_again, kind, n=3):
+        assert isinstance(going, RankLost) and isinstance(waiting, RankLost) and values == [3.0] * 6
+
+
+# ---------------------------------------------------------------- one result, one memory
+
+SCATTER = reduce_scatter(["rank0", "rank1", "rank2"], direct=True)
+ONE = {  # how the result is made, the plan, what is said
+    "ordinary memory": (
+        lambda rank, c: ONES(6),
+        SCATTER,
+        r"the one result is a flat tensor in memory that all processes have: make it with carrier.common\(…\)$",
+    ),
+    "no tensor": (lambda rank, c: 6, SCATTER, "the one result is a flat tensor in memory"),
+    "a sparse tensor": (lambda rank, c: ONES(6).to_sparse(), SCATTER, "the one result is a flat tensor in memory"),
+    "two dimensions": (lambda rank, c: c.common(6).view(2, 3), SCATTER, "the one result is a flat tensor in memory"),
+    "another size": (
+        lambda rank, c: c.common(5),
+        SCATTER,
+        "the one result has 5 elements of torch.float32, the gradients 6 elements of torch.float32",
+    ),
+    "another dtype": (
+        lambda rank, c: c.common(6, torch.float64),
+        SCATTER,
+        "the one result has 6 elements of torch.float64, the gradients 6 elements of torch.float32",
+    ),
+    "a plan that hands out": (
+        lambda rank, c: c.common(6),
+        sharded(["rank0", "rank1", "rank2"]),
+        r"rank0 and rank1 both want or write key g\d: one result is for plans in which each key comes together at one "
+        r"node and stays there, as in reduce_scatter\(nodes, direct=True\)$",
+    ),
+    "a plan with sums on the way": (
+        lambda rank, c: c.common(6),
+        reduce_scatter(["rank0", "rank1", "rank2"]),
+        r"rank\d and rank\d both want or write key g\d",
+    ),
+    "a result for each": (
+        lambda rank, c: SharedMemory.tensor(6),
+        SCATTER,
+        r"rank 1 has another result than rank 0: make it with carrier.common\(…\) and give it to carrier.into\(…\) "
+        "on all ranks$",
+    ),
+    "a result on one rank alone": (
+        lambda rank, c: at_1(rank, c.common(6), (c.common(6), None)[1]),
+        SCATTER,
+        "rank 1 has another result than rank 0",
+    ),
+    "a common size that is none": (
+        lambda rank, c: c.common(-1),
+        SCATTER,
+        r"(rank 0 ended the run \(refused: )?SharedMemory.tensor\(-1\): give a number of elements, or a tensor",
+    ),
+    "another common size": (
+        lambda rank, c: c.common(at_1(rank, 5, 6)),
+        SCATTER,
+        "rank 1 asks for one tensor of 5 elements of torch.float32, rank 0 for 6 elements of torch.float32: all ask "
+        "for the same$",
+    ),
+}
+
+
+def into_one(rank, case):
+    make, plan, _ = ONE[case]
+    gradient = SharedMemory.tensor(ONES(6))
+
+    def tried():
+        carrier = rank.carrier(SharedMemory)
+        result = make(rank, carrier)
+        return run(plan, gradient, carrier if result is None else carrier.into(result))
+
+    begin = time.monotonic()
+    return outcome(tried), gradient.tolist(), time.monotonic() - begin
+
+
+@pytest.mark.parametrize("case", ONE)
+def test_a_result_or_a_plan_that_does_not_fit_is_refused_and_the_gradients_stay(case):
+    for error, gradient, took in ranks()(into_one, case, n=3):
+        assert isinstance(error, TensorError | RankLost) and re.match(ONE[case][2], str(error)), repr(error)
+        assert gradient == [1.0] * 6 and took < 1.5
+
+
+def the_same_memory(rank, case):
+    carrier = rank.carrier(SharedMemory)
+    whole = carrier.common(18)
+    begin = {"twice": 0, "overlapping": 5, "as the result": 6}[case] * rank.number
+    on = carrier.into(whole[6:12]) if case == "as the result" else carrier
+    return outcome(run, SCATTER, whole[begin:][:6], on), whole.tolist()
+
+
+@pytest.mark.parametrize(
+    "case, names",
+    [("twice", "rank0 and rank1"), ("overlapping", "rank0 and rank1"), ("as the result", "rank1 and the one result")],
+)
+def test_ranks_may_not_work_on_the_same_memory(case, names):
+    for error, whole in ranks()(the_same_memory, case, n=3):
+        assert isinstance(error, TensorError) and whole == [0.0] * 18
+        assert sorted(str(error).split(" share memory: ")[0].split(" and ")) == sorted(names.split(" and "))
+
+
+@pytest.mark.parametrize("given", [-1, True, 1.5, "10", None])
+def test_shared_memory_has_a_whole_number_of_elements(given):
+    with pytest.raises(TensorError, match="give a number of elements, or a tensor to copy"):
+        SharedMemory.tensor(given)
+
+
+def test_memory_that_is_not_there_is_not_given():
+    with pytest.raises(TensorError, match="there is no room for .* bytes that processes share"):
+        SharedMemory.tensor(2**58)
+
+
+# ---------------------------------------------------------------- who and where
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Sets what torchrun would set."""
+    names = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "GLOO_SOCKET_IFNAME"
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    return lambda **values: [monkeypatch.setenv(name, str(value)) for name, value in values.items()]
+
+
+@each_carrier
+def test_a_process_that_is_not_one_of_several_says_how_to_start_them(kind, environment):
+    with pytest.raises(NoRanks) as error:
+        kind()
+    assert str(error.value) == (
+        "this process is not one of several ('RANK' in the environment): start them with torchrun --nproc-per-node=4 "
+        "script.py or, in a notebook, with d2lps.ranks(4) and %%px"
+    )
+    environment(RANK="zero", WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=1)
+    with pytest.raises(NoRanks, match="invalid literal for int.*'zero' in the environment"):
+        kind()
+
+
+@each_carrier
+def test_a_port_in_use_and_a_store_that_does_not_answer_are_named(kind, environment):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        environment(RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        with pytest.raises(ProcessesError, match=f"port {port} on 127.0.0.1 is in use: set MASTER_PORT to a free one"):
+            kind()
+    environment(RANK=1)
+    begin = time.monotonic()
+    with pytest.raises(ProcessesError, match=rf"no store answers on 127.0.0.1:{port} within 0.5 s: is MASTER_PORT"):
+        kind(deadline=0.5)
+    assert time.monotonic() - begin < 3
+
+
+@each_carrier
+@pytest.mark.parametrize("deadline", [0, -1, True, "30", None, float("nan"), float("inf")])
+def test_a_deadline_is_seconds(kind, deadline):
+    with pytest.raises(ProcessesError, match=r"deadline = .*: seconds, more than 0"):
+        kind(deadline=deadline)
+
+
+@each_carrier
+@pytest.mark.parametrize("more", [{}, {"rank": 0}, {"rank": 2, "size": 2}, {"rank": -1, "size": 2}, {"size": 2}])
+def test_a_store_comes_with_rank_and_size(kind, more):
+    with pytest.raises(ProcessesError, match="give rank and size with the store, 0 ≤ rank < size"):
+        kind(store=torch.distributed.HashStore(), **more)
+
+
+def with_backends(rank, backends):
+    return outcome(lambda: rank.carrier(Processes, backend=backends[rank.number]).backend)
+
+
+@pytest.mark.parametrize(
+    "backends, found",
+    [
+        (["gloo", "gloo"], "gloo"),
+        (["gloo", None], "gloo"),
+        (["gloo", "nccl"], "some ranks ask for gloo and some for nccl: give the same backend on all"),
+    ],
+)
+def test_all_ranks_take_one_backend(backends, found):
+    assert list(map(str, ranks()(with_backends, backends, n=2))) == [found] * 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="hardware: this machine has a CUDA GPU")
+def test_nccl_wants_a_gpu_for_every_rank():
+    sentence = (
+        "NCCL wants a GPU of its own for every rank, and the host of rank 0 has 0 for 2: start fewer ranks, or take "
+        "backend='gloo'"
+    )
+    assert list(map(str, ranks()(with_backends, ["nccl", "nccl"], n=2))) == [sentence] * 2
+    assert ranks()(with_backends, [None, None], n=2) == ["gloo"] * 2
+
+
+def test_a_backend_is_gloo_or_nccl():
+    with pytest.raises(ProcessesError, match="backend = 'mpi': write 'gloo' or 'nccl'"):
+        Processes(backend="mpi")

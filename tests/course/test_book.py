@@ -1,0 +1,604 @@
+"""A chapter's sources become three notebooks: what is read, what is refused, and what is written."""
+
+import atexit
+import json
+import re
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import d2lps.course.book
+from d2lps.course.book.__main__ import main
+from d2lps.course.book.check import check_chapter, check_messages
+from d2lps.course.book.lesson import BookError, read_cells, read_text, replace_cells
+from d2lps.course.book.library import Book
+from d2lps.course.book.notebook import same_outputs
+
+SLUG = "01-small"
+LESSON = f"chapters/{SLUG}/lesson.py"
+EN, VI, ZH = (f"chapters/{SLUG}/{language}.md" for language in ("en", "vi", "zh"))
+
+FILES = {
+    "chapters/toc.toml": """
+[[chapter]]
+slug = "01-small"
+title = { en = "Two ways", vi = "Hai cách", zh = "两种办法" }
+""",
+    "chapters/references.toml": """
+[li-2014]
+authors = "Li et al."
+year = "2014"
+title = "Scaling distributed machine learning with the parameter server"
+venue = "OSDI"
+url = "https://example.org/li"
+""",
+    "chapters/terms.toml": """
+names = ["GPU", "NVLink"]
+
+[[term]]
+en = "worker"
+vi = "máy thợ"
+zh = "工作节点"
+no_vi = ["công nhân"]
+no_zh = ["工人"]
+first = ["vi", "zh"]
+
+[[term]]
+en = "gradient"
+vi = "gradient"
+zh = "梯度"
+
+[[term]]
+en = "bandwidth"
+vi = "băng thông"
+zh = "带宽"
+warn_vi = ["dải thông"]
+warn_zh = ["频宽"]
+
+[[term]]
+en = "link"
+vi = "đường liên kết"
+zh = "链路"
+allow_zh = ["连线"]
+
+[[term]]
+en = "link speed"
+vi = "tốc độ đường truyền"
+zh = "线速"
+
+[[term]]
+en = "latency"
+vi = "độ trễ"
+zh = "延迟"
+
+[[term]]
+en = "step"
+vi = "bước"
+zh = "步"
+common = true
+""",
+    "d2lps/messages/en.toml": "step = \"step {step} sends 16\u00a0MB from 'gpu0'\"\n",
+    "d2lps/messages/vi.toml": "step = \"bước {step} gửi 16\u00a0MB từ 'gpu0'\"\n",
+    "d2lps/messages/zh.toml": "step = \"第 {step} 步从 'gpu0' 发送 16\u00a0MB\"\n",
+    "img/star.svg": "<svg/>\n",
+    "img/line.svg": "<svg/>\n",
+    LESSON: """\
+# %% language
+import d2lps
+
+d2lps.speak("en")
+
+# %% star
+time = 160e6 / 16e9
+time
+
+# %% exercise-star
+def star(n, size, rate):
+    # TODO
+    ...
+
+# %% last
+d2lps.text("step", step=1)
+""",
+    EN: """\
+# Two ways
+
+Four workers hold one gradient of 160\u00a0MB each, and all of them need the sum.
+
+[[language]]
+
+## Everything through one worker {#one}
+
+Every worker sends its gradient to GPU 0, as described by [[cite:li-2014]].
+
+A link carries 16\u00a0GB/s, so one transfer takes $t = S/b$, that is 10\u00a0ms.
+
+The sum then goes back the same way, and it takes just as long, whatever the number of workers.
+
+[[figure:star|The gradients meet on GPU 0.]]
+
+Run it:
+
+[[star]]
+
+- The bandwidth is the limit.
+- The latency is not; see `time`.
+
+## Your turn {#turn}
+
+Write the time for $n$ workers.
+
+[[exercise-star]]
+
+Then look at the message:
+
+[[last]]
+""",
+    VI: """\
+# Hai cách
+
+Bốn máy thợ (worker) đều giữ một gradient 160\u00a0MB, và máy nào cũng cần tổng.
+
+[[language]]
+
+## Mọi thứ đi qua một máy thợ {#one}
+
+Máy thợ nào cũng gửi gradient của mình tới GPU 0, như [[cite:li-2014]] mô tả.
+
+Đường liên kết chở được 16\u00a0GB/s, nên một lần truyền mất $t = S/b$, tức 10\u00a0ms.
+
+Sau đó tổng đi ngược lại theo đúng đường ấy và cũng mất chừng ấy thời gian, dù có bao nhiêu máy thợ.
+
+[[figure:star|Các gradient gặp nhau trên GPU 0.]]
+
+Hãy chạy thử:
+
+[[star]]
+
+- Băng thông là giới hạn.
+- Độ trễ thì không; hãy xem `time`.
+
+## Đến lượt bạn {#turn}
+
+Hãy viết thời gian cho $n$ máy thợ.
+
+[[exercise-star]]
+
+Rồi hãy xem thông điệp:
+
+[[last]]
+""",
+    ZH: """\
+# 两种办法
+
+四个工作节点（worker）各持有一份 160\u00a0MB 的梯度，大家都要得到总和。
+
+[[language]]
+
+## 一切经过一个工作节点 {#one}
+
+每个工作节点都把自己的梯度发给 GPU 0，做法见 [[cite:li-2014]]。
+
+一条链路每秒传 16\u00a0GB/s，所以传一次要 $t = S/b$，也就是 10\u00a0ms。
+
+随后总和原路返回，花的时间一样长，无论工作节点有多少。
+
+[[figure:star|各份梯度在 GPU 0 上汇合。]]
+
+运行一下：
+
+[[star]]
+
+- 受限的是带宽。
+- 延迟不是；请看 `time`。
+
+## 轮到你了 {#turn}
+
+请写出 $n$ 个工作节点所需的时间。
+
+[[exercise-star]]
+
+然后看看这条消息：
+
+[[last]]
+""",
+    f"chapters/{SLUG}/exercises.toml": """
+[star.title]
+en = "The time of a star"
+vi = "Thời gian của hình sao"
+zh = "星形所需的时间"
+
+[star.hints]
+en = ["Which link is used most?"]
+vi = ["Đường liên kết nào bận nhất?"]
+zh = ["哪条链路最忙？"]
+""",
+}
+
+
+@cache
+def _built() -> Path:
+    """The right chapter, built and agreed once for all tests."""
+    root = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, root)
+    for name, text in FILES.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    assert main(["--root", str(root), "build"]) == 0
+    assert main(["--root", str(root), "agree", "--all"]) == 0
+    return root
+
+
+def small(root: Path) -> Book:
+    """A right chapter, built and agreed, of one's own."""
+    shutil.copytree(_built(), root, dirs_exist_ok=True)
+    return Book(root)
+
+
+def edit(book: Book, name: str, old: str, new: str) -> None:
+    """Replace the first place where ``old`` stands in a file of the book."""
+    path = book.root / name
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+
+
+def files(book: Book) -> dict[str, bytes]:
+    """Every file of the book with its bytes."""
+    return {str(path.relative_to(book.root)): path.read_bytes() for path in book.root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def book(tmp_path):
+    return small(tmp_path)
+
+
+def test_a_right_chapter_passes_every_check(book):
+    assert [str(finding) for finding in check_chapter(book, SLUG) + check_messages(book)] == []
+    assert main(["--root", str(book.root), "check"]) == 0
+
+
+def test_a_text_is_its_sections_and_nothing_is_lost(book):
+    for name in (EN, VI, ZH):
+        source = (book.root / name).read_text("utf-8")
+        text = read_text(source, name)
+        assert text.source == source
+        assert [section.id for section in text.sections] == ["top", "one", "turn"]
+    assert [block.kind for block in text.section("one").blocks] == ["prose", "figure", "prose", "cell", "prose"]
+    assert text.section("one").names("cell") == ["star"]
+
+
+def test_headings_and_placeholders_inside_code_and_formulas_are_text():
+    text = read_text("# T\n\n```\n## no\n[[no]]\n```\n\n`[[no]]` $[[a]]$\n\n$$\n## no\n$$\n", "en.md")
+    assert [section.id for section in text.sections] == ["top"]
+    assert [block.kind for block in text.sections[0].blocks] == ["prose"]
+
+
+def test_a_lesson_is_its_cells_and_replacing_one_keeps_the_rest(book):
+    source = (book.root / LESSON).read_text("utf-8")
+    cells = read_cells(source)
+    assert [cell.id for cell in cells] == ["language", "star", "exercise-star", "last"]
+    assert [cell.exercise for cell in cells] == [None, None, "star", None]
+    assert replace_cells(source, {}) == source
+    assert replace_cells(source, {"star": "time = 1"}) == source.replace("time = 160e6 / 16e9\ntime", "time = 1")
+
+
+REFUSED = [
+    (LESSON, "# %% last", "# %% star", "lesson.py: the cell id 'star' is given twice; rename one of the two"),
+    (
+        LESSON,
+        "# %% last",
+        "# %% Last one",
+        "lesson.py: cell 4 is called 'Last one'; write its id after `# %%`, in small letters, digits and hyphens, "
+        "at most 60 of them",
+    ),
+    (
+        LESSON,
+        "# %% last",
+        "# %%",
+        "lesson.py: cell 4 is called ''; write its id after `# %%`, in small letters, digits and hyphens, "
+        "at most 60 of them",
+    ),
+    (
+        LESSON,
+        "# %% last",
+        "# %% last [markdown]",
+        "lesson.py: cell 4 is markdown; a lesson holds code, prose stands in en.md, vi.md and zh.md",
+    ),
+    (
+        LESSON,
+        'speak("en")',
+        'speak("vi")',
+        'lesson.py: the first cell must be called `language` and hold d2lps.speak("en")',
+    ),
+    (VI, "[[last]]\n", "", "vi.md: the cell 'last' is not placed; put [[last]] alone on a line where it belongs"),
+    (ZH, "- 受限", "[[star]]\n\n- 受限", "zh.md: the cell 'star' is placed 2 times, in one; keep one of them"),
+    (ZH, "请写出", "[[star]]\n\n请写出", "zh.md: the cell 'star' is placed 2 times, in one and turn; keep one of them"),
+    (
+        VI,
+        "[[star]]",
+        "[[stern]]",
+        "vi.md: the cell 'star' is not placed; put [[star]] alone on a line where it belongs",
+    ),
+    (
+        EN,
+        "[[last]]\n",
+        "[[last]]\n\n[[lost]]\n",
+        "en.md, section 'turn': lesson.py has no cell 'lost'; write it there or mend the placeholder",
+    ),
+    (
+        EN,
+        "[[figure:star|",
+        "[[figure:stern|",
+        "en.md, section 'one': there is no figure img/stern.svg; draw it with `python -m d2lps.course.book figures` or mend the "  # noqa: E501
+        "placeholder",
+    ),
+    (
+        VI,
+        "[[cite:li-2014]]",
+        "[[cite:li-2041]]",
+        "vi.md, section 'one': references.toml has no source 'li-2041'; add it there or mend [[cite:…]]",
+    ),
+    (
+        ZH,
+        "## 轮到你了 {#turn}\n",
+        "",
+        "zh.md: the section 'turn' of en.md is missing; write `## … {#turn}` or take it out of the others",
+    ),
+    (
+        EN,
+        "## Your turn {#turn}\n",
+        "",
+        "en.md: the section 'turn' of vi.md is missing; write `## … {#turn}` or take it out of the others",
+    ),
+    (
+        VI,
+        "{#turn}",
+        "{#turns}",
+        "vi.md: the section 'turn' of en.md is missing; write `## … {#turn}` or take it out of the others",
+    ),
+    (
+        VI,
+        " {#turn}",
+        "",
+        "vi.md: the heading 'Đến lượt bạn' has no id; write `## Đến lượt bạn {#its-id}`, the same id in en.md, vi.md and "  # noqa: E501
+        "zh.md",
+    ),
+    (
+        VI,
+        "{#turn}",
+        "{#Lượt}",
+        "vi.md: the heading 'Đến lượt bạn' has the id 'Lượt'; an id is at most 60 small letters, digits and hyphens, and "  # noqa: E501
+        "not `top`",
+    ),
+    (VI, "{#turn}", "{#one}", "vi.md: the section id 'one' is given twice; rename one of the two"),
+    (VI, "Hãy chạy thử:", "### Chạy {#run}", "vi.md: the heading 'Chạy' has an id; only `##` headings have one"),
+    (VI, "Hãy chạy thử:", "# Chạy", "vi.md: 'Chạy' is a second `#` title; a chapter has one, sections begin with `##`"),
+    (
+        VI,
+        "# Hai cách\n",
+        "",
+        "vi.md: the text begins with 'Bốn máy thợ (worker) đều giữ một gradien'; begin with `# Title`",
+    ),
+    (
+        VI,
+        "Hãy chạy thử:",
+        "Hãy chạy [[star]] thử:",
+        "vi.md, section 'one': [[star]] stands inside a paragraph; put it alone on a line",
+    ),
+    (
+        VI,
+        "[[star]]",
+        "[[cell:star]]",
+        "vi.md, section 'one': [[cell:star]] is not understood; write [[cell-id]], [[figure:name|caption]] or "
+        "[[cite:key]]",
+    ),
+    (
+        VI,
+        "Các gradient gặp",
+        "Các *gradient* gặp",
+        "vi.md, section 'one': the caption of the figure 'star' holds `*` or `|`; leave it out",
+    ),
+    ("chapters/toc.toml", ', vi = "Hai cách"', "", "toc.toml: the title of chapter 1 has no 'vi'; write it"),
+    ("chapters/references.toml", 'year = "2014"', "", "references.toml: 'li-2014' has no 'year'; write it"),
+    (
+        "chapters/references.toml",
+        "[li-2014]",
+        '[li]\nauthors = "Li et al."\nyear = 2014\ntitle = "Twice"\nurl = "https://example.org/li"\n[li-2014]',
+        "references.toml: 'li-2014' looks the same as another source; tell them apart in `year`, as in 2014a",
+    ),
+    ("chapters/toc.toml", "[[chapter]]", "[[chapter", "toc.toml is not TOML"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "sentence"), REFUSED, ids=range(len(REFUSED)))
+def test_a_broken_chapter_is_refused_in_one_sentence(book, name, old, new, sentence, capsys):
+    edit(book, name, old, new)
+    before = files(book)
+    assert main(["--root", str(book.root), "build"]) == 1
+    said = capsys.readouterr().err
+    assert said == f"error: {sentence}\n" or sentence.endswith("is not TOML") and sentence in said
+    assert files(book) == before
+
+
+def test_sections_and_cells_stand_in_one_order(book, capsys):
+    path = book.root / ZH
+    top, one, turn = (section.source for section in read_text(path.read_text("utf-8"), "zh.md").sections)
+    path.write_text(f"{top}{turn}\n{one}", "utf-8")
+    assert main(["--root", str(book.root), "build"]) == 1
+    assert capsys.readouterr().err == (
+        "error: zh.md: the section 'turn' stands where en.md has 'one'; put the sections in one order\n"
+    )
+    path.write_text(
+        FILES[ZH]
+        .replace("[[star]]", "[[x]]")
+        .replace("[[exercise-star]]", "[[star]]")
+        .replace("[[x]]", "[[exercise-star]]"),
+        "utf-8",
+    )
+    assert main(["--root", str(book.root), "build"]) == 1
+    assert capsys.readouterr().err == (
+        "error: zh.md: the cell 'exercise-star' stands where lesson.py has 'star'; "
+        "put the cells in the order of lesson.py\n"
+    )
+
+
+def test_a_cell_stands_in_the_same_section_in_every_language(book, capsys):
+    edit(book, ZH, "[[last]]\n", "")
+    edit(book, ZH, "[[exercise-star]]\n", "")
+    edit(book, ZH, "[[star]]\n", "[[star]]\n\n[[exercise-star]]\n\n[[last]]\n")
+    assert main(["--root", str(book.root), "build"]) == 1
+    assert capsys.readouterr().err == (
+        "error: zh.md: the cell 'exercise-star' stands in the section 'one', in en.md "
+        "it stands in 'turn'; put it into one section\n"
+    )
+
+
+def test_a_section_may_bear_the_name_of_a_cell_but_not_of_another_sections_part(book, capsys):
+    for name in (EN, VI, ZH):
+        edit(book, name, "{#turn}", "{#star}")
+    assert main(["--root", str(book.root), "build"]) == 0
+    made = nbformat.read(book.folder(SLUG) / "vi.ipynb", as_version=4)
+    assert [cell.id for cell in made.cells][-4:] == ["star-1", "exercise-star", "star-2", "last"]
+    for name in (EN, VI, ZH):
+        edit(book, name, "{#star}", "{#one-2}")
+    assert main(["--root", str(book.root), "build"]) == 1
+    assert capsys.readouterr().err == (
+        "error: the id 'one-2' is kept for the parts of the section 'one'; choose another\n"
+    )
+
+
+def test_a_magic_is_a_comment_in_the_lesson_and_a_magic_in_the_notebook(book, capsys):
+    edit(book, LESSON, "# %% last\n", "# %% last\n# %%px --targets 0\n# %px d2lps\n")
+    assert main(["--root", str(book.root), "build"]) == 0
+    assert main(["--root", str(book.root), "agree", "--all"]) == 0
+    assert main(["--root", str(book.root), "check"]) == 0
+    source = '%%px --targets 0\n%px d2lps\nd2lps.text("step", step=1)'
+    for language in ("en", "vi", "zh"):
+        made = nbformat.read(book.folder(SLUG) / f"{language}.ipynb", as_version=4)
+        assert made.cells[-1].source == source
+    lesson = (book.root / LESSON).read_text("utf-8")
+    assert compile(lesson, LESSON, "exec")
+    assert replace_cells(lesson, {"last": source}) == replace_cells(lesson, {}) == lesson
+    assert main(["--root", str(book.root), "lab", "--no-start"]) == 0
+    copy = book.root / f"workspace/vi/{SLUG}.ipynb"
+    made = nbformat.read(copy, as_version=4)
+    made.cells[-1].source = "%%px\nx = 1"
+    nbformat.write(made, copy)
+    assert main(["--root", str(book.root), "pull", "--code", str(copy)]) == 0
+    pulled = (book.root / LESSON).read_text("utf-8")
+    assert pulled.startswith(FILES[LESSON].split("# %% last")[0]) and pulled.endswith("# %% last\n# %%px\nx = 1\n")
+
+
+def test_a_magic_out_of_place_is_told(book, capsys):
+    edit(book, LESSON, "# %% last\n", "# %% last\nx = 1\n# %%px\n# A comment stays one.\n")
+    assert [str(finding).split("\n")[0] for finding in check_chapter(book, SLUG) if finding.check == "lesson"] == [
+        "fail  turn  lesson: the cell 'last' holds %%px, which is for a cell's first line; put `# %% cell-id` above it",
+        "fail  turn  lesson: the cell 'last' holds the comment '# A comment stays one.'; say it in the prose",
+    ]
+    edit(book, LESSON, "# %%px", "%%px")
+    assert main(["--root", str(book.root), "build"]) == 1
+    assert capsys.readouterr().err == (
+        "error: lesson.py: %%px stands bare; write `# %%px`, so that the lesson stays Python\n"
+    )
+
+
+def test_notebooks_are_valid_and_the_same_bytes_every_time(book):
+    before = files(book)
+    assert main(["--root", str(book.root), "build"]) == 0
+    assert files(book) == before
+    for language in ("en", "vi", "zh"):
+        text = (book.folder(SLUG) / f"{language}.ipynb").read_text("utf-8")
+        made = nbformat.reads(text, as_version=4)
+        nbformat.validate(made)
+        assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+        assert [cell.id for cell in made.cells] == [
+            "top",
+            "language",
+            "one",
+            "star",
+            "one-2",
+            "turn",
+            "exercise-star",
+            "turn-2",
+            "last",
+        ]
+        assert [cell.metadata.get("tags") for cell in made.cells if cell.id.startswith("exercise")] == [["exercise"]]
+        assert all(cell.outputs == [] for cell in made.cells if cell.cell_type == "code")
+        assert made.cells[1].source == f'import d2lps\n\nd2lps.speak("{language}")'
+        assert made.metadata.kernelspec.name == "python3"
+
+
+def test_a_notebook_shows_figures_citations_and_headings_without_ids(book):
+    made = nbformat.read(book.folder(SLUG) / "vi.ipynb", as_version=4)
+    source = next(cell.source for cell in made.cells if cell.id == "one")
+    assert source.startswith("## Mọi thứ đi qua một máy thợ\n\n")
+    assert "như [Li et al., 2014](https://example.org/li) mô tả" in source
+    assert source.endswith(
+        "![Các gradient gặp nhau trên GPU 0.](../../img/star.svg)\n\n"
+        "*Các gradient gặp nhau trên GPU 0.*\n\nHãy chạy thử:"
+    )
+
+
+def test_code_differs_between_languages_in_the_first_cell_only(book):
+    codes = [
+        [
+            cell.source
+            for cell in nbformat.read(book.folder(SLUG) / f"{language}.ipynb", as_version=4).cells
+            if cell.cell_type == "code"
+        ]
+        for language in ("en", "vi", "zh")
+    ]
+    assert codes[0][1:] == codes[1][1:] == codes[2][1:]
+    assert len({code[0] for code in codes}) == 3
+
+
+def test_a_chapter_is_known_by_number_and_name(book):
+    assert [book.slug(name) for name in ("01", "small", "01-small", "chapters/01-small")] == [SLUG] * 4
+    with pytest.raises(BookError, match="there is no chapter '02'; chapters/toc.toml has 01-small"):
+        book.slug("02")
+
+
+def test_the_rooms_modules_import_only_from_those_before_them():
+    order = re.findall(r"``(\w+)``", d2lps.course.book.__doc__)
+    folder = Path(d2lps.course.book.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} == {*order, "__init__", "__main__"}
+    for index, name in enumerate(order):
+        source = (folder / f"{name}.py").read_text("utf-8")
+        imported = set(re.findall(r"^\s*from d2lps\.book\.(\w+) import", source, re.M))
+        for several in re.findall(r"^\s*from d2lps\.book import (.+)$", source, re.M):
+            imported |= set(several.split(", "))
+        assert imported <= set(order[:index]), name
+
+
+def test_a_folder_without_chapters_is_no_book(tmp_path):
+    with pytest.raises(BookError, match="holds no chapters/; run this in the course's folder or name it with --root"):
+        Book(tmp_path)
+
+
+def outputs(*kinds):
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x", id="a")])
+    for kind in kinds:
+        if kind == "stream":
+            made.cells[0].outputs.append(nbformat.v4.new_output("stream", name="stdout", text="3"))
+        elif kind == "error":
+            made.cells[0].outputs.append(nbformat.v4.new_output("error", ename="ValueError", evalue="no"))
+        else:
+            made.cells[0].outputs.append(nbformat.v4.new_output("display_data", {kind: "x"}))
+    return made
+
+
+def test_outputs_are_compared_by_kind_and_errors_are_told():
+    assert same_outputs(outputs("stream", "image/png"), outputs("stream", "stream", "image/png")) == []
+    assert same_outputs(outputs("stream"), outputs("stream", "text/html")) == [
+        "a: outputs ['stdout'] and ['stdout', 'display_data text/html']"
+    ]
+    assert same_outputs(outputs("error"), outputs("error")) == [
+        "a: the first notebook shows the error ValueError: no",
+        "a: the second notebook shows the error ValueError: no",
+    ]

@@ -1,0 +1,141 @@
+"""The notebooks as a reader runs them: from top to bottom, offline, in every language, with the right numbers."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from d2lps.course.book.notebook import same_outputs
+from d2lps.messages import LANGUAGES
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = [c["slug"] for c in tomllib.loads((ROOT / "chapters/toc.toml").read_text("utf-8"))["chapter"]]
+
+# Nothing but this machine may be spoken to: a chapter needs no network.
+OFFLINE = """
+import sys
+def _only_this_machine(event, args):
+    if event == "socket.connect" and isinstance(args[1], tuple) and args[1][0] not in ("127.0.0.1", "::1", "localhost"):
+        raise OSError(f"a chapter needs no network, and this one asked for {args[1]}")
+sys.addaudithook(_only_this_machine)
+"""
+
+
+# The cells that show nothing: those that only set something up.
+SILENT = {
+    "01-data-parallelism": ["language", "imports", "guess"],
+    "02-ring": [
+        "language",
+        "imports",
+        "guess",
+        "px-bits",
+        "px-concise",
+        "px-race",
+        "px-calibrate",
+        "px-compare",
+        "px-bursts",
+        "close",
+    ],
+    "04-key-value-store": ["language", "imports", "guess", "scratch", "loop", "guess-moved", "px-mxnet", "close"],
+}
+STUBS = {"01-data-parallelism": 3, "02-ring": 5, "04-key-value-store": 4}
+
+
+@pytest.fixture(scope="module")
+def executed():
+    done = {}
+
+    def execute(chapter: str, language: str) -> nbformat.NotebookNode:
+        if (chapter, language) not in done:
+            book = nbformat.read(ROOT / f"chapters/{chapter}/{language}.ipynb", as_version=4)
+            book.cells.insert(0, nbformat.v4.new_code_cell(OFFLINE))
+            folder = {"metadata": {"path": str(ROOT / "chapters" / chapter)}}
+            NotebookClient(book, timeout=120, kernel_name="python3", resources=folder).execute()
+            del book.cells[0]
+            done[chapter, language] = book
+        return done[chapter, language]
+
+    return execute
+
+
+def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
+    """What a cell printed or returned, as plain text."""
+    (cell,) = (c for c in book.cells if c.id == cell_id)
+    return "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_it_runs_from_top_to_bottom_and_shows_something(executed, chapter, language):
+    book = executed(chapter, language)
+    assert not [o for c in book.cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"]
+    silent = [c.id for c in book.cells if c.cell_type == "code" and not c.outputs]
+    assert silent == SILENT[chapter]
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("language", [other for other in LANGUAGES if other != "en"])
+def test_it_shows_the_same_in_every_language(executed, chapter, language):
+    assert same_outputs(executed(chapter, "en"), executed(chapter, language)) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_01(executed, language):
+    book = executed("01-data-parallelism", language)
+    times = [re.findall(r"[\d.]+ ms", line) for line in shown(book, "predicted").splitlines()[1:]]
+    assert times == [["20 ms", "60 ms"], ["20 ms", "80 ms"], ["5 ms", "15 ms"]]
+    rows = [re.findall(r"[\d.]+ ms", line) for line in shown(book, "chunks").splitlines()[1:]]
+    assert [row[0] for row in rows] == ["60 ms", "80 ms", "15 ms"]
+    assert [row[-1] for row in rows] == ["30.94 ms", "41.25 ms", "15 ms"]
+    assert shown(book, "training").count("✓") == 3 and "✗" not in shown(book, "training")
+    assert shown(book, "gpu0-ready") == "True"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_02(executed, language):
+    book = executed("02-ring", language)
+    assert re.findall(r"[\d.]+ ms", shown(book, "ring-cost")) == ["60 ms", "15 ms"]
+    assert re.findall(r"[\d.]+ ms", shown(book, "server-meeting")) == ["5 ms", "15 ms", "15 ms", "15 ms"]
+    sums = re.findall(r"\[ ?(\d+)\., +(\d+)\., +(\d+)\.\]", shown(book, "three"))
+    assert sums == [("2", "14", "18"), ("3", "2", "21"), ("7", "10", "12")]
+    assert shown(book, "three-gather").count("[ 7., 14., 21.]") == 3
+    rows = [re.findall(r"[\d.]+ ms", line) for line in shown(book, "two-rings-table").splitlines()[1:]]
+    assert rows[0] == ["5.185 ms", "2.593 ms"] and rows[2] == ["3.733 ms", "1.867 ms"]
+    assert shown(book, "px-same") == "(True, True)"
+    said = re.findall(r"rank (\d)|(\d) 号进程", shown(book, "px-lost"))
+    assert ["".join(each) for each in said] == ["2"] * 4, shown(book, "px-lost")
+    assert shown(book, "px-again").count("4.0") == 4
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_04(executed, language):
+    book = executed("04-key-value-store", language)
+    for cell in ("scratch-run", "local", "device"):
+        assert shown(book, cell).count("[[1111.0, 1111.0], [1111.0, 1111.0]]") == 1
+    assert shown(book, "round-trip").count("(-63.0, -63.0)") == 3
+    nodes = [line.split() for line in shown(book, "round-trip-bytes").splitlines()[1:]]
+    assert nodes == [*[[f"worker{i}", "24", "24"] for i in range(3)], *[[f"server{i}", "36", "36"] for i in range(2)]]
+    moved = [float(part) for part in re.findall(r"([\d.]+)%", shown(book, "modulo"))]
+    assert moved[0] > 75 and 15 < moved[1] < 25
+    assert (shown(book, "count-messages"), shown(book, "count-workers")) == ("2.0", "((0, 0.0), (0, 0.0), (1, 5.0))")
+    assert shown(book, "optimizer") == "True" and shown(book, "in-turn").count("✓") == 4
+    rows = [line.split() for line in shown(book, "stale-table").splitlines()[1:]]
+    assert len(rows) == 10 and {row[-1] for row in rows} <= {"0", "1"}
+    assert shown(book, "sparse").split() == ["True", "2560000", "768"]
+    assert shown(book, "px-store").count("85.0 85.0") == 4
+    assert shown(book, "px-lost").count("push 1 of worker 2") == 3
+    assert re.findall(r"(d2lps|MXNet) +85", shown(book, "mxnet")) == ["d2lps", "MXNet"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_stubs_of_the_exercises_do_not_pass(executed, chapter, language):
+    book = executed(chapter, language)
+    stubs = [c for c in book.cells if c.id.startswith("exercise-")]
+    assert len(stubs) == STUBS[chapter]
+    for stub in stubs:
+        assert stub.source.count("TODO") == 1
+        assert "✗" in shown(book, stub.id) and "✓" not in shown(book, stub.id)

@@ -1,0 +1,671 @@
+"""The exercises of chapter 04: programs are played, and who is counted, what travels and what moves is judged."""
+
+import ast
+import builtins
+import contextlib
+import inspect
+import random
+import re
+import threading
+import time as clock
+from collections import Counter
+
+import pytest
+
+import d2lps
+from d2lps import check_exercise, solution
+from d2lps.course.grading import _ASKED, _failed, counting, network, placing, pushing, sparse
+from d2lps.course.grading.asked import Failure
+from d2lps.course.grading.course import exercise, exercises
+from d2lps.course.grading.network import Closed, Deadlock, Idle, Message, Network, Unsendable, carried
+from d2lps.course.grading.playing import digits
+from d2lps.messages import LANGUAGES
+
+torch = pytest.importorskip("torch")
+
+IDS = ("push-pull", "placement", "count-workers", "sparse-pull")
+GENERAL = {"endless", "raised", "not-general"}  # their hints are those of all exercises
+SOLVED = {id: exercise(id).solution(id) for id in IDS}
+
+
+def cut_over_all(workers, servers, send, recv):
+    """Every value is cut over all servers, and a push waits until it is counted."""
+    k, n = len(servers), len(workers)
+
+    def push(key, value):
+        for server, part in zip(servers, value.chunk(k), strict=True):
+            send(server, {"push": (key, part)})
+        for _ in servers:
+            assert recv()[1] == "counted"
+
+    def pull(key):
+        for server in servers:
+            send(server, {"pull": key})
+        parts = dict(recv() for _ in servers)
+        return torch.cat([parts[server] for server in servers])
+
+    def serve():
+        came, sums, count, asking = {}, {}, Counter(), []
+        while True:
+            worker, message = recv()
+            if "push" in message:
+                key, part = message["push"]
+                send(worker, "counted")
+                count[worker, key] += 1
+                came.setdefault((key, count[worker, key]), []).append(part)
+                if len(came[key, count[worker, key]]) == n:
+                    sums[key, count[worker, key]] = torch.stack(came.pop((key, count[worker, key]))).sum(0)
+            else:
+                asking.append((worker, message["pull"]))
+            for one, key in list(asking):
+                if (key, count[one, key]) in sums:
+                    asking.remove((one, key))
+                    send(one, sums[key, count[one, key]])
+
+    return push, pull, serve
+
+
+def told_unasked(workers, servers, send, recv):
+    """A complete sum is sent to all workers, who ask for nothing."""
+    have = {}
+
+    def push(key, value):
+        send(servers[-1 - key % len(servers)], (key, value))
+
+    def pull(key):
+        while not have.get(key):
+            _, (other, total) = recv()
+            have.setdefault(other, []).append(total)
+        return have[key].pop(0)
+
+    def serve():
+        came = {}
+        while True:
+            worker, (key, value) = recv()
+            came.setdefault(key, {}).setdefault(worker, []).append(value)
+            if len(came[key]) == len(workers) and all(came[key].values()):
+                total = sum(values.pop(0) for values in came[key].values())
+                for one in workers:
+                    send(one, (key, total))
+
+    return push, pull, serve
+
+
+def by_the_store(keys, servers):
+    from d2lps.kvstore.placement import Placement
+
+    place = Placement(servers)
+    return {key: place.owner(key) for key in keys}
+
+
+def all_at_the_end(n):
+    """Pairs are added in a tree, which is another fixed order."""
+    rounds, closed = {}, set()
+
+    def receive(worker, number, value):
+        if number in closed:
+            return None
+        rounds.setdefault(number, [None] * n)[worker] = value
+        if any(each is None for each in rounds[number]):
+            return None
+        closed.add(number)
+        return torch.stack(rounds.pop(number)).sum(0)
+
+    return receive
+
+
+def by_tensors(rows, cuts, ask):
+    wanted, back = torch.tensor(rows).unique(return_inverse=True)
+    owners = torch.bucketize(wanted, torch.tensor(cuts), right=True) - 1
+    parts = [ask(int(owner), wanted[owners == owner] - cuts[owner]) for owner in owners.unique()]
+    return torch.cat(parts)[back]
+
+
+EQUIVALENT = {
+    "push-pull": [cut_over_all, told_unasked],
+    "placement": [
+        by_the_store,
+        exercise("placement").solutions()["highest"],
+        exercise("placement").solutions()["ringed"](virtual=64),
+    ],
+    "count-workers": [all_at_the_end],
+    "sparse-pull": [by_tensors],
+}
+WRONG = [
+    pytest.param(id, mistake, answer, id=f"{id} {mistake} {i}")
+    for id in IDS
+    for mistake, answers in exercise(id).solutions()["WRONG"][id].items()
+    for i, answer in enumerate(answers, 1)
+]
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    _failed.clear()
+    yield
+    _failed.clear()
+
+
+def cell(code: str) -> object:
+    *body, last = ast.parse(code).body
+    names = {"d2lps": d2lps, "torch": torch}
+    exec(compile(ast.Module(body, []), "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+
+
+def test_the_judge_and_the_course_know_them():
+    assert set(IDS) <= set(_ASKED) and set(IDS) <= set(exercises())
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("id", IDS)
+def test_the_stub_is_told_what_to_do_first(id, language):
+    d2lps.speak(language)
+    for _ in range(3):
+        verdict = cell(exercise(id).stub)
+        assert (verdict.passed, verdict.mistake, verdict.ladder, verdict.trace) == (False, "todo", (), None)
+        assert verdict.hint == exercise(id).hint("todo")
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_stub_has_the_form_of_all_stubs(id):
+    texts, name = exercise(id), id.replace("-", "_")
+    assert texts.stub.count("# TODO") == 1 and texts.stub.count("#") == 1
+    assert texts.stub.endswith(f'd2lps.check_exercise("{id}", {name})')
+    assert tuple(inspect.signature(SOLVED[id]).parameters) == _ASKED[id].parameters
+    assert f"def {name}({', '.join(_ASKED[id].parameters)}):" in texts.stub
+    shown = solution(id).code
+    secret = [line.strip() for line in shown.splitlines()[1:] if "return" not in line and "def " not in line]
+    assert set(filter(None, secret)) - {line.strip() for line in texts.stub.splitlines()}
+    called = {
+        node.func.id
+        for node in ast.walk(ast.parse(shown))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & {
+        name
+        for name, value in texts.solutions().items()
+        if inspect.isfunction(value) and value.__module__.startswith("solutions_of")
+    }
+    lesson = texts.folder / "lesson.py"
+    if lesson.is_file() and f"# %% exercise-{id}\n" in lesson.read_text("utf-8"):
+        found = lesson.read_text("utf-8").split(f"# %% exercise-{id}\n")[1].split("\n# %% ")[0]
+        assert found.strip() == texts.stub
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("id", IDS)
+def test_the_solution_passes(id, language):
+    d2lps.speak(language)
+    verdict = check_exercise(id, SOLVED[id], deadline="100 s")
+    assert verdict.passed and (verdict.hint, verdict.ladder, verdict.mistake, verdict.trace) == ("", (), None, None)
+    assert "{" not in verdict.sentence and re.match(r"[nk] = \d", verdict.sentence)
+    assert "✓" in verdict._repr_html_()
+
+
+@pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in EQUIVALENT[id]])
+def test_other_ways_are_right_too(id, answer):
+    verdict = check_exercise(id, answer, deadline="100 s")
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("id, mistake, answer", WRONG)
+def test_a_wrong_answer_is_told_its_mistake(id, mistake, answer, monkeypatch):
+    if mistake == "endless":
+        monkeypatch.setattr(network, "PATIENCE", 0.3)
+    for language in LANGUAGES:
+        d2lps.speak(language)
+        verdict = check_exercise(id, answer, deadline="100 s")
+        assert (verdict.passed, verdict.mistake) == (False, mistake), verdict.sentence
+        assert verdict.hint == exercise(id).hint(mistake) and verdict.hint and verdict.trace is None
+        assert re.match(r"[nk] = \d", verdict.sentence) and "{" not in verdict.sentence
+        assert "Traceback" not in str(verdict) and "<p>✗" not in verdict._repr_html_()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_every_mistake_with_a_hint_is_made_by_somebody(id):
+    texts, made = exercise(id), set(exercise(id).solutions()["WRONG"][id])
+    assert len(made) >= 6 and set(texts.mistakes) - {"todo"} == made - GENERAL
+    assert set(_ASKED[id].keeps) <= made
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_every_text_stands_in_three_languages(id):
+    texts, rungs = exercise(id), {}
+    for language in LANGUAGES:
+        d2lps.speak(language)
+        rungs[language] = texts.ladder
+        assert all(texts.hint(mistake).strip() for mistake in texts.mistakes)
+    assert {len(each) for each in rungs.values()} == {4}
+    assert len({rung for each in rungs.values() for rung in each}) == 12
+
+
+def test_every_size_is_played():
+    asked = {(case.n, case.k) for case in _ASKED["push-pull"].cases}
+    assert asked == {(n, k) for n in (1, 2, 3, 5) for k in (1, 2, 3)}
+    assert {case.n for case in _ASKED["count-workers"].cases} == {1, 2, 3, 5}
+    assert {len(case.servers) for case in _ASKED["placement"].cases} >= {1, 2, 3, 5, 8}
+
+
+def test_the_ladder_is_climbed():
+    wrong = exercise("sparse-pull").solutions()["every_row"]
+    seen = [len(check_exercise("sparse-pull", wrong).ladder) for _ in range(6)]
+    assert seen == [0, 1, 2, 3, 4, 4]
+
+
+# ---- what is told
+
+
+def plain(verdict):
+    return verdict.sentence.replace("\u00a0", " ")
+
+
+def test_success_tells_what_was_counted():
+    said = {id: plain(check_exercise(id, SOLVED[id], deadline="100 s")) for id in IDS}
+    assert "pushes and pulls 18 values of 4.32 kB, that is 77.76 kB each way" in said["push-pull"]
+    assert "sends 78.34 kB and receives 77.76 kB, in 54 messages" in said["push-pull"]
+    assert "A fourth one takes over 466, where 500 would be its exact part" in said["placement"]
+    assert "256 B travel in 3 messages, and the whole table has 640 B" in said["sparse-pull"]
+
+
+def test_a_failure_tells_who_sent_what():
+    made = exercise("push-pull").solutions()
+    verdict = check_exercise("push-pull", made["WRONG"]["push-pull"]["too-many-bytes"][0])
+    assert plain(verdict).splitlines() == [
+        "n = 3, k = 2: in all, worker0 sends 156.3 kB, and its values have 77.76 kB.",
+        "worker0 → server0: 27 messages, 78.16 kB",
+        "worker0 → server1: 27 messages, 78.16 kB",
+        "server0 → worker0: 9 messages, 38.88 kB",
+        "server1 → worker0: 9 messages, 38.88 kB",
+    ]
+    verdict = check_exercise("count-workers", made["messages_counted"])
+    assert verdict.sentence.splitlines()[-1] == "What came, as (worker, number): (0, 1) (0, 1) (1, 1)"
+    verdict = check_exercise("sparse-pull", made["every_row"])
+    assert plain(verdict).splitlines()[1] == "server 0: rows [0 1 2 3], 256 B"
+
+
+def test_a_deadlock_is_seen_and_not_waited_for(monkeypatch):
+    monkeypatch.setattr(network, "PATIENCE", 10_000.0)
+    made = exercise("push-pull").solutions()["WRONG"]["push-pull"]
+    for mistake in ("keys-wait", "push-waits", "waits-first", "no-answer", "overtaken", "serve-ended"):
+        verdict = check_exercise("push-pull", made[mistake][0], deadline="200 s")
+        assert verdict.mistake == mistake and "worker1 in pu" in verdict.sentence
+
+
+def test_nothing_stays_behind():
+    wrong = exercise("push-pull").solutions()["WRONG"]["push-pull"]
+    before = set(threading.enumerate())
+    for mistake in ("too-early", "no-answer", "wrong-way", "raised"):
+        check_exercise("push-pull", wrong[mistake][0])
+    check_exercise("push-pull", catches_everything, deadline="100 s")
+    until = clock.monotonic() + 20
+    while (left := [each for each in threading.enumerate() if each not in before]) and clock.monotonic() < until:
+        clock.sleep(0.01)
+    assert left == []
+
+
+def catches_everything(workers, servers, send, recv):
+    def serve():
+        for _ in range(5):
+            try:
+                while True:
+                    recv()
+            except BaseException:
+                continue
+
+    return lambda key, value: send(servers[0], value), lambda key: recv(), serve
+
+
+# ---- the judges' own parts
+
+
+def test_powers_of_four_tell_who_is_counted_and_how_often():
+    for n in (1, 2, 3, 5):
+        for seed in range(50):
+            counts = [random.Random(f"{n} {seed} {i}").randrange(4) for i in range(n)]
+            assert digits(sum(c * 4**i for i, c in enumerate(counts)), n) == counts
+    assert digits(1.5, 3) is digits(-1, 3) is digits(64, 3) is None
+    assert digits(float("nan"), 3) is digits(float("inf"), 3) is None
+
+
+def test_no_two_values_share_an_element():
+    seen = torch.zeros(pushing.ELEMENTS)
+    for round_ in range(pushing.ROUNDS):
+        for key in range(pushing.KEYS):
+            seen += pushing._value(round_, key, 1)
+    assert torch.equal(seen, torch.ones(pushing.ELEMENTS))
+
+
+def test_messages_are_copied_and_counted():
+    value = torch.arange(3.0)
+    copied, nbytes = carried(["push", 7, (value, {"é": None}), b"ab"])
+    assert nbytes == 4 + 8 + 12 + 2 + 8 + 2
+    value.fill_(9)
+    assert torch.equal(copied[2][0], torch.arange(3.0)) and type(copied[2]) is tuple
+    for thing in ({1}, object(), [lambda: None], 1j):
+        with pytest.raises(Unsendable):
+            carried(thing)
+
+
+def test_a_run_is_the_same_every_time():
+    def played(seed):
+        net, told = Network(["a", "b", "c"], random.Random(seed).choice), []
+
+        def talk(name):
+            for i in range(5):
+                for other in {"a", "b", "c"} - {name}:
+                    net.send(name, other, i)
+            for _ in range(10):
+                told.append((name, *net.recv(name)))
+
+        net.play({name: lambda name=name: talk(name) for name in "abc"}, until="abc")
+        return told
+
+    runs = [played(seed % 4) for seed in range(8)]
+    assert runs[:4] == runs[4:] and any(run != runs[0] for run in runs[:4])
+    for run in runs:  # what one sends to another arrives in the order in which it was sent
+        for src in "abc":
+            for dst in set("abc") - {src}:
+                assert [message for at, who, message in run if (at, who) == (dst, src)] == list(range(5))
+
+
+def test_the_network_names_deadlock_and_idleness(monkeypatch):
+    with pytest.raises(Deadlock):
+        net = Network(["a", "b"], lambda able: able[0])
+        net.play({"a": lambda: net.recv("a"), "b": lambda: net.recv("b")}, until=["a"])
+    monkeypatch.setattr(network, "PATIENCE", 0.1)
+    release = threading.Event()
+    with pytest.raises(Idle) as idle:
+        net = Network(["a"], lambda able: able[0])
+        net.play({"a": lambda: release.wait(30)}, until=["a"])
+    release.set()
+    assert idle.value.node == "a"
+    with pytest.raises(Closed):
+        net.send("a", "a", 1)
+    with pytest.raises(ZeroDivisionError):
+        net = Network(["a"], lambda able: able[0])
+        net.play({"a": lambda: 1 / 0}, until=["a"])
+    assert Message("a", "b", 3).nbytes == 3
+
+
+def test_hash_is_another_one_elsewhere_and_only_there():
+    own, seen = builtins.hash, {}
+    with placing.another_process():
+        seen["text"], seen["pair"], seen["number"] = hash("key"), hash((1, "key")), hash(2**70)
+        again = hash("key")
+        other = threading.Thread(target=lambda: seen.update(thread=hash("key")))
+        other.start()
+        other.join()
+    assert builtins.hash is own and again == seen["text"]
+    assert seen["text"] != hash("key") and seen["pair"] != hash((1, "key"))
+    assert seen["number"] == hash(2**70) and seen["thread"] == hash("key")
+    with pytest.raises(ZeroDivisionError), placing.another_process():
+        raise ZeroDivisionError
+    assert builtins.hash is own
+
+
+def test_consistent_hashing_moves_one_part_in_k_plus_one():
+    for case in _ASKED["placement"].cases:
+        found = placing.judge(case, SOLVED["placement"])
+        k = len(case.servers)
+        assert placing.LEAST * 2000 / (k + 1) <= int(found["moved"]) <= placing.MOST * 2000 / (k + 1)
+
+
+def test_the_sequences_have_every_difficulty():
+    for case in _ASKED["count-workers"].cases:
+        repeated = early = late = 0
+        for pushes in case.sequences:
+            closed = set()
+            for i, push in enumerate(pushes):
+                repeated += push in pushes[:i]
+                late += push.number in closed
+                early += push.number > 1 and push.number - 1 not in closed
+                if {each.worker for each in pushes[: i + 1] if each.number == push.number} == set(range(case.n)):
+                    closed.add(push.number)
+            if len(pushes) > 4 * case.n:
+                assert closed == set(range(1, counting.ROUNDS + 1))
+        assert repeated > 10 and late > 10 and early > 3
+
+
+# ---- what cannot pass
+
+
+def faulty_push_pull(seed):
+    draw = random.Random(seed)
+    fault, at, node = draw.choice(["lost", "twice", "larger", "other", "changed"]), draw.randrange(8), draw.random()
+
+    def answer(workers, servers, send, recv):
+        count = [0]
+
+        def sends(to, message):
+            mine = isinstance(message, tuple) and message[0] == "push" and node < 0.5
+            back = torch.is_tensor(message) and node >= 0.5
+            count[0] += mine or back
+            if not (mine or back) or count[0] != at + 1:
+                return send(to, message)
+            value = message[2] if mine else message
+            made = {"larger": torch.cat([value, value]), "changed": value + 1, "other": value.roll(1)}.get(fault, value)
+            for _ in range({"lost": 0, "twice": 2}.get(fault, 1)):
+                send(to, (*message[:2], made) if mine else made)
+
+        return SOLVED["push-pull"](workers, servers, sends, recv)
+
+    return answer
+
+
+def faulty_placement(seed):
+    draw = random.Random(seed)
+    fault = draw.choice(["some", "missing", "more", "by number", "none", "text"])
+    key = f"layer{draw.randrange(50)}.weight.{draw.randrange(20)}"
+
+    def answer(keys, servers):
+        place = SOLVED["placement"](keys, servers)
+        if fault == "some":  # a few keys go by their number
+            place.update((each, servers[len(each) % len(servers)]) for each in keys if key[:-2] in each or key == each)
+            place[keys[0]] = servers[-1]
+        elif fault == "missing":
+            place.pop(key if key in place else keys[0])
+        elif fault == "more":
+            place[key + "x"] = servers[0]
+        elif fault == "by number":
+            place = {each: servers[(len(servers) + i) % len(servers)] for i, each in enumerate(keys)}
+        elif fault == "none":
+            place[keys[draw.randrange(len(keys))]] = None
+        else:
+            place[keys[draw.randrange(len(keys))]] += " "
+        return place
+
+    return answer
+
+
+def faulty_count(seed):
+    draw = random.Random(seed)
+    fault, at = draw.choice(["lost", "none", "extra", "off", "twice", "swapped"]), draw.randrange(1, 7)
+
+    def answer(n):
+        receive, calls = SOLVED["count-workers"](n), [0]
+
+        def faulty(worker, number, value):
+            calls[0] += 1
+            if calls[0] != at:
+                found = receive(worker, number, value)
+                return found + 1e-3 if fault == "off" and found is not None else found
+            if fault == "lost":
+                return None
+            if fault == "swapped":
+                return receive((worker + 1) % n if n > 1 else 1, number, value)
+            found = receive(worker, number, 2 * value if fault == "twice" else value)
+            return {"none": None if found is not None else value, "extra": value}.get(fault, found)
+
+        return faulty
+
+    return answer
+
+
+def faulty_pull(seed):
+    draw = random.Random(seed)
+    fault, at = draw.choice(["more", "again", "row", "order", "empty", "off"]), draw.randrange(5)
+
+    def answer(rows, cuts, ask):
+        def asks(server, some):
+            if fault == "more":
+                return ask(server, [*some, (some[-1] + 1) % (cuts[server + 1] - cuts[server])])[: len(some)]
+            if fault == "again":
+                ask(server, some)
+            return ask(server, some)
+
+        found = SOLVED["sparse-pull"](rows, cuts, asks)
+        if fault == "row":
+            found[at % len(rows)] += 1
+        if fault == "order":
+            found = found.roll(1, 0)
+        if fault == "empty":
+            ask(at % (len(cuts) - 1), [])
+        return found + 1 if fault == "off" else found
+
+    return answer
+
+
+FAULTY = {
+    "push-pull": (faulty_push_pull, 60),
+    "placement": (faulty_placement, 60),
+    "count-workers": (faulty_count, 150),
+    "sparse-pull": (faulty_pull, 150),
+}
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_one_fault_is_enough_to_fail(id):
+    make, count = FAULTY[id]
+    named = Counter()
+    for seed in range(count):
+        verdict = check_exercise(id, make(seed), deadline="100 s")
+        assert not verdict.passed and verdict.hint and verdict.sentence, seed
+        named[verdict.mistake] += 1
+    assert len(named) >= 3, named
+
+
+class Strange:
+    def __call__(self, *_):
+        return self
+
+
+def endless(*_):
+    while True:
+        clock.sleep(0.001)
+
+
+def raises(*_):
+    raise SystemExit("enough")
+
+
+def strange(result):
+    return lambda *_: result
+
+
+HOSTILE = [
+    *map(
+        strange,
+        (
+            None,
+            0,
+            -1.5,
+            "",
+            "server0",
+            b"",
+            (),
+            [],
+            {},
+            set(),
+            True,
+            float("nan"),
+            ...,
+            NotImplemented,
+            int,
+            [None] * 3,
+            (None, None, None),
+            {"a": 1},
+            {None: None},
+            torch.zeros(3),
+            torch.zeros(5, 16),
+            object(),
+            (print, print, print),
+            [len, len, len],
+            iter(()),
+            range(9),
+            lambda: None,
+            Strange(),
+        ),
+    ),
+    raises,
+    Strange(),
+    lambda *given: given,
+    lambda *given: given[0],
+    lambda *given: given[-1],
+    lambda *given: [each.clear() for each in given if hasattr(each, "clear")],
+    lambda *_: (raises, raises, raises),
+    lambda *_: raises,
+    lambda *_: lambda *_: raises(),
+    lambda *_: (endless, raises, raises),
+    lambda *_: strange(1),
+]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_hostile_answers_become_sentences(id, monkeypatch):
+    monkeypatch.setattr(network, "PATIENCE", 0.3)
+    for given in HOSTILE:
+        names = ", ".join(_ASKED[id].parameters)
+        answer = eval(f"lambda {names}: given({names})", {"given": given})
+        for hostile in (answer, given):
+            verdict = check_exercise(id, hostile, deadline="20 s")
+            assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
+    assert builtins.hash("a") == "a".__hash__()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_an_endless_answer_is_stopped(id, monkeypatch):
+    monkeypatch.setattr(network, "PATIENCE", 0.3)
+    verdict = check_exercise(id, endless, deadline="300 ms")
+    assert verdict.mistake == "endless" and "plan" not in verdict.sentence and verdict.hint
+
+
+def test_an_answer_may_change_its_arguments():
+    def greedy(id):
+        def answer(*given):
+            copies = [list(each) if isinstance(each, list) else each for each in given]
+            found = SOLVED[id](*copies)
+            for each in given:
+                if isinstance(each, list):
+                    each.clear()
+            return found
+
+        names = ", ".join(_ASKED[id].parameters)
+        return eval(f"lambda {names}: answer({names})", {"answer": answer})
+
+    for id in IDS:
+        for _ in range(2):
+            assert check_exercise(id, greedy(id), deadline="100 s").passed
+
+
+def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
+    def swallows(rows, cuts, ask):
+        for server in range(9):
+            try:
+                ask(server, [99])
+            except Exception:
+                continue
+        return torch.tensor(rows, dtype=torch.float32).repeat_interleave(16).view(-1, 16)
+
+    assert check_exercise("sparse-pull", swallows).mistake == "wrong-cut"
+
+    def quiet(workers, servers, send, recv):
+        def push(key, value):
+            with contextlib.suppress(Exception):
+                send("nobody", value)
+
+        return push, recv, recv
+
+    assert check_exercise("push-pull", quiet).mistake == "wrong-way"
+    with pytest.raises(Failure):
+        sparse.Asked(sparse.Sparse((0,), (0, 1))).ask(1, [0])

@@ -1,0 +1,251 @@
+"""``d2lps.ranks`` and ``%%px``, as a notebook uses them; the same carriers under torchrun; nobody is left behind."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
+
+import d2lps
+from d2lps.carriers.ranks import from_environment
+from d2lps.carriers.rendezvous import ProcessesError
+
+ROOT = Path(__file__).parents[2]
+START = 'import d2lps\nd2lps.speak("vi")\nranks = d2lps.ranks(4)\nranks'
+RING = """%%px
+import d2lps, os, torch, torch.distributed as dist, warnings
+carrier = d2lps.Processes()
+plan = d2lps.ring(carrier.names)
+gradient = torch.full((8,), 1.0 + carrier.rank)
+trace = d2lps.run(plan, gradient, carrier)
+print("rank", carrier.rank)
+gradient
+"""
+
+
+def together(group: int) -> list[int]:
+    """The processes of a group, dead ones that nobody has fetched not among them."""
+    found = []
+    for process in psutil.process_iter(["status"]):
+        try:
+            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except ProcessLookupError:
+            continue
+    return found
+
+
+def gone(group: int, within: float) -> bool:
+    until = time.monotonic() + within
+    while together(group) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not together(group)
+
+
+class Notebook:
+    """A notebook with a kernel of its own, run cell by cell."""
+
+    def __init__(self):
+        self.made = nbformat.v4.new_notebook()
+        self.client = NotebookClient(self.made, timeout=60, kernel_name="python3", allow_errors=True)
+
+    def run(self, source: str) -> list:
+        """The outputs of a cell."""
+        self.made.cells.append(nbformat.v4.new_code_cell(source))
+        return self.client.execute_cell(self.made.cells[-1], len(self.made.cells) - 1).outputs
+
+    def says(self, source: str) -> str:
+        """What a cell prints, shows and raises, as plain text."""
+        found = [
+            output.get("text")
+            or output.get("data", {}).get("text/plain")
+            or re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.get("traceback", ())))
+            for output in self.run(source)
+        ]
+        return "\n".join(text.rstrip("\n") for text in found)
+
+    def interrupted(self, source: str, after: float) -> tuple[str, float]:
+        """What a cell says that is interrupted, and how many seconds later it is over."""
+        sent = []
+
+        def interrupt() -> None:
+            sent.append(time.monotonic())
+            self.client.km.provisioner.process.send_signal(signal.SIGINT)
+
+        threading.Timer(after, interrupt).start()
+        return self.says(source), time.monotonic() - sent[0]
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    """One notebook for all, whose ranks run; at the end it is killed, and they must leave."""
+    made = Notebook()
+    with made.client.setup_kernel():
+        assert re.fullmatch(r"<4 ranks: processes( \d+){4}>", made.says(START))
+        made.says(RING)
+        yield made
+        group = int(made.says("print(d2lps.ranks(4)._guard.pid)"))
+        assert len(together(group)) == 7, "a guard, a controller with its heart, four ranks"
+        with pytest.raises(DeadKernelError):
+            made.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        assert gone(group, within=3)
+
+
+def test_a_ring_runs_on_all_ranks_and_rank_0_speaks_first(notebook):
+    assert notebook.says(RING).split("\n") == [
+        "rank 0",
+        "[1] rank 1",
+        "[2] rank 2",
+        "[3] rank 3",
+        "tensor([10., 10., 10., 10., 10., 10., 10., 10.])",
+    ]
+
+
+def test_the_trace_of_rank_0_plays_in_the_notebook_and_from_the_rank(notebook):
+    notebook.run("%%px\nshared = d2lps.SharedMemory()\nby_memory = d2lps.run(plan, gradient, shared)")
+    for source in 'd2lps.watch(ranks[0]["trace"], ranks[0]["by_memory"])', "%px d2lps.watch(trace, by_memory)":
+        (shown,) = notebook.run(source)
+        assert "Phát" in shown.data["text/html"] and "<Player: " in shown.data["text/plain"]
+    assert "application/vnd.jupyter.widget-view+json" not in shown.data, "it would hang on the rank"
+    assert notebook.says('trace = ranks[0]["trace"]; len(trace.events), ranks[3]["by_memory"].measured') == "(24, True)"
+    assert notebook.says('ranks[2]["x"] = 7; ranks[2]["x"], ranks[2]') == "(7, <rank 2 of 4>)"
+
+
+def test_what_all_say_is_said_once(notebook):
+    assert notebook.says("%%px\nprint('same')\nwarnings.warn('again')\n1 + 1").count("UserWarning: again") == 1
+    assert notebook.says("%%px\nprint('same')\n1 + 1") == "same\n2"
+    assert (
+        notebook.says("%%px\nprint('a\\nb') if carrier.rank > 1 else None\ncarrier.rank == 2")
+        == "[2–3]\na\nb\nFalse\n[2] True"
+    )
+    assert notebook.says("%%px --targets 1:3\ncarrier.rank") == "1\n[2] 2"
+
+
+def test_an_error_of_all_is_one_sentence_with_its_place_in_the_cell(notebook):
+    said = notebook.says("%%px\nx = 1\nd2lps.run(plan, torch.ones(3, 3), carrier)")
+    assert re.fullmatch(r" +1 x = 1\n-+> 2 d2lps.run\(.*\n\[0–3\] TensorError: rank0's tensor has shape .*", said)
+    assert notebook.says("%%px\ndef f(): g()\nf()").split("\n")[-3:] == [
+        "in f()",
+        "----> 1 def f(): g()",
+        "[0–3] NameError: name 'g' is not defined",
+    ]
+    assert notebook.says('%%px\nif carrier.rank in (0, 2):\n    raise ValueError(f"of rank {carrier.rank}")').endswith(
+        "\n[0, 2] ValueError: of rank 0"
+    )
+    assert notebook.says("%%px\nx = (").endswith("\n[0–3] SyntaxError: incomplete input")
+
+
+def test_ctrl_c_stops_all_ranks_at_once_and_new_carriers_work(notebook):
+    for waiting in (
+        "d2lps.run(plan, gradient, d2lps.Processes(deadline=500)) if carrier.rank else time.sleep(500)",
+        "time.sleep(500) if carrier.rank else d2lps.SharedMemory(deadline=500)",
+    ):
+        said, seconds = notebook.interrupted(f"%%px\nimport time\n{waiting}", after=1)
+        assert said == "KeyboardInterrupt: make the carriers anew, in the cell that made them" and seconds < 1
+    assert notebook.says(RING).startswith("rank 0\n[1] rank 1")
+
+
+def test_torchs_own_groups_meet_again_and_again(notebook):
+    cell = '%%px\ndist.init_process_group("gloo")\ndist.all_reduce(gradient)\ndist.destroy_process_group()\n'
+    assert notebook.says(cell) == notebook.says(cell) == ""
+
+
+def test_ranks_asked_for_again_are_the_same_unless_one_is_gone_or_stuck(notebook):
+    assert notebook.says("d2lps.ranks(4) is ranks") == "True"
+    notebook.run('%%px\ndist.init_process_group("gloo")')
+    said, seconds = notebook.interrupted("%px time.sleep(500) if carrier.rank == 3 else dist.barrier()", after=0.5)
+    assert seconds < 1 and said == (
+        "KeyboardInterrupt: [0–2] did not let go at once: wait a moment, then make the "
+        "carriers anew, in the cell that made them"
+    )
+    said = notebook.says("%px os.kill(os.getpid(), 9) if carrier.rank == 3 else time.sleep(0.1)")
+    assert said.endswith("[3] this process has ended: d2lps.ranks(4) starts all of them anew")
+    assert notebook.says("%px 1") == "ProcessesError: rank 3 has ended: d2lps.ranks(4) starts all of them anew"
+    assert notebook.says("d2lps.ranks(4) is ranks, ranks") == "(False, <4 ranks: closed>)"
+
+
+# ---- without a notebook
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"count": 0}, r"ranks\(0\): give a number of processes, 1 to 64"),
+        ({"count": True}, r"ranks\(True\): give"),
+        ({"count": 2.0}, r"ranks\(2.0\): give"),
+        ({"count": 65}, r"ranks\(65\): give"),
+        ({"deadline": 0}, "deadline = 0: seconds, more than 0"),
+        ({"count": 2, "deadline": 0.01}, "2 ranks did not start within 0.01 s"),
+    ],
+)
+def test_what_cannot_be_is_told(given, sentence):
+    before = psutil.Process().children()
+    with pytest.raises(ProcessesError, match=sentence):
+        d2lps.ranks(**given)
+    assert psutil.Process().children() == before
+
+
+def test_without_ipyparallel_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipyparallel", None)
+    with pytest.raises(ProcessesError, match="ranks needs ipyparallel, which is not installed: pip install"):
+        d2lps.ranks(1)
+
+
+def test_closed_ranks_leave_nothing_and_another_count_is_another_start():
+    first = d2lps.ranks(1)
+    group = first._guard.pid
+    with d2lps.ranks(2) as ranks:
+        assert first.closed and gone(group, within=0)
+        group, folder = ranks._guard.pid, ranks._folder
+        with pytest.raises(ProcessesError, match="rank 1, 'nothing': NameError: name 'nothing' is not defined"):
+            ranks[1]["nothing"]
+        with pytest.raises(ProcessesError, match="there is no rank 2: 2 run, from 0"):
+            ranks[2]
+        sockets = [
+            found.laddr
+            for pid in (os.getpid(), *together(group))
+            for found in psutil.Process(pid).net_connections()
+            if found.status == psutil.CONN_LISTEN and (pid != os.getpid() or found.laddr.port == ranks._store.port)
+        ]
+        assert len(sockets) > 10 and {address.ip for address in sockets} == {"127.0.0.1"}, "not the network"
+    assert gone(group, within=0) and not folder.exists()
+    with pytest.raises(ProcessesError, match=r"the ranks are closed: d2lps.ranks\(2\) starts all of them anew"):
+        ranks[0]["x"]
+
+
+SCRIPT = """
+import d2lps, torch
+for carrier in d2lps.Processes(deadline=10), d2lps.SharedMemory(deadline=10):
+    gradient = torch.full((5,), 1.0 + carrier.rank)
+    trace = d2lps.run(d2lps.ring(carrier.names), gradient, carrier)
+    assert gradient.tolist() == [6.0] * 5
+    carrier.rank or print(trace)
+"""
+
+
+def test_the_same_program_runs_under_torchrun(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT, "utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "script.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"<Trace: ([^,]+), (\d+) events", done.stdout) == [("gloo ×3", "12"), ("shared memory ×3", "12")]
+
+
+def test_a_port_in_use_is_told(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for setting in "RANK=0", "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}":
+            monkeypatch.setenv(*setting.split("="))
+        with pytest.raises(ProcessesError, match=f"port {port} on 127.0.0.1 is in use: set MASTER_PORT to a free one"):
+            from_environment(2)

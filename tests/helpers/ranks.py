@@ -1,0 +1,216 @@
+"""Rank processes for the tests: forked off one server that has imported torch once, so that many of them cost little.
+
+``ranks()(function, *arguments, n=4)`` calls a function of a test module in 4 processes, ``function(rank, *arguments)``,
+and gives back what they returned. The processes stay for the next call; who kills some takes ``Ranks(n)`` of its own.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from datetime import timedelta
+from functools import cache
+from multiprocessing.connection import wait as wait_for
+from typing import NamedTuple
+
+import psutil
+import torch
+import torch.distributed as dist
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(
+    [
+        "d2lps.carriers.processes",
+        "d2lps.carriers.shared_memory",
+        "d2lps.algorithms",
+        "d2lps.topology.hosts",
+        "psutil",
+        "pytest",
+        "hypothesis",
+        "hypothesis.strategies",
+    ]
+)
+DEADLINE = 4.0  # of the carriers in tests: long for a loaded machine, short for whoever waits for a dead rank
+
+
+class Rank(NamedTuple):
+    """What the function of a rank is told: who it is, and where all of them meet."""
+
+    store: dist.Store
+    number: int
+    size: int
+
+    def carrier(self, kind, playing=None, **options):
+        usual = {"deadline": DEADLINE, "store": self.store, "rank": self.number, "size": self.size}
+        return kind(playing, **usual | options)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What torchrun would tell it."""
+        return {
+            "RANK": str(self.number),
+            "WORLD_SIZE": str(self.size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store.underlying_store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+
+    def meet(self) -> None:
+        """Wait for all ranks, without a carrier."""
+        until = -(-self.store.add("met", 1) // self.size) * self.size
+        while self.store.add("met", 0) < until:
+            time.sleep(0.005)
+
+
+class Failed(AssertionError):
+    """What a rank's function raised, with its traceback."""
+
+
+@cache
+def store() -> dist.TCPStore:
+    """Where all ranks of all tests meet; it lives in the process of the tests, which outlives them."""
+    return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+
+
+class Ranks:
+    """``size`` processes that do what they are told, again and again, until they are ended."""
+
+    calls = 0
+
+    def __init__(self, size: int):
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            mine, theirs = FORKED.Pipe()
+            process = FORKED.Process(target=_serve, args=(theirs, store().port), name=f"rank {rank}", daemon=True)
+            process.start()
+            self.processes.append(process)
+            theirs.close()
+            self.pipes.append(mine)
+
+    def __call__(self, function, *arguments, n: int | None = None, timeout: float = 60.0) -> list:
+        """What ``function`` returns on the first n ranks. What it raises fails the test, unless it returns it."""
+        n = self.start(function, *arguments, n=n)
+        return self.results(range(n), timeout)
+
+    def start(self, function, *arguments, n: int | None = None) -> int:
+        Ranks.calls += 1
+        n = len(self.pipes) if n is None else n
+        self.name = f"call {Ranks.calls}"
+        for rank, pipe in enumerate(self.pipes[:n]):
+            pipe.send((function, self.name, rank, n, arguments))
+        return n
+
+    def results(self, of, timeout: float = 60.0) -> list:
+        """What the ranks ``of`` returned, in their order."""
+        found, waiting = {}, {self.pipes[rank]: rank for rank in of}
+        while waiting:
+            ready = wait_for(list(waiting), timeout)
+            if not ready:
+                self.end()
+                raise Failed(f"nothing from ranks {sorted(waiting.values())} within {timeout} s")
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                try:
+                    found[rank] = pipe.recv()
+                except EOFError:
+                    found[rank] = None, f"rank {rank} died"
+        for rank, (_, trouble) in sorted(found.items()):
+            if trouble:
+                raise Failed(f"rank {rank}:\n{trouble}")
+        return [found[rank][0] for rank in of]
+
+    def said(self, rank: int, timeout: float = 60.0):
+        """What the function of ``rank`` sends by ``tell`` before it returns."""
+        if not self.pipes[rank].poll(timeout):
+            self.end()
+            raise Failed(f"nothing from rank {rank} within {timeout} s")
+        return self.pipes[rank].recv()
+
+    def let(self, key: str) -> None:
+        """Let the ranks go on that wait for ``key`` in their store."""
+        dist.PrefixStore(self.name, store()).set(key, "")
+
+    def signal(self, rank: int, number: int) -> None:
+        os.kill(self.processes[rank].pid, number)
+
+    @property
+    def usable(self) -> bool:
+        return all(process.is_alive() for process in self.processes)
+
+    def end(self) -> None:
+        """End them all, whatever they do, and see to it that they are gone."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join(10)
+        for pipe in self.pipes:
+            pipe.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+_shared: list[Ranks] = []
+
+
+def ranks() -> Ranks:
+    """Eight processes that all tests share."""
+    if not _shared or not _shared[-1].usable:
+        _shared.append(Ranks(8))
+    return _shared[-1]
+
+
+def tell(what: object) -> None:
+    """Send something to the test while a rank's function is at work."""
+    _pipe.send(what)
+
+
+def _serve(pipe, port: int) -> None:
+    global _pipe
+    _pipe = pipe
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    joined = dist.TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=30), wait_for_workers=False)
+    while True:
+        try:
+            function, name, rank, size, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = function(Rank(dist.PrefixStore(name, joined), rank, size), *arguments), None
+        except BaseException:
+            answer = None, traceback.format_exc()
+        pipe.send(answer)
+
+
+def outcome(function, *arguments):
+    """What a function returns, or the exception that it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return error
+
+
+def settled(measure, like, patience: float = 5.0):
+    """What ``measure()`` returns, as soon as it is ``like``, or after all the patience."""
+    until = time.monotonic() + patience
+    while (found := measure()) != like and time.monotonic() < until:
+        time.sleep(0.02)
+    return found
+
+
+def left_behind() -> set[tuple]:
+    """What processes could leave behind: sockets that listen or are joined, and files in /dev/shm and /tmp."""
+    me = psutil.Process()
+    files = {
+        ("file", folder, name)
+        for folder in ("/dev/shm", "/tmp")
+        if os.path.isdir(folder)
+        for name in os.listdir(folder)
+        if name.startswith(("d2lps", "torch", "pym", "psm"))
+    }
+    return files | {("process", child.pid) for child in me.children(recursive=True)}

@@ -1,0 +1,237 @@
+"""Large tensors of one host lie in memory that both ends share: what travels then is where they lie."""
+
+import gc
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from d2lps.carriers.tensors import TensorError
+from d2lps.kvstore import Refused, cluster
+from d2lps.kvstore.wire import BLOCK, NOTHING, Channel, Op
+from d2lps.kvstore.wire.arena import SHARED, Arena, Lent
+
+LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent with others; no number of servers divides
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no anonymous files (memfd)")
+
+
+def test_memory_that_nobody_has_any_more_is_taken_again():
+    arena = Arena()
+    first, other = arena.tensor(1000, torch.float32), arena.tensor(1000, torch.float64)
+    where, piece = arena.offset(first), first[5:]
+    assert where != arena.offset(other) and arena.offset(torch.ones(3)) is None
+    del first
+    gc.collect()
+    assert arena.offset(arena.tensor(1000, torch.float32)) != where, "a piece of it is still here"
+    del piece
+    gc.collect()
+    assert arena.offset(arena.tensor(1000, torch.float32)) == where
+
+
+def test_what_is_in_use_outlives_who_lent_it():
+    arena = Arena()
+    mine = arena.tensor(SHARED, torch.float32)
+    lent = Lent(arena.lent, os.getpid())
+    theirs = lent.tensor(arena.offset(mine), SHARED, torch.float32)
+    arena.close()
+    lent.close()
+    mine.fill_(3)
+    assert theirs.eq(3).all()
+    del mine, theirs
+    gc.collect()
+    arena.close()
+    lent.close()
+    assert arena.tensor(SHARED, torch.float32) is None and lent.tensor(0, 1, torch.float32) is None
+
+
+def test_there_is_no_more_room_than_the_machine_has():
+    assert Arena().tensor(10**15, torch.float32) is None
+
+
+def test_what_one_end_writes_the_other_reads():
+    arena = Arena()
+    mine = arena.tensor(SHARED, torch.float32)
+    theirs = Lent(arena.lent, os.getpid()).tensor(arena.offset(mine), SHARED, torch.float32)
+    mine.fill_(7)
+    assert theirs.eq(7).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"path": "/etc/passwd"},
+        {"path": "/proc/1/fd/0"},
+        {"path": 3},
+        {"path": None},
+        {"inode": 0},
+        {"nbytes": 1 << 70},
+        {"nbytes": 1 << 62},
+        {"nbytes": -1},
+        {"inode": "7"},
+        {"path": "/proc/self/fd/0"},
+    ],
+)
+def test_nothing_is_opened_but_memory_of_the_other_end(wrong):
+    with pytest.raises(TensorError):
+        Lent(Arena().lent | wrong, os.getpid())
+
+
+def test_memory_that_could_shrink_is_not_borrowed():
+    file = os.memfd_create("d2lps test")
+    os.ftruncate(file, 1 << 16)
+    said = {"path": f"/proc/{os.getpid()}/fd/{file}", "inode": os.fstat(file).st_ino, "nbytes": 1 << 16}
+    with pytest.raises(TensorError, match="could shrink"):
+        Lent(said, os.getpid())
+    os.close(file)
+
+
+@pytest.mark.parametrize("offset, elements", [(-4096, 1), (7, 1), (1 << 50, 1), (0, 1 << 60)])
+def test_nothing_is_read_beside_what_is_lent(offset, elements):
+    assert Lent(Arena().lent, os.getpid()).tensor(offset, elements, torch.float32) is None
+
+
+@pytest.fixture
+def passed(monkeypatch):
+    """How many bytes of tensors pass through sockets, by what they are for."""
+    found = {op: 0 for op in Op}
+    send = Channel.send
+
+    def counting(self, op, number=0, entries=(), said=None, payload=NOTHING, shared=False):
+        found[op] += len(payload)
+        return send(self, op, number, entries, said, payload, shared)
+
+    monkeypatch.setattr(Channel, "send", counting)
+    return found
+
+
+def rounds(stores, work):
+    """``work(store)`` for every worker in a thread of its own; what each returned."""
+    found, threads = {}, []
+    for store in stores:
+        threads.append(threading.Thread(target=lambda store=store: found.setdefault(store.rank, work(store))))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(60)
+    return [found[rank] for rank in sorted(found)]
+
+
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+@pytest.mark.parametrize("workers, servers", [(1, 1), (2, 3), (3, 2)])
+def test_a_large_key_does_not_pass_through_a_socket(workers, servers, optimizer, passed):
+    def work(store):
+        store.init("w", torch.zeros(LARGE))
+        if optimizer:
+            store.set_optimizer(optimizer, lr=1.0)
+        out, seen = torch.empty(LARGE), []
+        for step in range(4):
+            store.pushpull("w", torch.full((LARGE,), 4.0**store.rank * (step + 1)), out=out)
+            seen.append((out.min().item(), out.max().item()))
+        return seen
+
+    whole = sum(4.0**rank for rank in range(workers))
+    with cluster("dist_sync", workers, servers) as stores:
+        found = rounds(stores, work)
+    if optimizer:
+        expected = [-whole * sum(range(1, step + 2)) for step in range(4)]
+    else:
+        expected = [whole * (step + 1) for step in range(4)]
+    assert found == [[(value, value) for value in expected]] * workers
+    assert passed[Op.PUSHPULL] == 2 * passed[Op.DATA] == 4 * workers * servers * 16
+
+
+def test_over_tcp_everything_passes_through_the_socket(passed):
+    with cluster("dist_sync", 1, 1, transport="tcp") as stores:
+        stores[0].init("w", torch.zeros(LARGE))
+        stores[0].pushpull("w", torch.ones(LARGE))
+    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 4 * LARGE
+
+
+def test_what_is_small_passes_through_the_socket(passed):
+    with cluster("dist_sync", 1, 1) as stores:
+        stores[0].init("w", torch.zeros(100))
+        stores[0].pushpull("w", torch.ones(100))
+    assert passed[Op.PUSHPULL] == passed[Op.DATA] == 400
+
+
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_a_push_may_be_followed_by_another_before_the_round_is_closed(kind):
+    """The worker overwrites its memory for the next push, while a server may still wait to add the one before."""
+
+    def work(store):
+        store.init("w", torch.zeros(LARGE))
+        store.set_optimizer("sgd", lr=1.0)
+        gradient = torch.empty(LARGE)
+        for step in range(6):
+            time.sleep(0.02 * (store.rank == 0))
+            store.push("w", gradient.fill_(4.0**store.rank * 16**step))
+        store.barrier()
+        store.pull("w", out=gradient)
+        return gradient.min().item(), gradient.max().item()
+
+    with cluster(kind, 2, 2) as stores:
+        found = rounds(stores, work)
+    total = -sum(5.0 * 16**step for step in range(6))
+    assert found == [(total, total)] * 2
+
+
+def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read():
+    with cluster("dist_sync", 2, 1, nan="reject", deadline=5) as stores:
+
+        def work(store):
+            store.init("w", torch.zeros(LARGE))
+            if store.rank == 1:
+                with pytest.raises(Refused, match="not finite"):
+                    store.push("w", torch.full((LARGE,), float("nan")))
+            out = torch.empty(LARGE)
+            store.pushpull("w", torch.full((LARGE,), 4.0**store.rank), out=out)
+            return out.min().item(), out.max().item()
+
+        assert rounds(stores, work) == [(5.0, 5.0)] * 2
+
+
+def test_who_never_says_that_it_has_read_gets_its_bytes_through_the_socket(monkeypatch, passed):
+    from d2lps.kvstore.worker.line import Line
+
+    monkeypatch.setattr(Line, "_say_read", lambda self: None)
+    with cluster("dist_sync", 1, 1) as stores:
+        stores[0].init("w", torch.zeros(LARGE))
+        for step in range(8):
+            out = torch.empty(LARGE)
+            stores[0].pushpull("w", torch.full((LARGE,), float(step)), out=out)
+            assert out.eq(step).all()
+    assert passed[Op.DATA] > 4 * LARGE
+    assert BLOCK < 4 * LARGE
+
+
+def test_what_was_shared_is_let_go_of(passed):
+    def files():
+        gc.collect()
+        return sum(
+            os.readlink(f"/proc/self/fd/{file}").startswith("/memfd")
+            for file in os.listdir("/proc/self/fd")
+            if os.path.lexists(f"/proc/self/fd/{file}")
+        )
+
+    before = files()
+    for _ in range(3):
+        with cluster("dist_sync", 1, 2) as stores:
+            stores[0].init("w", torch.zeros(LARGE))
+            stores[0].pushpull("w", torch.ones(LARGE))
+        del stores
+    until = time.monotonic() + 10
+    while files() > before and time.monotonic() < until:
+        time.sleep(0.1)
+    assert files() <= before
+
+
+def test_a_push_that_lies_nowhere_is_refused(monkeypatch):
+    from d2lps.kvstore.worker import dist
+
+    monkeypatch.setattr(dist.Arena, "offset", lambda self, tensor: 1 << 50)
+    with cluster("dist_sync", 1, 1) as stores:
+        stores[0].init("w", torch.zeros(LARGE))
+        with pytest.raises(Refused, match="lends no memory"):
+            stores[0].push("w", torch.ones(LARGE))

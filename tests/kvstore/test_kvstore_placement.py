@@ -1,0 +1,81 @@
+"""Keys to servers: how even the ring is, what moves when a server joins, how arrays are cut."""
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lps.kvstore import Refused
+from d2lps.kvstore.placement import Placement
+
+KEYS = [f"layer{i}.weight" for i in range(20_000)]
+
+
+@pytest.mark.parametrize("servers", [2, 4, 8])
+def test_loads_differ_by_one_over_the_root_of_the_virtual_nodes(servers):
+    for virtual in (16, 64, 256):
+        shares = [Placement(servers, virtual=virtual).share(server) for server in range(servers)]
+        assert sum(shares) == pytest.approx(1)
+        assert statistics.pstdev(shares) * servers < 2 / virtual**0.5
+
+
+def test_the_share_of_a_server_is_its_part_of_the_keys():
+    place = Placement(4)
+    for server in range(4):
+        counted = sum(place.owner(key) == server for key in KEYS) / len(KEYS)
+        assert counted == pytest.approx(place.share(server), abs=0.02)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 7])
+def test_a_server_that_joins_takes_its_part_and_nothing_moves_between_the_others(k):
+    before, after = Placement(k), Placement(k + 1)
+    moved = [key for key in KEYS if before.owner(key) != after.owner(key)]
+    assert {after.owner(key) for key in moved} == {k}
+    assert len(moved) / len(KEYS) == pytest.approx(1 / (k + 1), rel=0.35)
+
+
+def test_a_server_that_leaves_gives_its_keys_to_all_others():
+    before, after = Placement(range(5)), Placement([0, 1, 3, 4])
+    moved = [key for key in KEYS if before.owner(key) != after.owner(key)]
+    assert {before.owner(key) for key in moved} == {2} and {after.owner(key) for key in moved} == {0, 1, 3, 4}
+
+
+@given(st.integers(0, 3000), st.integers(1, 9), st.integers(1, 7), st.integers(1, 1000))
+def test_parts_are_all_of_a_key_in_order_and_rows_are_whole(rows, servers, width, large):
+    elements = rows * width
+    parts = Placement(servers, large=large).parts("w", elements, width)
+    assert parts[0].start == 0 and parts[-1].stop == elements
+    assert all(a.stop == b.start for a, b in zip(parts, parts[1:], strict=False))
+    assert all(part.start % width == part.stop % width == 0 for part in parts)
+    if elements < large:
+        assert len(parts) == 1
+    elif rows >= servers:
+        sizes = [part.stop - part.start for part in parts]
+        assert len(parts) == servers and max(sizes) - min(sizes) <= width
+
+
+def test_three_and_its_name_are_two_keys():
+    place = Placement(64)
+    assert any(place.owner(i) != place.owner(str(i)) for i in range(20))
+
+
+def test_it_says_who_holds_how_much():
+    lines = str(Placement(3, large=1000)).splitlines()
+    assert lines[0].startswith("server 0: ") and lines[0].endswith("% of the small keys")
+    assert lines[-1] == "from 1000 elements on, an array is cut over all 3 servers"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Placement(0),
+        lambda: Placement([1, 1]),
+        lambda: Placement(None),
+        lambda: Placement(2, large=0),
+        lambda: Placement(2, virtual=True),
+    ],
+)
+def test_what_is_no_placement_is_refused(make):
+    with pytest.raises(Refused, match="1 or more"):
+        make()

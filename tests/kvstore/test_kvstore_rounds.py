@@ -1,0 +1,275 @@
+"""What a server holds: rounds that count workers, sums in the order of the ranks, policies. No sockets here."""
+
+import itertools
+import threading
+import time
+
+import pytest
+import torch
+
+from d2lps.kvstore import Refused, Timeout, WorkerLost
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.server.asked import rows_of
+from d2lps.kvstore.server.rounds import Table
+
+
+def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
+    found = Table(kind, workers, deadline=options.pop("deadline", 0.3), **options)
+    first = torch.zeros(elements) if value is None else value
+    for rank in range(workers):
+        found.init(rank, "w", elements, first.dtype, None if rank else first)
+    return found
+
+
+def push(held, rank, round_, value, well=True):
+    if not held.room(rank, 0, len(value), value.dtype, round_):
+        return False
+    held.push(rank, 0, round_, value, held.taken(rank, 0, round_, value, well))
+    return True
+
+
+def pull(held, rank, round_):
+    """What is answered at once; None if it is still waited for."""
+    found = []
+    held.pull(rank, [(0, round_)], found.append)
+    return found[0][0] if found else None
+
+
+def ones(rank, elements=4):
+    """4^i: the sum shows who was counted, and how often."""
+    return torch.full((elements,), 4.0**rank)
+
+
+def test_a_round_closes_when_every_worker_has_pushed():
+    held = table()
+    waiting = []
+    held.pull(0, [(0, 1)], waiting.append)
+    for rank in (2, 0):
+        push(held, rank, 1, ones(rank))
+    assert not waiting and pull(held, 1, 0).value.tolist() == [0] * 4
+    push(held, 1, 1, ones(1))
+    assert waiting[0][0].value.tolist() == [21.0] * 4 and waiting[0][0][1:] == (1, 3)
+
+
+def test_a_push_that_comes_again_is_counted_once():
+    held = table(workers=2)
+    for _ in range(3):
+        push(held, 0, 1, ones(0))
+    assert pull(held, 0, 1) is None
+    push(held, 1, 1, ones(1))
+    assert not push(held, 1, 1, ones(1))
+    assert pull(held, 0, 1).value.tolist() == [5.0] * 4
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_the_sum_is_taken_in_the_order_of_the_ranks(order):
+    values = [torch.tensor([1e8, 1.0, -1e8, 0.1]).roll(rank) for rank in range(4)]  # in another order, another sum
+    held = table(workers=4)
+    for rank in order:
+        push(held, rank, 1, values[rank].clone())
+    want = ((values[0] + values[1]) + values[2]) + values[3]
+    assert pull(held, 0, 1).value.equal(want)
+
+
+def test_what_was_pulled_stays_as_it_was():
+    held = table(workers=1)
+    held.optimizer(0, Optimizer.read("sgd", {"lr": 1.0, "momentum": 0.5}))
+    seen = []
+    for round_ in (1, 2, 3):
+        push(held, 0, round_, ones(0))
+        seen.append(pull(held, 0, round_).value)
+    assert [value[0].item() for value in seen] == [-1.0, -2.5, -4.25]
+
+
+@pytest.mark.parametrize(
+    "name, optimizer, numbers",
+    [
+        ("sgd", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        ("sgd", torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}),
+        ("adagrad", torch.optim.Adagrad, {"lr": 0.1}),
+        ("adagrad", torch.optim.Adagrad, {"lr": 0.1, "weight_decay": 0.1}),
+        ("adam", torch.optim.Adam, {"lr": 0.1}),
+        ("adam", torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
+    ],
+)
+def test_optimizers_are_those_of_torch_bit_for_bit(name, optimizer, numbers):
+    torch.manual_seed(0)
+    start, gradients = torch.randn(1000), torch.randn(5, 2, 1000)
+    parameter = torch.nn.Parameter(start.clone())
+    reference = optimizer([parameter], **numbers, foreach=False)
+    held = table(workers=2, elements=1000, value=start.clone())
+    held.optimizer(0, Optimizer.read(name, numbers))
+    for round_, (a, b) in enumerate(gradients, 1):
+        push(held, 1, round_, b.clone())
+        push(held, 0, round_, a.clone())
+        parameter.grad = a + b
+        reference.step()
+    assert pull(held, 0, 5).value.equal(parameter.data)
+
+
+def test_a_mean_divides_by_those_who_were_summed():
+    held = table(workers=3, lost="drop")
+    held.optimizer(0, Optimizer.read("sgd", {"lr": 1.0, "rescale_grad": "mean"}))
+    push(held, 0, 1, ones(1))
+    held.lose(1, "killed")
+    push(held, 2, 1, ones(1))
+    found = pull(held, 0, 1)
+    assert found.value.tolist() == [-4.0] * 4 and found.counted == 2
+
+
+# ---------------------------------------------------------------- lost workers
+
+
+def test_a_lost_worker_fails_all_who_wait_and_all_who_come():
+    held = table()
+    waiting = []
+    held.pull(0, [(0, 1)], waiting.append)
+    held.lose(1, "killed")
+    for call in (lambda: push(held, 0, 1, ones(0)), lambda: pull(held, 2, 0), lambda: held.barrier(0, 1)):
+        with pytest.raises(WorkerLost, match=r"^worker 1 is lost \(killed\)$") as caught:
+            call()
+        assert caught.value.ranks == (1,)
+    assert isinstance(waiting[0], WorkerLost)
+
+
+@pytest.mark.parametrize("pushed", [False, True])
+def test_a_dropped_worker_counts_if_it_had_pushed(pushed):
+    held = table(lost="drop")
+    if pushed:
+        push(held, 1, 1, ones(1))
+    push(held, 0, 1, ones(0))
+    held.lose(1, "killed")
+    push(held, 2, 1, ones(2))
+    assert pull(held, 0, 1).value[0] == (21.0 if pushed else 17.0)
+    with pytest.raises(WorkerLost, match="worker 1 counts as lost here, and the others went on without it"):
+        push(held, 1, 2, ones(1))
+    for rank in (2, 0):
+        push(held, rank, 2, ones(rank))
+    assert pull(held, 0, 2).value[0] == 17.0 and pull(held, 2, 2).counted == 2
+
+
+def test_who_has_said_goodbye_fails_only_those_who_still_push():
+    held = table(workers=2)
+    for rank in (0, 1):
+        push(held, rank, 1, ones(rank))
+    held.lose(1, "it said goodbye", left=True)
+    assert pull(held, 0, 1).value[0] == 5.0
+    with pytest.raises(WorkerLost, match="worker 1 has left"):
+        push(held, 0, 2, ones(0))
+
+
+# ---------------------------------------------------------------- asynchronous, and bounded staleness
+
+
+def test_an_asynchronous_push_is_applied_as_it_comes():
+    held = table("dist_async")
+    with pytest.raises(Refused, match="dist_async applies every push as it comes: set_optimizer before"):
+        push(held, 0, 1, ones(0))
+    held.optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
+    for rank, want in ((2, 16.0), (0, 17.0), (1, 21.0)):
+        push(held, rank, 1, ones(rank))
+        assert pull(held, rank, 1).value[0] == want
+    assert not push(held, 1, 1, ones(1)) and pull(held, 0, 1).version == 3
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 4])
+def test_a_fast_worker_waits_for_the_clocks_that_it_must_see(staleness):
+    held = table("dist_ssp", workers=2, staleness=staleness)
+    held.optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
+    for clock in range(1, staleness + 1):
+        push(held, 0, clock, ones(0))
+        assert pull(held, 0, clock) is not None  # a worker in clock c sees all up to c − s − 1
+    push(held, 0, staleness + 1, ones(0))
+    waiting = []
+    held.pull(0, [(0, staleness + 1)], waiting.append)
+    assert not waiting and pull(held, 1, 0) is not None
+    push(held, 1, 1, ones(1))
+    assert waiting[0][0].value[0] == staleness + 1 + 4
+
+
+# ---------------------------------------------------------------- what is refused changes nothing
+
+
+@pytest.mark.parametrize("nan", ["propagate", "reject", "skip"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_handled_as_was_asked(nan, bad):
+    held = table(workers=2, nan=nan)
+    push(held, 0, 1, ones(0))
+    if nan == "reject":
+        with pytest.raises(Refused, match="push 1 of worker 1 to key w is not finite, and nan='reject'"):
+            push(held, 1, 1, torch.full((4,), bad))
+        assert pull(held, 0, 1) is None
+        push(held, 1, 1, ones(1))
+        assert pull(held, 0, 1).value[0] == 5
+        return
+    push(held, 1, 1, torch.full((4,), bad))
+    found = pull(held, 0, 1)
+    assert found.version == 1 and bool(torch.isfinite(found.value).all()) == (nan == "skip")
+    for rank in (0, 1):
+        push(held, rank, 2, ones(rank))
+    assert pull(held, 0, 2).value[0] == 5
+
+
+@pytest.mark.parametrize(
+    "call, sentence",
+    [
+        (lambda held: push(held, 0, 1, torch.ones(5)), "key w has 4 elements of torch.float32 here, and 5 of"),
+        (lambda held: push(held, 0, 1, torch.ones(4).double()), "and 4 of torch.float64 are pushed"),
+        (lambda held: push(held, 0, 3, ones(0)), "push 3 of worker 0 to key w comes before push 1"),
+        (lambda held: held.pull(0, [(7, 0)], print), "there is no part 7 here: init the key first"),
+        (lambda held: held.init(1, "w", 5, torch.float32, None), "all initialise the same"),
+        (lambda held: rows_of(held.part(0), 3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
+        (lambda held: rows_of(held.part(0), 2, torch.tensor([2])), "key w has rows 0 to 1 here"),
+        (lambda held: Optimizer.read("rmsprop", {}), "there is no optimizer 'rmsprop': they are sgd, adagrad, adam"),
+        (lambda held: Optimizer.read("sgd", {}), "sgd needs lr"),
+        (lambda held: Optimizer.read("sgd", {"lr": 0.1, "nesterov": 1}), "sgd has no number 'nesterov'"),
+        (lambda held: Optimizer.read("sgd", {"lr": "0.1"}), "lr = '0.1': sgd takes finite numbers"),
+        (lambda held: Optimizer.read("sgd", {"lr": 0.1, "rescale_grad": "sum"}), "rescale_grad = 'sum'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_changes_nothing(call, sentence):
+    held = table()
+    with pytest.raises(Refused) as caught:
+        call(held)
+    assert sentence in str(caught.value)
+    for rank in range(3):
+        push(held, rank, 1, ones(rank))
+    assert pull(held, 0, 1).value[0] == 21
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "dist"}, {"nan": "ignore"}, {"lost": "wait"}])
+def test_unknown_policies_are_refused(wrong):
+    with pytest.raises(Refused, match="it is one of"):
+        Table(**{"kind": "dist_sync", "workers": 2} | wrong)
+
+
+# ---------------------------------------------------------------- every wait ends
+
+
+def test_a_pull_that_waits_too_long_hears_for_whom():
+    held, waiting = table(), []
+    push(held, 1, 1, ones(1))
+    held.pull(1, [(0, 1)], waiting.append)
+    held.late()
+    assert not waiting
+    time.sleep(0.35)
+    held.late()
+    assert isinstance(waiting[0], Timeout)
+    assert str(waiting[0]) == "the pull of key w has waited 0.3 s for push 1 of workers 0, 2"
+
+
+def test_a_second_push_waits_for_its_round_and_says_whose_is_missing():
+    held = table(workers=2)
+    push(held, 0, 1, ones(0))
+    with pytest.raises(Timeout, match="push 2 to key w waits for round 1 to close: 0.3 s are over, worker 1 missing"):
+        push(held, 0, 2, ones(0))
+    later = threading.Timer(0.1, lambda: push(held, 1, 1, ones(1)))
+    later.start()
+    assert push(held, 0, 2, ones(0))
+    later.join()
+
+
+def test_a_barrier_names_who_is_missing():
+    held = table()
+    with pytest.raises(Timeout, match="the barrier: 0.3 s are over, workers 0, 2 missing"):
+        held.barrier(1, 1)

@@ -1,0 +1,200 @@
+"""A store in a file: training goes on with the same bits, and nothing that was changed is ever loaded."""
+
+import hashlib
+import json
+import os
+import threading
+
+import pytest
+import torch
+
+from d2lps import kvstore
+from d2lps.kvstore import Refused, saving
+from d2lps.kvstore.placement import Placement
+from d2lps.train.by_store import each
+
+RULES = [("sgd", {"lr": 0.1, "momentum": 0.9}), ("adagrad", {"lr": 0.1}), ("adam", {"lr": 0.1, "rescale_grad": "mean"})]
+SHAPES = {"a": (7,), 3: (5, 3), "empty": (0,), "scalar": ()}
+
+
+def began(store, dtype=torch.float32):
+    store.init(list(SHAPES), [torch.ones(shape, dtype=dtype) for shape in SHAPES.values()])
+    return [torch.empty(shape, dtype=dtype) for shape in SHAPES.values()]
+
+
+def stepped(store, out, steps):
+    for step in steps:
+        gradients = [torch.full_like(value, (step + 1) / (store.rank + 2)) for value in out]
+        store.pushpull(list(SHAPES), gradients, out=out)
+    return [value.clone() for value in out]
+
+
+@pytest.mark.parametrize("rule, numbers", RULES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("before, after", [((1, 1), (1, 1)), ((2, 3), (2, 1)), ((3, 2), (3, 3))])
+def test_training_goes_on_with_the_same_bits_on_any_number_of_servers(tmp_path, before, after, dtype, rule, numbers):
+    path = tmp_path / "store"
+
+    def whole(store):
+        out = began(store, dtype)
+        store.set_optimizer(rule, **numbers)
+        stepped(store, out, range(3))
+        store.save(path)
+        return stepped(store, out, range(3, 6))
+
+    def again(store):
+        out = began(store, dtype)
+        store.load(path)
+        return stepped(store, out, range(3, 6))
+
+    found = []
+    for work, (workers, servers) in ((whole, before), (again, after)):
+        with kvstore.cluster("dist_sync", workers, servers, placement=Placement(servers, large=4)) as stores:
+            found += each(stores, work)
+    assert all(torch.equal(a, b) for one in found[1:] for a, b in zip(found[0], one, strict=True))
+
+
+def test_a_local_store_goes_on_where_a_distributed_one_was(tmp_path):
+    path = tmp_path / "store"
+    with kvstore.cluster("dist_sync", 1, 2) as stores:
+        out = began(stores[0])
+        stores[0].set_optimizer("adam", lr=0.1)
+        stepped(stores[0], out, range(3))
+        stores[0].save(path)
+        expected = stepped(stores[0], out, range(3, 6))
+    store = kvstore.create("local")
+    out = began(store)
+    store.load(path)
+    assert store.optimizer.rule == "adam"
+    assert all(torch.equal(a, b) for a, b in zip(stepped(store, out, range(3, 6)), expected, strict=True))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """(a store, the file that it was saved in, what it holds)"""
+    store = kvstore.create("local")
+    out = began(store)
+    store.set_optimizer("adam", lr=0.1)
+    stepped(store, out, range(2))
+    store.save(tmp_path / "store")
+    return store, tmp_path / "store", out
+
+
+def holds(store, expected):
+    out = [torch.empty(shape) for shape in SHAPES.values()]
+    store.pull(list(SHAPES), out=out)
+    return all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused(saved):
+    store, path, values = saved
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(Refused, match="store"):
+            store.load(path)
+    assert holds(store, values)
+
+
+def test_a_file_of_which_a_bit_was_changed_is_refused(saved):
+    store, path, values = saved
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        with pytest.raises(Refused, match="store"):
+            store.load(path)
+    assert holds(store, values)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04\x95nonsense", b"d2lps store 1\n" + b"\xff" * 60, b"x" * 1000])
+def test_what_is_no_store_is_refused(saved, content):
+    store, path, values = saved
+    path.write_bytes(content)
+    with pytest.raises(Refused, match=str(path)):
+        store.load(path)
+    assert holds(store, values)
+
+
+def test_a_place_that_cannot_be_written_or_read_is_refused_and_leaves_nothing(saved, tmp_path):
+    store, path, _ = saved
+    with pytest.raises(Refused, match="cannot be saved in .*nowhere"):
+        store.save(tmp_path / "nowhere" / "store")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(Refused, match="cannot be saved"):
+        store.save(tmp_path / "folder")
+    with pytest.raises(Refused, match="cannot be read"):
+        store.load(tmp_path / "none")
+    assert sorted(os.listdir(tmp_path)) == ["folder", "store"]
+
+
+def test_an_older_file_stays_until_the_new_one_is_complete(saved, monkeypatch):
+    store, path, _ = saved
+    whole = path.read_bytes()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving.os, "fsync", full)
+    with pytest.raises(Refused, match="No space left"):
+        store.save(path)
+    assert path.read_bytes() == whole and os.listdir(path.parent) == ["store"]
+
+
+@pytest.mark.parametrize(
+    "shapes, sentence",
+    [
+        ({"a": (7,), 3: (5, 3), "empty": (0,)}, "has key 'scalar', which is not initialised"),
+        ({**SHAPES, "more": (2,)}, "lacks key 'more'"),
+        ({**SHAPES, 3: (3, 5)}, r"key 3 has shape \(5, 3\)"),
+    ],
+)
+def test_other_keys_than_were_saved_are_refused(saved, shapes, sentence):
+    store = kvstore.create("local")
+    store.init(list(shapes), [torch.zeros(shape) for shape in shapes.values()])
+    with pytest.raises(Refused, match=sentence):
+        store.load(saved[1])
+
+
+def test_what_is_not_written_by_a_worker_but_by_somebody_else_is_refused(saved):
+    """A header that fits its own checksum, and says what cannot be."""
+    store, path, _ = saved
+    good = saving.read(path)
+    for wrong in (
+        {"key": True},
+        {"shape": [-7]},
+        {"shape": "7"},
+        {"numbers": {"steps": "many"}},
+        {"tensors": {"value": 99}},
+    ):
+        saving.write(path, good)
+        text = path.read_bytes()
+        start = len(saving.MAGIC) + saving.LENGTH.size
+        (length,) = saving.LENGTH.unpack_from(text, len(saving.MAGIC))
+        header = json.loads(text[start + 32 : start + 32 + length])
+        header["keys"][0] |= wrong
+        header = json.dumps(header).encode()
+        path.write_bytes(
+            saving.MAGIC
+            + saving.LENGTH.pack(len(header))
+            + hashlib.sha256(header).digest()
+            + header
+            + text[start + 32 + length :]
+        )
+        with pytest.raises(Refused):
+            store.load(path)
+
+
+def test_only_worker_0_loads():
+    from d2lps.kvstore.states import packed
+    from d2lps.kvstore.wire import Op
+    from d2lps.kvstore.worker.request import Request
+
+    with kvstore.cluster("dist_sync", 2, 1) as stores:
+        each(stores, lambda store: store.init("w", torch.zeros(3)))
+        said, payload = packed({"value": torch.ones(3)})
+        line = stores[1].lines[0]
+        with pytest.raises(Refused, match="worker 0 loads"):
+            line.wait(line.ask(Request(Op.RESTORE, said=said | {"part": 0}, payload=payload)), threading.TIMEOUT_MAX)
+        out = torch.empty(3)
+        stores[1].pull("w", out=out)
+        assert out.tolist() == [0, 0, 0]

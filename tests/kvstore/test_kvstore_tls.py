@@ -1,0 +1,596 @@
+"""TLS between the hosts of a store: the same sums, nothing to read on the wire, and who may not come in hears why."""
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import test_kvstore_strangers as strangers
+import torch
+from helpers import breaking
+from helpers.breaking import DEADLINE, SECRET, Between, Proxy, closing, connected, gone, mutate, store
+from test_kvstore import each
+
+from d2lps import kvstore
+from d2lps.kvstore import Refused, ServerLost
+from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.server import STRANGERS, Server
+from d2lps.kvstore.wire import Broken, Channel, Entry, Op, handshake, raw, tls
+from d2lps.kvstore.worker.line import Line
+
+nothing_left, recovery, made = breaking.nothing_left, breaking.recovery, strangers.made  # fixtures
+pytestmark = pytest.mark.usefixtures("nothing_left")
+LARGE = 1_000_003  # elements: 4 MB of float32, and no whole number of records
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """``files(certificate="expired.pem", …)``: those of a node, with others in their place."""
+    folder = tmp_path_factory.mktemp("certificates")
+    for file in (Path(__file__).parent / "certificates").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+        (folder / file.name).chmod(0o600)  # a clone's files can be read by all
+
+    def named(**others):
+        usual = {"certificate": "node.pem", "key": "node.key", "authority": "authority.pem"}
+        return tls.Certificates(**{name: str(folder / file) for name, file in (usual | others).items()})
+
+    return named
+
+
+OTHERS = {"certificate": "other.pem", "key": "other.key", "authority": "other-authority.pem"}
+
+
+def serving(shown, workers=2, servers=1, address=("127.0.0.1", 0), secret=b"", kind="dist_sync"):
+    """So many servers in this process, which speak TLS."""
+    return [
+        Server(Table(kind, workers, deadline=DEADLINE), address, secret=secret, number=number, certificates=shown)
+        for number in range(servers)
+    ]
+
+
+# ---------------------------------------------------------------- the same sums
+
+
+def sums(mine, rounds, elements=LARGE):
+    """Each pulled sum is a mask of the workers that were counted, in every element of a key that is cut."""
+    ramp, out, seen = torch.arange(elements).fmod(64).to(torch.float64), torch.empty(elements).double(), []
+    mine.init("w", torch.zeros(elements, dtype=torch.float64))
+    mine.init("v", torch.zeros(3))
+    for round_ in range(rounds):
+        mine.pushpull("w", (ramp + round_) * 4.0**mine.rank, out=out)
+        mine.pushpull("v", torch.full((3,), 4.0**mine.rank), out=(small := torch.empty(3)))
+        seen.append(out.equal((ramp + round_) * 5) and small.tolist() == [5.0] * 3)
+    return seen
+
+
+@pytest.mark.parametrize("secret", [b"", SECRET])
+def test_sums_are_the_same(files, secret):
+    with kvstore.cluster(workers=2, servers=2, transport="tcp", tls=files()._asdict(), secret=secret) as stores:
+        assert each(stores, sums, 3) == [[True] * 3] * 2
+        channels = [line._channel for mine in stores for line in mine.lines]
+        assert {channel.sock._tls.version() for channel in channels} == {"TLSv1.3"}
+        assert {channel.whole for channel in channels} == {False}, "TLS and a code cover the same bytes"
+        assert {channel.keys is not None for channel in channels} == {bool(secret)}
+
+
+def test_an_address_that_others_reach_needs_no_secret(files):
+    (server,) = serving(files(), 1, address=("0.0.0.0", 0))
+    here = "127.0.0.1", server.address[1]
+    with closing(store([server], 0, 1, {0: here}, certificates=files()), server) as (mine, _):
+        mine.init("w", torch.zeros(3))
+        mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
+        assert out.tolist() == [1.0] * 3
+
+
+def test_with_a_secret_both_are_asked_for(files):
+    (server,) = serving(files(), 1, address=("0.0.0.0", 0), secret=SECRET)
+    here = "127.0.0.1", server.address[1]
+    with closing(store([server], 0, 1, {0: here}, certificates=files(), secret=SECRET), server) as (mine, _):
+        mine.init("w", torch.zeros(3))
+        mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
+        assert out.tolist() == [1.0] * 3
+        with pytest.raises(Refused, match="does not know the secret"):
+            Line(0, here, 0, certificates=files(), deadline=DEADLINE)
+
+
+@pytest.mark.fault("F6", "TLS connections closed in the middle of large keys")
+def test_a_connection_that_ends_is_made_again(files, recovery):
+    """A closed socket never loses a sum, and never counts one twice."""
+    servers, ended = serving(files(), servers=2), threading.Event()
+    stores = [store(servers, rank, certificates=files()) for rank in range(2)]
+
+    def cut():
+        turn = 0
+        while not ended.wait(0.05):
+            stores[turn % 2].lines[turn // 2 % 2]._channel.close()
+            turn += 1
+        turns.append(turn)
+
+    turns: list[int] = []
+    cutter = threading.Thread(target=cut, daemon=True)
+    cutter.start()
+    with closing(*stores, *servers):
+        try:
+            with recovery():
+                assert each(stores, sums, 40) == [[True] * 40] * 2
+        finally:
+            ended.set()
+            cutter.join(5)
+    assert turns[0] >= 4
+
+
+@pytest.mark.fault("F7", "TLS: cut, changed and stalled bytes")
+@pytest.mark.parametrize("seed", range(3))
+def test_bytes_that_are_changed_on_their_way_are_noticed(files, seed, recovery):
+    servers = serving(files(), servers=2)
+    between = [Proxy(server.address, seed, faults=4, fewest=5000) for server in servers]
+    addresses = {number: proxy.here for number, proxy in enumerate(between)}
+    stores = [store(servers, rank, addresses=addresses, certificates=files()) for rank in range(2)]
+    with closing(*stores, *between, *servers), recovery():
+        assert each(stores, sums, 6, 100_001) == [[True] * 6] * 2
+    assert sum(len(proxy.done) for proxy in between) >= 4
+
+
+def ends(files, seconds=2.0):
+    """Both ends of a connection with TLS."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = Channel(connected(listener.getsockname()), seconds)
+        far = Channel(listener.accept()[0], seconds)
+    server = threading.Thread(target=tls.as_server, args=(far, tls.context(files(), True)))
+    server.start()
+    tls.as_worker(near, tls.context(files(), False), 5.0)
+    server.join(5)
+    return near, far
+
+
+def test_one_thread_sends_while_another_receives(files):
+    """Both ways at once, frames of all sizes."""
+    sizes = [0, 1, 16_383, 16_385, 300_000, 5_000_000, 7] * 3
+    values = [torch.randint(0, 255, (size,), dtype=torch.uint8) for size in sizes]
+    right = []
+
+    def send(channel):
+        with suppress(Broken):
+            for number, value in enumerate(values):
+                channel.send(Op.PUSH, number, [Entry(0, 6, 1, len(value), 1)], payload=raw(value))
+
+    def receive(channel):
+        with suppress(Broken):
+            for number, value in enumerate(values):
+                frame, room = channel.receive(), torch.empty_like(value)
+                channel.into(frame, raw(room))
+                right.append(frame.number == number and room.equal(value))
+
+    pair = ends(files, 5.0)
+    threads = [threading.Thread(target=what, args=(end,), daemon=True) for end in pair for what in (send, receive)]
+    with closing(*pair):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert right == [True] * (2 * len(sizes))
+
+
+class Slow:
+    """A socket that takes nothing until it is told to."""
+
+    def __init__(self, sock):
+        self.recv_into, self._sock, self.begun, self.go_on = sock.recv_into, sock, threading.Event(), threading.Event()
+
+    def send(self, data):
+        self.begun.set()
+        self.go_on.wait(20)
+        return self._sock.send(data)
+
+
+def test_who_waits_to_send_keeps_nobody_from_receiving(files, patience=5.0):
+    with closing(*ends(files, 20.0)) as (near, far):
+        near.sock._sock = slow = Slow(near.sock._sock)
+        got: list[int] = []
+        sender = threading.Thread(target=near.send, args=(Op.ALIVE, 5), daemon=True)
+        receiver = threading.Thread(target=lambda: got.append(near.receive().number), daemon=True)
+        sender.start()
+        assert slow.begun.wait(10)
+        far.send(Op.ALIVE, 7)
+        receiver.start()
+        receiver.join(patience)
+        meanwhile = list(got)
+        slow.go_on.set()
+        assert far.receive().number == 5
+        sender.join(5), receiver.join(5)
+    assert meanwhile == [7]
+
+
+def test_who_stands_still_is_noticed(files):
+    with closing(*ends(files, 0.3)) as (near, far):
+        assert near.receive(idle=True) is None
+        with pytest.raises(Broken, match="fell silent"):
+            near.receive()
+        with pytest.raises(Broken, match="takes nothing any more"):
+            for _ in range(100):
+                near.send(Op.PUSH, 1, payload=memoryview(bytes(1 << 20)))
+    with closing(*ends(files)) as (near, far):
+        far.close()
+        with pytest.raises(Broken, match="was closed"):
+            near.receive(idle=True)
+
+
+def test_a_farewell_of_tls_ends_a_connection(files):
+    with closing(*ends(files)) as (near, far):
+        with suppress(ssl.SSLWantReadError):
+            far.sock._tls.unwrap()
+        far.sock._flush()
+        with pytest.raises(Broken, match="was closed"):
+            near.receive(idle=True)
+
+
+# ---------------------------------------------------------------- what is on the wire
+
+
+class Recorder(Between):
+    """Keeps what is said, both ways."""
+
+    def __init__(self, address):
+        self.heard = bytearray()
+        super().__init__(address)
+
+    def up(self, source, target):
+        while data := source.recv(1 << 16):
+            self.heard += data
+            target.sendall(data)
+
+    down = up
+
+
+@pytest.mark.fault("F11", "somebody who listens on the wire")
+@pytest.mark.parametrize("secured", [True, False])
+def test_nothing_can_be_read_on_the_wire(files, secured):
+    """``secured`` = False: without TLS it can, so this would be noticed."""
+    shown = files() if secured else None
+    (server,) = serving(shown, 1)
+    pattern = "a name that nobody else knows"
+    with closing(Recorder(server.address)) as (line,):
+        mine = store([server], 0, 1, {0: line.here}, certificates=shown)
+        with closing(mine, server):
+            mine.init(pattern, torch.zeros(1000))
+            mine.pushpull(pattern, torch.full((1000,), 1234.5), out=(out := torch.empty(1000)))
+            assert out.tolist() == [1234.5] * 1000
+        heard = bytes(line.heard)
+    assert len(heard) > 8000
+    for known in (pattern.encode(), bytes(raw(torch.full((4,), 1234.5))), b"d2kv", b"incarnation", b"nonce"):
+        assert (known in heard) is not secured, known
+
+
+# ---------------------------------------------------------------- who may not come in
+
+
+@pytest.mark.fault("F11", "TLS: another authority's certificate, an expired one, either end's")
+@pytest.mark.parametrize(
+    "theirs, mine, sentence",
+    [
+        (
+            {},
+            OTHERS,
+            "the server's certificate is not accepted .*(self-signed certificate in|unable to get local issuer)",
+        ),
+        (
+            OTHERS,
+            {},
+            "the server's certificate is not accepted .*(self-signed certificate in|unable to get local issuer)",
+        ),
+        ({}, OTHERS | {"authority": "authority.pem"}, "does not accept this worker's certificate .*unknown ca"),
+        ({}, {"certificate": "expired.pem"}, "does not accept this worker's certificate .*certificate expired"),
+        ({"certificate": "expired.pem"}, {}, "the server's certificate is not accepted .certificate has expired"),
+    ],
+)
+def test_another_certificate_is_sent_away(files, theirs, mine, sentence, made, recovery):
+    (server,) = serving(files(**theirs), 1)
+    with closing(server):
+        with recovery(), pytest.raises(Refused, match=sentence):
+            Line(0, server.address, 0, deadline=DEADLINE, certificates=files(**mine))
+        assert made == [] and server.table.parts == [] and not server.busy
+
+
+def bare(files, **changes):
+    """A worker's context, as somebody else may make it."""
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    found.check_hostname = False
+    found.load_verify_locations(files().authority)
+    if changes.pop("shows", False):
+        found.load_cert_chain(files().certificate, files().key)
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+@pytest.mark.fault("F11", "TLS: no certificate")
+def test_who_shows_no_certificate_is_sent_away(files, made):
+    (server,) = serving(files(), 1)
+    with closing(server, Channel(connected(server.address), DEADLINE)) as (_, channel):
+        with pytest.raises(Refused, match="does not accept this worker's certificate .*certificate required"):
+            tls.as_worker(channel, bare(files), DEADLINE)
+        assert made == [] and not server.busy
+
+
+@pytest.mark.fault("F11", "TLS of an older version")
+def test_older_versions_are_not_spoken(files):
+    (server,) = serving(files(), 1)
+    older = bare(files, shows=True, maximum_version=ssl.TLSVersion.TLSv1_2)
+    with closing(server), connected(server.address) as sock, pytest.raises(ssl.SSLError, match="(?i)protocol.version"):
+        older.wrap_socket(sock)
+
+
+@pytest.mark.fault("F11", "no TLS where it is spoken, TLS where it is not, a server that is none of ours")
+def test_both_ends_speak_tls_or_neither_does(files, recovery):
+    (secured,), (plain,) = serving(files(), 1), serving(None, 1)
+    with closing(secured, plain), socket.create_server(("127.0.0.1", 0)) as listener:
+        with recovery(), pytest.raises(Refused, match="this server speaks TLS: name the files.*D2LPS_TLS_KEY"):
+            Line(0, secured.address, 0, deadline=DEADLINE)
+        with recovery(), pytest.raises(ServerLost, match="cannot be reached .it hung up in the TLS handshake"):
+            Line(0, plain.address, 0, deadline=1.0, certificates=files())
+        threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")).start()
+        with recovery(), pytest.raises(Refused, match="what the server says is no TLS .wrong version number"):
+            Line(0, listener.getsockname(), 0, deadline=DEADLINE, certificates=files())
+        with closing(store([secured], 0, 1, certificates=files())) as (mine,):  # nothing has happened to it
+            mine.init("w", torch.zeros(3))
+            mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
+            assert out.tolist() == [1.0] * 3
+
+
+@pytest.mark.fault("F11", "a server that says a byte now and then in the TLS handshake, or nothing")
+@pytest.mark.parametrize("data", [b"", b"\x16\x03\x03\x40\x00" + bytes(100)])
+def test_a_worker_does_not_wait_for_a_slow_handshake(files, data, monkeypatch):
+    monkeypatch.setattr(handshake, "SECONDS", 0.5)
+    ended = threading.Event()
+
+    def drip(sock):
+        with sock, suppress(OSError):
+            for byte in data:
+                sock.sendall(bytes([byte]))
+                if ended.wait(0.1):
+                    return
+            ended.wait(20)
+
+    def accept():
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=drip, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        begin = time.monotonic()
+        with pytest.raises(ServerLost, match="has not finished the TLS handshake within"):
+            Line(0, listener.getsockname(), 0, deadline=1.0, certificates=files())
+        took = time.monotonic() - begin
+        ended.set()
+        listener.shutdown(socket.SHUT_RDWR)
+    assert took < 5, "twice the deadline, and some time of a loaded machine"
+
+
+@pytest.mark.fault("F11", "TLS: half a handshake, noise, HTTP, frames without TLS, as many as there are places")
+def test_strangers_are_sent_away_and_the_others_are_served(files, made, monkeypatch):
+    monkeypatch.setattr(handshake, "SECONDS", 1.0)
+    (server,) = serving(files(), 1)
+    with closing(server, store([server], 0, 1, certificates=files())) as (_, mine):
+        mine.init("w", torch.zeros(3))
+        made.clear()
+        for data in (
+            strangers.HTTP,
+            strangers.TLS,
+            os.urandom(5000),
+            strangers.framed(Op.STATE, b"{}"),
+            b"d2kv",
+            strangers.framed(Op.HELLO, b"[" * 4000),
+            b"\x16\x03\x01\xff\xff" + bytes(1 << 16),
+        ):
+            with connected(server.address) as stranger, suppress(OSError):
+                stranger.sendall(data)
+                stranger.shutdown(socket.SHUT_WR)
+                while stranger.recv(1 << 16):
+                    pass
+        slow = [connected(server.address) for _ in range(2 * STRANGERS)]
+        for number, one in enumerate(slow):
+            with suppress(OSError):
+                one.sendall((b"\x16\x03\x01", strangers.TLS, b"d", b"")[number % 4])
+        assert made == [] and len(server._guests) <= STRANGERS
+        mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
+        assert out.tolist() == [1.0] * 3
+        until = time.monotonic() + 8
+        while server._guests and time.monotonic() < until:
+            time.sleep(0.05)
+        assert server._guests == {}
+        for one in slow:
+            one.close()
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    "wrong, sentence",
+    [
+        (
+            {"certificate": "none.pem"},
+            "the certificate in .*none.pem cannot be read .No such file.*D2LPS_TLS_CERTIFICATE",
+        ),
+        ({"key": "none.key"}, "the key in .*none.key cannot be read .No such file.*D2LPS_TLS_KEY"),
+        ({"authority": "none.pem"}, "the authority in .*none.pem cannot be read .No such file.*D2LPS_TLS_AUTHORITY"),
+        ({"key": "other.key"}, "node.pem and .*other.key are no PEM files of a certificate and of its key"),
+        ({"key": "locked.key"}, "node.pem and .*locked.key are no PEM files .* without a password"),
+        ({"certificate": "README.md"}, "README.md and .* are no PEM files"),
+        ({"authority": "README.md"}, "README.md is no PEM file of an authority's certificate"),
+        ({"authority": "node.key"}, "node.key is no PEM file of an authority's certificate"),
+        ({"authority": ""}, "the authority in .* cannot be read"),
+    ],
+)
+def test_files_that_will_not_do_are_refused(files, wrong, sentence):
+    for make in (lambda shown: serving(shown), lambda shown: Line(0, ("127.0.0.1", 1), 0, certificates=shown)):
+        with pytest.raises(Refused, match=sentence):
+            make(files(**wrong))
+
+
+def test_a_key_that_others_can_read_is_refused(files, tmp_path):
+    key = tmp_path / "node.key"
+    key.write_bytes(Path(files().key).read_bytes())
+    for mode in (0o640, 0o604):
+        key.chmod(mode)
+        with pytest.raises(Refused, match="others can read the key in .*node.key: chmod 600"):
+            tls.context(files()._replace(key=str(key)), True)
+    key.chmod(0o600)
+    assert tls.context(files()._replace(key=str(key)), True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"certificate": "a", "key": "b"},
+        "a.pem",
+        True,
+        ["a", "b", "c"],
+        {"certificate": "a", "key": "b", "authority": "c", "more": "d"},
+    ],
+)
+def test_what_names_no_three_files_is_refused(wrong):
+    with pytest.raises(Refused, match="it names three PEM files"):
+        kvstore.cluster(transport="tcp", tls=wrong)
+
+
+def test_a_path_is_a_path(files):
+    with pytest.raises(Refused, match="tls: key = 5 is no path of a file"):
+        tls.given(files()._asdict() | {"key": 5})
+    assert tls.given({name: Path(path) for name, path in files()._asdict().items()}) == files() == tls.given(files())
+
+
+def test_the_environment_names_them_all_or_none(files, monkeypatch):
+    for variable in tls.VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+    assert tls.given(None) is None
+    monkeypatch.setenv("D2LPS_TLS_KEY", files().key)
+    with pytest.raises(Refused, match="D2LPS_TLS_CERTIFICATE and D2LPS_TLS_AUTHORITY must be set, too"):
+        tls.given(None)
+    monkeypatch.setenv("D2LPS_TLS_CERTIFICATE", files().certificate)
+    monkeypatch.setenv("D2LPS_TLS_AUTHORITY", files().authority)
+    assert tls.given(None) == files()
+
+
+def test_a_unix_socket_needs_no_tls(files, tmp_path):
+    with pytest.raises(Refused, match="tls is for transport='tcp'"):
+        kvstore.cluster(tls=files())
+    with pytest.raises(Refused, match="speaks no TLS: a Unix socket is this user's own"):
+        serving(files(), address=str(tmp_path / "server"))
+
+
+# ---------------------------------------------------------------- under torchrun
+
+
+SCRIPT = """
+import os, torch
+from d2lps import kvstore
+from d2lps.carriers import ranks
+from d2lps.kvstore.wire.tls import Secured
+{before}
+def say(*what):  # in one piece: the others write to the same pipe
+    os.write(1, (" ".join(map(str, what)) + "\\n").encode())
+
+try:
+    store = kvstore.create("dist_sync", servers=2, deadline=2.0)
+    say("pids", *[server.process.pid for server in store.started])
+    store.init("w", torch.zeros(400_000))
+    for _ in range(3):
+        store.pushpull("w", torch.full((400_000,), 4.0**store.rank), out=(out := torch.empty(400_000)))
+    say(store.rank, out.unique().tolist(), {{isinstance(line._channel.sock, Secured) for line in store.lines}})
+    store.close()
+except kvstore.KVError as error:
+    say(type(error).__name__, error)
+"""
+HOSTS = "ranks.host = lambda: os.environ['RANK']  # as if each were on a host of its own"
+
+
+def workers(folder, before, **environment):
+    """What two workers under torchrun say, and what torchrun itself does."""
+    script = folder / "work.py"
+    script.write_text(SCRIPT.format(before=textwrap.dedent(before)))
+    ask = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=127.0.0.1:0",
+        str(script),
+    ]
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(("D2LPS_SECRET", "D2LPS_TLS"))}
+    environment = usual | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=120, env=environment)
+    lines = sorted(done.stdout.splitlines())
+    assert gone([int(pid) for line in lines if line.startswith("pids") for pid in line.split()[1:]]), "a server is left"
+    return [line for line in lines if not line.startswith("pids")], done.stderr
+
+
+def variables(shown) -> dict[str, str]:
+    return {tls.VARIABLES[name]: path for name, path in shown._asdict().items()}
+
+
+@pytest.mark.parametrize("before, secured", [(HOSTS, True), ("", False)])
+def test_workers_under_torchrun_speak_it_between_hosts(files, tmp_path, before, secured):
+    said, stderr = workers(tmp_path, before, **variables(files()))
+    assert said == [f"{rank} [5.0] {{{secured}}}" for rank in range(2)], stderr
+
+
+def test_all_workers_under_torchrun_hear_whose_files_are_wrong(files, tmp_path):
+    before = f"{HOSTS}\nif os.environ['RANK'] == '1': os.environ['D2LPS_TLS_KEY'] += '.none'"
+    said, stderr = workers(tmp_path, before, **variables(files()))
+    assert len(said) == 2 and {line.split(": the key in")[0] for line in said} == {
+        "Refused worker 1 could not start its server"
+    }, (said, stderr)
+
+
+def test_all_workers_under_torchrun_speak_it_or_none_does(files, tmp_path):
+    before = f"{HOSTS}\nif os.environ['RANK'] == '1': [os.environ.pop(n) for n in {list(tls.VARIABLES.values())!r}]"
+    said, stderr = workers(tmp_path, before, **variables(files()))
+    assert len(said) == 2 and all("all workers ask for the same store" in line for line in said), (said, stderr)
+
+
+# ---------------------------------------------------------------- without these guards the tests above fail
+
+
+MUTANTS = {
+    "no certificate is asked for": (
+        lambda files, folder: test_who_shows_no_certificate_is_sent_away(files, []),
+        tls,
+        "context",
+        ("ssl.CERT_REQUIRED", "ssl.CERT_OPTIONAL"),
+    ),
+    "an older version is spoken": (
+        lambda files, folder: test_older_versions_are_not_spoken(files),
+        tls,
+        "context",
+        ("ssl.TLSVersion.TLSv1_3", "ssl.TLSVersion.TLSv1_2"),
+    ),
+    "who waits for the network has the lock": (
+        lambda files, folder: test_who_waits_to_send_keeps_nobody_from_receiving(files, 2.0),
+        tls.Secured,
+        "_flush",
+        ("while data:\n", "with self._lock:\n     while data:\n"),
+    ),
+    "others may read a key": (test_a_key_that_others_can_read_is_refused, handshake, "private", ("& 0o077", "& 0")),
+}
+
+
+@pytest.mark.fault("O", "TLS: a guard taken away: certificate, version, lock, mode of the key")
+@pytest.mark.parametrize("what", MUTANTS)
+def test_a_check_notices_that_a_guard_is_gone(what, files, tmp_path, monkeypatch):
+    check, owner, name, change = MUTANTS[what]
+    check(files, tmp_path)
+    mutate(monkeypatch, owner, name, change)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check(files, tmp_path)

@@ -1,0 +1,76 @@
+"""Every example in a docstring runs and prints what it says."""
+
+import doctest
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+import d2lps
+
+MODULES = [
+    "d2lps",
+    *sorted(
+        module.name
+        for module in pkgutil.walk_packages(d2lps.__path__, "d2lps.")
+        if not module.name.endswith("__main__")
+    ),
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_print_what_they_say(name):
+    failed, _ = doctest.testmod(import_module(name))
+    assert failed == 0
+
+
+def test_the_readme_prints_what_it_says():
+    failed, tried = doctest.testfile("../../README.md")
+    assert tried > 5 and failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_it_is(name):
+    assert (import_module(name).__doc__ or "").strip()
+
+
+CORE = [
+    "d2lps",
+    "d2lps.units",
+    "d2lps.plan.share",
+    "d2lps.plan.acts",
+    "d2lps.plan.plan",
+    "d2lps.algorithms",
+    "d2lps.topology.graph",
+    "d2lps.trace",
+    "d2lps.simulate.cost",
+    "d2lps.carriers.execute",
+    "d2lps.carriers.here",
+    "d2lps.messages",
+]
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_every_room_of_the_core_has_an_example(name):
+    tests = doctest.DocTestFinder().find(import_module(name))
+    assert sum(len(test.examples) for test in tests) > 0
+
+
+ALGORITHMS = [
+    "aggregate_at",
+    "sharded",
+    "ring",
+    "naive_ring",
+    "bidirectional_ring",
+    "reduce_scatter",
+    "all_gather",
+    "tree",
+    "double_tree",
+    "halving_doubling",
+]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_states_its_steps_and_shows_a_step_table(name):
+    doc = getattr(d2lps, name).__doc__
+    assert "Steps: " in doc and ">>> print(" in doc and "step 1 " in doc

@@ -1,0 +1,245 @@
+"""The house: public names, rooms whose imports only go up, what may be imported where, and what may not be at all."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import d2lps
+
+HOME = Path(d2lps.__file__).parent
+PUBLIC = (
+    "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Update "
+    "aggregate_at all_gather bidirectional_ring calibrate check check_exercise compare cost d2l dgx1_v100 double_tree "
+    "draw halving_doubling kvstore naive_ring nvswitch one_memory pcie_server ranks reduce_scatter ring rings run "
+    "sharded solution source speak table this_host together tree two_rings watch"
+).split()
+PUBLIC_MODULES = {"cost", "d2l", "kvstore"}
+
+# From the ground up: a room imports only rooms that stand before it, and its own modules.
+ROOMS = "units messages plan topology algorithms trace simulate view carriers kvstore train measure course".split()
+CORE = ROOMS[: ROOMS.index("carriers")]
+
+# What else than Python's own library and d2lps a room imports as soon as it is entered.
+HEAVY = {
+    "view": {"anywidget", "traitlets"},
+    "carriers": {"torch"},
+    "kvstore": {"torch", "numpy"},
+    "train": {"torch"},
+    "measure": {"torch"},
+    "course": {"torch", "IPython", "ipyparallel", "nbformat", "jupytext", "markdown_it"},
+}
+MODULES = {
+    ".".join(path.relative_to(HOME.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(HOME.rglob("*.py"))
+}
+
+
+def python(code: str, **more) -> str:
+    """What a fresh Python prints."""
+    root = {"PYTHONPATH": str(HOME.parent), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | root, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---------------------------------------------------------------- public names
+
+
+def test_the_public_names_are_these_and_sorted():
+    assert d2lps.__all__ == sorted(PUBLIC) == PUBLIC
+    assert set(PUBLIC) <= set(dir(d2lps))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'd2lps' has no attribute 'nothing'"):
+        d2lps.nothing  # noqa: B018
+
+
+def test_no_module_bears_the_name_of_a_public_function():
+    assert {name.split(".")[1] for name in MODULES if "." in name} & set(PUBLIC) == {"kvstore"}
+
+
+EVERY_NAME_TWICE = """
+import importlib, inspect, json, pkgutil, sys
+import d2lps
+def kinds():
+    values = {name: getattr(d2lps, name) for name in d2lps.__all__}
+    assert all(getattr(d2lps, name) is value for name, value in values.items())
+    return values
+before = kinds() if sys.argv[-1] == "names first" else None
+for module in pkgutil.walk_packages(d2lps.__path__, "d2lps."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+after = kinds()
+assert before is None or all(before[name] is value for name, value in after.items())
+print(json.dumps({name: "module" if inspect.ismodule(v) else "class" if inspect.isclass(v) else
+                  "function" if inspect.isfunction(v) else type(v).__name__ for name, v in after.items()}))
+"""
+
+
+@pytest.mark.parametrize("order", ["names first", "modules first"])
+def test_every_public_name_stays_what_it_is_when_every_module_has_been_imported(order):
+    found = json.loads(python(EVERY_NAME_TWICE.replace("sys.argv[-1]", repr(order))))
+    assert found == {
+        name: "module" if name in PUBLIC_MODULES else "class" if name[0].isupper() else "function" for name in PUBLIC
+    }
+
+
+# ---------------------------------------------------------------- rooms
+
+
+def room(module: str) -> str | None:
+    return module.split(".")[1] if "." in module else None
+
+
+def entered(tree: ast.Module):
+    """The imports that run when a module is imported: not those inside functions, nor those for type checkers."""
+    todo = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written out in full"
+            yield from (homes(node.module, alias.name) for alias in node.names)
+        todo += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.excepthandler)]
+
+
+def homes(module: str, name: str) -> str:
+    """``from d2lps import units`` enters the module, ``from d2lps import run`` the room where it lives."""
+    if f"{module}.{name}" in MODULES:
+        return f"{module}.{name}"
+    if module == "d2lps":
+        return f"d2lps.{d2lps._HOME[name]}"
+    return module
+
+
+def test_every_module_has_its_room():
+    assert {room(module) for module in MODULES} - {None} == set(ROOMS)
+
+
+def test_the_contributing_page_lists_the_same_rooms_in_the_same_order():
+    table = (HOME.parent / "CONTRIBUTING.md").read_text("utf-8").split("| room |")[1].split("\n\n")[0]
+    cells = " ".join(line.split("|")[1] for line in table.splitlines()[2:])
+    listed = re.findall(r"`(\w+)(?:\.py|/)`", cells)
+    assert listed == ROOMS
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if "." in m])
+def test_imports_only_go_up(module):
+    allowed = set(ROOMS[: ROOMS.index(room(module)) + 1])
+    wrong = [
+        name
+        for name in entered(ast.parse(MODULES[module].read_text("utf-8")))
+        if name.startswith("d2lps.") and room(name) not in allowed
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES])
+def test_heavy_imports_stay_where_they_belong(module):
+    outside = {name.split(".")[0] for name in entered(ast.parse(MODULES[module].read_text("utf-8")))}
+    assert outside - sys.stdlib_module_names - {"d2lps"} <= HEAVY.get(room(module), set())
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES])
+def test_no_module_is_over_450_lines(module):
+    assert len(MODULES[module].read_text("utf-8").splitlines()) <= 450
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES])
+def test_nothing_is_unpickled_evaluated_or_given_to_a_shell(module):
+    found = []
+    for node in ast.walk(ast.parse(MODULES[module].read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [a.name for a in node.names if a.name in ("pickle", "marshal", "shelve", "dill", "cloudpickle")]
+        elif isinstance(node, ast.ImportFrom) and node.module in ("pickle", "marshal", "shelve", "dill", "cloudpickle"):
+            found.append(node.module)
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            found += [called] if called in ("eval", "exec", "__import__", "os.system", "os.popen") else []
+            found += [
+                f"{called}(shell=True)"
+                for k in node.keywords
+                if k.arg == "shell" and not (isinstance(k.value, ast.Constant) and k.value.value is False)
+            ]
+    assert found == []
+
+
+# ---------------------------------------------------------------- the core is light
+
+USE_THE_CORE = """
+import json, sys
+{before}
+import d2lps
+only = sorted(m for m in sys.modules if m.startswith("d2lps"))
+gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
+plan = d2lps.sharded(gpus)
+d2lps.check(plan)
+d2lps.speak("en")
+table = str(d2lps.aggregate_at(["gpu0", "gpu1"], "cpu", chunks=2, update=("sgd", {{"lr": 0.1}})))
+planned = len(sys.modules)
+trace = d2lps.cost.shared(plan, d2lps.pcie_server(gpus=4), "160 MB")
+again = d2lps.Trace.from_json(trace.to_json())
+assert again == trace and d2lps.Plan.from_json(plan.to_json()) == plan
+print(json.dumps({{"only": only, "table": table, "duration": trace.duration, "planned": planned,
+                  "modules": sorted(name for name, module in sys.modules.items() if module is not None)}}))
+"""
+
+
+def test_importing_d2lps_imports_nothing_else_of_it():
+    assert json.loads(python(USE_THE_CORE.format(before="")))["only"] == ["d2lps"]
+
+
+def test_the_core_loads_neither_torch_nor_widgets_nor_anything_else_it_does_not_need():
+    used = json.loads(python(USE_THE_CORE.format(before="")))
+    outside = {name.split(".")[0] for name in used["modules"]}
+    forbidden = {
+        "torch",
+        "mxnet",
+        "d2l",
+        "matplotlib",
+        "numpy",
+        "pandas",
+        "scipy",
+        "sklearn",
+        "IPython",
+        "ipywidgets",
+        "anywidget",
+        "traitlets",
+        "nbformat",
+        "jupytext",
+        "sphinx",
+    }
+    assert outside & forbidden == set()
+    assert {room(name) for name in used["modules"] if name.startswith("d2lps.")} <= set(CORE)
+
+
+def test_a_plan_is_made_checked_and_printed_with_few_modules():
+    bare = int(python("import sys, json; print(len(sys.modules))"))
+    assert json.loads(python(USE_THE_CORE.format(before="")))["planned"] - bare < 120
+
+
+def test_the_core_works_where_torch_cannot_be_imported():
+    absent = 'sys.modules["torch"] = sys.modules["numpy"] = sys.modules["IPython"] = None'
+    used = json.loads(python(USE_THE_CORE.format(before=absent)))
+    assert used["duration"] == 0.015
+    assert used["table"].splitlines()[1] == "shares: g1 = g2 = 1/2"
+    assert used["table"].splitlines()[2] == "step 1   gpu0,gpu1→cpu +g1   cpu sgd(g1, lr=0.1)"
+
+
+@pytest.mark.parametrize("name, needed", [("run", "torch"), ("Here", "torch"), ("watch", "anywidget")])
+def test_what_the_core_alone_cannot_do_says_what_to_install(name, needed):
+    code = f"import sys; sys.modules[{needed!r}] = None; import d2lps; d2lps.{name}"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stderr
+    assert f"ImportError: d2lps.{name} needs {needed}, which the core does not: pip install -e '.[course]'" in said

@@ -1,0 +1,95 @@
+"""Hosts by name: their links, their routes, and what is refused."""
+
+import pytest
+
+from d2lps import Topology, aggregate_at, cost, two_rings
+from d2lps.topology.graph import TopologyError
+from d2lps.topology.hosts import dgx1_v100, nvswitch, one_memory, pcie_server
+from d2lps.units import UnitError
+
+GPUS = [f"gpu{i}" for i in range(8)]
+
+
+def test_every_gpu_of_a_dgx1_has_six_nvlinks():
+    host = dgx1_v100()
+    for gpu in GPUS:
+        assert sum(link.count for link in host.links if link.src == gpu and link.dst in GPUS) == 6
+
+
+def test_on_a_dgx1_no_message_goes_through_a_third_gpu():
+    for host in (dgx1_v100(), dgx1_v100("25 GB/s", pcie="1 GB/s", between_cpus="100 MB/s")):
+        direct = {(link.src, link.dst) for link in host.links}
+        for a in GPUS:
+            for b in GPUS:
+                way = [link.dst for link in host.route(a, b)]
+                assert not {*way[:-1]} & {*GPUS}
+                assert (len(way) == 1) == ((a, b) in direct)
+
+
+def test_the_two_rings_of_a_dgx1_take_as_long_as_the_facts_say():
+    for rate, one, both in [("18 GB/s", 5.19, 2.59), ("25 GB/s", 3.73, 1.87)]:
+        host = dgx1_v100(rate)
+        for ways, milliseconds in [(False, one), (True, both)]:
+            took = cost.shared(two_rings(host, both=ways), host, "160 MB").duration
+            assert round(1000 * took, 2) == milliseconds
+
+
+def test_links_of_a_dgx1_are_as_fast_as_one_says():
+    host = dgx1_v100("25 GB/s", "2 us", "12 GB/s", "9 GB/s")
+    rates = {(link.src, link.dst): link.bandwidth for link in host.links}
+    assert rates["gpu0", "gpu3"] == 25e9 and rates["gpu0", "switch0"] == rates["switch3", "cpu1"] == 12e9
+    assert rates["cpu0", "cpu1"] == 9e9 and {link.latency for link in host.links} == {2e-6}
+
+
+@pytest.mark.parametrize(
+    "host, gpus, rate", [(nvswitch(), 16, 150e9), (nvswitch(8, links=12), 8, 300e9), (nvswitch(8, links=18), 8, 450e9)]
+)
+def test_behind_nvswitch_all_pairs_are_alike(host, gpus, rate):
+    assert len(host.kinds) == gpus + 1
+    ways = [host.route(f"gpu{i}", f"gpu{j}") for i in range(gpus) for j in range(gpus) if i != j]
+    assert {(len(way), *(link.capacity for link in way)) for way in ways} == {(2, rate, rate)}
+
+
+def test_one_memory_may_take_time_to_add_for_each_message_and_on_the_way():
+    host = one_memory(["a", "b"], "10 GB/s", adding="5 GB/s", overhead="5 ms", latency="1 ms")
+    assert (host.through, host.adding, host.overhead) == ({"memory": 10e9}, {"memory": 5e9}, {"memory": 5e-3})
+    assert sum(link.latency for link in host.route("a", "b")) == 1e-3
+    times = cost.shared(aggregate_at(["a"], "b"), host, "20 MB").step_times()
+    added, copied = 2 + 4 + 1, 5 + 1  # moving, adding, latency; overhead, since moving takes less, latency
+    assert [round(1e3 * (end - start)) for start, end in times] == [added, copied]
+
+
+def test_one_memory_costs_nothing_but_moving_unless_it_is_said():
+    host = one_memory(["a", "b"], "10 GB/s")
+    assert host.adding == host.overhead == {} and {link.latency for link in host.links} == {0.0}
+    assert host == one_memory(["a", "b"], "10 GB/s", None, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "build, error, sentence",
+    [
+        (lambda: nvswitch(0), TopologyError, "gpus = 0: a server has a whole number of GPUs, 1 or more"),
+        (lambda: nvswitch(2, links=0), TopologyError, "link gpu0→switch has count 0: a whole number, 1 or more"),
+        (lambda: dgx1_v100(18), UnitError, "bandwidth 18 has no unit: write '16 GB/s' (bytes) or '128 Gbit/s' (bits)"),
+        (lambda: one_memory("ab", "1 GB/s"), ValueError, None),
+        (
+            lambda: one_memory(["a"], "1 GB/s", adding="0 GB/s"),
+            UnitError,
+            "bandwidth '0 GB/s' is not positive: a link carries more than 0 bytes per second",
+        ),
+        (
+            lambda: one_memory(["a"], "1 GB/s", overhead="20"),
+            UnitError,
+            "time '20' has no unit that d2lps knows: write '7.5 ms', '10 us' or '2 s'",
+        ),
+    ],
+)
+def test_a_host_that_cannot_be_is_refused(build, error, sentence):
+    with pytest.raises(error) as caught:
+        build()
+    assert sentence is None or str(caught.value) == sentence
+
+
+def test_hosts_are_hashable():
+    hosts = [pcie_server(2), dgx1_v100(), nvswitch(4), one_memory(["a"], "1 GB/s")]
+    assert len({*hosts, *hosts, pcie_server(2)}) == 4 and all(isinstance(host, Topology) for host in hosts)

@@ -1,0 +1,227 @@
+"""What ``nvidia-smi topo -m`` prints, as a topology: ``nvidia_smi/`` has texts like those of real hosts."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lps import Topology, nvswitch, rings
+from d2lps.topology.graph import TopologyError
+from d2lps.topology.nvidia import parse
+
+TEXTS = {path.stem: path.read_text("utf-8") for path in Path(__file__).with_name("nvidia_smi").glob("*.txt")}
+
+
+def host(name, **more):
+    return Topology.from_nvidia_smi(TEXTS[name], **more)
+
+
+def way(topology, src, dst):
+    return "→".join([src, *(link.dst for link in topology.route(src, dst))])
+
+
+def above(topology):
+    """Node → what it is linked to that forwards, upwards."""
+    rank = {"gpu": 0, "switch": 1, "cpu": 2}
+    return {
+        link.src: link.dst for link in topology.links if rank[topology.kinds[link.src]] < rank[topology.kinds[link.dst]]
+    }
+
+
+# ---------------------------------------------------------------- hosts
+
+
+def test_a_dgx1_that_numbers_its_gpus_otherwise_has_the_same_rings_under_its_own_numbers():
+    found = rings(host("dgx1v"))
+    assert [(ring.count, "-".join(node[3:] for node in ring.nodes)) for ring in found] == [
+        (2, "0-2-3-1-7-4-5-6"),
+        (1, "0-1-2-5-7-6-4-3"),
+    ]
+
+
+def test_its_pcie_switches_are_found_through_the_network_cards_where_nvlinks_hide_them():
+    server = host("dgx1v")
+    assert above(server) == {
+        **{f"gpu{i}": f"switch{i // 2}" for i in range(8)},
+        **{f"switch{i}": f"cpu{i // 2}" for i in range(4)},
+    }
+    assert way(server, "gpu0", "gpu4") == "gpu0→switch0→cpu0→cpu1→switch2→gpu4"
+
+
+@pytest.mark.parametrize("name, gpus, links", [("dgx2", 16, 6), ("dgx_a100", 8, 12)])
+def test_more_links_than_a_gpu_has_are_those_to_nvswitch(name, gpus, links):
+    assert host(name) == nvswitch(gpus, links=links)
+    assert host(name, nvlink="50 GB/s", latency="1 us") == nvswitch(gpus, "50 GB/s", "1 us", links)
+
+
+def test_nvswitch_keeps_the_numbers_of_the_gpus_that_are_shown():
+    text = "      GPU2  GPU5  GPU7\nGPU2   X   NV12  NV12\nGPU5  NV12   X   NV12\nGPU7  NV12  NV12   X"
+    assert list(Topology.from_nvidia_smi(text).kinds) == ["gpu2", "gpu5", "gpu7", "switch"]
+
+
+def test_four_gpus_joined_directly_are_no_nvswitch():
+    four = host("a100_four")
+    assert four.kinds == dict.fromkeys(["gpu0", "gpu1", "gpu2", "gpu3"], "gpu") | {"cpu0": "cpu", "cpu1": "cpu"}
+    assert [ring.count for ring in rings(four)] == [2, 2, 2]
+
+
+def test_a_workstation_has_two_switches_on_one_cpu():
+    four = host("workstation", pcie="32 GB/s")
+    assert above(four) == {
+        "gpu0": "switch0",
+        "gpu1": "switch0",
+        "gpu2": "switch1",
+        "gpu3": "switch1",
+        "switch0": "cpu",
+        "switch1": "cpu",
+    }
+    assert way(four, "gpu0", "gpu1") == "gpu0→switch0→gpu1"
+    assert way(four, "gpu0", "gpu3") == "gpu0→switch0→cpu→switch1→gpu3"
+    assert {link.bandwidth for link in four.links} == {32e9}
+
+
+def test_bridged_pairs_on_two_cpus_meet_over_the_link_between_them():
+    four = host("bridged_pairs", between_cpus="40 GB/s")
+    assert [way(four, "gpu0", "gpu1"), way(four, "gpu0", "gpu2")] == ["gpu0→gpu1", "gpu0→cpu0→cpu1→gpu2"]
+    assert four.route("gpu0", "gpu1")[0].capacity == 100e9
+    assert four.route("cpu0", "cpu1")[0].bandwidth == 40e9
+
+
+def test_one_gpu_is_a_host_as_well():
+    assert host("one_gpu").kinds == {"gpu0": "gpu", "cpu": "cpu"}
+
+
+def test_each_gpu_may_have_a_pcie_rate_of_its_own_and_a_switch_goes_up_as_fast_as_its_fastest():
+    four = host("workstation", pcie={"gpu0": "8 GB/s", "gpu1": "32 GB/s", "gpu2": "4 GB/s"})
+    up = {link.src: link.bandwidth for link in four.links if above(four).get(link.src) == link.dst}
+    assert up == {"gpu0": 8e9, "gpu1": 32e9, "gpu2": 4e9, "gpu3": 16e9, "switch0": 32e9, "switch1": 16e9}
+
+
+# ---------------------------------------------------------------- ways to print it
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_spaces_line_ends_and_escapes_do_not_matter(name):
+    text, expected = TEXTS[name], host(name)
+    head = next(line for line in text.splitlines() if "GPU0" in line)
+    for other in (
+        re.sub(r"\t", "    ", text),
+        re.sub(r" {2,}", "\t", text),
+        text.replace("\n", "\r\n"),
+        text.replace(head, f"\x1b[4m{head}\x1b[0m"),
+        text.partition("Legend")[0],
+        "$ nvidia-smi topo -m\n" + text,
+    ):
+        assert Topology.from_nvidia_smi(other) == expected
+
+
+def test_without_affinities_sys_alone_tells_the_cpus():
+    bare = "\n".join("\t".join(line.split("\t")[:9]) for line in TEXTS["dgx1v"].splitlines()[:9])
+    cpus = {node: kind for node, kind in Topology.from_nvidia_smi(bare).kinds.items() if kind == "cpu"}
+    assert list(cpus) == ["cpu0", "cpu1"]
+
+
+# ---------------------------------------------------------------- what is no such table
+
+GIVE = "give the whole of what `nvidia-smi topo -m` prints"
+CODES = "not X (itself), NV1 …, PIX, PSB, PXB, PHB, NODE, SYS or SOC"
+PAIR = "        GPU0    GPU1    CPU Affinity\nGPU0     X      NV4     0-15\nGPU1    NV4      X      0-15\n"
+REFUSED = [
+    ("", f"there is no line of GPU0 … in what was given, which begins with 'nothing': {GIVE}"),
+    (
+        "No devices were found\n",
+        f"there is no line of GPU0 … in what was given, which begins with 'No devices were found': {GIVE}",
+    ),
+    (
+        "bash: nvidia-smi: command not found",
+        f"there is no line of GPU0 … in what was given, which begins with 'bash: nvidia-smi: command not found': {GIVE}",  # noqa: E501
+    ),
+    (None, f"None is not a text: {GIVE}"),
+    (b"GPU0", f"b'GPU0' is not a text: {GIVE}"),
+    ("GPU0 CPU Affinity", f"GPU0 has a column and no line of its own: {GIVE}"),
+    (PAIR.partition("\n")[2], f"line 1: GPU0 comes without a header that names the columns: {GIVE}"),
+    (PAIR.replace("X      NV4     0-15", "X"), f"line 2: GPU0 has 1 cells for 2 columns: {GIVE}"),
+    (PAIR.rpartition("GPU1")[0], f"GPU1 has a column and no line of its own: {GIVE}"),
+    (PAIR + "GPU2    NV4     X", f"line 4: GPU2 has no column: {GIVE}"),
+    (PAIR + "GPU1    NV4     X", f"line 4: GPU1 is there twice: {GIVE}"),
+    (PAIR.replace("GPU1    CPU", "GPU0    CPU"), f"line 1: a column is there twice: {GIVE}"),
+    (PAIR.replace("GPU1    NV4", "GPU1    NV2"), f"GPU0 says NV4 of GPU1, which says NV2 of GPU0: {GIVE}"),
+    (PAIR.replace("GPU1    NV4", "GPU1    QPI"), f"line 3: between GPU1 and GPU0 stands 'QPI', {CODES}: {GIVE}"),
+    (PAIR.replace("GPU1    NV4", "GPU1     X "), f"line 3: between GPU1 and GPU0 stands 'X', {CODES}: {GIVE}"),
+]
+
+
+@pytest.mark.parametrize("text, sentence", REFUSED)
+def test_what_is_no_table_is_refused_in_one_sentence_that_names_the_line(text, sentence):
+    with pytest.raises(TopologyError) as error:
+        Topology.from_nvidia_smi(text)
+    assert str(error.value) == sentence
+
+
+WORDS = st.sampled_from(
+    [
+        "GPU0",
+        "GPU1",
+        "GPU2",
+        "X",
+        " X ",
+        "NV1",
+        "NV18",
+        "PIX",
+        "SYS",
+        "mlx5_0",
+        "CPU",
+        "Affinity",
+        "0-15",
+        "N/A",
+        "\t",
+        "\n",
+        "\n",
+        "\r\n",
+        "  ",
+        "\x1b[4m",
+        "GPU",
+        "NUMA",
+        "²",
+        "NV0",
+    ]
+)
+
+
+@given(st.text() | st.lists(WORDS, max_size=60).map(" ".join))
+def test_any_text_is_a_topology_or_a_topology_error(text):
+    try:
+        topology = Topology.from_nvidia_smi(text)
+    except TopologyError as error:
+        assert "nvidia-smi topo -m" in str(error)
+    else:
+        assert "gpu" in topology.kinds.values()
+
+
+@given(st.sampled_from(sorted(TEXTS)), st.integers(0, 3000), st.integers(0, 20))
+def test_a_table_with_a_piece_missing_is_a_topology_or_a_topology_error(name, start, length):
+    text = TEXTS[name][:start] + TEXTS[name][start + length :]
+    try:
+        Topology.from_nvidia_smi(text)
+    except TopologyError as error:
+        assert "nvidia-smi topo -m" in str(error)
+
+
+codes = st.sampled_from(["NV1", "NV2", "PIX", "PXB", "PHB", "NODE", "SYS"])
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), st.lists(codes, min_size=n * n, max_size=n * n))))
+def test_on_every_host_all_gpus_reach_each_other_and_the_nvlinks_are_those_of_the_table(table):
+    n, drawn = table
+    cell = [["X" if i == j else drawn[min(i, j) * n + max(i, j)] for j in range(n)] for i in range(n)]
+    lines = [" ".join(f"GPU{i}" for i in range(n)), *(" ".join([f"GPU{i}", *cell[i]]) for i in range(n))]
+    topology = Topology.from_nvidia_smi("\n".join(lines))
+    direct = {(link.src, link.dst): link.count for link in topology.links}
+    for i in range(n):
+        for j in range(n):
+            assert i == j or topology.route(f"gpu{i}", f"gpu{j}")
+            count = int(cell[i][j][2:]) if cell[i][j].startswith("NV") else None
+            assert direct.get((f"gpu{i}", f"gpu{j}")) == count
+    assert parse("\n".join(lines)).gpus == tuple(f"GPU{i}" for i in range(n))

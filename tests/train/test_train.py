@@ -1,0 +1,141 @@
+"""Data-parallel training equals one device: bit for bit in turn, within rounding on the joined minibatch."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from d2lps import Here, aggregate_at, sharded
+from d2lps.course.d2l_compat import d2l
+from d2lps.train import by_plan
+
+GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
+LR, MOMENTUM = 0.03, 0.9
+RULE = ("sgd", {"lr": LR, "momentum": MOMENTUM})
+PLANS = {
+    "gpu0": lambda gpus: aggregate_at(gpus, "gpu0", update=RULE),
+    "cpu": lambda gpus: aggregate_at(gpus, "cpu", update=RULE),
+    "cpu in chunks": lambda gpus: aggregate_at(gpus, "cpu", chunks=3, update=RULE),
+    "sharded": lambda gpus: sharded(gpus, update=RULE),
+    "two servers": lambda gpus: sharded(gpus, ["s0", "s1"], update=RULE),
+}
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+
+
+def test_the_digits_are_real_and_always_the_same():
+    digits = by_plan.digits()
+    assert [len(y) for _, y in digits] == [1536, 261]
+    assert digits.train[0].shape == (1536, 1, 8, 8) and digits.train[0].dtype == torch.float32
+    assert abs(digits.train[0].mean()) < 1e-5 and digits.train[0].std() == pytest.approx(1)
+    assert sorted(set(digits.test[1].tolist())) == list(range(10))
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_several_devices_are_one_that_takes_the_parts_in_turn_bit_for_bit(name, n):
+    plan, data = PLANS[name]([f"gpu{i}" for i in range(n)]), by_plan.digits().train
+    several = by_plan.parallel(net(), plan, data, size=34, steps=6, carrier=Here(["cpu"]))
+    one = by_plan.one_device(net(), data, size=34, steps=6, lr=LR, momentum=MOMENTUM, in_turn=plan)
+    assert torch.equal(several.weights, one.weights)
+    assert several.losses == one.losses
+    assert [trace.measured for trace in several.traces] == [True] * 6
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_several_devices_are_one_on_the_joined_batch_within_rounding(name):
+    data = by_plan.digits().train
+    several = by_plan.parallel(net(), PLANS[name](GPUS), data, size=64, steps=4)
+    joined = by_plan.one_device(net(), data, size=64, steps=4, lr=LR, momentum=MOMENTUM)
+    torch.testing.assert_close(several.weights, joined.weights, rtol=1e-4, atol=1e-6)
+    assert several.losses == pytest.approx(joined.losses, rel=1e-4)
+
+
+def test_the_joined_reference_is_torch_sgd_bit_for_bit():
+    data, model = by_plan.digits().train, net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    with by_plan.deterministic():
+        for X, y in by_plan.batches(data, 32, 5):
+            optimizer.zero_grad()
+            (nn.functional.cross_entropy(model(X), y, reduction="sum") / len(y)).backward()
+            optimizer.step()
+    ours = by_plan.one_device(net(), data, size=32, steps=5, lr=LR, momentum=MOMENTUM)
+    assert torch.equal(ours.weights, parameters_to_vector(model.parameters()))
+
+
+def test_training_really_learns_and_leaves_the_network_as_it_was():
+    model, before = net(), parameters_to_vector(net().parameters())
+    run = by_plan.parallel(model, sharded(GPUS, update=RULE), by_plan.digits().train, size=128, steps=48)
+    assert run.losses[-1] < 0.5 < 2 < run.losses[0]
+    assert by_plan.accuracy(model, run.weights, by_plan.digits().test) > 0.85
+    assert torch.equal(parameters_to_vector(model.parameters()), before)
+
+
+def test_order_of_additions_explains_every_bit():
+    torch.manual_seed(1)
+    gradients = {gpu: torch.randn(1001) for gpu in GPUS}
+    sums = {
+        name: by_plan.added(plan, gradients)
+        for name, plan in {
+            "star": aggregate_at(GPUS, "gpu0"),
+            "cpu": aggregate_at(GPUS, "cpu"),
+            "shards": sharded(GPUS),
+        }.items()
+    }
+    where = sharded(GPUS).slices(1001)
+    assert torch.equal(sums["star"], sums["cpu"])
+    for key, same in {"g1": True, "g2": True, "g3": False, "g4": False}.items():
+        assert torch.equal(sums["star"][where[key]], sums["shards"][where[key]]) == same
+
+
+@pytest.mark.parametrize("count, sizes", [(8, [2, 2, 2, 2]), (7, [2, 2, 2, 1]), (5, [2, 2, 1, 0]), (1, [1, 0, 0, 0])])
+def test_split_gives_every_device_a_part_even_an_empty_one(count, sizes):
+    X, y = torch.arange(count * 3.0).view(count, 3), torch.arange(count)
+    parts = by_plan.split(X, y, [torch.device("cpu")] * 4)
+    assert [len(part_y) for _, part_y in parts] == sizes
+    assert torch.equal(torch.cat([part_X for part_X, _ in parts]), X)
+
+
+def test_an_empty_part_has_a_gradient_of_zero():
+    loss, gradient = by_plan.loss_and_gradient(net(), torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64), 4)
+    assert loss == 0 and not gradient.any() and len(gradient) == 1490
+
+
+def test_deterministic_sets_and_restores_even_after_an_error():
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(KeyError), by_plan.deterministic():
+        assert torch.get_num_threads() == 1 and torch.are_deterministic_algorithms_enabled()
+        raise KeyError
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+
+
+def test_buffers_are_copies_and_empty_where_nothing_is_held():
+    gradients = {gpu: torch.ones(3) for gpu in GPUS}
+    held = by_plan.buffers(aggregate_at(GPUS, "cpu"), gradients, Here(["cpu"]))
+    held["gpu0"].zero_()
+    assert list(held) == [*GPUS, "cpu"] and gradients["gpu0"].all() and held["cpu"].shape == (3,)
+
+
+def test_d2l_works_beside_a_torch_without_torchvision():
+    assert d2l.try_all_gpus() == [torch.device(f"cuda:{i}") for i in range(torch.cuda.device_count())]
+    timer = d2l.Timer()
+    assert timer.stop() >= 0
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        with pytest.raises(ImportError, match="torchvision cannot be imported"):
+            d2l.FashionMNIST()
+
+
+def test_the_same_network_on_a_copy_is_the_same():
+    model = net()
+    X, y = by_plan.digits().train[0][:16], by_plan.digits().train[1][:16]
+    with by_plan.deterministic():
+        first = by_plan.loss_and_gradient(model, X, y, 16)
+        second = by_plan.loss_and_gradient(copy.deepcopy(model), X, y, 16)
+    assert first[0] == second[0] and torch.equal(first[1], second[1])

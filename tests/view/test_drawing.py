@@ -1,0 +1,744 @@
+"""Drawing: everything has its place, what is drawn is what ran, and a picture is one safe, self-contained SVG."""
+
+import itertools
+import json
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from d2lps import (
+    Event,
+    Plan,
+    PlanError,
+    Send,
+    Topology,
+    aggregate_at,
+    algorithms,
+    bidirectional_ring,
+    cost,
+    double_tree,
+    draw,
+    one_memory,
+    pcie_server,
+    sharded,
+    speak,
+    tree,
+    two_rings,
+)
+from d2lps.plan.checking import replay
+from d2lps.topology.cycles import rings
+from d2lps.topology.graph import Link, both_ways
+from d2lps.topology.hosts import dgx1_v100, nvswitch
+from d2lps.trace import Trace, pairs
+from d2lps.units import UnitError, show_seconds
+from d2lps.view.drawing import MOST_EVENTS, DrawingError, figures, motion, stacked, step_labels
+from d2lps.view.drawing.boxes import Box
+from d2lps.view.drawing.layout import arrange
+from d2lps.view.drawing.motion import follow
+from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.theme import THEME, WORKERS
+from d2lps.view.drawing.timeline import timeline
+
+FIGURES = ["ps", "bw-hierarchy", "ps-distributed", "nvlink", "nvlink-twoloop", "ringsync"]
+IMG = Path(__file__).parents[2] / "img"
+
+
+def names(count: int) -> list[str]:
+    return [f"gpu{i}" for i in range(count)]
+
+
+def ring(count: int) -> Plan:
+    return algorithms.ring(names(count))
+
+
+def mesh(plan: Plan) -> Topology:
+    links = {(a, b) for step in plan.steps for send in step if isinstance(send, Send) for a, b in [send[:2]]}
+    return Topology("mesh", dict.fromkeys(plan.nodes, "gpu"), tuple(Link(a, b, "16 GB/s") for a, b in sorted(links)))
+
+
+def neighbours(nodes: list[str]) -> Topology:
+    """A link each way between nodes that follow each other, round."""
+    hops = dict.fromkeys(frozenset(hop) for hop in zip(nodes, nodes[1:] + nodes[:1], strict=True) if len({*hop}) == 2)
+    links = [link for hop in hops for link in both_ways(*sorted(hop), "25 GB/s")]
+    return Topology("neighbours", dict.fromkeys(sorted(nodes, key=lambda n: int(n[3:])), "gpu"), tuple(links))
+
+
+def machines(count: int) -> Topology:
+    """Two machines of half the GPUs each, joined through their CPUs and a network switch."""
+    kinds, links = {}, []
+    for machine, gpus in enumerate((names(count)[: count // 2], names(count)[count // 2 :])):
+        kinds |= dict.fromkeys(gpus, "gpu") | {f"switch{machine}": "switch", f"cpu{machine}": "cpu"}
+        links += [link for gpu in gpus for link in both_ways(gpu, f"switch{machine}", "16 GB/s")]
+        links += both_ways(f"switch{machine}", f"cpu{machine}", "16 GB/s")
+    kinds["network"] = "switch"
+    links += [link for machine in (0, 1) for link in both_ways(f"cpu{machine}", "network", "100 Gbit/s")]
+    return Topology("machines", kinds, tuple(links))
+
+
+SCENES = {
+    "pcie, at GPU 0": lambda n: (aggregate_at(names(n), "gpu0"), pcie_server(n)),
+    "pcie, at the CPU": lambda n: (aggregate_at(names(n), "cpu"), pcie_server(n)),
+    "pcie, sharded": lambda n: (sharded(names(n)), pcie_server(n)),
+    "pcie, part of it": lambda n: (sharded(names(n)), pcie_server(n + 2)),
+    "memory, sharded": lambda n: (sharded(names(n)), one_memory(names(n), "10 GB/s")),
+    "memory, servers": lambda n: (sharded(names(n), ["s0", "s1"]), one_memory([*names(n), "s0", "s1"], "10 GB/s")),
+    "pairs, star": lambda n: (plan := aggregate_at(names(n), "gpu0"), pairs(plan)),
+    "pairs, everyone": lambda n: (plan := sharded(names(n)), pairs(plan)),
+    "pairs, ring": lambda n: (plan := ring(n), pairs(plan)),
+    "pairs, servers": lambda n: (plan := sharded(names(n), ["s0", "s1", "s2"]), pairs(plan)),
+    "mesh, ring": lambda n: (plan := ring(n), mesh(plan)),
+    "machines, ring": lambda n: (ring(n), machines(n)),
+    "neighbours, ring": lambda n: (ring(n), neighbours(names(n))),
+    "switch, ring": lambda n: (ring(n), nvswitch(n)),
+    "pairs, both ways": lambda n: (plan := bidirectional_ring(names(n)), pairs(plan)),
+    "pairs, tree": lambda n: (plan := tree(names(n)), pairs(plan)),
+    "pairs, double tree": lambda n: (plan := double_tree(names(n), chunks=2), pairs(plan)),
+}
+
+
+def predicted(name: str, count: int, model=cost.shared) -> Trace:
+    return model(*SCENES[name](count), "160 MB")
+
+
+# ---------------------------------------------------------------- everything has its place
+
+
+@pytest.mark.parametrize("count", [*range(1, 18), 24])
+@pytest.mark.parametrize("name", SCENES)
+def test_every_node_has_its_place_and_no_two_the_same(name, count):
+    plan, topology = SCENES[name](count)
+    place = arrange(topology, plan)
+    assert list(topology.kinds) == sorted(place.boxes, key=list(topology.kinds).index)
+    for box in place.boxes.values():
+        assert min(box.x, box.y) >= 0 and box.x + box.w <= place.width and box.y + box.h <= place.height
+    for (a, first), (b, second) in itertools.combinations(place.boxes.items(), 2):
+        assert not first.overlaps(second, 4), f"{a} and {b}"
+    assert place.width <= 900 or count > 16
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16])
+@pytest.mark.parametrize("name", SCENES)
+def test_lanes_join_their_boxes_and_the_two_directions_lie_side_by_side(name, count):
+    plan, topology = SCENES[name](count)
+    place = arrange(topology, plan)
+    for link in topology.links:
+        (ax, ay), (bx, by) = place.lanes[link.src, link.dst]
+        for node, x, y in ((link.src, ax, ay), (link.dst, bx, by)):
+            box = place.boxes[node]
+            away = max(box.x - x, x - box.x - box.w, box.y - y, y - box.y - box.h)
+            assert away <= 17, f"the lane {link.src}→{link.dst} ends {away} away from {node}"
+        if (link.dst, link.src) in place.lanes:
+            (cx, cy), (dx, dy) = place.lanes[link.dst, link.src]
+            assert math.dist((ax, ay), (dx, dy)) > 4 and math.dist((bx, by), (cx, cy)) > 4
+
+
+@pytest.mark.parametrize("count", [1, 4, 16])
+@pytest.mark.parametrize("name", SCENES)
+def test_a_cell_per_key_as_wide_as_its_share(name, count):
+    plan, topology = SCENES[name](count)
+    place = arrange(topology, plan)
+    for node, cells in place.cells.items():
+        box, total = place.boxes[node], sum(cell.w for cell in cells.values())
+        assert list(cells) == list(plan.share)
+        for key, cell in cells.items():
+            assert cell.w == pytest.approx(total * float(plan.share[key]))
+            assert box.x <= cell.x and cell.x + cell.w <= box.x + box.w + 1e-9
+            assert box.y <= cell.y and cell.y + cell.h <= box.y + box.h
+
+
+def test_a_cpu_stands_above_the_switch_and_the_gpus_below_it_in_a_row():
+    boxes = arrange(pcie_server(4), aggregate_at(names(4), "cpu")).boxes
+    assert boxes["cpu"].y + boxes["cpu"].h < boxes["switch"].y
+    assert len({boxes[gpu].y for gpu in names(4)}) == 1
+    assert [boxes[gpu].x for gpu in names(4)] == sorted(boxes[gpu].x for gpu in names(4))
+    assert boxes["switch"].y + boxes["switch"].h < boxes["gpu0"].y
+
+
+def test_servers_stand_apart_from_workers():
+    for name in ("memory, servers", "pairs, servers"):
+        boxes = arrange(*reversed(SCENES[name](4))).boxes
+        assert max(box.y for node, box in boxes.items() if node[0] == "s") < min(boxes[gpu].y for gpu in names(4))
+
+
+def test_a_broad_share_is_drawn_broad():
+    plan = sharded(names(2), {"gpu0": "3/4", "gpu1": "1/4"})
+    cells = arrange(pcie_server(2), plan).cells["gpu0"]
+    assert cells["g1"].w == pytest.approx(3 * cells["g2"].w)
+
+
+def turning(place, order) -> list[float]:
+    """By how much each of ``order`` stands further round the middle than the one before, clockwise."""
+    spots = [place.boxes[node].centre for node in order]
+    angles = [math.atan2(y - place.height / 2, x - place.width / 2) for x, y in spots]
+    return [(b - a) % math.tau for a, b in zip(angles, angles[1:] + angles[:1], strict=True)]
+
+
+@pytest.mark.parametrize("count", range(3, 17))
+def test_a_ring_stands_in_its_own_order_whatever_the_numbers_say(count):
+    order = names(count)[::2] + names(count)[1::2][::-1]
+    place = arrange(neighbours(order), ring(count))
+    around = turning(place, order)
+    assert sum(around) == pytest.approx(math.tau) or sum(math.tau - a for a in around) == pytest.approx(math.tau)
+    assert not crossings(place, neighbours(order))
+
+
+def crossings(place, topology: Topology) -> list:
+    """The pairs of links that cross, between nodes that are not the same."""
+
+    def side(a, b, c) -> bool:
+        return (b[0] - a[0]) * (c[1] - a[1]) > (b[1] - a[1]) * (c[0] - a[0])
+
+    ends = {frozenset((link.src, link.dst)) for link in topology.links}
+    lines = [tuple(sorted(pair)) for pair in ends]
+    spot = {node: box.centre for node, box in place.boxes.items()}
+    return [
+        (p, q)
+        for p, q in itertools.combinations(lines, 2)
+        if not {*p} & {*q}
+        and side(spot[p[0]], spot[p[1]], spot[q[0]]) != side(spot[p[0]], spot[p[1]], spot[q[1]])
+        and side(spot[q[0]], spot[q[1]], spot[p[0]]) != side(spot[q[0]], spot[q[1]], spot[p[1]])
+    ]
+
+
+def test_the_double_links_of_a_dgx_are_the_outline_and_pcie_stands_in_the_background():
+    host = dgx1_v100()
+    for place in (arrange(host), arrange(host, two_rings(host))):
+        double, single = rings(host)
+        assert sum(turning(place, double.nodes)) == pytest.approx(math.tau)
+        assert place.faint == {node for node, kind in host.kinds.items() if kind != "gpu"}
+        boxes = place.boxes
+        lines = [
+            (boxes[link.src].centre, boxes[link.dst].centre)
+            for link in host.links
+            if not {link.src, link.dst} & place.faint
+        ]
+        assert not any(boxes[node].hides(*line, 0) for node in place.faint for line in lines)
+
+
+def test_parallel_links_are_drawn_as_parallel_lines():
+    host = dgx1_v100()
+    for svg in (str(draw(host)), str(draw(cost.shared(two_rings(host), host, "160 MB")))):
+        lanes = [
+            e.get("d").count("M")
+            for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}path")
+            if "d2-lane" in e.get("class") and "d2-faint" not in e.get("class")
+        ]
+        assert sorted(lanes) == [1] * 16 + [2] * 16
+
+
+def test_a_tree_hangs_below_its_root_and_no_link_crosses_another():
+    for count in (4, 5, 8, 13, 16):
+        plan, topology = SCENES["pairs, tree"](count)
+        place = arrange(topology, plan)
+        assert not crossings(place, topology)
+        for send in plan.steps[0]:
+            assert place.boxes[send.src].y > place.boxes[send.dst].y + place.boxes[send.dst].h
+
+
+def test_no_lane_between_neighbours_of_neighbours_runs_behind_a_box():
+    for count in (8, 16):
+        plan, topology = SCENES["pairs, double tree"](count)
+        place = arrange(topology, plan)
+        for (src, dst), lane in place.lanes.items():
+            assert not any(box.hides(*lane, 0) for node, box in place.boxes.items() if node not in (src, dst))
+
+
+def test_a_key_without_a_share_is_neither_framed_nor_named():
+    plan = Plan(
+        names(2),
+        {"g": 1, "h": 0},
+        [[Send("gpu1", "gpu0", k) for k in "gh"], [Send("gpu0", "gpu1", k, "copy") for k in "gh"]],
+    )
+    trace = cost.shared(plan, pcie_server(2, latency="1 ms"), "160 MB")
+    scene = Scene(trace)
+    assert scene.frame[1] == scene.hatch[1] == "" and "h" not in texts(str(draw(trace)))
+    assert len([m for m in scene.motion.messages if m.key == "h"]) == 2
+    assert "d2-gaps" not in str(draw(trace)).split("</style>")[1].replace('d="" class="d2-gaps"', "")
+
+
+# ---------------------------------------------------------------- what is drawn is what ran
+
+
+def contents(trace: Trace, time: float) -> dict:
+    """(node, key) → (the names of the contributors, whether it is updated), of all that is not empty."""
+    motion = follow(trace)
+    cells = [(node, key) for node in trace.plan.nodes for key in trace.plan.share]
+    return {
+        cell: ({motion.contributors[i] for i in look.who}, look.updated)
+        for cell, look in zip(cells, motion.cells_at(time), strict=True)
+        if look.who
+    }
+
+
+def replayed(plan: Plan, number: int) -> dict:
+    have = dict(itertools.islice(replay(plan), number, number + 1))[number]
+    return {
+        cell: ({n for i, n in enumerate(plan.nodes) if part.who >> i & 1}, part.updated) for cell, part in have.items()
+    }
+
+
+PLANS = {
+    "aggregate": aggregate_at(names(4), "gpu0"),
+    "cpu": aggregate_at(names(4), "cpu", chunks=3, update=("sgd", {"lr": 0.1})),
+    "sharded": sharded(names(4), chunks=2),
+    "servers": sharded(names(4), {"cpu": "2/3", "gpu2": "1/3"}, update=("sgd", {"lr": 0.1})),
+    "ring": ring(5),
+}
+
+
+@pytest.mark.parametrize("model", [cost.ideal, cost.shared])
+@pytest.mark.parametrize("name", PLANS)
+def test_after_every_step_the_cells_hold_what_the_plan_says(name, model):
+    trace = model(PLANS[name], pcie_server(5), "160 MB")
+    assert contents(trace, -1.0) == replayed(trace.plan, 0)
+    for number, (_, end) in enumerate(trace.step_times(), 1):
+        assert contents(trace, end) == replayed(trace.plan, number)
+
+
+def measured(plan: Plan) -> Trace:
+    """As a run would record it: the messages of a step one after the other, with pauses."""
+    trace = cost.ideal(plan, pcie_server(5), "160 MB")
+    events, now = [], 0.0
+    for event in trace.events:
+        events.append(replace(event, start=now, end=now + 1e-3))
+        now += 1.5e-3
+    return replace(trace, origin="cpu ×4", topology=pairs(plan), events=tuple(events))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_an_arrival_takes_effect_when_its_event_ends(name):
+    trace = measured(PLANS[name])
+    motion = follow(trace)
+    arrivals = {event.end for event in trace.events}
+    assert {change.time for change in motion.changes} <= arrivals
+    for event in trace.events:
+        before, after = contents(trace, event.end - 1e-6), contents(trace, event.end)
+        assert {cell for cell in after if after[cell] != before.get(cell)} <= {(event.dst, event.key)}
+    assert contents(trace, trace.duration) == replayed(trace.plan, len(trace.plan.steps))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_message_carries_what_its_sender_had_when_the_step_began(name):
+    trace = measured(PLANS[name])
+    motion = follow(trace)
+    for message in motion.messages:
+        had = replayed(trace.plan, message.step - 1)[message.src, message.key]
+        look = motion.looks[message.look]
+        assert ({motion.contributors[i] for i in look.who}, look.updated) == had
+        assert message in motion.under_way(message.start) and message not in motion.under_way(message.end)
+
+
+def hurried() -> Trace:
+    """A ring of 4 as processes without a barrier run it: gpu0 is slow, the others begin a step when they can."""
+    plan, ready, events = ring(4), dict.fromkeys(names(4), 0.0), []
+    for number, step in enumerate(plan.steps, 1):
+        ends = {send.src: ready[send.src] + (3e-3 if send.src == "gpu0" else 1e-3) for send in step}
+        events += [Event("send", number, ready[send.src], ends[send.src], *send, 4e7) for send in step]
+        ready = {send.dst: max(ends[send.src], ends[send.dst]) for send in step}
+    return Trace("gloo ×4", plan, pairs(plan), 160_000_000, tuple(sorted(events, key=lambda e: e.end)))
+
+
+def test_steps_that_overlap_in_time_are_drawn_at_their_own_times():
+    trace = hurried()
+    spans = trace.step_times()
+    assert any(after[0] < before[1] for before, after in itertools.pairwise(spans))
+    moving = follow(trace)
+    for event in trace.events:
+        part = next(m for m in moving.messages if (m.step, m.src) == (event.step, event.src))
+        assert (part.start, part.end) == (event.start, event.end)
+        assert any(change.time == event.end for change in moving.changes)
+    assert contents(trace, trace.duration) == replayed(trace.plan, trace.steps)
+    # What a message carries is in its sender's cell when it starts.
+    for m in moving.messages:
+        assert {moving.contributors[i] for i in moving.looks[m.look].who} == contents(trace, m.start)[m.src, m.key][0]
+
+
+def test_messages_of_different_steps_on_one_lane_at_one_time_go_side_by_side():
+    plan = Plan(names(2), {"a": "1/2", "b": "1/2"}, [[Send("gpu1", "gpu0", k)] for k in "ab"], wants=["gpu0"])
+    events = tuple(
+        Event("send", i, 1e-3 * i, 3e-3 + 1e-3 * i, "gpu1", "gpu0", k, "add", 8) for i, k in enumerate("ab", 1)
+    )
+    scene = Scene(Trace("gloo ×2", plan, pairs(plan), 16, events))
+    one, two = (way.at(0.5)[:2] for way in scene.ways)
+    assert math.dist(one, two) > 4
+    drawn = re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)", timeline(scene.trace, scene.motion, 0))
+    boxes = [Box(*map(float, numbers)) for numbers in drawn]
+    assert len(boxes) == 4 and sum(a.overlaps(b) for a, b in itertools.combinations(boxes, 2)) == 0
+
+
+def test_a_band_is_where_a_step_runs_alone_and_labels_keep_apart():
+    trace = hurried()
+    svg = timeline(trace, follow(trace), 0)
+    bands = [(float(x), float(x) + float(w)) for x, w in re.findall(r'<rect x="([\d.]+)" y="0" width="([\d.]+)"', svg)]
+    spans = [(1000 * a / trace.duration, 1000 * b / trace.duration) for a, b in trace.step_times()]
+    for a, b in bands:
+        assert sum(start < b - 0.1 and a + 0.1 < end for start, end in spans) == 1
+    middles = [middle for _, middle in step_labels(trace)]
+    assert all(abs(a - b) >= 0.035 for a, b in itertools.combinations(middles, 2))
+
+
+def test_replay_may_go_on_with_one_mapping(monkeypatch):
+    trace = cost.shared(ring(5), pcie_server(5), "160 MB")
+    usual = follow(trace)
+
+    def in_place(plan):
+        have = {}
+        for number, state in replay(plan):
+            have.clear()
+            have.update(state)
+            yield number, have
+
+    monkeypatch.setattr(motion, "replay", in_place)
+    assert follow(trace) == usual
+
+
+def test_complete_and_updated_cells_say_so():
+    trace = predicted("pcie, at the CPU", 4)
+    assert [look.complete for look in follow(trace).cells_at(trace.duration)] == [True] * 5
+    assert not any(look.complete for look in follow(trace).cells_at(0))
+    trace = cost.shared(aggregate_at(names(2), "cpu", update=("sgd", {"lr": 0.1})), pcie_server(2), "160 MB")
+    looks = follow(trace).cells_at(trace.duration)
+    assert all(look.updated and look.complete for look in looks)
+
+
+def test_changes_go_backwards_as_well():
+    motion = follow(predicted("pcie, sharded", 5))
+    state = {i: look for i, look in enumerate(motion.first)}
+    for change in motion.changes:
+        assert state[change.place] == change.before
+        state[change.place] = change.after
+
+
+def test_a_place_is_as_crowded_as_messages_are_on_it():
+    trace = predicted("pcie, at GPU 0", 4)
+    motion = follow(trace)
+    crowds = {(link.src, link.dst): n for link, n in zip(motion.sharing, motion.crowds_at(0.015), strict=True)}
+    busy = {("gpu1", "switch"): 1, ("gpu2", "switch"): 1, ("gpu3", "switch"): 1, ("switch", "gpu0"): 3}
+    assert crowds == dict.fromkeys(crowds, 0) | busy and len(crowds) == 8
+    assert set(motion.crowds_at(trace.duration)) == {0}
+    for resource, events in trace.occupied().items():
+        for event in events:
+            now = sum(e.start <= event.start < e.end for e in events)
+            assert motion.crowds_at(event.start)[motion.sharing.index(resource)] == now
+
+
+def test_a_node_is_at_work_while_it_updates():
+    trace = measured(PLANS["servers"])
+    motion, nodes = follow(trace), trace.plan.nodes
+    updates = [event for event in trace.events if event.kind == "update"]
+    assert len(updates) == 2
+    for event in updates:
+        assert motion.working_at(event.start) == motion.working_at(event.end - 1e-6) == {nodes.index(event.dst)}
+        assert motion.working_at(event.end) == motion.working_at(event.start - 1e-6) == set()
+        assert 'class="d2-node d2-working"' in str(draw(trace, at=event.start))
+
+
+def test_the_one_memory_is_in_contention_and_its_unlimited_links_are_not():
+    motion = follow(predicted("memory, sharded", 4))
+    crowds = dict(zip(motion.sharing, motion.crowds_at(0.001), strict=True))
+    assert crowds.pop("memory") == 12
+    assert set(crowds.values()) == {1}
+
+
+def test_messages_on_one_lane_can_be_told_apart():
+    for name in ("pcie, at GPU 0", "pcie, sharded", "memory, sharded", "machines, ring"):
+        scene = Scene(predicted(name, 4))
+        meeting: dict = {}
+        for i, m in enumerate(scene.motion.messages):
+            for link in scene.trace.topology.route(m.src, m.dst) if m.start == 0 else ():
+                meeting.setdefault(link, []).append(scene.ways[i])
+        for ways, part in itertools.product(meeting.values(), (0.3, 0.5, 0.7)):
+            spots = [way.at(part)[:2] for way in ways]
+            assert all(math.dist(a, b) > 4 for a, b in itertools.combinations(spots, 2)), name
+
+
+def test_messages_leave_one_cell_and_arrive_in_another():
+    scene = Scene(predicted("pcie, sharded", 8))
+    for message, way in zip(scene.motion.messages, scene.ways, strict=True):
+        cells = scene.layout.cells
+        assert way.at(0.0) == (*cells[message.src][message.key].centre, 1.0)
+        assert way.at(1.0) == pytest.approx((*cells[message.dst][message.key].centre, 1.0))
+        assert way.at(0.5)[2] == 0.0
+
+
+def test_a_broken_plan_is_drawn_up_to_the_step_that_breaks_it():
+    with pytest.raises(PlanError) as error:
+        Plan(names(2), {"g": 1}, [[Send("gpu1", "gpu0", "g")], [Send("gpu1", "gpu0", "g")]])
+    trace = cost.shared(error.value.plan, pcie_server(2), "160 MB")
+    assert contents(trace, trace.duration * 0.5) == {
+        ("gpu0", "g"): ({"gpu0", "gpu1"}, False),
+        ("gpu1", "g"): ({"gpu1"}, False),
+    }
+    assert "svg" in str(draw(trace))
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(e.itertext()) for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16])
+@pytest.mark.parametrize("name", SCENES)
+def test_a_picture_is_one_well_formed_svg_that_needs_nothing_else(name, count):
+    svg = str(draw(predicted(name, count)))
+    root = ElementTree.fromstring(svg)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert not any("}script" in e.tag or "}image" in e.tag or "}foreignObject" in e.tag for e in root.iter())
+    assert re.findall(r"https?://[^\"' ]*", svg) == ["http://www.w3.org/2000/svg"]
+    assert (
+        "url(" not in svg and "@import" not in svg and "nan" not in svg and "inf" not in re.sub(r"infini\w*", "", svg)
+    )
+
+
+def test_each_bandwidth_is_said_once():
+    assert texts(str(draw(predicted("pcie, sharded", 4)))).count("16 GB/s") == 1
+    trace = cost.shared(sharded(names(2)), pcie_server(2, ["16 GB/s", "8 GB/s", "4 GB/s"]), "160 MB")
+    said = texts(str(draw(trace)))
+    assert [said.count(rate) for rate in ("16 GB/s", "8 GB/s", "4 GB/s")] == [1, 1, 1]
+    assert not any("/s" in words for words in texts(str(draw(predicted("pairs, ring", 4)))))
+    assert texts(str(draw(predicted("memory, sharded", 4)))).count("10 GB/s") == 1
+    both = Topology("pair", {"gpu0": "gpu", "gpu1": "gpu"}, tuple(both_ways("gpu0", "gpu1", "25 GB/s", count=2)))
+    assert "2 × 25 GB/s" in texts(str(draw(cost.shared(sharded(names(2)), both, "160 MB"))))
+
+
+def test_how_many_share_a_link_is_said_where_they_do():
+    shown = [words for words in texts(str(draw(predicted("pcie, at GPU 0", 4), at="1 ms"))) if words.startswith("×")]
+    assert shown.count("×3") == 1
+
+
+def test_the_moment_is_the_one_asked_for_or_the_one_that_tells_most():
+    trace = predicted("pcie, at GPU 0", 4)
+    assert draw(trace).at == 0.015
+    assert draw(trace, at="7.5 ms").at == 0.0075 and draw(trace, at=0.02).at == 0.02
+    assert "7.5 ms" in texts(str(draw(trace, at="7.5 ms")))
+    assert str(draw(trace, at=1000)) == str(draw(trace, at=trace.duration))
+    with pytest.raises(UnitError):
+        draw(trace, at="soon")
+    with pytest.raises(UnitError):
+        draw(trace, at=-1.0)
+
+
+def test_without_steps_and_without_time_there_is_a_picture():
+    trace = predicted("pairs, star", 1)
+    assert trace.duration == 0 and draw(trace).at == 0
+    assert "gpu0" in texts(str(draw(trace)))
+    empty = replace(predicted("pcie, sharded", 4), events=())
+    assert "gpu3" in texts(str(draw(empty)))
+    nothing = cost.shared(aggregate_at(names(2), "cpu", update=("sgd", {"lr": 0.1})), pcie_server(2), 0)
+    assert nothing.duration == 0 and all(look.updated for look in follow(nothing).cells_at(0))
+    assert "cpu" in texts(str(draw(nothing)))
+
+
+def test_names_cannot_smuggle_anything_in():
+    evil = ["<b>", "a&b", "\"'/><script>alert(1)</script>"]
+    plan = Plan(
+        evil,
+        {"<i>": 1},
+        [[Send(evil[1], evil[0], "<i>")], [Send(evil[0], evil[1], "<i>", "copy")]],
+        holds=evil[:2],
+        wants=evil[:2],
+    )
+    trace = cost.shared(plan, one_memory(evil, "10 GB/s"), "160 MB")
+    svg = str(draw(replace(trace, origin="<u>", topology=replace(trace.topology, name="<s>"))))
+    tags = {e.tag.split("}")[1] for e in ElementTree.fromstring(svg).iter()}
+    assert tags <= {"svg", "g", "path", "rect", "circle", "text", "title", "style"}
+    assert "<b>" in [e.text for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
+
+
+def test_a_long_name_is_shortened_to_its_room_and_said_in_full_when_pointed_at():
+    nodes = [f"machine-with-a-long-name-{i}" for i in range(8)]
+    svg = str(draw(cost.shared(sharded(nodes), one_memory(nodes, "10 GB/s"), "160 MB")))
+    shown = [words for words in texts(svg) if "…" in words]
+    assert len(shown) == 16 and all(len(words) <= 10 for words in shown) and len(set(shown)) >= 8
+    assert nodes[0] in [e.text for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
+
+
+def test_the_words_are_those_of_the_language_chosen():
+    trace, found = predicted("pcie, sharded", 4), {}
+    for language in ("en", "vi", "zh"):
+        speak(language)
+        found[language] = texts(str(draw(trace)))[0]
+    assert found == {
+        "en": "predicted, links shared · pcie_server · 160 MB",
+        "vi": "dự đoán, chia sẻ đường liên kết · pcie_server · 160 MB",
+        "zh": "预测，链路共享 · pcie_server · 160 MB",
+    }
+    speak("zh")
+    assert texts(str(draw(measured(PLANS["ring"]))))[0] == "实测 · cpu ×4 · 160 MB"
+
+
+def test_a_topology_is_drawn_with_its_nodes_and_bandwidths(tmp_path):
+    for topology, said in (
+        (dgx1_v100(), {"gpu7", "cpu1", "switch3", "2 × 18 GB/s", "18 GB/s", "16 GB/s"}),
+        (nvswitch(16), {"gpu15", "switch", "6 × 25 GB/s"}),
+        (pcie_server(4), {"cpu", "gpu3", "16 GB/s"}),
+        (one_memory(["a", "b"], "8 GB/s"), {"8 GB/s"}),
+        (Topology("one", {"a": "machine"}, ()), {"a"}),
+    ):
+        picture = draw(topology)
+        found = texts(str(picture))
+        assert said <= set(found) and len(found) == len(set(found)) and picture.at is None
+        assert repr(picture) == f"<Drawing: {topology.name}>" and "d2-time" not in str(picture)
+        assert picture.save(tmp_path / "topology.svg").read_text("utf-8") == picture._repr_svg_()
+
+
+def test_what_is_too_large_to_be_seen_is_refused_at_once_with_a_way_out():
+    for large in (cost.shared(ring(1024), nvswitch(1024), "160 MB"), nvswitch(65)):
+        with pytest.raises(DrawingError, match=r"^draw shows up to 64 nodes, and there are (1024|65) here: take fewer"):
+            draw(large)
+    trace = predicted("pairs, ring", 4)
+    many = replace(trace, events=trace.events * (MOST_EVENTS // len(trace.events) + 1))
+    with pytest.raises(DrawingError, match=f"^draw shows up to {MOST_EVENTS} events, and there are {len(many.events)}"):
+        draw(many)
+    assert "svg" in str(draw(nvswitch(64)))
+
+
+@pytest.mark.parametrize("wrong", [None, 7, "trace", sharded(names(2)), [predicted("pairs, star", 2)]])
+def test_only_traces_are_drawn(wrong):
+    with pytest.raises(DrawingError, match=f"draw wants a trace, not {type(wrong).__name__}: cost.shared"):
+        draw(wrong)
+
+
+def test_notebooks_show_the_picture_and_it_can_be_saved(tmp_path):
+    picture = draw(predicted("pcie, sharded", 2))
+    assert picture._repr_svg_() == str(picture)
+    assert picture.save(tmp_path / "run.svg").read_text("utf-8") == str(picture)
+    assert repr(picture) == "<Drawing: <Trace: shared, 4 events, 2 steps, 10 ms> at 2.5 ms>"
+
+
+def test_several_pictures_below_each_other_are_one_svg():
+    stills = [str(draw(predicted("pcie, sharded", n))) for n in (2, 4)]
+    root = ElementTree.fromstring(stacked(stills))
+    assert [child.get("y") for child in root][0] == "0" and len(root) == 2
+
+
+# ---------------------------------------------------------------- colours
+
+
+BLINDNESS = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
+    "none": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+
+
+def linear(colour: str) -> list[float]:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+
+
+def oklab(colour: str, seen: list) -> tuple[float, ...]:
+    r, g, b = (min(1, max(0, sum(m * c for m, c in zip(row, linear(colour), strict=True)))) for row in seen)
+    cones = (
+        0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b,
+        0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b,
+        0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b,
+    )
+    x, y, z = (cone ** (1 / 3) for cone in cones)
+    return (
+        21.04542553 * x + 79.3617785 * y - 0.40720468 * z,
+        197.79984951 * x - 242.8592205 * y + 45.05937099 * z,
+        2.59040371 * x + 78.27717662 * y - 80.8675766 * z,
+    )
+
+
+@pytest.mark.parametrize(("first", "apart"), [(5, 15), (8, 10)])
+@pytest.mark.parametrize("theme", [0, 1])
+def test_the_first_colours_keep_apart_for_every_kind_of_eye(theme, first, apart):
+    colours = [pair[theme] for pair in WORKERS[:first]]
+    for seen in BLINDNESS.values():
+        for a, b in itertools.combinations(colours, 2):
+            assert math.dist(oklab(a, seen), oklab(b, seen)) > apart, (a, b)
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_words_stand_out_from_their_paper(theme):
+    def light(name: str) -> float:
+        return sum(
+            weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear(THEME[name][theme]), strict=True)
+        )
+
+    for name in ("ink", "soft"):
+        for paper in ("paper", "box", "band"):
+            low, high = sorted((light(name), light(paper)))
+            assert (high + 0.05) / (low + 0.05) > 4.5
+
+
+# ---------------------------------------------------------------- the course's figures
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_figures_in_the_course_are_those_that_are_drawn(name):
+    assert (IMG / f"{name}.svg").read_text("utf-8") == figures()[name]
+
+
+def test_the_figures_know_no_language():
+    known = {"GPU", "CPU", "PCIe", "Ethernet", "GbE", "GB/s", "MB/s", "ms", "cpu", "switch", "gpu"}
+    for svg in figures().values():
+        for words in [
+            *texts(svg),
+            *(e.text for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")),
+        ]:
+            found = {w for w in re.findall(r"[A-Za-z/]+", words) if len(w) > 1}
+            assert found <= known, found - known
+
+
+def test_the_times_in_the_figure_are_those_of_the_traces():
+    said = texts(figures()["ps-distributed"])
+    for plan in (aggregate_at(names(4), "gpu0"), aggregate_at(names(4), "cpu"), sharded(names(4))):
+        assert show_seconds(cost.shared(plan, pcie_server(4), "160 MB").duration) in said
+    assert {"60 ms", "80 ms", "15 ms"} <= set(said)
+
+
+def test_the_rings_in_the_figure_are_those_of_the_links():
+    (title,) = re.findall("<title>([^<]*)</title>", figures()["nvlink-twoloop"])[:1]
+    assert title == "0 → 3 → 2 → 1 → 5 → 6 → 7 → 4, 0 → 1 → 3 → 7 → 5 → 4 → 6 → 2"
+    assert texts(figures()["nvlink-twoloop"]).count("gpu5") == 2
+    assert {"2 × 18 GB/s", "18 GB/s"} <= set(texts(figures()["nvlink"]))
+
+
+def test_the_figure_of_the_ring_shows_both_halves_to_the_complete_end():
+    svg = figures()["ringsync"]
+    assert [words for words in texts(svg) if words.startswith("(")] == [f"({i})" for i in range(1, 7)]
+    # 4 complete cells after step 3, shown in both halves, then 8, 12, 16; and the 12 messages of the second half.
+    assert svg.count('class="d2-done"') == 4 + 4 + 8 + 12 + 16 + 12
+
+
+def test_pictures_are_the_same_bytes_every_time():
+    code = (
+        "import json; from d2lps import cost, draw, one_memory, sharded; from d2lps.view.drawing import figures\n"
+        "t = cost.shared(sharded(['a', 'b', 'c']), one_memory(['a', 'b', 'c'], '10 GB/s'), '160 MB')\n"
+        "print(json.dumps([figures(), str(draw(t))]))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            encoding="utf-8",
+            cwd=IMG.parent,
+            env={"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
+        ).stdout
+        for seed in ("0", "7")
+    ]
+    assert runs[0] == runs[1] and set(json.loads(runs[0])[0]) == set(FIGURES)
+
+
+def test_drawing_needs_neither_torch_nor_widgets():
+    code = (
+        "import sys; from d2lps import cost, draw, one_memory, sharded\n"
+        "str(draw(cost.shared(sharded(['a', 'b']), one_memory(['a', 'b'], '10 GB/s'), '160 MB')))\n"
+        "print(sorted({'torch', 'anywidget', 'ipywidgets', 'numpy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=IMG.parent)
+    assert found.stdout == "[]\n"

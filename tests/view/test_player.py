@@ -1,0 +1,459 @@
+"""The player: its data, its forms, and how it plays in a browser, with no request to anybody."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from benchmarks.player import traces
+from helpers import browser as browsers
+from playwright.sync_api import sync_playwright
+from test_drawing import PLANS, hurried, measured, names, predicted, ring
+
+from d2lps import Plan, Send, aggregate_at, cost, one_memory, pcie_server, sharded, speak, two_rings, watch
+from d2lps.topology.hosts import dgx1_v100, nvswitch
+from d2lps.view.drawing import DrawingError
+from d2lps.view.drawing.motion import follow
+from d2lps.view.player import Player
+
+MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
+PICTURES = Path(__file__).parent / "pictures"
+
+
+def race() -> Player:
+    plans = [aggregate_at(names(4), "gpu0"), aggregate_at(names(4), "cpu"), sharded(names(4))]
+    return watch(*(cost.shared(plan, pcie_server(4), "160 MB") for plan in plans), names=["GPU 0", "CPU", "GPU 0–3"])
+
+
+# ---------------------------------------------------------------- data
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_data_are_json_and_say_what_the_motion_says(name):
+    trace = measured(PLANS[name])
+    data = watch(trace).data
+    assert json.loads(json.dumps(data)) == json.loads(json.dumps(json.loads(json.dumps(data))))
+    (run,), motion = data["runs"], follow(trace)
+    cells = list(run["first"])
+    for _, place, before, after in zip(*run["changes"], strict=True):
+        assert cells[place] == before
+        cells[place] = after
+    shown = [(tuple(run["looks"][i][0]), *map(bool, run["looks"][i][1:])) for i in cells]
+    assert shown == [tuple(look) for look in motion.cells_at(trace.duration)]
+    assert len(run["messages"][0]) == len(motion.messages)
+    assert all(0 <= start < end <= 1_000_000 for start, end in zip(*run["messages"][:2], strict=True))
+    assert run["steps"] == len(run["begins"]) == trace.steps
+
+
+def test_times_of_one_moment_are_one_tick():
+    (run,) = watch(predicted("pcie, sharded", 7)).data["runs"]
+    assert set(run["messages"][1]) == set(run["changes"][0]) == {*run["begins"][1:], 1_000_000}
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_sixteen_nodes_and_sixty_steps_are_less_than_300_kilobytes(case):
+    trace = list(traces().values())[case]
+    assert len(trace.plan.nodes) == 16
+    player = watch(trace)
+    assert len(json.dumps(player.data).encode()) < 300_000
+    assert len(player._repr_html_().encode()) < 330_000
+
+
+def test_there_is_something_to_play_even_if_nothing_happens():
+    for trace in (
+        predicted("pairs, star", 1),
+        replace(predicted("pcie, sharded", 4), events=()),
+        cost.shared(sharded(names(2)), pcie_server(2), 0),
+        cost.shared(aggregate_at(names(2), "cpu", update=("sgd", {"lr": 0.1})), pcie_server(2), 0),
+    ):
+        assert watch(trace).data["runs"][0]["duration"] == 0
+
+
+# ---------------------------------------------------------------- what is refused, and what it is called
+
+
+def test_nothing_to_play_is_refused():
+    with pytest.raises(DrawingError, match="^watch wants at least one trace to play$"):
+        watch()
+
+
+@pytest.mark.parametrize("wrong", [None, sharded(names(2)), "trace", [predicted("pairs, star", 2)]])
+def test_only_traces_are_played(wrong):
+    with pytest.raises(DrawingError, match=f"watch wants a trace, not {type(wrong).__name__}: cost.shared"):
+        watch(predicted("pairs, star", 2), wrong)
+
+
+@pytest.mark.parametrize(("given", "count"), [(["a"], 1), ("ab", 1), (["a", "b", "c"], 3), ([], 0)])
+def test_there_is_a_name_for_each_trace(given, count):
+    trace = predicted("pairs, star", 2)
+    with pytest.raises(DrawingError, match=f"^there are {count} names for 2 traces: give one to each$"):
+        watch(trace, trace, names=given)
+
+
+def test_what_is_too_large_to_be_seen_is_not_played():
+    with pytest.raises(DrawingError, match="^watch shows up to 64 nodes, and there are 1024 here: take fewer nodes"):
+        watch(cost.shared(ring(1024), nvswitch(1024), "160 MB"))
+
+
+def test_names_are_those_given_or_letters():
+    trace = predicted("pcie, sharded", 2)
+    assert [run["name"] for run in watch(trace, trace).data["runs"]] == ["A", "B"]
+    assert [run["name"] for run in watch(trace, trace, names=("one", 2)).data["runs"]] == ["one", "2"]
+    assert [run["name"] for run in watch(trace).data["runs"]] == [""]
+    assert [run["name"] for run in watch(trace, names="ab").data["runs"]] == ["ab"]
+    assert repr(race()) == "<Player: GPU 0 60 ms, CPU 80 ms, GPU 0–3 15 ms>"
+
+
+def test_the_words_are_those_of_the_language_in_which_it_was_made():
+    trace, found = predicted("pcie, sharded", 2), {}
+    for language in ("en", "vi", "zh"):
+        speak(language)
+        found[language] = watch(trace).data["words"]
+    assert [found[language]["play"] for language in found] == ["Play", "Phát", "播放"]
+    assert [found[language]["pause"] for language in found] == ["Pause", "Tạm dừng", "暂停"]
+    assert found["vi"]["step"] == "bước {step} / {steps}" and "{now}" in found["zh"]["clock"]
+    assert all(len({words[key] for words in found.values()}) == 3 for key in found["en"] if key != "clock")
+
+
+# ---------------------------------------------------------------- forms
+
+
+def test_every_front_end_finds_the_form_that_it_can_show():
+    bundle, _ = race()._repr_mimebundle_()
+    assert set(bundle) == {"application/vnd.jupyter.widget-view+json", "text/html", "image/svg+xml", "text/plain"}
+    assert len(ElementTree.fromstring(bundle["image/svg+xml"])) == 3
+
+
+def test_the_page_form_asks_the_network_for_nothing():
+    page = race()._repr_html_()
+    assert set(re.findall(r"https?://[^\"'` )]*", page)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"""\b(src|href)\s*=|@import|url\(|\bimport\b|\bfetch\(""", page)
+
+
+def test_nothing_that_has_a_name_can_get_out_of_the_page_form():
+    evil = ["</script><script>alert(1)</script>", "<b>", "<!--"]
+    plan = Plan(evil, {"<i>": 1}, [[Send(evil[1], evil[0], "<i>")]], holds=evil[:2], wants=[evil[0]])
+    page = watch(cost.shared(plan, one_memory(evil, "10 GB/s"), "160 MB"), names=["</title><u>"])._repr_html_()
+    assert "<b>" not in page and "<u>" not in page and "<!--" not in page
+    assert page.count("<script") == page.count("</script>") == 2
+
+
+def test_the_same_trace_makes_the_same_page_and_others_another():
+    one, two = (re.search(r'id="(d2lps-\w+)"', player._repr_html_())[1] for player in (race(), race()))
+    assert one == two != re.search(r'id="(d2lps-\w+)"', watch(predicted("pcie, sharded", 4))._repr_html_())[1]
+
+
+# ---------------------------------------------------------------- in the browser
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_playwright() as playwright:
+        browser = browsers.launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium, tmp_path):
+    """Opens a player's page from a file, and sees to it that it asks for nothing and says nothing wrong."""
+    pages, asked, wrong = [], [], []
+
+    def open_it(player: Player, **options):
+        path = player.save(tmp_path / f"run{len(pages)}.html")
+        page = chromium.new_page(**{"viewport": {"width": 980, "height": 1000}, "reduced_motion": "reduce"} | options)
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.route(re.compile("^(?!file:)"), lambda route: route.abort())
+        page.goto(path.as_uri())
+        page.wait_for_selector(".d2-player")
+        pages.append(path.as_uri())
+        return page
+
+    yield open_it
+    assert asked == pages and wrong == []
+
+
+def head(page, run: int = 0) -> float:
+    """Where the play-head is, in percent."""
+    found = page.locator(".d2-track > .d2-head").nth(run).evaluate("e => e.style.transform")
+    return float(re.fullmatch(r"translateX\((.*)%\)", found)[1])
+
+
+def clock(page, run: int = 0) -> str:
+    return page.locator(".d2-clock").nth(run).inner_text().replace("\u00a0", " ")
+
+
+def tiles(page) -> list[str]:
+    return page.locator(".d2-tiles > g").evaluate_all("all => all.map(e => e.getAttribute('transform'))")
+
+
+def frames(page, run: int = 0) -> list[int]:
+    """Per node, how many cells are framed as complete."""
+    paths = page.locator(".d2-run").nth(run).locator(".d2-done")
+    return paths.evaluate_all("all => all.map(e => (e.getAttribute('d').match(/z/g) || []).length)")
+
+
+def test_it_plays_pauses_and_comes_to_the_end(opened):
+    page = opened(watch(predicted("pcie, sharded", 4)))
+    assert (head(page), clock(page), len(tiles(page))) == (0, "0.0 ms of 15 ms", 12)
+    assert page.locator(".d2-step").inner_text() == "step 1 of 2"
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_timeout(400)
+    there, moved = head(page), tiles(page)
+    assert there > 0 and len(moved) == 12
+    page.wait_for_timeout(300)
+    assert head(page) > there and tiles(page) != moved
+    page.get_by_role("button", name="Pause").click()
+    there = head(page)
+    page.wait_for_timeout(200)
+    assert head(page) == there
+    page.get_by_label("Speed").select_option("4")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("document.querySelector('.d2-over')")
+    assert (head(page), clock(page), tiles(page)) == (100, "15 ms of 15 ms", [])
+    assert frames(page) == [4] * 4
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_timeout(100)
+    assert 0 < head(page) < 100
+
+
+def test_keys_play_and_step(opened):
+    trace = cost.shared(ring(4), pcie_server(4), "160 MB")
+    page = opened(watch(trace))
+    page.get_by_role("group").focus()
+    seen = []
+    for _ in range(7):
+        seen.append(round(head(page), 1))
+        page.keyboard.press("ArrowRight")
+    assert seen == [0, 16.7, 33.3, 50, 66.7, 83.3, 100] and head(page) == 100
+    page.keyboard.press("ArrowLeft")
+    assert round(head(page), 1) == 83.3
+    page.keyboard.press("Home")
+    assert head(page) == 0
+    page.keyboard.press("End")
+    assert head(page) == 100 and frames(page) == [4] * 4
+    page.keyboard.press("Home")
+    page.keyboard.press("Space")
+    page.wait_for_timeout(300)
+    page.keyboard.press("Space")
+    there = head(page)
+    page.wait_for_timeout(150)
+    assert 0 < head(page) == there
+    page.keyboard.press("+")
+    assert page.get_by_label("Speed").input_value() == "2"
+    page.keyboard.press("-")
+    page.keyboard.press("-")
+    assert page.get_by_label("Speed").input_value() == "0.5"
+
+
+def test_a_step_by_hand_is_seen_to_happen_unless_motion_is_unwanted(opened):
+    page = opened(watch(predicted("pcie, sharded", 4)), reduced_motion="no-preference")
+    page.get_by_role("group").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(150)
+    assert 0 < head(page) < 50
+    page.wait_for_function("document.querySelector('.d2-track > .d2-head').style.transform === 'translateX(50%)'")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("document.querySelector('.d2-track > .d2-head').style.transform === 'translateX(50%)'")
+
+
+def test_space_on_a_button_presses_that_button_only(opened):
+    page = opened(watch(predicted("pcie, sharded", 4)))
+    page.get_by_role("button", name="Next step").focus()
+    page.keyboard.press("Space")
+    assert head(page) == 50
+    page.wait_for_timeout(150)
+    assert head(page) == 50
+
+
+def test_scrubbing_shows_any_moment_and_comes_back(opened):
+    trace = measured(PLANS["servers"])
+    page = opened(watch(trace))
+    motion = follow(trace)
+
+    def held(time: float) -> list[list[int]]:
+        keys, cells = len(trace.plan.share), motion.cells_at(time)
+        return [
+            [sum(w in look.who for look in cells[i : i + keys]) for w in range(len(motion.contributors))]
+            for i in range(0, len(cells), keys)
+        ]
+
+    slots = (
+        "all => all.map(g => [...g.children].filter(p => /d2-w/.test(p.getAttribute('class')))"
+        ".map(p => ((p.getAttribute('d') || '').match(/z/g) || []).length))"
+    )
+    for part in (0.35, 0.9, 0.1, 1.0, 0.62, 0.0):
+        page.locator(".d2-controls input").evaluate(MOVE, part)
+        assert page.locator(".d2-fill").evaluate_all(slots) == held(part * trace.duration)
+        assert len(tiles(page)) == len(motion.under_way(part * trace.duration))
+        assert head(page) == pytest.approx(100 * part, abs=0.01)
+
+
+def test_the_timeline_can_be_pointed_at(opened):
+    page = opened(watch(predicted("pcie, sharded", 4)))
+    area = page.locator(".d2-all").bounding_box()
+    page.mouse.click(area["x"] + 0.75 * area["width"], area["y"] + 10)
+    assert head(page) == pytest.approx(75, abs=0.5)
+
+
+def test_a_race_runs_on_one_clock_and_the_shorter_finish_first(opened):
+    page = opened(race())
+    page.get_by_role("group").focus()
+    for _ in range(2):  # the ends of the two steps of the shortest
+        page.keyboard.press("ArrowRight")
+    assert [clock(page, i) for i in range(3)] == ["15.0 ms of 60 ms", "15.0 ms of 80 ms", "15 ms of 15 ms"]
+    assert [head(page, i) for i in range(3)] == [25, 18.75, 100]
+    assert page.locator(".d2-run.d2-over").count() == 1 and frames(page, 2) == [4] * 4 and frames(page, 0) == [0] * 4
+    assert [b.inner_text() for b in page.locator(".d2-run header b").all()] == ["GPU 0", "CPU", "GPU 0–3"]
+    wide = [page.locator(".d2-track").nth(i).bounding_box()["width"] for i in range(3)]
+    assert wide[0] / wide[1] == pytest.approx(60 / 80, rel=0.01)
+    assert wide[2] / wide[1] == pytest.approx(15 / 80, rel=0.01)
+    page.keyboard.press("End")
+    assert [frames(page, i) for i in range(3)] == [[1] * 4, [1] * 5, [4] * 4]
+
+
+def test_numbers_of_steps_keep_apart_where_a_short_run_races_a_long_one():
+    one, two = (cost.shared(ring(4), pcie_server(4, rate), "160 MB") for rate in ("16 GB/s", "2 GB/s"))
+    short, long = (run["labels"] for run in watch(one, two).data["runs"])
+    assert len(long) == 6 and short == [] and len(watch(one).data["runs"][0]["labels"]) == 6
+
+
+@pytest.mark.parametrize(("width", "abreast"), [(980, 3), (880, 2), (500, 1)])
+def test_as_many_runs_stand_abreast_as_can_be_read(opened, width, abreast):
+    page = opened(race(), viewport={"width": width, "height": 900})
+    tops = page.locator(".d2-run").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
+    assert tops.count(tops[0]) == abreast
+    size = "e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a"
+    assert all(text.evaluate(size) >= 8.5 for text in page.locator(".d2-scene .d2-name").all())
+
+
+def test_steps_that_overlap_are_played_at_their_own_times(opened):
+    trace = hurried()
+    page, motion = opened(watch(trace)), follow(trace)
+    for part in (0.1, 0.3, 0.55, 0.8):
+        page.locator(".d2-controls input").evaluate(MOVE, part)
+        assert len(tiles(page)) == len(motion.under_way(part * trace.duration))
+    begun = sum(start <= 0.8 * trace.duration for start, _ in trace.step_times())
+    assert page.locator(".d2-step").inner_text() == f"step {begun} of 6"
+
+
+def test_contention_is_seen(opened):
+    page = opened(watch(predicted("pcie, at GPU 0", 4)))
+    shown = page.locator(".d2-badge:visible")
+    assert shown.all_text_contents() == ["×3"]
+    assert page.locator(".d2-crowded").count() == 1
+    page.get_by_role("group").focus()
+    page.keyboard.press("End")
+    assert shown.count() == page.locator(".d2-crowded").count() == page.locator(".d2-busy.d2-share").count() == 0
+
+
+def test_a_node_that_updates_is_seen_to_work(opened):
+    trace = measured(PLANS["servers"])
+    page = opened(watch(trace))
+    event = next(event for event in trace.events if event.kind == "update")
+    for time, working in ((event.start + 1e-5, 1), (event.end + 1e-5, 0), (event.start + 1e-5, 1), (0, 0)):
+        page.locator(".d2-controls input").evaluate(MOVE, time / trace.duration)
+        assert page.locator(".d2-working").count() == working
+
+
+def test_what_takes_no_time_is_shown_as_it_ended(opened):
+    page = opened(watch(predicted("pairs, star", 1)))
+    assert clock(page) == "0 s of 0 s" and frames(page) == [1]
+    page.get_by_role("button", name="Play").click()
+    page.keyboard.press("ArrowRight")
+    assert frames(page) == [1]
+
+
+def test_two_copies_of_one_output_play_apart(chromium, tmp_path):
+    form = watch(predicted("pcie, sharded", 4))._repr_html_()
+    (tmp_path / "two.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{form}{form}', "utf-8")
+    page = chromium.new_page(reduced_motion="reduce")
+    page.goto((tmp_path / "two.html").as_uri())
+    assert page.locator(".d2-player").count() == 2 and page.locator("svg.d2-still").count() == 0
+    page.get_by_role("button", name="Next step").nth(1).click()
+    assert [head(page, 0), head(page, 1)] == [0, 50]
+
+
+def test_where_no_script_runs_the_still_stands(chromium, tmp_path):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(race().save(tmp_path / "run.html").as_uri())
+    assert page.locator("svg.d2-still").count() == 3 and page.locator(".d2-player").count() == 0
+    assert page.locator("svg.d2-still").first.bounding_box()["height"] > 200
+
+
+def test_it_stops_and_clears_up_when_it_is_taken_away(chromium, tmp_path):
+    page = chromium.new_page()
+    path = tmp_path / "run.html"
+    path.write_text("<!DOCTYPE html><div id=here></div>", "utf-8")
+    page.goto(path.as_uri())
+    player = watch(predicted("pcie, sharded", 4))
+    page.evaluate(
+        """async ([source, data]) => {
+          const module = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+          const el = document.querySelector("#here");
+          window.stop = module.default.render({ el, model: { get: (name) => ({ data })[name] } });
+        }""",
+        [player._esm, player.data],
+    )
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_timeout(100)
+    page.evaluate("window.asked = 0; window.requestAnimationFrame = () => { window.asked++; }; window.stop()")
+    page.wait_for_timeout(150)
+    assert page.evaluate("asked") == 0 and page.locator("#here > *").count() == 0
+
+
+@pytest.mark.parametrize("theme", [{"color_scheme": "light"}, {"color_scheme": "dark"}])
+def test_the_theme_is_that_of_the_page_around_it(opened, theme):
+    page = opened(watch(predicted("pcie, sharded", 4)), **theme)
+    paper = "() => getComputedStyle(document.querySelector('.d2-player')).backgroundColor"
+    light, dark = "rgb(255, 255, 255)", "rgb(21, 24, 29)"
+    assert page.evaluate(paper) == (dark if theme["color_scheme"] == "dark" else light)
+    for name, value, colour in (("data-theme", "dark", dark), ("data-theme", "light", light)):
+        page.evaluate("([name, value]) => document.documentElement.setAttribute(name, value)", [name, value])
+        assert page.evaluate(paper) == colour
+    page.evaluate("document.documentElement.removeAttribute('data-theme')")
+    for value, colour in (("false", dark), ("true", light)):
+        page.evaluate("value => document.body.setAttribute('data-jp-theme-light', value)", value)
+        assert page.evaluate(paper) == colour
+    page.evaluate("document.body.removeAttribute('data-jp-theme-light')")
+    for value, colour in (("vscode-dark", dark), ("vscode-light", light)):
+        page.evaluate("value => document.body.setAttribute('class', value)", value)
+        assert page.evaluate(paper) == colour
+
+
+@pytest.mark.parametrize("width", [320, 360, 640, 960])
+@pytest.mark.parametrize("count", [1, 4, 5, 16])
+def test_it_fits_into_any_width(opened, width, count):
+    page = opened(watch(predicted("pcie, sharded", count)), viewport={"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".d2-player").bounding_box()["width"] <= 960
+    for button in page.get_by_role("button").all():
+        box = button.bounding_box()
+        assert min(box["width"], box["height"]) >= 36
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("language", ["en", "vi", "zh"])
+def test_pictures_to_look_at(opened, language, scheme):
+    PICTURES.mkdir(exist_ok=True)
+    speak(language)
+    for name, player in (
+        ("race", race()),
+        ("ring5", watch(predicted("pairs, ring", 5))),
+        ("ring16", watch(cost.shared(ring(16), pcie_server(16), "160 MB"))),
+        ("measured", watch(measured(PLANS["servers"]))),
+        ("dgx", watch(cost.shared(two_rings(dgx1_v100()), dgx1_v100(), "160 MB"))),
+    ):
+        for width in (360, 960):
+            page = opened(player, viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page.locator(".d2-controls input").evaluate(MOVE, 0.31)
+            path = PICTURES / f"player-{name}-{language}-{scheme}-{width}.png"
+            page.screenshot(path=path, full_page=True)
+            assert path.stat().st_size > 5000
+            page.close()
