@@ -10,7 +10,10 @@ The public names are attributes of this module, resolved on first use, so that t
 instant and without torch. No module bears the name of a public function.
 """
 
+import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from warnings import warn
 
 _HOME = {
     "Event": "trace",
@@ -64,7 +67,39 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 
+# Where modules went that notebooks of version 0.1 import: old → (new, {old name: new name}). They go with version 0.3.
+_MOVED = {
+    "borrowed": ("course.d2l_compat", {}),
+    "concise": ("train.ddp", {}),
+    "kvstore.placement": ("kvstore", {}),
+    "kvstore.server.rounds": ("kvstore", {"Table": "ShardStore"}),
+    "showing": ("view.tables", {}),
+    "train_by_store": ("train.by_store", {}),
+}
+
+
+class _Moved:
+    """Finds the modules in ``_MOVED`` after everybody else: each says where it went, and hands on what it had."""
+
+    def find_spec(self, name: str, path=None, target=None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name.removeprefix("d2lps.") in _MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module) -> None:
+        home, renamed = _MOVED[module.__name__.removeprefix("d2lps.")]
+        warn(f"{module.__name__} is d2lps.{home} now: the old name goes with d2lps 0.3", FutureWarning, stacklevel=2)
+        new = import_module(f"d2lps.{home}")
+        module.__getattr__ = lambda name: getattr(new, renamed.get(name, name))
+
+
+sys.meta_path.append(_Moved())
+
+
 def __getattr__(name: str):
+    if name in _MOVED:
+        return import_module(f"d2lps.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'd2lps' has no attribute {name!r}")
     home = _HOME[name]

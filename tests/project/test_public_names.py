@@ -1,6 +1,7 @@
 """The house: public names, rooms whose imports only go up, what may be imported where, and what may not be at all."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx
 import pytest
 
 import d2lps
@@ -91,6 +93,21 @@ def test_every_public_name_stays_what_it_is_when_every_module_has_been_imported(
     }
 
 
+LESSONS = sorted((HOME.parent / "chapters").glob("*/*.py"))
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_chapters_import_only_what_is_public(path):
+    """What a room hands on in ``__all__``, and the modules ``units`` and ``messages``."""
+    wrong = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8").replace("%%px", "# %%px"))):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "d2lps":
+            module = importlib.import_module(node.module)
+            handed_on = getattr(module, "__all__", dir(module) if node.module == "d2lps.units" else ())
+            wrong += [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in {*handed_on, *ROOMS}]
+    assert wrong == []
+
+
 # ---------------------------------------------------------------- rooms
 
 
@@ -135,15 +152,30 @@ def test_the_contributing_page_lists_the_same_rooms_in_the_same_order():
     assert listed == ROOMS
 
 
+def written(tree: ast.Module):
+    """All imports of ours, also those inside functions and for type checkers."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (homes(node.module, alias.name) for alias in node.names)
+
+
+IMPORTS = {
+    module: {name for name in written(ast.parse(path.read_text("utf-8"))) if name.startswith("d2lps.")} - {module}
+    for module, path in MODULES.items()
+}
+
+
 @pytest.mark.parametrize("module", [m for m in MODULES if "." in m])
 def test_imports_only_go_up(module):
     allowed = set(ROOMS[: ROOMS.index(room(module)) + 1])
-    wrong = [
-        name
-        for name in entered(ast.parse(MODULES[module].read_text("utf-8")))
-        if name.startswith("d2lps.") and room(name) not in allowed
-    ]
-    assert wrong == []
+    assert [name for name in IMPORTS[module] if room(name) not in allowed] == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    circles = networkx.strongly_connected_components(networkx.DiGraph(IMPORTS))
+    assert [sorted(circle) for circle in circles if len(circle) > 1] == []
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES])

@@ -1,0 +1,93 @@
+"""What is public says what it takes, what it gives and what it raises: NumPy's sections, held to the signatures."""
+
+import inspect
+import re
+from importlib import import_module
+
+import pytest
+
+import d2lps
+
+# Rooms whose __init__ hands names on: these are public, too.
+HANDED_ON = ("plan", "topology", "algorithms", "simulate", "kvstore", "train", "measure")
+SECTION = re.compile(
+    r"^(Parameters|Attributes|Returns|Yields|Raises|Examples|References|Notes|See Also|Warns)\n(-+)$", re.M
+)
+# What needs several processes, a browser or a notebook shows its use without a prompt.
+NO_PROMPT = {"Processes", "RankLost", "SharedMemory", "calibrate", "compare", "ranks", "watch", "this_host"}
+
+
+def public() -> dict[str, object]:
+    """Every public function and class by its full name, with the public methods and properties of each class."""
+    homes = {name: getattr(d2lps, name) for name in d2lps.__all__}
+    for room in HANDED_ON:
+        module = import_module(f"d2lps.{room}")
+        homes |= {f"{room}.{name}": getattr(module, name) for name in module.__all__}
+    kinds = (type, type(public))
+    objects = {name: each for name, each in homes.items() if isinstance(each, kinds)}
+    methods = {
+        f"{name}.{own}": member.__func__ if isinstance(member, classmethod | staticmethod) else member
+        for name, each in objects.items()
+        if isinstance(each, type)
+        for own, member in vars(each).items()
+        if not own.startswith("_") and isinstance(member, classmethod | staticmethod | property | type(public))
+    }
+    # A name that is handed on in two places is looked at once.
+    return {
+        name: each for name, each in {id(each): (name, each) for name, each in (objects | methods).items()}.values()
+    }
+
+
+PUBLIC = public()
+
+
+def sections(of: object) -> dict[str, str]:
+    """The sections of a docstring by title; each underlined as long as its title."""
+    parts = SECTION.split(inspect.getdoc(of) or "")
+    assert all(len(title) == len(line) for title, line in zip(parts[1::3], parts[2::3], strict=True)), parts[1::3]
+    return dict(zip(parts[1::3], parts[3::3], strict=True))
+
+
+def described(section: str) -> set[str]:
+    """The names at the left margin of a section: ``a, b : int``."""
+    lines = [line.partition(" :")[0] for line in section.splitlines() if line and not line[0].isspace()]
+    return {name.strip().lstrip("*") for line in lines for name in line.split(",")}
+
+
+def parameters(of: object) -> list[str]:
+    if isinstance(of, property):
+        return []
+    try:
+        taken = inspect.signature(of).parameters
+    except ValueError:  # an error class takes what Exception takes
+        return []
+    return [name for name in taken if name not in ("self", "cls", "args", "kwargs") and not name.startswith("_")]
+
+
+def test_there_is_something_to_look_at():
+    assert {"ring", "Plan", "Plan.to_json", "kvstore.create", "Trace.duration"} <= set(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_it_begins_with_one_sentence(name):
+    first = (inspect.getdoc(PUBLIC[name]) or "").split("\n\n")[0]
+    assert first and first[0].isprintable() and first.rstrip()[-1] in ".:", first
+
+
+@pytest.mark.parametrize("name", sorted(name for name, each in PUBLIC.items() if parameters(each)))
+def test_each_parameter_is_described(name):
+    found = sections(PUBLIC[name])
+    told = described(found.get("Parameters", "")) | described(found.get("Attributes", ""))
+    assert set(parameters(PUBLIC[name])) <= told, f"not described: {sorted(set(parameters(PUBLIC[name])) - told)}"
+
+
+@pytest.mark.parametrize("name", sorted(name for name, each in PUBLIC.items() if inspect.isfunction(each)))
+def test_what_is_returned_is_described(name):
+    gives = inspect.signature(PUBLIC[name]).return_annotation
+    if gives not in (None, "None", inspect.Signature.empty):
+        assert {"Returns", "Yields"} & set(sections(PUBLIC[name])), f"it returns {gives}"
+
+
+@pytest.mark.parametrize("name", sorted(set(d2lps.__all__) & set(PUBLIC) - NO_PROMPT))
+def test_it_shows_an_example_that_runs(name):
+    assert ">>> " in inspect.getdoc(PUBLIC[name])
