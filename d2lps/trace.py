@@ -23,7 +23,7 @@ from d2lps.plan.acts import Send, Update, sends, updates
 from d2lps.plan.lazy import Described, Lazy
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
-from d2lps.topology.graph import Link, Topology, kind_of
+from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
 MOST = 1e18  # seconds or bytes: more than any trace has, and still a number that can be drawn
@@ -276,7 +276,7 @@ def _sound(trace: Trace) -> None:
         raise ValueError(f"it is about {trace.nbytes!r} bytes")
     nodes = set(trace.plan.nodes)
     for node in nodes:
-        trace.topology.known(node)
+        trace.topology.require_node(node)
     for event in trace.events:
         numbers = event.start, event.end, event.nbytes
         if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):

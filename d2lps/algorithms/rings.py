@@ -19,8 +19,7 @@ from d2lps.plan.acts import Send
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
-from d2lps.topology.cycles import rings
-from d2lps.topology.graph import Topology
+from d2lps.topology import Topology, rings
 
 
 def ring(nodes: Iterable[str], key: str = "g") -> Plan:

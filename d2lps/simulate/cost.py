@@ -24,7 +24,7 @@ from d2lps import units
 from d2lps.plan.acts import sends
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.plan import Plan, require_plan
-from d2lps.topology.graph import Link, Topology, TopologyError
+from d2lps.topology import Link, Topology, TopologyError
 from d2lps.trace import Predicted, Trace
 
 
@@ -64,7 +64,7 @@ def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", m
         raise TopologyError(f"cost needs a Topology that the plan runs on, such as pcie_server(), not {topology!r}")
     total, now, seen, starts, takes = units.size(nbytes), Fraction(0), {}, [], []
     for node in plan.nodes:
-        topology.known(node)
+        topology.require_node(node)
     for i in range(len(plan.steps)):
         alike = plan.steps.kind(i) if isinstance(plan.steps, Lazy) else _sent(plan, i)
         if alike not in seen:  # a ring has two kinds of steps, however many there are

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_plan import legal_plans, ring
 
 from d2lps import Link, Plan, Send, Topology, Update, aggregate_at, cost, one_memory, pcie_server, sharded
-from d2lps.topology.graph import TopologyError, both_ways
+from d2lps.topology import TopologyError, both_ways
 from d2lps.units import Bandwidth, UnitError
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
