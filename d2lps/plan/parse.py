@@ -105,7 +105,8 @@ def _pairs(field: str, given: Iterable | None, nodes: tuple[str, ...], keys: Sha
             raise PlanError("pairs-wanted", where=field, given=repr(item))
         _known(None, field, whole[:1], known, whole[1:2], keys)
     if len(nodes) > LARGE and all(isinstance(item, str) for item in given):
-        return [node for node in nodes if node in {*given}]
+        named = {*given}
+        return [node for node in nodes if node in named]
     for item in given:
         node, *more = (item,) if isinstance(item, str) else item
         state = more[1] if len(more) == 2 else None

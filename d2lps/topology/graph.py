@@ -13,9 +13,10 @@ third GPU, which no hardware does by itself.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 
 from d2lps.plan.parse import names
@@ -275,9 +276,13 @@ class Topology:
         for width in sorted({link.capacity for link in links}, reverse=True):
             wide = networkx.DiGraph()
             wide.add_nodes_from([src, dst])
-            wide.add_edges_from((link.src, link.dst, {"link": link}) for link in links if link.capacity >= width)
-            if networkx.has_path(wide, src, dst):
-                path = networkx.shortest_path(wide, src, dst, weight=_longer)
+            wide.add_edges_from(
+                (link.src, link.dst, {"link": link, "weight": _length(link.latency)})
+                for link in links
+                if link.capacity >= width
+            )
+            with suppress(networkx.NetworkXNoPath):
+                path = networkx.shortest_path(wide, src, dst, weight="weight")
                 return tuple(wide.edges[hop]["link"] for hop in pairwise(path))
         raise TopologyError(
             f"there is no route from {src} to {dst} on {self.name}: only nodes of kind "
@@ -288,6 +293,7 @@ class Topology:
 _UNLIMITED = Resource()
 
 
-def _longer(a: str, b: str, edge: Mapping[str, Link]) -> Fraction:
+@cache
+def _length(latency: float) -> Fraction:
     # Exactly the latency, and of ways of equal latency the one of fewest links: no real one is as small as this.
-    return Fraction(edge["link"].latency) + Fraction(1, 10**24)
+    return Fraction(latency) + Fraction(1, 10**24)
