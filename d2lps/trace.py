@@ -105,7 +105,7 @@ class Predicted(Described):
 
 
 class StepCost(Protocol):
-    """What a prediction says of a step: exact seconds of the whole, and of each send; the latter worked out on demand."""
+    """What a prediction says of a step: exact seconds of the whole, and, worked out on demand, of each send."""
 
     duration: Fraction
     takes: Sequence[Fraction]

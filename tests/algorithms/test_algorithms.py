@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
-from test_plan import ring as ring_by_hand
+from helpers.plans import ring as ring_by_hand
 
 from d2lps import (
     Plan,

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 import torch
+from helpers.plans import legal_plans, ring
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_plan import legal_plans, ring
 
 from d2lps import Here, Plan, Send, Trace, Update, aggregate_at, one_memory, pcie_server, run, sharded
 from d2lps.carriers.tensors import TensorError

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from helpers.plans import anything, damaged, legal_plans
 from hypothesis import given
 from hypothesis import strategies as st
-from test_plan import anything, damaged, legal_plans
 
 from d2lps import Event, Link, Plan, Send, Topology, Trace, aggregate_at, cost, one_memory, pcie_server, sharded
 from d2lps.topology import both_ways
