@@ -18,12 +18,13 @@ from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, islice
+from typing import Protocol
 
 from d2lps.plan.acts import Send, Update, sends, updates
 from d2lps.plan.lazy import Described, Lazy
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
-from d2lps.topology.graph import Link, Topology, kind_of
+from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
 MOST = 1e18  # seconds or bytes: more than any trace has, and still a number that can be drawn
@@ -59,35 +60,32 @@ class Event:
 class Predicted(Described):
     """The events of a prediction, made when they are asked for: a ring of 1024 nodes has two million of them.
 
-    ``starts`` are the steps' starts in seconds and ``takes`` the seconds that each send of each step takes: exact,
-    and one tuple for all steps that are alike.
+    ``starts`` are the steps' starts in exact seconds, and ``costs`` say what each step takes, one for all that are
+    alike.
     """
 
     plan: Plan
     total: int
     starts: tuple[Fraction, ...]
-    takes: tuple[tuple[Fraction, ...], ...]
+    costs: tuple["StepCost", ...]
 
     @cached_property
     def spans(self) -> tuple[tuple[float, float], ...]:
         """(start, end) of each step."""
-        lasts = {id(takes): max(takes, default=Fraction(0)) for takes in self.takes}
-        return tuple(
-            (float(start), float(start + lasts[id(takes)]))
-            for start, takes in zip(self.starts, self.takes, strict=True)
-        )
+        steps = zip(self.starts, self.costs, strict=True)
+        return tuple((float(start), float(start + cost.duration)) for start, cost in steps)
 
     @cached_property
     def _before(self) -> list[int]:
         """How many events there are before each step, and in all."""
-        steps = self.takes if isinstance(self.plan.steps, Lazy) else self.plan.steps  # lazy ones have sends only
+        steps = self.costs if isinstance(self.plan.steps, Lazy) else self.plan.steps  # lazy ones have sends only
         return [0, *accumulate(map(len, steps))]
 
     def step(self, i: int) -> Iterator[Event]:
         """The events of step i (from 0): its sends as written, then its updates, which take no time."""
-        acts, (start, end) = self.plan.steps[i], self.spans[i]
-        times = {take: float(self.starts[i] + take) for take in self.takes[i]}
-        for send, take in zip(sends(acts), self.takes[i], strict=True):
+        acts, takes, (start, end) = self.plan.steps[i], self.costs[i].takes, self.spans[i]
+        times = {take: float(self.starts[i] + take) for take in {*takes}}
+        for send, take in zip(sends(acts), takes, strict=True):
             yield event(send, i + 1, start, times[take], plain(self.plan.share[send.key] * self.total))
         for act in updates(acts):
             yield event(act, i + 1, end, end, plain(self.plan.share[act.key] * self.total))
@@ -104,6 +102,15 @@ class Predicted(Described):
         at = range(len(self))[where]
         i = bisect_right(self._before, at) - 1
         return next(islice(self.step(i), at - self._before[i], None))
+
+
+class StepCost(Protocol):
+    """What a prediction says of a step: exact seconds of the whole, and, worked out on demand, of each send."""
+
+    duration: Fraction
+    takes: Sequence[Fraction]
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -276,7 +283,7 @@ def _sound(trace: Trace) -> None:
         raise ValueError(f"it is about {trace.nbytes!r} bytes")
     nodes = set(trace.plan.nodes)
     for node in nodes:
-        trace.topology.known(node)
+        trace.topology.require_node(node)
     for event in trace.events:
         numbers = event.start, event.end, event.nbytes
         if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):

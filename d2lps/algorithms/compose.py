@@ -8,7 +8,7 @@ step 1   b→a +g1   a→b +g2   c→a +h1   a→c +h2
 step 2   a→b =g1   b→a =g2   a→c =h1   c→a =h2
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import chain, zip_longest
 from numbers import Rational
@@ -54,21 +54,18 @@ def side_by_side(nodes: Iterable[str], plans: Sequence[Plan], parts: Sequence[Fr
             if key in share:
                 raise PlanError("key-clash", key=key)
             share[key] = part * plan.share[key]
-    steps = tuple(plan.steps for plan in plans)
+    steps = [plan.steps for plan in plans]
     if not all(isinstance(each, Lazy) for each in steps):
         joined = [[*chain(*acts)] for acts in zip_longest(*steps, fillvalue=())]
     else:
-        joined = Lazy(_joined, steps, range(max(map(len, steps))), _kinds)
+
+        def step(t: int) -> list:
+            return [act for each in steps if t < len(each) for act in each[t]]
+
+        def alike(t: int) -> tuple:
+            return tuple(each.kind(t) if t < len(each) else None for each in steps)
+
+        joined = Lazy(step, range(max(map(len, steps))), alike, call=(side_by_side, nodes, plans, parts))
         if all(len(plan.wants) == len(plan.holds) == len(nodes) * len(plan.share) for plan in plans):
             return Plan(nodes, share, joined)  # everyone has everything, which need not be written out
     return Plan(nodes, share, joined, chain(*(p.holds for p in plans)), chain(*(p.wants for p in plans)))
-
-
-def _joined(*steps_and_t) -> tuple:
-    *steps, t = steps_and_t
-    return tuple(act for each in steps if t < len(each) for act in each[t])
-
-
-def _kinds(*steps_and_t) -> Hashable:
-    *steps, t = steps_and_t
-    return tuple(each.kind(t) if t < len(each) else None for each in steps)

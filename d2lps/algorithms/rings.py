@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from d2lps.algorithms.compose import side_by_side
+from d2lps.algorithms.servers import sharded
 from d2lps.plan.acts import Send
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
-from d2lps.topology.cycles import rings
-from d2lps.topology.graph import Topology
+from d2lps.topology import Topology, rings
 
 
 def ring(nodes: Iterable[str], key: str = "g") -> Plan:
@@ -39,7 +39,15 @@ def ring(nodes: Iterable[str], key: str = "g") -> Plan:
     step 2   a→b =g2   b→a =g1
     """
     nodes = names(nodes)
-    return Plan(nodes, _shares(nodes, key), _round(nodes, key, 0, 2 * (len(nodes) - 1)))
+    n = len(nodes)
+
+    def step(t: int) -> list[Send]:
+        op = "add" if t < n - 1 else "copy"
+        return [Send(nodes[i], nodes[(i + 1) % n], f"{key}{(i - t) % n + 1}", op) for i in range(n)]
+
+    # The steps of a phase are alike: everyone sends 1/n to the next.
+    steps = Lazy(step, range(2 * (n - 1)), alike=lambda t: t < n - 1, call=(ring, nodes, key))
+    return Plan(nodes, {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}, steps)
 
 
 def reduce_scatter(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Plan:
@@ -56,9 +64,8 @@ def reduce_scatter(nodes: Iterable[str], direct: bool = False, key: str = "g") -
     shares: g1 = g2 = g3 = 1/3
     step 1   b,c→a +g1   a,c→b +g2   a,b→c +g3
     """
-    nodes = names(nodes)
-    steps = _direct(nodes, key, "add") if direct else _round(nodes, key, 0, len(nodes) - 1)
-    return Plan(nodes, _shares(nodes, key), steps, wants=_complete(nodes, key, direct))
+    whole, complete = _halves(nodes, direct, key)
+    return Plan(whole.nodes, whole.share, whole.steps[: len(whole.steps) // 2], wants=complete)
 
 
 def all_gather(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Plan:
@@ -76,10 +83,14 @@ def all_gather(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Pl
     step 1   a→b =g2   b→c =g3   c→a =g1
     step 2   a→b =g1   b→c =g2   c→a =g3
     """
-    nodes = names(nodes)
-    n = len(nodes)
-    steps = _direct(nodes, key, "copy") if direct else _round(nodes, key, n - 1, 2 * (n - 1))
-    return Plan(nodes, _shares(nodes, key), steps, holds=_complete(nodes, key, direct))
+    whole, complete = _halves(nodes, direct, key)
+    return Plan(whole.nodes, whole.share, whole.steps[len(whole.steps) // 2 :], holds=complete)
+
+
+def _halves(nodes: Iterable[str], direct: bool, key: str) -> tuple[Plan, list[tuple[str, str]]]:
+    """The plan of both phases, and where each key is complete between them."""
+    whole = sharded(nodes, key=key) if direct else ring(nodes, key)
+    return whole, [(whole.nodes[j if direct else j - 1], name) for j, name in enumerate(whole.share)]
 
 
 def naive_ring(nodes: Iterable[str], key: str = "g") -> Plan:
@@ -169,40 +180,3 @@ def _rings(nodes: Iterable[str], found: Iterable[tuple[tuple[str, ...], int]], b
 def _ways(nodes: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The two ways round, both beginning at the first node."""
     return [nodes, (nodes[0], *reversed(nodes[1:]))]
-
-
-def _shares(nodes: tuple[str, ...], key: str) -> dict[str, Fraction]:
-    return {f"{key}{j}": Fraction(1, len(nodes)) for j in range(1, len(nodes) + 1)}
-
-
-def _round(nodes: tuple[str, ...], key: str, start: int, stop: int) -> Lazy:
-    """Steps ``start`` up to ``stop`` of the 2(n−1), from 0."""
-    return Lazy(_step, (nodes, key), range(start, stop), _phase)
-
-
-def _step(nodes: tuple[str, ...], key: str, t: int) -> tuple[Send, ...]:
-    n = len(nodes)
-    op = "add" if t < n - 1 else "copy"
-    return tuple(Send(nodes[i], nodes[(i + 1) % n], f"{key}{(i - t) % n + 1}", op) for i in range(n))
-
-
-def _phase(nodes: tuple[str, ...], key: str, t: int) -> bool:
-    """Within a phase all steps are alike: everyone sends 1/n to the next."""
-    return t < len(nodes) - 1
-
-
-def _direct(nodes: tuple[str, ...], key: str, op: str) -> list[list[Send]]:
-    """One step between node j and everyone else, for each key j; none where a node is alone."""
-    return [
-        [
-            Send(other, node, f"{key}{j}", op) if op == "add" else Send(node, other, f"{key}{j}", op)
-            for j, node in enumerate(nodes, 1)
-            for other in nodes
-            if other != node
-        ]
-    ][: len(nodes) - 1]
-
-
-def _complete(nodes: tuple[str, ...], key: str, direct: bool) -> list[tuple[str, str]]:
-    """Where each key is complete between the two phases."""
-    return [(nodes[j - 1 if direct else j - 2], f"{key}{j}") for j in range(1, len(nodes) + 1)]

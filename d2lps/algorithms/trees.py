@@ -72,8 +72,21 @@ def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     n = len(nodes)
     if n & (n - 1):
         raise PlanError("power-of-two", count=n)
-    steps = Lazy(_exchange, (nodes, key), range(2 * len(_powers(n))), _stage)
-    return Plan(nodes, {f"{key}{j}": Fraction(1, n) for j in range(1, n + 1)}, steps)
+    phase = n.bit_length() - 1
+
+    def step(t: int) -> list[Send]:
+        halving = t < phase
+        apart = n >> (t + 1) if halving else 1 << (t - phase)
+        sent = []
+        for i, node in enumerate(nodes):
+            partner = i ^ apart
+            first = (partner if halving else i) // apart * apart  # to add: the partner's keys; when complete: the own
+            keys = [f"{key}{j + 1}" for j in range(first, first + apart)]
+            sent += [Send(node, nodes[partner], name, "add" if halving else "copy") for name in keys]
+        return sent
+
+    steps = Lazy(step, range(2 * phase), call=(halving_doubling, nodes, key))
+    return Plan(nodes, {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}, steps)
 
 
 def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g") -> Plan:
@@ -125,24 +138,6 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
 def _powers(n: int) -> list[int]:
     """1, 2, 4, … below n: ⌈lg n⌉ of them."""
     return [2**t for t in range((n - 1).bit_length())]
-
-
-def _stage(nodes: tuple[str, ...], key: str, t: int) -> int:
-    return t  # no step is like another
-
-
-def _exchange(nodes: tuple[str, ...], key: str, t: int) -> tuple[Send, ...]:
-    """Step t of halving and doubling, from 0: who stands ``apart`` apart exchanges ``apart`` keys."""
-    n, last = len(nodes), len(_powers(len(nodes))) - 1
-    halving = t <= last
-    apart = n >> (t + 1) if halving else 1 << (t - last - 1)
-    sent = []
-    for i, node in enumerate(nodes):
-        partner = i ^ apart
-        block = (partner if halving else i) // apart * apart  # to add: the partner's keys; when complete: the own
-        for j in range(block, block + apart):
-            sent.append(Send(node, nodes[partner], f"{key}{j + 1}", "add" if halving else "copy"))
-    return tuple(sent)
 
 
 def _edges(start: int, stop: int, depth: int, parent: int | None = None) -> Iterator[tuple[int, int, int]]:

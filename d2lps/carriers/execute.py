@@ -27,7 +27,7 @@ from d2lps.plan.acts import Send, Update, sends, updates
 from d2lps.plan.checking import begun
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
-from d2lps.topology.graph import Topology
+from d2lps.topology import Topology
 from d2lps.trace import Trace, event, pairs
 
 
@@ -247,7 +247,7 @@ def prepare(
             raise TensorError(f"the plan has updates, which want the sum of the gradients, not their {found.name}")
         if topology is not None:  # pairs(plan) has every node and a link for every send
             for node in plan.nodes:
-                topology.known(node)
+                topology.require_node(node)
             for src, dst in {(send.src, send.dst) for step in plan.steps for send in sends(step)}:
                 topology.route(src, dst)
     except Exception as error:

@@ -19,7 +19,7 @@ from d2lps.carriers.tensors import TensorError
 from d2lps.plan.acts import Send
 from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
-from d2lps.topology.graph import Link, Topology, kind_of
+from d2lps.topology import Link, Topology, kind_of
 from d2lps.topology.hosts import one_memory
 from d2lps.units import Bandwidth, show_seconds
 

@@ -1,22 +1,39 @@
 """Long sequences that are described rather than stored: a ring of 1024 nodes has two million sends.
 
->>> powers = Lazy(pow, (2,), range(10**9))
->>> len(powers), powers[10], powers[3:6] == (8, 16, 32)
-(1000000000, 1024, True)
+>>> squares = Lazy(lambda t: [t * t], range(10**9))
+>>> len(squares), squares[10], squares[3:5] == ((9,), (16,))
+(1000000000, (100,), True)
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LARGE = 64  # plans of more nodes are kept lazily where their algorithm can, and are checked on request only
 
 
 class Described(Sequence):
-    """An immutable sequence that is not stored. Equal to any tuple, and any other of its like, of equal items."""
+    """An immutable sequence that is not stored. Equal to any tuple, and any other of its like, of equal items.
+
+    ``span`` has the numbers of its items, ``item(t)`` makes that of number t; what has equal descriptions is equal.
+    """
+
+    span: range
+    description: tuple | None = None
+
+    def __len__(self) -> int:
+        return len(self.span)
+
+    def __getitem__(self, where):
+        return replace(self, span=self.span[where]) if isinstance(where, slice) else self.item(self.span[where])
+
+    def __iter__(self) -> Iterator:
+        return map(self.item, self.span)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Described | tuple):
             return NotImplemented
+        if isinstance(other, type(self)) and self.description and self.description == other.description:
+            return True
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
@@ -28,39 +45,51 @@ class Described(Sequence):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lazy(Described):
-    """The sequence of ``make(*args, t)`` for every t of ``span``, made anew whenever it is asked for.
-
-    ``make`` and ``alike`` are functions of a module, so that pickle finds them.
+    """The steps of an algorithm, ``step(t)`` for every t of ``span``, each made anew whenever it is asked for.
 
     alike
-        ``alike(*args, t)`` tells, by a hashable, which items need to be looked at only once; if left out, all do.
-        Steps of a plan with the same one send between the same pairs, the same shares by the same ops, in the
-        same order.
+        tells of t, by a hashable, which steps need to be looked at only once: they have the same one and send between
+        the same pairs, the same shares by the same ops, in the same order. If left out, no step is like another.
+    call
+        the algorithm and its arguments, which make a plan of these steps: by this they are compared and pickled.
     """
 
-    make: Callable
-    args: tuple
+    step: Callable[[int], Sequence]
     span: range
-    alike: Callable[..., Hashable] | None = None
+    alike: Callable[[int], Hashable] = int
+    call: tuple | None = None
+
+    @property
+    def description(self) -> tuple | None:
+        return self.call and (self.call, self.span)
+
+    def item(self, t: int) -> tuple:
+        return tuple(self.step(t))
 
     def kind(self, i: int) -> Hashable:
-        """What ``alike`` says of item i."""
-        return self.alike(*self.args, self.span[i]) if self.alike else self.span[i]
+        """What ``alike`` says of step i."""
+        return self.alike(self.span[i])
 
-    def __len__(self) -> int:
-        return len(self.span)
+    def __reduce__(self):
+        return (_steps, self.description) if self.call else (tuple, ([*self],))
 
-    def __getitem__(self, where):
-        if isinstance(where, slice):
-            return Lazy(self.make, self.args, self.span[where], self.alike)
-        return self.make(*self.args, self.span[where])
 
-    def __iter__(self) -> Iterator:
-        return (self.make(*self.args, t) for t in self.span)
+def _steps(call: tuple, span: range) -> Lazy:
+    algorithm, *arguments = call
+    return replace(algorithm(*arguments).steps, span=span)
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Lazy) and (self.make, self.args, self.span) == (other.make, other.args, other.span):
-            return True
-        return super().__eq__(other)
 
-    __hash__ = Described.__hash__
+@dataclass(frozen=True, eq=False, repr=False)
+class Product(Described):
+    """Every (node, *row), node by node: what all nodes hold, or want, of all keys."""
+
+    nodes: tuple[str, ...]
+    rows: tuple[tuple, ...]
+    span: range
+
+    @property
+    def description(self) -> tuple:
+        return self.nodes, self.rows, self.span
+
+    def item(self, t: int) -> tuple:
+        return self.nodes[t // len(self.rows)], *self.rows[t % len(self.rows)]

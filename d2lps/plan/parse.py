@@ -7,7 +7,7 @@ from numbers import Rational
 
 from d2lps.messages import text
 from d2lps.plan.acts import PlanError, Send, Update
-from d2lps.plan.lazy import LARGE, Lazy
+from d2lps.plan.lazy import LARGE, Lazy, Product
 from d2lps.plan.optimizers import RULES, is_number, numbers_of
 from d2lps.plan.share import Share
 
@@ -105,7 +105,8 @@ def _pairs(field: str, given: Iterable | None, nodes: tuple[str, ...], keys: Sha
             raise PlanError("pairs-wanted", where=field, given=repr(item))
         _known(None, field, whole[:1], known, whole[1:2], keys)
     if len(nodes) > LARGE and all(isinstance(item, str) for item in given):
-        return [node for node in nodes if node in {*given}]
+        named = {*given}
+        return [node for node in nodes if node in named]
     for item in given:
         node, *more = (item,) if isinstance(item, str) else item
         state = more[1] if len(more) == 2 else None
@@ -116,13 +117,8 @@ def _pairs(field: str, given: Iterable | None, nodes: tuple[str, ...], keys: Sha
     return {(node, key): found[node, key] for node in nodes for key in keys if (node, key) in found}
 
 
-def _product(nodes: Sequence[str], rows: Sequence[tuple]) -> Lazy:
-    return Lazy(_nth, (tuple(nodes), tuple(rows)), range(len(nodes) * len(rows)))
-
-
-def _nth(nodes: tuple[str, ...], rows: tuple[tuple, ...], t: int) -> tuple:
-    """The t-th of all (node, *row), node by node."""
-    return nodes[t // len(rows)], *rows[t % len(rows)]
+def _product(nodes: Sequence[str], rows: Sequence[tuple]) -> Product:
+    return Product(tuple(nodes), tuple(rows), range(len(nodes) * len(rows)))
 
 
 def _is_name(name: object) -> bool:

@@ -15,38 +15,84 @@ takes no time, and adding only where the topology says how fast a node adds what
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from d2lps import units
 from d2lps.plan.acts import sends
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.plan import Plan, require_plan
-from d2lps.topology.graph import Link, Topology, TopologyError
+from d2lps.topology import Link, Topology, TopologyError
 from d2lps.trace import Predicted, Trace
 
 
 def ideal(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
-    """Each message as if it had its links to itself. ``nbytes``: the gradient's size, such as ``"160 MB"``."""
+    """Each message as if it had its links to itself.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is sent.
+    topology : Topology
+        The nodes and links that it runs on.
+    nbytes : int or str
+        The gradient's size in bytes, such as ``"160 MB"``.
+
+    Returns
+    -------
+    Trace
+        Predicted: its times are seconds.
+
+    Raises
+    ------
+    PlanError, TopologyError, UnitError
+        For what is no plan, topology or size, and for a plan that names nodes or ways that are not there.
+    """
     return _predict("ideal", plan, topology, nbytes, _alone)
 
 
 def shared(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
-    """Messages that meet on a link share it fairly. ``nbytes``: the gradient's size, such as ``"160 MB"``.
+    """Messages that meet on a link share it fairly.
 
     Fairly means max–min: no message can be faster without a slower one becoming slower still. When a
     message has left, what it leaves free is shared anew.
+
+    Parameters
+    ----------
+    plan, topology, nbytes
+        As for :func:`ideal`.
+
+    Returns
+    -------
+    Trace
+        Predicted: its times are seconds.
+
+    Raises
+    ------
+    PlanError, TopologyError, UnitError
+        As for :func:`ideal`.
+
+    References
+    ----------
+    Bertsekas and Gallager, "Data Networks", 6.5.2: max–min flow control.
     """
     return _predict("shared", plan, topology, nbytes, _fluid)
 
 
-Message = tuple[str, str, Fraction, str]  # src, dst, share and op: all that the cost of a message depends on
+class Flow(NamedTuple):
+    """A message in this model: all that its cost depends on."""
+
+    src: str
+    dst: str
+    share: Fraction
+    op: str
 
 
 class Load(NamedTuple):
-    """``count`` messages that are alike, and what each asks of the limited links and nodes on its way.
+    """``count`` flows that are alike, and what each asks of the limited links and nodes on its way.
 
     ``needs`` says for how many seconds it would occupy each of them if it were alone. ``size`` is its bytes, or, where
     adding or overhead make it harder, the bytes that would occupy the place as long: what fair sharing is fair in.
@@ -57,67 +103,104 @@ class Load(NamedTuple):
     needs: Mapping[Hashable, Fraction]
 
 
+class StepCost:
+    """What a step takes: as a whole, and, if that is asked for, each of its flows."""
+
+    def __init__(self, flows: Sequence[Flow], topology: Topology, total: int, model: Callable):
+        self.flows, self.model = flows, model
+        counts = Counter(flows)
+        self.loads = [_load(flow, count, topology, total) for flow, count in counts.items()]
+        self.latencies = {
+            flow: sum((Fraction(k.latency) for k in topology.route(flow.src, flow.dst) if k.latency), Fraction(0))
+            for flow in counts
+        }
+
+    def __len__(self) -> int:
+        return len(self.flows)
+
+    @cached_property
+    def takes(self) -> tuple[Fraction, ...]:
+        """Seconds that each of the flows takes, latency included."""
+        waits = zip(self.latencies.items(), self.model(self.loads), strict=True)
+        takes = {flow: wait + latency for (flow, latency), wait in waits}
+        return tuple(takes[flow] for flow in self.flows)
+
+    @cached_property
+    def duration(self) -> Fraction:
+        """Seconds until the last flow has arrived.
+
+        Where all flows are of one size and have one latency, it is the load of the busiest place: the least rate only
+        rises while others leave, so that all have left by then; and that place has so much to carry. So no filling is
+        needed, which takes far longer than to count.
+        """
+        sizes = {load.size for load in self.loads if load.needs}
+        if self.model is _fluid and len(sizes) < 2 and len({*self.latencies.values()}) == 1:
+            return busiest(self.loads) + next(iter(self.latencies.values()))
+        return max(self.takes, default=Fraction(0))
+
+
 def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", model: Callable) -> Trace:
     # Exact fractions throughout: a prediction equals its closed form, and what ends together ends together.
     require_plan("cost", plan)
     if not isinstance(topology, Topology):
         raise TopologyError(f"cost needs a Topology that the plan runs on, such as pcie_server(), not {topology!r}")
-    total, now, seen, starts, takes = units.size(nbytes), Fraction(0), {}, [], []
+    total, now, costs, starts, steps = units.size(nbytes), Fraction(0), {}, [], []
     for node in plan.nodes:
-        topology.known(node)
+        topology.require_node(node)
     for i in range(len(plan.steps)):
-        alike = plan.steps.kind(i) if isinstance(plan.steps, Lazy) else _sent(plan, i)
-        if alike not in seen:  # a ring has two kinds of steps, however many there are
-            sent = _sent(plan, i)
-            times = _times(Counter(sent), topology, total, model)
-            seen[alike] = tuple(times[message] for message in sent), max(times.values(), default=Fraction(0))
+        alike = plan.steps.kind(i) if isinstance(plan.steps, Lazy) else _flows(plan, i)
+        if alike not in costs:  # a ring has two kinds of steps, however many there are
+            costs[alike] = StepCost(_flows(plan, i), topology, total, model)
         starts.append(now)
-        takes.append(seen[alike][0])
-        now += seen[alike][1]
-    events = Predicted(plan, total, tuple(starts), tuple(takes))
+        steps.append(costs[alike])
+        now += costs[alike].duration
+    events = Predicted(plan, total, tuple(starts), tuple(steps))
     return Trace(origin, plan, topology, total, events if isinstance(plan.steps, Lazy) else tuple(events))
 
 
-def _sent(plan: Plan, i: int) -> tuple[Message, ...]:
-    return tuple((send.src, send.dst, plan.share[send.key], send.op) for send in sends(plan.steps[i]))
+def _flows(plan: Plan, i: int) -> tuple[Flow, ...]:
+    return tuple(Flow(send.src, send.dst, plan.share[send.key], send.op) for send in sends(plan.steps[i]))
 
 
-def _times(counts: Mapping[Message, int], topology: Topology, total: int, model: Callable) -> dict[Message, Fraction]:
-    """How long each of the messages takes that start together, latency included."""
-    loads = [_load(message, count, topology, total) for message, count in counts.items()]
-    return {
-        (src, dst, share, op): wait + sum(Fraction(link.latency) for link in topology.route(src, dst))
-        for (src, dst, share, op), wait in zip(counts, model(loads), strict=True)
-    }
-
-
-def _load(message: Message, count: int, topology: Topology, total: int) -> Load:
-    src, dst, share, op = message
-    size, sizes, needs = share * total, [share * total], {}
-    for resource in topology.resources(src, dst):
+def _load(flow: Flow, count: int, topology: Topology, total: int) -> Load:
+    size, needs = flow.share * total, {}
+    sizes = [size]
+    for resource in topology.resources(flow.src, flow.dst):
         capacity = topology.capacity(resource)
         need = _over(size, capacity)
         if not isinstance(resource, Link):
-            if op == "add" and resource != src:  # at a port it is the one where it arrives that adds
-                need += _over(size, topology.adding.get(resource, math.inf))
-            need = max(need, Fraction(topology.overhead.get(resource, 0)))
+            limit = topology.limits[resource]
+            if flow.op == "add" and resource != flow.src and limit.adding:  # at a port the one where it arrives adds
+                need += _over(size, limit.adding)
+            need = max(need, Fraction(limit.overhead or 0))
         if need:
             needs[resource] = need
             sizes += [] if math.isinf(capacity) else [need * Fraction(capacity)]
     return Load(count, max(sizes) or Fraction(1), needs)
 
 
+@lru_cache(1024)  # a thousand messages of one size over links of one speed
 def _over(size: Fraction, rate: float) -> Fraction:
     return Fraction(0) if math.isinf(rate) else size / Fraction(rate)
 
 
+def busiest(loads: Iterable[Load]) -> Fraction:
+    """Seconds that the place with most to do takes for all that it is asked for."""
+    asked: dict[Hashable, Counter[Fraction]] = defaultdict(Counter)
+    for load in loads:
+        for place, need in load.needs.items():
+            asked[place][need] += load.count
+    sums = {sum(count * need for need, count in counts.items()) for counts in asked.values()}
+    return max(sums, default=Fraction(0))
+
+
 def _alone(loads: Sequence[Load]) -> list[Fraction]:
-    """Seconds until each message has left, each at the speed of the narrowest place on its way."""
+    """Seconds until each flow has left, each at the speed of the narrowest place on its way."""
     return [max(load.needs.values(), default=Fraction(0)) for load in loads]
 
 
 def _fluid(loads: Sequence[Load]) -> list[Fraction]:
-    """Seconds until each of the messages that start together has left, under max–min fair sharing."""
+    """Seconds until each of the flows that start together has left, under max–min fair sharing."""
     left = {i: load.size for i, load in enumerate(loads) if load.needs}
     done, now = [Fraction(0)] * len(loads), Fraction(0)
     while left:
@@ -133,8 +216,8 @@ def _fluid(loads: Sequence[Load]) -> list[Fraction]:
 
 
 def _fair(loads: Mapping[int, Load]) -> dict[int, Fraction]:
-    """Bytes per second of each message: fill all alike, freeze those on the places that are full first, go on."""
-    crossing: dict[Hashable, dict[int, Fraction]] = {}  # place → message → the part of it that 1 byte per second takes
+    """Bytes per second of each flow: fill all alike, freeze those on the places that are full first, go on."""
+    crossing: dict[Hashable, dict[int, Fraction]] = {}  # place → flow → the part of it that 1 byte per second takes
     for i, load in loads.items():
         for place, need in load.needs.items():
             crossing.setdefault(place, {})[i] = load.count * need / load.size

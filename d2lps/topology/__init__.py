@@ -1,9 +1,32 @@
 """Topologies: nodes and directed links, on which plans are costed and traces drawn.
 
-``graph`` is the Topology, ``hosts`` builds known ones by name, ``nvidia`` reads ``nvidia-smi topo -m``, ``local``
-looks at this machine, ``cycles`` finds the rings that links form.
+``links`` has what a topology is made of, Link and Resource, ``graph`` is the Topology with its routes, ``hosts`` builds
+known ones by name, ``nvidia`` reads ``nvidia-smi topo -m``, ``local`` looks at this machine, ``cycles`` finds the rings
+that links form. All are data: nothing here knows about plans, times or tensors.
+
+>>> nvswitch(gpus=8).route("gpu0", "gpu7")[0].capacity / 1e9
+150.0
 """
 
-from d2lps.topology.graph import Link, Topology, TopologyError, both_ways, kind_of
+from d2lps.topology.cycles import Ring, rings
+from d2lps.topology.graph import Topology
+from d2lps.topology.hosts import dgx1_v100, nvswitch, one_memory, pcie_server
+from d2lps.topology.links import FORWARDING, Link, Resource, TopologyError, both_ways, kind_of
+from d2lps.topology.local import this_host
 
-__all__ = ["Link", "Topology", "TopologyError", "both_ways", "kind_of"]
+__all__ = [
+    "FORWARDING",
+    "Link",
+    "Resource",
+    "Ring",
+    "Topology",
+    "TopologyError",
+    "both_ways",
+    "dgx1_v100",
+    "kind_of",
+    "nvswitch",
+    "one_memory",
+    "pcie_server",
+    "rings",
+    "this_host",
+]

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from d2lps.topology.graph import Topology, TopologyError
+from d2lps.topology.graph import Topology
+from d2lps.topology.links import TopologyError
 
 MOST = 50_000  # steps of the search, each some microseconds, before a topology is too large to be searched
 MORE = 5_000  # steps that may go into finding as many links in fewer rings

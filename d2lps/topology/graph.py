@@ -12,116 +12,95 @@ third GPU, which no hardware does by itself.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 
-from d2lps import units
 from d2lps.plan.parse import names
+from d2lps.topology import nvidia
+from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, NVLINK, PCIE, Link, Resource, TopologyError
 from d2lps.units import Bandwidth
 
-KINDS = ("gpu", "cpu", "memory", "switch", "machine")
-FORWARDING = ("cpu", "memory", "switch")
 
-
-class TopologyError(ValueError):
-    """A topology that does not fit: a node that is not there, a route that does not exist."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """A directed link: what flows from ``src`` to ``dst``, one way.
-
-    bandwidth
-        bytes per second of one of the ``count`` parallel links: ``"16 GB/s"``.
-    latency
-        seconds (or ``"5 us"``) from the last byte sent to the last byte received.
-    """
-
-    src: str
-    dst: str
-    bandwidth: Bandwidth
-    latency: float = 0.0
-    count: int = 1
-
-    def __post_init__(self):
-        object.__setattr__(self, "bandwidth", units.bandwidth(self.bandwidth))
-        object.__setattr__(self, "latency", units.seconds(self.latency))
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise TopologyError(f"link {self.src}→{self.dst} has count {self.count!r}: a whole number, 1 or more")
-
-    @property
-    def capacity(self) -> float:
-        """Bytes per second of all parallel links together."""
-        return self.bandwidth * self.count
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Topology:
     """Nodes, each of a kind, and the directed links between them. Equal by content, and hashable.
 
-    kinds
-        node → ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``; the order is the drawing's.
-    links
-        :class:`Link`; between two nodes at most one in each direction (parallel ones are its ``count``).
-    through
-        node → bytes per second of all that passes through it on its way between others, for nodes that are
-        a bottleneck themselves.
-    adding
-        node of ``through`` → bytes per second at which it adds what passes through it, node of ``ports`` → those at
-        which it adds what arrives at it, for messages that are added; adding costs nothing where it is left out.
-    overhead
-        node of ``through`` → seconds (or ``"20 us"``) of its own time that each message through it takes at least,
-        however small it is.
-    ports
-        node → bytes per second that it sends and receives, both together, for nodes that do the one or the other,
-        such as a process with one thread.
+    Parameters
+    ----------
+    name : str
+        What it is called in pictures and errors.
+    kinds : mapping of str to str
+        Node → ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``; the order is the drawing's.
+    links : iterable of Link
+        Between two nodes at most one in each direction (parallel ones are its ``count``).
+    through, adding, overhead, ports : mapping, optional
+        Node → the bandwidth or time that :class:`~d2lps.topology.Resource` calls so (``port``), one by one.
+    limits : mapping of str to Resource, optional
+        The same as one: node → what it can do itself, for nodes that are a bottleneck.
+
+    Raises
+    ------
+    TopologyError, PlanError, UnitError
+        For nodes, kinds, links and limits that do not fit together, names that cannot be nodes, and bad units.
+
+    Examples
+    --------
+    >>> host = Topology("host", {"a": "gpu", "m": "cpu"}, [Link("a", "m", "16 GB/s")], through={"m": "10 GB/s"})
+    >>> host.limits["m"].through
+    bandwidth('10 GB/s')
     """
 
     name: str
     kinds: Mapping[str, str]
     links: tuple[Link, ...]
-    through: Mapping[str, Bandwidth] = field(default_factory=dict)
-    adding: Mapping[str, Bandwidth] = field(default_factory=dict)
-    overhead: Mapping[str, float] = field(default_factory=dict)
-    ports: Mapping[str, Bandwidth] = field(default_factory=dict)
+    limits: Mapping[str, Resource]
 
-    def __post_init__(self):
-        if not self.kinds:
-            raise TopologyError(f"{self.name} has no node: a topology has 1 or more")
-        names(self.kinds)
-        object.__setattr__(self, "kinds", dict(self.kinds))
-        object.__setattr__(self, "links", tuple(self.links))
-        for own, read in (
-            ("through", units.bandwidth),
-            ("adding", units.bandwidth),
-            ("overhead", units.seconds),
-            ("ports", units.bandwidth),
-        ):
-            object.__setattr__(self, own, {node: read(value) for node, value in getattr(self, own).items()})
+    def __init__(
+        self,
+        name: str,
+        kinds: Mapping[str, str],
+        links: Iterable[Link],
+        through: "Mapping[str, str | Bandwidth] | None" = None,
+        adding: "Mapping[str, str | Bandwidth] | None" = None,
+        overhead: "Mapping[str, float | str] | None" = None,
+        ports: "Mapping[str, str | Bandwidth] | None" = None,
+        limits: Mapping[str, Resource] | None = None,
+    ):
+        if not kinds:
+            raise TopologyError(f"{name} has no node: a topology has 1 or more")
+        names(kinds)
+        limits = dict(limits or {})
+        for field, values in {"through": through, "adding": adding, "overhead": overhead, "port": ports}.items():
+            for node, value in (values or {}).items():
+                limits[node] = replace(limits.get(node, Resource()), **{field: value})
+        for field, value in {"name": name, "kinds": dict(kinds), "links": tuple(links), "limits": limits}.items():
+            object.__setattr__(self, field, value)
+        self._require_sound()
+
+    def _require_sound(self) -> None:
         for node, kind in self.kinds.items():
             if kind not in KINDS:
                 raise TopologyError(f"{node} is of kind {kind!r}: the kinds are {', '.join(KINDS)}")
         seen = set()
         for link in self.links:
-            self.known(link.src)
-            self.known(link.dst)
+            self.require_node(link.src)
+            self.require_node(link.dst)
             if link.src == link.dst:
                 raise TopologyError(f"{link.src} is linked to itself")
             if (link.src, link.dst) in seen:
                 raise TopologyError(f"two links {link.src}→{link.dst}: write one with count=2")
             seen.add((link.src, link.dst))
-        for node in (*self.through, *self.adding, *self.overhead, *self.ports):
-            self.known(node)
-        for where, given in ((self.through.keys() | self.ports, self.adding), (self.through, self.overhead)):
-            for node in given:
-                if node not in where:
-                    raise TopologyError(
-                        f"{node} takes time for what passes, but nothing says how fast it passes: give its bandwidth "
-                        "in through, Bandwidth('inf') where nothing limits it"
-                    )
+        for node, limit in self.limits.items():
+            self.require_node(node)
+            if limit.through is None and (limit.overhead is not None or (limit.adding and limit.port is None)):
+                raise TopologyError(
+                    f"{node} takes time for what passes, but nothing says how fast it passes: give its bandwidth "
+                    "in through, Bandwidth('inf') where nothing limits it"
+                )
 
     def __hash__(self):
         return hash((self.name, self.links))  # what is equal by content has these in common
@@ -130,57 +109,145 @@ class Topology:
     def from_nvidia_smi(
         cls,
         text: str,
-        nvlink: "str | Bandwidth" = "25 GB/s",
-        pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = "16 GB/s",
-        between_cpus: "str | Bandwidth" = "19.2 GB/s",
+        nvlink: "str | Bandwidth" = NVLINK,
+        pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = PCIE,
+        between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
         latency: "float | str" = 0.0,
     ) -> "Topology":
-        """The host whose ``nvidia-smi topo -m`` printed ``text``: see :func:`d2lps.topology.nvidia.read`.
+        """The host whose ``nvidia-smi topo -m`` printed ``text``: what joins two devices is said in its legend.
 
-        nvlink, pcie, between_cpus
-            bytes per second, one way, of one NVLink, of each PCIe link (or GPU → that of its own) and of the link
-            between two CPUs. The table does not tell them: the defaults are NVLink 2 to 4, PCIe 3.0 with 16 lanes,
-            and, assumed, one QPI link.
-        latency
-            seconds of each link.
+        * ``NV4``: four links of ``nvlink`` between two GPUs. Where all pairs have equally many, and a GPU would need
+          more than 18 in all, they meet at NVSwitch, as in :func:`d2lps.nvswitch`, by so many each.
+        * ``PIX``, ``PXB``: both are on one PCIe switch (one for them all, where there may be a few in a row).
+        * ``PHB``, ``NODE``: both are on one CPU; a GPU that shares no switch is linked to its CPU.
+        * ``SYS``: each is on a CPU of its own; the CPUs are linked, each pair by ``between_cpus``.
 
-        Raises TopologyError, which names the line, where the text is no such table.
+        Network cards only help to find the PCIe switches, which NVLinks between two GPUs hide.
 
+        Parameters
+        ----------
+        text : str
+            The whole of what it printed.
+        nvlink, pcie, between_cpus : str or Bandwidth
+            Bytes per second, one way, of one NVLink, of each PCIe link of a GPU or switch to what is above it, and of
+            the link between two CPUs. The table does not tell them: the defaults are NVLink 2 to 4, PCIe 3.0 with 16
+            lanes, and, assumed, one QPI link. ``pcie`` may also be a mapping, GPU → that of its own link, 16 GB/s for
+            those it lacks; a switch then goes up as fast as its fastest GPU.
+        latency : float or str
+            Seconds of each link.
+
+        Returns
+        -------
+        Topology
+            With ``gpu0`` … as the table numbers them, then ``switch`` and ``cpu``, numbered where there are several.
+
+        Raises
+        ------
+        TopologyError, UnitError
+            Where the text is no such table, in a sentence that names the line, or a unit is none.
+
+        Examples
+        --------
         >>> text = "        GPU0  GPU1  CPU Affinity\\nGPU0     X    NV4   0-15\\nGPU1    NV4    X    0-15"
         >>> pair = Topology.from_nvidia_smi(text)
         >>> print(pair.kinds, pair.route("gpu0", "gpu1")[0].count)
         {'gpu0': 'gpu', 'gpu1': 'gpu', 'cpu': 'cpu'} 4
         """
-        from d2lps.topology.nvidia import read
+        return cls(*nvidia.read(text, nvlink, pcie, between_cpus, latency))
 
-        return read(text, nvlink, pcie, between_cpus, latency)
+    def _limited(self, field: str) -> dict:
+        values = {node: getattr(limit, field) for node, limit in self.limits.items()}
+        return {node: value for node, value in values.items() if value is not None}
+
+    @property
+    def through(self) -> dict[str, Bandwidth]:
+        """Node → bytes per second of all that passes through it, for nodes that are a bottleneck themselves."""
+        return self._limited("through")
+
+    @property
+    def adding(self) -> dict[str, Bandwidth]:
+        """Node → bytes per second at which it adds, for nodes where that takes time."""
+        return self._limited("adding")
+
+    @property
+    def overhead(self) -> dict[str, float]:
+        """Node → seconds of its own time that each message through it takes at least."""
+        return self._limited("overhead")
+
+    @property
+    def ports(self) -> dict[str, Bandwidth]:
+        """Node → bytes per second that it sends and receives, both together."""
+        return self._limited("port")
 
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
         """The links from ``src`` to ``dst``, through forwarding nodes only.
 
         Of several ways it is the widest, since a message takes all its links at once; of equally wide ones
-        that of least latency, then of fewest links. Raises TopologyError where there is none.
+        that of least latency, then of fewest links.
+
+        Parameters
+        ----------
+        src, dst : str
+            Two nodes.
+
+        Returns
+        -------
+        tuple of Link
+            In the order of the way; empty where both are the same node.
+
+        Raises
+        ------
+        TopologyError
+            Where there is no way, or no such node.
         """
-        self.known(src)
-        self.known(dst)
+        self.require_node(src)
+        self.require_node(dst)
         if (src, dst) not in self._routes:
             self._routes[src, dst] = self._find(src, dst)
         return self._routes[src, dst]
 
     def resources(self, src: str, dst: str) -> tuple["Link | str", ...]:
-        """What a message from ``src`` to ``dst`` occupies: its links, the limited nodes on its way, its ends' ports."""
+        """What a message from ``src`` to ``dst`` occupies.
+
+        Parameters
+        ----------
+        src, dst : str
+            Two nodes.
+
+        Returns
+        -------
+        tuple of Link or str
+            The links of its route, the limited nodes on its way, and those of its ends that have a limited port.
+        """
         route = self.route(src, dst)
-        passed = [link.dst for link in route[:-1] if link.dst in self.through]
-        return (*route, *passed, *(end for end in (src, dst) if end in self.ports))
+        passed = [link.dst for link in route[:-1] if self._limit(link.dst).through is not None]
+        return (*route, *passed, *(end for end in (src, dst) if self._limit(end).port is not None))
 
     def capacity(self, resource: "Link | str") -> float:
-        """Bytes per second of a link or of a limited node."""
-        return resource.capacity if isinstance(resource, Link) else (self.ports | self.through)[resource]
+        """Bytes per second of a link or of a limited node.
 
-    def known(self, node: str) -> None:
+        Parameters
+        ----------
+        resource : Link or str
+            One of those that :meth:`resources` names.
+
+        Returns
+        -------
+        float
+            Infinite where nothing limits it.
+        """
+        if isinstance(resource, Link):
+            return resource.capacity
+        limit = self.limits[resource]
+        return limit.port if limit.through is None else limit.through
+
+    def require_node(self, node: str) -> None:
         """Raises TopologyError if there is no such node here."""
         if node not in self.kinds:
             raise TopologyError(f"there is no node {node!r} on {self.name} (nodes: {' '.join(self.kinds)})")
+
+    def _limit(self, node: str) -> Resource:
+        return self.limits.get(node, _UNLIMITED)
 
     @cached_property
     def _routes(self) -> dict[tuple[str, str], tuple[Link, ...]]:
@@ -189,10 +256,10 @@ class Topology:
     @cached_property
     def _by_ends(self) -> dict[tuple[str | None, str | None], list[Link]]:
         """(src, dst) → links, all forwarding nodes taken together as None."""
-        found = defaultdict(list)
+        links = defaultdict(list)
         for link in self.links:
-            found[self._end(link.src), self._end(link.dst)].append(link)
-        return found
+            links[self._end(link.src), self._end(link.dst)].append(link)
+        return links
 
     def _end(self, node: str) -> str | None:
         return None if self.kinds[node] in FORWARDING else node
@@ -209,9 +276,13 @@ class Topology:
         for width in sorted({link.capacity for link in links}, reverse=True):
             wide = networkx.DiGraph()
             wide.add_nodes_from([src, dst])
-            wide.add_edges_from((link.src, link.dst, {"link": link}) for link in links if link.capacity >= width)
-            if networkx.has_path(wide, src, dst):
-                path = networkx.shortest_path(wide, src, dst, weight=_longer)
+            wide.add_edges_from(
+                (link.src, link.dst, {"link": link, "weight": _length(link.latency)})
+                for link in links
+                if link.capacity >= width
+            )
+            with suppress(networkx.NetworkXNoPath):
+                path = networkx.shortest_path(wide, src, dst, weight="weight")
                 return tuple(wide.edges[hop]["link"] for hop in pairwise(path))
         raise TopologyError(
             f"there is no route from {src} to {dst} on {self.name}: only nodes of kind "
@@ -219,17 +290,10 @@ class Topology:
         )
 
 
-def _longer(a: str, b: str, edge: Mapping[str, Link]) -> Fraction:
+_UNLIMITED = Resource()
+
+
+@cache
+def _length(latency: float) -> Fraction:
     # Exactly the latency, and of ways of equal latency the one of fewest links: no real one is as small as this.
-    return Fraction(edge["link"].latency) + Fraction(1, 10**24)
-
-
-def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | str" = 0.0, count: int = 1) -> list[Link]:
-    """A full-duplex link: ``bandwidth`` in each of the two directions."""
-    return [Link(a, b, bandwidth, latency, count), Link(b, a, bandwidth, latency, count)]
-
-
-def kind_of(node: str) -> str:
-    """The kind that a name stands for: ``gpu3`` is a GPU, ``cpu`` a CPU, anything else a machine."""
-    letters = node.rstrip("0123456789")
-    return letters if letters in KINDS else "machine"
+    return Fraction(latency) + Fraction(1, 10**24)

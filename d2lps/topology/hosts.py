@@ -11,12 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from d2lps import units
 from d2lps.plan.parse import names
-from d2lps.topology.graph import Topology, TopologyError, both_ways, kind_of
+from d2lps.topology.graph import Topology
+from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Resource, TopologyError, both_ways, kind_of
 from d2lps.units import Bandwidth
-
-PCIE = "16 GB/s"  # version 3.0 with 16 lanes: 15.75 GB/s before overheads
-NVLINK = "25 GB/s"  # versions 2, 3 and 4: each link, each direction
-BETWEEN_CPUS = "19.2 GB/s"  # assumed: one QPI link of 9.6 GT/s with 2 bytes each, one way
 
 # (i, j) of GPUs, each list one cycle through all eight; `nvidia-smi topo -m` says NV2 and NV1.
 _DOUBLE = [(0, 3), (3, 2), (2, 1), (1, 5), (5, 6), (6, 7), (7, 4), (4, 0)]
@@ -28,10 +25,28 @@ def pcie_server(
 ) -> Topology:
     """GPUs and one CPU on a PCIe switch, every node with a link of its own of ``bandwidth`` each way.
 
-    A sequence of bandwidths gives each GPU its own and, as the last, the CPU's. ``latency`` is that of each link,
-    and a message takes two. Nodes: ``gpu0`` …, ``switch``, ``cpu``. PCIe 3.0 with 16 lanes is taken as 16 GB/s
-    (15.75 before overheads). Raises TopologyError, UnitError.
+    Parameters
+    ----------
+    gpus : int
+        How many there are, 1 or more.
+    bandwidth : str, Bandwidth or sequence of them
+        Bytes per second, one way; a sequence gives each GPU its own and, as the last, the CPU's. PCIe 3.0 with 16
+        lanes is taken as 16 GB/s (15.75 before overheads).
+    latency : float or str
+        Seconds of each link; a message takes two.
 
+    Returns
+    -------
+    Topology
+        With the nodes ``gpu0`` …, ``switch``, ``cpu``.
+
+    Raises
+    ------
+    TopologyError, UnitError
+        For a number of GPUs or of bandwidths that does not fit, and for bad units.
+
+    Examples
+    --------
     >>> server = pcie_server(gpus=2, bandwidth=["16 GB/s", "16 GB/s", "12 GB/s"])
     >>> [str(link.bandwidth) for link in server.route("gpu0", "cpu")]
     ['16 GB/s', '12 GB/s']
@@ -57,14 +72,37 @@ def one_memory(
 ) -> Topology:
     """Devices that really share one memory or one processor: every route crosses the same ``bandwidth``.
 
-    It is the honest model of a laptop on which several devices are played: whatever moves, moves through
-    the one memory. ``adding``: bytes per second at which it adds what arrives to be added, beside moving it;
-    nothing by default. ``overhead``: seconds of its time that each message takes at least. ``latency``: seconds that
-    a message is under way without occupying anything; each of its two links has half of them. ``each``: bytes
-    per second that one node can send and receive by itself, such as one processor of several, and ``each_adding`` those
-    that it can add; no limit by default.
-    Nodes: the given ones, and ``memory``. Raises TopologyError, UnitError.
+    It is the honest model of a laptop on which several devices are played: whatever moves, moves through the one
+    memory.
 
+    Parameters
+    ----------
+    nodes : iterable of str
+        The devices; none may be called ``memory``.
+    bandwidth : str or Bandwidth
+        Bytes per second that the memory moves.
+    adding : str or Bandwidth, optional
+        Bytes per second at which it adds what arrives to be added, beside moving it; at no cost by default.
+    overhead : float or str
+        Seconds of its time that each message takes at least.
+    latency : float or str
+        Seconds that a message is under way without occupying anything; each of its two links has half of them.
+    each, each_adding : str or Bandwidth, optional
+        Bytes per second that one node can send and receive by itself, such as one processor of several, and those
+        that it can add; no limit by default.
+
+    Returns
+    -------
+    Topology
+        With the given nodes, and ``memory``.
+
+    Raises
+    ------
+    TopologyError, PlanError, UnitError
+        For a node named ``memory``, for names that cannot be nodes, and for bad units.
+
+    Examples
+    --------
     >>> from d2lps import aggregate_at, cost
     >>> laptop = one_memory(["cpu0", "cpu1", "cpu2"], "8 GB/s", adding="4 GB/s", overhead="20 us")
     >>> trace = cost.shared(aggregate_at(["cpu1", "cpu2"], "cpu0"), laptop, "8 MB")
@@ -80,12 +118,11 @@ def one_memory(
     kinds = {node: kind_of(node) for node in nodes} | {"memory": "memory"}
     half = units.seconds(latency) / 2
     links = [link for node in nodes for link in both_ways(node, "memory", Bandwidth("inf"), half)]
-    slow = {} if adding is None else {"memory": adding}
-    slow |= {} if each_adding is None else dict.fromkeys(nodes, each_adding)
-    busy = {"memory": overhead} if units.seconds(overhead) else {}
-    limit = Bandwidth("inf") if each is None and each_adding is not None else each
-    ports = {} if limit is None else dict.fromkeys(nodes, limit)
-    return Topology("one_memory", kinds, links, {"memory": bandwidth}, slow, busy, ports)
+    limits = {"memory": Resource(bandwidth, adding, units.seconds(overhead) or None)}
+    if each is not None or each_adding is not None:
+        port = Bandwidth("inf") if each is None else each
+        limits |= dict.fromkeys(nodes, Resource(adding=each_adding, port=port))
+    return Topology("one_memory", kinds, links, limits=limits)
 
 
 def dgx1_v100(
@@ -96,20 +133,37 @@ def dgx1_v100(
 ) -> Topology:
     """A DGX-1 with eight V100, which is also an AWS p3.16xlarge: six NVLinks per GPU, and PCIe for all other pairs.
 
-    bandwidth
-        bytes per second of one NVLink, one way. The course's texts count with 18 GB/s, a fair effective figure;
+    The NVLinks are eight pairs of GPUs joined by two links and eight by one, as ``nvidia-smi topo -m`` prints them on
+    one such machine; numbering differs between machines (:meth:`Topology.from_nvidia_smi`).
+
+    Parameters
+    ----------
+    bandwidth : str or Bandwidth
+        Bytes per second of one NVLink, one way. The course's texts count with 18 GB/s, a fair effective figure;
         NVLink 2 is specified as 25 GB/s: ``dgx1_v100("25 GB/s")``.
-    pcie, between_cpus
-        bytes per second, one way, of each PCIe link and of the link between the two CPUs; the latter's default
+    latency : float or str
+        Seconds of each link.
+    pcie, between_cpus : str or Bandwidth
+        Bytes per second, one way, of each PCIe link and of the link between the two CPUs; the latter's default
         is an assumption, one QPI link of 9.6 GT/s.
-    latency
-        seconds of each link.
 
-    Nodes: ``gpu0`` … ``gpu7``, ``switch0`` … ``switch3`` for two GPUs each, ``cpu0`` and ``cpu1`` for two
-    switches each. The NVLinks are eight pairs of GPUs joined by two links and eight by one, as ``nvidia-smi topo -m``
-    prints them on one such machine; numbering differs between machines (:meth:`Topology.from_nvidia_smi`). Source:
-    the hybrid cube mesh of NVIDIA's "DGX-1 With Tesla V100 System Architecture".
+    Returns
+    -------
+    Topology
+        With the nodes ``gpu0`` … ``gpu7``, ``switch0`` … ``switch3`` for two GPUs each, ``cpu0`` and ``cpu1`` for two
+        switches each.
 
+    Raises
+    ------
+    UnitError
+        For a bandwidth or latency that is none.
+
+    References
+    ----------
+    The hybrid cube mesh of NVIDIA's "DGX-1 With Tesla V100 System Architecture".
+
+    Examples
+    --------
     >>> from d2lps import rings
     >>> [ring.count for ring in rings(dgx1_v100())]
     [2, 1]
@@ -141,9 +195,34 @@ def nvswitch(
     ========  =========================  =====================  ==================
 
     The switches of a host are one here, since together they never block; its CPUs and PCIe are left out.
-    ``latency`` is that of each link, and a message takes two. Nodes: ``gpu0`` …, ``switch``. Source: NVIDIA's
-    data sheets of these hosts. Raises TopologyError, UnitError.
 
+    Parameters
+    ----------
+    gpus : int
+        How many there are, 1 or more.
+    bandwidth : str or Bandwidth
+        Bytes per second of one NVLink, one way.
+    latency : float or str
+        Seconds of each link; a message takes two.
+    links : int
+        How many NVLinks each GPU has.
+
+    Returns
+    -------
+    Topology
+        With the nodes ``gpu0`` …, ``switch``.
+
+    Raises
+    ------
+    TopologyError, UnitError
+        For a number of GPUs or links below 1, and for bad units.
+
+    References
+    ----------
+    NVIDIA's data sheets of these hosts.
+
+    Examples
+    --------
     >>> print(nvswitch(8, links=12).route("gpu0", "gpu7")[0].capacity / 1e9)
     300.0
     """

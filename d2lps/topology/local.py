@@ -1,4 +1,4 @@
-"""This machine as a topology: its GPUs as its driver shows them, or else its processors round their one memory.
+"""This machine as a topology: its GPUs as their driver shows them, or else its processors round their one memory.
 
 >>> host = this_host(["rank0", "rank1"], bandwidth="10 GB/s")
 >>> host.kinds, str(host.through["memory"])
@@ -8,22 +8,25 @@
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 from d2lps.plan.parse import names
-from d2lps.topology.graph import Topology, TopologyError
-from d2lps.topology.hosts import PCIE, one_memory
-from d2lps.topology.nvidia import read
+from d2lps.topology.graph import Topology
+from d2lps.topology.hosts import one_memory
+from d2lps.topology.links import PCIE, Resource, TopologyError
 from d2lps.units import Bandwidth
 
 DEADLINE = 10.0  # seconds that nvidia-smi may take; it wakes the GPUs, and a lost one may block it for ever
 COPIED = 16_000_000  # bytes: more than most caches keep
 COPIES = 7
-_SPEED = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s.*", re.DOTALL)
+
+QUERY = "index,pcie.link.gen.max,pcie.link.width.max,pcie.link.gen.current,pcie.link.width.current,name"
+# Bytes per second of one lane: transfers, 8 of 10 bits of which are data in versions 1 and 2, 128 of 130, 242 of 256.
+LANES = {1: 2.5e9 / 10, 2: 5e9 / 10, 3: 8e9 / 8 * 128 / 130, 4: 16e9 / 8 * 128 / 130, 5: 32e9 / 8 * 128 / 130}
+LANES |= {6: 64e9 / 8 * 242 / 256}
 
 
 def this_host(
@@ -31,31 +34,44 @@ def this_host(
 ) -> Topology:
     """The machine that this runs on.
 
-    With GPUs that ``nvidia-smi`` shows, :meth:`Topology.from_nvidia_smi` of its table, PCIe links as fast as the
-    kernel says that both their ends can be; numbered as ``nvidia-smi`` does, which is torch's order under
-    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Without, :func:`one_memory`.
+    With GPUs that ``nvidia-smi`` shows, :meth:`Topology.from_nvidia_smi` of its table, PCIe links as fast as it says
+    that GPU and slot can be together; numbered as ``nvidia-smi`` does, which is torch's order under
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Without, :func:`one_memory`. The name says what it is, as the driver or the
+    processor does.
 
-    nodes
-        the nodes that have to be there. GPUs are used only if all of them are among them; by default all GPUs, or
+    Parameters
+    ----------
+    nodes : iterable of str, optional
+        The nodes that have to be there. GPUs are used only if all of them are among them; by default all GPUs, or
         without GPUs ``rank0`` …, one for each processor that this process may use.
-    bandwidth
-        bytes per second at which the one memory copies; by default measured, which takes some tens of milliseconds.
+    bandwidth : str or Bandwidth, optional
+        Bytes per second at which the one memory copies; by default measured, which takes some tens of milliseconds.
         A quick figure: ``calibrate`` gives a better one.
-    root
-        the folder under which ``sys/bus/pci/devices`` and ``proc/cpuinfo`` are.
+    root : str or Path
+        The folder under which ``proc/cpuinfo`` is.
 
-    The name says what it is, as the driver or the processor does. Raises PlanError or TopologyError for names that
-    cannot be nodes, UnitError for a bandwidth that is none. Source of the rates: ``max_link_speed`` and
-    ``max_link_width``, times the encoding of each PCIe version.
+    Returns
+    -------
+    Topology
+        The host's, or that of its one memory.
+
+    Raises
+    ------
+    PlanError, TopologyError, UnitError
+        For names that cannot be nodes, and for a bandwidth that is none.
+
+    References
+    ----------
+    ``nvidia-smi --help-query-gpu``; the encodings of the PCIe versions.
     """
     wanted = None if nodes is None else names(nodes)
-    host = _gpus(Path(root))
+    host = _gpus()
     if host and {*(wanted or ())} <= {*host.kinds}:
         return host
     ranks = wanted if wanted is not None else [f"rank{i}" for i in range(_processors())]
     memory = one_memory(ranks, Bandwidth("inf") if bandwidth is None else bandwidth)
     if bandwidth is None:  # measured once everything else is known to be right
-        memory = replace(memory, through={"memory": copy_rate()})
+        memory = replace(memory, limits={"memory": Resource(copy_rate())})
     return replace(memory, name=_processor(Path(root)) or memory.name)
 
 
@@ -73,55 +89,36 @@ def copy_rate(nbytes: int = COPIED, copies: int = COPIES) -> Bandwidth:
     return Bandwidth(nbytes / max(middle, 1e-9))
 
 
-def link_rate(device: Path) -> Bandwidth | None:
-    """Bytes per second, one way, between a PCI device and the port above it, or None where the kernel does not tell.
-
-    It is what both ends can do, since a GPU that sleeps does less; but at least what it does now, since the port that
-    a virtual machine sees may be made up.
-    """
-    device = device.resolve()  # a link into the tree of the bus, where the folder above is the port
-    return max(filter(None, [_rate("max", device, device.parent), _rate("current", device)]), default=None)
-
-
-def _rate(which: str, *ends: Path) -> Bandwidth | None:
-    speeds = [speed for end in ends if (speed := _number(end / f"{which}_link_speed"))]
-    widths = [width for end in ends if (width := _number(end / f"{which}_link_width"))]
-    if not speeds or not widths:
-        return None
-    return Bandwidth(min(speeds) * 1e9 / 8 * _useful(min(speeds)) * min(widths))
-
-
-def _useful(speed: float) -> float:
-    """The part of the transfers that is data: 8 of 10 bits in versions 1 and 2, 128 of 130 up to 5, 242 of 256 in 6."""
-    return 8 / 10 if speed < 8 else 128 / 130 if speed < 64 else 242 / 256
-
-
-def _number(path: Path) -> float | None:
-    said = _read(path).strip()
-    found = _SPEED.fullmatch(said) or re.fullmatch(r"([0-9]{1,4})", said)
-    return float(found[1]) if found else None
-
-
-def _gpus(root: Path) -> Topology | None:
+def _gpus() -> Topology | None:
     """The GPUs, or None where there are none that can be seen."""
-    listed = _says("--query-gpu=index,pci.bus_id,name", "--format=csv,noheader")
-    rows = [[cell.strip() for cell in line.split(",", 2)] for line in (listed or "").splitlines()]
-    rows = [row for row in rows if len(row) == 3 and row[0].isdecimal()]
-    table = _says("topo", "-m") if rows else None
+    listed = _nvidia_smi(f"--query-gpu={QUERY}", "--format=csv,noheader") or ""
+    rows = [[cell.strip() for cell in line.split(",", 5)] for line in listed.splitlines()]
+    rows = [row for row in rows if len(row) == 6 and row[0].isdecimal()]
+    table = _nvidia_smi("topo", "-m") if rows else None
     if not table:
         return None
-    devices = root / "sys/bus/pci/devices"
-    rates = {f"gpu{index}": link_rate(devices / _address(bus)) or PCIE for index, bus, _ in rows}
     try:
-        host = read(table, pcie=rates)
+        host = Topology.from_nvidia_smi(table, pcie={f"gpu{index}": _rate(*link) for index, *link, _ in rows})
     except TopologyError:  # a driver that shows GPUs and not how they are joined, as in a virtual machine
         return None
-    models = {model for _, _, model in rows}
+    models = {name for *_, name in rows}
     return replace(host, name=_short(f"{len(rows)} × {models.pop()}") or host.name) if len(models) == 1 else host
 
 
-def _says(*arguments: str) -> str | None:
-    """What nvidia-smi prints, or None."""
+def _rate(*generations_and_widths: str) -> "Bandwidth | str":
+    """Bytes per second, one way, of a GPU's PCIe link: what GPU and slot can do, since a GPU that sleeps does less.
+
+    But at least what it does now, since the slot that a virtual machine sees may be made up.
+    """
+    most, width, now, width_now = (int(text) if text.isdecimal() else 0 for text in generations_and_widths)
+    rate = max(LANES.get(most, 0) * width, LANES.get(now, 0) * width_now)
+    return Bandwidth(rate) if rate else PCIE
+
+
+def _nvidia_smi(*arguments: str) -> str | None:
+    """What it prints, or None."""
+    import subprocess  # not as soon as the core is entered, which loads in an instant
+
     command = ["nvidia-smi", *arguments]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE)
@@ -130,29 +127,20 @@ def _says(*arguments: str) -> str | None:
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 
-def _address(bus: str) -> str:
-    """``00000000:3B:00.0``, as the driver writes it, is ``0000:3b:00.0`` for the kernel."""
-    domain, _, rest = bus.lower().partition(":")
-    return f"{domain[-4:]}:{rest}".replace("/", "")
-
-
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor(root: Path) -> str:
-    found = re.search(r"^(?:model name|Model|Hardware)\s*:(.*)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
-    return _short(found[1] if found else platform.processor() or platform.machine())
+    try:
+        lines = (root / "proc/cpuinfo").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        lines = ""
+    model = re.search(r"^(?:model name|Model|Hardware)\s*:(.*)$", lines, re.MULTILINE)
+    return _short(model[1] if model else platform.processor() or platform.machine())
 
 
 def _short(name: str) -> str:
     """A name fit to be printed on one line, or nothing."""
     name = " ".join(name.split())
     return name if name.isprintable() and len(name) <= 60 else ""
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return ""

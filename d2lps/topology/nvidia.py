@@ -1,4 +1,4 @@
-r"""From what NVIDIA's tools print to a topology: ``nvidia-smi topo -m``.
+"""What ``nvidia-smi topo -m`` prints: read into a table, and that into the nodes and links of its host.
 
 >>> table = '''
 ...         GPU0    GPU1    GPU2    mlx5_0  CPU Affinity    NUMA Affinity
@@ -7,10 +7,10 @@ r"""From what NVIDIA's tools print to a topology: ``nvidia-smi topo -m``.
 ... GPU2    SYS     SYS      X      SYS     32-63           1
 ... '''
 >>> host = read(table)
->>> for pair in [("gpu0", "gpu1"), ("gpu0", "gpu2")]:
-...     print(*(f"{link.src}→{link.dst}" for link in host.route(*pair)))
-gpu0→gpu1
-gpu0→switch switch→cpu0 cpu0→cpu1 cpu1→gpu2
+>>> host.kinds
+{'gpu0': 'gpu', 'gpu1': 'gpu', 'gpu2': 'gpu', 'switch': 'switch', 'cpu0': 'cpu', 'cpu1': 'cpu'}
+>>> [f"{link.src}→{link.dst} ×{link.count}" for link in host.links[:2]]
+['gpu0→gpu1 ×4', 'gpu1→gpu0 ×4']
 """
 
 import re
@@ -19,8 +19,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from d2lps import units
-from d2lps.topology.graph import Topology, TopologyError, both_ways
-from d2lps.topology.hosts import BETWEEN_CPUS, NVLINK, PCIE
+from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Link, TopologyError, both_ways
 from d2lps.units import Bandwidth
 
 # What stands between two devices, as the table's legend says: PCIe switches, more than that, the link between CPUs.
@@ -31,6 +30,14 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _GPU = re.compile(r"GPU[0-9]{1,4}")
 _CODE = re.compile(r"X|NV[1-9][0-9]?|" + "|".join(SWITCHES + HOST + FAR))
 _GIVE = "give the whole of what `nvidia-smi topo -m` prints"
+
+
+class Host(NamedTuple):
+    """What a topology is made of."""
+
+    name: str
+    kinds: dict[str, str]
+    links: list[Link]
 
 
 class Table(NamedTuple):
@@ -63,28 +70,15 @@ def read(
     pcie: "str | Bandwidth | Mapping[str, str | Bandwidth]" = PCIE,
     between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
     latency: "float | str" = 0.0,
-) -> Topology:
-    """The host whose ``nvidia-smi topo -m`` printed ``text``. Bandwidths are bytes per second one way.
-
-    * ``NV4``: four links of ``nvlink`` between two GPUs. Where all pairs have equally many, and a GPU would need
-      more than 18 in all, they meet at NVSwitch, as in :func:`d2lps.topology.hosts.nvswitch`, by so many each.
-    * ``PIX``, ``PXB``: both are on one PCIe switch (one for them all, where in truth there may be a few in a row).
-    * ``PHB``, ``NODE``: both are on one CPU; a GPU that shares no switch is linked to its CPU.
-    * ``SYS``: each is on a CPU of its own; the CPUs are linked, each pair by ``between_cpus``.
-
-    Each link of a GPU or switch to what is above it has the bandwidth ``pcie``. Where that is a mapping, GPU → that
-    of its own link, 16 GB/s for those it lacks, a switch goes up as fast as its fastest GPU. Network cards only help
-    to find the PCIe switches, which NVLinks between two GPUs hide. Nodes: ``gpu0`` … as the table numbers them, then
-    ``switch`` and ``cpu``, numbered where there are several. Raises TopologyError, which names the line, and
-    UnitError. Source: the legend under the table.
-    """
+) -> Host:
+    """The host whose table ``text`` is: see :meth:`d2lps.Topology.from_nvidia_smi`."""
     table = parse(text)
     name = {gpu: gpu.lower() for gpu in table.gpus}
     gpus = dict.fromkeys(name.values(), "gpu")
     counts = {(a, b): table.nvlinks(a, b) for a, b in combinations(table.gpus, 2)}
     if len({*counts.values()}) == 1 and (len(gpus) - 1) * (each := max(counts.values())) > MOST_NVLINKS:
         links = [both_ways(gpu, "switch", nvlink, latency, each) for gpu in gpus]
-        return Topology("nvswitch", gpus | {"switch": "switch"}, sum(links, []))
+        return Host("nvswitch", gpus | {"switch": "switch"}, sum(links, []))
     rates = pcie if isinstance(pcie, Mapping) else dict.fromkeys(gpus, pcie)
     rate = {gpu: units.bandwidth(rates.get(name[gpu], PCIE)) for gpu in table.gpus}
     links = [both_ways(name[a], name[b], nvlink, latency, count) for (a, b), count in counts.items() if count]
@@ -97,7 +91,7 @@ def read(
     links += [both_ways(name[gpu], above[gpu], rate[gpu], latency) for gpu in table.gpus]
     links += [both_ways(a, b, between_cpus, latency) for a, b in combinations(cpus, 2)]
     kinds = gpus | dict.fromkeys(switches, "switch") | dict.fromkeys(cpus, "cpu")
-    return Topology("host", kinds, sum(links, []))
+    return Host("host", kinds, sum(links, []))
 
 
 def parse(text: str) -> Table:
@@ -107,8 +101,8 @@ def parse(text: str) -> Table:
     lines = [(number, line.split()) for number, line in enumerate(_ESCAPE.sub("", text).splitlines(), 1)]
     head = next((i for i, (_, words) in enumerate(lines) if words and _GPU.fullmatch(words[0])), None)
     if head is None:
-        said = next((" ".join(words) for _, words in lines if words), "nothing")
-        raise TopologyError(f"there is no line of GPU0 … in what was given, which begins with {said[:80]!r}: {_GIVE}")
+        first = next((" ".join(words) for _, words in lines if words), "nothing")
+        raise TopologyError(f"there is no line of GPU0 … in what was given, which begins with {first[:80]!r}: {_GIVE}")
     number, words = lines[head]
     if words[1:] and _CODE.fullmatch(words[1]):
         raise TopologyError(f"line {number}: {words[0]} comes without a header that names the columns: {_GIVE}")
@@ -143,16 +137,15 @@ def parse(text: str) -> Table:
     return Table(gpus, tuple(word for word in columns if word not in gpus), codes, affinity)
 
 
-def _groups(gpus: Sequence[str], together: Callable[[str, str], bool]) -> list[list[str]]:
+def _groups(gpus: Sequence[str], same: Callable[[str, str], bool]) -> list[list[str]]:
     """Each GPU in the first group with all of which it belongs together, or in one of its own."""
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     for gpu in gpus:
-        home = next((group for group in found if all(together(gpu, other) for other in group)), None)
+        home = next((group for group in groups if all(same(gpu, other) for other in group)), None)
         if home is None:
-            found.append([gpu])
-        else:
-            home.append(gpu)
-    return found
+            groups.append(home := [])
+        home.append(gpu)
+    return groups
 
 
 def _named(kind: str, groups: list[list[str]]) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
-from test_plan import ring as ring_by_hand
+from helpers.plans import ring as ring_by_hand
 
 from d2lps import (
     Plan,
@@ -32,7 +32,7 @@ from d2lps import (
 )
 from d2lps.plan.acts import sends, updates
 from d2lps.plan.lazy import Lazy
-from d2lps.topology.graph import both_ways
+from d2lps.topology import both_ways
 from d2lps.trace import Predicted
 
 S = 160_000_000  # bytes

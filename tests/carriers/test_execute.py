@@ -6,14 +6,14 @@ from fractions import Fraction
 
 import pytest
 import torch
+from helpers.plans import legal_plans, ring
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_plan import legal_plans, ring
 
 from d2lps import Here, Plan, Send, Trace, Update, aggregate_at, one_memory, pcie_server, run, sharded
 from d2lps.carriers.tensors import TensorError
 from d2lps.plan.acts import sends, updates
-from d2lps.topology.graph import TopologyError
+from d2lps.topology import TopologyError
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]

@@ -6,11 +6,11 @@ import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from helpers.plans import anything, damaged, legal_plans
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,18 +57,6 @@ def to_b(op="copy"):
 
 def step(node="a", **numbers):
     return Update(node, "g", "sgd", tuple((numbers or {"lr": 0.1}).items()))
-
-
-def ring(nodes, halfway=False) -> Plan:
-    """The chunked ring, written by hand: key j goes once around and ends, complete, at the node before node j."""
-    n = len(nodes)
-    around = range(n - 1) if halfway else range(2 * (n - 1))
-    steps = [
-        [Send(nodes[i], nodes[(i + 1) % n], f"g{(i - t) % n + 1}", "add" if t < n - 1 else "copy") for i in range(n)]
-        for t in around
-    ]
-    wants = [(nodes[(j - 1) % n], f"g{j + 1}") for j in range(n)] if halfway else nodes
-    return Plan(nodes, {f"g{j + 1}": Fraction(1, n) for j in range(n)}, steps, wants=wants)
 
 
 # ---------------------------------------------------------------- broken plans
@@ -803,46 +791,6 @@ def test_slices_cover_the_buffer_without_gap_or_overlap(weights, count):
 # ---------------------------------------------------------------- any legal plan
 
 
-@st.composite
-def legal_plans(draw, max_nodes=5):
-    """A legal plan: for each key sums merge at random, copies stray where they do no harm, then the sum is spread."""
-    random = draw(st.randoms(use_true_random=False))
-    nodes = [f"n{i}" for i in range(random.randint(1, max_nodes))]
-    weights = [random.randint(0, 4) for _ in range(random.randint(1, 3))]
-    weights[random.randrange(len(weights))] += 1
-    share = {f"k{j}": Fraction(w, sum(weights)) for j, w in enumerate(weights)}
-    holds, wants, lanes = [], [], []
-    for key in share:
-        holders = [node for node in nodes if random.random() < 0.8] or [random.choice(nodes)]
-        wanting = [node for node in nodes if random.random() < 0.8]
-        holds += [(node, key) for node in holders]
-        wants += [(node, key) for node in wanting]
-        lanes.append(list(_merge_and_spread(random, nodes, key, holders, wanting)))
-    steps = [[act for lane in step for act in lane] for step in zip_longest(*lanes, fillvalue=())]
-    return Plan(nodes, share, steps, holds=holds, wants=wants)
-
-
-def _merge_and_spread(random, nodes, key, holders, wanting):
-    live = list(holders)  # their sums are disjoint and together complete
-    while len(live) > 1:
-        random.shuffle(live)
-        roots = live[: random.randint(1, len(live) - 1)]
-        acts = [Send(src, random.choice(roots), key, "add") for src in live[len(roots) :]]
-        spare = [node for node in nodes if node not in live]
-        if spare and random.random() < 0.5:
-            acts.append(Send(random.choice(live), random.choice(spare), key, "copy"))
-        live = roots
-        random.shuffle(acts)
-        yield acts
-    if random.random() < 0.5:
-        yield [Update(live[0], key, "sgd", (("lr", random.choice([0.1, 1.0])),))]
-    have, rest = list(live), [node for node in wanting if node not in live]
-    while rest:
-        now = rest[: random.randint(1, len(rest))]
-        yield [Send(random.choice(have), node, key, "copy") for node in now]
-        have, rest = have + now, rest[len(now) :]
-
-
 @given(legal_plans())
 def test_json_gives_an_equal_plan_back(any_plan):
     text = any_plan.to_json()
@@ -884,12 +832,6 @@ def test_a_node_may_bear_the_name_of_a_key_an_op_or_a_rule():
 
 # ---------------------------------------------------------------- JSON that is not a plan
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
-    max_leaves=6,
-)
-
 
 @given(anything)
 def test_any_json_that_is_not_a_plan_is_refused_with_a_plan_error(data):
@@ -903,26 +845,6 @@ def test_what_is_not_even_json_is_refused_with_a_plan_error(source):
     with pytest.raises(PlanError) as caught:
         Plan.from_json(source)
     assert caught.value.reason == "not-a-plan"
-
-
-@st.composite
-def damaged(draw, source):
-    """JSON text with one value in it replaced by anything at all, or left out."""
-    data = json.loads(source)
-    places = [(box, key) for box in boxes(data) for key in (box if isinstance(box, dict) else range(len(box)))]
-    box, key = draw(st.sampled_from(places))
-    if draw(st.booleans()):
-        box[key] = draw(anything | st.sampled_from([10**400, float("inf"), float("nan"), "1e3", [[]], {"a": []}]))
-    else:
-        del box[key]
-    return json.dumps(data)
-
-
-def boxes(data):
-    if isinstance(data, dict | list) and data:
-        yield data
-        for inner in data.values() if isinstance(data, dict) else data:
-            yield from boxes(inner)
 
 
 @given(damaged(aggregate_at(["a", "b", "c"], "s", chunks=2, update=SGD).to_json()))

@@ -4,12 +4,12 @@ import math
 from fractions import Fraction
 
 import pytest
+from helpers.plans import legal_plans, ring
 from hypothesis import given
 from hypothesis import strategies as st
-from test_plan import legal_plans, ring
 
 from d2lps import Link, Plan, Send, Topology, Update, aggregate_at, cost, one_memory, pcie_server, sharded
-from d2lps.topology.graph import TopologyError, both_ways
+from d2lps.topology import TopologyError, both_ways
 from d2lps.units import Bandwidth, UnitError
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
@@ -357,6 +357,35 @@ def test_shared_is_never_faster_than_ideal_nor_than_the_busiest_place_allows(dat
             assert float(load) / place.capacity(resource) <= (end - start) * (1 + 1e-9) + 1e-15
     for event, alone in zip(shared.events, ideal.events, strict=True):
         assert event.end - event.start >= (alone.end - alone.start) * (1 - 1e-9)
+
+
+@st.composite
+def equal_flows(draw):
+    """Flows of one size, some of them several times, between nodes that meet in places of any speed."""
+    nodes = [f"n{i}" for i in range(draw(st.integers(2, 6)))]
+    ends = st.tuples(st.sampled_from(nodes), st.sampled_from(nodes)).filter(lambda pair: pair[0] != pair[1])
+    op, share = draw(st.sampled_from(["add", "copy"])), Fraction(1, draw(st.integers(1, 9)))
+    return nodes, tuple(cost.Flow(*pair, share, op) for pair in draw(st.lists(ends, min_size=1, max_size=12)))
+
+
+@given(st.data(), equal_flows(), st.sampled_from([0, 1, 160_000_000, 999_999_937]))
+def test_counting_gives_the_same_time_as_filling_where_all_messages_are_of_one_size(data, flows, nbytes):
+    nodes, flows = flows
+    place = data.draw(places(nodes))
+    if data.draw(st.booleans()):
+        speeds = st.sampled_from([None, "1 GB/s", "5 GB/s"])
+        place = one_memory(nodes, "7 GB/s", data.draw(speeds), "3 us", "1 us", data.draw(speeds), data.draw(speeds))
+    step = cost.StepCost(flows, place, nbytes, cost._fluid)
+    assert step.duration == max(step.takes)
+    if len({load.size for load in step.loads}) == 1:
+        assert cost.busiest(step.loads) == max(cost._fluid(step.loads))
+
+
+def test_counting_is_not_enough_where_messages_are_of_several_sizes():
+    # While x holds a back on A, a has no use for C; when a is alone it cannot catch up: 26/3 s, though no link has
+    # more than 6 bytes to carry.
+    flows = {"x": ("AB", 3), "a": ("AC", 3)} | {f"{name}{i}": (name, Fraction(1, 3)) for name in "BC" for i in range(9)}
+    assert max(arrivals(flows).values()) == pytest.approx(26 / 3)
 
 
 @given(st.data(), legal_plans())

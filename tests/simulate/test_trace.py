@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from helpers.plans import anything, damaged, legal_plans
 from hypothesis import given
 from hypothesis import strategies as st
-from test_plan import anything, damaged, legal_plans
 
 from d2lps import Event, Link, Plan, Send, Topology, Trace, aggregate_at, cost, one_memory, pcie_server, sharded
-from d2lps.topology.graph import both_ways
+from d2lps.topology import both_ways
 from d2lps.trace import TraceError, pairs
 from d2lps.units import Bandwidth
 

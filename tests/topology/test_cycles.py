@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lps import Topology, one_memory, pcie_server, rings
+from d2lps.topology import Link, TopologyError, both_ways
 from d2lps.topology.cycles import Ring
-from d2lps.topology.graph import Link, TopologyError, both_ways
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from d2lps import Topology, aggregate_at, cost, two_rings
-from d2lps.topology.graph import TopologyError
+from d2lps.topology import TopologyError
 from d2lps.topology.hosts import dgx1_v100, nvswitch, one_memory, pcie_server
 from d2lps.units import UnitError
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lps import Topology, nvswitch, rings
-from d2lps.topology.graph import TopologyError
+from d2lps.topology import TopologyError
 from d2lps.topology.nvidia import parse
 
 TEXTS = {path.stem: path.read_text("utf-8") for path in Path(__file__).with_name("nvidia_smi").glob("*.txt")}

@@ -8,8 +8,8 @@ from pytest import approx
 
 from d2lps import one_memory, this_host
 from d2lps.plan.plan import PlanError
+from d2lps.topology import TopologyError
 from d2lps.topology import local as module
-from d2lps.topology.graph import TopologyError
 from d2lps.units import UnitError
 
 TEXTS = Path(__file__).with_name("nvidia_smi")
@@ -23,7 +23,7 @@ def no_gpu(monkeypatch, tmp_path):
 
 @pytest.fixture
 def smi(monkeypatch, tmp_path):
-    """Puts an nvidia-smi on PATH that shows a table and GPUs with their bus ids."""
+    """Puts an nvidia-smi on PATH that shows a table and GPUs with their PCIe links, as it is asked for them."""
 
     def put(table, gpus, code=0, wait=0):
         (tmp_path / "table").write_text(table, "utf-8")
@@ -31,7 +31,8 @@ def smi(monkeypatch, tmp_path):
         script = tmp_path / "nvidia-smi"
         script.write_text(
             f"#!/bin/sh\n[ {wait} = 0 ] || exec /bin/sleep {wait}\n"
-            f'if [ "$1" = topo ]; then /bin/cat {tmp_path}/table; else /bin/cat {tmp_path}/list; fi\n'
+            f'if [ "$1" = topo ]; then /bin/cat {tmp_path}/table; '
+            f'elif [ "$1" = --query-gpu={module.QUERY} ]; then /bin/cat {tmp_path}/list; fi\n'
             f"exit {code}\n"
         )
         script.chmod(0o755)
@@ -40,18 +41,8 @@ def smi(monkeypatch, tmp_path):
     return put
 
 
-def device(root, address, port="", **files):
-    """A PCI device in a fake tree, below a ``port`` of its own if one is given."""
-    devices, home = root / "sys/bus/pci/devices", root / "sys/devices" / (port or "bus") / address
-    devices.mkdir(parents=True, exist_ok=True)
-    home.mkdir(parents=True)
-    (devices / address).symlink_to(home)
-    for name, value in files.items():
-        place = home.parent if name.startswith("port_") else home
-        (place / name.removeprefix("port_")).write_text(f"{value}\n")
-
-
-GPU = "00000000:{:02X}:00.0"
+def gpu(index, name="NVIDIA X1, 2", most="4", width="16", now="1", width_now="16"):
+    return f"{index}, {most}, {width}, {now}, {width_now}, {name}"
 
 
 # ---------------------------------------------------------------- without GPUs
@@ -103,8 +94,8 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(no_gpu, monkeypat
     [
         ("No devices were found", ["No devices were found"], 0),
         ("", [], 0),
-        ((TEXTS / "one_gpu.txt").read_text("utf-8"), [f"0, {GPU.format(1)}, Some GPU"], 9),
-        ("topo is not supported here", [f"0, {GPU.format(1)}, Some GPU"], 0),
+        ((TEXTS / "one_gpu.txt").read_text("utf-8"), [gpu(0)], 9),
+        ("topo is not supported here", [gpu(0)], 0),
     ],
 )
 def test_an_nvidia_smi_that_shows_no_gpu_is_as_good_as_none(smi, table, gpus, code):
@@ -122,69 +113,48 @@ def test_an_nvidia_smi_that_hangs_is_given_up(smi, monkeypatch):
 
 
 @pytest.fixture
-def four(smi, tmp_path):
-    table = (TEXTS / "workstation.txt").read_text("utf-8")
-    smi(table, [f"{i}, {GPU.format(0x3A + i)}, NVIDIA X1, 2" for i in range(4)])
-    root = tmp_path / "root"
-    device(
-        root,
-        "0000:3a:00.0",
-        max_link_speed="16.0 GT/s PCIe",
-        max_link_width="16",
-        current_link_speed="2.5 GT/s PCIe",
-        current_link_width="16",
+def four(smi):
+    smi(
+        (TEXTS / "workstation.txt").read_text("utf-8"),
+        [
+            gpu(0),
+            gpu(1, most="3", width="8"),
+            gpu(2, most="1", width="1", now="3"),
+            gpu(3, most="[N/A]", width="[Unknown Error]", now="9", width_now=""),
+        ],
     )
-    device(
-        root,
-        "0000:3b:00.0",
-        "port",
-        max_link_speed="16.0 GT/s PCIe",
-        max_link_width="16",
-        port_max_link_speed="8.0 GT/s PCIe",
-        port_max_link_width="8",
-    )
-    device(
-        root,
-        "0000:3c:00.0",
-        "made_up",
-        max_link_speed="16.0 GT/s PCIe",
-        max_link_width="16",
-        current_link_speed="8.0 GT/s PCIe",
-        current_link_width="16",
-        port_max_link_speed="2.5 GT/s PCIe",
-        port_max_link_width="1",
-    )
-    device(root, "0000:3d:00.0", max_link_speed="Unknown", max_link_width="255")
-    return root
 
 
-def test_gpus_are_joined_as_the_table_says_and_as_fast_as_the_kernel_says(four):
-    host = this_host(root=four)
-    rates = {link.src: link.bandwidth for link in host.links if link.dst.startswith(("switch", "cpu"))}
+def rates(host):
+    """Of each GPU, to what is above it."""
+    return {link.src: link.bandwidth for link in host.links if link.dst.startswith(("switch", "cpu"))}
+
+
+def test_gpus_are_joined_as_the_table_says_and_as_fast_as_the_driver_says(four):
+    host = this_host()
     assert host.kinds == {
         **dict.fromkeys(["gpu0", "gpu1", "gpu2", "gpu3"], "gpu"),
         "switch0": "switch",
         "switch1": "switch",
         "cpu": "cpu",
     }
-    assert rates["gpu0"] == approx(16 * PCIE4), "a GPU that sleeps"
-    assert rates["gpu1"] == approx(8 * PCIE3), "a slot that can do less than the GPU"
-    assert rates["gpu2"] == approx(16 * PCIE3), "a port that a virtual machine made up"
-    assert rates["gpu3"] == 16e9, "a kernel that does not tell"
+    assert rates(host)["gpu0"] == approx(16 * PCIE4), "a GPU that sleeps"
+    assert rates(host)["gpu1"] == approx(8 * PCIE3), "a slot that can do less than the GPU"
+    assert rates(host)["gpu2"] == approx(16 * PCIE3), "a slot that a virtual machine made up"
+    assert rates(host)["gpu3"] == 16e9, "a driver that does not tell"
 
 
 def test_it_is_named_after_the_gpus(four, smi):
-    assert this_host(root=four).name == "4 × NVIDIA X1, 2"
-    smi((TEXTS / "workstation.txt").read_text("utf-8"), [f"{i}, {GPU.format(i)}, NVIDIA X{i}" for i in range(4)])
-    assert this_host(root=four).name == "host"
+    assert this_host().name == "4 × NVIDIA X1, 2"
+    smi((TEXTS / "workstation.txt").read_text("utf-8"), [gpu(i, f"NVIDIA X{i}") for i in range(4)])
+    assert this_host().name == "host"
 
 
 def test_gpus_are_used_where_all_the_given_nodes_are_among_them(four):
-    assert this_host(["gpu0", "gpu3", "cpu"], root=four) == this_host(root=four)
-    assert list(this_host(["gpu0", "gpu4"], "1 GB/s", root=four).kinds) == ["gpu0", "gpu4", "memory"]
+    assert this_host(["gpu0", "gpu3", "cpu"]) == this_host()
+    assert list(this_host(["gpu0", "gpu4"], "1 GB/s").kinds) == ["gpu0", "gpu4", "memory"]
 
 
-def test_an_early_version_sends_ten_bits_for_eight(tmp_path):
-    device(tmp_path, "0000:01:00.0", max_link_speed="2.5 GT/s", max_link_width="4")
-    assert module.link_rate(tmp_path / "sys/bus/pci/devices/0000:01:00.0") == approx(4 * PCIE1)
-    assert module.link_rate(tmp_path / "sys/bus/pci/devices/nothing") is None
+def test_an_early_version_sends_ten_bits_for_eight(smi):
+    smi((TEXTS / "one_gpu.txt").read_text("utf-8"), [gpu(0, most="1", width="4", width_now="4")])
+    assert rates(this_host())["gpu0"] == approx(4 * PCIE1)

@@ -6,7 +6,7 @@ import pytest
 
 from d2lps import Link, Topology, one_memory, pcie_server
 from d2lps.plan.plan import PlanError
-from d2lps.topology.graph import TopologyError, both_ways, kind_of
+from d2lps.topology import TopologyError, both_ways, kind_of
 from d2lps.units import Bandwidth, UnitError
 
 

@@ -7,7 +7,7 @@ from d2lps import units
 from d2lps.course.grading.asked import NBYTES, Case, Exercise
 from d2lps.course.grading.attempt import Counts
 from d2lps.plan.acts import sends
-from d2lps.topology.graph import Topology, both_ways
+from d2lps.topology import Topology, both_ways
 from d2lps.topology.hosts import pcie_server
 
 RATE = "16 GB/s"

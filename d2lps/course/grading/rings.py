@@ -10,7 +10,7 @@ from d2lps.course.grading.around import NVLINK
 from d2lps.course.grading.asked import NBYTES, Case, Exercise
 from d2lps.course.grading.attempt import Counts, time
 from d2lps.plan.acts import sends
-from d2lps.topology.graph import Topology, both_ways
+from d2lps.topology import Topology, both_ways
 from d2lps.topology.hosts import nvswitch
 from d2lps.trace import Trace
 
