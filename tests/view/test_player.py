@@ -7,10 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.player import traces
 from helpers import browser as browsers
+from helpers.traces import PLANS, heavy, hurried, measured, names, predicted, ring
 from playwright.sync_api import sync_playwright
-from test_drawing import PLANS, hurried, measured, names, predicted, ring
 
 from d2lps import Plan, Send, aggregate_at, cost, one_memory, pcie_server, sharded, speak, two_rings, watch
 from d2lps.topology.hosts import dgx1_v100, nvswitch
@@ -54,7 +53,7 @@ def test_times_of_one_moment_are_one_tick():
 
 @pytest.mark.parametrize("case", range(3))
 def test_sixteen_nodes_and_sixty_steps_are_less_than_300_kilobytes(case):
-    trace = list(traces().values())[case]
+    trace = list(heavy().values())[case]
     assert len(trace.plan.nodes) == 16
     player = watch(trace)
     assert len(json.dumps(player.data).encode()) < 300_000

@@ -21,10 +21,10 @@ from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.hash_ring import hash_ring
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.sketch import sketch
 from d2lps.view.drawing.svg import area, corners, letters, num, say, short, tag
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.drawing.timeline import timeline
+from d2lps.view.drawing.topology_picture import sketch
 
 MOST_NODES, MOST_EVENTS = 64, 20_000
 
@@ -202,10 +202,3 @@ def stacked(stills: list[str]) -> str:
         viewBox=f"0 0 {num(wide)} {num(y)}",
         width=wide,
     )
-
-
-def figures() -> dict[str, str]:
-    """The course's figures, name → SVG, as they stand in ``img/``."""
-    from d2lps.view.drawing import plates
-
-    return plates.figures()

@@ -4,12 +4,12 @@ import math
 
 from d2lps.topology.graph import Link, Topology
 from d2lps.units import Bandwidth
-from d2lps.view.drawing.boxes import Box, Line
-from d2lps.view.drawing.layout import Layout, beside
+from d2lps.view.drawing.boxes import Box
+from d2lps.view.drawing.hierarchy import MOST
+from d2lps.view.drawing.layout import Layout
 from d2lps.view.drawing.motion import Motion
-from d2lps.view.drawing.svg import Point, along, area, corners, letters, line, say, short, stroke, tag
+from d2lps.view.drawing.svg import Line, Point, along, area, beside, corners, letters, line, say, short, stroke, tag
 from d2lps.view.drawing.theme import LIGHT
-from d2lps.view.drawing.tree import MOST
 
 THIN = 3.0  # lines thinner than that are too faint in the colour of idle lanes, and have no room for a head inside
 

@@ -7,8 +7,8 @@ from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box
 from d2lps.view.drawing.layout import Layout, arrange
 from d2lps.view.drawing.links import badges, breadth, lanes, passing, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
+from d2lps.view.drawing.paths import TILE, Way, ways
 from d2lps.view.drawing.svg import area, fine, hatch, letters, num, rect, say, shift, short, stroke, tag, worker
-from d2lps.view.drawing.ways import TILE, Way, ways
 
 
 class Scene:

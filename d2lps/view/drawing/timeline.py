@@ -9,9 +9,9 @@ from itertools import accumulate
 
 from d2lps.trace import Trace
 from d2lps.view.drawing.motion import Message, Motion
+from d2lps.view.drawing.paths import seats
 from d2lps.view.drawing.svg import area, fine, rect, tag, worker
 from d2lps.view.drawing.theme import LIGHT
-from d2lps.view.drawing.ways import seats
 
 WIDE, TALL = 1000, 20  # of the whole, and of a row
 SERVER, UPDATE = -1, -2  # instead of a worker's number, for what has no worker's colour

@@ -9,8 +9,8 @@ from functools import cache
 from d2lps.messages import text
 from d2lps.units import show_seconds
 from d2lps.view.drawing import origin, step_labels
+from d2lps.view.drawing.paths import REACH, TILE
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.ways import REACH, TILE
 
 TICKS = 1_000_000
 WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "keys")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from d2lps.trace import Trace
-from d2lps.view.drawing.boxes import Point
 from d2lps.view.drawing.layout import Layout
 from d2lps.view.drawing.motion import Message, Motion
+from d2lps.view.drawing.svg import Point
 
 TILE = 20.0  # the height of a message
 GAP = 2.5
