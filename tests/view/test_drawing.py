@@ -34,11 +34,12 @@ from d2lps.topology.graph import both_ways
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.trace import Trace, pairs
 from d2lps.units import UnitError
-from d2lps.view.drawing import MOST_EVENTS, DrawingError, motion, stacked, step_labels
+from d2lps.view.drawing import MOST_EVENTS, DrawingError, motion
 from d2lps.view.drawing.boxes import Box
 from d2lps.view.drawing.layout import arrange
 from d2lps.view.drawing.motion import follow
 from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.still import stacked, step_labels
 from d2lps.view.drawing.theme import THEME, WORKERS
 from d2lps.view.drawing.timeline import timeline
 
@@ -275,7 +276,7 @@ def test_messages_of_different_steps_on_one_lane_at_one_time_go_side_by_side():
         Event("send", i, 1e-3 * i, 3e-3 + 1e-3 * i, "gpu1", "gpu0", k, "add", 8) for i, k in enumerate("ab", 1)
     )
     scene = Scene(Trace("gloo ×2", plan, pairs(plan), 16, events))
-    one, two = (way.at(0.5)[:2] for way in scene.ways)
+    one, two = (path.at(0.5)[:2] for path in scene.paths)
     assert math.dist(one, two) > 4
     drawn = re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)", timeline(scene.trace, scene.motion, 0))
     boxes = [Box(*map(float, numbers)) for numbers in drawn]
@@ -362,19 +363,19 @@ def test_messages_on_one_lane_can_be_told_apart():
         meeting: dict = {}
         for i, m in enumerate(scene.motion.messages):
             for link in scene.trace.topology.route(m.src, m.dst) if m.start == 0 else ():
-                meeting.setdefault(link, []).append(scene.ways[i])
-        for ways, part in itertools.product(meeting.values(), (0.3, 0.5, 0.7)):
-            spots = [way.at(part)[:2] for way in ways]
+                meeting.setdefault(link, []).append(scene.paths[i])
+        for paths, part in itertools.product(meeting.values(), (0.3, 0.5, 0.7)):
+            spots = [path.at(part)[:2] for path in paths]
             assert all(math.dist(a, b) > 4 for a, b in itertools.combinations(spots, 2)), name
 
 
 def test_messages_leave_one_cell_and_arrive_in_another():
     scene = Scene(predicted("pcie, sharded", 8))
-    for message, way in zip(scene.motion.messages, scene.ways, strict=True):
+    for message, path in zip(scene.motion.messages, scene.paths, strict=True):
         cells = scene.layout.cells
-        assert way.at(0.0) == (*cells[message.src][message.key].centre, 1.0)
-        assert way.at(1.0) == pytest.approx((*cells[message.dst][message.key].centre, 1.0))
-        assert way.at(0.5)[2] == 0.0
+        assert path.at(0.0) == (*cells[message.src][message.key].centre, 1.0)
+        assert path.at(1.0) == pytest.approx((*cells[message.dst][message.key].centre, 1.0))
+        assert path.at(0.5)[2] == 0.0
 
 
 def test_a_broken_plan_is_drawn_up_to_the_step_that_breaks_it():
@@ -581,11 +582,14 @@ def test_words_stand_out_from_their_paper(theme):
 
 def test_pictures_are_the_same_bytes_every_time():
     code = (
-        "import json, pathlib; from d2lps import cost, draw, one_memory, sharded\n"
+        "import json, pathlib; from d2lps import Topology, cost, draw, one_memory, sharded\n"
+        "from d2lps.topology import both_ways\n"
         "from d2lps.course.book.figures import figures\n"
         "t = cost.shared(sharded(['a', 'b', 'c']), one_memory(['a', 'b', 'c'], '10 GB/s'), '160 MB')\n"
         "drawn = {n: d() for f in sorted(pathlib.Path('chapters').iterdir()) for n, d in figures(f).items()}\n"
-        "print(json.dumps([drawn, str(draw(t))]))"
+        "gpus, switches = ({f'{k[0]}{i}': k for i in range(8)} for k in ('gpu', 'switch'))\n"
+        "links = [k for i, g in enumerate(gpus) for s in ('s0', f's{1 + i % 7}') for k in both_ways(g, s, '9 GB/s')]\n"
+        "print(json.dumps([drawn, str(draw(t)), str(draw(Topology('meshed', gpus | switches, tuple(links))))]))"
     )
     runs = [
         subprocess.run(

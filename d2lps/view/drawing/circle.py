@@ -104,8 +104,9 @@ def _middle(inner: list[str], boxes: dict[str, Box], topology: Topology) -> dict
         return {}
     x, found = {node: box.centre[0] for node, box in boxes.items()}, {}
     graph = joined(topology, topology.kinds)
-    rows = [*networkx.bfs_layers(graph, list(boxes))][1:]
-    rows.append([node for node in inner if not any(node in row for row in rows)])
+    layers = [*networkx.bfs_layers(graph, list(boxes))][1:]
+    layers.append(set(inner).difference(*layers))  # whom no link joins with those outside
+    rows = [[node for node in inner if node in layer] for layer in layers]
     for k, row in enumerate(rows):
         near = {node: [x[other] for other in graph[node] if other in x] or [0.0] for node in row}
         row = sorted(row, key=lambda node: round(sum(near[node]) / len(near[node])))

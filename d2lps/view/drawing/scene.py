@@ -1,14 +1,15 @@
 """The upper half of a picture: nodes with what they hold, links, and the messages under way."""
 
 from functools import cached_property
+from itertools import groupby
 
 from d2lps.trace import Trace
 from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box
 from d2lps.view.drawing.layout import Layout, arrange
-from d2lps.view.drawing.links import badges, breadth, lanes, passing, rates
+from d2lps.view.drawing.links import badges, breadth, forwarding, lanes, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
-from d2lps.view.drawing.paths import TILE, Way, ways
-from d2lps.view.drawing.svg import area, fine, hatch, letters, num, rect, say, shift, short, stroke, tag, worker
+from d2lps.view.drawing.paths import TILE, MessagePath, paths
+from d2lps.view.drawing.svg import area, block, fine, hatch, num, rect, say, shift, short, stroke, tag, words, worker
 
 
 class Scene:
@@ -90,72 +91,39 @@ class Scene:
         return [(w / narrow, self.buffer.h / TILE) for (_, w), narrow in zip(self.across, self.widths, strict=True)]
 
     @cached_property
-    def ways(self) -> list[Way]:
-        """The way of each message."""
-        return ways(self.trace, self.layout, self.motion, self.widths)
+    def paths(self) -> list[MessagePath]:
+        """The path of each message."""
+        return paths(self.trace, self.layout, self.motion, self.widths)
 
     def svg(self, at: float, **place: object) -> str:
         """The picture at a moment."""
         topology, layout, motion = self.trace.topology, self.layout, self.motion
-        parts = [
-            lanes(topology, layout, motion, at),
-            self._boxes(motion.working_at(at)),
-            self._contents(at),
-            rates(topology, layout),
-            badges(layout, motion, at),
-            self._tiles(at),
-        ]
+        busy = {self.trace.plan.nodes[i] for i in motion.working_at(at)}
+        parts = [lanes(topology, layout, motion, at)]
+        for node, box in layout.boxes.items():
+            own = node in layout.cells
+            parts.append(self._node(node, box, node in busy) if own else forwarding(topology, layout, node))
+        parts += [self._contents(at), rates(topology, layout), badges(layout, motion, at), self._tiles(at)]
         size = f"--d2-wide:{fine(breadth(topology, layout))};--d2-natural:{num(layout.width)}"
-        return tag(
-            "svg",
-            "".join(parts),
-            class_="d2-scene",
-            viewBox=f"0 0 {num(layout.width)} {num(layout.height)}",
-            style=size,
-            **place,
-        )
-
-    def _boxes(self, working: set[int]) -> str:
-        """Every node; those in ``working`` are in the midst of an update."""
-        busy, boxes = {self.trace.plan.nodes[i] for i in working}, self.layout.boxes.items()
-        return "".join(
-            self._node(node, box, node in busy)
-            if node in self.layout.cells
-            else passing(self.trace.topology, self.layout, node)
-            for node, box in boxes
-        )
+        view = f"0 0 {num(layout.width)} {num(layout.height)}"
+        return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=size, **place)
 
     def _node(self, node: str, box: Box, busy: bool) -> str:
-        """A node's box with its name, and the empty buffer."""
-        left, parts, look = box.x + PAD, [tag("title", say(node))], area("box", 2, "ink") if busy else area("box", 1)
-        parts.append(tag("rect", x=box.x, y=box.y, width=box.w, height=box.h, rx=8, **look))
+        """A node's box with its name, and the empty buffer; ``busy``: in the midst of an update."""
+        left, parts = box.x + PAD, [tag("title", say(node))]
+        parts.append(block(box, **(area("box", 2, "ink") if busy else area("box", 1))))
         if node in self.motion.contributors:
             number = self.motion.contributors.index(node)
             parts.append(tag("circle", cx=left + 5, cy=box.y + PAD + 8, r=4.5, **worker(number)))
             left += 13
         room = box.x + box.w - PAD - left
         most = f"--d2-most:{num(min(17, room / (0.6 * len(node))))}px"
-        parts.append(tag("text", short(node, room), x=left, y=box.y + PAD + 13, **letters("name", "ink"), style=most))
-        parts.append(
-            tag(
-                "path",
-                d=rect(0, 0, self.buffer.w, self.buffer.h),
-                **area("well"),
-                transform=shift(box.x + PAD, box.y + PAD + LABEL),
-            )
-        )
+        parts.append(words(short(node, room), left, box.y + PAD + 13, anchor=None, style=most))
+        well, where = rect(0, 0, self.buffer.w, self.buffer.h), shift(box.x + PAD, box.y + PAD + LABEL)
+        parts.append(tag("path", d=well, **area("well"), transform=where))
         for key, cell in self.layout.cells[node].items():
-            if not self.layout.labelled or not cell.w:  # a key without a share has a place, but no breadth
-                continue
-            parts.append(
-                tag(
-                    "text",
-                    short(key, cell.w, KEY),
-                    x=cell.centre[0],
-                    y=cell.y + cell.h + 11,
-                    **letters("key", anchor="middle"),
-                )
-            )
+            if self.layout.labelled and cell.w:  # a key without a share has a place, but no breadth
+                parts.append(words(short(key, cell.w, KEY), cell.centre[0], cell.y + cell.h + 11, "key", "soft"))
         return tag("g", "".join(parts), class_="d2-node d2-working" if busy else "d2-node")
 
     def _contents(self, at: float) -> str:
@@ -164,15 +132,11 @@ class Scene:
         between = "".join(f"M{fine(x)} 0v{fine(self.buffer.h)}" for x in sorted({x for x, w in self.across if x and w}))
         for i, node in enumerate(self.trace.plan.nodes):
             mine, box = looks[i * keys : (i + 1) * keys], self.layout.boxes[node]
-            inside = [
-                tag(
-                    "path",
-                    d=self._runs([w in look.who for look in mine]),
-                    **worker(w),
-                    transform=f"translate(0 {fine(self.level(w, self.buffer.h))})",
-                )
-                for w in range(len(self.motion.contributors))
-            ]
+            inside = []
+            for w in range(len(self.motion.contributors)):
+                where = f"translate(0 {fine(self.level(w, self.buffer.h))})"
+                filled = self._runs([w in look.who for look in mine])
+                inside.append(tag("path", d=filled, **worker(w), transform=where))
             hatches = "".join(piece for piece, look in zip(self.hatch, mine, strict=True) if look.updated)
             frames = "".join(piece for piece, look in zip(self.frame, mine, strict=True) if look.complete)
             inside.append(tag("path", d=hatches, **stroke("new")))
@@ -183,21 +147,15 @@ class Scene:
 
     def _runs(self, filled: list[bool]) -> str:
         """The filled slots of one worker, neighbours in one piece."""
-        pieces, start = [], None
-        for k, (x, _) in enumerate([*self.across, (self.buffer.w, 0.0)]):
-            on = k < len(filled) and filled[k]
-            if on and start is None:
-                start = x
-            elif not on and start is not None:
-                pieces.append(self._filled(start, x))
-                start = None
-        return "".join(pieces)
+        edges = [*(x for x, _ in self.across), self.buffer.w]
+        runs = [[*run] for on, run in groupby(range(len(filled)), lambda k: filled[k]) if on]
+        return "".join(self._filled(edges[run[0]], edges[run[-1] + 1]) for run in runs)
 
     def _tiles(self, at: float) -> str:
         keys, parts = list(self.trace.plan.share), []
         for i, m in enumerate(self.motion.messages):
             if m.start <= at < m.end:
-                x, y, grown = self.ways[i].at((at - m.start) / (m.end - m.start))
+                x, y, grown = self.paths[i].at((at - m.start) / (m.end - m.start))
                 key = keys.index(m.key)
                 wide, high = (1 + (size - 1) * grown for size in self.growth[key])
                 where = shift(x, y) + (f" scale({wide:.2f} {high:.2f})" if grown else "")

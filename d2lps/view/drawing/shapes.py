@@ -3,21 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from d2lps.view.drawing.svg import (
-    Point,
-    area,
-    corners,
-    hatch,
-    letters,
-    line,
-    page,
-    rect,
-    say,
-    shift,
-    stroke,
-    tag,
-    worker,
-)
+from d2lps.view.drawing.svg import Point, area, corners, hatch, line, page, rect, shift, stroke, tag, words, worker
 from d2lps.view.drawing.theme import STYLE
 
 HALF, HIGH = 26.0, 36.0  # of a cell
@@ -31,11 +17,6 @@ def sheet(wide: float, high: float, title: str, *parts: str, looks: str = "", **
 def box(x: float, y: float, w: float, h: float, rx: float = 8) -> str:
     """A box as nodes have it."""
     return tag("rect", x=x, y=y, width=w, height=h, rx=rx, **area("box", 1))
-
-
-def words(sentence: str, x: float, y: float, size="name", colour="ink", anchor="middle", **more: object) -> str:
-    """Words in one of the three sizes of :func:`letters`, at (x, y) by their ``anchor``."""
-    return tag("text", say(sentence), x=x, y=y, **letters(size, colour, anchor, **more))
 
 
 def symbol(name: str, x: float, y: float, anchor: str = "middle") -> str:

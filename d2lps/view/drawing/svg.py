@@ -62,11 +62,11 @@ def short(name: str, width: float, letter: float = 7.6) -> str:
     """
     fits = max(2, int(width / letter))
     if len(name) <= fits:
-        return say(name)
+        return name
     number = name[len(name.rstrip("0123456789")) :]
     if number and len(number) <= fits < len(number) + 3:
         return number
-    return say(name[: (fits - 1) // 2] + "…" + name[len(name) - fits // 2 :])
+    return name[: (fits - 1) // 2] + "…" + name[len(name) - fits // 2 :]
 
 
 SIZES = {"name": 13, "note": 10.5, "key": 9.5}
@@ -76,6 +76,11 @@ def letters(size: str, colour: str = "soft", anchor: str | None = None, **more: 
     """The attributes of a text: a ``"name"``, a ``"note"`` or a ``"key"``."""
     usual = {"font_size": SIZES[size], "class_": f"d2-{size} d2-{colour}", "fill": LIGHT[colour], "text_anchor": anchor}
     return usual | more
+
+
+def words(sentence: str, x: float, y: float, size="name", colour="ink", anchor: str | None = "middle", **more) -> str:
+    """A text whose middle (or ``anchor``: "start", "end"; None is "start") is at (x, y)."""
+    return tag("text", say(sentence), x=x, y=y, **letters(size, colour, anchor, **more))
 
 
 EDGED = {"box": ("box", "edge"), "bar": ("box", "edge"), "tile": ("well", "busy")}
@@ -135,6 +140,11 @@ def beside(line: Line, offset: float) -> Line:
     length = math.dist(*line) or 1.0
     dx, dy = -(by - ay) / length * offset, (bx - ax) / length * offset
     return (ax + dx, ay + dy), (bx + dx, by + dy)
+
+
+def block(box, rx: float = 8, **look: object) -> str:
+    """A :class:`~d2lps.view.drawing.boxes.Box` as it is seen."""
+    return tag("rect", x=box.x, y=box.y, width=box.w, height=box.h, rx=rx, **look)
 
 
 def line(a: Point, b: Point) -> str:

@@ -21,8 +21,9 @@ import traitlets
 
 from d2lps.messages import text
 from d2lps.trace import Trace
-from d2lps.view.drawing import DrawingError, stacked, still, wanted
+from d2lps.view.drawing import DrawingError, require_trace
 from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.still import stacked, still
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import data
 
@@ -39,7 +40,7 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player
     """
     if not traces:
         raise DrawingError(text("player.nothing"))
-    scenes = [Scene(wanted(trace, "watch")) for trace in traces]
+    scenes = [Scene(require_trace(trace, "watch")) for trace in traces]
     if names is None:
         names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]
     names = [names] if isinstance(names, str) else names  # one name, not a name per letter
