@@ -13,82 +13,40 @@ from d2lps.view.drawing.svg import area, block, fine, hatch, num, rect, say, shi
 
 
 class Scene:
-    """What can be drawn of a trace: its layout, its motion, and the pieces of SVG that a player moves."""
+    """What can be drawn of a trace: its layout, its motion, and the pieces of SVG that a player moves.
+
+    Of each key, as paths from the buffer's corner: a ``slot`` filled, the ``frame``, the ``hatch``; as paths around a
+    message's middle: its ``sheet``, one ``layer``, the ``shading``, and its ``growth``, how much larger its cell is,
+    across and down.
+    """
 
     def __init__(self, trace: Trace, widest: float = 104.0):
         self.trace = trace
         self.layout: Layout = arrange(trace.topology, trace.plan, widest)
         self.motion: Motion = follow(trace)
-
-    @cached_property
-    def buffer(self) -> Box:
-        """Where the cells lie, from the left upper corner of a node's box."""
-        first = self.trace.plan.nodes[0]
-        tall = next(iter(self.layout.cells[first].values())).h
-        return Box(PAD, PAD + LABEL, self.layout.boxes[first].w - 2 * PAD, tall)
-
-    @cached_property
-    def across(self) -> list[tuple[float, float]]:
-        """Key → where its cell begins within the buffer, and its width."""
-        cells = self.layout.cells[self.trace.plan.nodes[0]].values()
-        left = min(cell.x for cell in cells)
-        return [(cell.x - left, cell.w) for cell in cells]
-
-    @property
-    def gap(self) -> float:
-        """The breadth of the lines between cells."""
-        return 1.6 if len(self.across) <= 8 else 0.8
-
-    @property
-    def slots(self) -> int:
-        """How many slots a cell has: one per worker."""
-        return max(1, len(self.motion.contributors))
+        cells = list(self.layout.cells[trace.plan.nodes[0]].values())
+        left, self.high = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
+        self.across = [(cell.x - left, cell.w) for cell in cells]  # where a cell begins within it, and its width
+        self.wide = self.layout.boxes[trace.plan.nodes[0]].w - 2 * PAD
+        self.gap = 1.6 if len(cells) <= 8 else 0.8  # the breadth of the lines between cells
+        self.slots = max(1, len(self.motion.contributors))  # of a cell: one per worker
+        inset = self.gap / 2 if len(cells) > 1 else 0.0
+        self.slot = [self._filled(x, x + w) for x, w in self.across]
+        self.frame = [rect(x + inset, 0, max(0.2, w - 2 * inset), self.high) if w else "" for x, w in self.across]
+        self.hatch = [hatch(x, 0, w, self.high) if w else "" for x, w in self.across]
+        most = min(24.0, max(6.0, self.layout.room))
+        self.widths = [min(most, max(4.0, 0.6 * w)) for _, w in self.across]
+        self.sheet = [rect(-w / 2 - 1.5, -TILE / 2 - 1.5, w + 3, TILE + 3) for w in self.widths]
+        self.layer = [rect(-w / 2, -TILE / 2, w, TILE / self.slots) for w in self.widths]
+        self.shading = [hatch(-w / 2, -TILE / 2, w, TILE) for w in self.widths]
+        self.growth = [(w / own, self.high / TILE) for (_, w), own in zip(self.across, self.widths, strict=True)]
 
     def level(self, worker: int, height: float) -> float:
         """The upper edge of a worker's slot in a cell of that height: the first one lies at the bottom."""
         return height * (1 - (worker + 1) / self.slots)
 
-    # The pieces that a cell is put together from, by key, as paths from the buffer's corner.
-
-    @cached_property
-    def slot(self) -> list[str]:
-        return [self._filled(x, x + w) for x, w in self.across]
-
-    @cached_property
-    def frame(self) -> list[str]:
-        inset = self.gap / 2 if len(self.across) > 1 else 0.0
-        return [rect(x + inset, 0, max(0.2, w - 2 * inset), self.buffer.h) if w else "" for x, w in self.across]
-
-    @cached_property
-    def hatch(self) -> list[str]:
-        return [hatch(x, 0, w, self.buffer.h) if w else "" for x, w in self.across]
-
     def _filled(self, start: float, end: float) -> str:
-        return rect(start, 0, end - start, self.buffer.h / self.slots)
-
-    # The pieces of a message, by key, around its middle.
-
-    @cached_property
-    def widths(self) -> list[float]:
-        widest = min(24.0, max(6.0, self.layout.room))
-        return [min(widest, max(4.0, 0.6 * w)) for _, w in self.across]
-
-    @cached_property
-    def sheet(self) -> list[str]:
-        return [rect(-w / 2 - 1.5, -TILE / 2 - 1.5, w + 3, TILE + 3) for w in self.widths]
-
-    @cached_property
-    def layer(self) -> list[str]:
-        return [rect(-w / 2, -TILE / 2, w, TILE / self.slots) for w in self.widths]
-
-    @cached_property
-    def shading(self) -> list[str]:
-        return [hatch(-w / 2, -TILE / 2, w, TILE) for w in self.widths]
-
-    @cached_property
-    def growth(self) -> list[tuple[float, float]]:
-        """How much larger than the message its cell is, across and down."""
-        return [(w / narrow, self.buffer.h / TILE) for (_, w), narrow in zip(self.across, self.widths, strict=True)]
+        return rect(start, 0, end - start, self.high / self.slots)
 
     @cached_property
     def paths(self) -> list[MessagePath]:
@@ -119,7 +77,7 @@ class Scene:
         room = box.x + box.w - PAD - left
         most = f"--d2-most:{num(min(17, room / (0.6 * len(node))))}px"
         parts.append(words(short(node, room), left, box.y + PAD + 13, anchor=None, style=most))
-        well, where = rect(0, 0, self.buffer.w, self.buffer.h), shift(box.x + PAD, box.y + PAD + LABEL)
+        well, where = rect(0, 0, self.wide, self.high), shift(box.x + PAD, box.y + PAD + LABEL)
         parts.append(tag("path", d=well, **area("well"), transform=where))
         for key, cell in self.layout.cells[node].items():
             if self.layout.labelled and cell.w:  # a key without a share has a place, but no breadth
@@ -129,12 +87,12 @@ class Scene:
     def _contents(self, at: float) -> str:
         """Per node a group: a path per worker over all cells, the hatching, the lines between cells, the frames."""
         looks, keys, parts = self.motion.cells_at(at), len(self.across), []
-        between = "".join(f"M{fine(x)} 0v{fine(self.buffer.h)}" for x in sorted({x for x, w in self.across if x and w}))
+        between = "".join(f"M{fine(x)} 0v{fine(self.high)}" for x in sorted({x for x, w in self.across if x and w}))
         for i, node in enumerate(self.trace.plan.nodes):
             mine, box = looks[i * keys : (i + 1) * keys], self.layout.boxes[node]
             inside = []
             for w in range(len(self.motion.contributors)):
-                where = f"translate(0 {fine(self.level(w, self.buffer.h))})"
+                where = f"translate(0 {fine(self.level(w, self.high))})"
                 filled = self._runs([w in look.who for look in mine])
                 inside.append(tag("path", d=filled, **worker(w), transform=where))
             hatches = "".join(piece for piece, look in zip(self.hatch, mine, strict=True) if look.updated)
@@ -147,7 +105,7 @@ class Scene:
 
     def _runs(self, filled: list[bool]) -> str:
         """The filled slots of one worker, neighbours in one piece."""
-        edges = [*(x for x, _ in self.across), self.buffer.w]
+        edges = [*(x for x, _ in self.across), self.wide]
         runs = [[*run] for on, run in groupby(range(len(filled)), lambda k: filled[k]) if on]
         return "".join(self._filled(edges[run[0]], edges[run[-1] + 1]) for run in runs)
 

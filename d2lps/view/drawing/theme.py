@@ -8,24 +8,15 @@ cell, so that nothing is told by colour alone. The warm colour is kept for conte
 from pathlib import Path
 from string import Template
 
-WORKERS = (  # light theme, dark theme
-    ("#1952af", "#1961d3"),
-    ("#fab72a", "#e5af00"),
-    ("#21d1ca", "#6df0e6"),
-    ("#992154", "#c42a62"),
-    ("#2c94b0", "#4db5cb"),
-    ("#7c6f1e", "#a5852f"),
-    ("#7e55f0", "#9377fc"),
-    ("#8aab67", "#c3dd93"),
-    ("#948739", "#bfbb6e"),
-    ("#9283dc", "#737abc"),
-    ("#c493e8", "#df95fc"),
-    ("#e9a8f8", "#e7b6f3"),
-    ("#d71f75", "#f00580"),
-    ("#b1bf8c", "#d6eec5"),
-    ("#5c5c01", "#77771a"),
-    ("#e356a2", "#ea6fa1"),
-)
+_ON_LIGHT = """
+#1952af #fab72a #21d1ca #992154 #2c94b0 #7c6f1e #7e55f0 #8aab67
+#948739 #9283dc #c493e8 #e9a8f8 #d71f75 #b1bf8c #5c5c01 #e356a2
+"""
+_ON_DARK = """
+#1961d3 #e5af00 #6df0e6 #c42a62 #4db5cb #a5852f #9377fc #c3dd93
+#bfbb6e #737abc #df95fc #e7b6f3 #f00580 #d6eec5 #77771a #ea6fa1
+"""
+WORKERS = tuple(zip(_ON_LIGHT.split(), _ON_DARK.split(), strict=True))  # light theme, dark theme
 
 THEME = {
     "paper": ("#ffffff", "#15181d"),
