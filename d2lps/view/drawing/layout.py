@@ -60,10 +60,10 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     Without a plan it is that of the topology alone, whose nodes then have no buffers.
     """
     participants = Participants.of(plan) if plan is not None else Participants.on(topology)
-    if root := hierarchy(topology, participants):
-        (boxes, bars), faint = stand(root, participants, widest), ()
+    if tree := hierarchy(topology, participants):
+        boxes, bars, faint = stand(tree, participants, widest), tree.bars, frozenset()
     else:
-        boxes, bars, faint = circle(topology, participants), set(), participants.inner(topology)
+        boxes, bars, faint = circle(topology, participants), frozenset(), frozenset(participants.inner(topology))
     left, top = min(box.x for box in boxes.values()), min(box.y for box in boxes.values())
     boxes = {node: box.moved(MARGIN - left, MARGIN - top) for node, box in boxes.items()}
     width = max(box.x + box.w for box in boxes.values()) + MARGIN
@@ -86,7 +86,7 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
             lanes[src, dst] = _lane(boxes[src], boxes[dst], others, (width / 2, height / 2), aside)
     cells = {node: participants.cells(boxes[node]) for node in participants.nodes}
     labelled = all(participants.labelled(boxes[node].w) for node in participants.nodes)
-    return Layout(width, height, boxes, cells, lanes, frozenset(bars), frozenset(faint), 2 * apart - 2, labelled)
+    return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled)
 
 
 def _lane(a: Box, b: Box, others: list[Box], middle: Point, aside: float) -> Line:
