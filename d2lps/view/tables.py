@@ -13,7 +13,13 @@ from d2lps.units import show_seconds
 
 
 class Source:
-    """A function's source code, highlighted in a notebook and plain elsewhere."""
+    """Source code, highlighted in a notebook and plain elsewhere. Made by :func:`source`.
+
+    Parameters
+    ----------
+    code : str
+        The code; also an attribute.
+    """
 
     def __init__(self, code: str):
         self.code = code
@@ -26,20 +32,27 @@ class Source:
 
 
 def source(thing: object, doc: bool = False) -> Source:
-    """The source code of a function or class as it stands in d2lps, without its docstring unless ``doc``.
+    """The source code of a function or class as it stands in d2lps.
 
-    >>> from d2lps.plan.share import slices
-    >>> source(slices)
-    def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
-        found, total, start = {}, Fraction(0), 0
-        for key, part in share.items():
-            total += part
-            stop = count * total.numerator // total.denominator
-            found[key] = slice(start, stop)
-            start = stop
-        return found
+    Parameters
+    ----------
+    thing : function or class
+        What runs.
+    doc : bool
+        Whether its docstring is shown as well.
+
+    Returns
+    -------
+    Source
+        A notebook shows it; ``.code`` is its text.
+
+    Examples
+    --------
+    >>> from d2lps.view.drawing.svg import along
+    >>> source(along)
+    def along(line: Line, part: float) -> Point:
+        (ax, ay), (bx, by) = line
+        return ax + (bx - ax) * part, ay + (by - ay) * part
     """
     code = textwrap.dedent(inspect.getsource(thing)).rstrip()
     if not doc and inspect.getdoc(thing):
@@ -48,17 +61,23 @@ def source(thing: object, doc: bool = False) -> Source:
 
 
 def _without_docstring(code: str) -> str:
-    node = ast.parse(code).body[0]
-    first = node.body[0]
-    lines = code.splitlines()
-    del lines[first.lineno - 1 : first.end_lineno]
-    while len(lines) > first.lineno - 1 and not lines[first.lineno - 1].strip():
-        del lines[first.lineno - 1]
-    return "\n".join(lines)
+    first, lines = ast.parse(code).body[0].body[0], code.splitlines()
+    before, after = lines[: first.lineno - 1], lines[first.end_lineno :]
+    while after and not after[0].strip():
+        del after[0]
+    return "\n".join(before + after)
 
 
 class Table:
-    """Rows under headings: aligned text, or HTML in a notebook. Made by :func:`table`."""
+    """Rows under headings: aligned text, or HTML in a notebook. Made by :func:`table`.
+
+    Parameters
+    ----------
+    heads : list of str
+        The headings; also an attribute.
+    rows : list of list of str
+        The cells of each row, as many as headings; also an attribute.
+    """
 
     def __init__(self, heads: list[str], rows: list[list[str]]):
         self.heads, self.rows = heads, rows
@@ -78,11 +97,23 @@ class Table:
 
 
 def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
-    """A table whose headings are the sentences ``table.<column>`` in the language in force, or numbers.
+    """A table in the language in force.
 
-    A trace is shown by its duration, an order of additions as a sum, True and False as ✓ and ✗, None as –,
-    floats with four digits.
+    Parameters
+    ----------
+    *columns : str or int
+        The headings: names of the sentences ``table.<column>`` of :mod:`d2lps.messages`, or numbers.
+    rows : iterable of iterables
+        The cells of each row. A trace is shown by its duration, an order of additions as a sum, True and False as
+        ✓ and ✗, None as –, floats with four digits, anything else as its ``str``.
 
+    Returns
+    -------
+    Table
+        A notebook shows it; printed, it is aligned text.
+
+    Examples
+    --------
     >>> table("strategy", "shared", rows=[["GPU 0", None]])
     strategy   shared links
     GPU 0      –

@@ -10,7 +10,6 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -18,9 +17,8 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from helpers.browser import launch  # noqa: E402
+from helpers.traces import heavy  # noqa: E402
 
-from d2lps import Plan, Send, cost, pcie_server, sharded
-from d2lps.trace import Trace, pairs
 from d2lps.view.player import Player, watch
 
 WRAP = """
@@ -32,36 +30,6 @@ window.requestAnimationFrame = (frame) => ask((stamp) => {
   window.times.push(performance.now() - begin);
 });
 """
-
-
-def rings(count: int, rounds: int) -> Plan:
-    """An all-reduce on a ring, ``rounds`` times, each for its part of the gradient."""
-    nodes = [f"gpu{i}" for i in range(count)]
-    keys = [[f"g{r}.{i}" for i in range(count)] for r in range(rounds)]
-    steps = []
-    for mine in keys:
-        for shift, op in ((0, "add"), (1, "copy")):
-            for s in range(count - 1):
-                steps.append(
-                    [
-                        Send(node, nodes[(i + 1) % count], mine[(i + shift - s) % count], op)
-                        for i, node in enumerate(nodes)
-                    ]
-                )
-    share = {key: f"1/{count * rounds}" for mine in keys for key in mine}
-    return Plan(nodes, share, steps)
-
-
-def traces() -> dict[str, Trace]:
-    """The cases, by name."""
-    server = pcie_server(gpus=16)
-    ring = cost.shared(rings(16, 2), server, "160 MB")
-    everyone = sharded([f"gpu{i}" for i in range(16)])
-    return {
-        "ring, 16 nodes × 60 steps, on a switch": ring,
-        "ring, 16 nodes × 60 steps, on a circle": replace(ring, origin="cpu ×16", topology=pairs(ring.plan)),
-        "sharded, 16 nodes, 240 messages at once": cost.shared(everyone, server, "160 MB"),
-    }
 
 
 def frames(player: Player) -> list[float]:
@@ -81,7 +49,7 @@ def frames(player: Player) -> list[float]:
 
 
 def main() -> None:
-    for name, trace in traces().items():
+    for name, trace in heavy().items():
         begin = time.perf_counter()
         player = watch(trace)
         built = time.perf_counter() - begin

@@ -587,13 +587,16 @@ def test_a_notebook_that_the_sources_do_not_give_is_found(book):
     ]
 
 
-def test_a_figure_that_is_not_what_is_drawn_is_found_and_drawn_again(book, monkeypatch, capsys):
-    import d2lps.course.book.__main__
-    import d2lps.course.book.check
-
-    for room in (d2lps.course.book.check, d2lps.course.book.__main__):
-        monkeypatch.setattr(room, "drawn", lambda: {"star": "<svg>star</svg>\n", "new": "<svg/>\n"})
+def test_a_figure_that_is_not_what_is_drawn_is_found_and_drawn_again(book, capsys):
+    drawing = 'def star():\n    return "<svg>star</svg>"\n\n'
+    drawing += 'def new_one():\n    return _plain()\n\ndef _plain():\n    return "<svg/>"\n'
+    (book.folder(SLUG) / "figures.py").write_text(drawing, "utf-8")
     assert [finding.section for finding in check_figures(book)] == ["img/star.svg"]
     assert main(["--root", str(book.root), "figures"]) == 0
-    assert capsys.readouterr().out == "wrote img/star.svg\nwrote img/new.svg\n"
+    assert capsys.readouterr().out == "wrote img/new-one.svg\nwrote img/star.svg\n"
     assert list(check_figures(book)) == []
+
+
+def test_a_course_without_figures_of_its_own_says_where_they_are_written(book, capsys):
+    assert main(["--root", str(book.root), "figures"]) == 1
+    assert "no chapter has a figures.py" in capsys.readouterr().err

@@ -67,9 +67,9 @@ def agree(book: Book, arguments: argparse.Namespace) -> int:
 
 def figures(book: Book, arguments: argparse.Namespace) -> int:
     """Draw the figures of the course again."""
-    pictures = drawn()
+    pictures = drawn(book)
     if not pictures:
-        raise BookError("there is nothing to draw: d2lps.view.drawing has no figures(); write it")
+        raise BookError("there is nothing to draw: no chapter has a figures.py; write one")
     for path in write({book.figure(name): picture for name, picture in pictures.items()}):
         print(f"wrote {path.relative_to(book.root)}")
     return 0

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from d2lps.course.book import agree, chinese, glossary, language, numbers, structure
+from d2lps.course.book.figures import figures
 from d2lps.course.book.findings import COMMAND, Finding, Passage, message_passages, messages, passages
 from d2lps.course.book.lesson import BookError
 from d2lps.course.book.library import Book, Chapter, faults
@@ -112,7 +113,7 @@ def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
 
 def check_figures(book: Book) -> Iterator[Finding]:
     """The figures of the book are what d2lps draws."""
-    for name, picture in drawn().items():
+    for name, picture in drawn(book).items():
         path = book.figure(name)
         if path.is_file() and path.read_text("utf-8") != picture:
             yield Finding(
@@ -120,13 +121,10 @@ def check_figures(book: Book) -> Iterator[Finding]:
             )
 
 
-def drawn() -> dict[str, str]:
-    """Name → SVG of every figure that d2lps draws; empty where it draws none."""
-    try:
-        from d2lps.view.drawing import figures
-    except ImportError:
-        return {}
-    return figures()
+def drawn(book: Book) -> dict[str, str]:
+    """Name → SVG of every figure that the chapters draw, as it stands in ``img/``."""
+    folders = (book.folder(slug) for slug in book.contents)
+    return {name: draw() + "\n" for folder in folders for name, draw in figures(folder).items()}
 
 
 def _files(slug: str, languages: tuple[str, ...]) -> str:

@@ -1,9 +1,9 @@
 """Boxes, and who is drawn with one: how large a node is, depending on what its buffer has to show.
 
 >>> from d2lps import pcie_server, sharded
->>> Guests.of(sharded(["gpu0", "gpu1"])).size("gpu0", 104)
+>>> Participants.of(sharded(["gpu0", "gpu1"])).size("gpu0", 104)
 (104, 93.0)
->>> Guests.on(pcie_server(gpus=2)).nodes
+>>> Participants.on(pcie_server(gpus=2)).nodes
 ('gpu0', 'gpu1')
 """
 
@@ -13,10 +13,7 @@ from fractions import Fraction
 
 from d2lps.plan.plan import Plan
 from d2lps.topology.graph import FORWARDING, Topology
-from d2lps.view.drawing.svg import short
-
-Point = tuple[float, float]
-Line = tuple[Point, Point]
+from d2lps.view.drawing.svg import Point, short
 
 MARGIN, PAD, LABEL, KEYS = 10.0, 6.0, 20.0, 13.0
 KEY = 5.5  # the width of a letter of a key's name
@@ -39,6 +36,9 @@ class Box:
     @classmethod
     def around(cls, centre: Point, w: float, h: float) -> "Box":
         return cls(centre[0] - w / 2, centre[1] - h / 2, w, h)
+
+    def moved(self, x: float, y: float) -> "Box":
+        return Box(self.x + x, self.y + y, self.w, self.h)
 
     def overlaps(self, other: "Box", gap: float = 0.0) -> bool:
         """Whether the two are nearer to each other than ``gap``."""
@@ -68,7 +68,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Guests:
+class Participants:
     """The nodes that take part, which of them are servers, and how their buffers are cut (not at all: no buffers)."""
 
     nodes: tuple[str, ...]
@@ -76,15 +76,19 @@ class Guests:
     share: Mapping[str, Fraction] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan) -> "Guests":
+    def of(cls, plan: Plan) -> "Participants":
         """Those of a plan; servers are those who hold nothing to begin with."""
         holders = {node for node, _ in plan.holds}
         return cls(plan.nodes, tuple(node for node in plan.nodes if node not in holders), plan.share)
 
     @classmethod
-    def on(cls, topology: Topology) -> "Guests":
+    def on(cls, topology: Topology) -> "Participants":
         """Those who could take part: whatever does not only forward."""
         return cls(tuple(n for n, kind in topology.kinds.items() if kind not in FORWARDING) or tuple(topology.kinds))
+
+    def inner(self, topology: Topology) -> list[str]:
+        """The nodes of ``topology`` that only forward."""
+        return [node for node, kind in topology.kinds.items() if node not in self.nodes and kind in FORWARDING]
 
     def size(self, node: str, width: float) -> tuple[float, float]:
         """Width and height of a node's box; nodes without a buffer are small."""
@@ -105,8 +109,8 @@ class Guests:
 
     def cells(self, box: Box) -> dict[str, Box]:
         """A cell per key, its width the key's share of the buffer."""
-        across, done, found = box.w - 2 * PAD, 0.0, {}
+        across, done, cells = box.w - 2 * PAD, 0.0, {}
         for key, part in self.share.items():
-            found[key] = Box(box.x + PAD + done, box.y + PAD + LABEL, across * float(part), self.tall)
+            cells[key] = Box(box.x + PAD + done, box.y + PAD + LABEL, across * float(part), self.tall)
             done += across * float(part)
-        return found
+        return cells

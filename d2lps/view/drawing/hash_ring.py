@@ -3,8 +3,8 @@
 import math
 from itertools import pairwise
 
-from d2lps.kvstore.placement import Placement
-from d2lps.view.drawing.sheet import sheet
+from d2lps.algorithms.placement import Placement
+from d2lps.view.drawing.shapes import sheet
 from d2lps.view.drawing.svg import fine, letters, say, tag, worker
 
 OUTER, INNER, MIDDLE = 92.0, 66.0, 104.0  # radii of the ring, and where its centre lies

@@ -9,9 +9,10 @@
 import html
 import math
 
-from d2lps.view.drawing.theme import COLOURS, LIGHT
+from d2lps.view.drawing.theme import COLOURS, LIGHT, STYLE, THIN
 
 Point = tuple[float, float]
+Line = tuple[Point, Point]
 
 
 def tag(name: str, inside: str | None = None, **attributes: object) -> str:
@@ -22,6 +23,20 @@ def tag(name: str, inside: str | None = None, **attributes: object) -> str:
         if value is not None
     )
     return f"<{name}{pairs}/>" if inside is None else f"<{name}{pairs}>{inside}</{name}>"
+
+
+def page(title: str, wide: float, high: float, *parts: str, looks: str = STYLE + THIN, rx: int = 10, **more) -> str:
+    """A whole picture: a sheet of paper with its title, that is said where it is pointed at, and ``parts`` on it."""
+    paper = tag("rect", width=wide, height=high, rx=rx, **area("paper"))
+    return root("".join([tag("title", say(title)), tag("style", looks), paper, *parts]), wide, high, **more)
+
+
+def root(inside: str, wide: float, high: float, class_: str = "d2lps d2-still", **more: object) -> str:
+    """The outermost element, that stands by itself."""
+    view = f"0 0 {num(wide)} {num(high)}"
+    return tag(
+        "svg", inside, class_=class_, xmlns="http://www.w3.org/2000/svg", role="img", viewBox=view, width=wide, **more
+    )
 
 
 def _value(value: object) -> str:
@@ -47,11 +62,11 @@ def short(name: str, width: float, letter: float = 7.6) -> str:
     """
     fits = max(2, int(width / letter))
     if len(name) <= fits:
-        return say(name)
+        return name
     number = name[len(name.rstrip("0123456789")) :]
     if number and len(number) <= fits < len(number) + 3:
         return number
-    return say(name[: (fits - 1) // 2] + "…" + name[len(name) - fits // 2 :])
+    return name[: (fits - 1) // 2] + "…" + name[len(name) - fits // 2 :]
 
 
 SIZES = {"name": 13, "note": 10.5, "key": 9.5}
@@ -61,6 +76,11 @@ def letters(size: str, colour: str = "soft", anchor: str | None = None, **more: 
     """The attributes of a text: a ``"name"``, a ``"note"`` or a ``"key"``."""
     usual = {"font_size": SIZES[size], "class_": f"d2-{size} d2-{colour}", "fill": LIGHT[colour], "text_anchor": anchor}
     return usual | more
+
+
+def words(sentence: str, x: float, y: float, size="name", colour="ink", anchor: str | None = "middle", **more) -> str:
+    """A text whose middle (or ``anchor``: "start", "end"; None is "start") is at (x, y)."""
+    return tag("text", say(sentence), x=x, y=y, **letters(size, colour, anchor, **more))
 
 
 EDGED = {"box": ("box", "edge"), "bar": ("box", "edge"), "tile": ("well", "busy")}
@@ -108,10 +128,23 @@ def hatch(x: float, y: float, w: float, h: float, every: float = 7.0) -> str:
     return "".join(parts)
 
 
-def along(line: tuple[Point, Point], part: float) -> Point:
+def along(line: Line, part: float) -> Point:
     """The point at ``part`` (0 … 1) of a line."""
     (ax, ay), (bx, by) = line
     return ax + (bx - ax) * part, ay + (by - ay) * part
+
+
+def beside(line: Line, offset: float) -> Line:
+    """The line moved by ``offset`` to the right of its direction."""
+    (ax, ay), (bx, by) = line
+    length = math.dist(*line) or 1.0
+    dx, dy = -(by - ay) / length * offset, (bx - ax) / length * offset
+    return (ax + dx, ay + dy), (bx + dx, by + dy)
+
+
+def block(box, rx: float = 8, **look: object) -> str:
+    """A :class:`~d2lps.view.drawing.boxes.Box` as it is seen."""
+    return tag("rect", x=box.x, y=box.y, width=box.w, height=box.h, rx=rx, **look)
 
 
 def line(a: Point, b: Point) -> str:

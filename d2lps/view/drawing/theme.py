@@ -5,24 +5,18 @@ the first eight by more than 10 in OKLab × 100), in each theme; and a worker's 
 cell, so that nothing is told by colour alone. The warm colour is kept for contention.
 """
 
-WORKERS = (  # light theme, dark theme
-    ("#1952af", "#1961d3"),
-    ("#fab72a", "#e5af00"),
-    ("#21d1ca", "#6df0e6"),
-    ("#992154", "#c42a62"),
-    ("#2c94b0", "#4db5cb"),
-    ("#7c6f1e", "#a5852f"),
-    ("#7e55f0", "#9377fc"),
-    ("#8aab67", "#c3dd93"),
-    ("#948739", "#bfbb6e"),
-    ("#9283dc", "#737abc"),
-    ("#c493e8", "#df95fc"),
-    ("#e9a8f8", "#e7b6f3"),
-    ("#d71f75", "#f00580"),
-    ("#b1bf8c", "#d6eec5"),
-    ("#5c5c01", "#77771a"),
-    ("#e356a2", "#ea6fa1"),
-)
+from pathlib import Path
+from string import Template
+
+_ON_LIGHT = """
+#1952af #fab72a #21d1ca #992154 #2c94b0 #7c6f1e #7e55f0 #8aab67
+#948739 #9283dc #c493e8 #e9a8f8 #d71f75 #b1bf8c #5c5c01 #e356a2
+"""
+_ON_DARK = """
+#1961d3 #e5af00 #6df0e6 #c42a62 #4db5cb #a5852f #9377fc #c3dd93
+#bfbb6e #737abc #df95fc #e7b6f3 #f00580 #d6eec5 #77771a #ea6fa1
+"""
+WORKERS = tuple(zip(_ON_LIGHT.split(), _ON_DARK.split(), strict=True))  # light theme, dark theme
 
 THEME = {
     "paper": ("#ffffff", "#15181d"),
@@ -47,31 +41,9 @@ _FONT = 'system-ui,"Segoe UI",Roboto,"DejaVu Sans","Noto Sans","Noto Sans CJK SC
 
 # A drawing stands by its presentation attributes alone. The style adds the theme of the page around it, and keeps
 # words readable where a picture is small: --d2-zoom is how many of its units make a pixel.
-STYLE = f"""
-.d2lps{{color-scheme:light dark;{_LIGHT};font-family:{_FONT}}}
-@supports (color:light-dark(red,red)){{.d2lps{{{_BOTH}}}}}
-[data-theme=light] .d2lps,[data-jp-theme-light=true] .d2lps,.vscode-light .d2lps{{color-scheme:light}}
-[data-theme=dark] .d2lps,[data-jp-theme-light=false] .d2lps,.vscode-dark .d2lps,
-.vscode-high-contrast:not(.vscode-high-contrast-light) .d2lps{{color-scheme:dark}}
-@media print{{.d2lps.d2lps{{color-scheme:light}}}}
-@media (max-width:520px){{.d2-still{{--d2-zoom:1.5}}}}
-{"".join(f".d2-{name}{{fill:var(--d2-{name})}}" for name in _PAIRS)}
-.d2-name{{font-size:clamp(13px,calc(11px*var(--d2-zoom,1)),var(--d2-most,17px))}}
-.d2-note{{font-size:clamp(10.5px,calc(9.5px*var(--d2-zoom,1)),14px)}}
-.d2-key{{font-size:clamp(9.5px,calc(9px*var(--d2-zoom,1)),12px)}}
-.d2-box,.d2-bar{{stroke:var(--d2-edge);fill:var(--d2-box);stroke-width:1}}
-.d2-working .d2-box{{stroke:var(--d2-ink);stroke-width:2.5}}
-.d2-badge,.d2-rate{{paint-order:stroke;stroke:var(--d2-paper);stroke-width:4;stroke-linejoin:round}}
-.d2-lane{{stroke:var(--d2-lane);fill:none;stroke-width:var(--d2-wide)}}
-.d2-tip{{fill:var(--d2-edge)}}
-.d2-busy .d2-lane{{stroke:var(--d2-busy)}}.d2-busy .d2-tip,.d2-crowded .d2-tip{{fill:var(--d2-paper)}}
-.d2-crowded .d2-lane,.d2-crowded .d2-bar{{stroke:var(--d2-warm)}}
-.d2-crowded .d2-lane{{stroke-width:calc(1.6*var(--d2-wide))}}.d2-crowded .d2-bar{{stroke-width:3}}
-.d2-tile{{vector-effect:non-scaling-stroke;fill:var(--d2-well);stroke:var(--d2-busy)}}
-.d2-full .d2-tile{{stroke:var(--d2-ink);stroke-width:1.5}}
-.d2-line{{stroke:var(--d2-busy);fill:none}}.d2-gaps{{stroke:var(--d2-box);fill:none}}
-.d2-done{{stroke:var(--d2-ink);fill:none}}.d2-new{{stroke:var(--d2-paper);fill:none;stroke-width:1.6}}
-"""
+_CSS = Template((Path(__file__).parent / "drawing.css").read_text("utf-8"))
+_FILLS = "".join(f".d2-{name}{{fill:var(--d2-{name})}}" for name in _PAIRS)
+STYLE = _CSS.substitute(LIGHT=_LIGHT, BOTH=_BOTH, FONT=_FONT, FILLS=_FILLS)
 
 # What pictures need besides where links have parallel lines, or stand in the background. It outweighs the rules above,
 # which may come once more with another picture of the same page.

@@ -9,9 +9,9 @@ from itertools import accumulate
 
 from d2lps.trace import Trace
 from d2lps.view.drawing.motion import Message, Motion
+from d2lps.view.drawing.paths import seats
 from d2lps.view.drawing.svg import area, fine, rect, tag, worker
 from d2lps.view.drawing.theme import LIGHT
-from d2lps.view.drawing.ways import seats
 
 WIDE, TALL = 1000, 20  # of the whole, and of a row
 SERVER, UPDATE = -1, -2  # instead of a worker's number, for what has no worker's colour
@@ -23,30 +23,16 @@ def timeline(trace: Trace, motion: Motion, at: float, **place: object) -> str:
     height, parts = TALL * len(nodes), []
     for i, (start, end) in enumerate(_alone(trace.step_times())):
         if i % 2 == 0 and start < end:
-            parts.append(
-                tag(
-                    "rect", x=fine(start * scale), y=0, width=fine((end - start) * scale), height=height, **area("band")
-                )
-            )
+            span = {"x": fine(start * scale), "y": 0, "width": fine((end - start) * scale)}
+            parts.append(tag("rect", **span, height=height, **area("band")))
     for (row, colour), pieces in sorted(_blocks(trace, motion, scale).items()):
         plain = {SERVER: "soft", UPDATE: "ink"}.get(colour)
         look = area(plain) if plain else worker(colour)
         parts.append(tag("path", d="".join(pieces), transform=f"translate(0 {row * TALL})", **look))
-    parts.append(
-        tag(
-            "rect",
-            x=-1,
-            width=2,
-            y=0,
-            height=height,
-            class_="d2-head d2-ink",
-            fill=LIGHT["ink"],
-            transform=f"translate({fine(at * scale)} 0)",
-        )
-    )
-    return tag(
-        "svg", "".join(parts), class_="d2-time", viewBox=f"0 0 {WIDE} {height}", preserveAspectRatio="none", **place
-    )
+    head = {"class_": "d2-head d2-ink", "fill": LIGHT["ink"], "transform": f"translate({fine(at * scale)} 0)"}
+    parts.append(tag("rect", x=-1, width=2, y=0, height=height, **head))
+    look = {"class_": "d2-time", "viewBox": f"0 0 {WIDE} {height}", "preserveAspectRatio": "none"}
+    return tag("svg", "".join(parts), **look, **place)
 
 
 def _alone(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:

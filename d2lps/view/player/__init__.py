@@ -1,11 +1,5 @@
 """The player: traces that move, in a notebook, on a static page, or in a file sent to a colleague.
 
->>> from d2lps import aggregate_at, cost, pcie_server, sharded, watch
->>> gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
->>> one, two = (cost.shared(plan, pcie_server(), "160 MB") for plan in (aggregate_at(gpus, "gpu0"), sharded(gpus)))
->>> watch(one, two, names=["at GPU 0", "sharded"])
-<Player: at GPU 0 60 ms, sharded 15 ms>
-
 Everything is computed here, once; the ES module only moves it. Where there is no kernel, the same module
 plays the same data out of the widget's ``text/html`` form, which asks the network for nothing.
 """
@@ -21,8 +15,9 @@ import traitlets
 
 from d2lps.messages import text
 from d2lps.trace import Trace
-from d2lps.view.drawing import DrawingError, stacked, still, wanted
+from d2lps.view.drawing import DrawingError, require_trace
 from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.still import stacked, still
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import data
 
@@ -34,12 +29,35 @@ LOOKS = STYLE + THIN + (HERE / "player.css").read_text("utf-8")
 def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player":
     """The player of one trace, or of several on one clock: the shorter ones finish first.
 
-    ``names`` are their headings; if left out, several are called A, B, C … Raises DrawingError for anything
-    that is not a trace, for none at all, and for what is too large to be seen.
+    Parameters
+    ----------
+    *traces : Trace
+        What to play, predicted or measured.
+    names : str or sequence of str, optional
+        Their headings, one for each; if left out, several are called A, B, C …
+
+    Returns
+    -------
+    Player
+        A notebook shows it, with its controls.
+
+    Raises
+    ------
+    DrawingError
+        For anything that is not a trace, for none at all, for other than one name each, and for what is too large to
+        be seen.
+
+    Examples
+    --------
+    >>> from d2lps import aggregate_at, cost, pcie_server, sharded, watch
+    >>> gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
+    >>> plans = aggregate_at(gpus, "gpu0"), sharded(gpus)
+    >>> watch(*(cost.shared(plan, pcie_server(), "160 MB") for plan in plans), names=["at GPU 0", "sharded"])
+    <Player: at GPU 0 60 ms, sharded 15 ms>
     """
     if not traces:
         raise DrawingError(text("player.nothing"))
-    scenes = [Scene(wanted(trace, "watch")) for trace in traces]
+    scenes = [Scene(require_trace(trace, "watch")) for trace in traces]
     if names is None:
         names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]
     names = [names] if isinstance(names, str) else names  # one name, not a name per letter
@@ -49,7 +67,15 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player
 
 
 class Player(anywidget.AnyWidget):
-    """Traces with their controls. Made by :func:`watch`; ``.save(path)`` writes a page that plays by itself."""
+    """Traces with their controls. Made by :func:`watch`.
+
+    Parameters
+    ----------
+    scenes : sequence of Scene
+        What each run looks like.
+    names : sequence of str
+        Their headings, as many.
+    """
 
     _esm = MODULE
     _css = LOOKS
@@ -65,7 +91,13 @@ class Player(anywidget.AnyWidget):
         return f"<Player: {runs}>"
 
     def still(self) -> str:
-        """The pictures below each other, as one SVG."""
+        """Where nothing can move.
+
+        Returns
+        -------
+        str
+            The pictures of all runs below each other, as one SVG.
+        """
         return self._stills[0] if len(self._stills) == 1 else stacked(self._stills)
 
     def _repr_html_(self) -> str:
@@ -83,12 +115,23 @@ class Player(anywidget.AnyWidget):
         )
 
     def _repr_mimebundle_(self, **kwargs: object):
-        found = super()._repr_mimebundle_(**kwargs)
-        bundle, meta = found if isinstance(found, tuple) else (found or {}, {})
+        own = super()._repr_mimebundle_(**kwargs)
+        bundle, meta = own if isinstance(own, tuple) else (own or {}, {})
         return bundle | {"text/html": self._repr_html_(), "image/svg+xml": self.still()}, meta
 
     def save(self, path: "str | Path") -> Path:
-        """Write a page that plays without a kernel and without the network."""
+        """Write a page that plays without a kernel and without the network.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            The HTML file; what it held is replaced.
+
+        Returns
+        -------
+        pathlib.Path
+            The same.
+        """
         path = Path(path)
         title = html.escape(self._page["words"]["label"])
         start = (

@@ -8,9 +8,9 @@ from functools import cache
 
 from d2lps.messages import text
 from d2lps.units import show_seconds
-from d2lps.view.drawing import origin, step_labels
+from d2lps.view.drawing.paths import REACH, TILE
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.ways import REACH, TILE
+from d2lps.view.drawing.still import origin, step_labels
 
 TICKS = 1_000_000
 WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "keys")
@@ -45,11 +45,11 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         return round(time / trace.duration * TICKS) if trace.duration else 0
 
     routes: dict[tuple, int] = {}
-    for way in scene.ways:
-        routes.setdefault(way.points, len(routes))
+    for path in scene.paths:
+        routes.setdefault(path.points, len(routes))
     messages = [
-        (tick(m.start), tick(m.end), routes[way.points], keys[m.key], m.look, _tidy(way.behind), _tidy(way.last))
-        for m, way in zip(motion.messages, scene.ways, strict=True)
+        (tick(m.start), tick(m.end), routes[path.points], keys[m.key], m.look, _tidy(path.behind), _tidy(path.last))
+        for m, path in zip(motion.messages, scene.paths, strict=True)
     ]
     return {
         "name": name,

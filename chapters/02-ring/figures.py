@@ -9,10 +9,10 @@ from d2lps.topology.cycles import Ring, rings
 from d2lps.topology.graph import Topology
 from d2lps.topology.hosts import dgx1_v100
 from d2lps.view.drawing.layout import arrange
-from d2lps.view.drawing.sheet import arrow, cell, gpu, number, sheet, words
-from d2lps.view.drawing.sketch import network
-from d2lps.view.drawing.svg import line, stroke, tag
+from d2lps.view.drawing.shapes import arrow, cell, gpu, number, sheet
+from d2lps.view.drawing.svg import line, stroke, tag, words
 from d2lps.view.drawing.theme import THIN
+from d2lps.view.drawing.topology_picture import network
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 

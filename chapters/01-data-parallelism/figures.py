@@ -1,4 +1,4 @@
-"""The course's figures: without a word of any language, so that one file serves all three.
+"""The figures of this chapter: without a word of any language, so that one file serves all three.
 
 Numbers come from topologies and traces; a test compares the files in ``img/`` with what is drawn here.
 """
@@ -7,27 +7,13 @@ from d2lps import cost
 from d2lps.algorithms import aggregate_at, sharded
 from d2lps.topology.hosts import pcie_server
 from d2lps.units import Bandwidth, bandwidth, show_seconds
-from d2lps.view.drawing.ring_plates import nvlink, nvlink_twoloop, ringsync
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.sheet import HALF, HIGH, arrow, box, cell, gpu, number, sheet, symbol, words
-from d2lps.view.drawing.svg import area, tag
+from d2lps.view.drawing.shapes import HALF, HIGH, arrow, box, cell, gpu, number, sheet, symbol
+from d2lps.view.drawing.svg import area, tag, words
 from d2lps.view.drawing.timeline import timeline
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 BELOW = "₀₁₂₃"
-
-
-def figures() -> dict[str, str]:
-    """Name → SVG."""
-    drawn = {
-        "ps": ps(),
-        "bw-hierarchy": bw_hierarchy(),
-        "ps-distributed": ps_distributed(),
-        "nvlink": nvlink(),
-        "nvlink-twoloop": nvlink_twoloop(),
-        "ringsync": ringsync(),
-    }
-    return {name: svg + "\n" for name, svg in drawn.items()}
 
 
 def ps() -> str:

@@ -1,65 +1,42 @@
-"""What the course's figures are put together from: a sheet of paper, boxes, words, arrows, cells."""
+"""What the figures of chapters are put together from: a sheet of paper, boxes, words, arrows, cells."""
 
 import math
 from collections.abc import Iterable
 
-from d2lps.view.drawing.svg import (
-    Point,
-    area,
-    corners,
-    hatch,
-    letters,
-    line,
-    num,
-    rect,
-    say,
-    shift,
-    stroke,
-    tag,
-    worker,
-)
+from d2lps.view.drawing.svg import Point, area, corners, hatch, line, page, rect, shift, stroke, tag, words, worker
 from d2lps.view.drawing.theme import STYLE
 
 HALF, HIGH = 26.0, 36.0  # of a cell
 
 
 def sheet(wide: float, high: float, title: str, *parts: str, looks: str = "", **more: object) -> str:
-    paper = tag("rect", width=wide, height=high, rx=12, **area("paper"))
-    inside = "".join([tag("title", say(title)), tag("style", STYLE + looks), paper, *parts])
-    return tag(
-        "svg",
-        inside,
-        class_="d2lps d2-still",
-        xmlns="http://www.w3.org/2000/svg",
-        role="img",
-        viewBox=f"0 0 {num(wide)} {num(high)}",
-        width=wide,
-        **more,
-    )
+    """A figure with ``parts`` on it; ``looks``: rules of style that only some figures need."""
+    return page(title, wide, high, *parts, looks=STYLE + looks, rx=12, **more)
 
 
 def box(x: float, y: float, w: float, h: float, rx: float = 8) -> str:
+    """A box as nodes have it."""
     return tag("rect", x=x, y=y, width=w, height=h, rx=rx, **area("box", 1))
 
 
-def words(said: str, x: float, y: float, size="name", colour="ink", anchor="middle", **more: object) -> str:
-    return tag("text", say(said), x=x, y=y, **letters(size, colour, anchor, **more))
-
-
 def symbol(name: str, x: float, y: float, anchor: str = "middle") -> str:
+    """A letter of a formula."""
     return words(name, x, y, "note", "soft", anchor, font_style="italic")
 
 
 def number(i: int, x: float, y: float) -> str:
+    """The number of a step."""
     return words(f"({i})", x, y + 4, "note", "accent", font_weight=700)
 
 
 def gpu(i: int, x: float, y: float) -> str:
+    """The name of GPU i, with its colour."""
     dot = tag("circle", cx=x - 31, cy=y - 4.5, r=5, **worker(i))
     return dot + words(f"GPU {i}", x - 20, y, anchor="start")
 
 
 def arrow(a: Point, b: Point) -> str:
+    """A line with a head at ``b``."""
     (ax, ay), (bx, by) = a, b
     length = math.dist(a, b)
     ux, uy = (bx - ax) / length, (by - ay) / length

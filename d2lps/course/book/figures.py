@@ -1,0 +1,22 @@
+"""The figures of a chapter: what its ``figures.py`` draws, a function for each."""
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+
+def figures(folder: Path) -> dict[str, Callable[[], str]]:
+    """The name of each figure of the chapter in ``folder`` → the function that gives its SVG; none without figures.py.
+
+    Every function of that file is one unless its name begins with an underscore; ``bw_hierarchy`` draws
+    ``img/bw-hierarchy.svg``.
+    """
+    path = folder / "figures.py"
+    if not path.is_file():
+        return {}
+    spec = importlib.util.spec_from_file_location(f"figures_of_{folder.name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    own = inspect.getmembers(module, lambda value: inspect.isfunction(value) and value.__module__ == module.__name__)
+    return {name.replace("_", "-"): function for name, function in own if not name.startswith("_")}

@@ -1,0 +1,137 @@
+"""Everyone above what hangs below: trees with switches as bars, trees of nodes, servers above their workers.
+
+>>> from d2lps import pcie_server
+>>> tree = hierarchy(pcie_server(gpus=2), Participants.on(pcie_server(gpus=2)))
+>>> tree.root, tree.above, tree.below
+('switch', ['cpu'], {'switch': ['gpu0', 'gpu1']})
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from d2lps.topology.graph import Topology
+from d2lps.view.drawing.boxes import WIDEST, Box, Participants
+
+MOST = 8  # nodes in one row below a bar
+BAR, ENDS = 46.0, 26.0  # how high a bar is, and how far it reaches beyond what it joins
+DROP, BETWEEN = 58.0, 30.0  # the length of a lane to a bar, the distance of two rows of nodes
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Who hangs below whom from ``root`` on, and who stands above it; ``bars`` are drawn as wide as what hangs below.
+
+    The root "" is no node, only the gap between those above and those below.
+    """
+
+    root: str
+    below: dict[str, list[str]]
+    above: list[str] = field(default_factory=list)
+    bars: frozenset[str] = frozenset()
+
+    def staggered(self, node: str) -> bool:
+        """Whether what hangs below ``node`` stands in two rows."""
+        near = self.below.get(node, [])
+        return node in self.bars and len(near) > MOST and not any(child in self.below for child in near)
+
+    def span(self, node: str) -> float:
+        """How many nodes have room side by side below ``node``."""
+        near = self.below.get(node, [])
+        return math.ceil(len(near) / 2) + 0.5 if self.staggered(node) else max(1.0, sum(map(self.span, near)))
+
+
+def hierarchy(topology: Topology, participants: Participants) -> Hierarchy | None:
+    """Who stands below whom in ``topology``; None where it is no tree, and no servers deal with workers only."""
+    import networkx
+
+    order, servers, inner = list(topology.kinds), participants.servers, participants.inner(topology)
+    if servers and not inner and all((link.src in servers) != (link.dst in servers) for link in topology.links):
+        return Hierarchy("", {"": [node for node in order if node not in servers]}, list(servers))
+    graph = joined(topology, order)
+    if not networkx.is_tree(graph):
+        return None
+    inside = [node for node, degree in graph.degree if degree > 1] or inner
+    if not inner and (len(graph) <= 4 or any(degree > 2 for _, degree in graph.degree)):
+        inside = order  # nodes only, and no long chain
+    elif not inner or not set(inside) <= set(inner):
+        return None
+    far = networkx.eccentricity(graph)
+    root = min(inside, key=lambda node: (far[node], -graph.degree[node]))
+    below = dict(networkx.bfs_successors(graph, root, sort_neighbors=lambda near: sorted(near, key=order.index)))
+    bars = frozenset(node for node in below if node == root or len(below[node]) > 1) if inner else frozenset()
+    above = _above(root, below, topology, participants) if inner else []
+    below[root] = [node for node in below.get(root, []) if node not in above]
+    return Hierarchy(root, below, above, bars)
+
+
+def _above(root: str, below: dict[str, list[str]], topology: Topology, participants: Participants) -> list[str]:
+    """Who stands above the uppermost bar: what has no worker's part (processors, servers), half of a memory's many."""
+    leaves = [node for node in below[root] if node not in below]
+    servers = [node for node in leaves if node in participants.servers]
+    above = [n for n in leaves if topology.kinds[n] == "cpu" and (n not in participants.nodes or n in servers)]
+    above = above or servers
+    if not above and topology.kinds[root] == "memory" and len(leaves) == len(below[root]) > 6:
+        above = leaves[: len(leaves) // 2]
+    return above if len(above) < len(below[root]) else []
+
+
+def joined(topology: Topology, nodes: Iterable[str]):
+    """The graph of ``nodes`` and of the links between them, whichever way."""
+    import networkx
+
+    graph = networkx.Graph()
+    graph.add_nodes_from(nodes)
+    graph.add_edges_from((link.src, link.dst) for link in topology.links if link.src in graph and link.dst in graph)
+    return graph
+
+
+def stand(tree: Hierarchy, participants: Participants, widest: float) -> dict[str, Box]:
+    """The boxes of all in ``tree``, none wider than ``widest`` but the bars."""
+    root, above = tree.root, tree.above
+    span = max(tree.span(root), len(above), 2)
+    room = math.ceil(span)
+    width = min(widest, 104.0 if room <= 5 else 86.0 if room <= 7 else max(30.0, min(70.0, WIDEST / room - 20)))
+    pitch = width + (14 if width > 80 else 20 if width > 40 else 12)
+    boxes = {}
+
+    def high(nodes: Sequence[str]) -> float:
+        return max((participants.size(node, width)[1] for node in nodes), default=0)
+
+    def line(nodes: Sequence[str], middle: float, y: float, pitch: float = pitch) -> None:
+        for i, node in enumerate(nodes):
+            w, h = participants.size(node, width)
+            boxes[node] = Box(middle + (i - (len(nodes) - 1) / 2) * pitch - w / 2, y, w, h)
+
+    def put(node: str, left: float, y: float) -> None:
+        wide, near = tree.span(node) * pitch, tree.below.get(node, [])
+        if node in tree.bars:
+            boxes[node] = Box(left + 6, y, wide - 12, BAR)
+        elif node:
+            line([node], left + wide / 2, y)
+        if node:
+            y = boxes[node].y + boxes[node].h + (DROP if node in tree.bars else _drop(len(near)))
+        if tree.staggered(node):  # the second row stands under the gaps of the first, through which its lanes pass
+            half = math.ceil(len(near) / 2)
+            for i, child in enumerate(near):
+                row, column = divmod(i, half)
+                put(child, left + (column + 0.5 * row) * pitch, y + row * (high(near) + BETWEEN))
+            return
+        x = left + (wide - sum(map(tree.span, near)) * pitch) / 2
+        for child in near:
+            put(child, x, y)
+            x += tree.span(child) * pitch
+
+    gap = 0 if not above else DROP if root else _drop(len(above) * len(tree.below[root]))
+    left, top = max(0.0, (span - tree.span(root)) * pitch / 2), high(above) + gap
+    put(root, left, top)
+    middle = left + tree.span(root) * pitch / 2
+    line(above, middle, top - gap - high(above), pitch if root else pitch * min(1.7, span / len(above)))
+    if root in tree.bars:
+        boxes[root] = Box(middle - span * pitch / 2 - ENDS, top, span * pitch + 2 * ENDS, BAR)
+    return boxes
+
+
+def _drop(lanes: int) -> float:
+    """The way down that so many lanes need to fan out without running behind a box."""
+    return DROP * (1.0 if lanes <= 3 else 1.7 if lanes <= 8 else 2.2)

@@ -1,0 +1,87 @@
+"""The whole picture of a trace at a moment: a line of words, the scene, the timeline with its rows named."""
+
+import re
+
+from d2lps.messages import text
+from d2lps.trace import Trace
+from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.svg import area, corners, letters, num, page, root, say, short, tag, words
+from d2lps.view.drawing.timeline import timeline
+
+
+def origin(trace: Trace) -> str:
+    """How a trace came about, where, and with how many bytes, in the language in force."""
+    how = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
+    where = [] if trace.topology.name == "pairs" else [trace.topology.name]
+    return " · ".join([*how, *where, show_size(trace.nbytes)])
+
+
+def still(scene: Scene, name: str = "", at: float | None = None) -> str:
+    """The SVG of ``scene`` at a moment, under ``name``."""
+    trace, layout = scene.trace, scene.layout
+    left, top, wide = 70.0, 28.0, max(layout.width, 400.0)
+    at = min(scene.motion.telling() if at is None else at, trace.duration)
+    below, row = top + layout.height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
+    bottom, long = below + row * len(trace.plan.nodes), wide - left - 14
+    heading = (tag("tspan", say(name), font_weight=700) + " · " if name else "") + say(origin(trace))
+    parts = [
+        tag("text", heading, x=14, y=20, **letters("note")),
+        scene.svg(at, x=(wide - layout.width) / 2, y=top, width=layout.width, height=layout.height),
+        timeline(trace, scene.motion, at, x=left, y=below, width=long, height=bottom - below),
+    ]
+    for i, node in enumerate(trace.plan.nodes):
+        parts.append(words(short(node, left - 24, 6), left - 14, below + row * (i + 0.5) + 3.5, "note", "soft", "end"))
+        parts.append(tag("path", d=_arrows(left - 7, below + row * i, row), **area("busy")))
+    for number, middle in step_labels(trace):
+        parts.append(words(str(number), left + long * middle, below - 4, "key", "soft"))
+    parts += _axis(trace, at, left, long, bottom + 14)
+    title = f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}"
+    return page(title, wide, bottom + 24, *parts)
+
+
+def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:
+    """The number of each step and its middle as a part of the whole, for those that have room for it.
+
+    ``longest``: how long what stands on the same scale takes, if something does.
+    """
+    if not trace.duration:
+        return []
+    labels: list[tuple[int, float]] = []
+    room = 0.035 * (longest or trace.duration) / trace.duration
+    for i, (start, end) in enumerate(trace.step_times(), 1):
+        middle = (start + end) / 2 / trace.duration
+        apart = min((abs(middle - other) for _, other in labels[-3:]), default=1.0)  # steps may overlap in time
+        if min((end - start) / trace.duration, apart) >= room:
+            labels.append((i, middle))
+    return labels
+
+
+def _arrows(x: float, y: float, row: float) -> str:
+    """Up beside what a node sends, down beside what it receives."""
+    r, ends = row * 0.14, ((y + row * 0.27, -1), (y + row * 0.73, 1))
+    return "".join(
+        corners((x - r, middle - way * r / 2), (x + r, middle - way * r / 2), (x, middle + way * r))
+        for middle, way in ends
+    )
+
+
+def _axis(trace: Trace, at: float, left: float, long: float, y: float) -> list[str]:
+    """The moment below the play-head, and the ends of the axis where they do not stand in its way."""
+    part = at / trace.duration if trace.duration else 1.0
+    side = "middle" if 0.06 < part < 0.94 else "end" if part > 0.5 else "start"
+    return [
+        words("0", left, y, "note", "soft", None) if part > 0.12 else "",
+        words(show_seconds(at), left + long * part, y, "note", "ink", side, font_weight=600),
+        words(show_seconds(trace.duration), left + long, y, "note", "soft", "end") if part < 0.8 else "",
+    ]
+
+
+def stacked(stills: list[str]) -> str:
+    """Several stills below each other, as one SVG."""
+    sizes = [tuple(map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', still).groups())) for still in stills]
+    parts, y = [], 0.0
+    for picture, (_, height) in zip(stills, sizes, strict=True):
+        parts.append(picture.replace("<svg ", f'<svg y="{num(y)}" ', 1))
+        y += height + 8
+    return root("".join(parts), max(width for width, _ in sizes), y, class_="d2lps")

@@ -1,0 +1,31 @@
+"""A topology by itself: its nodes and links, with nothing on them."""
+
+from d2lps.topology.graph import Topology
+from d2lps.view.drawing.layout import Layout, arrange
+from d2lps.view.drawing.links import breadth, forwarding, lanes, rates
+from d2lps.view.drawing.svg import area, block, fine, num, page, say, short, tag, words
+
+
+def topology_picture(topology: Topology) -> str:
+    """The SVG of ``topology``."""
+    layout, top = arrange(topology), 28.0
+    name = words(topology.name, 14, 20, "note", "soft", None)
+    whole = network(topology, layout, y=top, width=layout.width, height=layout.height)
+    return page(topology.name, layout.width, top + layout.height, name, whole)
+
+
+def network(topology: Topology, layout: Layout, whole: Topology | None = None, **place: object) -> str:
+    """The nodes and links of ``topology`` where ``layout`` has them; in ``whole`` if it is a part of that."""
+    wide = breadth(whole or topology, layout)
+    parts = [lanes(topology, layout, wide=wide)]
+    for node in topology.kinds:
+        parts.append(_node(layout, node) if node in layout.cells else forwarding(topology, layout, node))
+    parts.append("" if whole else rates(topology, layout))
+    view = f"0 0 {num(layout.width)} {num(layout.height)}"
+    return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=f"--d2-wide:{fine(wide)}", **place)
+
+
+def _node(layout: Layout, node: str) -> str:
+    box = layout.boxes[node]
+    name = words(short(node, box.w - 8), box.centre[0], box.centre[1] + 4.5)
+    return tag("g", tag("title", say(node)) + block(box, **area("box", 1)) + name)
