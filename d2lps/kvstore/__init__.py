@@ -10,7 +10,7 @@ What it promises stands in :mod:`d2lps.kvstore.errors` and in the README.
 
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 
-__all__ = ["KVError", "Refused", "ServerLost", "Timeout", "Unknown", "WorkerLost", "cluster", "create"]
+__all__ = ["KVError", "Placement", "Refused", "ServerLost", "Timeout", "Unknown", "WorkerLost", "cluster", "create"]
 
 
 ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # MXNet's names: where it adds is the server's affair
@@ -57,3 +57,11 @@ def cluster(kind: str = "dist_sync", workers: int = 2, servers: int = 1, **optio
     from d2lps.kvstore.joining import Cluster
 
     return Cluster(kind, workers, servers, **options)
+
+
+def __getattr__(name: str):
+    if name == "Placement":
+        from d2lps.kvstore.placement import Placement
+
+        return Placement
+    raise AttributeError(f"module 'd2lps.kvstore' has no attribute {name!r}")
