@@ -12,9 +12,9 @@ from helpers.breaking import Frames, closing, mutate, store, tables
 from test_kvstore import each
 
 from d2lps.kvstore import wire
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.wire import Channel, Op, handshake
-from d2lps.kvstore.wire.words import Words
+from d2lps.kvstore.wire.frames import Checksum
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -74,20 +74,20 @@ MUTANTS = {
     "a push counts as often as it comes": (
         frames_twice,
         [
-            (Table, "push", [("if round_ <= held.rounds[rank]:\n", "if False:\n")]),
+            (ShardStore, "push", [("if round_ <= shard.rounds[rank]:\n", "if False:\n")]),
             (
-                Table,
-                "room",
+                ShardStore,
+                "admit",
                 [
-                    ("if round_ <= held.rounds[rank]:\n", "if False:\n"),
-                    ("if round_ > held.rounds[rank] + 1:\n", "if False:\n"),
+                    ("if round_ <= shard.rounds[rank]:\n", "if False:\n"),
+                    ("if round_ > shard.rounds[rank] + 1:\n", "if False:\n"),
                 ],
             ),
         ],
     ),
     "a push does not wait for the round before": (
         rounds_.test_a_second_push_waits_for_its_round_and_says_whose_is_missing,
-        [(Table, "room", [('if self.kind == "dist_sync" and held.version < round_ - 1:\n', "if False:\n")])],
+        [(ShardStore, "admit", [('if self.kind == "dist_sync" and shard.version < round_ - 1:\n', "if False:\n")])],
     ),
     "a header's CRC is not looked at": (
         lambda: wire_.test_every_flipped_bit_is_noticed(None, False),
@@ -97,17 +97,14 @@ MUTANTS = {
         lambda: wire_.test_every_flipped_bit_is_noticed(None, False),
         [(Channel, "receive", [('zlib.crc32(table[:-4]) != int.from_bytes(table[-4:], "little")', "False")])],
     ),
-    "a payload's sum is not looked at": (
-        sum_flipped,
-        [(Channel, "into", [('int.from_bytes(tail, "little") != words.sum', "False")])],
-    ),
+    "a payload's sum is not looked at": (sum_flipped, [(Channel, "into", [("tail != checksum.digest()", "False")])]),
     "a payload's sum does not know places": (
         wire_.test_blocks_that_change_places_are_noticed,
-        [(Words, "add", [("self.sum * 31", "self.sum")])],
+        [(Checksum, "add", [("self.sum * 31", "self.sum")])],
     ),
     "a code is not looked at": (
         forged,
-        [(Channel, "_coded", [("not hmac.compare_digest(code.digest(), bytes(given))", "False")])],
+        [(Channel, "_verify", [("not hmac.compare_digest(code.digest(), bytes(received))", "False")])],
     ),
     "a code does not count frames": (
         wire_.test_a_frame_that_is_played_again_is_noticed,
@@ -115,7 +112,13 @@ MUTANTS = {
     ),
     "the order of the ranks does not count": (
         in_order,
-        [(Table, "_merge", [("range(self.workers)", "[*held.arrived, *({*range(self.workers)} - {*held.arrived})]")])],
+        [
+            (
+                ShardStore,
+                "_merge",
+                [("range(self.workers)", "[*shard.arrived, *({*range(self.workers)} - {*shard.arrived})]")],
+            )
+        ],
     ),
     "a proof can be made without the secret": (
         another_secret,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire import DTYPES, HEADER, MAGIC, TABLE, Broken, Channel, Entry, Op, handshake, raw
-from d2lps.kvstore.wire.words import Words
+from d2lps.kvstore.wire.frames import Checksum
 
 KEYS = (b"k" * 32, b"k" * 32)
 
@@ -28,7 +28,7 @@ def sent(*arguments, keys=None, whole=False, **more) -> bytes:
     """The bytes of a frame."""
     one, other = socket.socketpair()
     channel = Channel(one, 2)
-    channel.keys, channel.whole = keys, whole
+    channel.keys, channel.covers_payload = keys, whole
     got, reader = [], threading.Thread(target=lambda: got.extend(iter(lambda: other.recv(1 << 20), b"")))
     reader.start()
     channel.send(*arguments, **more)
@@ -42,7 +42,7 @@ def received(data: bytes, keys=None, whole=False):
     """(frame, payload) of these bytes, after which the other end hangs up."""
     one, other = socket.socketpair()
     channel = Channel(one, 2)
-    channel.keys, channel.whole = keys, whole
+    channel.keys, channel.covers_payload = keys, whole
     writer = threading.Thread(target=lambda: (_all(other, data), other.close()))
     writer.start()
     try:
@@ -75,8 +75,8 @@ def test_what_is_sent_arrives(dtype, elements, keys, whole):
 
 def test_what_is_said_arrives():
     said = {"name": "trọng số 权重", "numbers": {"lr": 0.1}}
-    frame, _ = received(sent(Op.OPTIMIZER, 1, said=said))
-    assert frame.said == said and frame.payload == 0
+    frame, _ = received(sent(Op.OPTIMIZER, 1, metadata=said))
+    assert frame.metadata == said and frame.payload == 0
 
 
 def head(magic=MAGIC, version=1, op=Op.PUSH, flags=0, entries=0, table=0, payload=0, number=0) -> bytes:
@@ -129,18 +129,18 @@ def test_every_shortened_frame_is_noticed():
 
 def test_a_frame_that_is_played_again_is_noticed():
     keys = (b"k" * 32, b"k" * 32)
-    once = sent(Op.BARRIER, 5, said={"round": 1}, keys=keys)
+    once = sent(Op.BARRIER, 5, metadata={"round": 1}, keys=keys)
     one, other = ends()
     one.keys = keys
     other.sock.sendall(once + once)
-    assert one.receive().said == {"round": 1}
+    assert one.receive().metadata == {"round": 1}
     with pytest.raises(Broken, match="code of a frame is wrong"):
         one.receive()
 
 
 def test_blocks_that_change_places_are_noticed():
     a, b = memoryview(os.urandom(64)), memoryview(os.urandom(64))
-    one, other = Words(), Words()
+    one, other = Checksum(), Checksum()
     for words, order in ((one, (a, b)), (other, (b, a))):
         for block in order:
             words.add(block)

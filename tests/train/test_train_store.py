@@ -164,7 +164,7 @@ class Watched:
         self.progress, self.waits = [], 0  # the same before each push of the slow one; pulls that it kept waiting
         self.lags = []  # of each value that was given out
         for server in cluster.servers:
-            server.table._may_read = self._may_read(server.table._may_read)
+            server.store._may_read = self._may_read(server.store._may_read)
 
     def _may_read(self, may_read):
         def watched(held, need):  # within the lock of the key: this is what the value has
@@ -176,7 +176,7 @@ class Watched:
 
     @property
     def parts(self):
-        return [held for server in self.cluster.servers for held in server.table.parts]
+        return [held for server in self.cluster.servers for held in server.store.shards]
 
     @property
     def still(self):
@@ -284,7 +284,7 @@ def test_a_dead_worker_ends_the_training_of_all_and_the_last_step_is_at_hand(pus
             if store.rank == 1 and step == 3:
                 for key in pushed:
                     store.push(key, nets[1].get_parameter(key))
-                for line in store.lines:  # as if it were killed: no goodbye, and it does not come back
+                for line in store.clients:  # as if it were killed: no goodbye, and it does not come back
                     line._open = False
                     line._channel.close()
                 begin.append(time.monotonic())
