@@ -1,11 +1,8 @@
 """The words of a store, the same for every kind: those of MXNet's KVStore."""
 
-from collections.abc import Callable, Iterator
-
-from torch import Tensor
+from collections.abc import Callable
 
 from d2lps.kvstore import checkpoint
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer, of_mxnet
 from d2lps.kvstore.values import Given, Key, KeySpec, as_tensor, paired, per_device, validate_key
@@ -15,7 +12,8 @@ class KVStore:
     """What every store can do. ``create`` makes one.
 
     Keys are strings or whole numbers; a list of keys takes a list of values. A value is a tensor of torch, an array of
-    NumPy or MXNet, or a list of them, one per device, which are summed in that order.
+    NumPy or MXNet, or a list of them, one per device, which are summed in that order. Every call may raise one of
+    :mod:`d2lps.kvstore.errors`.
 
     Attributes
     ----------
@@ -43,11 +41,6 @@ class KVStore:
             Keys that are new.
         value : array, or list of arrays
             One for each key; its shape and dtype are the key's from now on.
-
-        Raises
-        ------
-        Refused
-            A key is initialised already, or is none, or a value is no dense array.
         """
         fresh = []
         for each, given in paired(key, value):
@@ -67,16 +60,11 @@ class KVStore:
         Parameters
         ----------
         key : str, int, or list of them
-            Keys that are initialised.
+            Initialised keys.
         value : array, or list of arrays
             For each key an array of its shape and dtype, or a list of them, one per device.
         priority : int
             Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes another.
-
-        Raises
-        ------
-        KVError
-            See :mod:`d2lps.kvstore.errors`.
         """
         keys, values = self._resolve(key, value, "what is pushed", as_tensor)
         self._push(keys, values)
@@ -89,16 +77,11 @@ class KVStore:
         Parameters
         ----------
         key : str, int, or list of them
-            Keys that are initialised.
+            Initialised keys.
         out : array, or list of arrays
             For each key one of its shape and dtype, or several that all get the same.
         priority, ignore_sparse : int, bool
             Taken, as MXNet has them, and change nothing.
-
-        Raises
-        ------
-        KVError
-            See :mod:`d2lps.kvstore.errors`.
         """
         keys, outs = self._resolve_outs(key, out)
         self._pull(keys, outs)
@@ -111,18 +94,13 @@ class KVStore:
         Parameters
         ----------
         key : str, int, or list of them
-            Keys that are initialised.
+            Initialised keys.
         value : array, or list of arrays
             As in :meth:`push`.
         out : array, or list of arrays, optional
             As in :meth:`pull`.
         priority : int
             Changes nothing.
-
-        Raises
-        ------
-        KVError
-            See :mod:`d2lps.kvstore.errors`.
         """
         keys, values = self._resolve(key, value, "what is pushed", as_tensor)
         _, outs = self._resolve_outs(key, value if out is None else out)
@@ -134,18 +112,13 @@ class KVStore:
         Parameters
         ----------
         key : str, int, or list of them
-            Keys that are initialised.
+            Initialised keys.
         out : array, or list of arrays
             For each key one of shape ``(len(row_ids), *shape[1:])``, or several that all get the same.
         priority : int
             Changes nothing.
         row_ids : array, or list of arrays
             For each key which rows, in that order; a row may come twice.
-
-        Raises
-        ------
-        KVError
-            See :mod:`d2lps.kvstore.errors`.
         """
         if row_ids is None or out is None:
             raise Refused("row_sparse_pull wants out and row_ids: which rows, and where to put them")
@@ -174,11 +147,6 @@ class KVStore:
             ``"sgd"``, ``"adagrad"``, ``"adam"``, or one of MXNet of that kind.
         **numbers : float
             Those of the optimizer. ``rescale_grad``: a number that gradients are multiplied by, or ``"mean"``.
-
-        Raises
-        ------
-        Refused
-            There is no such optimizer or number.
         """
         if not isinstance(optimizer, str):
             if numbers:
@@ -195,11 +163,6 @@ class KVStore:
         ----------
         path : str or Path
             Where; what was there before stays until the new file is complete.
-
-        Raises
-        ------
-        Refused
-            It cannot be written.
         """
         self.barrier()  # all that was pushed before is in it
         try:
@@ -212,17 +175,12 @@ class KVStore:
     def load(self, path) -> None:
         """What :meth:`save` wrote, into the keys that were initialised as they were then. All workers call it.
 
-        Worker 0 reads the file, and the optimizer is the one that was saved.
+        Worker 0 reads the file, and the optimizer is the one that was saved. What is refused has changed nothing.
 
         Parameters
         ----------
         path : str or Path
             A file that :meth:`save` wrote.
-
-        Raises
-        ------
-        Refused
-            The file is not as it was written, or has other keys, and nothing has changed.
         """
         self.barrier()
         try:
@@ -248,11 +206,6 @@ class KVStore:
         -------
         Trace
             Who pushed and pulled what when.
-
-        Raises
-        ------
-        Refused
-            This store has none.
         """
         raise Refused(f"a store of kind {self.type!r} has no trace: device and the distributed ones have")
 
@@ -276,32 +229,12 @@ class KVStore:
     def __exit__(self, *_):
         self.close()
 
-    # ---- what each kind of store does, once the arguments are checked
-
-    def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
-        raise NotImplementedError
-
-    def _push(self, keys: list[KeySpec], values: list[Given]) -> None:
-        raise NotImplementedError
-
-    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
-        raise NotImplementedError
+    # ---- what each kind of store does once arguments are checked: _init, _push, _pull, _pull_rows, _set_optimizer, and
+    # of what was saved _states and _restore
 
     def _pushpull(self, keys: list[KeySpec], values: list[Given], outs: list[Given]) -> None:
         self._push(keys, values)
         self._pull(keys, outs)
-
-    def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
-        raise NotImplementedError
-
-    def _set_optimizer(self, optimizer: Optimizer) -> None:
-        raise NotImplementedError
-
-    def _states(self) -> Iterator[tuple[KeySpec, State]]:
-        raise NotImplementedError
-
-    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
-        raise NotImplementedError
 
     # ---- arguments
 

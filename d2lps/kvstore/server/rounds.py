@@ -106,10 +106,8 @@ class ShardStore:
         ----------
         rank : int
             The worker.
-        name : str
-            Of the shard, the same from all workers.
-        elements, dtype : int, torch.dtype
-            Of its value.
+        name, elements, dtype : str, int, torch.dtype
+            Of the shard, the same from all workers; others are Refused.
         value : Tensor of shape (elements,), or None
             The first value, from the worker that has it.
 
@@ -117,11 +115,6 @@ class ShardStore:
         -------
         int
             Its number.
-
-        Raises
-        ------
-        Refused
-            It is there, and has other elements.
         """
         with self._meeting:
             if name not in self._names:
@@ -155,12 +148,7 @@ class ShardStore:
         Returns
         -------
         bool
-            False where it is counted already.
-
-        Raises
-        ------
-        Refused, WorkerLost, Timeout
-            It does not fit, a worker has gone, or the round before does not close within the deadline.
+            False where it is counted already. Raises Refused, WorkerLost or Timeout where it cannot be.
         """
         shard = self.shard(number)
         shard.validate_push(elements, dtype)
@@ -185,7 +173,7 @@ class ShardStore:
         return True
 
     def check_finite(self, rank: int, number: int, round_: int, value: Tensor, finite: bool) -> bool:
-        """Look at what was received, where ``nan`` wants it.
+        """Look at what was received, where ``nan`` wants it. Raises Refused where it is not finite and rejected.
 
         Parameters
         ----------
@@ -200,11 +188,6 @@ class ShardStore:
         -------
         bool
             Whether it is to be added.
-
-        Raises
-        ------
-        Refused
-            It is not finite, and ``nan="reject"``.
         """
         if self.nan == "propagate":
             return True
@@ -217,7 +200,7 @@ class ShardStore:
         return finite
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
-        """Count a push, and close the round where it was the last.
+        """Count a push, and close the round where it was the last. Raises WorkerLost.
 
         Parameters
         ----------
@@ -229,11 +212,6 @@ class ShardStore:
             Whether it is to be added; otherwise the round is skipped.
         own : bool
             Whether ``value`` is this store's for ever.
-
-        Raises
-        ------
-        WorkerLost
-            A worker has gone that the others cannot do without.
         """
         shard = self.shard(number)
         with shard.lock:
@@ -268,11 +246,6 @@ class ShardStore:
         -------
         bool
             Whether it was called at once.
-
-        Raises
-        ------
-        Refused, WorkerLost
-            There is no such value, or a worker has gone.
         """
         self.require_live(rank)
         shards = [(self.shard(number), need) for number, need in wanted]
@@ -294,32 +267,23 @@ class ShardStore:
         return pull.over
 
     def set_optimizer(self, rank: int, optimizer: Optimizer | None) -> None:
-        """Update by this, or by none, from the next round on that closes.
+        """Update by ``optimizer``, or by none, from the next round on that closes.
 
         Parameters
         ----------
-        rank : int
-            The worker.
-        optimizer : Optimizer, or None
-            A rule with its numbers.
+        rank, optimizer : int, Optimizer or None
+            The worker; a rule with its numbers.
         """
         self.require_live(rank)
         self.updates = optimizer
 
     def barrier(self, rank: int, number: int) -> None:
-        """Wait until every worker has come.
+        """Wait until every worker has come. Raises WorkerLost, or Timeout after the deadline.
 
         Parameters
         ----------
-        rank : int
-            The worker.
-        number : int
-            Which of its barriers this is.
-
-        Raises
-        ------
-        WorkerLost, Timeout
-            A worker has gone, or does not come within the deadline.
+        rank, number : int
+            The worker, and which of its barriers this is.
         """
         self.require_live(rank)
         with self._meeting:
@@ -346,10 +310,8 @@ class ShardStore:
 
         Parameters
         ----------
-        rank : int
-            The worker.
-        why : str
-            What is known of it.
+        rank, why : int, str
+            The worker, and what is known of it.
         left : bool
             Whether it has said goodbye: then it fails only those who still wait for it.
         """
@@ -385,17 +347,12 @@ class ShardStore:
             deliver([(waiting, Timeout(self._waits(shard, waiting))) for waiting in late])
 
     def require_live(self, rank: int) -> None:
-        """Ensure that a worker may go on.
+        """Raise WorkerLost if one has gone that the others cannot do without, or this one counts as gone.
 
         Parameters
         ----------
         rank : int
             The worker.
-
-        Raises
-        ------
-        WorkerLost
-            One has gone that the others cannot do without, or this one counts as gone.
         """
         if self.failed:
             raise self.failed
@@ -403,7 +360,7 @@ class ShardStore:
             raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
 
     def shard(self, number: object) -> Shard:
-        """The shard of this number.
+        """The shard of this number. Raises Refused where there is none.
 
         Parameters
         ----------
@@ -414,11 +371,6 @@ class ShardStore:
         -------
         Shard
             Its value, version and open round.
-
-        Raises
-        ------
-        Refused
-            There is none.
         """
         if type(number) is not int or not 0 <= number < len(self.shards):
             raise Refused(f"there is no part {number} here: init the key first")

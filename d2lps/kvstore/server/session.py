@@ -40,19 +40,6 @@ class WorkerSession:
         self._sending = threading.Lock()
         # By request: values in shared memory that the worker still reads, and what to record once it has.
         self._unread: dict[int, tuple[list[Tensor], list[PullRecord]]] = {}
-        self._handlers: dict[Op, Callable[[Frame], object]] = {
-            Op.INIT: self._init,
-            Op.PUSH: self._push,
-            Op.PULL: self._pull,
-            Op.PUSHPULL: self._pushpull,
-            Op.ROWS: self._pull_rows,
-            Op.READ: self._read,
-            Op.BARRIER: self._barrier,
-            Op.OPTIMIZER: self._set_optimizer,
-            Op.STATUS: self._status,
-            Op.STATE: self._state,
-            Op.RESTORE: self._restore,
-        }
 
     def close(self) -> None:
         self.open = False
@@ -99,7 +86,7 @@ class WorkerSession:
         return None
 
     def _handle(self, frame: Frame) -> None:
-        handler = self._handlers.get(frame.op)
+        handler = getattr(self, f"on_{frame.op.name.lower()}", None)
         try:
             if handler is not None:
                 handler(frame)
@@ -110,9 +97,9 @@ class WorkerSession:
         except KVError as error:
             self._error(frame, error)
 
-    # ---- what it may ask for
+    # ---- what it may ask for: a method for each Op
 
-    def _init(self, frame: Frame) -> None:
+    def on_init(self, frame: Frame) -> None:
         """Several parts of one dtype; the values come from worker 0."""
         dtype, parts = self._checked(frame, validate_init)
         sizes = [elements for _, elements in parts]
@@ -127,15 +114,15 @@ class WorkerSession:
         ]
         self._ok(frame, {"parts": numbers})
 
-    def _push(self, frame: Frame) -> None:
+    def on_push(self, frame: Frame) -> None:
         self._count(frame)
         self._ok(frame)
 
-    def _pushpull(self, frame: Frame) -> None:
+    def on_pushpull(self, frame: Frame) -> None:
         """As the two, one after the other; whoever must wait for others hears meanwhile that its push is counted."""
         self._count(frame)
         try:
-            if not self._pull(frame):
+            if not self.on_pull(frame):
                 self._ok(frame)
         except KVError as error:
             self._error(frame, error, counted=True)
@@ -182,7 +169,7 @@ class WorkerSession:
             raise Refused("what is pushed lies where this worker lends no memory")
         return tensors, start / 1e9
 
-    def _pull(self, frame: Frame) -> bool:
+    def on_pull(self, frame: Frame) -> bool:
         """Several parts at once, answered when the last of them may be read; whether that was so at once."""
         if not frame.entries:
             raise Refused("a pull says what it pulls")
@@ -218,13 +205,13 @@ class WorkerSession:
         self._unread[frame.number] = values, pulls
         return offsets
 
-    def _read(self, frame: Frame) -> None:
+    def on_read(self, frame: Frame) -> None:
         """The worker has copied what it was given in shared memory: when it began, and when it was done."""
         for number, start, end in validate_read(frame):
             _, pulls = self._unread.pop(number, (None, ()))
             self._record(pulls, start, end)
 
-    def _pull_rows(self, frame: Frame) -> None:
+    def on_rows(self, frame: Frame) -> None:
         """Some rows of one part, ``width`` elements each, in the order of the indices that follow."""
         part, width, round_ = self._checked(frame, validate_rows)
         rows = torch.empty(frame.payload // 8, dtype=torch.int64)
@@ -240,7 +227,7 @@ class WorkerSession:
         self.store.shard(part).validate_rows(width, rows)
         self.store.pull(self.rank, [(part, round_)], reply)
 
-    def _barrier(self, frame: Frame) -> None:
+    def on_barrier(self, frame: Frame) -> None:
         """In a thread of its own, so that this worker is still heard while it waits."""
 
         def wait() -> None:
@@ -254,7 +241,7 @@ class WorkerSession:
             raise Refused("a barrier has a number")
         threading.Thread(target=wait, daemon=True, name=f"d2lps barrier of worker {self.rank}").start()
 
-    def _set_optimizer(self, frame: Frame) -> None:
+    def on_optimizer(self, frame: Frame) -> None:
         rule, numbers = frame.metadata.get("rule"), frame.metadata.get("numbers")
         if not isinstance(numbers, dict) and rule is not None:
             raise Refused("an optimizer is a name and numbers")
@@ -263,16 +250,16 @@ class WorkerSession:
         self.store.set_optimizer(self.rank, Optimizer.read(rule, numbers) if rule is not None else None)
         self._ok(frame)
 
-    def _status(self, frame: Frame) -> None:
+    def on_status(self, frame: Frame) -> None:
         if self.store.record is None:
             raise Refused("this store keeps no record: create it with record=True")
         self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule))
 
-    def _state(self, frame: Frame) -> None:
+    def on_state(self, frame: Frame) -> None:
         metadata, payload = encode(self.store.shard(frame.metadata.get("part")).state())
         self._answer(Op.DATA, frame.number, metadata, payload)
 
-    def _restore(self, frame: Frame) -> None:
+    def on_restore(self, frame: Frame) -> None:
         if self.rank or frame.payload > STATE:
             self.channel.skip(frame)
             raise Refused("worker 0 loads, and a part of a key at a time")

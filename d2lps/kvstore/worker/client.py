@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank l
 FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
 
 
+@dataclass(eq=False)
 class Request:
     """What is asked of a server: all that is needed to ask again, and the answer when it is there.
 
@@ -34,23 +36,18 @@ class Request:
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory.
     """
 
-    def __init__(
-        self,
-        op: Op,
-        entries: Sequence[Entry] = (),
-        metadata: dict | None = None,
-        payload: memoryview = NOTHING,
-        into: memoryview = NOTHING,
-        stage: Callable[[], object] | None = None,
-        pieces: Sequence[Tensor] = (),
-    ):
-        self.op, self.entries, self.metadata, self.payload, self.into = op, entries, metadata, payload, into
-        self.stage, self.pieces = stage, pieces
-        self.number = 0
-        self.answer: Frame | None = None
-        self.error: KVError | None = None
-        self.counted = False  # whether a push is
-        self.done = threading.Event()
+    op: Op
+    entries: Sequence[Entry] = ()
+    metadata: dict | None = None
+    payload: memoryview = NOTHING
+    into: memoryview = NOTHING
+    stage: Callable[[], object] | None = None
+    pieces: Sequence[Tensor] = ()
+    number: int = 0
+    answer: Frame | None = None
+    error: KVError | None = None
+    counted: bool = False  # whether a push is
+    done: threading.Event = field(default_factory=threading.Event)
 
     @property
     def shared(self) -> bool:
