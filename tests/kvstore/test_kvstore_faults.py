@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from helpers import breaking
 from helpers.breaking import DEADLINE, SECRET, Beside, Frames, Proxy, closing, gone, store, tables
-from test_kvstore import each
+from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import breaking
 from helpers.breaking import MIB, Beside, closing, store
-from test_kvstore import each
+from helpers.stores import each
 
 from d2lps.kvstore.wire import NOTHING, PUSHES, Broken, Entry, Op, raw
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from helpers import breaking
 from helpers.breaking import DEADLINE, SECRET, Beside, closing, connected, gone, running, store
 from helpers.ranks import FORKED
-from test_kvstore import each
+from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, ServerLost, WorkerLost

@@ -23,8 +23,8 @@ import pytest
 import torch
 from helpers import breaking
 from helpers.breaking import DEADLINE, MIB, SECRET, Beside, Between, Frames, closing, connected, store, tables
-from test_kvstore import each
-from test_kvstore_wire import head, sent
+from helpers.frames import head, sent
+from helpers.stores import each
 
 import d2lps.kvstore.server.server
 import d2lps.kvstore.server.session

@@ -16,7 +16,7 @@ import test_kvstore_strangers as strangers
 import torch
 from helpers import breaking
 from helpers.breaking import DEADLINE, SECRET, Between, Proxy, closing, connected, gone, store
-from test_kvstore import each
+from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused, ServerLost

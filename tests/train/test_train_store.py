@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-import test_kvstore
 import torch
+from helpers.stores import each as each_worker
 from test_train import net
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -297,7 +297,7 @@ def test_a_dead_worker_ends_the_training_of_all_and_the_last_step_is_at_hand(pus
 
     with by_plan.deterministic(), kvstore.cluster("dist_sync", 3, 2, deadline=deadline) as stores:
         assert {stores.placement.owner(key) for key in ("0.weight", "3.weight")} == {0, 1}
-        found = test_kvstore.each(stores, one)
+        found = each_worker(stores, one)
     assert [type(error) for error in found] == [WorkerLost] * 3 and [error.ranks for error in found] == [(1,)] * 3
     reference = in_turn(bare(), data(), 24, 3, SGD, [1] * 3)
     assert all(parameters_to_vector(one.parameters()).equal(reference.weights) for one in nets)
