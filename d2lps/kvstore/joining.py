@@ -11,14 +11,14 @@ from contextlib import ExitStack, closing
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.gathering import Workers, gathered
 from d2lps.kvstore.placement import Placement, counted
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.started import Started
 from d2lps.kvstore.wire import handshake
-from d2lps.kvstore.wire.arena import Arena, arena
+from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.tls import Certificates, context, given
+from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
-from d2lps.kvstore.worker.line import Line
 
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
 
@@ -34,7 +34,7 @@ class Cluster:
         with ``"tcp"``: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
         "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
     staleness, nan, lost, deadline, record
-        as :class:`d2lps.kvstore.server.rounds.Table` has them.
+        as :class:`d2lps.kvstore.ShardStore` has them.
 
     >>> import threading, torch
     >>> with Cluster("dist_sync", workers=2, servers=2) as stores:
@@ -78,15 +78,17 @@ class Cluster:
         self.servers, self.stores = [], []
         try:
             for number in range(servers):
-                table = Table(kind, workers, staleness=staleness, nan=nan, lost=lost, deadline=deadline, record=record)
+                table = ShardStore(
+                    kind, workers, staleness=staleness, nan=nan, lost=lost, deadline=deadline, record=record
+                )
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
                 self.servers.append(
                     Server(table, address, secret=secret, run=self._run, number=number, certificates=files)
                 )
             for rank in range(workers):
-                lent = arena() if self._folder else None
+                lent = Arena.available() if self._folder else None
                 lines = [
-                    Line(
+                    ServerClient(
                         server.number,
                         server.address,
                         rank,
@@ -144,7 +146,7 @@ def joined(
     servers
         how many, each in a process of its own on the machine of a worker; as many as workers by default.
     staleness, nan, lost, deadline, record
-        as :class:`d2lps.kvstore.server.rounds.Table` has them.
+        as :class:`d2lps.kvstore.ShardStore` has them.
     placement
         ``large`` and ``virtual`` of :class:`Placement`.
     tls
@@ -162,7 +164,7 @@ def joined(
     with closing(workers.meeting), ExitStack() as undo:
         count = counted("servers", workers.size if servers is None else servers)
         started, addresses = _servers(workers, count, table, files, undo)
-        lent = arena() if workers.one_host else None
+        lent = Arena.available() if workers.one_host else None
         lines = _lines(workers, addresses, deadline, lent, files, undo)
         store = DistStore(
             kind,
@@ -215,14 +217,14 @@ def _lines(
     lent: Arena | None,
     files: Certificates | None,
     undo: ExitStack,
-) -> list[Line]:
+) -> list[ServerClient]:
     """A connection to each server, once all workers have theirs; ``undo`` closes them."""
     lines, failed = [], None
     try:
         secret = handshake.secret_given() or b""
         for number, address in enumerate(addresses):
             lines.append(
-                Line(
+                ServerClient(
                     number,
                     address,
                     workers.rank,

@@ -29,7 +29,7 @@ from d2lps import (
     two_rings,
 )
 from d2lps.plan.checking import replay
-from d2lps.topology import Link, both_ways
+from d2lps.topology import both_ways
 from d2lps.topology.cycles import rings
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.trace import Trace, pairs

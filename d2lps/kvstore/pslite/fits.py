@@ -6,7 +6,7 @@ import torch
 
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.values import Known
+from d2lps.kvstore.values import KeySpec
 
 DTYPES = {
     torch.float32: "float32",
@@ -19,7 +19,7 @@ DTYPES = {
 FLOATING = [dtype for dtype in DTYPES if dtype.is_floating_point]  # a server of MXNet ends at the sight of any other
 
 
-def holds(known: Known, dist: bool) -> None:
+def holds(known: KeySpec, dist: bool) -> None:
     """Raises Refused where a store of MXNet cannot hold such a value."""
     held = FLOATING if dist else DTYPES
     if known.dtype not in held or not known.elements:
@@ -29,7 +29,7 @@ def holds(known: Known, dist: bool) -> None:
         )
 
 
-def updates(known: Known, optimizer: Optimizer | None) -> None:
+def updates(known: KeySpec, optimizer: Optimizer | None) -> None:
     """Raises Refused where MXNet's optimizer cannot step such a value."""
     held = [torch.float32] if optimizer and optimizer.rule == "adagrad" else FLOATING
     if optimizer and known.dtype not in held:

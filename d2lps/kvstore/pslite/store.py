@@ -20,8 +20,8 @@ from d2lps.kvstore.placement import counted
 from d2lps.kvstore.pslite.fits import DTYPES, for_mxnet, holds, updates
 from d2lps.kvstore.pslite.node import layout
 from d2lps.kvstore.pslite.started import Nodes, free_port, needed, scheduler, server, worker
-from d2lps.kvstore.store import KVStore, fill
-from d2lps.kvstore.values import Given, Known, each_of, named
+from d2lps.kvstore.store import KVStore
+from d2lps.kvstore.values import Given, KeySpec, each_of, fill, validate_key
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
 
@@ -38,9 +38,9 @@ class PsLiteStore(KVStore):
         super().__init__()
         self.type, self.rank, self.num_workers = kind, rank, num_workers
         self._nodes, self._meeting = nodes, meeting
-        self._slots: dict[Known, list[Tensor]] = {}  # the worker's view of what its process pushes and pulls
-        self._numbers: dict[Known, int] = {}
-        self._busy: set[Known] = set()  # pushed, and perhaps still being read
+        self._slots: dict[KeySpec, list[Tensor]] = {}  # the worker's view of what its process pushes and pulls
+        self._numbers: dict[KeySpec, int] = {}
+        self._busy: set[KeySpec] = set()  # pushed, and perhaps still being read
         self._updates: Optimizer | None = None
         self._calling = threading.Lock()
         self._end = weakref.finalize(self, _ended, nodes, meeting)
@@ -79,19 +79,19 @@ class PsLiteStore(KVStore):
 
     # ---- the words of the store
 
-    def _init(self, fresh: list[tuple[Known, Tensor]]) -> None:
+    def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         self._usable()
         for known, _ in fresh:
             holds(known, bool(self._meeting))
             updates(known, self._updates)
-        self._agree([[named(known.key), str(known.dtype), known.elements] for known, _ in fresh])
+        self._agree([[validate_key(known.key), str(known.dtype), known.elements] for known, _ in fresh])
         with self._calling:
             for known, _ in fresh:
                 # A number for each, the same everywhere: MXNet's own for words depend on each worker's order.
                 self._numbers[known] = len(self._numbers)
             self._room("init", [known for known, _ in fresh], [value for _, value in fresh])
 
-    def _push(self, keys: list[Known], values: list[Given]) -> None:
+    def _push(self, keys: list[KeySpec], values: list[Given]) -> None:
         pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True)]
         if self.type == "dist_async" and self._updates is None:
             raise Refused(
@@ -114,19 +114,19 @@ class PsLiteStore(KVStore):
                 "push", keys=[self._numbers[known] for known, _ in pushed], counts=[len(values) for _, values in pushed]
             )
 
-    def _pull(self, keys: list[Known], outs: list[Given]) -> None:
+    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
         with self._calling:
             self._asked("pull", keys=[self._numbers[known] for known in keys])
             for known, into in zip(keys, outs, strict=True):
                 self._busy.discard(known)  # MXNet does one after the other with each key
                 fill(into, self._slots[known][0])
 
-    def _rows(self, asked) -> None:
+    def _pull_rows(self, asked) -> None:
         raise Refused(
             "MXNet gives rows of sparse values only, and these are dense: pull the key, or take engine='d2lps'"
         )
 
-    def _optimizer(self, optimizer: Optimizer) -> None:
+    def _set_optimizer(self, optimizer: Optimizer) -> None:
         for known in self._slots:
             updates(known, optimizer)
         name, numbers = for_mxnet(optimizer, self.num_workers if self.type == "dist_sync" else 1)
@@ -154,7 +154,7 @@ class PsLiteStore(KVStore):
                     "keys, with values alike"
                 )
 
-    def _room(self, do: str, keys: list[Known], values: list[Tensor] = ()) -> None:
+    def _room(self, do: str, keys: list[KeySpec], values: list[Tensor] = ()) -> None:
         """One more slot for each key, with these values, known to both processes."""
         starts, end = layout([known.elements * known.dtype.itemsize for known in keys])
         fd = os.memfd_create("d2lps")

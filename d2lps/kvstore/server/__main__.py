@@ -20,7 +20,7 @@ def main() -> None:
     """Be a server."""
     import torch
 
-    from d2lps.kvstore.server.rounds import Table
+    from d2lps.kvstore.server.rounds import ShardStore
     from d2lps.kvstore.server.server import Server
     from d2lps.kvstore.wire import handshake
     from d2lps.kvstore.wire.tls import Certificates
@@ -32,7 +32,7 @@ def main() -> None:
     told = json.loads(sys.stdin.readline())
     address = told["address"] if isinstance(told["address"], str) else tuple(told["address"])
     try:
-        table = Table(**told["table"])
+        table = ShardStore(**told["table"])
         server = Server(
             table,
             address,

@@ -14,7 +14,7 @@ from d2lps.kvstore.errors import Refused, ServerLost
 class Started:
     """A server process that this one has started.
 
-    ``told``: ``table`` (what :class:`~d2lps.kvstore.server.rounds.Table` takes), ``address``, ``run``, ``number``,
+    ``told``: ``table`` (what :class:`~d2lps.kvstore.server.rounds.ShardStore` takes), ``address``, ``run``, ``number``,
     ``tls`` (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None).
     """
 
