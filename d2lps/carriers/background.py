@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
@@ -13,14 +14,14 @@ class Done(threading.Event):
     error: BaseException | None = None
 
 
-class Worker:
+class BackgroundThread:
     """Does one thing after another in a thread of its own, which never keeps the interpreter from leaving."""
 
     def __init__(self):
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
         self._thread = threading.Thread(target=_work, args=(self._jobs,), daemon=True, name="d2lps carrier")
         self._thread.start()
-        self._end = weakref.finalize(self, self._jobs.put, None)  # at the latest when nobody has this worker any more
+        self._end = weakref.finalize(self, self._jobs.put, None)  # at the latest when nobody has this object any more
 
     def do(self, work: Callable[[], object]) -> Done:
         """Begin ``work`` as soon as what was asked for before is done."""
@@ -43,3 +44,38 @@ def _work(jobs: queue.SimpleQueue) -> None:
             done.error = error
         done.set()
         del job, work, done
+
+
+class Closed(ConnectionError):
+    """A connection broke: that to one of ``ranks``, if it is known."""
+
+    def __init__(self, ranks: tuple[int, ...], why: str):
+        super().__init__(why)
+        self.ranks = ranks
+
+
+class Progress:
+    """How far a background thread has come, for who watches over it; ``with progress.of(ranks):`` is a wait for them.
+
+    A wait in which torch says that something broke raises Closed.
+    """
+
+    step: int | None = None
+    waiting: tuple[int, ...] = ()
+    since = 0.0
+
+    def at(self, step: int | None) -> None:
+        """A step begins, or something that is no step of a plan."""
+        self.step, self.waiting, self.since = step, (), time.monotonic()
+
+    def of(self, *ranks: int) -> "Progress":
+        self.waiting = ranks
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _, error: BaseException | None, __) -> None:
+        if isinstance(error, RuntimeError):
+            raise Closed(self.waiting, str(error)) from error
+        self.since = time.monotonic()

@@ -1,13 +1,13 @@
 """All nodes in this process, on any list of devices."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 
 import torch
 
-from d2lps.carriers.execute import Carrier, Message, as_they_stood
+from d2lps.carriers.base import Bound, Carrier, Executed, Program
 from d2lps.carriers.tensors import TensorError
 from d2lps.messages import text
 
@@ -54,24 +54,25 @@ class Here(Carrier):
         dealt = cycle(self.devices)
         return {n: torch.device("cpu") if n.rstrip("0123456789") == "cpu" else next(dealt) for n in nodes}
 
-    def exchange(self, messages: list[Message]) -> list[tuple[float, float]]:
-        """Carry one step; see :class:`d2lps.carriers.execute.Carrier`."""
-        sources = as_they_stood(messages)
-        if any(tensor.is_cuda for m in messages for tensor in (m.source, m.target)):
-            return self._exchange_cuda(messages, sources)
-        times = []
-        for message, source in zip(messages, sources, strict=True):
-            start = time.perf_counter()
-            message.write(source)
-            times.append((start, time.perf_counter()))
-        return times
+    def load(self, program: Program) -> Callable[[], Executed]:
+        def exchange(_: int, sends: list[Bound]) -> list[tuple[float, float]]:
+            if any(tensor.is_cuda for _, source, target in sends for tensor in (source, target)):
+                return self._exchange_cuda(program, sends)
+            spans = []
+            for sent, source, target in sends:
+                start = time.perf_counter()
+                program.write(sent.begins, target, source)
+                spans.append((start, time.perf_counter()))
+            return spans
 
-    def _exchange_cuda(self, messages: list[Message], sources: list[torch.Tensor]) -> list[tuple[float, float]]:
-        self.clock()  # the snapshots are made, and nothing of an earlier step is under way
+        return program.stepwise(exchange, self.clock)
+
+    def _exchange_cuda(self, program: Program, sends: list[Bound]) -> list[tuple[float, float]]:
+        self.clock()  # the spare copies are made, and nothing of an earlier step is under way
         self._zero = {}
         carried = []
-        for message, source in zip(messages, sources, strict=True):
-            here, there = source.device, message.target.device
+        for _, source, target in sends:
+            here, there = source.device, target.device
             device = there if there.type == "cuda" else here
             if here == there:
                 carried.append((source, device, None))
@@ -85,16 +86,15 @@ class Here(Carrier):
             carried.append((arrived, device, (start, end)))
         # The writes follow in the order given, each after its own arrival: sums are the same bits every time.
         times = []
-        for message, (arrived, device, marks) in zip(messages, carried, strict=True):
-            target = message.target.device
+        for (sent, _, target), (arrived, device, marks) in zip(sends, carried, strict=True):
             start = marks[0] if marks else self._now(device)
-            if marks and target.type == "cuda":
-                torch.cuda.current_stream(target).wait_event(marks[1])
-                arrived.record_stream(torch.cuda.current_stream(target))
+            if marks and target.is_cuda:
+                torch.cuda.current_stream(target.device).wait_event(marks[1])
+                arrived.record_stream(torch.cuda.current_stream(target.device))
             elif marks:
                 marks[1].synchronize()
-            message.write(arrived)
-            times.append((device, start, self._now(target)))
+            program.write(sent.begins, target, arrived)
+            times.append((device, start, self._now(target.device)))
         self.clock()
         spans = [(self._seconds(device, start), self._seconds(device, end)) for device, start, end in times]
         return [(start, max(start, end)) for start, end in spans]

@@ -7,17 +7,18 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from weakref import WeakSet
 
+import torch
 import torch.distributed as dist
 
-from d2lps.carriers.background import Worker
-from d2lps.carriers.execute import Carrier, Timed, Work
-from d2lps.carriers.rendezvous import Meeting, NoRanks, ProcessesError, RankLost, wait
+from d2lps.carriers.background import BackgroundThread
+from d2lps.carriers.base import Carrier, Executed, Program, Timed
+from d2lps.carriers.rendezvous import NoRanks, ProcessesError, RankLost, Rendezvous, wait
 from d2lps.carriers.tensors import TensorError
 from d2lps.plan.acts import sends
 from d2lps.plan.plan import Plan
@@ -27,6 +28,7 @@ class Ranks(Carrier):
     """Several processes, each of which plays its nodes of a plan: see :class:`Processes` and :class:`SharedMemory`."""
 
     kind = "ranks"
+    device = torch.device("cpu")  # where the tensors of this rank lie
 
     def __init__(
         self,
@@ -48,9 +50,9 @@ class Ranks(Carrier):
         if rank is None or size is None or not 0 <= rank < size:
             raise ProcessesError(f"rank {rank!r} of {size!r}: give rank and size with the store, 0 ≤ rank < size")
         self.rank, self.size, self.deadline = rank, size, deadline
-        self.meeting = Meeting(store, self.kind, rank, size, deadline, holder)
-        self.store = dist.PrefixStore(f"d2lps/{self.meeting.name}/group", store)
-        self.members = self.meeting.join({"host": host(), "plays": None if playing is None else list(playing)})
+        self.rendezvous = Rendezvous(store, self.kind, rank, size, deadline, holder)
+        self.store = dist.PrefixStore(f"d2lps/{self.rendezvous.name}/group", store)
+        self.members = self.rendezvous.join({"host": host(), "plays": None if playing is None else list(playing)})
         self._ahead = [0.0] * size if self.one_host else self._clocks()
         _open.add(self)
 
@@ -64,12 +66,11 @@ class Ranks(Carrier):
         """Whether all processes run on one machine."""
         return len({member["host"] for member in self.members}) == 1
 
-    def playing(self, plan: Plan) -> tuple[str, ...]:
-        """The nodes that this process plays: those it was made for, or the plan's node of the same number."""
-        return tuple(node for node, rank in self.ranks(plan).items() if rank == self.rank)
+    def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device]:
+        return dict.fromkeys(nodes, self.device)
 
     def ranks(self, plan: Plan) -> dict[str, int]:
-        """Node → the rank that plays it."""
+        """Node → the rank that plays it: the one that was made for it, or that of the node's own number in the plan."""
         played = [member["plays"] for member in self.members]
         if all(nodes is None for nodes in played):
             if len(plan.nodes) != self.size:
@@ -79,109 +80,99 @@ class Ranks(Carrier):
                     f"carrier.names, or say who plays what with {type(self).__name__}([…])"
                 )
             return {node: rank for rank, node in enumerate(plan.nodes)}
-        found = {}
+        rank_of = {}
         for rank, nodes in enumerate(played):
             for node in nodes or ():
-                if node in found:
-                    raise ProcessesError(f"{node} is played by rank {found[node]} and by rank {rank}: one may play it")
-                found[node] = rank
+                if node in rank_of:
+                    raise ProcessesError(
+                        f"{node} is played by rank {rank_of[node]} and by rank {rank}: one may play it"
+                    )
+                rank_of[node] = rank
         for node in plan.nodes:
-            if node not in found:
+            if node not in rank_of:
                 raise ProcessesError(f"nobody plays {node}: say so in one process, {type(self).__name__}(['{node}'])")
-        idle = set(range(self.size)) - {found[node] for node in plan.nodes}
+        idle = set(range(self.size)) - {rank_of[node] for node in plan.nodes}
         if idle:
             raise ProcessesError(f"rank {min(idle)} plays no node of this plan ({' '.join(plan.nodes)})")
-        return {node: found[node] for node in plan.nodes}
+        return {node: rank_of[node] for node in plan.nodes}
 
     def refuse(self, error: Exception) -> None:
         if not isinstance(error, RankLost):
-            self.meeting.refused(error)
+            self.rendezvous.refused(error)
 
-    def agree(self, work: Work) -> None:
+    def verify_same_run(self, program: Program) -> None:
         """All must have the same plan, size, dtype and reduction."""
-        like = work.like
         mine = {
-            "plan": _digest(work.plan),
-            "elements": like.numel(),
-            "dtype": str(like.dtype),
-            "reduction": work.reduction.name,
+            "plan": _digest(program.plan),
+            "elements": program.like.numel(),
+            "dtype": str(program.like.dtype),
+            "reduction": program.reduction.name,
         }
-        said = self.meeting.all("run", mine)
+        everyone = self.rendezvous.all_gather("run", mine)
         for what in mine:
-            other = next((rank for rank, one in enumerate(said) if one[what] != said[0][what]), None)
+            other = next((rank for rank, theirs in enumerate(everyone) if theirs[what] != everyone[0][what]), None)
             if other is not None and what == "plan":
                 raise TensorError(f"rank {other} has another plan than rank 0: make it in the same way on all ranks")
             if other is not None:
                 raise TensorError(
-                    f"{what} of rank {other}'s tensors: {said[other][what]}, of rank 0's: "
-                    f"{said[0][what]}; all gradients and reductions are alike"
+                    f"{what} of rank {other}'s tensors: {everyone[other][what]}, of rank 0's: "
+                    f"{everyone[0][what]}; all gradients and reductions are alike"
                 )
 
     @contextmanager
     def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
         """What ends this process's part inside, the others hear: an error of its own, or Ctrl-C."""
-        self.meeting.usable()
+        self.rendezvous.require_open()
         try:
             yield
         except KeyboardInterrupt:
-            self.meeting.interrupted(step())
+            self.rendezvous.interrupted(step())
             raise
         except Exception as error:
             if not isinstance(error, RankLost):
-                self.meeting.refused(error, step())
+                self.rendezvous.refused(error, step())
             raise
 
-    def ready(self, work: Work) -> Callable[[], list[Timed]]:
-        with self.telling():
-            return self.prepared(work)
+    def all_gather(self, what: object) -> list:
+        return self.rendezvous.all_gather("share", what)
 
-    def prepared(self, work: Work) -> Callable[[], list[Timed]]:
-        """What does the work once: see :meth:`Carrier.ready`. What it raises, the others hear."""
-        raise NotImplementedError
-
-    def share(self, what: object) -> list:
-        return self.meeting.all("share", what)
-
-    def gathered(self, plan: Plan, timed: list[Timed]) -> list[Timed]:
+    def gather_times(self, plan: Plan, executed: Executed) -> list[Timed]:
         """Rank 0 gets everyone's times. A send began when its source says so, and ended when its target does."""
-        mine = [[t.step, t.index, t.start + self.begun, t.end + self.begun] for t in timed]
-        everyone = self.meeting.all("times", {"times": mine if self.rank else [], "begun": self.begun})
+        everyone = self.rendezvous.all_gather("times", [executed.begun, executed.acts if self.rank else []])
         if self.rank:
-            return timed
-        ranks, offsets = self.ranks(plan), self._ahead
-        zero = min(said["begun"] - offset for said, offset in zip(everyone, offsets, strict=True))
-        everyone[0]["times"] = mine
-        times = {}
-        for rank, said in enumerate(everyone):
-            for step, index, start, end in said["times"]:
-                times.setdefault((step, index), {})[rank] = (start - offsets[rank] - zero, end - offsets[rank] - zero)
-        found, steps = [], [sends(step) for step in plan.steps]
-        for (step, index), seen in sorted(times.items()):
+            return super().gather_times(plan, executed)
+        everyone[0] = executed
+        zero = min(begun - ahead for (begun, _), ahead in zip(everyone, self._ahead, strict=True))
+        spans: dict[tuple[int, int], dict[int, tuple[float, float]]] = {}
+        for rank, (_, acts) in enumerate(everyone):
+            offset = self._ahead[rank] + zero
+            for step, index, start, end in acts:
+                spans.setdefault((step, index), {})[rank] = start - offset, end - offset
+        ranks, steps, times = self.ranks(plan), [sends(step) for step in plan.steps], []
+        for (step, index), by_rank in sorted(spans.items()):
             sent = steps[step - 1]
-            src, dst = (sent[index].src, sent[index].dst) if index < len(sent) else (None, None)
-            start = seen.get(ranks.get(src), next(iter(seen.values())))[0]
-            end = seen.get(ranks.get(dst), next(iter(seen.values())))[1]
-            found.append(Timed(step, index, max(start, 0.0), max(start, end, 0.0)))
-        return found
-
-    begun = 0.0  # on this process's clock, when the last run began
+            src, dst = sent[index][:2] if index < len(sent) else (None, None)
+            anyone = next(iter(by_rank.values()))
+            start, end = by_rank.get(ranks.get(src), anyone)[0], by_rank.get(ranks.get(dst), anyone)[1]
+            times.append(Timed(step, index, max(start, 0.0), max(start, end, 0.0)))
+        return times
 
     def _clocks(self, rounds: int = 8) -> list[float]:
         """By how much each rank's clock is ahead of rank 0's, from the quickest of some round trips through the store.
 
         On one host there is nothing to ask: all read the machine's own clock.
         """
-        found = [0.0] * self.size
+        ahead = [0.0] * self.size
         for rank in range(1, self.size):
-            best = float("inf")
+            quickest = float("inf")
             for _ in range(rounds):
                 sent = time.perf_counter()
-                self.meeting.all("there", None)
-                theirs = self.meeting.all("back", time.perf_counter())[rank]
+                self.rendezvous.all_gather("there", None)
+                theirs = self.rendezvous.all_gather("back", time.perf_counter())[rank]
                 took = time.perf_counter() - sent
-                if took < best:
-                    best, found[rank] = took, theirs - (sent + took / 2)
-        return found
+                if took < quickest:
+                    quickest, ahead[rank] = took, theirs - (sent + took / 2)
+        return ahead
 
     def __enter__(self):
         return self
@@ -191,7 +182,7 @@ class Ranks(Carrier):
 
     def close(self) -> None:
         """Give back what this process holds for the others: connections, memory. All ranks do it."""
-        self.meeting.close()
+        self.rendezvous.close()
 
 
 def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]:
@@ -221,11 +212,11 @@ _stores: dict[tuple, tuple[dist.Store, int | None]] = {}  # all carriers of a pr
 def _joined(address: str, port: int, rank: int, size: int, holder: int | None, deadline: float) -> dist.Store:
     known, _ = _stores.get((address, port, rank, size), (None, None))
     if known is not None:
-        asked = Worker().do(lambda: known.check(["d2lps"]))
-        if asked.wait(deadline) and asked.error is None:
+        answer = BackgroundThread().do(lambda: known.check(["d2lps"]))
+        if answer.wait(deadline) and answer.error is None:
             return known
     joining = partial(dist.TCPStore, address, port, size, rank == holder, wait(deadline), wait_for_workers=False)
-    joined = Worker().do(joining)
+    joined = BackgroundThread().do(joining)
     joined.wait()  # in this thread Ctrl-C would have to wait, too
     if joined.error is None:
         _stores[address, port, rank, size] = joined.result, holder

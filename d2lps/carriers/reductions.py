@@ -41,7 +41,8 @@ class Reduction:
         if self.in_place:
             self.combine(own, arrived, out=target)
         else:
-            target.copy_(self.combine(own, arrived))
+            # A function may round otherwise on memory with gaps: with none it is the same bits on every carrier.
+            target.copy_(self.combine(own.contiguous(), arrived.contiguous()))
 
     def fits(self, tensor: Tensor) -> None:
         """TensorError unless this reduction can work on tensors like ``tensor``, with its identity changing nothing."""
@@ -112,8 +113,8 @@ def reduction(given: "str | Reduction") -> Reduction:
     return found
 
 
-def usable(found: Reduction, tensor: Tensor) -> None:
-    """TensorError unless ``found`` can work on tensors like ``tensor``."""
-    if tensor.dtype == torch.bool and found.name == "sum":
+def require_usable(how: Reduction, tensor: Tensor) -> None:
+    """TensorError unless ``how`` can work on tensors like ``tensor``."""
+    if tensor.dtype == torch.bool and how.name == "sum":
         raise TensorError("torch.bool cannot be summed: run with reduce='or'")
-    found.fits(tensor)
+    how.fits(tensor)

@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from d2lps.carriers.background import Worker
+from d2lps.carriers.background import BackgroundThread
 from d2lps.messages import text
 
 POLL = 0.2  # seconds between two looks at the store while a run is under way
@@ -46,7 +46,7 @@ class RankLost(ProcessesError):
         return RankLost, (str(self), self.ranks, self.step)
 
 
-class Meeting:
+class Rendezvous:
     """``size`` processes, this one of them as ``rank``, that meet in ``store`` for something of one ``kind``.
 
     Every wait ends after ``deadline`` seconds without a sign of life, with a :class:`RankLost`. ``holder`` is the rank
@@ -58,25 +58,25 @@ class Meeting:
         self.over: RankLost | None = None
         self.closed = False
         self._gone = False  # the store, and with it any way to ask
-        self._asker = Worker()
+        self._thread = BackgroundThread()
         self._calls, self._last = 0, None
         self._looked, self._step = 0.0, None
-        # Which meeting of its kind this is stands in the store: who missed the last one is still in time for the next.
+        # Which one of its kind this is stands in the store: who missed the last is still in time for the next.
         self._turn = f"d2lps/{kind}/turn"
         self._number = self._asked(lambda: store.add(self._turn, 0))
         self.name = f"{kind}/{self._number}"
 
     def join(self, mine: object) -> list:
-        """The first call of :meth:`all`; whether it succeeds or not, whoever comes after it is for the next meeting."""
+        """The first call of :meth:`all_gather`; whoever comes after it, whether it succeeds or not, is for the next."""
         try:
-            return self.all("join", mine)
+            return self.all_gather("join", mine)
         finally:
             here, after = str(self._number), str(self._number + 1)
             self._asked(lambda: self.store.compare_set(self._turn, here, after))
 
-    def all(self, what: str, mine: object) -> list:
+    def all_gather(self, what: str, mine: object) -> list:
         """Everyone posts ``mine``; what everyone posted, by rank. All call it in the same order."""
-        self.usable()
+        self.require_open()
         self._calls += 1
         keys = [f"{self._calls}/{what}/{rank}" for rank in range(self.size)]
         self._post(keys[self.rank], mine)
@@ -106,12 +106,12 @@ class Meeting:
         """Nothing more is asked or said here. Who still waits for this process hears that it has left."""
         if not self.closed and not self.over:
             said = json.dumps({"step": None, "waiting": [], "why": "it has left"})
-            self._asker.do(lambda: self.store.set(self._key(f"failed/{self.rank}"), said))
+            self._thread.do(lambda: self.store.set(self._key(f"failed/{self.rank}"), said))
         self.closed = True
-        self._asker.end()
+        self._thread.end()
 
-    def usable(self) -> None:
-        """RankLost if a run of this meeting has already failed; ProcessesError if it is closed."""
+    def require_open(self) -> None:
+        """RankLost if a run of this rendezvous has already failed; ProcessesError if it is closed."""
         if self.closed:
             raise ProcessesError("this carrier is closed: make a new one, in all processes")
         if self.over:
@@ -147,7 +147,7 @@ class Meeting:
 
         ``why``: "late" (nothing came within the deadline), "closed" (the connection broke), "told" (another failed).
         """
-        self.usable()
+        self.require_open()
         self._step = step
         self._say(step, waiting, why, detail)
         heard, until = {}, time.monotonic() + min(GRACE, self.deadline / 2)
@@ -185,7 +185,7 @@ class Meeting:
         """What the store says. It is asked in another thread: if who holds it is stopped, it never answers."""
         if self._gone:
             raise self.over
-        asked = self._asker.do(question)
+        asked = self._thread.do(question)
         if asked.wait(self.deadline) and not isinstance(asked.error, RuntimeError):
             if asked.error is not None:
                 raise asked.error

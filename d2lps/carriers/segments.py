@@ -20,7 +20,7 @@ from d2lps.carriers.tensors import TensorError
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a tensor lies, in words that another process of this host understands: ``offset`` counts bytes."""
 
     path: str
@@ -32,12 +32,12 @@ class Place:
 
 
 class Segment:
-    """Memory that others can have, too: made here (``Segment(nbytes)``) or by another process (``place``)."""
+    """Memory that others can have, too: made here (``Segment(nbytes)``) or by another process (``location``)."""
 
-    def __init__(self, nbytes: int, place: Place | None = None):
+    def __init__(self, nbytes: int, location: Location | None = None):
         self.nbytes = max(nbytes, mmap.PAGESIZE)
-        if place is not None:
-            self.path, file = place.path, _open(place)
+        if location is not None:
+            self.path, file = location.path, _open(location)
         elif hasattr(os, "memfd_create"):
             file = os.memfd_create("d2lps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self.path = f"/proc/{os.getpid()}/fd/{file}"
@@ -46,7 +46,7 @@ class Segment:
             weakref.finalize(self, _unlink, self.path)
         self.shut = weakref.finalize(self, os.close, file)  # called before, nobody else can open it any more
         try:
-            if place is None:
+            if location is None:
                 os.ftruncate(file, self.nbytes)
                 if hasattr(os, "memfd_create"):  # whoever reads it must not find it shorter one day
                     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -72,7 +72,7 @@ class Segment:
 _known: "list[weakref.ref[Segment]]" = []  # every segment that this process has
 
 
-def place_of(tensor: Tensor) -> Place | None:
+def location_of(tensor: Tensor) -> Location | None:
     """Where others find ``tensor``; None if it lies in ordinary memory, or nowhere."""
     if tensor.layout != torch.strided or not tensor.numel():
         return None
@@ -80,39 +80,44 @@ def place_of(tensor: Tensor) -> Place | None:
     for segment in filter(None, [segment() for segment in _known]):
         offset = tensor.data_ptr() - segment.address
         if 0 <= offset < segment.nbytes:
-            return Place(segment.path, segment.inode, segment.nbytes, offset, tensor.numel(), tensor.stride(0))
+            return Location(segment.path, segment.inode, segment.nbytes, offset, tensor.numel(), tensor.stride(0))
     return None
 
 
-def opened(place: Place, dtype: torch.dtype) -> Tensor:
-    """The tensor at ``place``, which another process made. Raises TensorError if it is no longer there."""
-    segment = Segment(place.nbytes, place)
-    span = ((place.elements - 1) * place.stride + 1) * dtype.itemsize
-    return segment.bytes()[place.offset : place.offset + span].view(dtype)[:: max(place.stride, 1)]
+def opened(location: Location, dtype: torch.dtype) -> Tensor:
+    """The tensor at ``location``, which another process made. Raises TensorError if it is no longer there."""
+    segment = Segment(location.nbytes, location)
+    span = ((location.elements - 1) * location.stride + 1) * dtype.itemsize
+    return segment.bytes()[location.offset : location.offset + span].view(dtype)[:: max(location.stride, 1)]
 
 
-def apart(places: Mapping[str, Place], width: int) -> None:
+def require_apart(locations: Mapping[str, Location], width: int) -> None:
     """TensorError where two of these tensors, whose elements have ``width`` bytes, overlap."""
     spans = sorted(
-        (place.inode, place.offset, place.offset + ((place.elements - 1) * place.stride + 1) * width, name)
-        for name, place in places.items()
+        (
+            location.inode,
+            location.offset,
+            location.offset + ((location.elements - 1) * location.stride + 1) * width,
+            name,
+        )
+        for name, location in locations.items()
     )
     for (inode, _, end, name), (next_inode, start, _, other) in pairwise(spans):
         if inode == next_inode and start < end:
             raise TensorError(f"{name} and {other} share memory: give each a buffer of its own")
 
 
-def _open(place: Place) -> int:
+def _open(location: Location) -> int:
     try:
-        file = os.open(place.path, os.O_RDWR)
+        file = os.open(location.path, os.O_RDWR)
     except OSError as error:
         raise TensorError(
-            f"the memory {place.path} of another process cannot be opened ({error.strerror}): it must "
+            f"the memory {location.path} of another process cannot be opened ({error.strerror}): it must "
             "belong to the same user, and its tensor must be kept"
         ) from None
-    if os.fstat(file).st_ino != place.inode:
+    if os.fstat(file).st_ino != location.inode:
         os.close(file)
-        raise TensorError(f"the memory {place.path} is another one by now: its tensor must be kept")
+        raise TensorError(f"the memory {location.path} is another one by now: its tensor must be kept")
     return file
 
 

@@ -8,37 +8,47 @@ Ordinary tensors work as well; they are first copied to where the others can rea
 """
 
 import copy
-import os
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from d2lps.carriers.execute import Timed, Work
-from d2lps.carriers.job import Job, fits_one
+from d2lps.carriers.base import Executed, Program
 from d2lps.carriers.ranks import Ranks
 from d2lps.carriers.rendezvous import ProcessesError
-from d2lps.carriers.schedule import Schedule
-from d2lps.carriers.segments import Place, Segment, apart, opened, place_of
+from d2lps.carriers.segments import Location, Segment, location_of, opened, require_apart
+from d2lps.carriers.shared_program import LINE, ProgressTable, SharedProgram, misfit, tasks
 from d2lps.carriers.tensors import TensorError
-
-LINE = 8  # 64-bit words per rank in the table of progress, so that no two ranks write to one cache line
 
 
 class SharedMemory(Ranks):
     """The carrier for processes of one host: ``SharedMemory()``, under torchrun or in a ``%%px`` cell.
 
-    playing, deadline, store, rank, size
-        as for :class:`Processes`.
+    All ranks make their carriers in the same order. After a RankLost, or Ctrl-C, all make new ones.
 
-    All ranks make their carriers in the same order. Raises ProcessesError where they are not on one host.
+    Parameters
+    ----------
+    playing
+        the nodes that this process plays; if left out, process i plays the plan's node i.
+    deadline
+        seconds without a sign of life after which a rank is given up, by all others, with a RankLost.
+    store
+        where the processes meet, instead of what torchrun says; it should outlive all of them.
+    rank, size
+        with a store: the number of this process, from 0, and how many there are.
+
+    Raises
+    ------
+    ProcessesError
+        if this is not one of several processes, or they are not on one host.
+    RankLost
+        if one of them does not come.
     """
 
     kind = "shared memory"
+    shares_memory = True
 
     def __init__(
         self,
@@ -50,18 +60,38 @@ class SharedMemory(Ranks):
         size: int | None = None,
     ):
         self._result: Tensor | None = None
-        self._kept: dict[str, Tensor] = {}  # node → the place where others read what lies in ordinary memory
+        self._copies: dict[str, Tensor] = {}  # node → where others read what lies in ordinary memory
         super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
         if not self.one_host:
             raise ProcessesError("the ranks run on several hosts, which share no memory: take Processes()")
-        table = self.common(LINE * self.size, torch.int64)
-        self._table, self._progress = table, memoryview(table.numpy())
-        self._base = [0] * self.size
-        self._lock = threading.Lock()
+        self._table = ProgressTable(self.common(LINE * self.size, torch.int64), self.rendezvous)
 
     @staticmethod
     def tensor(given: "int | Tensor", dtype: torch.dtype = torch.float32) -> Tensor:
-        """A flat tensor of so many elements, zero, or a copy of ``given``, in memory that other processes can read."""
+        """A flat tensor in memory that other processes can read.
+
+        Parameters
+        ----------
+        given
+            how many elements, which are zero; or a tensor to copy, of any shape.
+        dtype
+            the type of so many elements; a copy has that of its original.
+
+        Returns
+        -------
+        Tensor
+            flat, in main memory.
+
+        Raises
+        ------
+        TensorError
+            if there is no room, or ``given`` is neither.
+
+        Examples
+        --------
+        >>> SharedMemory.tensor(torch.tensor([[1, 2], [3, 4]]))
+        tensor([1, 2, 3, 4])
+        """
         if isinstance(given, Tensor):
             flat = given.detach().reshape(-1)
             return SharedMemory.tensor(flat.numel(), flat.dtype).copy_(flat)
@@ -70,35 +100,55 @@ class SharedMemory(Ranks):
         return Segment(given * dtype.itemsize).tensor(given, dtype)
 
     def common(self, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """One tensor that all processes have: they all call this, and each gets the same memory."""
+        """One flat tensor that all processes have: they all call this, and each gets the same memory.
+
+        Parameters
+        ----------
+        elements
+            how many, the same on all processes; they are zero.
+        dtype
+            their type, the same on all processes.
+
+        Raises
+        ------
+        TensorError
+            if there is no room, or the processes ask for different ones.
+        """
         with self.telling():
             mine = self.tensor(elements, dtype) if self.rank == 0 else None
-            said = self.meeting.all("common", [f"{elements} elements of {dtype}", _told(mine)])
-            for rank, (asked, _) in enumerate(said):
-                if asked != said[0][0]:
+            wishes = self.rendezvous.all_gather("common", [f"{elements} elements of {dtype}", _location(mine)])
+            for rank, (wish, _) in enumerate(wishes):
+                if wish != wishes[0][0]:
                     raise TensorError(
-                        f"rank {rank} asks for one tensor of {asked}, rank 0 for {said[0][0]}: all ask for the same"
+                        f"rank {rank} asks for one tensor of {wish}, rank 0 for {wishes[0][0]}: all ask for the same"
                     )
-            found = mine if mine is not None else self._found(said[0][1], dtype, 0)
-            self.meeting.all("opened", None)  # by now everyone has it, and rank 0 may let it go
-            return found
+            theirs = mine if mine is not None else self._opened(wishes[0][1], dtype, 0)
+            self.rendezvous.all_gather("opened", None)  # by now everyone has it, and rank 0 may let it go
+            return theirs
 
     def into(self, result: Tensor) -> "SharedMemory":
         """This carrier with one result for all: every key goes there, and all gradients stay as they are.
 
-        ``result`` comes from :meth:`common`. For plans in which each key comes together at one node and stays there,
-        such as ``reduce_scatter(nodes, direct=True)``.
+        For plans in which each key comes together at one node and stays there, such as
+        ``reduce_scatter(nodes, direct=True)``.
+
+        Parameters
+        ----------
+        result
+            a tensor made by :meth:`common`, of the gradients' size and dtype.
+
+        Raises
+        ------
+        TensorError
+            if ``result`` is no such tensor.
         """
-        if not isinstance(result, Tensor) or result.dim() != 1 or result.numel() and place_of(result) is None:
+        if not isinstance(result, Tensor) or result.dim() != 1 or result.numel() and location_of(result) is None:
             raise TensorError(
                 "the one result is a flat tensor in memory that all processes have: make it with carrier.common(…)"
             )
-        found = copy.copy(self)
-        found._result = result
-        return found
-
-    def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device]:
-        return dict.fromkeys(nodes, torch.device("cpu"))
+        carrier = copy.copy(self)
+        carrier._result = result
+        return carrier
 
     def buffer(self, node: str, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.tensor(elements, dtype)
@@ -106,109 +156,81 @@ class SharedMemory(Ranks):
     def describe(self, tensors: Mapping[str, Tensor]) -> str:
         return f"shared memory ×{self.size}"
 
-    def together(self) -> None:
+    def barrier(self) -> None:
         with self.telling():
-            self.advance(1)
-            for rank in range(self.size):
-                self.reach(rank, 1, None)
-        self.finish(dict.fromkeys(range(self.size), 1))
+            self._table.barrier()
 
-    def clock(self) -> float:
-        return time.perf_counter()
+    def load(self, program: Program) -> Callable[[], Executed]:
+        with self.telling():
+            shared = self._loaded(program)
 
-    def prepared(self, work: Work) -> Callable[[], list[Timed]]:
-        seen = {node: self._seen(node, tensor) for node, tensor in work.tensors.items()}
-        private = [node for node in seen if seen[node] is not work.tensors[node]]
-        trouble = None if self._result is None else fits_one(self._result, work)
-        told = {node: _told(tensor) for node, tensor in seen.items()}
-        said = self.meeting.all(
-            "memory", {"trouble": trouble, "result": _told(self._result), "private": private, "places": told}
+        def execute() -> Executed:
+            with self.telling(lambda: self._table.step):
+                return shared.execute(self._table)
+
+        return execute
+
+    def _loaded(self, program: Program) -> SharedProgram:
+        like, ranks = program.like, self.ranks(program.plan)
+        seen = {node: self._seen(node, tensor) for node, tensor in program.tensors.items()}
+        everyone = self.rendezvous.all_gather(
+            "memory",
+            {
+                "trouble": None if self._result is None else misfit(self._result, program),
+                "result": _location(self._result),
+                "private": [node for node in seen if seen[node] is not program.tensors[node]],
+                "locations": {node: _location(tensor) for node, tensor in seen.items()},
+            },
         )
-        places = _agreed(said, work.like.element_size())
-        all_private = frozenset(node for one in said for node in one["private"])
-        ranks = self.ranks(work.plan)
-        schedule = Schedule(work.plan, ranks, all_private)
-        memory = seen | {
-            node: self._found(places[node], work.like.dtype, ranks[node])
-            for node in work.plan.nodes
-            if node not in seen
+        locations = _agreed_locations(everyone, like.element_size())
+        private = {node for rank in everyone for node in rank["private"]}
+        memory = {
+            (node, False): seen[node] if node in seen else self._opened(locations[node], like.dtype, ranks[node])
+            for node in program.plan.nodes
         }
-        for node in sorted(schedule.spares):  # room for what a step overwrites while others still read it
-            memory[f"{node}'s spare"] = self.common(work.like.numel(), work.like.dtype)
-        return Job(self, work, schedule, memory, self._result).go
+        # Room for what a step overwrites while others still read it.
+        for node in sorted({kept.reads.node for step in program.steps for kept in step.kept}):
+            memory[node, True] = self.common(like.numel(), like.dtype)
+        by_rank = tasks(program.steps, ranks, private)
+        return SharedProgram(program, by_rank, self.rank, memory, private, self._result)
 
     def _seen(self, node: str, tensor: Tensor) -> Tensor:
         """The tensor itself where others can read it, else a place for a copy."""
-        if not tensor.numel() or place_of(tensor) is not None:
+        if not tensor.numel() or location_of(tensor) is not None:
             return tensor
-        kept = self._kept.get(node)
-        if kept is None or (kept.numel(), kept.dtype) != (tensor.numel(), tensor.dtype):
-            kept = self._kept[node] = self.tensor(tensor.numel(), tensor.dtype)
-        return kept
+        copied = self._copies.get(node)
+        if copied is None or (copied.numel(), copied.dtype) != (tensor.numel(), tensor.dtype):
+            copied = self._copies[node] = self.tensor(tensor.numel(), tensor.dtype)
+        return copied
 
-    def _found(self, told: dict | None, dtype: torch.dtype, rank: int) -> Tensor:
-        """What ``rank`` has told of. It goes with its process: who cannot open it asks whether that is still alive."""
+    def _opened(self, location: dict | None, dtype: torch.dtype, rank: int) -> Tensor:
+        """What ``rank`` has there. It goes with its process: who cannot open it asks whether that is still alive."""
         try:
-            return torch.empty(0, dtype=dtype) if told is None else opened(Place(**told), dtype)
+            return torch.empty(0, dtype=dtype) if location is None else opened(Location(**location), dtype)
         except TensorError as error:
-            return self.meeting.fail(None, [rank], "closed", str(error))
+            return self.rendezvous.fail(None, [rank], "closed", str(error))
 
     def close(self) -> None:
         super().close()
-        self._kept.clear()
-
-    # ---- the table of progress: how many tasks each rank has done
-
-    def advance(self, to: int) -> None:
-        """Say that this rank has come so far; what it wrote before can be seen by who reads it."""
-        self._in_order()
-        self._progress[LINE * self.rank] = self._base[self.rank] + to
-
-    def reach(self, rank: int, to: int, step: int | None) -> None:
-        """Wait until ``rank`` has come so far."""
-        cell, need, looks, begin, before = LINE * rank, self._base[rank] + to, 0, time.monotonic(), None
-        while self._progress[cell] < need:
-            looks += 1
-            if looks < 200:
-                os.sched_yield()
-                continue
-            time.sleep(min(looks * 2.5e-7, 1e-3))  # the longer it takes, the less often somebody has to look
-            if not looks % 64:
-                self.meeting.watch(step, lambda: [rank] if self._progress[cell] < need else [])
-                if (now := list(self._progress[::LINE])) != before:
-                    begin, before = time.monotonic(), now  # a sign of life: somebody has done something
-                elif time.monotonic() - begin > self.deadline:
-                    self.meeting.fail(step, [rank], "late")
-        self._in_order()
-
-    def _in_order(self) -> None:
-        """What this process wrote before stands in memory before what it writes after; and so for what it reads."""
-        for _ in range(2):  # to let a lock go and take one is what orders the two
-            with self._lock:
-                pass
-
-    def finish(self, counts: Mapping[int, int]) -> None:
-        """Begin the next run's count where this one's ends."""
-        for rank, count in counts.items():
-            self._base[rank] += count
+        self._copies.clear()
 
 
-def _told(tensor: Tensor | None) -> dict | None:
+def _location(tensor: Tensor | None) -> dict | None:
     """Where a tensor lies, as other processes are told; None where there is nothing to find."""
-    return None if tensor is None or not tensor.numel() else asdict(place_of(tensor))
+    return None if tensor is None or not tensor.numel() else asdict(location_of(tensor))
 
 
-def _agreed(said: list[dict], width: int) -> dict[str, dict | None]:
+def _agreed_locations(everyone: list[dict], width: int) -> dict[str, dict | None]:
     """Where each node's memory is. Raises TensorError, alike on all ranks, where what they say does not go together."""
-    for rank, one in enumerate(said):
-        if one["trouble"]:
-            raise TensorError(one["trouble"])
-        if one["result"] != said[0]["result"]:
+    for rank, theirs in enumerate(everyone):
+        if theirs["trouble"]:
+            raise TensorError(theirs["trouble"])
+        if theirs["result"] != everyone[0]["result"]:
             raise TensorError(
                 f"rank {rank} has another result than rank 0: make it with carrier.common(…) and give it "
                 "to carrier.into(…) on all ranks"
             )
-    places = {node: place for one in said for node, place in one["places"].items()}
-    named = places | {"the one result": said[0]["result"]}
-    apart({name: Place(**place) for name, place in named.items() if place}, width)
-    return places
+    locations = {node: location for theirs in everyone for node, location in theirs["locations"].items()}
+    named = locations | {"the one result": everyone[0]["result"]}
+    require_apart({name: Location(**location) for name, location in named.items() if location}, width)
+    return locations

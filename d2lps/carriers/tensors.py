@@ -1,4 +1,4 @@
-"""Whether tensors fit a plan: asked before the first byte moves, so that what is refused stays as it was."""
+"""Whether tensors fit a plan: checked before the first byte moves, so that what is refused stays as it was."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 
@@ -12,7 +12,7 @@ class TensorError(ValueError):
     """Tensors or devices that a plan cannot run on: its sentence names the node and says what would fit."""
 
 
-def fits(
+def require_fitting(
     plan: Plan, tensors: Mapping, places: Mapping[str, torch.device] | None, playing: Sequence[str] | None = None
 ) -> list[torch.Tensor]:
     """The buffers of the nodes played here (all by default); TensorError unless each has a flat one, all alike."""
@@ -24,7 +24,7 @@ def fits(
         if node not in tensors:
             raise TensorError(f"node {node} has no tensor: give one for each of {' '.join(playing)}")
         tensor = tensors[node]
-        _flat(f"{node}'s tensor", tensor)
+        _require_flat(f"{node}'s tensor", tensor)
         first = tensor if first is None else first
         if tensor.numel() != first.numel():
             raise TensorError(
@@ -45,11 +45,11 @@ def fits(
         where = "is not in the plan" if unknown[0] not in plan.nodes else "is not played by this process"
         raise TensorError(f"a tensor is given for {unknown[0]!r}, which {where} (nodes: {' '.join(playing)})")
     buffers = {node: tensors[node] for node in playing}
-    _apart(buffers)
+    _require_apart(buffers)
     return list(buffers.values())
 
 
-def fits_updates(
+def require_updatable(
     plan: Plan, tensors: Mapping, weights: Mapping, memory: MutableMapping, playing: Sequence[str] | None = None
 ) -> None:
     """TensorError unless every node that updates has weights like its gradient, and a memory that fits them."""
@@ -63,7 +63,7 @@ def fits_updates(
         weight, gradient = weights.get(act.node), tensors[act.node]
         if weight is None:
             raise TensorError(f"{act.node} updates key {act.key}: give its weights, weights={{'{act.node}': …}}")
-        _flat(f"{act.node}'s weight tensor", weight)
+        _require_flat(f"{act.node}'s weight tensor", weight)
         for what, of_weight, of_gradient in (
             ("size", weight.numel(), gradient.numel()),
             ("dtype", weight.dtype, gradient.dtype),
@@ -82,7 +82,7 @@ def fits_updates(
                     f"{tuple(kept.shape)}, {kept.dtype}): begin with memory={{}}"
                 )
             needed[f"{act.node}'s {name} of {act.key}"] = kept
-    _apart({node: tensors[node] for node in playing} | needed)
+    _require_apart({node: tensors[node] for node in playing} | needed)
 
 
 def widened(weight: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def _remembered(memory: Mapping, node: str, key: str) -> Mapping[str, torch.Tens
     return {name: value for name, value in kept.items() if isinstance(value, torch.Tensor)}
 
 
-def _flat(what: str, tensor: object) -> None:
+def _require_flat(what: str, tensor: object) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TensorError(f"{what} is a {type(tensor).__name__}, not a torch.Tensor")
     if tensor.dim() != 1:
@@ -117,7 +117,7 @@ def _flat(what: str, tensor: object) -> None:
         raise TensorError(f"{what} repeats one element in memory: make it a buffer of its own with .clone()")
 
 
-def _apart(tensors: Mapping[str, torch.Tensor]) -> None:
+def _require_apart(tensors: Mapping[str, torch.Tensor]) -> None:
     """Refuse buffers that overlap in memory: writing to one would change the other."""
     spans = []
     for name, tensor in tensors.items():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from d2lps.kvstore.errors import Refused
 
 if TYPE_CHECKING:
-    from d2lps.carriers.rendezvous import Meeting
+    from d2lps.carriers.rendezvous import Rendezvous
 
 STARTING = 60.0  # seconds that what belongs to a store has to start, however short the deadline of a call is
 
@@ -16,7 +16,7 @@ class Workers(NamedTuple):
     In their ``meeting`` they agree on more; each wait there ends after ``patience`` seconds. Who has it closes it.
     """
 
-    meeting: "Meeting"
+    meeting: "Rendezvous"
     rank: int
     patience: float
     hosts: list[str]
@@ -44,11 +44,11 @@ def gathered(kind: str, options: dict, deadline: float, say: object = None) -> W
     Raises Refused where their ``options`` differ, NoRanks where this process is no worker.
     """
     from d2lps.carriers.ranks import from_environment, host
-    from d2lps.carriers.rendezvous import Meeting
+    from d2lps.carriers.rendezvous import Rendezvous
 
     patience = max(deadline, STARTING)
     store, rank, size, holder = from_environment(patience)
-    meeting = Meeting(store, kind, rank, size, patience, holder)
+    meeting = Rendezvous(store, kind, rank, size, patience, holder)
     try:
         members = meeting.join({"host": host(), "options": options, "said": say})
         for other, member in enumerate(members):

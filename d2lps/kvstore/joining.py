@@ -203,7 +203,7 @@ def _servers(
         said = {str(server.number): server.address() for server in started}
     except KVError as error:
         said = {"error": str(error)}
-    for other, found in enumerate(workers.meeting.all("servers", said)):
+    for other, found in enumerate(workers.meeting.all_gather("servers", said)):
         if "error" in found:
             raise Refused(f"worker {other} could not start its server: {found['error']}")
         addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in found.items()}
@@ -238,7 +238,7 @@ def _lines(
             undo.callback(lines[-1].close)
     except KVError as error:
         failed = error
-    for other, sentence in enumerate(workers.meeting.all("connected", failed and str(failed))):
+    for other, sentence in enumerate(workers.meeting.all_gather("connected", failed and str(failed))):
         if sentence:
             raise failed or Refused(f"worker {other} could not connect: {sentence}")
     return lines

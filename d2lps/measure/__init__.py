@@ -1,5 +1,7 @@
-"""What this machine does: ``timing`` repeats a run, ``calibration`` measures what messages cost here, ``comparing``
-sets predicted beside measured.
+"""What this machine does, and how well that was predicted.
+
+``timing`` repeats runs and takes turns, ``calibration`` measures what messages cost here and makes a topology of it,
+``comparing`` sets predicted beside measured. A single time on a shared machine is worth little: all of them repeat.
 """
 
 from d2lps.measure.timing import copy_bandwidth, median_run

@@ -5,17 +5,21 @@ two alone move in a second, eight do not move four times. So all ranks at once a
 again with adding, which takes time where it arrives.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise, permutations
 from statistics import median
 
 import torch
+from torch import Tensor
 
 from d2lps import units
 from d2lps.algorithms import all_gather, reduce_scatter
-from d2lps.carriers.execute import Carrier, prepare
+from d2lps.carriers.base import Carrier
+from d2lps.carriers.execute import compile
 from d2lps.carriers.tensors import TensorError
+from d2lps.measure.timing import repeat
 from d2lps.plan.acts import Send
 from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
@@ -30,6 +34,10 @@ SIZES = ("1 kB", "1 MB", "8 MB", "32 MB")  # of the buffer: the first is all lat
 class Calibration:
     """What :func:`calibrate` found, as figures that a topology is made of.
 
+    Attributes
+    ----------
+    nodes
+        those it was measured with.
     latency
         seconds of a message during which nothing is occupied.
     overhead
@@ -57,16 +65,29 @@ class Calibration:
     measured: tuple[tuple[str, int, float], ...] = field(repr=False, default=())
 
     def topology(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
-        """This machine with these nodes (or so many, or those it was measured with), to predict on."""
-        found = self._named(nodes)
+        """This machine, to predict on.
+
+        Parameters
+        ----------
+        nodes
+            names, or how many; if left out, those it was measured with.
+        """
         each = min(self.alone, self.together)
-        return one_memory(found, self.together, self.adding, self.overhead, self.latency, each, self.adding_alone)
+        return one_memory(
+            self._named(nodes), self.together, self.adding, self.overhead, self.latency, each, self.adding_alone
+        )
 
     def ping_pong(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
-        """The same as a ping-pong alone shows it: as if no two messages were ever in each other's way."""
-        found, latency = self._named(nodes), self.latency + self.overhead
-        links = [Link(a, b, self.alone, latency) for a, b in permutations(found, 2)]
-        return Topology("ping_pong", {node: kind_of(node) for node in found}, links)
+        """The same as a ping-pong alone shows it: as if no two messages were ever in each other's way.
+
+        Parameters
+        ----------
+        nodes
+            as for :meth:`topology`.
+        """
+        named, latency = self._named(nodes), self.latency + self.overhead
+        links = [Link(a, b, self.alone, latency) for a, b in permutations(named, 2)]
+        return Topology("ping_pong", {node: kind_of(node) for node in named}, links)
 
     def _named(self, nodes: "Iterable[str] | int | None") -> tuple[str, ...]:
         if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0:
@@ -86,72 +107,94 @@ class Calibration:
 
 
 def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 21) -> Calibration:
-    """Measure what messages cost over ``carrier``: from a ping-pong, from all nodes at once, and both with adding.
+    """Measure what messages cost: from a ping-pong, from all nodes at once, and both with adding.
 
-    With several processes all of them call it, and all get the same. ``nodes``: needed only for a carrier
-    that plays all nodes here. It takes some seconds. Raises TensorError for fewer than 2 nodes.
+    With several processes all of them call it, and all get the same. It takes some seconds.
+
+    Parameters
+    ----------
+    carrier
+        what they travel by.
+    nodes
+        the names of 2 or more; needed only for a carrier that plays all nodes here.
+    repeats
+        runs of each measurement.
+
+    Returns
+    -------
+    Calibration
+        figures, and the topology that they make.
+
+    Raises
+    ------
+    TensorError
+        for fewer than 2 nodes.
+
+    Examples
+    --------
+    >>> from d2lps import Here
+    >>> calibrate(Here(), ["a", "b"], repeats=1).nodes
+    ('a', 'b')
     """
     nodes = names(carrier.names if nodes is None and hasattr(carrier, "names") else nodes or ())
     if len(nodes) < 2:
         raise TensorError("calibrate measures messages between nodes: there must be 2 or more")
     jobs = {(what, units.size(size)): (plan, size, carrier) for what, plan in _plans(nodes).items() for size in SIZES}
-    seconds = {job: sorted(found) for job, found in turns(jobs, carrier, repeats).items()}
-    return _fitted(nodes, seconds)
+    return _fitted(nodes, {job: sorted(times) for job, times in turns(jobs, carrier, repeats).items()})
 
 
-Job = "tuple[Plan | Callable[[torch.Tensor], object], int | str, Carrier]"
+Job = "tuple[Plan | Callable[[Tensor], object], int | str, Carrier]"
 
 
 def turns(jobs: Mapping[Hashable, Job], carrier: Carrier, repeats: int) -> dict[Hashable, list[float]]:
     """Seconds of each of ``repeats`` runs of every job, each that of the slowest rank, all beginning together.
 
     A job is (plan, bytes, its carrier), or a function instead of the plan which puts the sum over all ranks
-    into the one flat tensor that it is given. The jobs take turns, A B B A, so that what disturbs the machine
-    disturbs all alike; two rounds before warm up. With several processes all of them call it, and all get the same.
+    into the one flat tensor that it is given. With several processes all of them call it, and all get the same.
     Raises TensorError if a run leaves a wrong sum: that would be no measurement.
     """
-    ready = {name: _ready(*job) for name, job in jobs.items()}
-    mine: dict[Hashable, list[float]] = {name: [] for name in jobs}
-    for turn in range(repeats + 2):
-        for name in list(ready)[:: 1 if turn % 2 else -1]:
-            go, tensors, right = ready[name]
-            for tensor in tensors.values():
-                tensor.fill_(1.0)
-            carrier.together()
-            start = carrier.clock()
-            go()
-            mine[name].append(carrier.clock() - start)
-            right()
-    everyone = carrier.share([found[2:] for found in mine.values()])
+    mine = repeat({name: _timed(*job, carrier) for name, job in jobs.items()}, repeats, warm=2)
+    everyone = carrier.all_gather(list(mine.values()))
     return {
-        name: [max(each) for each in zip(*found, strict=True)]
-        for name, found in zip(mine, zip(*everyone, strict=True), strict=True)
+        name: [max(each) for each in zip(*times, strict=True)]
+        for name, times in zip(mine, zip(*everyone, strict=True), strict=True)
     }
 
 
-def _ready(what: "Plan | Callable", nbytes: "int | str", carrier: Carrier) -> tuple:
-    """(what does it once, its tensors, what raises if their sum is wrong)"""
+def _timed(
+    what: "Plan | Callable", nbytes: "int | str", carrier: Carrier, clock: Carrier
+) -> tuple[Collection[Tensor], Callable[[], float]]:
+    """(the tensors of a job, what runs it once, looks at the sum, and returns the seconds)"""
     count = units.size(nbytes) // 4
     if isinstance(what, Plan):
         tensors = {node: carrier.buffer(node, count) for node in carrier.playing(what)}
-        return prepare(what, tensors, carrier).go, tensors, lambda: _right(what, tensors)
-    tensor, ranks = torch.empty(count), len(carrier.share(None))
+        execute = compile(what, tensors, carrier).execute
+    else:
+        tensors, ranks = {"": torch.empty(count)}, len(carrier.all_gather(None))
+        execute = partial(what, tensors[""])
 
-    def right() -> None:
-        if count and not tensor[0] == tensor[-1] == ranks:
-            raise TensorError(f"the function leaves {tensor[0].item():g}, not {ranks}: a wrong sum")
+    def seconds() -> float:
+        clock.barrier()
+        start = clock.clock()
+        execute()
+        took = clock.clock() - start
+        if isinstance(what, Plan):
+            _require_sums(what, tensors)
+        elif count and not tensors[""][0] == tensors[""][-1] == ranks:
+            raise TensorError(f"the function leaves {tensors[''][0].item():g}, not {ranks}: a wrong sum")
+        return took
 
-    return lambda: what(tensor), {"": tensor}, right
+    return tensors.values(), seconds
 
 
-def _right(plan: Plan, tensors: dict[str, torch.Tensor]) -> None:
-    """Each wanted key must be the number of those that hold it, at both ends."""
+def _require_sums(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
+    """TensorError unless each wanted key is the number of those that hold it, at both ends."""
     count = {key: sum(k == key for _, k in plan.holds) for key in plan.share}
     cut = plan.slices(next(iter(tensors.values())).numel())
     for node, key, _ in plan.wants:
-        found = tensors[node][cut[key]] if node in tensors else ()
-        if len(found) and not found[0] == found[-1] == count[key]:
-            raise TensorError(f"{node} ends with {found[0].item():g} in {key}, not {count[key]}: a wrong sum")
+        total = tensors[node][cut[key]] if node in tensors else ()
+        if len(total) and not total[0] == total[-1] == count[key]:
+            raise TensorError(f"{node} ends with {total[0].item():g} in {key}, not {count[key]}: a wrong sum")
 
 
 def _plans(nodes: Sequence[str]) -> dict[str, Plan]:
@@ -200,5 +243,5 @@ def _fitted(nodes: tuple[str, ...], seconds: Mapping[tuple[str, int], list[float
         Bandwidth(1 / together),
         Bandwidth(1 / max(adding, together / 1000)),
         Bandwidth(1 / max(adding_alone, alone / 1000)),
-        tuple((what, size, median(found)) for (what, size), found in seconds.items()),
+        tuple((what, size, median(times)) for (what, size), times in seconds.items()),
     )

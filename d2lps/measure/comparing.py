@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from d2lps import cost, units
-from d2lps.carriers.execute import Carrier
+from d2lps.carriers.base import Carrier
 from d2lps.measure.calibration import Calibration, turns
 from d2lps.messages import text
 from d2lps.plan.plan import Plan
 from d2lps.topology.graph import Topology
 from d2lps.units import show_seconds, show_size
 from d2lps.view.tables import Table, table
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 STEADY = 1.3  # p90/p10 of the runs above which their median says little
 
@@ -119,18 +117,38 @@ def compare(
 ) -> Comparison:
     """Run every plan at every size, in turn, and set what ``cost.shared`` predicts beside what was measured.
 
+    With several processes all of them call it, and all get the same.
+
+    Parameters
+    ----------
     plans
         name → plan; (plan, another carrier) where one goes by another way; or a function that does the same to
         one flat tensor in place, such as ``torch.distributed.all_reduce``, for which nothing is predicted.
     nbytes
         the gradient's size, or several: ``["8 MB", "32 MB"]``.
+    carrier
+        how the bytes travel.
     topology
         what to predict on; a :class:`Calibration` stands for the machine it was measured on. Without one
         nothing is predicted.
     repeats
         runs of each; all take turns, so that what disturbs the machine disturbs all alike.
 
-    With several processes all of them call it, and all get the same. Raises TensorError on a wrong sum.
+    Returns
+    -------
+    Comparison
+        a row for each plan at each size.
+
+    Raises
+    ------
+    TensorError
+        on a wrong sum: that would be no measurement.
+
+    Examples
+    --------
+    >>> from d2lps import Here, ring
+    >>> [row.name for row in compare({"ring": ring(["a", "b"])}, "4 kB", Here())]
+    ['ring']
     """
     sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
     jobs = {}

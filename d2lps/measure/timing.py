@@ -1,9 +1,10 @@
-"""Measure this machine: how fast it copies, and how long a plan takes on it.
+"""Measure this machine: how fast it copies, and how long a plan takes on it."""
 
-A single time on a shared machine is worth little; both functions repeat, and say what they took.
-"""
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from d2lps import units
 from d2lps.carriers.execute import run
@@ -13,20 +14,56 @@ from d2lps.topology.graph import Topology
 from d2lps.trace import Trace
 from d2lps.units import Bandwidth
 
+Name = TypeVar("Name", bound=Hashable)
+Result = TypeVar("Result")
+
+
+def repeat(
+    jobs: Mapping[Name, tuple[Collection[Tensor], Callable[[], Result]]], repeats: int, warm: int
+) -> dict[Name, list[Result]]:
+    """What each of ``repeats`` runs of every job returns, after ``warm`` more that do not count.
+
+    A job is (its tensors, what runs it once): every run begins with tensors full of ones. The jobs take turns, A B B A,
+    so that what disturbs the machine disturbs all alike.
+    """
+    results: dict[Name, list[Result]] = {name: [] for name in jobs}
+    for turn in range(warm + repeats):
+        for name in list(jobs)[:: 1 if turn % 2 else -1]:
+            tensors, go = jobs[name]
+            for tensor in tensors:
+                tensor.fill_(1.0)
+            results[name].append(go())
+    return {name: every[warm:] for name, every in results.items()}
+
 
 def copy_bandwidth(nbytes: "int | str" = "40 MB", device: "str | torch.device" = "cpu", repeats: int = 15) -> Bandwidth:
-    """Bytes copied per second from one buffer of ``nbytes`` to another on ``device``: the median of ``repeats``.
+    """How fast one buffer is copied to another: the median of some runs.
 
     A copy reads and writes every byte, so the memory moves twice as much.
+
+    Parameters
+    ----------
+    nbytes
+        the size of the buffer, in bytes or as text with a unit.
+    device
+        where both buffers lie.
+    repeats
+        how many copies are timed.
+
+    Returns
+    -------
+    Bandwidth
+        bytes copied per second.
     """
-    source = torch.ones(units.size(nbytes), dtype=torch.uint8, device=device)
+    source, here = torch.ones(units.size(nbytes), dtype=torch.uint8, device=device), Here()
     target = torch.empty_like(source)
-    carrier, times = Here(), []
-    target.copy_(source)  # the first touch of a page is not a copy
-    for _ in range(repeats):
-        start = carrier.clock()
+
+    def seconds() -> float:
+        start = here.clock()
         target.copy_(source)
-        times.append(carrier.clock() - start)
+        return here.clock() - start
+
+    times = repeat({"copy": ((), seconds)}, repeats, warm=1)["copy"]  # the first touch of a page is not a copy
     return Bandwidth(source.numel() / sorted(times)[repeats // 2])
 
 
@@ -37,13 +74,23 @@ def median_run(
     repeats: int = 9,
     topology: Topology | None = None,
 ) -> Trace:
-    """Run ``plan`` on float32 gradients of ``nbytes``, all on ``device``, and return the run of median duration."""
-    count = units.size(nbytes) // 4
+    """Run a plan on gradients full of ones, in this process, and return the run of median duration.
+
+    Parameters
+    ----------
+    plan
+        who sends what to whom; without updates.
+    nbytes
+        the size of a float32 gradient, in bytes or as text with a unit.
+    device
+        where all nodes lie.
+    repeats
+        how many runs are timed.
+    topology
+        the links on which the trace is drawn, as for :func:`d2lps.run`.
+    """
     carrier = Here(dict.fromkeys(plan.nodes, device))
-    tensors = {node: torch.ones(count, dtype=torch.float32, device=device) for node in plan.nodes}
-    traces = []
-    for _ in range(repeats + 1):
-        traces.append(run(plan, tensors, carrier, topology=topology))
-        for tensor in tensors.values():
-            tensor.fill_(1.0)
-    return sorted(traces[1:], key=lambda trace: trace.duration)[repeats // 2]
+    tensors = {node: torch.empty(units.size(nbytes) // 4, device=device) for node in plan.nodes}
+    job = tensors.values(), lambda: run(plan, tensors, carrier, topology=topology)
+    traces = repeat({plan: job}, repeats, warm=1)[plan]
+    return sorted(traces, key=lambda trace: trace.duration)[repeats // 2]

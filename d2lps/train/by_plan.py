@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from d2lps.carriers.execute import Carrier, run
+from d2lps.carriers.base import Carrier
+from d2lps.carriers.execute import run
 from d2lps.carriers.here import Here
 from d2lps.plan.acts import updates
 from d2lps.plan.optimizers import RULES

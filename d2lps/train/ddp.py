@@ -47,53 +47,53 @@ def keep(found: Tensor, path: str) -> None:
 
 
 def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
-    """The flat weights after :func:`main` in so many processes on this machine.
+    """The weights that :func:`main` leaves, run by torchrun in several processes on this machine.
 
-    Raises ProcessesError if they fail, or do not finish within ``deadline`` seconds; none is left behind.
+    Parameters
+    ----------
+    processes
+        how many.
+    deadline
+        seconds that they have.
+
+    Returns
+    -------
+    Tensor
+        flat, float32: the 9930 parameters of :func:`d2lps.train.small_cnn`.
+
+    Raises
+    ------
+    ProcessesError
+        if they fail, or do not finish in time; none is left behind.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "weights.pt")
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=127.0.0.1:0",
-            f"--nproc-per-node={processes}",
-            "-m",
-            "d2lps.train.ddp",
-            str(path),
-        ]
+        launch = "-m torch.distributed.run --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0"
+        command = [sys.executable, *launch.split(), f"--nproc-per-node={processes}", "-m", "d2lps.train.ddp", str(path)]
         loopback = "lo0" if sys.platform == "darwin" else "lo"
         modules = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = os.environ | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1", "PYTHONPATH": modules}
-        with subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as running:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as torchrun:
             try:
-                said, _ = running.communicate(timeout=deadline)
+                output, _ = torchrun.communicate(timeout=deadline)
             except BaseException as error:  # an interrupted cell, too, must leave no process behind
-                _end(running)
+                _end(torchrun)
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise ProcessesError(f"{processes} processes did not finish within {deadline:g} s") from None
                 raise
         if not path.exists():
             # What comes first is what went wrong; torchrun's account of the others follows.
-            raise ProcessesError(f"{processes} processes failed. They said:\n{said[:2000]}")
+            raise ProcessesError(f"{processes} processes failed. They said:\n{output[:2000]}")
         return torch.load(path, weights_only=True)
 
 
-def _end(running: subprocess.Popen) -> None:
-    running.terminate()  # torchrun then ends its processes, which stand in sessions of their own
+def _end(torchrun: subprocess.Popen) -> None:
+    torchrun.terminate()  # it then ends its processes, which stand in sessions of their own
     try:
-        running.wait(timeout=10)
+        torchrun.wait(timeout=10)
     except subprocess.TimeoutExpired:
-        running.kill()
+        torchrun.kill()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from d2lps import Processes, SharedMemory, algorithms, calibrate, compare
-from d2lps.carriers.execute import prepare
+from d2lps.carriers.execute import compile
 from d2lps.topology.local import this_host
 
 HERE = Path(__file__).parent
@@ -98,7 +98,7 @@ def p1(sizes, pairs):
     rows = []
     for nbytes in sizes:
         mine, theirs = torch.empty(nbytes // 4), torch.empty(nbytes // 4)
-        go = prepare(algorithms.ring(carrier.names), mine, carrier).go
+        go = compile(algorithms.ring(carrier.names), mine, carrier).execute
         gloo = (lambda t=theirs: dist.all_reduce(t), theirs, theirs)
         rows.append((nbytes, *paired(carrier, (go, mine, mine), gloo, pairs)))
     return rows
@@ -112,9 +112,9 @@ def p2(nbytes, pairs):
     result = carrier.common(count)
     direct, scatter = algorithms.sharded(carrier.names), algorithms.reduce_scatter(carrier.names, direct=True)
     ways = {
-        "own copies": (prepare(direct, shared, carrier).go, shared, shared),
-        "one shared result": (prepare(scatter, shared, carrier.into(result)).go, shared, result),
-        "ordinary tensors": (prepare(direct, ordinary, carrier).go, ordinary, ordinary),
+        "own copies": (compile(direct, shared, carrier).execute, shared, shared),
+        "one shared result": (compile(scatter, shared, carrier.into(result)).execute, shared, result),
+        "ordinary tensors": (compile(direct, ordinary, carrier).execute, ordinary, ordinary),
     }
     gloo = (lambda: dist.all_reduce(theirs), theirs, theirs)
     found = {}

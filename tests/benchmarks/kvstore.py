@@ -35,7 +35,7 @@ import torch.distributed as dist
 from carriers import HERE, WARM, ceilings, on_ranks, spread
 
 from d2lps import Processes, algorithms, kvstore
-from d2lps.carriers.execute import prepare
+from d2lps.carriers.execute import compile
 from d2lps.kvstore.placement import Placement
 from d2lps.kvstore.pslite.started import Nodes, free_port, needed, scheduler, server, worker
 from d2lps.kvstore.server.started import Started
@@ -106,7 +106,7 @@ def theirs(sizes: list[int], cluster: list):
 def ring(sizes: list[int]):
     """The same by all-reduce in a ring."""
     carrier, given = Processes(), torch.empty(sum(sizes))
-    return prepare(algorithms.ring(carrier.names), given, carrier).go, given, given, carrier
+    return compile(algorithms.ring(carrier.names), given, carrier).execute, given, given, carrier
 
 
 WAYS = {"ours": ours, "theirs": theirs, "ring": ring}

@@ -41,7 +41,7 @@ from d2lps import (
 )
 from d2lps.carriers import gloo
 from d2lps.carriers import ranks as ranks_module
-from d2lps.carriers.execute import Message, prepare
+from d2lps.carriers.execute import compile
 from d2lps.plan.acts import sends, updates
 
 CARRIERS = [Processes, SharedMemory]
@@ -171,10 +171,10 @@ def overwritten_while_it_leaves(rank):
     steps = [[Send("a", "b", "g", "copy")], [Send("c", "a", "g", "copy")]]
     plan = Plan([*"abc"], {"g": 1}, steps, holds=["a", "c"], wants=[])
     mine = torch.full((size,), float(rank.number))
-    ready = prepare(plan, mine, carrier)
+    program = compile(plan, mine, carrier)
     rank.meet()
     time.sleep(0.3 * (rank.number == 1))
-    ready.go()
+    program.execute()
     return mine[0].item(), mine[-1].item()
 
 
@@ -184,8 +184,7 @@ def test_what_is_overwritten_has_left_before():
 
 def test_a_tag_fits_however_many_sends_a_step_has():
     for index in (0, 2**15, 2**16 + 1, 10**6):
-        message = Message(Send("a", "b", "g"), None, None, begins=False, index=index)
-        cut = gloo._cut(message, torch.empty(3 * gloo.SEGMENT // 4 + 5))
+        cut = gloo._cut(index, False, torch.empty(3 * gloo.SEGMENT // 4 + 5))
         assert [len(part) for _, part in cut] == [gloo.SEGMENT // 4] * 3 + [5]
         assert all(0 <= tag < 2**31 for tag, _ in cut)
 
@@ -323,7 +322,7 @@ def into_one(rank, memory):
             part = plan.slices(size)[key]
             found += [] if same(result[part], want[node][part]) else [f"{key} of {plan!r}"]
         found += [f"{node} has changed" for node in mine if not same(mine[node], values[node])]
-        carrier.share(None)  # nobody goes on before all have looked
+        carrier.all_gather(None)  # nobody goes on before all have looked
     return found
 
 
@@ -345,7 +344,7 @@ def into_one_with_updates(rank):
         run(plan, want, weights=want_weights, memory=want_memory)
         found += [] if same(result, want["rank0"]) else ["result"]
         found += [] if same(mine, values[carrier.names[rank.number]]) else ["gradient"]
-        carrier.share(None)  # nobody goes on before all have looked
+        carrier.all_gather(None)  # nobody goes on before all have looked
     return found
 
 
@@ -510,7 +509,7 @@ def without_memfd(rank):
         before = set(os.listdir(tempfile.gettempdir()))
         carrier = rank.carrier(SharedMemory)
         wrong = differences(carrier, ring(carrier.names), "mixed", 1009, torch.float32)
-        there = carrier.share(sorted(set(os.listdir(tempfile.gettempdir())) - before))
+        there = carrier.all_gather(sorted(set(os.listdir(tempfile.gettempdir())) - before))
         del carrier
         gc.collect()
         return wrong, there

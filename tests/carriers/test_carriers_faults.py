@@ -16,8 +16,8 @@ from helpers.ranks import DEADLINE, Ranks, left_behind, outcome, ranks, settled,
 from torch.distributed import HashStore
 
 from d2lps import Processes, RankLost, Reduction, SharedMemory, ring, run
-from d2lps.carriers.execute import prepare
-from d2lps.carriers.rendezvous import Meeting
+from d2lps.carriers.execute import compile
+from d2lps.carriers.rendezvous import Rendezvous
 
 CARRIERS = [Processes, SharedMemory]
 each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind.__name__)
@@ -40,12 +40,12 @@ def runs_for_ever_without_torchrun(rank, kind, port):
 
 def _runs_for_ever(carrier, elements):
     tensor = SharedMemory.tensor(elements) if carrier.rank % 2 else torch.zeros(elements)
-    ready = prepare(ring(carrier.names), tensor, carrier)
-    ready.go()
+    program = compile(ring(carrier.names), tensor, carrier)
+    program.execute()
     tell("at it")
-    while not isinstance(lost := outcome(ready.go), RankLost):
+    while not isinstance(lost := outcome(program.execute), RankLost):
         pass
-    return RankLost(str(lost), lost.ranks, lost.step), time.monotonic(), str(outcome(ready.go))
+    return RankLost(str(lost), lost.ranks, lost.step), time.monotonic(), str(outcome(program.execute))
 
 
 def dies_before(rank, kind, phase):
@@ -92,9 +92,9 @@ FAULTS = {  # which of how many ranks is lost, how, what they do meanwhile, and 
     "rank 0 stopped": (0, 4, signal.SIGSTOP, runs_for_ever, 100, rf"{SILENT} {WHERE}"),
     "with the store killed": (0, 3, signal.SIGKILL, runs_for_ever_without_torchrun, None, GONE),
     "with the store stopped": (0, 3, signal.SIGSTOP, runs_for_ever_without_torchrun, None, GONE),
-    "dead before the agreement": (1, 3, None, dies_before, "agree", rf"{SILENT} {FIRST}"),
-    "dead before the beginning": (1, 3, None, dies_before, "together", rf"(died .*|{SILENT}) {FIRST}"),
-    "dead before the gathering": (1, 3, None, dies_before, "gathered", rf"{SILENT} {FIRST}"),
+    "dead before the agreement": (1, 3, None, dies_before, "verify_same_run", rf"{SILENT} {FIRST}"),
+    "dead before the beginning": (1, 3, None, dies_before, "barrier", rf"(died .*|{SILENT}) {FIRST}"),
+    "dead before the gathering": (1, 3, None, dies_before, "gather_times", rf"{SILENT} {FIRST}"),
 }
 
 
@@ -199,8 +199,8 @@ def test_a_rank_that_comes_and_then_leaves_while_it_is_looked_for_is_not_lost(co
         other.close()
 
     store = Between(then)
-    here, other = (Meeting(store, "test", rank, 2, deadline=DEADLINE) for rank in range(2))
-    found = outcome(here.all, "here", "and so was I")
+    here, other = (Rendezvous(store, "test", rank, 2, deadline=DEADLINE) for rank in range(2))
+    found = outcome(here.all_gather, "here", "and so was I")
     assert store.happened
     assert found == ["and so was I", "I was here"] if comes else str(found) == "rank 1 ended the run (it has left)."
 
@@ -220,13 +220,13 @@ sleeps_once.seconds = 0
 
 def is_interrupted(rank, kind, phase):
     carrier, tensor, reduce = rank.carrier(kind, deadline=30), torch.ones(100), Reduction("slow", sleeps_once, 0)
-    ready = prepare(ring(carrier.names), tensor, carrier, reduce=reduce) if phase == "in a run" else None
+    program = compile(ring(carrier.names), tensor, carrier, reduce=reduce) if phase == "in a run" else None
     tell("waiting")
     if rank.number == 2 and phase == "before a run":
         rank.store.wait(["go on"])
     sleeps_once.seconds = 1.2 * (rank.number == 2)
     try:
-        ready.go() if ready else run(ring(carrier.names), tensor, carrier)
+        program.execute() if program else run(ring(carrier.names), tensor, carrier)
         error = None
     except BaseException as raised:
         error = raised.with_traceback(None)

@@ -10,7 +10,7 @@ import torch
 from helpers.ranks import outcome, ranks
 
 from d2lps import Processes, RankLost, Reduction, SharedMemory, aggregate_at, reduce_scatter, ring, run, sharded, tree
-from d2lps.carriers.execute import prepare
+from d2lps.carriers.execute import compile
 from d2lps.carriers.rendezvous import NoRanks, ProcessesError
 from d2lps.carriers.tensors import TensorError
 
@@ -209,10 +209,10 @@ def test_a_rank_that_does_not_come_is_named_and_may_come_to_the_next_meeting(kin
 
 def prepared_again(rank, kind):
     carrier, tensor = rank.carrier(kind), ONES(6)
-    ready = prepare(ring(carrier.names), tensor, carrier)
-    ready.go()
+    program = compile(ring(carrier.names), tensor, carrier)
+    program.execute()
     first = outcome(run, ring(carrier.names), ONES(at_1(rank, (2, 3), 6)), carrier)
-    return first, outcome(ready.go), outcome(carrier.together), tensor.tolist()
+    return first, outcome(program.execute), outcome(carrier.barrier), tensor.tolist()
 
 
 @each_carrier

@@ -5,7 +5,7 @@ import torch
 from test_execute import FLOATS, INTEGERS, PLANS, added, bits, copies, gradients
 
 from d2lps import Reduction, aggregate_at, run
-from d2lps.carriers.reductions import NAMED, reduction, usable
+from d2lps.carriers.reductions import NAMED, reduction, require_usable
 from d2lps.carriers.tensors import TensorError
 
 LOGADDEXP = Reduction("log of sum of exp", torch.logaddexp, identity=float("-inf"))
@@ -185,7 +185,7 @@ def test_updates_want_the_sum():
 def test_every_identity_changes_nothing_at_the_borders_of_its_dtype(name):
     for dtype in INTEGERS if name == "or" else FLOATS + INTEGERS:
         limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-        usable(reduction(name), torch.tensor([limits.min, 0, 1, limits.max], dtype=dtype))
+        require_usable(reduction(name), torch.tensor([limits.min, 0, 1, limits.max], dtype=dtype))
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -144,7 +144,7 @@ class PsLiteStore(KVStore):
         from d2lps.carriers.rendezvous import RankLost
 
         try:
-            said = self._meeting.all("init", mine)
+            said = self._meeting.all_gather("init", mine)
         except RankLost as error:
             raise WorkerLost(str(error), error.ranks) from None
         for other, theirs in enumerate(said):
@@ -247,13 +247,13 @@ def _joined(kind: str, servers: int | None, deadline: float) -> PsLiteStore:
                     "on its loopback interface"
                 )
         count = counted("servers", size if servers is None else servers)
-        port = meeting.all("port", free_port() if rank == 0 else None)[0]
+        port = meeting.all_gather("port", free_port() if rank == 0 else None)[0]
         if rank == 0:
             nodes.start(scheduler(port, size, count))
             for number in range(count):
                 nodes.start(server(number, port, size, count))
         nodes.start(worker(kind, rank, port, size, count))
-        for other, pids in enumerate(meeting.all("pids", nodes.pids())):
+        for other, pids in enumerate(meeting.all_gather("pids", nodes.pids())):
             if other != rank:
                 nodes.watch(pids)
         error = None
@@ -261,7 +261,7 @@ def _joined(kind: str, servers: int | None, deadline: float) -> PsLiteStore:
             nodes.hello(workers.patience)
         except KVError as found:
             error = found
-        said = meeting.all("connected", error and str(error))
+        said = meeting.all_gather("connected", error and str(error))
         if error:
             raise error
         for other, sentence in enumerate(said):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.carriers.segments import Place, Segment
+from d2lps.carriers.segments import Location, Segment
 from d2lps.carriers.tensors import TensorError
 
 SHARED = 1 << 16  # bytes from which on a tensor is shared: below, a copy costs less than saying where it lies
@@ -113,7 +113,7 @@ class RemoteArena(Mapping):
         if not ours or int(ours[1]) != peer or not isinstance(inode, int) or not isinstance(nbytes, int):
             raise TensorError("what the other end lends is no memory of its own")
         try:
-            self._segment = Segment(nbytes, Place(path, inode, nbytes, 0, 0, 1))
+            self._segment = Segment(nbytes, Location(path, inode, nbytes, 0, 0, 1))
         except (ValueError, OverflowError) as error:
             raise TensorError(f"what the other end lends cannot be shared ({error})") from None
         if not self._segment.sealed:
