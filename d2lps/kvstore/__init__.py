@@ -111,11 +111,3 @@ def cluster(kind: str = "dist_sync", workers: int = 2, servers: int = 1, **optio
     from d2lps.kvstore.joining import Cluster
 
     return Cluster(kind, workers, servers, **options)
-
-
-def __getattr__(name: str):
-    if name == "Placement":
-        from d2lps.kvstore.placement import Placement
-
-        return Placement
-    raise AttributeError(f"module 'd2lps.kvstore' has no attribute {name!r}")
