@@ -1,6 +1,10 @@
 """Every exercise, and what all judges share: right passes, wrong is told why, and nothing hangs or leaks."""
 
+import ast
+import doctest
+import importlib
 import inspect
+import pickle
 import re
 import sys
 import threading
@@ -217,6 +221,125 @@ def test_an_installation_without_the_course_says_so(monkeypatch, tmp_path):
         with pytest.raises(ExerciseError, match="without the course") as refused:
             ask()
         assert refused.value.reason == "no-course"
+
+
+GRADED = """
+from d2lps.course.grading import Exercise, PlanCase, PlanJudge
+
+from . import neighbour
+
+EXERCISES = {"new-one": Exercise(("gpus",), (neighbour.case,), PlanJudge(neighbour.mistake))}
+"""
+NEIGHBOUR = """
+from fractions import Fraction
+
+from d2lps import pcie_server
+from d2lps.course.grading import PlanCase
+
+case = PlanCase("n = 2", (["gpu0", "gpu1"],), ("gpu0", "gpu1"), pcie_server(2, "16 GB/s"), 2, Fraction(1, 100))
+
+
+def mistake(counts):
+    return "slow"
+"""
+NEW_ONE = """
+[new-one]
+stub = "def new_one(gpus): ..."
+hints = []
+mistakes.slow = { en = "Slow.", vi = "Chậm.", zh = "慢。" }
+passed = { en = "{time}", vi = "{time}", zh = "{time}" }
+"""
+
+
+def chapter(monkeypatch, tmp_path, name: str, **files: str):
+    """A course of one chapter, whose only exercise is ``new-one``."""
+    folder = tmp_path / "chapters" / name
+    folder.mkdir(parents=True)
+    for file, content in {"exercises": NEW_ONE, **files}.items():
+        (folder / (f"{file}.toml" if file == "exercises" else f"{file}.py")).write_text(content, "utf-8")
+    monkeypatch.setattr(course, "CHAPTERS", folder.parent)
+    return folder
+
+
+def test_a_new_chapter_brings_its_grader_along(monkeypatch, tmp_path):
+    folder = chapter(monkeypatch, tmp_path, "90-new", grader=GRADED, neighbour=NEIGHBOUR)
+    assert check_exercise("new-one", sharded).sentence == "10\u00a0ms"
+    slow = check_exercise("new-one", lambda gpus: d2lps.naive_ring(gpus))
+    assert (slow.mistake, slow.hint) == ("slow", "Slow.")
+    mistake = texts_of("new-one").exercise().judge.diagnose
+    assert (mistake.__module__, mistake.__code__.co_filename) == (
+        "chapter_90_new.neighbour",
+        str(folder / "neighbour.py"),
+    )
+    assert pickle.loads(pickle.dumps(mistake)) is mistake
+    assert texts_of("new-one").exercise() is texts_of("new-one").exercise()  # loaded once
+
+
+@pytest.mark.parametrize(
+    "reason, files, part",
+    [
+        ("no-grader", {}, "there is no"),
+        ("broken-grader", {"grader": "EXERCISES = {"}, "SyntaxError"),
+        ("broken-grader", {"grader": "import no_such_module"}, "No module named 'no_such_module'"),
+        ("broken-grader", {"grader": "from . import nobody"}, "nobody"),
+        ("broken-grader", {"grader": "1 / 0"}, "ZeroDivisionError: division by zero"),
+        ("broken-grader", {"grader": ""}, "EXERCISES"),
+        ("broken-grader", {"grader": "EXERCISES = 3"}, "TypeError"),
+        ("ungraded", {"grader": "EXERCISES = {}"}, "not in EXERCISES"),
+    ],
+)
+def test_a_grader_that_is_missing_or_broken_is_named(monkeypatch, tmp_path, reason, files, part):
+    folder = chapter(monkeypatch, tmp_path, f"91-{tmp_path.name}", **files)
+    for language in reversed(LANGUAGES):
+        d2lps.speak(language)
+        with pytest.raises(ExerciseError) as refused:
+            check_exercise("new-one", sharded)
+        sentence = str(refused.value)
+        assert refused.value.reason == reason and "'new-one'" in sentence and str(folder / "grader.py") in sentence
+    assert part in sentence
+    assert (refused.value.__cause__ is not None) == (reason == "broken-grader")
+
+
+def test_a_grader_is_read_again_when_it_has_been_mended(monkeypatch, tmp_path):
+    folder = chapter(monkeypatch, tmp_path, "92-mended", grader="1 / 0", neighbour=NEIGHBOUR)
+    with pytest.raises(ExerciseError):
+        check_exercise("new-one", sharded)
+    (folder / "grader.py").write_text(GRADED, "utf-8")
+    assert check_exercise("new-one", sharded).passed
+    (folder / "exercises.toml").write_text(NEW_ONE.replace("{time}", "Well done: {time}"), "utf-8")
+    assert check_exercise("new-one", sharded).sentence == "Well done: 10\u00a0ms"
+
+
+def imports_of(file):
+    """(module, name) of what a file imports from d2lps."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] == "d2lps")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "d2lps":
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+GRADERS = [path for path in course.CHAPTERS.glob("*/*.py") if path.stem not in ("lesson", "solutions", "figures")]
+
+
+@pytest.mark.parametrize("path", GRADERS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_examples_in_graders_run(path):
+    examples = doctest.testmod(course.chapter_module(path.parent, path.stem))
+    assert not examples.failed
+
+
+def test_graders_import_what_is_handed_on_and_nothing_private():
+    assert len(GRADERS) >= 9
+    for path in GRADERS:
+        for module, name in imports_of(path):
+            home = importlib.import_module(module)
+            if module == "d2lps":
+                assert name is None or name in d2lps.__all__, (path, name)
+            elif module == "d2lps.course.grading" or hasattr(home, "__path__"):  # a room
+                assert name in getattr(home, "__all__", vars(home)), (path, module, name)
+            else:
+                assert module == "d2lps.units", (path, module)
+            assert not (name or "").startswith("_")
 
 
 def deep(gpus):

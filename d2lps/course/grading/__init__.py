@@ -10,13 +10,12 @@ what the chapters say.
 from d2lps.course.grading.attempts import check_exercise, solution
 from d2lps.course.grading.calls import Stopped, call, stop_thread
 from d2lps.course.grading.course import ExerciseError
-from d2lps.course.grading.exercise import Case, Exercise, Failure, failure, size_text, time_text
+from d2lps.course.grading.exercise import Exercise, Failure, failure, size_text, time_text
 from d2lps.course.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
 from d2lps.course.grading.verdict import Verdict
 
 __all__ = [
     "NBYTES",
-    "Case",
     "Counts",
     "Exercise",
     "ExerciseError",

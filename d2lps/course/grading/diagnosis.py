@@ -10,20 +10,12 @@ from d2lps.plan.acts import PlanError, sends
 from d2lps.plan.checking import complete, replay
 from d2lps.plan.plan import Plan
 
-MISTAKES = {
-    "inexact-share": "inexact",
-    "not-held": "too-early",
-    "unknown-node": "unknown-name",
-    "unknown-key": "unknown-name",
-    "to-itself": "to-itself",
-    "overwritten": "overwritten",
-    "counted-twice": "counted-twice",
-    "add-updated": "updates",
-    "update-too-early": "updates",
-    "updated-twice": "updates",
-    "not-updated": "updates",
-    "updated-unwanted": "updates",
-}
+# A PlanError's reason → the mistake.
+MISTAKES = (
+    {"inexact-share": "inexact", "not-held": "too-early", "unknown-node": "unknown-name", "unknown-key": "unknown-name"}
+    | {reason: reason for reason in ("to-itself", "overwritten", "counted-twice")}
+    | dict.fromkeys(("add-updated", "update-too-early", "updated-twice", "not-updated", "updated-unwanted"), "updates")
+)
 
 
 def mistake_of(error: PlanError, workers: Sequence[str]) -> str:

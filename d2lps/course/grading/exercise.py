@@ -10,16 +10,9 @@ from d2lps.units import show_seconds, show_size
 
 
 class Case(Protocol):
-    """One of the cases in which an answer is judged; every judge has cases of its own kind.
+    """One of the cases in which an answer is judged: every judge has its own kind, with a label such as ``"n = 4"``."""
 
-    Attributes
-    ----------
-    label : str
-        What the learner reads, the same in every language: ``"n = 4"``.
-    """
-
-    @property
-    def label(self) -> str: ...
+    label: str
 
 
 @dataclass(frozen=True)
@@ -30,8 +23,9 @@ class Exercise:
     ----------
     parameters : tuple of str
         The parameters of the function that the learner writes.
-    cases : tuple of Case
-        The cases in which it is judged; the first is the one that is told and shown when all is right.
+    cases : tuple
+        The cases in which it is judged, of the judge's own kind; what the learner reads of each is its ``label``,
+        the same in every language: ``"n = 4"``. The first is told and shown when all is right.
     judge : callable (case, answer) → result
         Raises :class:`Failure`, or returns what was measured: a predicted Trace, or what ``fills`` can read.
         For answers that return a plan it is a :class:`PlanJudge`.

@@ -79,7 +79,7 @@ class PlanCase:
 
     def predict_until(self, plan: Plan | None, last: int | None) -> Trace | None:
         """What there is to watch of a plan: its first ``last`` steps, or all of it; None if nothing."""
-        if plan is None or not getattr(plan, "steps", ()):
+        if not getattr(plan, "steps", ()):  # also of a plan that could not be read
             return None
         try:
             trace = self.predict(Plan(plan.nodes, plan.share, plan.steps[:last], plan.holds, wants=()))
