@@ -13,12 +13,12 @@ from d2lps.units import show_seconds
 
 
 class Source:
-    """Source code, highlighted in a notebook and plain elsewhere. Made by :func:`source`.
+    """A function's source code, highlighted in a notebook and plain elsewhere. Made by :func:`source`.
 
     Parameters
     ----------
     code : str
-        The code; also an attribute.
+        The lines of Python.
     """
 
     def __init__(self, code: str):
@@ -37,22 +37,34 @@ def source(thing: object, doc: bool = False) -> Source:
     Parameters
     ----------
     thing : function or class
-        What runs.
+        What is shown.
     doc : bool
-        Whether its docstring is shown as well.
+        Whether its docstring is shown too.
 
     Returns
     -------
     Source
-        A notebook shows it; ``.code`` is its text.
+        Highlighted in a notebook, plain when printed; its text is ``.code``.
+
+    Raises
+    ------
+    OSError, TypeError
+        If there is no source code of it, as of a builtin.
 
     Examples
     --------
-    >>> from d2lps.view.drawing.svg import along
-    >>> source(along)
-    def along(line: Line, part: float) -> Point:
-        (ax, ay), (bx, by) = line
-        return ax + (bx - ax) * part, ay + (by - ay) * part
+    >>> from d2lps.plan.share import slices
+    >>> source(slices)
+    def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
+        found, total, start = {}, Fraction(0), 0
+        for key, part in share.items():
+            total += part
+            stop = count * total.numerator // total.denominator
+            found[key] = slice(start, stop)
+            start = stop
+        return found
     """
     code = textwrap.dedent(inspect.getsource(thing)).rstrip()
     if not doc and inspect.getdoc(thing):

@@ -1,21 +1,35 @@
-"""What the chapters say about their exercises: hints, mistakes, stubs and solutions, by the exercise's id.
+"""What the chapters say about their exercises: hints, mistakes, stubs, solutions and judges, by the exercise's id.
 
 They are found in ``chapters/`` beside the package, where an installation from the repository has them.
 """
 
+import importlib
 import importlib.util
+import re
+import sys
 import tomllib
 from collections.abc import Callable
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import d2lps
+from d2lps.course.grading.exercise import Exercise
 from d2lps.messages import language, sentences, text
 
 CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
 
 
 class ExerciseError(ValueError):
-    """An exercise that is not there, or a course that is not. ``reason`` is the sentence's key under ``checks``."""
+    """An exercise that is not there, or whose judge is not; or a course that is not.
+
+    Attributes
+    ----------
+    reason : str
+        The sentence's key under ``checks`` in the messages: ``"unknown"``, ``"no-course"``, ``"no-grader"``,
+        ``"broken-grader"`` or ``"ungraded"``.
+    """
 
     def __init__(self, reason: str, **values: object):
         self.reason = reason
@@ -23,61 +37,83 @@ class ExerciseError(ValueError):
 
 
 class Texts:
-    """The texts of one exercise, in the language in force when they are asked for."""
+    """The texts of one exercise, in the language in force when they are asked for, and the code beside them."""
 
-    def __init__(self, folder: Path, table: dict):
-        self.folder, self._table = folder, table
-
-    @property
-    def stub(self) -> str:
-        """The code from which the learner starts."""
-        return self._table["stub"].strip("\n")
+    def __init__(self, id: str, folder: Path, table: dict):
+        self.id, self.folder, self.table = id, folder, table
 
     @property
     def ladder(self) -> tuple[str, ...]:
         """The general hints, from vague to nearly the answer."""
-        return tuple(rung[language()] for rung in self._table["hints"])
-
-    @property
-    def mistakes(self) -> tuple[str, ...]:
-        """The mistakes for which this exercise has hints of its own."""
-        return tuple(self._table["mistakes"])
+        return tuple(rung[language()] for rung in self.table["hints"])
 
     def hint(self, mistake: str) -> str:
         """The hint for a mistake: this exercise's own, or the one for all exercises."""
-        own = self._table["mistakes"].get(mistake)
+        own = self.table["mistakes"].get(mistake)
         return own[language()] if own else sentences(language())[f"checks.mistake.{mistake}"]
 
     def passed(self, **values: str) -> str:
         """What is said of a right answer: what was measured against the bound, and a thought that leads further."""
-        return self._table["passed"][language()].strip("\n").format(**values)
+        return self.table["passed"][language()].strip("\n").format(**values)
+
+    def exercise(self) -> Exercise:
+        """What the chapter's grader.py asks of an answer. Raises ExerciseError, which names the file."""
+        file = self.folder / "grader.py"
+        if not file.is_file():
+            raise ExerciseError("no-grader", id=repr(self.id), file=file)
+        try:
+            exercises = dict(chapter_module(self.folder, "grader").EXERCISES)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ExerciseError("broken-grader", id=repr(self.id), file=file, error=what) from error
+        if self.id not in exercises:
+            raise ExerciseError("ungraded", id=repr(self.id), file=file)
+        return exercises[self.id]
 
     def solutions(self) -> dict[str, object]:
-        """The names in the chapter's solutions.py."""
-        path = self.folder / "solutions.py"
-        spec = importlib.util.spec_from_file_location(f"solutions_of_{self.folder.name}", path)
+        """The names in the chapter's solutions.py, made anew: wrong answers may keep something between calls."""
+        spec = importlib.util.spec_from_file_location(f"solutions_of_{self.folder.name}", self.folder / "solutions.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return vars(module)
 
-    def solution(self, id: str) -> Callable:
-        """The function that solves the exercise ``id``."""
-        return self.solutions()[id.replace("-", "_")]
+    def solution(self) -> Callable:
+        """The function that solves the exercise."""
+        return self.solutions()[self.id.replace("-", "_")]
 
 
-def exercises() -> dict[str, Texts]:
+def all_texts() -> dict[str, Texts]:
     """Id → texts of all exercises of the course. Raises ExerciseError where there is no course."""
     files = sorted(CHAPTERS.glob("*/exercises.toml"))
     if not files:
         raise ExerciseError("no-course", folder=CHAPTERS)
-    return {
-        id: Texts(file.parent, table) for file in files for id, table in tomllib.loads(file.read_text("utf-8")).items()
-    }
+    tables = ((file.parent, _tables(file, file.stat().st_mtime_ns)) for file in files)
+    return {id: Texts(id, folder, table) for folder, chapter in tables for id, table in chapter.items()}
 
 
-def exercise(id: str) -> Texts:
+def texts_of(id: str) -> Texts:
     """The texts of one exercise. Raises ExerciseError."""
-    found = exercises()
-    if id not in found:
-        raise ExerciseError("unknown", id=repr(id), ids=", ".join(found))
-    return found[id]
+    every = all_texts()
+    if id not in every:
+        raise ExerciseError("unknown", id=repr(id), ids=", ".join(every))
+    return every[id]
+
+
+@lru_cache
+def _tables(file: Path, changed: int) -> dict[str, dict]:
+    """What the file says, read again when it has changed."""
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def chapter_module(folder: Path, name: str) -> ModuleType:
+    """``name``.py of a chapter, loaded once, as a module of a package made of the folder: ``chapter_02_ring.grader``.
+
+    So modules of a chapter import one another (``from .network import Network``), and tracebacks and pickles say
+    where they are from, although the folder's name is none that Python could import.
+    """
+    package = "chapter_" + re.sub(r"\W", "_", folder.name)
+    if package not in sys.modules:
+        spec = ModuleSpec(package, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        sys.modules.setdefault(package, importlib.util.module_from_spec(spec))
+    return importlib.import_module(f"{package}.{name}")

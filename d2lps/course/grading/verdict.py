@@ -11,21 +11,23 @@ from d2lps.trace import Trace
 class Verdict:
     """The judgement of one attempt at an exercise, in the language in force when it was made.
 
-    passed
-        whether the answer is right.
-    sentence
-        what was measured against the bound, or in which case and step the attempt failed, what was expected
-        and what was got.
-    hint
-        the hint for this mistake; empty if passed.
-    ladder
-        the exercise's general hints, from vague to nearly the answer, as far as they are shown by now.
-    mistake
-        the mistake's name, such as ``"all-on-one"``; None if passed.
-    trace
-        the predicted trace of the attempt, as far as it could be played; else None.
-
     In a notebook it shows itself, with the player of the attempt under it; elsewhere ``print`` it.
+
+    Parameters
+    ----------
+    passed : bool
+        Whether the answer is right.
+    sentence : str
+        What was measured against the bound, or in which case and step the attempt failed, what was expected
+        and what was got.
+    hint : str
+        The hint for this mistake; empty if passed.
+    ladder : tuple of str
+        The exercise's general hints, from vague to nearly the answer, as far as they are shown by now.
+    mistake : str or None
+        The mistake's name, such as ``"all-on-one"``; None if passed.
+    trace : Trace or None
+        The predicted trace of the attempt, as far as it could be played.
     """
 
     passed: bool
@@ -36,8 +38,7 @@ class Verdict:
     trace: Trace | None = None
 
     def __str__(self) -> str:
-        mark, label = self._mark()
-        lines = [f"{mark} {label}", *self.sentence.split("\n")]
+        lines = [self._mark(), *self.sentence.split("\n")]
         if self.hint:
             lines += ["", _before(text("checks.hint")) + self.hint]
         if self.ladder:
@@ -47,8 +48,7 @@ class Verdict:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        mark, label = self._mark()
-        parts = [f"<p><strong>{mark} {label}</strong></p>"]
+        parts = [f"<p><strong>{self._mark()}</strong></p>"]
         parts += [f"<p>{_html(line)}</p>" for line in self.sentence.split("\n") if line]
         if self.hint:
             parts.append(f"<p><strong>{_before(escape(text('checks.hint')))}</strong>{_html(self.hint)}</p>")
@@ -73,8 +73,8 @@ class Verdict:
             return
         display(watch(self.trace))
 
-    def _mark(self) -> tuple[str, str]:
-        return ("✓", text("checks.right")) if self.passed else ("✗", text("checks.not-yet"))
+    def _mark(self) -> str:
+        return f"✓ {text('checks.right')}" if self.passed else f"✗ {text('checks.not-yet')}"
 
 
 def _before(label: str) -> str:

@@ -1,23 +1,25 @@
-"""The exercises of chapter 04: what each asks of an answer. Their judges play programs, so no plan is costed."""
+"""What the exercises of this chapter ask of an answer. Their judges play programs, so no plan is costed.
 
-from d2lps.course.grading import counting, placing, pushing, sparse
-from d2lps.course.grading.asked import Exercise
+``network`` plays programs that speak to each other; each exercise has its judge in a module of its own.
+"""
 
-_SIZES = ((3, 2), (1, 1), (2, 1), (2, 2), (3, 1), (5, 3), (1, 2), (1, 3), (2, 3), (3, 3), (5, 1), (5, 2))
+from d2lps.course.grading import Exercise
 
+from . import judge_count_workers, judge_placement, judge_push_pull, judge_sparse_pull
+from .judge_count_workers import rounds_case
+from .judge_placement import placement_case
+from .judge_push_pull import ServedCase
+from .judge_sparse_pull import RowsCase, drawn_case
 
-def _told(found: dict[str, str]) -> dict[str, str]:
-    return found
+SIZES = ((3, 2), (1, 1), (2, 1), (2, 2), (3, 1), (5, 3), (1, 2), (1, 3), (2, 3), (3, 3), (5, 1), (5, 2))
 
 
 EXERCISES = {
     "push-pull": Exercise(
         ("workers", "servers", "send", "recv"),
-        tuple(pushing.Served(n, k) for n, k in _SIZES),
-        None,
-        (),
-        judge=pushing.judge,
-        tells=pushing.told,
+        tuple(ServedCase(n, k) for n, k in SIZES),
+        judge_push_pull.judge,
+        fills=judge_push_pull.traffic,
         keeps=(
             "too-early",
             "old-round",
@@ -41,11 +43,9 @@ EXERCISES = {
     ),
     "placement": Exercise(
         ("keys", "servers"),
-        (*map(placing.placing, (3, 1, 2, 5)), placing.placing(8, host="10.0.0.{}:9091")),
-        None,
-        (),
-        judge=placing.judge,
-        tells=_told,
+        (*map(placement_case, (3, 1, 2, 5)), placement_case(8, host="10.0.0.{}:9091")),
+        judge_placement.judge,
+        fills=dict,
         keeps=(
             "python-hash",
             "modulo",
@@ -59,11 +59,9 @@ EXERCISES = {
     ),
     "count-workers": Exercise(
         ("n",),
-        tuple(map(counting.counting, (3, 2, 1, 5))),
-        None,
-        (),
-        judge=counting.judge,
-        tells=lambda messages: {"messages": str(messages)},
+        tuple(map(rounds_case, (3, 2, 1, 5))),
+        judge_count_workers.judge,
+        fills=lambda messages: {"messages": str(messages)},
         keeps=(
             "counts-messages",
             "too-soon",
@@ -80,18 +78,16 @@ EXERCISES = {
     "sparse-pull": Exercise(
         ("rows", "cuts", "ask"),
         (
-            sparse.Sparse((7, 2, 9, 2, 3), (0, 4, 8, 10)),
-            sparse.Sparse((5, 0, 5), (0, 6)),
-            sparse.Sparse((3, 4), (0, 4, 8, 12, 16)),
-            sparse.Sparse((0, 9, 1), (0, 1, 1, 10), more=" (2)"),
-            sparse.Sparse((11, 10, 11), (0, 5, 10, 15), more=" (3)"),
-            sparse.drawn(4, (0, 250, 500, 750, 1000), 200),
-            sparse.drawn(5, (0, 3, 100, 101, 480, 777), 60),
+            RowsCase((7, 2, 9, 2, 3), (0, 4, 8, 10)),
+            RowsCase((5, 0, 5), (0, 6)),
+            RowsCase((3, 4), (0, 4, 8, 12, 16)),
+            RowsCase((0, 9, 1), (0, 1, 1, 10), more=" (2)"),
+            RowsCase((11, 10, 11), (0, 5, 10, 15), more=" (3)"),
+            drawn_case(4, (0, 250, 500, 750, 1000), 200),
+            drawn_case(5, (0, 3, 100, 101, 480, 777), 60),
         ),
-        None,
-        (),
-        judge=sparse.judge,
-        tells=_told,
+        judge_sparse_pull.judge,
+        fills=dict,
         keeps=(
             "everything",
             "every-server",

@@ -9,11 +9,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from d2lps.course.grading.asked import Failure, failure
-from d2lps.course.grading.attempt import called
-from d2lps.course.grading.network import Closed, Deadlock, Idle, Message, Network, Unsendable
-from d2lps.course.grading.playing import calling, digits, size
+import torch
+
+from d2lps.course.grading import Failure, call, failure, size_text
 from d2lps.messages import text
+
+from .judge_count_workers import decode
+from .network import Closed, Deadlock, Idle, Message, Network, Unsendable
 
 KEYS, ROUNDS = 6, 3
 ELEMENTS = 1080  # of a value: KEYS · ROUNDS divides it
@@ -22,7 +24,7 @@ HEADER = 64  # bytes of a message beside the value: words, keys, numbers
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedCase:
     """n workers and k servers. ``label``: what the learner reads, the same in every language."""
 
     n: int
@@ -41,14 +43,15 @@ class Served:
         return tuple(f"server{i}" for i in range(self.k))
 
 
+# Who of those that could go on does so: the first, the last, or anyone.
 ORDERS: tuple[Callable[[], Callable[[list[str]], str]], ...] = (
     lambda: lambda able: able[0],
     lambda: lambda able: able[-1],
-    *((lambda seed=seed: random.Random(seed).choice) for seed in range(1)),
+    lambda: random.Random(0).choice,
 )
 
 
-def judge(case: Served, answer: Callable, diagnose: Callable | None = None) -> list[Message]:
+def judge(case: ServedCase, answer: Callable) -> list[Message]:
     """The messages of a right answer, played in the first order of turns; raises Failure."""
     runs = [_Run(case, answer, order()) for order in ORDERS]
     for run in runs:
@@ -60,7 +63,7 @@ def judge(case: Served, answer: Callable, diagnose: Callable | None = None) -> l
 class _Run:
     """One run of an answer; what each worker is doing is kept, to say who waits for what."""
 
-    def __init__(self, case: Served, answer: Callable, pick: Callable[[list[str]], str]):
+    def __init__(self, case: ServedCase, answer: Callable, pick: Callable[[list[str]], str]):
         self.case, self.answer = case, answer
         self.net = Network([*case.servers, *case.workers], pick)
         self.doing: dict[str, tuple[str, int]] = {}
@@ -86,10 +89,10 @@ class _Run:
         """(push, pull, serve) of one node, which shares nothing with the others."""
         case, net = self.case, self.net
         send, recv = functools.partial(self._send, name), functools.partial(net.recv, name)
-        given = called(case, self.answer, list(case.workers), list(case.servers), send, recv, refused=Closed)
-        if not isinstance(given, tuple | list) or len(given) != 3 or not all(map(callable, given)):
-            raise failure("not-three", "not-three", case, type=type(given).__name__)
-        return tuple(given)
+        three = call(case, self.answer, list(case.workers), list(case.servers), send, recv, refused=Closed)
+        if not isinstance(three, tuple | list) or len(three) != 3 or not all(map(callable, three)):
+            raise failure("not-three", "not-three", case, type=type(three).__name__)
+        return tuple(three)
 
     def _send(self, src: str, to: object, message: object) -> None:
         case, net = self.case, self.net
@@ -106,7 +109,7 @@ class _Run:
     def _server(self, name: str) -> Callable[[], None]:
         def program():
             _, _, serve = self._made(name)
-            calling(self.case, serve)
+            call(self.case, serve, refused=Closed, none=True)
 
         return program
 
@@ -126,62 +129,59 @@ class _Run:
                     if act == "push":
                         self._push(i, name, push, round_, key)
                     else:
-                        self._pulled(i, name, calling(self.case, pull, key), round_, key)
+                        value = call(self.case, pull, key, refused=Closed, none=True)
+                        self._require_the_sum(i, name, value, round_, key)
             self.doing.pop(name)
 
         return program
 
     def _push(self, i: int, name: str, push: Callable, round_: int, key: int) -> None:
-        import torch
-
         value, at = _value(round_, key, 4**i), (round_, key)
         self.begun.setdefault(at, set()).add(i)
-        calling(self.case, push, key, value)
+        call(self.case, push, key, value, refused=Closed, none=True)
         if not torch.equal(value, _value(round_, key, 4**i)):
             raise failure("changes-it", "push-changes", self.case, node=name, key=key)
         self.returned.setdefault(at, set()).add(i)
 
     # ---- what is wrong with what was pulled
 
-    def _pulled(self, i: int, name: str, found: object, round_: int, key: int) -> None:
-        import torch
-
-        case, told = self.case, {"node": name, "key": key, "round": round_ + 1}
-        if found is None:
+    def _require_the_sum(self, i: int, name: str, value: object, round_: int, key: int) -> None:
+        case, where = self.case, {"node": name, "key": key, "round": round_ + 1}
+        if value is None:
             if not self.net.messages:
                 raise failure("todo", "nothing-sent", case)
-            raise failure("nothing-pulled", "nothing-pulled", case, **told)
-        if not isinstance(found, torch.Tensor) or found.shape != (ELEMENTS,):
-            got = f"{tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
-            raise failure("not-the-value", "not-the-value", case, got=got, shape=f"({ELEMENTS},)", **told)
+            raise failure("nothing-pulled", "nothing-pulled", case, **where)
+        if not isinstance(value, torch.Tensor) or value.shape != (ELEMENTS,):
+            got = f"{tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise failure("not-the-value", "not-the-value", case, got=got, shape=f"({ELEMENTS},)", **where)
         right = _value(round_, key, sum(4**j for j in range(case.n)))
-        if torch.equal(found.detach().cpu().float(), right):
+        if torch.equal(value.detach().cpu().float(), right):
             return
-        raise self._wrong(i, found.detach().cpu().double(), right, round_, key, told)
+        raise self._wrong(i, value.detach().cpu().double(), right, round_, key, where)
 
-    def _wrong(self, i: int, found, right, round_: int, key: int, told: Mapping[str, object]) -> Failure:
-        import torch
-
+    def _wrong(
+        self, i: int, value: torch.Tensor, right: torch.Tensor, round_: int, key: int, where: Mapping[str, object]
+    ) -> Failure:
         case, own = self.case, _slot(round_, key)
-        at = [int(e) for e in torch.nonzero(found != right).flatten()]
+        at = [int(e) for e in torch.nonzero(value != right).flatten()]
         for e in at:
             other, theirs = divmod(e % (ROUNDS * KEYS), KEYS)
             if e % (ROUNDS * KEYS) != own and theirs == key:
-                return failure("old-round", "old-round", case, other=other + 1, **told)
+                return failure("old-round", "old-round", case, other=other + 1, **where)
             if e % (ROUNDS * KEYS) != own:
-                return failure("other-key", "other-key", case, other=theirs, **told)
-        got = float(found[at[0]])
-        counts = digits(got, case.n)
+                return failure("other-key", "other-key", case, other=theirs, **where)
+        got = float(value[at[0]])
+        counts = decode(got, case.n)
         if counts is None or got * case.n == right[at[0]] > 0:  # a mean may look like a sum of powers
-            return failure("wrong-sum", "wrong-sum", case, got=f"{got:g}", right=f"{float(right[at[0]]):g}", **told)
+            return failure("wrong-sum", "wrong-sum", case, got=f"{got:g}", right=f"{float(right[at[0]]):g}", **where)
         for j, times in enumerate(counts):
             if times > 1:
-                return failure("counted-twice", "worker-counted", case, worker=j, times=times, **told)
+                return failure("counted-twice", "worker-counted", case, worker=j, times=times, **where)
         missing = [j for j, times in enumerate(counts) if not times]
         mistake = "own-missing" if missing == [i] else "too-early"
         if mistake == "too-early" and set(missing) <= self.begun.get((round_, key), set()):
             mistake = "not-added"
-        return failure(mistake, "workers-missing", case, workers=_list(missing), **told)
+        return failure(mistake, "workers-missing", case, workers=_list(missing), **where)
 
     # ---- who waits for what
 
@@ -234,49 +234,54 @@ class _Run:
         for each in messages:
             if each.nbytes > 2 * NBYTES + HEADER:  # twice as much may be one value, as a list of numbers
                 raise self._counted(
-                    "whole-store", "large-message", each.src, dst=each.dst, got=size(each.nbytes), enough=size(NBYTES)
+                    "whole-store",
+                    "large-message",
+                    each.src,
+                    dst=each.dst,
+                    got=size_text(each.nbytes),
+                    enough=size_text(NBYTES),
                 )
         for name in case.workers:
             for key, place in (("sends-bytes", 0), ("gets-bytes", 1)):
                 own = [each for each in messages if each[place] == name]
                 got = sum(each.nbytes for each in own)
-                told = {"got": size(got), "enough": size(payload)}
+                sizes = {"got": size_text(got), "enough": size_text(payload)}
                 if got > payload + HEADER * len(own):
-                    raise self._counted("too-many-bytes", key, name, **told)
+                    raise self._counted("too-many-bytes", key, name, **sizes)
                 if got < payload:
-                    raise self._counted("past-the-wire", "too-few-bytes", name, **told)
+                    raise self._counted("past-the-wire", "too-few-bytes", name, **sizes)
         for name in case.servers:
             if not any(each.dst == name and each.nbytes > HEADER for each in messages):
                 raise self._counted("one-server", "idle-server", case.workers[0], idle=name)
 
     def _counted(self, mistake: str, sentence: str, node: str, **values: object) -> Failure:
         """The Failure, with a line for each pair that ``node`` is one of."""
-        found = failure(mistake, sentence, self.case, node=node, **values)
-        found.sentence = "\n".join([found.sentence, *pairs(self.net.messages, node)])
-        return found
+        counted = failure(mistake, sentence, self.case, node=node, **values)
+        counted.sentence = "\n".join([counted.sentence, *pair_lines(self.net.messages, node)])
+        return counted
 
 
-def pairs(messages: Sequence[Message], node: str) -> list[str]:
+def pair_lines(messages: Sequence[Message], node: str) -> list[str]:
     """What went from and to ``node``: a line for each pair, ``worker0 → server0: 36 messages, 77.76 kB``."""
-    found: dict[tuple[str, str], list[int]] = {}
+    pairs: dict[tuple[str, str], list[int]] = {}
     for src, dst, nbytes in messages:
         if node in (src, dst):
-            found.setdefault((src, dst), []).append(nbytes)
+            pairs.setdefault((src, dst), []).append(nbytes)
     return [
-        text("checks.who-sent", src=src, dst=dst, count=len(each), size=size(sum(each)))
-        for (src, dst), each in sorted(found.items(), key=lambda item: item[0][0] != node)
+        text("checks.who-sent", src=src, dst=dst, count=len(each), size=size_text(sum(each)))
+        for (src, dst), each in sorted(pairs.items(), key=lambda item: item[0][0] != node)
     ]
 
 
-def told(messages: Sequence[Message]) -> dict[str, str]:
+def traffic(messages: Sequence[Message]) -> dict[str, str]:
     """What fills the sentence for a right answer: the bytes of one worker and the number of its messages."""
     sent, got = ([each.nbytes for each in messages if each[place] == "worker0"] for place in (0, 1))
     return {
         "pushes": str(KEYS * ROUNDS),
-        "value": size(NBYTES),
-        "payload": size(KEYS * ROUNDS * NBYTES),
-        "sent": size(sum(sent)),
-        "got": size(sum(got)),
+        "value": size_text(NBYTES),
+        "payload": size_text(KEYS * ROUNDS * NBYTES),
+        "sent": size_text(sum(sent)),
+        "got": size_text(sum(got)),
         "messages": str(len(sent) + len(got)),
     }
 
@@ -290,8 +295,6 @@ def _slot(round_: int, key: int) -> int:
 
 
 def _value(round_: int, key: int, number: int):
-    import torch
-
     value = torch.zeros(ELEMENTS)
     value[_slot(round_, key) :: ROUNDS * KEYS] = number
     return value

@@ -1,4 +1,4 @@
-"""Run somebody else's function, but not for ever.
+"""Call somebody else's function: not for ever, and whatever it raises becomes a sentence.
 
 The work is done in a daemon thread, and the caller waits for it with a deadline. This holds in a notebook's
 kernel and in any other thread, on Linux and macOS alike, takes no signal away from anybody, and the wait
@@ -9,8 +9,11 @@ thrown into its thread; what cannot be stopped that way stays behind and ends wi
 import contextlib
 import contextvars
 import ctypes
+import inspect
 import threading
 from collections.abc import Callable
+
+from d2lps.course.grading.exercise import Case, Failure, failure
 
 
 class Overtime(Exception):
@@ -40,7 +43,7 @@ def within(seconds: float, work: Callable[[], object]) -> object:
     finally:
         late = thread.is_alive()
         if late:
-            _stop(thread)
+            stop_thread(thread)
     if late:
         raise Overtime(f"not done within {seconds:g} s")
     if "error" in done:
@@ -48,9 +51,41 @@ def within(seconds: float, work: Callable[[], object]) -> object:
     return done["value"]
 
 
-def _stop(thread: threading.Thread) -> None:
+def stop_thread(thread: threading.Thread) -> None:
+    """Throw Stopped into a thread, until it ends or has caught it five times."""
     for _ in range(5):  # a handler for everything may catch the first ones
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped))
         thread.join(0.1)
         if not thread.is_alive():
             return
+
+
+def call(
+    case: Case, function: Callable, *arguments: object, refused: type[BaseException] = Stopped, none: bool = False
+) -> object:
+    """What ``function`` returns. What it raises becomes a Failure, and None does too, unless ``none`` allows it.
+
+    Errors of the kind ``refused`` go on as they are: they tell more themselves.
+    """
+    try:
+        result = function(*arguments)
+    except (Stopped, refused):
+        raise
+    except BaseException as error:  # nor must exit() in an answer end the notebook's kernel
+        raise _raised(case, function, error) from None
+    if result is None and not none:
+        raise failure("nothing-returned", "nothing-returned", case)
+    return result
+
+
+def _raised(case: Case, function: Callable, error: BaseException) -> Failure:
+    """Names the error, and the last line of the function's own file that it went through."""
+    what = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
+    code, line, at = getattr(inspect.unwrap(function), "__code__", None), None, error.__traceback__
+    while at:
+        if code and at.tb_frame.f_code.co_filename == code.co_filename:
+            line = at.tb_lineno
+        at = at.tb_next
+    if line is None:
+        return failure("raised", "raised", case, error=what)
+    return failure("raised", "raised-at", case, error=what, line=line)

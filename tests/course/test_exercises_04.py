@@ -1,31 +1,30 @@
 """The exercises of chapter 04: programs are played, and who is counted, what travels and what moves is judged."""
 
-import ast
 import builtins
 import contextlib
-import inspect
 import random
-import re
 import threading
 import time as clock
 from collections import Counter
 
 import pytest
+from helpers.exercises import EXERCISES, be_impatient, ids_of, module, wrong_answers
 
-import d2lps
-from d2lps import check_exercise, solution
-from d2lps.course.grading import _ASKED, _failed, counting, network, placing, pushing, sparse
-from d2lps.course.grading.asked import Failure
-from d2lps.course.grading.course import exercise, exercises
-from d2lps.course.grading.network import Closed, Deadlock, Idle, Message, Network, Unsendable, carried
-from d2lps.course.grading.playing import digits
-from d2lps.messages import LANGUAGES
+from d2lps import check_exercise
+from d2lps.course.grading import Failure
+from d2lps.course.grading.attempts import FAILED
+from d2lps.course.grading.course import texts_of
 
 torch = pytest.importorskip("torch")
 
+CHAPTER = "04-key-value-store"
 IDS = ("push-pull", "placement", "count-workers", "sparse-pull")
 GENERAL = {"endless", "raised", "not-general"}  # their hints are those of all exercises
-SOLVED = {id: exercise(id).solution(id) for id in IDS}
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+network = module(CHAPTER, "network")
+judge_count_workers, judge_placement, judge_push_pull, judge_sparse_pull = (
+    module(CHAPTER, f"judge_{name}") for name in ("count_workers", "placement", "push_pull", "sparse_pull")
+)
 
 
 def cut_over_all(workers, servers, send, recv):
@@ -125,82 +124,23 @@ EQUIVALENT = {
     "push-pull": [cut_over_all, told_unasked],
     "placement": [
         by_the_store,
-        exercise("placement").solutions()["highest"],
-        exercise("placement").solutions()["ringed"](virtual=64),
+        texts_of("placement").solutions()["highest"],
+        texts_of("placement").solutions()["ringed"](virtual=64),
     ],
     "count-workers": [all_at_the_end],
     "sparse-pull": [by_tensors],
 }
-WRONG = [
-    pytest.param(id, mistake, answer, id=f"{id} {mistake} {i}")
-    for id in IDS
-    for mistake, answers in exercise(id).solutions()["WRONG"][id].items()
-    for i, answer in enumerate(answers, 1)
-]
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
-    _failed.clear()
+def _no_attempts_before():
+    FAILED.clear()
     yield
-    _failed.clear()
+    FAILED.clear()
 
 
-def cell(code: str) -> object:
-    *body, last = ast.parse(code).body
-    names = {"d2lps": d2lps, "torch": torch}
-    exec(compile(ast.Module(body, []), "cell", "exec"), names)
-    return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
-
-
-def test_the_judge_and_the_course_know_them():
-    assert set(IDS) <= set(_ASKED) and set(IDS) <= set(exercises())
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("id", IDS)
-def test_the_stub_is_told_what_to_do_first(id, language):
-    d2lps.speak(language)
-    for _ in range(3):
-        verdict = cell(exercise(id).stub)
-        assert (verdict.passed, verdict.mistake, verdict.ladder, verdict.trace) == (False, "todo", (), None)
-        assert verdict.hint == exercise(id).hint("todo")
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_the_stub_has_the_form_of_all_stubs(id):
-    texts, name = exercise(id), id.replace("-", "_")
-    assert texts.stub.count("# TODO") == 1 and texts.stub.count("#") == 1
-    assert texts.stub.endswith(f'd2lps.check_exercise("{id}", {name})')
-    assert tuple(inspect.signature(SOLVED[id]).parameters) == _ASKED[id].parameters
-    assert f"def {name}({', '.join(_ASKED[id].parameters)}):" in texts.stub
-    shown = solution(id).code
-    secret = [line.strip() for line in shown.splitlines()[1:] if "return" not in line and "def " not in line]
-    assert set(filter(None, secret)) - {line.strip() for line in texts.stub.splitlines()}
-    called = {
-        node.func.id
-        for node in ast.walk(ast.parse(shown))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert not called & {
-        name
-        for name, value in texts.solutions().items()
-        if inspect.isfunction(value) and value.__module__.startswith("solutions_of")
-    }
-    lesson = texts.folder / "lesson.py"
-    if lesson.is_file() and f"# %% exercise-{id}\n" in lesson.read_text("utf-8"):
-        found = lesson.read_text("utf-8").split(f"# %% exercise-{id}\n")[1].split("\n# %% ")[0]
-        assert found.strip() == texts.stub
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("id", IDS)
-def test_the_solution_passes(id, language):
-    d2lps.speak(language)
-    verdict = check_exercise(id, SOLVED[id], deadline="100 s")
-    assert verdict.passed and (verdict.hint, verdict.ladder, verdict.mistake, verdict.trace) == ("", (), None, None)
-    assert "{" not in verdict.sentence and re.match(r"[nk] = \d", verdict.sentence)
-    assert "✓" in verdict._repr_html_()
+def test_the_chapter_has_these_exercises():
+    assert ids_of(CHAPTER) == IDS
 
 
 @pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in EQUIVALENT[id]])
@@ -209,51 +149,29 @@ def test_other_ways_are_right_too(id, answer):
     assert verdict.passed, verdict
 
 
-@pytest.mark.parametrize("id, mistake, answer", WRONG)
-def test_a_wrong_answer_is_told_its_mistake(id, mistake, answer, monkeypatch):
-    if mistake == "endless":
-        monkeypatch.setattr(network, "PATIENCE", 0.3)
-    for language in LANGUAGES:
-        d2lps.speak(language)
-        verdict = check_exercise(id, answer, deadline="100 s")
-        assert (verdict.passed, verdict.mistake) == (False, mistake), verdict.sentence
-        assert verdict.hint == exercise(id).hint(mistake) and verdict.hint and verdict.trace is None
-        assert re.match(r"[nk] = \d", verdict.sentence) and "{" not in verdict.sentence
-        assert "Traceback" not in str(verdict) and "<p>✗" not in verdict._repr_html_()
-
-
 @pytest.mark.parametrize("id", IDS)
 def test_every_mistake_with_a_hint_is_made_by_somebody(id):
-    texts, made = exercise(id), set(exercise(id).solutions()["WRONG"][id])
-    assert len(made) >= 6 and set(texts.mistakes) - {"todo"} == made - GENERAL
-    assert set(_ASKED[id].keeps) <= made
+    texts, made = texts_of(id), set(wrong_answers(id))
+    assert len(made) >= 6 and set(texts.table["mistakes"]) - {"todo"} == made - GENERAL
+    assert set(EXERCISES[id].keeps) <= made
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_every_text_stands_in_three_languages(id):
-    texts, rungs = exercise(id), {}
-    for language in LANGUAGES:
-        d2lps.speak(language)
-        rungs[language] = texts.ladder
-        assert all(texts.hint(mistake).strip() for mistake in texts.mistakes)
-    assert {len(each) for each in rungs.values()} == {4}
-    assert len({rung for each in rungs.values() for rung in each}) == 12
+def test_the_ladder_has_four_rungs(id):
+    assert len(texts_of(id).ladder) == 4
 
 
 def test_every_size_is_played():
-    asked = {(case.n, case.k) for case in _ASKED["push-pull"].cases}
-    assert asked == {(n, k) for n in (1, 2, 3, 5) for k in (1, 2, 3)}
-    assert {case.n for case in _ASKED["count-workers"].cases} == {1, 2, 3, 5}
-    assert {len(case.servers) for case in _ASKED["placement"].cases} >= {1, 2, 3, 5, 8}
+    sizes = {(case.n, case.k) for case in EXERCISES["push-pull"].cases}
+    assert sizes == {(n, k) for n in (1, 2, 3, 5) for k in (1, 2, 3)}
+    assert {case.n for case in EXERCISES["count-workers"].cases} == {1, 2, 3, 5}
+    assert {len(case.servers) for case in EXERCISES["placement"].cases} >= {1, 2, 3, 5, 8}
 
 
 def test_the_ladder_is_climbed():
-    wrong = exercise("sparse-pull").solutions()["every_row"]
+    wrong = texts_of("sparse-pull").solutions()["every_row"]
     seen = [len(check_exercise("sparse-pull", wrong).ladder) for _ in range(6)]
     assert seen == [0, 1, 2, 3, 4, 4]
-
-
-# ---- what is told
 
 
 def plain(verdict):
@@ -269,7 +187,7 @@ def test_success_tells_what_was_counted():
 
 
 def test_a_failure_tells_who_sent_what():
-    made = exercise("push-pull").solutions()
+    made = texts_of("push-pull").solutions()
     verdict = check_exercise("push-pull", made["WRONG"]["push-pull"]["too-many-bytes"][0])
     assert plain(verdict).splitlines() == [
         "n = 3, k = 2: in all, worker0 sends 156.3 kB, and its values have 77.76 kB.",
@@ -286,14 +204,14 @@ def test_a_failure_tells_who_sent_what():
 
 def test_a_deadlock_is_seen_and_not_waited_for(monkeypatch):
     monkeypatch.setattr(network, "PATIENCE", 10_000.0)
-    made = exercise("push-pull").solutions()["WRONG"]["push-pull"]
+    made = wrong_answers("push-pull")
     for mistake in ("keys-wait", "push-waits", "waits-first", "no-answer", "overtaken", "serve-ended"):
         verdict = check_exercise("push-pull", made[mistake][0], deadline="200 s")
         assert verdict.mistake == mistake and "worker1 in pu" in verdict.sentence
 
 
 def test_nothing_stays_behind():
-    wrong = exercise("push-pull").solutions()["WRONG"]["push-pull"]
+    wrong = wrong_answers("push-pull")
     before = set(threading.enumerate())
     for mistake in ("too-early", "no-answer", "wrong-way", "raised"):
         check_exercise("push-pull", wrong[mistake][0])
@@ -316,40 +234,43 @@ def catches_everything(workers, servers, send, recv):
     return lambda key, value: send(servers[0], value), lambda key: recv(), serve
 
 
-# ---- the judges' own parts
-
-
 def test_powers_of_four_tell_who_is_counted_and_how_often():
+    decode = judge_count_workers.decode
     for n in (1, 2, 3, 5):
         for seed in range(50):
             counts = [random.Random(f"{n} {seed} {i}").randrange(4) for i in range(n)]
-            assert digits(sum(c * 4**i for i, c in enumerate(counts)), n) == counts
-    assert digits(1.5, 3) is digits(-1, 3) is digits(64, 3) is None
-    assert digits(float("nan"), 3) is digits(float("inf"), 3) is None
+            assert decode(sum(c * 4**i for i, c in enumerate(counts)), n) == counts
+    assert (
+        judge_count_workers.decode(1.5, 3)
+        is judge_count_workers.decode(-1, 3)
+        is judge_count_workers.decode(64, 3)
+        is None
+    )
+    assert judge_count_workers.decode(float("nan"), 3) is judge_count_workers.decode(float("inf"), 3) is None
 
 
 def test_no_two_values_share_an_element():
-    seen = torch.zeros(pushing.ELEMENTS)
-    for round_ in range(pushing.ROUNDS):
-        for key in range(pushing.KEYS):
-            seen += pushing._value(round_, key, 1)
-    assert torch.equal(seen, torch.ones(pushing.ELEMENTS))
+    seen = torch.zeros(judge_push_pull.ELEMENTS)
+    for round_ in range(judge_push_pull.ROUNDS):
+        for key in range(judge_push_pull.KEYS):
+            seen += judge_push_pull._value(round_, key, 1)
+    assert torch.equal(seen, torch.ones(judge_push_pull.ELEMENTS))
 
 
 def test_messages_are_copied_and_counted():
     value = torch.arange(3.0)
-    copied, nbytes = carried(["push", 7, (value, {"é": None}), b"ab"])
+    copied, nbytes = network.carried(["push", 7, (value, {"é": None}), b"ab"])
     assert nbytes == 4 + 8 + 12 + 2 + 8 + 2
     value.fill_(9)
     assert torch.equal(copied[2][0], torch.arange(3.0)) and type(copied[2]) is tuple
     for thing in ({1}, object(), [lambda: None], 1j):
-        with pytest.raises(Unsendable):
-            carried(thing)
+        with pytest.raises(network.Unsendable):
+            network.carried(thing)
 
 
 def test_a_run_is_the_same_every_time():
     def played(seed):
-        net, told = Network(["a", "b", "c"], random.Random(seed).choice), []
+        net, told = network.Network(["a", "b", "c"], random.Random(seed).choice), []
 
         def talk(name):
             for i in range(5):
@@ -370,27 +291,27 @@ def test_a_run_is_the_same_every_time():
 
 
 def test_the_network_names_deadlock_and_idleness(monkeypatch):
-    with pytest.raises(Deadlock):
-        net = Network(["a", "b"], lambda able: able[0])
+    with pytest.raises(network.Deadlock):
+        net = network.Network(["a", "b"], lambda able: able[0])
         net.play({"a": lambda: net.recv("a"), "b": lambda: net.recv("b")}, until=["a"])
     monkeypatch.setattr(network, "PATIENCE", 0.1)
     release = threading.Event()
-    with pytest.raises(Idle) as idle:
-        net = Network(["a"], lambda able: able[0])
+    with pytest.raises(network.Idle) as idle:
+        net = network.Network(["a"], lambda able: able[0])
         net.play({"a": lambda: release.wait(30)}, until=["a"])
     release.set()
     assert idle.value.node == "a"
-    with pytest.raises(Closed):
+    with pytest.raises(network.Closed):
         net.send("a", "a", 1)
     with pytest.raises(ZeroDivisionError):
-        net = Network(["a"], lambda able: able[0])
+        net = network.Network(["a"], lambda able: able[0])
         net.play({"a": lambda: 1 / 0}, until=["a"])
-    assert Message("a", "b", 3).nbytes == 3
+    assert network.Message("a", "b", 3).nbytes == 3
 
 
 def test_hash_is_another_one_elsewhere_and_only_there():
     own, seen = builtins.hash, {}
-    with placing.another_process():
+    with judge_placement.another_process():
         seen["text"], seen["pair"], seen["number"] = hash("key"), hash((1, "key")), hash(2**70)
         again = hash("key")
         other = threading.Thread(target=lambda: seen.update(thread=hash("key")))
@@ -399,20 +320,20 @@ def test_hash_is_another_one_elsewhere_and_only_there():
     assert builtins.hash is own and again == seen["text"]
     assert seen["text"] != hash("key") and seen["pair"] != hash((1, "key"))
     assert seen["number"] == hash(2**70) and seen["thread"] == hash("key")
-    with pytest.raises(ZeroDivisionError), placing.another_process():
+    with pytest.raises(ZeroDivisionError), judge_placement.another_process():
         raise ZeroDivisionError
     assert builtins.hash is own
 
 
 def test_consistent_hashing_moves_one_part_in_k_plus_one():
-    for case in _ASKED["placement"].cases:
-        found = placing.judge(case, SOLVED["placement"])
+    for case in EXERCISES["placement"].cases:
+        found = judge_placement.judge(case, SOLVED["placement"])
         k = len(case.servers)
-        assert placing.LEAST * 2000 / (k + 1) <= int(found["moved"]) <= placing.MOST * 2000 / (k + 1)
+        assert judge_placement.LEAST * 2000 / (k + 1) <= int(found["moved"]) <= judge_placement.MOST * 2000 / (k + 1)
 
 
 def test_the_sequences_have_every_difficulty():
-    for case in _ASKED["count-workers"].cases:
+    for case in EXERCISES["count-workers"].cases:
         repeated = early = late = 0
         for pushes in case.sequences:
             closed = set()
@@ -423,11 +344,8 @@ def test_the_sequences_have_every_difficulty():
                 if {each.worker for each in pushes[: i + 1] if each.number == push.number} == set(range(case.n)):
                     closed.add(push.number)
             if len(pushes) > 4 * case.n:
-                assert closed == set(range(1, counting.ROUNDS + 1))
+                assert closed == set(range(1, judge_count_workers.ROUNDS + 1))
         assert repeated > 10 and late > 10 and early > 3
-
-
-# ---- what cannot pass
 
 
 def faulty_push_pull(seed):
@@ -613,9 +531,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("id", IDS)
 def test_hostile_answers_become_sentences(id, monkeypatch):
-    monkeypatch.setattr(network, "PATIENCE", 0.3)
+    be_impatient(monkeypatch)
     for given in HOSTILE:
-        names = ", ".join(_ASKED[id].parameters)
+        names = ", ".join(EXERCISES[id].parameters)
         answer = eval(f"lambda {names}: given({names})", {"given": given})
         for hostile in (answer, given):
             verdict = check_exercise(id, hostile, deadline="20 s")
@@ -625,7 +543,7 @@ def test_hostile_answers_become_sentences(id, monkeypatch):
 
 @pytest.mark.parametrize("id", IDS)
 def test_an_endless_answer_is_stopped(id, monkeypatch):
-    monkeypatch.setattr(network, "PATIENCE", 0.3)
+    be_impatient(monkeypatch)
     verdict = check_exercise(id, endless, deadline="300 ms")
     assert verdict.mistake == "endless" and "plan" not in verdict.sentence and verdict.hint
 
@@ -640,7 +558,7 @@ def test_an_answer_may_change_its_arguments():
                     each.clear()
             return found
 
-        names = ", ".join(_ASKED[id].parameters)
+        names = ", ".join(EXERCISES[id].parameters)
         return eval(f"lambda {names}: answer({names})", {"answer": answer})
 
     for id in IDS:
@@ -668,4 +586,4 @@ def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
 
     assert check_exercise("push-pull", quiet).mistake == "wrong-way"
     with pytest.raises(Failure):
-        sparse.Asked(sparse.Sparse((0,), (0, 1))).ask(1, [0])
+        judge_sparse_pull.Servers(judge_sparse_pull.RowsCase((0,), (0, 1))).ask(1, [0])

@@ -3,44 +3,36 @@
 A name is a key under ``mistakes`` in a chapter's exercises.toml, or under ``checks.mistake`` in the messages.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 
-from d2lps.course.grading.asked import Case
 from d2lps.plan.acts import PlanError, sends
 from d2lps.plan.checking import complete, replay
 from d2lps.plan.plan import Plan
 
-_OF_REASON = {
-    "inexact-share": "inexact",
-    "not-held": "too-early",
-    "unknown-node": "unknown-name",
-    "unknown-key": "unknown-name",
-    "to-itself": "to-itself",
-    "overwritten": "overwritten",
-    "counted-twice": "counted-twice",
-    "add-updated": "updates",
-    "update-too-early": "updates",
-    "updated-twice": "updates",
-    "not-updated": "updates",
-    "updated-unwanted": "updates",
-}
+# A PlanError's reason → the mistake.
+MISTAKES = (
+    {"inexact-share": "inexact", "not-held": "too-early", "unknown-node": "unknown-name", "unknown-key": "unknown-name"}
+    | {reason: reason for reason in ("to-itself", "overwritten", "counted-twice")}
+    | dict.fromkeys(("add-updated", "update-too-early", "updated-twice", "not-updated", "updated-unwanted"), "updates")
+)
 
 
-def of_refusal(case: Case, error: PlanError) -> str:
-    """The mistake behind a PlanError."""
+def mistake_of(error: PlanError, workers: Sequence[str]) -> str:
+    """The mistake behind a PlanError, where ``workers`` are the nodes that have a gradient and want the sum."""
     if error.reason == "share-sum":
         near = abs(error.values["total"] - 1) < Fraction(1, 10**6)
         return "inexact" if near else "share-sum"
     if error.reason in ("incomplete", "nothing-arrived"):
-        return _unfinished(case, error.plan, error.values["node"])
-    return _OF_REASON.get(error.reason, "broken-plan")
+        return _unfinished(error.plan, error.values["node"], set(workers))
+    return MISTAKES.get(error.reason, "broken-plan")
 
 
-def _unfinished(case: Case, plan: Plan, node: str) -> str:
+def _unfinished(plan: Plan, node: str, workers: set[str]) -> str:
     """Why a plan whose steps are all legal leaves ``node`` without a whole sum."""
     if not any(map(sends, plan.steps)):
         return "todo"
-    if node not in case.workers or {holder for holder, _ in plan.holds} != set(case.workers):
+    if node not in workers or {holder for holder, _ in plan.holds} != workers:
         return "task-changed"
     everyone, early = complete(plan), False
     for number, have in replay(plan):
@@ -51,5 +43,4 @@ def _unfinished(case: Case, plan: Plan, node: str) -> str:
         return "not-collected"
     if early:
         return "too-early"
-    back = [set(case.workers) <= holders for holders in whole.values()]
-    return "last-one" if any(back) else "not-sent-back"
+    return "last-one" if any(workers <= holders for holders in whole.values()) else "not-sent-back"

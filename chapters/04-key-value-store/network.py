@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from d2lps.course.grading.deadline import Stopped, _stop
+import torch
+
+from d2lps.course.grading import Stopped, stop_thread
 
 PATIENCE = 5.0  # seconds for which a node may go on without a message: far more than it needs
 
@@ -147,13 +149,11 @@ class Network:
         for thread in threads:
             thread.join(0.2)
             if thread.is_alive():
-                _stop(thread)
+                stop_thread(thread)
 
 
 def carried(message: object) -> tuple[object, int]:
     """A copy, and its bytes: 8 for a number, a tensor's and a text's own, nothing for what holds them together."""
-    import torch
-
     if isinstance(message, torch.Tensor):
         return message.detach().clone(), message.nbytes
     if isinstance(message, str | bytes):

@@ -6,15 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from d2lps.course.grading.asked import Failure, failure
-from d2lps.course.grading.attempt import called
+from d2lps.course.grading import Failure, call, failure
 
 MOST, LEAST = 1.4, 0.6  # of the mean load: 64 places of each server on a ring stay within
 Placed = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Placing:
+class PlacementCase:
     """``keys`` on ``servers``, and ``joins``, a server that may join them."""
 
     keys: tuple[str, ...]
@@ -26,33 +25,33 @@ class Placing:
         return f"k = {len(self.servers)}"
 
 
-def placing(k: int, keys: int = 2000, host: str = "server{}") -> Placing:
+def placement_case(k: int, keys: int = 2000, host: str = "server{}") -> PlacementCase:
     """The case of k servers; names count up, but for the one that joins."""
     names = tuple(f"layer{i // 40}.{('weight', 'bias')[i % 2]}.{i % 40 // 2}" for i in range(keys))
-    return Placing(names, tuple(host.format(i) for i in range(k)), host.format(k))
+    return PlacementCase(names, tuple(host.format(i) for i in range(k)), host.format(k))
 
 
-def judge(case: Placing, answer: Callable, diagnose: Callable | None = None) -> dict[str, str]:
+def judge(case: PlacementCase, answer: Callable) -> dict[str, str]:
     """What fills the sentence for a right answer; raises Failure."""
     keys, servers = case.keys, case.servers
-    place = _placed(case, answer, keys, servers)
-    _the_same(case, answer, place)
-    joined = _placed(case, answer, keys, (*servers, case.joins))
+    place = _place(case, answer, keys, servers)
+    _require_the_same(case, answer, place)
+    joined = _place(case, answer, keys, (*servers, case.joins))
     moved = [key for key in keys if joined[key] != place[key]]
     between = [key for key in moved if joined[key] != case.joins]
     if between:
         raise _moves(case, "joins", case.joins, between, moved, place, joined)
     for gone in servers if len(servers) > 1 else ():
-        left = _placed(case, answer, keys, tuple(server for server in servers if server != gone))
+        left = _place(case, answer, keys, tuple(server for server in servers if server != gone))
         moved_then = [key for key in keys if left[key] != place[key]]
         between = [key for key in moved_then if place[key] != gone]
         if between:
-            by_number = _placed(case, answer, keys, servers[::-1]) != place
+            by_number = _place(case, answer, keys, servers[::-1]) != place
             raise _moves(case, "leaves", gone, between, moved_then, place, left, "by-position" if by_number else None)
-    turned = _placed(case, answer, keys, servers[::-1])
-    _compared(case, "by-position", "servers-turned", place, turned)
-    for found, among in ((place, servers), (joined, (*servers, case.joins))):
-        _even(case, found, among)
+    turned = _place(case, answer, keys, servers[::-1])
+    _require_same_place(case, "by-position", "servers-turned", place, turned)
+    for placed, among in ((place, servers), (joined, (*servers, case.joins))):
+        _require_even(case, placed, among)
     loads = _loads(place, servers)
     return {
         "most": f"{max(loads.values())}",
@@ -63,8 +62,8 @@ def judge(case: Placing, answer: Callable, diagnose: Callable | None = None) -> 
     }
 
 
-def _placed(case: Placing, answer: Callable, keys: Sequence[str], servers: Sequence[str]) -> dict[str, str]:
-    place = called(case, answer, list(keys), list(servers))
+def _place(case: PlacementCase, answer: Callable, keys: Sequence[str], servers: Sequence[str]) -> dict[str, str]:
+    place = call(case, answer, list(keys), list(servers))
     if not isinstance(place, dict):
         raise failure("not-a-dict", "not-a-dict", case, type=type(place).__name__)
     if not place:
@@ -80,25 +79,25 @@ def _placed(case: Placing, answer: Callable, keys: Sequence[str], servers: Seque
     return dict(place)
 
 
-def _the_same(case: Placing, answer: Callable, place: Placed) -> None:
+def _require_the_same(case: PlacementCase, answer: Callable, place: Placed) -> None:
     """Twice, in another process, and whatever other keys there are."""
     keys, servers = case.keys, case.servers
-    _compared(case, "changes", "place-changes", place, _placed(case, answer, keys, servers))
+    _require_same_place(case, "changes", "place-changes", place, _place(case, answer, keys, servers))
     with another_process():
-        elsewhere = _placed(case, answer, keys, servers)
-    _compared(case, "python-hash", "place-elsewhere", place, elsewhere)
+        elsewhere = _place(case, answer, keys, servers)
+    _require_same_place(case, "python-hash", "place-elsewhere", place, elsewhere)
     for some in (keys[::-1], keys[: len(keys) // 4]):
-        _compared(case, "depends-on-others", "place-of-some", place, _placed(case, answer, some, servers))
+        _require_same_place(case, "depends-on-others", "place-of-some", place, _place(case, answer, some, servers))
 
 
-def _compared(case: Placing, mistake: str, sentence: str, place: Placed, other: Placed) -> None:
+def _require_same_place(case: PlacementCase, mistake: str, sentence: str, place: Placed, other: Placed) -> None:
     for key, server in other.items():
         if server != place[key]:
             raise failure(mistake, sentence, case, key=key, server=place[key], other=server)
 
 
 def _moves(
-    case: Placing,
+    case: PlacementCase,
     what: str,
     server: str,
     between: Sequence[str],
@@ -109,27 +108,29 @@ def _moves(
 ) -> Failure:
     """Keys moved between servers that were there before and are there still."""
     many = len(between) > len(case.keys) / 4
-    key, count = between[0], len(case.keys)
-    told = {
-        "server": server,
-        "moved": len(moved),
-        "keys": count,
-        "between": len(between),
-        "key": key,
-        "old": place[key],
-        "new": then[key],
-    }
-    return failure(mistake or ("modulo" if many else "moves-between"), f"server-{what}", case, **told)
+    key = between[0]
+    return failure(
+        mistake or ("modulo" if many else "moves-between"),
+        f"server-{what}",
+        case,
+        server=server,
+        moved=len(moved),
+        keys=len(case.keys),
+        between=len(between),
+        key=key,
+        old=place[key],
+        new=then[key],
+    )
 
 
 def _loads(place: Placed, servers: Sequence[str]) -> dict[str, int]:
-    found = dict.fromkeys(servers, 0)
+    loads = dict.fromkeys(servers, 0)
     for server in place.values():
-        found[server] += 1
-    return found
+        loads[server] += 1
+    return loads
 
 
-def _even(case: Placing, place: Placed, servers: Sequence[str]) -> None:
+def _require_even(case: PlacementCase, place: Placed, servers: Sequence[str]) -> None:
     loads, mean = _loads(place, servers), len(place) / len(servers)
     for server, load in sorted(loads.items(), key=lambda item: abs(item[1] - mean), reverse=True):
         if not LEAST * mean <= load <= MOST * mean:

@@ -1,0 +1,162 @@
+"""Judge a sparse pull: which rows were asked of whom, and whether the rows wanted came back in their order."""
+
+import operator
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import torch
+
+from d2lps.course.grading import Failure, call, failure, size_text
+from d2lps.messages import text
+
+
+@dataclass(frozen=True)
+class RowsCase:
+    """The table's rows are cut at ``cuts``, and ``rows`` are wanted."""
+
+    rows: tuple[int, ...]
+    cuts: tuple[int, ...]
+    width: int = 16
+    more: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"k = {len(self.cuts) - 1}{self.more}"
+
+    def size_of(self, rows: Collection[int]) -> str:
+        """What so many rows take, in float32, as it stands in a sentence."""
+        return size_text(4 * self.width * len(rows))
+
+
+def drawn_case(seed: int, cuts: tuple[int, ...], count: int) -> RowsCase:
+    """A case of ``count`` rows, some of them wanted several times."""
+    draw = random.Random(seed)
+    return RowsCase(tuple(draw.choices(range(cuts[-1]), k=count)), cuts, more=f" ({seed})")
+
+
+@dataclass
+class Servers:
+    """They give rows of their parts, and keep what was asked of them, in order."""
+
+    case: RowsCase
+    asks: list[tuple[int, list[int]]] = field(default_factory=list)
+    refused: Failure | None = None
+
+    def ask(self, server: object, rows: object):
+        """The rows of that server's part; what is not there is refused."""
+        case, cuts = self.case, self.case.cuts
+        try:
+            rows = [operator.index(row) for row in rows]
+        except TypeError:
+            self._refuse(failure("not-rows", "not-rows", case, type=type(rows).__name__))
+        if not hasattr(server, "__index__") or not 0 <= operator.index(server) < len(cuts) - 1:
+            self._refuse(failure("strange-server", "strange-server", case, server=repr(server), last=len(cuts) - 2))
+        server = operator.index(server)
+        own = cuts[server + 1] - cuts[server]
+        for row in rows:
+            if not 0 <= row < own:
+                self._refuse(self._out(server, row, own))
+        self.asks.append((server, rows))
+        return table(case)[cuts[server] : cuts[server + 1]][rows]
+
+    def _out(self, server: int, row: int, own: int) -> Failure:
+        cuts = self.case.cuts
+        whole = row in self.case.rows and cuts[server] <= row < cuts[server + 1]  # the table's number, on its server
+        mistake = "wrong-offset" if whole else "wrong-cut"
+        return failure(mistake, "row-not-there", self.case, server=server, row=row, own=own, first=cuts[server])
+
+    def _refuse(self, refusal: Failure) -> None:
+        self.refused = self.refused or refusal
+        raise refusal
+
+    def lines(self) -> list[str]:
+        """What went from each server that was asked: a line for each message."""
+        return [
+            text("checks.who-was-asked", server=server, rows=_short(rows), size=self.case.size_of(rows))
+            for server, rows in self.asks[:8]
+        ]
+
+
+def table(case: RowsCase):
+    """Row r is full of r."""
+    return torch.arange(float(case.cuts[-1])).repeat_interleave(case.width).view(-1, case.width)
+
+
+def judge(case: RowsCase, answer: Callable) -> dict[str, str]:
+    """What fills the sentence for a right answer; raises Failure."""
+    servers = Servers(case)
+    try:
+        result = call(case, answer, list(case.rows), list(case.cuts), servers.ask, refused=Failure)
+    except Failure as error:
+        raise servers.refused or error from None
+    if servers.refused:
+        raise servers.refused
+    if not servers.asks:
+        raise failure("todo", "nobody-asked", case)
+    _require_rows(case, servers, result)
+    _require_few_bytes(case, servers)
+    return _traffic(case, servers)
+
+
+def _require_rows(case: RowsCase, servers: Servers, result: object) -> None:
+    wanted = torch.tensor(case.rows)
+    shape = (len(case.rows), case.width)
+    if not isinstance(result, torch.Tensor) or result.dim() != 2 or result.shape[1] != case.width:
+        got = f"{tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
+        raise failure("not-rows-back", "not-rows-back", case, got=got, shape=shape)
+    got = result.detach().cpu()[:, 0].tolist()
+    if result.shape == shape and torch.equal(result.detach().cpu().double(), table(case)[wanted].double()):
+        return
+    if sorted(got) == sorted(case.rows):
+        mistake = "order-lost"
+    elif set(got) == set(case.rows):
+        mistake = "repeats-lost"
+    elif set(case.rows) <= set(got):
+        mistake = "everything"
+    else:
+        mistake = "rows-lost" if set(got) <= set(case.rows) else "wrong-offset"
+    got, right = _short([f"{row:g}" for row in got]), _short(list(case.rows))
+    raise _counted(case, servers, mistake, "rows-wrong", got=got, right=right)
+
+
+def _require_few_bytes(case: RowsCase, servers: Servers) -> None:
+    wanted = set(case.rows)
+    owners = {
+        server
+        for server, (start, stop) in enumerate(zip(case.cuts, case.cuts[1:], strict=False))
+        if any(start <= row < stop for row in wanted)
+    }
+    travelled = [case.cuts[server] + row for server, rows in servers.asks for row in rows]
+    sizes = {"got": case.size_of(travelled), "enough": case.size_of(wanted), "messages": len(servers.asks)}
+    if set(travelled) - wanted:
+        raise _counted(case, servers, "everything", "too-many-rows", **sizes)
+    idle = [server for server, rows in servers.asks if server not in owners]
+    if idle:
+        got, enough = len(servers.asks), len(owners)
+        raise _counted(case, servers, "every-server", "asked-in-vain", server=idle[0], got=got, enough=enough)
+    if len(travelled) > len(wanted) and len({server for server, _ in servers.asks}) == len(servers.asks):
+        raise _counted(case, servers, "twice", "too-many-rows", **sizes)
+    if len(servers.asks) > len(owners):
+        raise _counted(case, servers, "row-by-row", "many-asks", got=len(servers.asks), enough=len(owners))
+
+
+def _counted(case: RowsCase, servers: Servers, mistake: str, sentence: str, **values: object) -> Failure:
+    counted = failure(mistake, sentence, case, **values)
+    counted.sentence = "\n".join([counted.sentence, *servers.lines()])
+    return counted
+
+
+def _traffic(case: RowsCase, servers: Servers) -> dict[str, str]:
+    rows = [row for _, rows in servers.asks for row in rows]
+    return {
+        "wanted": str(len(case.rows)),
+        "rows": str(len(rows)),
+        "messages": str(len(servers.asks)),
+        "moved": case.size_of(rows),
+        "whole": case.size_of(range(case.cuts[-1])),
+    }
+
+
+def _short(rows: list) -> str:
+    return " ".join(map(str, rows[:12])) + (" …" if len(rows) > 12 else "")
