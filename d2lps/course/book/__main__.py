@@ -8,10 +8,9 @@ from pathlib import Path
 from d2lps.course.book import pull as home
 from d2lps.course.book import workspace
 from d2lps.course.book.agree import renew, side_by_side
-from d2lps.course.book.check import check_chapter, check_figures, check_messages, drawn, report
-from d2lps.course.book.files import write
-from d2lps.course.book.lesson import BookError
-from d2lps.course.book.library import Book
+from d2lps.course.book.check import check_chapter, check_figures, check_messages, drawn
+from d2lps.course.book.findings import BookError, report
+from d2lps.course.book.library import Book, write
 from d2lps.course.book.notebook import dumps, notebook
 from d2lps.messages import LANGUAGES
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import nbformat
 
-from d2lps.course.book.lesson import BookError, read_cells, read_text
-from d2lps.course.book.library import Book, Chapter, cited
+from d2lps.course.book.findings import BookError
+from d2lps.course.book.lesson import read_cells, read_text
+from d2lps.course.book.library import Book, Chapter
 from d2lps.course.book.notebook import notebook
 
 KEY = "d2lps"
@@ -55,7 +56,7 @@ def origin(book: Book, chapter: Chapter, language: str) -> Origin:
 def origin_from(slug: str, language: str, lesson: str, prose: str, cites: dict[str, str]) -> Origin:
     """An edition from its sources, with no more citations than the prose makes."""
     text = read_text(prose, f"{language}.md")
-    keys = sorted({key for section in text.sections for key in cited(section)})
+    keys = sorted({key for section in text.sections for key in section.cited()})
     return Origin(slug, language, lesson, prose, {key: cites[key] for key in keys if key in cites})
 
 

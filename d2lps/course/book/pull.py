@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from d2lps.course.book.agree import digests
-from d2lps.course.book.files import write
-from d2lps.course.book.findings import COMMAND
-from d2lps.course.book.lesson import BookError, literal, outside, replace_cells, speaking
-from d2lps.course.book.library import Book, Chapter, chapter_of
+from d2lps.course.book.findings import COMMAND, BookError
+from d2lps.course.book.lesson import literal, outside, replace_cells, speaking
+from d2lps.course.book.library import Book, Chapter, chapter_of, write
 from d2lps.course.book.notebook import Part, alternative, parts, rendered
 from d2lps.course.book.origin import KEY, Origin, load, origin_from, origin_of
 from d2lps.messages import LANGUAGES
@@ -48,7 +47,7 @@ def pull(book: Book, path: Path, code: bool = False) -> Pulled:
     after = dict(before)
     after[name] = merged(before[name], base.prose, prose, f"{chapter.slug}/{name}")
     after["lesson.py"] = _lesson(chapter, base, codes)
-    home = book.sound(chapter_of(chapter.slug, after, chapter.exercises))
+    home = book.ensure_sound(chapter_of(chapter.slug, after, chapter.exercises))
     old, new = digests(book, chapter), digests(book, home)
     report.sections = [id for id in new if old.get(id) != new[id]]
     lesson = replace_cells(base.lesson, codes) if codes else base.lesson

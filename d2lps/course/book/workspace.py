@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
-from d2lps.course.book.files import write
-from d2lps.course.book.lesson import BookError
-from d2lps.course.book.library import Book
+from d2lps.course.book.findings import BookError
+from d2lps.course.book.library import Book, write
 from d2lps.course.book.notebook import dumps
 from d2lps.course.book.origin import Origin, copy, load, origin, origin_of, touched
 from d2lps.messages import LANGUAGES
