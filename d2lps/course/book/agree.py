@@ -4,13 +4,12 @@ The digest is over the texts, the cells placed there, the figures, the messages 
 texts of the exercises. No language is the source of the others: whichever changes, the three are read again.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
 
 from d2lps.course.book.findings import COMMAND, Finding
-from d2lps.course.book.library import Book, Chapter, write
+from d2lps.course.book.library import Book, Chapter, digest, write
 from d2lps.course.book.reading import MARKS, read_section
 from d2lps.messages import LANGUAGES
 
@@ -33,7 +32,7 @@ def digests(book: Book, chapter: Chapter) -> dict[str, str]:
             "messages": {language: _named(code, messages[language]) for language in LANGUAGES},
             "exercises": [chapter.exercises.get(cell.exercise) for cell in cells if cell.exercise is not None],
         }
-        by_section[id] = digest(json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str).encode())
+        by_section[id] = digest(json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str))
     return by_section
 
 
@@ -41,10 +40,6 @@ def _named(code: str, sentences: dict[str, str]) -> dict[str, str]:
     """The messages that code names in quotes, by their whole key or by its last part."""
     named = set(re.findall(r"[\"']([A-Za-z0-9_.-]+)[\"']", code))
     return {key: sentence for key, sentence in sentences.items() if {key, key.rpartition(".")[2]} & named}
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def agreed(book: Book, slug: str) -> dict[str, str]:

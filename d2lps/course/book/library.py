@@ -1,5 +1,6 @@
 """The book on disk: chapters, figures, references, glossary, and what holds a chapter together."""
 
+import hashlib
 import os
 import re
 import tempfile
@@ -171,6 +172,11 @@ def write(texts: dict[Path, str]) -> list[Path]:
         for temporary, _ in ready:
             Path(temporary).unlink(missing_ok=True)
     return [path for _, path in ready]
+
+
+def digest(content: str | bytes) -> str:
+    """The same for the same content, and for no other."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
 
 
 def _require(table: dict, keys: tuple[str, ...], where: str) -> None:
