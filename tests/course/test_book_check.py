@@ -1,7 +1,7 @@
 """Every check, on a chapter that is wrong in one place: what is found, where, and how it is mended."""
 
 import pytest
-from test_book import EN, LESSON, SLUG, VI, ZH, edit, small
+from helpers.small_book import EN, LESSON, SLUG, VI, ZH, edit, small
 
 from d2lps.course.book.__main__ import main
 from d2lps.course.book.agree import agreed

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files, small
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files, small
 
 from d2lps.course.book import workspace
 from d2lps.course.book.__main__ import main
-from d2lps.course.book.lesson import BookError
+from d2lps.course.book.findings import BookError
 from d2lps.course.book.notebook import notebook, parts
 from d2lps.course.book.origin import Origin, load, origin_of, touched
 from d2lps.course.book.pull import _prose, pull

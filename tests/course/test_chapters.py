@@ -6,9 +6,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from helpers.outputs import same_outputs
 from nbclient import NotebookClient
 
-from d2lps.course.book.notebook import same_outputs
 from d2lps.messages import LANGUAGES
 
 ROOT = Path(__file__).parents[2]

@@ -8,31 +8,26 @@ from pathlib import Path
 from d2lps.course.book import pull as home
 from d2lps.course.book import workspace
 from d2lps.course.book.agree import renew, side_by_side
-from d2lps.course.book.check import check_chapter, check_figures, check_messages, drawn, report
-from d2lps.course.book.files import write
-from d2lps.course.book.lesson import BookError
-from d2lps.course.book.library import Book
+from d2lps.course.book.check import check_chapter, check_figures, check_messages, drawn
+from d2lps.course.book.findings import COMMAND, BookError, report
+from d2lps.course.book.library import Book, write
 from d2lps.course.book.notebook import dumps, notebook
 from d2lps.messages import LANGUAGES
 
 
 def build(book: Book, arguments: argparse.Namespace) -> int:
     """Write the notebooks of the chapters, three each."""
-    made = {}
+    notebooks = {}
     for slug in book.slugs(arguments.chapters):
         chapter = book.chapter(slug)
         for language in LANGUAGES:
-            made[book.folder(slug) / f"{language}.ipynb"] = dumps(notebook(chapter, language, book.cites))
-    for path in write(made):
-        print(f"wrote {path.relative_to(book.root)}")
-    return 0
+            notebooks[book.folder(slug) / f"{language}.ipynb"] = dumps(notebook(chapter, language, book.cites))
+    return _write(book, notebooks)
 
 
 def check(book: Book, arguments: argparse.Namespace) -> int:
     """Run every check and print what each finding asks for; exit 1 if something is to be mended."""
-    findings = []
-    for slug in book.slugs(arguments.chapters):
-        findings += check_chapter(book, slug)
+    findings = [finding for slug in book.slugs(arguments.chapters) for finding in check_chapter(book, slug)]
     if not arguments.chapters:
         findings += [*check_messages(book), *check_figures(book)]
     print(report(findings))
@@ -41,54 +36,24 @@ def check(book: Book, arguments: argparse.Namespace) -> int:
 
 def agree(book: Book, arguments: argparse.Namespace) -> int:
     """Record that the three texts of sections were read side by side and say the same."""
-    slug, wanted = _sections(book, arguments.names)
+    slug, sections = _sections(book, arguments.names)
     chapter = book.chapter(slug)
-    if not wanted and not arguments.all:
-        raise BookError(f"name the sections that were read, or --all; {slug} has {', '.join(chapter.sections)}")
-    for id in wanted:
+    listed = ", ".join(chapter.sections)
+    if not sections and not arguments.all:
+        raise BookError(f"name the sections that were read, or --all; {slug} has {listed}")
+    for id in sections:
         if id not in chapter.sections:
-            raise BookError(f"{slug} has no section {id!r}; it has {', '.join(chapter.sections)}")
-    wanted = wanted or chapter.sections
-    open_ones = [
-        finding
-        for finding in check_chapter(book, slug)
-        if finding.level == "fail" and finding.section in wanted and finding.check != "agreed"
-    ]
-    for id in wanted:
+            raise BookError(f"{slug} has no section {id!r}; it has {listed}")
+    sections = sections or chapter.sections
+    findings = [finding for finding in check_chapter(book, slug) if finding.section in sections]
+    findings = [finding for finding in findings if finding.level == "fail" and finding.check != "agreed"]
+    for id in sections:
         print(side_by_side(chapter, id))
-    if open_ones:
-        print(report(open_ones))
-        print("nothing is agreed while these are open")
+    if findings:
+        print(report(findings), "nothing is agreed while these are open", sep="\n")
         return 1
-    renew(book, chapter, wanted)
-    print(f"agreed: {', '.join(wanted)}")
-    return 0
-
-
-def figures(book: Book, arguments: argparse.Namespace) -> int:
-    """Draw the figures of the course again."""
-    pictures = drawn(book)
-    if not pictures:
-        raise BookError("there is nothing to draw: no chapter has a figures.py; write one")
-    for path in write({book.figure(name): picture for name, picture in pictures.items()}):
-        print(f"wrote {path.relative_to(book.root)}")
-    return 0
-
-
-def pull(book: Book, arguments: argparse.Namespace) -> int:
-    """Bring edits made in a workspace notebook home: prose, code only with --code, never exercises or outputs."""
-    for line in home.advice(book, home.pull(book, Path(arguments.notebook), arguments.code)):
-        print(line)
-    return 0
-
-
-def lab(book: Book, arguments: argparse.Namespace) -> int:
-    """Put the chapters into workspace/, never over anybody's work, and open JupyterLab."""
-    chosen, said = workspace.language(book, arguments.language)
-    for line in [*workspace.lay_out(book), *said]:
-        print(line, flush=True)
-    if not arguments.no_start:
-        workspace.start(book, chosen, browser=not arguments.no_browser)
+    renew(book, chapter, sections)
+    print(f"agreed: {', '.join(sections)}")
     return 0
 
 
@@ -104,40 +69,69 @@ def _sections(book: Book, names: list[str]) -> tuple[str, list[str]]:
         raise BookError(f"name the chapter first; chapters/toc.toml has {', '.join(slugs)}") from None
 
 
-def parser() -> argparse.ArgumentParser:
-    """The commands and what they take."""
-    main = argparse.ArgumentParser(prog="python -m d2lps.course.book", description="Write the course and try it out.")
-    main.add_argument("--root", help="the course's folder, if it is not the current one")
-    commands = main.add_subparsers(required=True, metavar="command")
+def figures(book: Book, arguments: argparse.Namespace) -> int:
+    """Draw the figures of the course again."""
+    pictures = drawn(book)
+    if not pictures:
+        raise BookError("there is nothing to draw: no chapter has a figures.py; write one")
+    return _write(book, {book.figure(name): picture for name, picture in pictures.items()})
 
-    def command(function, name: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=function.__doc__, description=function.__doc__)
-        added.set_defaults(command=function)
-        return added
 
-    for function in (build, check):
-        command(function, function.__name__).add_argument(
-            "chapters", nargs="*", metavar="chapter", help="as in 01 or 01-data-parallelism; all if none is named"
-        )
-    added = command(agree, "agree")
-    added.add_argument(
-        "names", nargs="*", metavar="section", help="sections, after the chapter where there are several"
-    )
-    added.add_argument("--all", action="store_true", help="every section of the chapter")
-    added = command(pull, "pull")
-    added.add_argument("notebook", help="as in workspace/vi/01-data-parallelism.ipynb")
-    added.add_argument("--code", action="store_true", help="bring edited code home too")
-    added = command(lab, "lab")
-    added.add_argument("--language", choices=LANGUAGES, help="the language to open; it is remembered")
-    added.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
-    added.add_argument("--no-start", action="store_true", help="only put the chapters into workspace/")
-    command(figures, "figures")
-    return main
+def _write(book: Book, texts: dict[Path, str]) -> int:
+    for path in write(texts):
+        print(f"wrote {path.relative_to(book.root)}")
+    return 0
+
+
+def pull(book: Book, arguments: argparse.Namespace) -> int:
+    """Bring edits made in a workspace notebook home: prose, code only with --code, never exercises or outputs."""
+    print(*home.advice(book, home.pull(book, Path(arguments.notebook), arguments.code)), sep="\n")
+    return 0
+
+
+def lab(book: Book, arguments: argparse.Namespace) -> int:
+    """Put the chapters into workspace/, never over anybody's work, and open JupyterLab."""
+    chosen, hint = workspace.language(book, arguments.language)
+    for line in [*workspace.lay_out(book), *hint]:
+        print(line, flush=True)
+    if not arguments.no_start:
+        workspace.start(book, chosen, browser=not arguments.no_browser)
+    return 0
+
+
+CHAPTERS = ["chapters"], {"nargs": "*", "metavar": "chapter", "help": "as in 01 or 01-data-parallelism; all if none"}
+# Each command, and what it takes.
+COMMANDS = {
+    build: [CHAPTERS],
+    check: [CHAPTERS],
+    agree: [
+        (["names"], {"nargs": "*", "metavar": "section", "help": "after the chapter, where there are several"}),
+        (["--all"], {"action": "store_true", "help": "every section of the chapter"}),
+    ],
+    pull: [
+        (["notebook"], {"help": "as in workspace/vi/01-data-parallelism.ipynb"}),
+        (["--code"], {"action": "store_true", "help": "bring edited code home too"}),
+    ],
+    lab: [
+        (["--language"], {"choices": LANGUAGES, "help": "the language to open; it is remembered"}),
+        (["--no-browser"], {"action": "store_true", "help": "print the address, open no browser"}),
+        (["--no-start"], {"action": "store_true", "help": "only put the chapters into workspace/"}),
+    ],
+    figures: [],
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a BookError is one sentence on stderr and exit status 1."""
-    chosen = parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog=COMMAND, description="Write the course and try it out.")
+    parser.add_argument("--root", help="the course's folder, if it is not the current one")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for command, takes in COMMANDS.items():
+        added = commands.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
+        added.set_defaults(command=command)
+        for names, options in takes:
+            added.add_argument(*names, **options)
+    chosen = parser.parse_args(arguments)
     try:
         return chosen.command(Book(chosen.root), chosen)
     except BookError as error:

@@ -4,15 +4,13 @@ The digest is over the texts, the cells placed there, the figures, the messages 
 texts of the exercises. No language is the source of the others: whichever changes, the three are read again.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
 
-from d2lps.course.book.files import write
-from d2lps.course.book.findings import COMMAND, Finding, messages
-from d2lps.course.book.library import Book, Chapter
-from d2lps.course.book.plain import MARKS, read_section
+from d2lps.course.book.findings import COMMAND, Finding
+from d2lps.course.book.library import Book, Chapter, digest, write
+from d2lps.course.book.reading import MARKS, read_section
 from d2lps.messages import LANGUAGES
 
 FILE = "agreed.txt"
@@ -20,8 +18,8 @@ FILE = "agreed.txt"
 
 def digests(book: Book, chapter: Chapter) -> dict[str, str]:
     """Section → digest of what a reader meets there."""
-    said = messages(book)
-    made = {}
+    messages = book.messages()
+    by_section = {}
     for id in chapter.sections:
         sections = chapter.section(id)
         cells = [chapter.cell(name) for name in sections[LANGUAGES[0]].names("cell")]
@@ -30,22 +28,18 @@ def digests(book: Book, chapter: Chapter) -> dict[str, str]:
         parts = {
             "texts": {language: section.source.strip() for language, section in sections.items()},
             "cells": [[cell.id, cell.source] for cell in cells],
-            "figures": {name: _digest(book.figure(name).read_bytes()) for name in figures},
-            "messages": {language: _named(code, said[language]) for language in LANGUAGES},
+            "figures": {name: digest(book.figure(name).read_bytes()) for name in figures},
+            "messages": {language: _named(code, messages[language]) for language in LANGUAGES},
             "exercises": [chapter.exercises.get(cell.exercise) for cell in cells if cell.exercise is not None],
         }
-        made[id] = _digest(json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str).encode())
-    return made
+        by_section[id] = digest(json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str))
+    return by_section
 
 
 def _named(code: str, sentences: dict[str, str]) -> dict[str, str]:
     """The messages that code names in quotes, by their whole key or by its last part."""
     named = set(re.findall(r"[\"']([A-Za-z0-9_.-]+)[\"']", code))
     return {key: sentence for key, sentence in sentences.items() if {key, key.rpartition(".")[2]} & named}
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def agreed(book: Book, slug: str) -> dict[str, str]:
@@ -58,27 +52,14 @@ def agreed(book: Book, slug: str) -> dict[str, str]:
 def stale(book: Book, chapter: Chapter) -> Iterator[Finding]:
     """Sections that changed since their three texts were read side by side."""
     known, now = agreed(book, chapter.slug), digests(book, chapter)
-    for id, digest in now.items():
-        if known.get(id) != digest:
+    command = f"{COMMAND} agree {chapter.slug}"
+    for id, new in now.items():
+        if known.get(id) != new:
             what = "the section has changed since its three texts were" if id in known else "the three texts were never"
-            yield Finding(
-                "fail",
-                "agreed",
-                id,
-                LANGUAGES,
-                f"{what} read side by side",
-                f"read them, then {COMMAND} agree {chapter.slug} {id}",
-            )
-    for id in known:
-        if id not in now:
-            yield Finding(
-                "fail",
-                "agreed",
-                id,
-                (),
-                f"{FILE} names a section that no text has",
-                f"{COMMAND} agree {chapter.slug} --all",
-            )
+            remedy = f"read them, then {command} {id}"
+            yield Finding("fail", "agreed", id, LANGUAGES, f"{what} read side by side", remedy)
+    for id in (id for id in known if id not in now):
+        yield Finding("fail", "agreed", id, (), f"{FILE} names a section that no text has", f"{command} --all")
 
 
 def side_by_side(chapter: Chapter, id: str, width: int = 300) -> str:
@@ -94,5 +75,4 @@ def renew(book: Book, chapter: Chapter, sections: list[str]) -> None:
     """Record the named sections as read side by side; sections that are gone leave the file."""
     now = digests(book, chapter)
     known = agreed(book, chapter.slug) | {id: now[id] for id in sections}
-    lines = [f"{id} {known[id]}\n" for id in now if id in known]
-    write({book.folder(chapter.slug) / FILE: "".join(lines)})
+    write({book.folder(chapter.slug) / FILE: "".join(f"{id} {known[id]}\n" for id in now if id in known)})

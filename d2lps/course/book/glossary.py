@@ -3,12 +3,15 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
-from d2lps.course.book.findings import Finding, Passage
+from d2lps.course.book.findings import Finding
+from d2lps.course.book.language import FILES
+from d2lps.course.book.reading import Passage
 from d2lps.messages import LANGUAGES
 
 COVERAGE = 0.95
+OTHERS = LANGUAGES[1:]
 
 
 @dataclass(frozen=True)
@@ -22,154 +25,71 @@ class Term:
     first: tuple[str, ...] = ()
     common: bool = False
 
+    def used(self, text: str, language: str) -> list[str]:
+        """Its translations that stand in the text."""
+        return [word for word in self.words[language] if _pattern(word, language).search(text)]
 
-def terms(tables: list[dict]) -> list[Term]:
-    """The glossary as written in ``terms.toml``."""
-    made = []
-    for table in tables:
-        each = {language: (table[language], *table.get(f"allow_{language}", ())) for language in ("vi", "zh")}
-        made.append(
+
+class Glossary:
+    """The terms of ``terms.toml``, and the names that stay as they are."""
+
+    def __init__(self, written: dict):
+        self.terms = [
             Term(
                 (table["en"], *table.get("also", ())),
-                each,
-                {language: tuple(table.get(f"no_{language}", ())) for language in each},
-                {language: tuple(table.get(f"warn_{language}", ())) for language in each},
+                {language: (table[language], *table.get(f"allow_{language}", ())) for language in OTHERS},
+                {language: tuple(table.get(f"no_{language}", ())) for language in OTHERS},
+                {language: tuple(table.get(f"warn_{language}", ())) for language in OTHERS},
                 tuple(table.get("first", ())),
                 table.get("common", False),
             )
-        )
-    return made
-
-
-def names(listed: list[str], glossary: list[Term]) -> dict[str, set[str]]:
-    """The words that each language leaves in English: the listed names, and terms that it does not translate."""
-    kept = {language: {name.lower() for name in listed} for language in LANGUAGES}
-    for term in glossary:
-        for language, words in term.words.items():
-            for english in term.en:
-                if any(english.lower() in word.lower() for word in words):
-                    kept[language].update(english.lower().split())
-    return kept
-
-
-def wrong_words(passage: Passage, glossary: list[Term]) -> Iterator[Finding]:
-    """No word that the glossary forbids; a suspect word only where the English speaks of its concept."""
-    english = passage.readings["en"].text if "en" in passage.readings else ""
-    present = _present(english, glossary) if english else set()
-    for language in ("vi", "zh"):
-        if language not in passage.readings:
-            continue
-        text = passage.readings[language].text
-        rest = _without_terms(text, language, tuple(glossary_words(glossary, language)))
-        for index, term in enumerate(glossary):
-            right = term.words[language][0]
-            for word in term.never[language]:
-                if _pattern(word, language).search(text):
-                    yield passage.fail("glossary", f"{word!r} is not {term.en[0]!r}; write {right!r}", language)
-            for word in term.suspect[language]:
-                if index in present and _pattern(word, language).search(rest):
-                    yield passage.warn("glossary", f"{word!r}: {term.en[0]!r} is {right!r}", language)
-
-
-def coverage(passages: list[Passage], glossary: list[Term], chapter: str) -> Iterator[Finding]:
-    """Where the English has a term, the others have its translation: nearly always in a chapter."""
-    for language in ("vi", "zh"):
-        seen = missed = 0
-        for passage in passages:
-            if passage.kind != "section" or language not in passage.readings:
-                continue
-            text = passage.readings[language].text
-            for index in sorted(_present(passage.readings["en"].text, glossary)):
-                term = glossary[index]
-                if term.common:
-                    continue
-                seen += 1
-                if not any(_pattern(word, language).search(text) for word in term.words[language]):
-                    missed += 1
-                    yield passage.warn("glossary", f"{term.en[0]!r} without {term.words[language][0]!r}", language)
-        if seen and 1 - missed / seen < COVERAGE:
-            yield Finding(
-                "fail",
-                "glossary",
-                "(chapter)",
-                (language,),
-                f"{seen - missed} of {seen} terms are translated as the glossary says; {COVERAGE:.0%} are needed",
-                f"edit chapters/{chapter}/{language}.md or chapters/terms.toml",
-            )
-
-
-def first_use(passages: list[Passage], glossary: list[Term]) -> Iterator[Finding]:
-    """The first use of a marked term carries the English in parentheses; later uses do not."""
-    sections = [passage for passage in passages if passage.kind == "section"]
-    for language in ("vi", "zh"):
-        uses = [
-            (passage, unit.text)
-            for passage in sections
-            if language in passage.readings
-            for unit in passage.readings[language].units
-            if unit.kind != "heading"
+            for table in written.get("term", [])
         ]
-        words = tuple(glossary_words(glossary, language))
-        for term in glossary:
-            if term.words[language][0].lower() == term.en[0].lower():
-                continue
-            glossed = _glossed(term, language)
-            found = [(passage, match) for passage, text in uses for match in glossed.finditer(text)]
-            for passage, match in found[1:]:
-                yield passage.warn(
-                    "first use", f"{match.group()!r}: the English stands at the first use only", language
-                )
-            if language not in term.first:
-                continue
-            at = next((place for place in uses if _stands(place[1], term, language, words)), None)
-            if at and not found:
-                yield at[0].fail("first use", f"{term.words[language][0]!r} never carries ({term.en[0]})", language)
-            elif at and at[0] is not found[0][0]:
-                yield at[0].warn(
-                    "first use",
-                    f"{term.words[language][0]!r} carries ({term.en[0]}) only later, in {found[0][0].name!r}",
-                    language,
-                )
+        # What each language leaves in English: the listed names, and terms that it does not translate.
+        self.names = {language: {name.lower() for name in written.get("names", [])} for language in LANGUAGES}
+        for term in self.terms:
+            for language, words in term.words.items():
+                for english in term.en:
+                    if any(english.lower() in word.lower() for word in words):
+                        self.names[language].update(english.lower().split())
+
+    @cached_property
+    def words(self) -> dict[str, list[str]]:
+        """All translations by language, longest first."""
+        return {
+            language: sorted({word for term in self.terms for word in term.words[language]}, key=len, reverse=True)
+            for language in OTHERS
+        }
+
+    @cached_property
+    def _english(self) -> tuple[re.Pattern, dict[str, Term]]:
+        pairs = sorted(((word, term) for term in self.terms for word in term.en), key=lambda pair: -len(pair[0]))
+        choices = "|".join(f"(?P<t{number}>{_inflected(word)})" for number, (word, _) in enumerate(pairs))
+        owners = {f"t{number}": term for number, (_, term) in enumerate(pairs)}
+        return re.compile(rf"(?<![\w-])(?:{choices})(?![\w-])", re.I), owners
+
+    def present(self, english: str) -> list[Term]:
+        """Which terms the English uses; a longer term hides the shorter ones inside it."""
+        if not self.terms:
+            return []
+        pattern, owners = self._english
+        used = {id(owners[match.lastgroup]) for match in pattern.finditer(english)}
+        return [term for term in self.terms if id(term) in used]
+
+    def stands(self, text: str, term: Term, language: str) -> bool:
+        """Whether the text uses the term itself, not only a longer term that contains it."""
+        if not term.used(text, language):
+            return False
+        own = {word.lower() for word in term.words[language]}
+        longer = [word for word in self.words[language] if word.lower() not in own]
+        longer = [word for word in longer if any(each in word.lower() for each in own)]
+        return bool(term.used(_without(text, language, longer), language))
 
 
-def one_word(passages: list[Passage], glossary: list[Term], chapter: str) -> Iterator[Finding]:
-    """One concept has one word throughout a chapter, even where the glossary allows two."""
-    for language in ("vi", "zh"):
-        text = "\n".join(each.readings[language].text for each in passages if language in each.readings)
-        for term in glossary:
-            used = [word for word in term.words[language] if _pattern(word, language).search(text)]
-            if len(used) > 1 and not any(a != b and a.lower() in b.lower() for a in used for b in used):
-                yield Finding(
-                    "fail",
-                    "glossary",
-                    "(chapter)",
-                    (language,),
-                    f"{term.en[0]!r} is called {' and '.join(map(repr, used))}; choose one",
-                    f"edit chapters/{chapter}/{language}.md",
-                )
-
-
-def glossary_words(glossary: list[Term], language: str) -> list[str]:
-    """All translations, longest first."""
-    return sorted({word for term in glossary for word in term.words[language]}, key=len, reverse=True)
-
-
-def _present(english: str, glossary: list[Term]) -> set[int]:
-    """Which terms the English uses; a longer term hides the shorter ones inside it."""
-    pattern, owners = _english(tuple(term.en for term in glossary))
-    return {owners[match.lastgroup] for match in pattern.finditer(english)}
-
-
-@cache
-def _english(words: tuple[tuple[str, ...], ...]) -> tuple[re.Pattern, dict[str, int]]:
-    every = sorted(
-        ((word, index) for index, each in enumerate(words) for word in each),
-        key=lambda pair: len(pair[0]),
-        reverse=True,
-    )
-    owners = {f"t{number}": index for number, (_, index) in enumerate(every)}
-    choices = "|".join(f"(?P<t{number}>{_inflected(word)})" for number, (word, _) in enumerate(every))
-    return re.compile(rf"(?<![\w-])(?:{choices})(?![\w-])", re.I), owners
+def _without(text: str, language: str, words: list[str]) -> str:
+    for word in words:
+        text = _pattern(word, language).sub("\n", text)
+    return text
 
 
 def _inflected(word: str) -> str:
@@ -179,32 +99,99 @@ def _inflected(word: str) -> str:
 
 @cache
 def _pattern(word: str, language: str) -> re.Pattern:
-    if language == "zh":
+    if not FILES[language].get("spaced", True):
         return re.compile(re.escape(word), re.I)
     spaced = re.escape(word).replace("\\ ", r"\s+")
     return re.compile(rf"(?<!\w){spaced}(?!\w)", re.I)
 
 
 @cache
-def _glossed_pattern(words: tuple[str, ...], english: tuple[str, ...], language: str) -> re.Pattern:
+def _with_english(words: tuple[str, ...], english: tuple[str, ...], language: str) -> re.Pattern:
+    """A term with its English in parentheses behind it."""
     own = "|".join(_pattern(word, language).pattern for word in words)
-    other = "|".join(_inflected(word) for word in english)
+    other = "|".join(map(_inflected, english))
     return re.compile(rf"(?:{own}) ?[(（](?:{other})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
 
 
-def _glossed(term: Term, language: str) -> re.Pattern:
-    return _glossed_pattern(term.words[language], term.en, language)
+def wrong_words(passage: Passage, glossary: Glossary) -> Iterator[Finding]:
+    """No word that the glossary forbids; a suspect word only where the English speaks of its concept."""
+    present = glossary.present(passage.readings["en"].text) if "en" in passage.readings else []
+    for language in OTHERS:
+        if language not in passage.readings:
+            continue
+        text = passage.readings[language].text
+        for term in glossary.terms:
+            for word in term.never[language]:
+                if _pattern(word, language).search(text):
+                    message = f"{word!r} is not {term.en[0]!r}; write {term.words[language][0]!r}"
+                    yield passage.fail("glossary", message, language)
+        suspects = [(word, term) for term in present for word in term.suspect[language]]
+        if any(_pattern(word, language).search(text) for word, _ in suspects):
+            rest = _without(text, language, glossary.words[language])
+            for word, term in suspects:
+                if _pattern(word, language).search(rest):
+                    message = f"{word!r}: {term.en[0]!r} is {term.words[language][0]!r}"
+                    yield passage.warn("glossary", message, language)
 
 
-def _stands(text: str, term: Term, language: str, words: tuple[str, ...]) -> bool:
-    """The text uses the term itself, not only a longer term that contains it."""
-    own = {word.lower() for word in term.words[language]}
-    longer = tuple(word for word in words if any(each in word.lower() and each != word.lower() for each in own))
-    rest = _without_terms(text, language, longer)
-    return any(_pattern(word, language).search(rest) for word in term.words[language])
+def of_chapter(passages: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
+    """What shows in a whole chapter: how much is translated, where the English stands, and that words stay."""
+    for language in OTHERS:
+        read = [passage for passage in passages if language in passage.readings]
+        sections = [passage for passage in read if passage.kind == "section"]
+        yield from _coverage(sections, glossary, slug, language)
+        yield from _first_use(sections, glossary, language)
+        yield from _one_word(read, glossary, slug, language)
 
 
-def _without_terms(text: str, language: str, words: tuple[str, ...]) -> str:
-    for word in words:
-        text = _pattern(word, language).sub("\n", text)
-    return text
+def _coverage(sections: list[Passage], glossary: Glossary, slug: str, language: str) -> Iterator[Finding]:
+    """Where the English has a term, the others have its translation: nearly always in a chapter."""
+    wanted = missed = 0
+    for passage in sections:
+        for term in glossary.present(passage.readings["en"].text):
+            if term.common:
+                continue
+            wanted += 1
+            if not term.used(passage.readings[language].text, language):
+                missed += 1
+                yield passage.warn("glossary", f"{term.en[0]!r} without {term.words[language][0]!r}", language)
+    if wanted and 1 - missed / wanted < COVERAGE:
+        message = f"{wanted - missed} of {wanted} terms are translated as the glossary says; {COVERAGE:.0%} are needed"
+        yield _chapter_finding(message, slug, language)
+
+
+def _first_use(sections: list[Passage], glossary: Glossary, language: str) -> Iterator[Finding]:
+    """The first use of a marked term carries the English in parentheses; later uses do not."""
+    units = [(passage, unit) for passage in sections for unit in passage.readings[language].units]
+    uses = [(passage, unit.text) for passage, unit in units if unit.kind != "heading"]
+    for term in glossary.terms:
+        word, english = term.words[language][0], term.en[0]
+        if word.lower() == english.lower():
+            continue
+        pattern = _with_english(term.words[language], term.en, language)
+        marked = [(passage, match) for passage, text in uses for match in pattern.finditer(text)]
+        for passage, match in marked[1:]:
+            message = f"{match.group()!r}: the English stands at the first use only"
+            yield passage.warn("first use", message, language)
+        if language not in term.first:
+            continue
+        first = next((passage for passage, text in uses if glossary.stands(text, term, language)), None)
+        if first and not marked:
+            yield first.fail("first use", f"{word!r} never carries ({english})", language)
+        elif first and first is not marked[0][0]:
+            message = f"{word!r} carries ({english}) only later, in {marked[0][0].name!r}"
+            yield first.warn("first use", message, language)
+
+
+def _one_word(passages: list[Passage], glossary: Glossary, slug: str, language: str) -> Iterator[Finding]:
+    """One concept has one word throughout a chapter, even where the glossary allows two."""
+    text = "\n".join(passage.readings[language].text for passage in passages)
+    for term in glossary.terms:
+        used = term.used(text, language)
+        if len(used) > 1 and not any(a != b and a.lower() in b.lower() for a in used for b in used):
+            message = f"{term.en[0]!r} is called {' and '.join(map(repr, used))}; choose one"
+            yield _chapter_finding(message, slug, language)
+
+
+def _chapter_finding(message: str, slug: str, language: str) -> Finding:
+    return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md")

@@ -1,136 +1,149 @@
-"""Is each text in its own language, written properly, and about as long as the others?
+"""Each text in its own language, written properly, with the numbers that the others have and about as long.
 
-Thresholds were measured on human Vietnamese and Chinese prose about the same subject.
+What a language wants is data, in ``rules/``: ``every.toml`` for all of them, and a file for each.
 """
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
 
-from d2lps.course.book.findings import Finding, Passage
-from d2lps.course.book.numbers import UNIT
-from d2lps.course.book.plain import CODE, MARKS, Unit
-from d2lps.course.book.structure import HAN, VIETNAMESE
+from d2lps.course.book.findings import Finding
+from d2lps.course.book.library import toml
+from d2lps.course.book.reading import CITED, CODE, HOLE, MARKS, MATH, Passage, Reading
+from d2lps.messages import LANGUAGES
 
-_MARKED = re.compile(f"[{VIETNAMESE}]", re.I)
+FILES = {name: toml(Path(__file__).with_name("rules") / f"{name}.toml") for name in ("every", *LANGUAGES)}
+SIGNS = str.maketrans({MATH: "$…$", CODE: "`…`", HOLE: "{…}", CITED: "[…]"})
+
+
+@cache
+def regex(pattern: str) -> re.Pattern:
+    """A pattern of the rules, with ``{han}`` and the like replaced by the letters they stand for."""
+    sets = FILES["every"]["sets"]
+    return re.compile(re.sub(r"\{([a-z]+)\}", lambda match: sets[match[1]], pattern))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Something that is wrong wherever its pattern is found."""
+
+    check: str
+    level: str
+    around: tuple[int, int]
+    pattern: str
+    message: str
+    example: str
+
+    def places(self, text: str) -> Iterator[str]:
+        """What is said of each place where the text breaks the rule."""
+        for match in regex(self.pattern).finditer(text):
+            before = text[max(0, match.start() - self.around[0]) : match.start()].lstrip(" ")
+            after = text[match.end() : match.end() + self.around[1]].rstrip(" ")
+            place = repr((before + match.group() + after).translate(SIGNS))
+            yield self.message.replace("%r", place) if "%r" in self.message else f"{place}: {self.message}"
+
+
+def _rules(file: dict) -> list[Rule]:
+    return [
+        Rule(kind["check"], kind.get("level", "fail"), tuple(kind.get("around", (0, 0))), **rule)
+        for kind in file.get("rules", ())
+        for rule in kind["list"]
+    ]
+
+
+RULES = {language: _rules(FILES["every"]) + _rules(FILES[language]) for language in LANGUAGES}
+
 _WORD = re.compile(r"[^\W\d_]+(?:[-’'–][^\W\d_]+)*")
-_MEASURED = re.compile(rf"\d[ \u00a0]?(?:{UNIT})(?![A-Za-zÀ-ỹ/])")
+_MEASURED = regex(r"\d[ \u00a0]?(?:{unit})(?![{letter}/])")
 _ASIDE = re.compile(r"\([^()]*\)|（[^（）]*）|“[^“”]*”|\"[^\"]*\"|《[^《》]*》")
-# An ASCII word that could be a Vietnamese syllable without accents, as "song" or "hai".
-_SYLLABLE = re.compile(
-    r"(?:ngh?|nh|ch|gh|gi|kh|ph|qu|th|tr|[bcdghklmnprstvx])?"
-    r"(?:oai|oay|uay|uya|ai|ao|au|ay|eo|ia|iu|oa|oe|oi|ua|ui|uy|uo|[aeiouy])"
-    r"(?:ng|nh|ch|[cmnpt])?",
-    re.I,
-)
-_SENTENCE = re.compile(r"(?<=[.!?:;])[\s]+|(?<=[。！？；：])")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+_CLAUSE = re.compile(r"(?<=[.!?:;])\s+|(?<=[。！？；：])")
 
-_LEFT = (
-    ("TODO", "an unfinished place"),
-    ("dịch đoạn phía trên", "an unfinished place"),
-    ("Ã|áº|\\\\xe2|\ufffd|’s(?=[\u4e00-\u9fff])", "letters broken by a wrong encoding"),
-)
 
-_SPELLING = (
-    (r"o[àáảãạèéẻẽẹ](?![A-Za-zÀ-ỹ])", "the tone stands on the first vowel, as in hóa, khỏe"),
-    (r"(?<!q)u[ỳýỷỹỵ](?![A-Za-zÀ-ỹ])", "the tone stands on the first vowel, as in tùy"),
-    (r"(?<![A-Za-zÀ-ỹ])(?:kĩ|kỉ|lí|mĩ|quí|quĩ)(?![A-Za-zÀ-ỹ])", "write y: kỹ, lý, mỹ, quý"),
-    (r"(?<![A-Za-zÀ-ỹ])tỉ (?:lệ|số|trọng)", "write tỷ lệ"),
-    (r"(?<![A-Za-zÀ-ỹ])(?:nơ ron|nơron|mô đun|môđun|véc ?-?tơ|vectơ)(?![A-Za-zÀ-ỹ])", "write nơ-ron, mô-đun, vector"),
-    (r"[ \u00a0][,.;:?!)](?=\s|$)", "no space stands before a mark"),
-    (r"[\u0300-\u036f]", "a combining mark; write the letter in one piece (NFC)"),
-    (r"[Ððƀ]", "a look-alike of đ (U+0111)"),
-)
-_FINGERPRINTS = {
-    "vi": r"sau khi tất cả|(?<!\w)nó là(?!\w)|của chúng tôi|theo ý của chúng tôi|điều này có nghĩa là nó|làm ơn",
-    "zh": r"进行|对于[^，。]{1,20}来说|它们|您|在下面|笔者",
-}
+def broken_rules(passage: Passage) -> Iterator[Finding]:
+    """What the rules find, those of every language and a language's own."""
+    for language, reading in passage.readings.items():
+        for rule in RULES[language]:
+            for unit in reading.units:
+                for message in rule.places(unit.text):
+                    yield passage.finding(rule.level, rule.check, message, language)
+
+
+def letters(passage: Passage) -> Iterator[Finding]:
+    """Letters in one piece, and of one alphabet."""
+    for language, reading in passage.readings.items():
+        if not (wanted := FILES[language].get("letters")):
+            continue
+        if not unicodedata.is_normalized("NFC", reading.text):
+            yield passage.fail(wanted["check"], "the text is not in NFC; save it with composed letters", language)
+        for letter in sorted(set(reading.text) - set(MARKS + wanted["also"])):
+            if letter.isalpha() and not unicodedata.name(letter, "").startswith(wanted["script"]):
+                yield passage.fail(wanted["check"], f"{letter!r} is of another alphabet", language)
 
 
 def own_language(passage: Passage, names: dict[str, set[str]]) -> Iterator[Finding]:
-    """No English left in vi and zh, nothing of theirs in en, no unfinished place anywhere."""
+    """No English left in the others, nothing of theirs in English."""
     for language, reading in passage.readings.items():
-        for pattern, what in _LEFT:
-            for match in re.finditer(pattern, reading.text):
-                yield passage.fail("language", f"{match.group()!r}: {what}", language)
         for unit in reading.units:
-            yield from {"vi": _vietnamese, "zh": _chinese, "en": _english}[language](passage, unit, names[language])
-    english = passage.readings.get("en")
-    for language in ("vi", "zh"):
-        if not english or language not in passage.readings:
-            continue
-        same = {unit.text for unit in english.units} & {unit.text for unit in passage.readings[language].units}
-        for text in sorted(same):
-            if len(_foreign_words(text, names[language])) >= 2:
+            for level, message in _foreign(unit.text, FILES[language]["own"], names[language]):
+                yield passage.finding(level, "language", message, language)
+    first, *others = passage.readings
+    for language in others:
+        units = [{unit.text for unit in passage.readings[each].units} for each in (first, language)]
+        for text in sorted(units[0] & units[1]):
+            if len([word for word in _words(text, names[language]) if re.match("[A-Za-z]{2}", word)]) >= 2:
                 yield passage.fail("language", f"{_head(text)!r} is the English text", language)
 
 
-def _vietnamese(passage: Passage, unit: Unit, names: set[str]) -> Iterator[Finding]:
-    text = _ASIDE.sub(" ", unit.text)
-    words = [word for word in _words(text) if not _name(word, names)]
-    foreign = [word for word in words if not _MARKED.search(word) and not _SYLLABLE.fullmatch(word)]
-    share = _share(words)
-    if len(words) >= 12 and share < 0.45:
-        yield passage.fail("language", f"{_head(text)!r}: only {share:.0%} of the words are Vietnamese", "vi")
-    elif len(words) >= 12 and share < 0.6:
-        yield passage.warn("language", f"{_head(text)!r}: only {share:.0%} of the words are Vietnamese", "vi")
-    else:
-        for sentence in _SENTENCE.split(text):
-            inside = [word for word in _words(sentence) if not _name(word, names)]
-            if len(inside) >= 8 and _share(inside) < 0.35:
-                yield passage.fail("language", f"{_head(sentence)!r} is not Vietnamese", "vi")
-    if len(words) < 12 and share == 0 and len(foreign) >= 2:
-        yield passage.fail("language", f"{_head(text)!r} is not Vietnamese", "vi")
-    for run in re.findall(r"(?:[A-Za-z]+ ){4,}[A-Za-z]+", text):
-        stray = [word for word in run.split() if not _name(word, names) and not _SYLLABLE.fullmatch(word)]
-        if len(stray) >= 3:
-            yield passage.fail("language", f"{_head(run)!r}: a run of words without Vietnamese letters", "vi")
-
-
-def _chinese(passage: Passage, unit: Unit, names: set[str]) -> Iterator[Finding]:
-    han = len(re.findall(f"[{HAN}]", unit.text))
-    latin = len(re.findall("[A-Za-z]", unit.text))
-    words = [word for word in _words(unit.text) if not _name(word, names) and re.match("[A-Za-z]", word)]
-    share = han / max(1, han + latin)
-    if han + latin >= 40 and share < 0.35:
-        yield passage.fail("language", f"{_head(unit.text)!r}: only {share:.0%} of the letters are Chinese", "zh")
-    elif han + latin >= 40 and share < 0.5:
-        yield passage.warn("language", f"{_head(unit.text)!r}: only {share:.0%} of the letters are Chinese", "zh")
-    elif not han and len(words) >= 2:
-        yield passage.fail("language", f"{_head(unit.text)!r} is not Chinese", "zh")
-    for run in re.findall(r"(?:[A-Za-z’'-]+[ ,]+){5,}[A-Za-z’'-]+", _ASIDE.sub(" ", unit.text)):
-        if any(not _name(word, names) for word in _words(run)):
-            yield passage.fail("language", f"{_head(run)!r}: a run of English words", "zh")
-
-
-def _english(passage: Passage, unit: Unit, names: set[str]) -> Iterator[Finding]:
-    if re.search(f"[{HAN}]", unit.text) or len([w for w in _words(unit.text) if _MARKED.search(w)]) >= 2:
-        yield passage.fail("language", f"{_head(unit.text)!r} is not English", "en")
-
-
-def vietnamese(passage: Passage) -> Iterator[Finding]:
-    """Vietnamese letters: composed, of one alphabet, spelt one way."""
-    if "vi" not in passage.readings:
+def _foreign(whole: str, own: dict, names: set[str]) -> Iterator[tuple[str, str]]:
+    """What speaks against a text's being in its own language: a level and a sentence each."""
+    if "other" in own:
+        if regex(own["other"]).search(whole):
+            yield "fail", f"{_head(whole)!r} is not {own['name']}"
         return
-    text = passage.readings["vi"].text
-    if text != unicodedata.normalize("NFC", text):
-        yield passage.fail("vietnamese", "the text is not in NFC; save it with composed letters", "vi")
-    for unit in passage.readings["vi"].units:
-        for pattern, rule in _SPELLING:
-            for match in re.finditer(pattern, unit.text, re.I):
-                around = unit.text[max(0, match.start() - 6) : match.end() + 4]
-                yield passage.fail("vietnamese", f"{around.strip()!r}: {rule}", "vi")
-    for letter in sorted(set(text)):
-        name = unicodedata.name(letter, "")
-        if letter.isalpha() and letter not in MARKS + "µΩ" and not name.startswith("LATIN"):
-            yield passage.fail("vietnamese", f"{letter!r} is of another alphabet", "vi")
+    text = _ASIDE.sub(" ", whole)
+    plain, counted = regex(own.get("plain", "(?!)")), own["counted"]
+    words = _words(text if counted == "words" else whole, names)
+    parts = words if counted == "words" else regex("[{han}A-Za-z]").findall(whole)
+    share = _share(parts, own)
+    foreign = [word for word in words if not _is_own(word, own, plain)]
+    if len(parts) >= own["long"] and share < own["warn"]:
+        level = "fail" if share < own["fail"] else "warn"
+        yield level, f"{_head(whole)!r}: only {share:.0%} of the {counted} are {own['name']}"
+    elif share == 0 and len(foreign) >= 2:
+        yield "fail", f"{_head(whole)!r} is not {own['name']}"
+    elif "sentence" in own:
+        for sentence in _CLAUSE.split(text):
+            inside = _words(sentence, names)
+            if len(inside) >= own["sentence"] and _share(inside, own) < own["share"]:
+                yield "fail", f"{_head(sentence)!r} is not {own['name']}"
+    for run in regex(own["run"]).findall(text):
+        if len([word for word in _words(run, names) if not plain.fullmatch(word)]) >= own["strays"]:
+            yield "fail", f"{_head(run)!r}: a run of {own['stray']}"
+
+
+def _is_own(word: str, own: dict, plain: re.Pattern) -> bool:
+    return bool(regex(own["letters"]).search(word) or plain.fullmatch(word))
+
+
+def _share(parts: list[str], own: dict) -> float:
+    return sum(bool(regex(own["letters"]).search(part)) for part in parts) / max(1, len(parts))
+
+
+def _words(text: str, names: set[str]) -> list[str]:
+    """Its words besides units and names: listed ones, and those with a capital inside, as PyTorch or GPU."""
+    words = _WORD.findall(_MEASURED.sub(" ", text))
+    return [word for word in words if word.lower() not in names and not any(map(str.isupper, word[1:]))]
 
 
 def markup(passage: Passage) -> Iterator[Finding]:
     """No asterisk, dollar or backtick is left over when the text is rendered."""
-    for language, reading in passage.readings.items():
-        if passage.kind == "message":
-            continue
+    for language, reading in passage.readings.items() if passage.kind != "message" else ():
         for unit in reading.units:
             if left := re.search(r"[*$`]", unit.text):
                 yield passage.fail("markup", f"{_head(unit.text)!r}: a {left.group()} is left over", language)
@@ -138,50 +151,92 @@ def markup(passage: Passage) -> Iterator[Finding]:
 
 def length(passage: Passage) -> Iterator[Finding]:
     """A text much shorter or longer than the English has lost or gained sentences."""
-    if passage.kind != "section" or len(english := passage.readings["en"].text) < 200:
+    first = passage.readings[LANGUAGES[0]]
+    if passage.kind != "section" or len(first.text) < 200:
         return
-    for language, low, high in (("vi", 0.8, 1.4), ("zh", 0.3, 0.6)):
-        if language not in passage.readings:
+    for language, reading in passage.readings.items():
+        if not (usual := FILES[language].get("length")):
             continue
-        ratio = len(passage.readings[language].text) / len(english)
-        if not low <= ratio <= high:
-            yield passage.warn("length", f"{ratio:.2f} times the English; {low} to {high} is usual", language)
-        counts = [sum(len(_sentences(unit)) for unit in passage.readings[each].units) for each in ("en", language)]
+        ratio = len(reading.text) / len(first.text)
+        if not usual["low"] <= ratio <= usual["high"]:
+            message = f"{ratio:.2f} times the English; {usual['low']} to {usual['high']} is usual"
+            yield passage.warn("length", message, language)
+        counts = [_sentences(first), _sentences(reading)]
         if not 0.6 <= counts[1] / counts[0] <= 1.4:
             yield passage.warn("length", f"{counts[1]} sentences, {counts[0]} in English", language)
 
 
-def fingerprints(passage: Passage) -> Iterator[Finding]:
-    """Turns of phrase that machines leave behind."""
-    for language, pattern in _FINGERPRINTS.items():
-        text = passage.readings[language].text if language in passage.readings else ""
-        for match in re.finditer(pattern, text, re.I):
-            yield passage.warn("style", f"{match.group()!r} reads like a machine's translation", language)
-        if language == "vi" and (often := text.lower().count("một cách")) > 1 + len(text.split()) / 150:
-            yield passage.warn("style", f"“một cách” {often} times", language)
-        if language == "zh" and len(text) > 200 and text.count("的") > 0.06 * len(text):
-            yield passage.warn("style", f"{text.count('的') / len(text):.1%} of the characters are 的", language)
+def _sentences(reading: Reading) -> int:
+    return sum(bool(part.strip()) for unit in reading.units for part in _SENTENCE.split(unit.text))
 
 
-def _name(word: str, names: set[str]) -> bool:
-    """A word that no language changes: a listed name, or one with a capital inside, as PyTorch or GPU."""
-    return word.lower() in names or any(letter.isupper() for letter in word[1:])
+def too_often(passage: Passage) -> Iterator[Finding]:
+    """A turn of phrase that machines leave behind, more often than people do."""
+    for language, reading in passage.readings.items():
+        if not (rule := FILES[language].get("often")):
+            continue
+        count = reading.text.lower().count(rule["word"])
+        size = len(reading.text.split()) if rule["of"] == "words" else len(reading.text)
+        if size > rule.get("least", 0) and count > rule.get("base", 0) + rule["share"] * size:
+            yield passage.warn("style", rule["message"].format(count=count, share=count / size), language)
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(_MEASURED.sub(" ", text))
+# ---- numbers
+
+LARGE = {word: power for language in LANGUAGES for word, power in FILES[language]["numbers"]["large"].items()}
+_LARGE_WORDS = "|".join(sorted(LARGE, key=len, reverse=True))
+_NUMBER = r"(?<![A-Za-z0-9_.])(?<![A-Za-z]-)(?P<number>[−-]?\d+(?:[\u00a0\u202f]\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)"
+TOKEN = regex(
+    rf"{_NUMBER}(?:[\u00a0\u202f ]?(?P<unit>{{unit}})(?![{{letter}}/])|(?P<sign>[%×])"
+    rf"|[\u00a0 ]?(?P<large>{_LARGE_WORDS})(?![{{letter}}]))?"
+)
 
 
-def _foreign_words(text: str, names: set[str]) -> list[str]:
-    return [word for word in _words(text) if not _name(word, names) and re.match("[A-Za-z]{2}", word)]
+def same_numbers(passage: Passage) -> Iterator[Finding]:
+    """Every number with its unit appears as often in each language; 0 to 12 may be spelled out."""
+    numbers = {language: _tokens(reading.text) for language, reading in passage.readings.items()}
+    spelled = {language: _spelled(reading.text, language) for language, reading in passage.readings.items()}
+    first, *others = numbers
+    for other in others:
+        for ours, theirs in ((first, other), (other, first)):
+            lost: Counter = Counter()
+            for token, count in (numbers[ours] - numbers[theirs]).items():
+                lost[token] = count - (spelled[theirs][int(token)] if token.isdigit() else 0)
+            if lost := +lost:
+                yield passage.fail("numbers", f"{', '.join(lost.elements())} in {ours}, not in {theirs}", ours, theirs)
+    for value in range(2, 13):
+        having = [language for language in sorted(numbers) if numbers[language][str(value)] or spelled[language][value]]
+        lacking = sorted(set(numbers) - set(having))
+        if having and lacking:
+            yield passage.warn("numbers", f"{value} in {' '.join(having)}, not in {' '.join(lacking)}", *lacking)
 
 
-def _share(words: list[str]) -> float:
-    return sum(bool(_MARKED.search(word)) for word in words) / max(1, len(words))
+def _tokens(text: str) -> Counter:
+    """How often each number stands there: without parted thousands, 6 万 as 60000, with its unit."""
+    tokens: Counter = Counter()
+    for match in TOKEN.finditer(text):
+        number = re.sub("[\u00a0\u202f]", "", match["number"])
+        if match["large"]:
+            number = f"{Decimal(number.replace('−', '-')).scaleb(LARGE[match['large'].lower()]):f}"
+        number = number.replace("-", "−")
+        unit = (match["unit"] or match["sign"] or "").replace("μ", "µ")
+        tokens[f"{number}{'' if unit in '%×' else ' '}{unit}"] += 1
+    return tokens
 
 
-def _sentences(unit: Unit) -> list[str]:
-    return [part for part in re.split(r"(?<=[.!?])\s+|(?<=[。！？])", unit.text) if part.strip()]
+def _spelled(text: str, language: str) -> Counter:
+    """How often each number is spelled out."""
+    pattern, values = _speller(language)
+    return Counter(values[word.lower()] for word in pattern.findall(text))
+
+
+@cache
+def _speller(language: str) -> tuple[re.Pattern, dict[str, int]]:
+    """What finds a spelled-out number, mười hai before hai, and the value of what it finds."""
+    wanted = FILES[language]["numbers"]
+    values = {word: value for value, words in enumerate(wanted["spelled"]) for word in words.split("|")}
+    words = "|".join(sorted(values, key=len, reverse=True))
+    return re.compile("(?i)" + wanted["word"].replace("…", words)), values
 
 
 def _head(text: str) -> str:

@@ -13,11 +13,13 @@ Nothing of a text is lost in reading: ``"".join(block.text …)`` is the text ag
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import jupytext
 import nbformat
+
+from d2lps.course.book.findings import BookError
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
 HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)(?:[ \t]+\{#([^}]*)\})?[ \t]*")
@@ -32,10 +34,6 @@ OPAQUE = re.compile(
     r"|(?P<math>(?<![\\$])\$(?![\s$])[^$\n]*?(?<![\s\\])\$(?!\$))",
     re.DOTALL | re.MULTILINE,
 )
-
-
-class BookError(ValueError):
-    """What is wrong in the book's sources or in a notebook, and the way out, in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,11 @@ class Section:
         """The cells or figures placed here, in order."""
         return [block.name for block in self.blocks if block.kind == kind]
 
+    def cited(self) -> list[str]:
+        """The sources cited here, in order."""
+        prose = (OPAQUE.sub(" ", block.text) for block in self.blocks if block.kind == "prose")
+        return [key for text in prose for key in CITE.findall(text)]
+
 
 @dataclass(frozen=True)
 class Text:
@@ -92,22 +95,21 @@ class Text:
     def section(self, id: str) -> Section | None:
         return next((section for section in self.sections if section.id == id), None)
 
-
-def opaque(text: str) -> Iterator[re.Match]:
-    """The code and math of a text, in order, as matches whose ``lastgroup`` is not meant to be read."""
-    return OPAQUE.finditer(text)
+    def home(self, cell: str) -> str | None:
+        """The id of the section in which a cell is placed."""
+        return next((section.id for section in self.sections if cell in section.names("cell")), None)
 
 
 def literal(text: str) -> Callable[[int], bool]:
     """Tells of a position in the text whether fenced code or displayed math stands there."""
-    spans = [(match.start(), match.end()) for match in opaque(text) if match["fence"] or match["display"]]
+    spans = [match.span() for match in OPAQUE.finditer(text) if match["fence"] or match["display"]]
     return lambda at: any(begin <= at < end for begin, end in spans)
 
 
 def outside(text: str, replace: Callable[[str], str]) -> str:
     """The text with ``replace`` applied to what is neither code nor math."""
     parts, at = [], 0
-    for match in opaque(text):
+    for match in OPAQUE.finditer(text):
         parts += [replace(text[at : match.start()]), match.group()]
         at = match.end()
     return "".join([*parts, replace(text[at:])])
@@ -119,7 +121,7 @@ def read_cells(source: str, where: str = "lesson.py") -> tuple[Cell, ...]:
         raise BookError(
             f"{where}: {bare.group()} stands bare; write `# {bare.group()}`, so that the lesson stays Python"
         )
-    cells, seen = [], set()
+    cells: dict[str, Cell] = {}
     for number, cell in enumerate(jupytext.reads(source, fmt="py:percent").cells, 1):
         id = cell.metadata.get("title", "")
         if cell.cell_type != "code":
@@ -132,11 +134,10 @@ def read_cells(source: str, where: str = "lesson.py") -> tuple[Cell, ...]:
                 f"{where}: cell {number} is called {id!r}; write its id after `# %%`, in small letters, "
                 "digits and hyphens, at most 60 of them"
             )
-        if id in seen:
+        if id in cells:
             raise BookError(f"{where}: the cell id {id!r} is given twice; rename one of the two")
-        seen.add(id)
-        cells.append(Cell(id, cell.source.strip("\n")))
-    return tuple(cells)
+        cells[id] = Cell(id, cell.source.strip("\n"))
+    return tuple(cells.values())
 
 
 def replace_cells(source: str, changed: dict[str, str]) -> str:
@@ -144,8 +145,7 @@ def replace_cells(source: str, changed: dict[str, str]) -> str:
     lesson = jupytext.reads(source, fmt="py:percent")
     for cell in lesson.cells:
         cell.source = changed.get(cell.metadata.get("title"), cell.source)
-    written = jupytext.writes(nbformat.from_dict(lesson), fmt="py:percent")
-    return written if written.endswith("\n") else written + "\n"
+    return jupytext.writes(nbformat.from_dict(lesson), fmt="py:percent").removesuffix("\n") + "\n"
 
 
 def speaking(source: str, language: str) -> str:
@@ -155,42 +155,55 @@ def speaking(source: str, language: str) -> str:
 
 def read_text(source: str, where: str) -> Text:
     """One language's prose; raises BookError where a heading or a placeholder cannot be understood."""
-    sections: list[tuple[str, str, list[Block]]] = []
     if not source.endswith("\n"):
         source += "\n"
     hidden = literal(source)
+    title, ids, titles, blocks = "", ["top"], [""], [[]]
     at = 0
     for line in source.splitlines(keepends=True):
-        start, at = at, at + len(line)
-        heading = None if hidden(start) else HEADING.fullmatch(line.rstrip("\n"))
-        placed = None if hidden(start) else PLACED.fullmatch(line.rstrip("\n"))
-        if heading and len(heading[1]) > 2 and heading[3] is not None:
+        shown = "" if hidden(at) else line.rstrip("\n")
+        at += len(line)
+        heading, placed = HEADING.fullmatch(shown), PLACED.fullmatch(shown)
+        level = len(heading[1]) if heading else 9
+        if heading and level > 2 and heading[3] is not None:
             raise BookError(f"{where}: the heading {heading[2]!r} has an id; only `##` headings have one")
-        if heading and len(heading[1]) <= 2:
-            sections.append(_open(heading, sections, where))
-        elif line.strip() and not (sections and sections[0][1]):
+        if level == 1:
+            if title:
+                raise BookError(
+                    f"{where}: {heading[2]!r} is a second `#` title; a chapter has one, sections begin with `##`"
+                )
+            title = titles[0] = heading[2]
+        elif level == 2:
+            ids.append(_section_id(heading, ids if title else [], where))
+            titles.append(heading[2])
+            blocks.append([])
+        elif line.strip() and not title:
             raise BookError(f"{where}: the text begins with {line.strip()[:40]!r}; begin with `# Title`")
-        if not sections:
-            sections.append(("top", "", []))
-        blocks = sections[-1][2]
+        here = blocks[-1]
         if placed and not placed[1].startswith("cite:"):
-            blocks.append(_placed(placed[1], line, where, sections[-1][0]))
-        elif blocks and (not line.strip() or blocks[-1].kind == "prose"):
-            last = blocks.pop()
-            blocks.append(Block(last.kind, last.text + line, last.name, last.caption))
+            here.append(_placed(placed[1], line, f"{where}, section {ids[-1]!r}"))
+        elif here and (not line.strip() or here[-1].kind == "prose"):
+            here[-1] = replace(here[-1], text=here[-1].text + line)
         else:
-            blocks.append(Block("prose", line))
-    return _whole([Section(id, title, tuple(blocks)) for id, title, blocks in sections], where)
+            here.append(Block("prose", line))
+    if not title:
+        raise BookError(f"{where}: there is no title; begin with `# Title`")
+    sections = tuple(map(Section, ids, titles, map(tuple, blocks)))
+    for section in sections:
+        for block in section.blocks:
+            rest = OPAQUE.sub(" ", CITE.sub(" ", block.text)) if block.kind == "prose" else ""
+            if stray := re.search(r"\[\[[A-Za-z][^\[\]\n]*\]\]", rest):
+                raise BookError(
+                    f"{where}, section {section.id!r}: {stray.group()} stands inside a paragraph; "
+                    "put it alone on a line"
+                )
+    return Text(title, sections)
 
 
-def _open(heading: re.Match, sections: list, where: str) -> tuple[str, str, list[Block]]:
+def _section_id(heading: re.Match, ids: list[str], where: str) -> str:
+    """The id of a ``##`` heading after those of ``ids``; none stand before the title."""
     title, id = heading[2], heading[3]
-    if len(heading[1]) == 1:
-        if any(section[1] for section in sections):
-            raise BookError(f"{where}: {title!r} is a second `#` title; a chapter has one, sections begin with `##`")
-        blocks = sections.pop()[2] if sections else []
-        return "top", title, blocks
-    if not sections:
+    if not ids:
         raise BookError(f"{where}: the section {title!r} stands before the title; begin with `# Title`")
     if id is None:
         raise BookError(
@@ -202,39 +215,20 @@ def _open(heading: re.Match, sections: list, where: str) -> tuple[str, str, list
             f"{where}: the heading {title!r} has the id {id!r}; an id is at most 60 small letters, digits "
             "and hyphens, and not `top`"
         )
-    if any(section[0] == id for section in sections):
+    if id in ids:
         raise BookError(f"{where}: the section id {id!r} is given twice; rename one of the two")
-    return id, title, []
+    return id
 
 
-def _placed(inside: str, line: str, where: str, section: str) -> Block:
+def _placed(inside: str, line: str, where: str) -> Block:
     kind, colon, rest = inside.partition(":")
     if not colon:
         return Block("cell", line, inside)
     name, _, caption = rest.partition("|")
     if kind != "figure" or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise BookError(
-            f"{where}, section {section!r}: [[{inside}]] is not understood; write [[cell-id]], "
-            "[[figure:name|caption]] or [[cite:key]]"
+            f"{where}: [[{inside}]] is not understood; write [[cell-id]], [[figure:name|caption]] or [[cite:key]]"
         )
     if "*" in caption or "|" in caption:
-        raise BookError(
-            f"{where}, section {section!r}: the caption of the figure {name!r} holds `*` or `|`; leave it out"
-        )
+        raise BookError(f"{where}: the caption of the figure {name!r} holds `*` or `|`; leave it out")
     return Block("figure", line, name, caption.strip())
-
-
-def _whole(sections: list[Section], where: str) -> Text:
-    if not sections or not sections[0].title:
-        raise BookError(f"{where}: there is no title; begin with `# Title`")
-    for section in sections:
-        for block in section.blocks:
-            if block.kind != "prose":
-                continue
-            rest = OPAQUE.sub(" ", CITE.sub(" ", block.text))
-            if stray := re.search(r"\[\[[A-Za-z][^\[\]\n]*\]\]", rest):
-                raise BookError(
-                    f"{where}, section {section.id!r}: {stray.group()} stands inside a paragraph; "
-                    "put it alone on a line"
-                )
-    return Text(sections[0].title, tuple(sections))

@@ -1,15 +1,21 @@
 """The book on disk: chapters, figures, references, glossary, and what holds a chapter together."""
 
+import hashlib
+import os
 import re
+import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import d2lps
-from d2lps.course.book.lesson import CITE, BookError, Cell, Section, Text, outside, read_cells, read_text
-from d2lps.messages import LANGUAGES
+from d2lps.course.book.findings import COMMAND, BookError, Finding, edit
+from d2lps.course.book.lesson import Cell, Section, Text, read_cells, read_text
+from d2lps.messages import LANGUAGES, flat
+
+FIRST = LANGUAGES[0]  # whose order of sections a fault is told against; no language is the source of the others
 
 
 @dataclass(frozen=True)
@@ -25,25 +31,19 @@ class Chapter:
     @property
     def sections(self) -> list[str]:
         """The ids of the sections, in the order of the first language."""
-        return [section.id for section in self.texts[LANGUAGES[0]].sections]
+        return [section.id for section in self.texts[FIRST].sections]
 
     def section(self, id: str) -> dict[str, Section]:
         """One section by language, for the languages that have it."""
-        found = {language: text.section(id) for language, text in self.texts.items()}
-        return {language: section for language, section in found.items() if section}
+        sections = {language: text.section(id) for language, text in self.texts.items()}
+        return {language: section for language, section in sections.items() if section}
 
     def cell(self, id: str) -> Cell:
         return next(cell for cell in self.cells if cell.id == id)
 
-
-@dataclass(frozen=True)
-class Fault:
-    """What keeps a chapter from being built: where, in which languages, and what to do about it."""
-
-    section: str
-    languages: tuple[str, ...]
-    sentence: str
-    remedy: str = ""
+    def home(self, cell: str) -> str:
+        """The section in which the first language that places the cell has it."""
+        return next(filter(None, (text.home(cell) for text in self.texts.values())), "top")
 
 
 class Book:
@@ -60,11 +60,8 @@ class Book:
         """Slug → title by language, in the order of the book."""
         entries = toml(self.chapters / "toc.toml").get("chapter", [])
         for number, entry in enumerate(entries, 1):
-            _with(
-                _with(entry, ("slug", "title"), f"toc.toml: chapter {number}")["title"],
-                LANGUAGES,
-                f"toc.toml: the title of chapter {number}",
-            )
+            _require(entry, ("slug", "title"), f"toc.toml: chapter {number}")
+            _require(entry["title"], LANGUAGES, f"toc.toml: the title of chapter {number}")
         return {entry["slug"]: entry["title"] for entry in entries}
 
     @cached_property
@@ -75,24 +72,29 @@ class Book:
     @cached_property
     def cites(self) -> dict[str, str]:
         """Key → the link that a reader sees."""
-        rendered: dict[str, str] = {}
+        links: dict[str, str] = {}
         for key, entry in self.references.items():
-            _with(entry, ("authors", "year", "title", "url"), f"references.toml: {key!r}")
+            _require(entry, ("authors", "year", "title", "url"), f"references.toml: {key!r}")
             link = f"[{entry['authors']}, {entry['year']}]({entry['url']})"
-            if link in rendered.values():
+            if link in links.values():
                 raise BookError(
                     f"references.toml: {key!r} looks the same as another source; tell them apart in `year`, as in 2014a"
                 )
-            rendered[key] = link
-        return rendered
+            links[key] = link
+        return links
 
     @cached_property
     def terms(self) -> dict:
         """The glossary as it is written: ``names`` and one table ``term`` per concept."""
         written = toml(self.chapters / "terms.toml")
         for number, term in enumerate(written.get("term", []), 1):
-            _with(term, LANGUAGES, f"terms.toml: term {number}")
+            _require(term, LANGUAGES, f"terms.toml: term {number}")
         return written
+
+    def messages(self) -> dict[str, dict[str, str]]:
+        """The sentences of ``d2lps/messages``, flat, by language; empty where a book has none."""
+        paths = {language: self.root / "d2lps" / "messages" / f"{language}.toml" for language in LANGUAGES}
+        return {language: flat(toml(path)) if path.is_file() else {} for language, path in paths.items()}
 
     def figure(self, name: str) -> Path:
         return self.root / "img" / f"{name}.svg"
@@ -100,19 +102,17 @@ class Book:
     def folder(self, slug: str) -> Path:
         return self.chapters / slug
 
-    def slugs(self, wanted: list[str] | tuple[str, ...] = ()) -> list[str]:
+    def slugs(self, wanted: Iterable[str] = ()) -> list[str]:
         """The chapters wanted (all if none is named); ``"01"`` and ``"data-parallelism"`` are names enough."""
-        if not wanted:
-            return list(self.contents)
-        return [self.slug(name) for name in wanted]
+        return [self.slug(name) for name in wanted] or list(self.contents)
 
     def slug(self, name: str) -> str:
         """The one chapter of that name or number; raises BookError where there is none."""
         name = Path(name).name
-        found = [slug for slug in self.contents if name in (slug, *slug.split("-", 1))]
-        if len(found) != 1:
+        slugs = [slug for slug in self.contents if name in (slug, *slug.split("-", 1))]
+        if len(slugs) != 1:
             raise BookError(f"there is no chapter {name!r}; chapters/toc.toml has {', '.join(self.contents)}")
-        return found[0]
+        return slugs[0]
 
     def load(self, slug: str) -> Chapter:
         """Read a chapter whose parts may still not fit together; see :func:`faults`."""
@@ -127,12 +127,12 @@ class Book:
 
     def chapter(self, slug: str) -> Chapter:
         """A chapter that can be built; raises BookError with its first fault."""
-        return self.sound(self.load(slug))
+        return self.ensure_sound(self.load(slug))
 
-    def sound(self, chapter: Chapter) -> Chapter:
+    def ensure_sound(self, chapter: Chapter) -> Chapter:
         """The chapter, if it has no faults; raises BookError with its first one."""
         for fault in faults(self, chapter):
-            raise BookError(fault.sentence)
+            raise BookError(fault.message)
         return chapter
 
 
@@ -146,12 +146,43 @@ def toml(path: Path) -> dict:
         raise BookError(f"{path} is not TOML: {error}; mend it") from None
 
 
-def _with(table: dict, keys: tuple[str, ...], where: str) -> dict:
-    """The table, if it has all the keys."""
+def write(texts: dict[Path, str]) -> list[Path]:
+    """Write the files whose text differs and return their paths: all are laid ready, then put in place.
+
+    A reader, or a failure, meets the old text or the new one, never a part.
+    """
+    ready: list[tuple[str, Path]] = []
+    try:
+        for path, text in texts.items():
+            content = text.encode("utf-8")
+            if path.is_file() and path.read_bytes() == content:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            ready.append((temporary, path))
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.umask(mask := os.umask(0))
+            os.chmod(temporary, path.stat().st_mode if path.exists() else 0o666 & ~mask)
+        for temporary, path in ready:
+            os.replace(temporary, path)
+    finally:
+        for temporary, _ in ready:
+            Path(temporary).unlink(missing_ok=True)
+    return [path for _, path in ready]
+
+
+def digest(content: str | bytes) -> str:
+    """The same for the same content, and for no other."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
+
+
+def _require(table: dict, keys: tuple[str, ...], where: str) -> None:
     for key in keys:
         if not isinstance(table, dict) or not table.get(key):
             raise BookError(f"{where} has no {key!r}; write it")
-    return table
 
 
 def chapter_of(slug: str, sources: dict[str, str], exercises: dict | None = None) -> Chapter:
@@ -160,142 +191,95 @@ def chapter_of(slug: str, sources: dict[str, str], exercises: dict | None = None
     return Chapter(slug, sources["lesson.py"], read_cells(sources["lesson.py"]), texts, exercises or {})
 
 
-def faults(book: Book, chapter: Chapter) -> Iterator[Fault]:
+def faults(book: Book, chapter: Chapter) -> Iterator[Finding]:
     """Everything that keeps the chapter from being built, a sentence each."""
+
+    def fault(section: str, languages: tuple[str, ...], sentence: str, remedy: str = "") -> Finding:
+        files = [f"{language}.md" for language in languages] or ["lesson.py"]
+        remedy = remedy or edit(f"chapters/{chapter.slug}/{file}" for file in files)
+        return Finding("fail", "structure", section, languages, sentence, remedy)
+
     cells = chapter.cells
     if not cells or cells[0].id != "language" or 'd2lps.speak("en")' not in cells[0].source:
-        yield Fault("top", (), 'lesson.py: the first cell must be called `language` and hold d2lps.speak("en")')
-    yield from _sections(chapter)
+        yield fault("top", (), 'lesson.py: the first cell must be called `language` and hold d2lps.speak("en")')
+    yield from _sections(chapter, fault)
     for language, text in chapter.texts.items():
-        yield from _placements(chapter, language, text)
+        here = partial(fault, languages=(language,))
+        yield from _placements(chapter, language, text, here)
         for section in text.sections:
-            yield from _known(book, chapter, language, section)
+            yield from _names(book, chapter, section, f"{language}.md, section {section.id!r}", here)
 
 
-def _sections(chapter: Chapter) -> Iterator[Fault]:
-    first, *others = LANGUAGES
+def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
+    """All languages have the same sections in one order, and no id is that of another section's part."""
     ids = chapter.sections
-    for language in others:
+    for language in LANGUAGES[1:]:
         theirs = [section.id for section in chapter.texts[language].sections]
-        for id in ids:
-            if id not in theirs:
-                yield Fault(
-                    id,
-                    (language,),
-                    f"{language}.md: the section {id!r} of {first}.md is missing; "
-                    f"write `## … {{#{id}}}` or take it out of the others",
-                )
-        for id in theirs:
-            if id not in ids:
-                yield Fault(
-                    id,
-                    (language,),
-                    f"{first}.md: the section {id!r} of {language}.md is missing; "
-                    f"write `## … {{#{id}}}` or take it out of the others",
-                )
-        if sorted(theirs) == sorted(ids) and theirs != ids:
-            at = next(index for index, id in enumerate(ids) if theirs[index] != id)
-            yield Fault(
-                theirs[at],
-                (language,),
-                f"{language}.md: the section {theirs[at]!r} stands where {first}.md "
-                f"has {ids[at]!r}; put the sections in one order",
-            )
+        for lacking, having, missing in (
+            (language, FIRST, [id for id in ids if id not in theirs]),
+            (FIRST, language, [id for id in theirs if id not in ids]),
+        ):
+            for id in missing:
+                sentence = f"{lacking}.md: the section {id!r} of {having}.md is missing"
+                yield fault(id, (language,), f"{sentence}; write `## … {{#{id}}}` or take it out of the others")
+        if pair := _out_of_order(theirs, ids):
+            sentence = f"{language}.md: the section {pair[0]!r} stands where {FIRST}.md has {pair[1]!r}"
+            yield fault(pair[0], (language,), f"{sentence}; put the sections in one order")
     for id in [*ids, *(cell.id for cell in chapter.cells)]:
         owner = re.sub(r"-\d+$", "", id)
         if owner != id and owner in ids:
-            yield Fault(
-                id if id in ids else owner,
-                (),
-                f"the id {id!r} is kept for the parts of the section {owner!r}; choose another",
-            )
+            sentence = f"the id {id!r} is kept for the parts of the section {owner!r}; choose another"
+            yield fault(id if id in ids else owner, (), sentence)
 
 
-def _placements(chapter: Chapter, language: str, text: Text) -> Iterator[Fault]:
+def _placements(chapter: Chapter, language: str, text: Text, fault) -> Iterator[Finding]:
+    """Every cell is placed once, in the order of the lesson, in the same section as in the first language."""
     placed = [(name, section.id) for section in text.sections for name in section.names("cell")]
     names = [cell.id for cell in chapter.cells]
     for id in names:
-        where = [section for name, section in placed if name == id]
-        if not where:
-            home = next(
-                (
-                    section.id
-                    for other in chapter.texts.values()
-                    for section in other.sections
-                    if id in section.names("cell")
-                ),
-                "top",
-            )
-            yield Fault(
-                home,
-                (language,),
-                f"{language}.md: the cell {id!r} is not placed; put [[{id}]] alone on a line where it belongs",
-            )
-        if len(where) > 1:
-            yield Fault(
-                where[1],
-                (language,),
-                f"{language}.md: the cell {id!r} is placed {len(where)} times, in "
-                f"{' and '.join(dict.fromkeys(where))}; keep one of them",
-            )
-    order = [name for name, _ in placed if name in names]
-    if sorted(order) == sorted(names) and order != names:
-        at = next(index for index, id in enumerate(names) if order[index] != id)
-        section = dict(placed)[order[at]]
-        yield Fault(
-            section,
-            (language,),
-            f"{language}.md: the cell {order[at]!r} stands where lesson.py has "
-            f"{names[at]!r}; put the cells in the order of lesson.py",
-        )
-    first = chapter.texts[LANGUAGES[0]]
+        sections = [section for name, section in placed if name == id]
+        if not sections:
+            sentence = f"{language}.md: the cell {id!r} is not placed"
+            yield fault(chapter.home(id), sentence=f"{sentence}; put [[{id}]] alone on a line where it belongs")
+        if len(sections) > 1:
+            where = " and ".join(dict.fromkeys(sections))
+            sentence = f"{language}.md: the cell {id!r} is placed {len(sections)} times, in {where}; keep one of them"
+            yield fault(sections[1], sentence=sentence)
+    if pair := _out_of_order([name for name, _ in placed if name in names], names):
+        sentence = f"{language}.md: the cell {pair[0]!r} stands where lesson.py has {pair[1]!r}"
+        yield fault(dict(placed)[pair[0]], sentence=f"{sentence}; put the cells in the order of lesson.py")
+    first = chapter.texts[FIRST]
     for name, section in placed:
-        home = next((other.id for other in first.sections if name in other.names("cell")), section)
+        home = first.home(name) or section
         if home != section and first.section(section):
-            yield Fault(
-                section,
-                (LANGUAGES[0], language),
-                f"{language}.md: the cell {name!r} stands in the section "
-                f"{section!r}, in {LANGUAGES[0]}.md it stands in {home!r}; put it into one section",
-            )
+            sentence = f"{language}.md: the cell {name!r} stands in the section {section!r}, in {FIRST}.md"
+            sentence += f" it stands in {home!r}; put it into one section"
+            yield fault(section, languages=(FIRST, language), sentence=sentence)
 
 
-def _known(book: Book, chapter: Chapter, language: str, section: Section) -> Iterator[Fault]:
-    where = f"{language}.md, section {section.id!r}"
-    names = {cell.id for cell in chapter.cells}
+def _out_of_order(ids: list[str], order: list[str]) -> tuple[str, str] | None:
+    """The first of ``ids`` that stands elsewhere in ``order``, and what should stand there."""
+    if sorted(ids) != sorted(order):
+        return None
+    return next(((id, wanted) for id, wanted in zip(ids, order, strict=True) if id != wanted), None)
+
+
+def _names(book: Book, chapter: Chapter, section: Section, where: str, fault) -> Iterator[Finding]:
+    """The cells, figures and sources that a section names are there."""
+    cells = {cell.id for cell in chapter.cells}
     for name in section.names("cell"):
-        if name not in names:
-            yield Fault(
-                section.id,
-                (language,),
-                f"{where}: lesson.py has no cell {name!r}; write it there or mend the placeholder",
-            )
+        if name not in cells:
+            sentence = f"{where}: lesson.py has no cell {name!r}; write it there or mend the placeholder"
+            yield fault(section.id, sentence=sentence)
     for name in section.names("figure"):
         if not book.figure(name).is_file():
-            yield Fault(
-                section.id,
-                (language,),
-                f"{where}: there is no figure img/{name}.svg; "
-                "draw it with `python -m d2lps.course.book figures` or mend the placeholder",
-                "python -m d2lps.course.book figures",
-            )
-    for key in cited(section):
+            remedy = f"{COMMAND} figures"
+            sentence = f"{where}: there is no figure img/{name}.svg; draw it with `{remedy}` or mend the placeholder"
+            yield fault(section.id, sentence=sentence, remedy=remedy)
+    for key in section.cited():
         if key not in book.references:
-            yield Fault(
-                section.id,
-                (language,),
-                f"{where}: references.toml has no source {key!r}; add it there or mend [[cite:…]]",
-                "edit chapters/references.toml",
-            )
-
-
-def cited(section: Section) -> list[str]:
-    """The sources cited in a section, in order."""
-    keys: list[str] = []
-    for block in section.blocks:
-        if block.kind == "prose":
-            outside(block.text, lambda part: keys.extend(CITE.findall(part)) or part)
-    return keys
+            sentence = f"{where}: references.toml has no source {key!r}; add it there or mend [[cite:…]]"
+            yield fault(section.id, sentence=sentence, remedy="edit chapters/references.toml")
 
 
 def _root() -> Path:

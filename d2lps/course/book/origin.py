@@ -5,7 +5,6 @@ base of a three-way merge, and the proof that a copy was never touched.
 """
 
 import base64
-import hashlib
 import json
 import zlib
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from pathlib import Path
 
 import nbformat
 
-from d2lps.course.book.lesson import BookError, read_cells, read_text
-from d2lps.course.book.library import Book, Chapter, cited
+from d2lps.course.book.findings import COMMAND, BookError
+from d2lps.course.book.lesson import read_cells, read_text
+from d2lps.course.book.library import Chapter, digest
 from d2lps.course.book.notebook import notebook
 
 KEY = "d2lps"
@@ -30,33 +30,23 @@ class Origin:
     prose: str
     cites: dict[str, str]
 
-    @property
-    def edition(self) -> str:
-        """The same for the same sources."""
-        return _digest(json.dumps([self.lesson, self.prose, self.cites], sort_keys=True))
+    def metadata(self) -> dict:
+        """What a notebook keeps of it."""
+        sources = json.dumps({"lesson": self.lesson, "prose": self.prose, "cites": self.cites}, sort_keys=True)
+        base = base64.b64encode(zlib.compress(sources.encode(), 9)).decode()
+        return {"chapter": self.chapter, "language": self.language, "base": base}
 
     def read(self) -> Chapter:
         """The chapter of that edition, in this one language."""
         text = read_text(self.prose, f"{self.language}.md")
         return Chapter(self.chapter, self.lesson, read_cells(self.lesson), {self.language: text})
 
-    def metadata(self) -> dict:
-        """What a notebook keeps of it."""
-        packed = json.dumps({"lesson": self.lesson, "prose": self.prose, "cites": self.cites}, sort_keys=True)
-        base = base64.b64encode(zlib.compress(packed.encode(), 9)).decode()
-        return {"chapter": self.chapter, "language": self.language, "base": base}
 
-
-def origin(book: Book, chapter: Chapter, language: str) -> Origin:
-    """The present edition of a chapter."""
-    return origin_from(chapter.slug, language, chapter.lesson, chapter.texts[language].source, book.cites)
-
-
-def origin_from(slug: str, language: str, lesson: str, prose: str, cites: dict[str, str]) -> Origin:
+def edition(chapter: str, language: str, lesson: str, prose: str, cites: dict[str, str]) -> Origin:
     """An edition from its sources, with no more citations than the prose makes."""
-    text = read_text(prose, f"{language}.md")
-    keys = sorted({key for section in text.sections for key in cited(section)})
-    return Origin(slug, language, lesson, prose, {key: cites[key] for key in keys if key in cites})
+    sections = read_text(prose, f"{language}.md").sections
+    keys = sorted({key for section in sections for key in section.cited()})
+    return Origin(chapter, language, lesson, prose, {key: cites[key] for key in keys if key in cites})
 
 
 def copy(made_from: Origin) -> nbformat.NotebookNode:
@@ -74,21 +64,17 @@ def load(path: Path) -> nbformat.NotebookNode:
     except FileNotFoundError:
         raise BookError(f"there is no notebook {path}; name one, as workspace/en/01-data-parallelism.ipynb") from None
     except Exception as error:
-        raise BookError(
-            f"{path} is not a notebook ({error}); name another, or make one with `python -m d2lps.course.book lab`"
-        ) from None
+        raise BookError(f"{path} is not a notebook ({error}); name another, or make one with `{COMMAND} lab`") from None
 
 
 def origin_of(made: nbformat.NotebookNode, path: Path) -> Origin:
     """What a notebook was made from; raises BookError where it does not say."""
     kept = made.metadata.get(KEY, {})
     try:
-        packed = json.loads(zlib.decompress(base64.b64decode(kept["base"])))
-        return Origin(kept["chapter"], kept["language"], packed["lesson"], packed["prose"], packed["cites"])
+        return Origin(kept["chapter"], kept["language"], **json.loads(zlib.decompress(base64.b64decode(kept["base"]))))
     except (KeyError, TypeError, ValueError, zlib.error):
         raise BookError(
-            f"{path} does not say what it was made from; copy your edits into a notebook made by "
-            "`python -m d2lps.course.book lab`"
+            f"{path} does not say what it was made from; copy your edits into a notebook made by `{COMMAND} lab`"
         ) from None
 
 
@@ -101,8 +87,4 @@ def _content(made: nbformat.NotebookNode) -> str:
     """The digest of all but the digest itself."""
     kept = {key: value for key, value in made.metadata.get(KEY, {}).items() if key != "made"}
     content = dict(made) | {"metadata": dict(made.metadata) | {KEY: kept}}
-    return _digest(json.dumps(content, sort_keys=True))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest(json.dumps(content, sort_keys=True))

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from d2lps.course.book.agree import digests
-from d2lps.course.book.files import write
-from d2lps.course.book.findings import COMMAND
-from d2lps.course.book.lesson import BookError, literal, outside, replace_cells, speaking
-from d2lps.course.book.library import Book, Chapter, chapter_of
+from d2lps.course.book.findings import COMMAND, BookError
+from d2lps.course.book.lesson import literal, outside, replace_cells, speaking
+from d2lps.course.book.library import Book, Chapter, chapter_of, write
 from d2lps.course.book.notebook import Part, alternative, parts, rendered
-from d2lps.course.book.origin import KEY, Origin, load, origin_from, origin_of
+from d2lps.course.book.origin import KEY, Origin, edition, load, origin_of
 from d2lps.messages import LANGUAGES
 
 _IMAGE = re.compile(r"!\[([^\]\n]*)\]\(\.\./\.\./img/([A-Za-z0-9_-]+)\.svg\)(?:[ \t]*\n+\*([^*\n]+)\*[ \t]*(?=\n|\Z))?")
@@ -42,20 +41,24 @@ def pull(book: Book, path: Path, code: bool = False) -> Pulled:
     report = Pulled(chapter.slug, base.language)
     prose = _prose(base, edited.cells, report.left)
     codes = _code(base, edited.cells, report.left, code)
-    folder = book.folder(chapter.slug)
     name = f"{base.language}.md"
-    before = {file: (folder / file).read_text("utf-8") for file in ("lesson.py", *(f"{each}.md" for each in LANGUAGES))}
-    after = dict(before)
-    after[name] = merged(before[name], base.prose, prose, f"{chapter.slug}/{name}")
-    after["lesson.py"] = _lesson(chapter, base, codes)
-    home = book.sound(chapter_of(chapter.slug, after, chapter.exercises))
+    before = {"lesson.py": chapter.lesson} | {f"{each}.md": text.source for each, text in chapter.texts.items()}
+    after = before | {
+        name: merged(before[name], base.prose, prose, f"{chapter.slug}/{name}"),
+        "lesson.py": _lesson(chapter, base, codes),
+    }
+    home = book.ensure_sound(chapter_of(chapter.slug, after, chapter.exercises))
     old, new = digests(book, chapter), digests(book, home)
     report.sections = [id for id in new if old.get(id) != new[id]]
+    changed = {book.folder(chapter.slug) / file: text for file, text in after.items() if text != before[file]}
+    report.written = write(changed)
+    # From here on the notebook is made from what was brought home, so that it can be pulled again.
     lesson = replace_cells(base.lesson, codes) if codes else base.lesson
-    now = origin_from(base.chapter, base.language, lesson, prose, {**book.cites, **base.cites})
-    report.written = write({folder / file: text for file, text in after.items() if text != before[file]})
+    now = edition(base.chapter, base.language, lesson, prose, {**book.cites, **base.cites})
     if now != base:
-        _remember(path, now)
+        content = json.loads(path.read_text("utf-8"))
+        content["metadata"][KEY].update(now.metadata())
+        write({path.resolve(): json.dumps(content, indent=1, ensure_ascii=False) + "\n"})
     return report
 
 
@@ -90,11 +93,10 @@ def merged(ours: str, base: str, theirs: str, where: str) -> str:
 
 def _conflict(text: str) -> tuple[str, str]:
     """Where the first conflict stands, and what both sides say."""
-    start = re.search(r"^<<<<<<< chapter$", text, re.M).start()
-    end = re.search(r"^>>>>>>> notebook$", text[start:], re.M).end() + start
-    ids = re.findall(r"^## .*\{#([a-z0-9-]+)\}[ \t]*$", text[:start], re.M)
-    inside = re.search(r"^## .*\{#([a-z0-9-]+)\}[ \t]*$", text[start:end], re.M)
-    return (inside[1] if inside else ids[-1] if ids else "top"), text[start:end]
+    conflict = re.search(r"^<<<<<<< chapter$.*?^>>>>>>> notebook$", text, re.M | re.S)
+    heading = re.compile(r"^## .*\{#([a-z0-9-]+)\}[ \t]*$", re.M)
+    inside = heading.findall(conflict[0])[:1]
+    return (inside or ["top", *heading.findall(text[: conflict.start()])])[-1], conflict[0]
 
 
 def _prose(base: Origin, cells: list, left: list[str]) -> str:
@@ -102,21 +104,17 @@ def _prose(base: Origin, cells: list, left: list[str]) -> str:
     chapter = base.read()
     every = list(parts(chapter, base.language))
     known = {part.id: part for part in every}
-    pieces: list[tuple[str, str, bool]] = []
+    pieces: list[tuple[str, str, bool]] = []  # the cell's id, what is written, and whether it is new
     for cell in cells:
-        part = known.get(cell.get("id"))
-        if cell.cell_type == "markdown":
-            if part and not part.code and cell.source.strip("\n") == rendered(part.blocks, base.cites):
-                pieces.append((part.id, part.source, False))
-            elif cell.source.strip():
-                pieces.append((cell.get("id", ""), _written(cell.source, part, chapter, base), True))
-        elif cell.cell_type == "code" and part and part.code:
-            pieces.append((part.id, part.source, False))
+        id, part = cell.get("id", ""), known.get(cell.get("id"))
+        same = part and not part.code and cell.source.strip("\n") == rendered(part.blocks, base.cites)
+        if part and (same if cell.cell_type == "markdown" else part.code):
+            pieces.append((id, part.source, False))
+        elif cell.source.strip() and cell.cell_type == "markdown":
+            pieces.append((id, _written(cell.source, part, chapter, base), True))
         elif cell.source.strip():
-            left.append(
-                f"the new cell {cell.get('id')!r} ({_first(cell.source)}): write it in lesson.py and place it "
-                "in every language"
-            )
+            first = cell.source.strip().split("\n")[0][:40]
+            left.append(f"the new cell {id!r} ({first}): write it in lesson.py and place it in every language")
     for before, part in zip([None, *every], every, strict=False):
         ids = [id for id, _, _ in pieces]
         if part.code and part.id not in ids:
@@ -133,17 +131,14 @@ def _prose(base: Origin, cells: list, left: list[str]) -> str:
 def _written(source: str, part: Part | None, chapter: Chapter, base: Origin) -> str:
     """A cell's markdown as it is written in a chapter: figures, citations and the ids of headings are back."""
     text = source.strip("\n")
-    captions = {
-        block.name: block.caption
-        for section in chapter.texts[base.language].sections
-        for block in section.blocks
-        if block.kind == "figure"
-    }
+    sections = chapter.texts[base.language].sections
+    blocks = [block for section in sections for block in section.blocks if block.kind == "figure"]
+    captions = {block.name: block.caption for block in blocks}
 
     def image(match: re.Match) -> str:
         if literal(text)(match.start()):
             return match[0]
-        alt, name, caption = match[1], match[2], match[3]
+        alt, name, caption = match.groups()
         known = captions.get(name)
         if caption is None or (caption == known and alt != alternative(name, known)):
             caption = alt
@@ -155,7 +150,7 @@ def _written(source: str, part: Part | None, chapter: Chapter, base: Origin) -> 
         return plain
 
     text = outside(_IMAGE.sub(image, text), placeholders)
-    titles = {section.title: section.id for section in chapter.texts[base.language].sections[1:]}
+    titles = {section.title: section.id for section in sections[1:]}
     first = part.section if part and part.first and part.section != "top" else None
     hidden = literal(text)
 
@@ -166,65 +161,53 @@ def _written(source: str, part: Part | None, chapter: Chapter, base: Origin) -> 
         id, first = first or titles.get(match[1]), None
         return f"## {match[1]} {{#{id}}}" if id else match[0]
 
-    text = re.sub(r"^##[ \t]+((?:(?!\{#).)+?)[ \t]*$", heading, text, flags=re.M)
-    return text + "\n\n"
+    return re.sub(r"^##[ \t]+((?:(?!\{#).)+?)[ \t]*$", heading, text, flags=re.M) + "\n\n"
 
 
 def _code(base: Origin, cells: list, left: list[str], wanted: bool) -> dict[str, str]:
     """The code cells that were edited and shall come home, in the lesson's own language."""
-    was = {cell.id: cell for cell in base.read().cells}
+    known = {cell.id: cell for cell in base.read().cells}
     edited = {}
     for cell in cells:
-        old = was.get(cell.get("id"))
+        old = known.get(cell.get("id"))
         if cell.cell_type != "code" or old is None:
             continue
-        now = speaking(cell.source, LANGUAGES[0]) if old.id == "language" else cell.source
-        if now.strip("\n") == old.source:
+        now = (speaking(cell.source, LANGUAGES[0]) if old.id == "language" else cell.source).strip("\n")
+        if now == old.source:
             continue
         if old.exercise is not None:
             left.append(f"the answer to {old.id!r}: exercises are never brought home")
         elif not wanted:
             left.append(f"the code of {old.id!r}: bring it home with --code")
         else:
-            edited[old.id] = now.strip("\n")
+            edited[old.id] = now
     return edited
 
 
 def _lesson(chapter: Chapter, base: Origin, codes: dict[str, str]) -> str:
-    was = {cell.id: cell.source for cell in base.read().cells}
-    now = {cell.id: cell.source for cell in chapter.cells}
+    """The lesson with the edited cells merged into it."""
+    base_cells, cells = ({cell.id: cell.source for cell in each.cells} for each in (base.read(), chapter))
     changed = {}
     for id, theirs in codes.items():
-        if id not in now:
+        if id not in cells:
             raise BookError(
                 f"{chapter.slug}/lesson.py has no cell {id!r} any more, and the notebook changed it; "
                 "undo the change there or write the cell again. Nothing was written."
             )
-        merged_code = merged(now[id] + "\n", was[id] + "\n", theirs + "\n", f"{chapter.slug}/lesson.py, cell {id!r}")
-        changed[id] = merged_code.strip("\n")
+        texts = (f"{text}\n" for text in (cells[id], base_cells[id], theirs))
+        changed[id] = merged(*texts, f"{chapter.slug}/lesson.py, cell {id!r}").strip("\n")
     return replace_cells(chapter.lesson, changed) if changed else chapter.lesson
-
-
-def _remember(path: Path, now: Origin) -> None:
-    """From here on the notebook is made from what was brought home, so that it can be pulled again."""
-    content = json.loads(path.read_text("utf-8"))
-    content["metadata"][KEY].update(now.metadata())
-    write({path.resolve(): json.dumps(content, indent=1, ensure_ascii=False) + "\n"})
-
-
-def _first(source: str) -> str:
-    return source.strip().split("\n")[0][:40] or "empty"
 
 
 def advice(book: Book, report: Pulled) -> list[str]:
     """What the author is told after a pull."""
-    said = [f"wrote {path.relative_to(book.root).as_posix()}" for path in report.written]
-    said += [f"left in the notebook: {what}" for what in report.left]
+    lines = [f"wrote {path.relative_to(book.root).as_posix()}" for path in report.written]
+    lines += [f"left in the notebook: {what}" for what in report.left]
     if report.written:
         agree = f"{COMMAND} agree {report.chapter} {' '.join(report.sections)}"
-        said += [
+        lines += [
             f"changed in {report.language}, to follow in the other languages: {', '.join(report.sections)}",
             f"then: {COMMAND} build; read the three texts side by side; {agree}",
             "the notebook now counts as brought home: reload it in JupyterLab (File, Reload Notebook from Disk)",
         ]
-    return said or ["there is nothing to bring home"]
+    return lines or ["there is nothing to bring home"]

@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
-from d2lps.course.book.files import write
-from d2lps.course.book.lesson import BookError
-from d2lps.course.book.library import Book
+from d2lps.course.book.findings import BookError
+from d2lps.course.book.library import Book, write
 from d2lps.course.book.notebook import dumps
-from d2lps.course.book.origin import Origin, copy, load, origin, origin_of, touched
+from d2lps.course.book.origin import Origin, copy, edition, load, origin_of, touched
 from d2lps.messages import LANGUAGES
 
 
@@ -19,33 +18,27 @@ def lay_out(book: Book) -> list[str]:
 
     A copy that somebody has run or changed stays; a newer edition is laid beside it.
     """
-    said = []
+    notes = []
     for slug in book.slugs():
         chapter = book.chapter(slug)
-        for language in LANGUAGES:
-            said += _lay(book, origin(book, chapter, language))
-    return said
+        for language, text in chapter.texts.items():
+            newest = edition(slug, language, chapter.lesson, text.source, book.cites)
+            own = own_copy(book, slug, language)
+            path = next(path for path in _names(own) if not path.exists() or _free(path, newest))
+            if path.exists() and origin_of(load(path), path) == newest:
+                continue
+            write({path: dumps(copy(newest))})
+            if path != own:
+                mine, beside = (each.relative_to(book.root).as_posix() for each in (own, path))
+                notes.append(f"{mine} is yours and stays; the newer edition is {beside}")
+    return notes
 
 
-def _lay(book: Book, made_from: Origin) -> list[str]:
-    own = own_copy(book, made_from.chapter, made_from.language)
-    for path in _names(own):
-        if path.exists() and not _free(path, made_from):
-            continue
-        if path.exists() and origin_of(load(path), path).edition == made_from.edition:
-            return []
-        write({path: dumps(copy(made_from))})
-        if path == own:
-            return []
-        return [f"{_short(book, own)} is yours and stays; the newer edition is {_short(book, path)}"]
-    return []
-
-
-def _free(path: Path, made_from: Origin) -> bool:
+def _free(path: Path, newest: Origin) -> bool:
     """No work is lost if the edition takes this name: it is there already, or nobody touched what is."""
     try:
         made = load(path)
-        return origin_of(made, path).edition == made_from.edition or not touched(made)
+        return origin_of(made, path) == newest or not touched(made)
     except BookError:
         return False
 
@@ -84,15 +77,11 @@ def start(book: Book, chosen: str, browser: bool = True) -> None:
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.root_dir={book.root.resolve()}",
         f"--LabApp.default_url=/lab/workspaces/{chosen}/tree/{quote(first.as_posix())}",
-        f"--LabApp.app_settings_dir={Path(__file__).with_name('settings')}",
-    ]  # asks nothing of the network
+        f"--LabApp.app_settings_dir={Path(__file__).with_name('settings')}",  # asks nothing of the network
+    ]
     if not browser:
         command.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")
     os.chdir(book.root)
     os.execv(sys.executable, command)
-
-
-def _short(book: Book, path: Path) -> str:
-    return path.relative_to(book.root).as_posix()
