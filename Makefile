@@ -1,12 +1,15 @@
 # Works with GNU make 3.81 and later. The set-up itself is .ci/setup.
 SHELL := /bin/sh
 .NOTPARALLEL:
-unexport PYTHONPATH PYTHONHOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 python := .venv/bin/python
 ready := .venv/.ready
+# Side by side, whoever is free takes the next test, the longest first. Twice as many as processors: most tests wait.
+side-by-side = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+WORKERS := 4
 
-.PHONY: help lab lab-en lab-vi lab-zh test check figures bench faults build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh test quick check figures bench faults build lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -20,12 +23,16 @@ lab-zh: $(ready) ## the same, in Chinese
 lab-en lab-vi lab-zh:
 	$(python) -m d2lps.course.book lab --language $(@:lab-%=%)
 
-test: $(ready) ## everything that is tested: ruff, then pytest
+test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=4: so many processes)
 	@sh .ci/setup browser
 	$(python) -m ruff check
 	$(python) -m ruff format --check -q d2lps tests
 	@# .ci/run asks for pytest's own exit status, which make would not pass on.
-	@$(python) -m pytest $(if $(RESULT),|| echo $$? >'$(RESULT)')
+	@$(python) -m pytest $(side-by-side) $(if $(RESULT),|| echo $$? >'$(RESULT)')
+
+quick: WORKERS = 2
+quick: $(ready) ## the tests that take no time and start no processes: to be run often
+	$(python) -m pytest -m "not slow" $(side-by-side)
 
 check: $(ready) ## what has to follow a change of a chapter
 	$(python) -m d2lps.course.book check
@@ -41,7 +48,7 @@ bench: $(ready) ## measure: carriers against gloo, the store against MXNet, pred
 	$(python) tests/benchmarks/player.py
 
 faults: $(ready) ## the table of faults that the key-value store withstands, from its tests
-	$(python) tests/faults.py
+	$(python) tests/kvstore/faults.py
 
 build: $(ready) ## write the notebooks anew
 	$(python) -m d2lps.course.book build

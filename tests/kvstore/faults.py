@@ -1,6 +1,6 @@
 """The table of faults: what is done to a store, what must hold, and that it held.
 
-    python tests/faults.py [--cases] [what pytest takes]
+    python tests/kvstore/faults.py [--cases] [what pytest takes]
 
 Runs the tests that are marked ``fault(row, what)`` and prints a line for each row: the faults as injected, what must
 hold, the cases passed, the time from the fault until the typed error or until all was well again (median and largest
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
     here = Path(__file__).parent
     files = sorted(str(path) for path in here.glob("test_kvstore*.py"))
     given = [argument for argument in arguments if argument != "--cases"]
-    os.chdir(here.parent)
+    os.chdir(here.parents[1])
     status = pytest.main([*files, "-p", "no:cacheprovider", *given], plugins=[table])
     print("\nrow fault as injected | what must hold | cases | until the error or recovery, median | left behind")
     print("\n".join(table.lines(cases)))

@@ -1,0 +1,121 @@
+"""A chapter in JupyterLab, as a reader uses it: open it, run it, press play, see the run move."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from helpers import browser
+
+ROOT = Path(__file__).parents[2]
+FIRST = "01-data-parallelism"  # the chapter that JupyterLab opens
+PLAY = {"en": "Play", "vi": "Phát", "zh": "播放"}
+
+# Every cell has its number, or one of them failed, and those behind it will never run.
+DONE = """() =>
+    [...document.querySelectorAll(".jp-OutputArea-output")].some(o => o.textContent.includes("Traceback")) ||
+    [...document.querySelectorAll(".jp-Notebook .jp-CodeCell .jp-InputPrompt")].every(p => /\\d/.test(p.textContent))"""
+
+
+@contextmanager
+def lab(folder: Path, language: str, before: str) -> Iterator[str]:
+    """Start `make lab-…` in a folder of its own, and give the address it prints; nothing is left running.
+
+    ``before``: what each kernel does first.
+    """
+    for part in ("chapters", "img"):
+        shutil.copytree(ROOT / part, folder / part)
+    # A home of its own: neither the settings of whoever runs the tests nor an open session of theirs.
+    home = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "spaces",
+        "IPYTHONDIR": "ipython",
+    }
+    first = folder / "ipython" / "profile_default" / "startup" / "first.py"
+    first.parent.mkdir(parents=True)
+    first.write_text(before, "utf-8")
+    environment = os.environ | {name: str(folder / part) for name, part in home.items()} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "d2lps.course.book", "--root", str(folder), "lab", "--no-browser"]
+    with (folder / "log").open("w") as log:
+        command += ["--language", language]
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
+    try:
+        yield _address(process, folder / "log")
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(20)
+
+
+def _address(process: subprocess.Popen, log: Path) -> str:
+    until = time.monotonic() + 90
+    while time.monotonic() < until:
+        if match := re.search(r"http://127\.0\.0\.1:\d+/lab\S*\?token=\w+", log.read_text("utf-8")):
+            return match[0]
+        assert process.poll() is None, log.read_text("utf-8")
+        time.sleep(0.2)
+    raise AssertionError("JupyterLab did not start within 90 s")
+
+
+def read(folder: Path, chapter: str, language: str, picture: Path, before: str = "") -> tuple[str, dict]:
+    """The chapter's notebook as JupyterLab saves it after a run, and what the reader saw meanwhile."""
+    with lab(folder, language, before) as address, sync_playwright() as playwright:
+        seen = {"address": address}
+        chromium = browser.launch(playwright)
+        page = chromium.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="light")
+        page.goto(address.replace(FIRST, chapter))
+        page.locator(".jp-Notebook:not(.lm-mod-hidden)").first.wait_for(timeout=60_000)
+        page.get_by_text("| Idle").wait_for(timeout=60_000)
+        choose(page, "Run", "Run All Cells")
+        page.wait_for_function(DONE, timeout=180_000)
+        assert page.locator(".jp-OutputArea-output", has_text="Traceback").all_text_contents() == []
+
+        player = page.locator(".d2-player").first
+        player.scroll_into_view_if_needed()
+        head, clock = player.locator(".d2-head").first, player.locator(".d2-clock").first
+        seen["before"] = head.get_attribute("style"), clock.text_content()
+        player.get_by_role("button", name=PLAY[language], exact=True).click()
+        player.locator(".d2-tile").first.wait_for(state="attached", timeout=8000)  # messages are under way
+        page.wait_for_timeout(1000)
+        seen["after"] = head.get_attribute("style"), clock.text_content()
+        picture.parent.mkdir(exist_ok=True)
+        page.screenshot(path=picture)
+
+        choose(page, "File", "Save Notebook")
+        book = _saved(next((folder / "workspace" / language).glob(f"{chapter}*.ipynb")))
+        chromium.close()
+    return book, seen
+
+
+def choose(page: Page, menu: str, item: str) -> None:
+    page.get_by_role("menuitem", name=menu, exact=True).click()
+    page.get_by_role("menuitem", name=item, exact=True).click()
+
+
+def _saved(path: Path) -> str:
+    """The text of a notebook, as soon as all its cells have run in it."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            cells = json.loads(text := path.read_text("utf-8"))["cells"]
+        except ValueError:  # it is being written
+            cells = [{"cell_type": "code", "execution_count": None}]
+        if all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code"):
+            return text
+        time.sleep(0.2)
+    raise AssertionError(f"{path} was not saved within 30 s after all cells had run")
