@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from d2lps import Topology, pcie_server
-from d2lps.course.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge
+from d2lps.course.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure
 from d2lps.plan import sends
 from d2lps.topology import both_ways
 from d2lps.units import bandwidth
@@ -41,6 +41,16 @@ def own_gpu_mistake(counts: Counts) -> str:
     if over or len(counts.busy) <= 2:
         return "uneven"
     return "one-after-another" if counts.late else "ring"
+
+
+def require_servers_between(counts: Counts) -> None:
+    """Workers do not talk to each other: at one end of every message is a server."""
+    workers = counts.case.workers
+    for number in counts.busy:
+        for src, dst in counts.between(number):
+            if src in workers and dst in workers:
+                values = {"step": number, "src": src, "dst": dst}
+                raise failure("between-workers", "between-workers", counts.case, counts.trace, **values)
 
 
 def overlap_case(n: int, chunks: int) -> PlanCase:
@@ -118,7 +128,7 @@ EXERCISES = {
     "overlap": Exercise(
         ("gpus", "cpu", "chunks"),
         tuple(overlap_case(*size) for size in ((4, 4), (4, 1), (4, 2), (4, 8), (3, 5), (2, 3), (5, 7), (1, 2))),
-        PlanJudge(overlap_mistake),
+        PlanJudge(overlap_mistake, require_servers_between),
         shows=("n = 4, c = 1", "n = 4, c = 2", "n = 4, c = 4", "n = 4, c = 8"),
     ),
     "split": Exercise(
@@ -133,7 +143,7 @@ EXERCISES = {
             split_case(2, "5 GB/s", "7 GB/s"),
             split_case(1, "16 GB/s", "8 GB/s"),
         ),
-        PlanJudge(split_mistake),
+        PlanJudge(split_mistake, require_servers_between),
         shows=("n = 4, cpu0 16\u00a0GB/s, cpu1 8\u00a0GB/s",),
     ),
 }

@@ -52,7 +52,7 @@ def within(seconds: float, work: Callable[[], object]) -> object:
 
 
 def stop_thread(thread: threading.Thread) -> None:
-    """Throw Stopped into a thread, until it ends or has caught it five times."""
+    """Throw :class:`Stopped` into ``thread``, until it ends or has caught that five times."""
     for _ in range(5):  # a handler for everything may catch the first ones
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped))
         thread.join(0.1)
@@ -63,9 +63,28 @@ def stop_thread(thread: threading.Thread) -> None:
 def call(
     case: Case, function: Callable, *arguments: object, refused: type[BaseException] = Stopped, none: bool = False
 ) -> object:
-    """What ``function`` returns. What it raises becomes a Failure, and None does too, unless ``none`` allows it.
+    """Call what a learner has written.
 
-    Errors of the kind ``refused`` go on as they are: they tell more themselves.
+    Parameters
+    ----------
+    case : Case
+        Whose label the sentence of a failure begins with.
+    function, *arguments
+        What is called, and with what.
+    refused : class of exceptions
+        What is raised on as it is: it tells more itself.
+    none : bool
+        Whether the function may return None.
+
+    Returns
+    -------
+    object
+        What the function returns.
+
+    Raises
+    ------
+    Failure
+        If the function returns nothing, or raises anything else, exit() included.
     """
     try:
         result = function(*arguments)

@@ -64,15 +64,29 @@ class Failure(Exception):
 
 
 def failure(mistake: str, sentence: str, case: Case, trace: Trace | None = None, **values: object) -> Failure:
-    """The Failure whose sentence is the message ``checks.<sentence>``, filled with the case's label and ``values``."""
+    """The Failure whose sentence is a message, in the language in force.
+
+    Parameters
+    ----------
+    mistake, trace
+        As of :class:`Failure`.
+    sentence : str
+        The message's key under ``checks``.
+    case, **values
+        Its label fills ``{case}`` in the message, and these its other placeholders.
+
+    Returns
+    -------
+    Failure
+    """
     return Failure(mistake, text(f"checks.{sentence}", case=case.label, **values), trace)
 
 
 def time_text(seconds: float) -> str:
-    """A time as it stands in a sentence, with a no-break space before its unit."""
+    """A time in ``seconds`` as it stands in a sentence: ``"7.5 ms"``, with a no-break space before its unit."""
     return show_seconds(float(seconds)).replace(" ", "\u00a0")
 
 
 def size_text(nbytes: float) -> str:
-    """A size as it stands in a sentence, with a no-break space before its unit."""
+    """A size of ``nbytes`` as it stands in a sentence: ``"160 MB"``, with a no-break space before its unit."""
     return show_size(float(nbytes)).replace(" ", "\u00a0")

@@ -179,7 +179,7 @@ def _planned(case: PlanCase, answer: Callable) -> Plan:
 
 
 def _require_same_task(case: PlanCase, plan: Plan, trace: Trace | None) -> None:
-    """The answer changed nothing of the task: the nodes, who has a gradient, who wants the sum, over which ways."""
+    """The answer changed nothing of the task: the nodes, who has a gradient, who wants the sum."""
     nodes = (*case.workers, *case.servers)
     for node in plan.nodes:
         if node not in nodes:
@@ -197,10 +197,6 @@ def _require_same_task(case: PlanCase, plan: Plan, trace: Trace | None) -> None:
                 raise failure("task-changed", "holds-more" if holds else "holds-less", case, trace, node=node, key=key)
             if should and (node, key) not in wanted:
                 raise failure("task-changed", "wants-less", case, trace, node=node, key=key)
-    for number, step in enumerate(plan.steps, 1):
-        for src, dst, *_ in sends(step) if case.servers else ():
-            if src in case.workers and dst in case.workers:
-                raise failure("between-workers", "between-workers", case, trace, step=number, src=src, dst=dst)
 
 
 def _unlinked(case: PlanCase, plan: Plan) -> Failure:
