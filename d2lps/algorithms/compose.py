@@ -22,12 +22,27 @@ from d2lps.plan.plan import Plan, require_plan
 def together(*plans: Plan, shares: "Iterable[Rational | str] | None" = None) -> Plan:
     """``plans`` on parts of one buffer, run step by step at the same time.
 
-    ``shares`` says how much of the buffer each plan carries, such as ``["2/3", "1/3"]``; equal if left out. The
-    plans have keys of their own (``key=`` of every algorithm), and each node holds and wants what it does in them.
-    Nodes: in the order in which the plans name them first.
-
     Step i is step i of all plans. Steps: those of the longest plan. Bytes: a plan of share p moves p times its own.
 
+    Parameters
+    ----------
+    *plans : Plan
+        One or more, each with keys of its own (``key=`` of every algorithm).
+    shares : iterable of Fraction, int or str, optional
+        How much of the buffer each plan carries, such as ``["2/3", "1/3"]``; equal if left out.
+
+    Returns
+    -------
+    Plan
+        Each node holds and wants what it does in ``plans``, whose order is also that of the nodes.
+
+    Raises
+    ------
+    PlanError
+        For what is no plan, keys that are in two of them, and shares that do not fit.
+
+    Examples
+    --------
     >>> from d2lps import tree
     >>> print(together(tree(["a", "b"]), tree(["b", "a"], key="h"), shares=["2/3", "1/3"]))
     2 nodes: a b

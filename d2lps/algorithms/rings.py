@@ -32,6 +32,25 @@ def ring(nodes: Iterable[str], key: str = "g") -> Plan:
     Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S, which no algorithm between the workers alone can beat, and
     sends to one neighbour only. Step by step: 2(n−1)·α + 2(n−1)/n·S/b.
 
+    Parameters
+    ----------
+    nodes : iterable of str
+        Their names, in order.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        With n keys of 1/n, ``g1`` … ``gn``; lazy beyond 64 nodes.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes.
+
+    Examples
+    --------
     >>> print(ring(["a", "b"]))
     2 nodes: a b
     shares: g1 = g2 = 1/2
@@ -59,6 +78,27 @@ def reduce_scatter(nodes: Iterable[str], direct: bool = False, key: str = "g") -
     Steps: n−1, or 1 with ``direct``. Everyone sends and receives (n−1)/n·S. Step by step:
     (n−1)·α + (n−1)/n·S/b, with ``direct`` α + (n−1)/n·S/b.
 
+    Parameters
+    ----------
+    nodes : iterable of str
+        Their names, in order.
+    direct : bool
+        Whether messages go straight to where they are wanted, rather than round the ring.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        Everyone holds all keys, and each node wants its own.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes.
+
+    Examples
+    --------
     >>> print(reduce_scatter(["a", "b", "c"], direct=True))
     3 nodes: a b c
     shares: g1 = g2 = g3 = 1/3
@@ -77,6 +117,27 @@ def all_gather(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Pl
     Steps: n−1, or 1 with ``direct``. Everyone sends and receives (n−1)/n·S. Step by step:
     (n−1)·α + (n−1)/n·S/b, with ``direct`` α + (n−1)/n·S/b.
 
+    Parameters
+    ----------
+    nodes : iterable of str
+        Their names, in order.
+    direct : bool
+        Whether messages go straight to where they are wanted, rather than round the ring.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        Each node holds its own key, and everyone wants them all.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes.
+
+    Examples
+    --------
     >>> print(all_gather(["a", "b", "c"]))
     3 nodes: a b c
     shares: g1 = g2 = g3 = 1/3
@@ -102,6 +163,25 @@ def naive_ring(nodes: Iterable[str], key: str = "g") -> Plan:
     Steps: 2(n−1). Nodes n−1 and n send S, the others 2·S; nodes 1 and n receive S, the others 2·S. Step by step:
     2(n−1)(α + S/b), since one message is under way at a time.
 
+    Parameters
+    ----------
+    nodes : iterable of str
+        Their names, in order.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        With one key for the whole.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes.
+
+    Examples
+    --------
     >>> print(naive_ring(["a", "b", "c"]))
     3 nodes: a b c
     shares: g = 1
@@ -128,6 +208,25 @@ def bidirectional_ring(nodes: Iterable[str], key: str = "g") -> Plan:
     to the two neighbours are separate: 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port: as long as :func:`ring`,
     which already fills both directions of the port.
 
+    Parameters
+    ----------
+    nodes : iterable of str
+        Their names, in order.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        With 2n keys of 1/(2n); lazy beyond 64 nodes.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes.
+
+    Examples
+    --------
     >>> print(bidirectional_ring(["a", "b", "c"]))
     3 nodes: a b c
     shares: g1.1 = g1.2 = g1.3 = g2.1 = g2.2 = g2.3 = 1/6
@@ -153,6 +252,27 @@ def two_rings(topology: Topology, both: bool = False, key: str = "g") -> Plan:
     Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S. Step by step, for c links of b bytes/s in all rings
     together: 2(n−1)·α + 2(n−1)/n·S/(c·b), with ``both`` 2(n−1)·α + (n−1)/n·S/(c·b). On the DGX-1V c = 3.
 
+    Parameters
+    ----------
+    topology : Topology
+        Whose direct links form the rings.
+    both : bool
+        Whether each part goes round in both directions.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        With n keys for each ring and direction.
+
+    Raises
+    ------
+    TopologyError
+        Where the links form no ring, or there is too much to search.
+
+    Examples
+    --------
     >>> from d2lps.topology import Topology, both_ways
     >>> triangle = Topology("triangle", dict.fromkeys("abc", "gpu"),
     ...                     [link for ends in ("ab", "bc", "ca") for link in both_ways(*ends, "18 GB/s")])

@@ -23,8 +23,6 @@ def aggregate_at(
 ) -> Plan:
     """Everyone sends its gradient to ``root``, which adds them up and sends the sum back.
 
-    ``root`` is one of the workers (GPU 0), or a node of its own that has no gradient (the CPU, a server).
-
     1. The workers send; ``root`` then holds the complete sum (own gradient first, then by worker).
     2. ``root`` sends the sum; everyone holds it.
 
@@ -35,8 +33,32 @@ def aggregate_at(
     already sent back, so that both directions of the links are busy. Steps: c + 1; the same bytes; step by
     step (c + 1)·α + (c + 1)/c·(n−1)·S/b, with a ``root`` of its own (c + 1)·α + (c + 1)/c·n·S/b.
 
-    With ``update=("sgd", {"lr": 0.1})`` the root turns each complete sum into new weights and sends those.
+    Parameters
+    ----------
+    workers : iterable of str
+        Who has a gradient.
+    root : str
+        Where it is summed: one of the workers (GPU 0), or a node of its own without a gradient (the CPU, a server).
+    chunks : int
+        Into how many parts the gradient is cut, 1 or more.
+    update : tuple, optional
+        A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which each complete sum is turned into new weights
+        where it is made; those are then sent back.
+    key : str
+        The first part of the keys' names.
 
+    Returns
+    -------
+    Plan
+        With one key, or one for each chunk.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes, and for chunks or an update that are none.
+
+    Examples
+    --------
     >>> print(aggregate_at(["gpu0", "gpu1", "gpu2"], "gpu0"))
     3 nodes: gpu0 gpu1 gpu2
     shares: g = 1
@@ -44,7 +66,7 @@ def aggregate_at(
     step 2   gpu0→gpu1,gpu2 =g
     """
     workers, (root,) = names(workers), names([root])
-    keys = [key] if chunk_count(chunks) == 1 else [f"{key}{c}" for c in range(1, chunks + 1)]
+    keys = [key] if require_chunks(chunks) == 1 else [f"{key}{c}" for c in range(1, chunks + 1)]
     return _served(workers, dict.fromkeys(keys, Fraction(1, chunks)), [{name: root} for name in keys], update)
 
 
@@ -57,9 +79,6 @@ def sharded(
 ) -> Plan:
     """The gradient is cut into one shard per server; everyone sends every shard to its server and gets its sum back.
 
-    ``servers`` are the workers themselves (if left out), any nodes by name with equal shards, or a mapping
-    from name to exact share, such as ``{"cpu0": "2/3", "cpu1": "1/3"}``.
-
     1. Everyone sends shard j to server j, which then holds the complete sum of shard j.
     2. Server j sends that sum; everyone holds all shards.
 
@@ -67,9 +86,33 @@ def sharded(
     algorithm between the workers alone can beat; each of k servers of their own receives and sends n/k·S, a worker S.
     Step by step: 2α + 2(n−1)/n·S/b, with k servers of their own 2α + 2·max(1, n/k)·S/b.
 
-    ``chunks=c`` cuts every shard into c parts and overlaps the two phases in c + 1 steps; ``update`` as in
-    :func:`aggregate_at`.
+    Parameters
+    ----------
+    workers : iterable of str
+        Who has a gradient.
+    servers : sequence of str, or mapping of str to Fraction or str, optional
+        The workers themselves (if left out), any nodes by name with equal shards, or a mapping from name to exact
+        share, such as ``{"cpu0": "2/3", "cpu1": "1/3"}``.
+    chunks : int
+        Into how many parts every shard is cut, which overlaps the two phases in c + 1 steps.
+    update : tuple, optional
+        A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which each complete sum is turned into new weights
+        where it is made; those are then sent back.
+    key : str
+        The first part of the keys' names.
 
+    Returns
+    -------
+    Plan
+        With a key for each server and chunk.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes, shares that do not add up to 1, and chunks or an update that are none.
+
+    Examples
+    --------
     >>> print(sharded(["gpu0", "gpu1"]))
     2 nodes: gpu0 gpu1
     shares: g1 = g2 = 1/2
@@ -82,7 +125,7 @@ def sharded(
     else:
         servers = workers if servers is None else names(servers)
         parts = dict.fromkeys(servers, Fraction(1, len(servers)))
-    share, stages = {}, [{} for _ in range(chunk_count(chunks))]
+    share, stages = {}, [{} for _ in range(require_chunks(chunks))]
     for j, server in enumerate(parts, 1):
         for c, stage in enumerate(stages, 1):
             name = f"{key}{j}" if chunks == 1 else f"{key}{j}.{c}"
@@ -111,8 +154,8 @@ def _served(
     return Plan(nodes, share, filter(None, steps), holds=workers, wants=workers)
 
 
-def chunk_count(chunks: int) -> int:
-    """``chunks``, if it is a whole number of 1 or more."""
+def require_chunks(chunks: int) -> int:
+    """``chunks``; raises PlanError unless it is a whole number of 1 or more."""
     if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
         raise PlanError("bad-chunks", chunks=repr(chunks))
     return chunks

@@ -15,7 +15,7 @@ step 6   a→b =g   c→d =g
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from d2lps.algorithms.servers import chunk_count
+from d2lps.algorithms.servers import require_chunks
 from d2lps.plan.acts import PlanError, Send
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.parse import names
@@ -32,6 +32,25 @@ def tree(nodes: Iterable[str], key: str = "g") -> Plan:
     Steps: 2⌈lg n⌉. Node 1 sends and receives ⌈lg n⌉·S; another node S, and S more for each node that reports to it.
     Step by step, where no link is shared: 2⌈lg n⌉(α + S/b).
 
+    Parameters
+    ----------
+    nodes : iterable of str
+        Their names, in order.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        With one key for the whole.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes.
+
+    Examples
+    --------
     >>> print(tree(["a", "b", "c"]))
     3 nodes: a b c
     shares: g = 1
@@ -51,7 +70,7 @@ def tree(nodes: Iterable[str], key: str = "g") -> Plan:
 def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     """Recursive halving, then recursive doubling: a reduce-scatter and an all-gather in lg n steps each.
 
-    For n a power of two; n keys of 1/n. PlanError for any other n.
+    For n a power of two.
 
     1. Halving: two nodes n/2 apart each send the other its half of the keys, which the other adds; then within
        each half two nodes n/4 apart their quarter, and so on. Node i then holds the complete sum of key i.
@@ -60,6 +79,25 @@ def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     Steps: 2 lg n. Everyone sends and receives 2(n−1)/n·S. Step by step, where no link is shared:
     2 lg n·α + 2(n−1)/n·S/b.
 
+    Parameters
+    ----------
+    nodes : iterable of str
+        Their names, in order: 1, 2, 4, 8, … of them.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        With n keys of 1/n, ``g1`` … ``gn``; lazy beyond 64 nodes.
+
+    Raises
+    ------
+    PlanError
+        For any other number of nodes, and for names that cannot be nodes.
+
+    Examples
+    --------
     >>> print(halving_doubling(["a", "b", "c", "d"]))
     4 nodes: a b c d
     shares: g1 = g2 = g3 = g4 = 1/4
@@ -92,9 +130,8 @@ def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
 def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g") -> Plan:
     """Two complementary binary trees, each with half of the buffer in c ``chunks`` that follow one another.
 
-    A node that has children in one tree is a leaf of the other, so that everyone sends and receives equally much
-    (Sanders, Speck and Träff 2009; NCCL's double binary tree). Both trees are ⌊lg n⌋ high. For any number of nodes.
-    Keys ``g1.1`` … ``g1.c`` in tree 1, ``g2.1`` … in tree 2; ``g1`` and ``g2`` with one chunk.
+    A node that has children in one tree is a leaf of the other, so that everyone sends and receives equally much. Both
+    trees are ⌊lg n⌋ high. For any number of nodes.
 
     1. Reduce, c + ⌊lg n⌋ − 1 steps: every node adds what its children send and passes chunk after chunk to its
        parent; the two roots then hold the complete sums of one half each.
@@ -105,9 +142,33 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     shared and n is neither 2 nor 4: 2(c + ⌊lg n⌋ − 1)(α + S/(c·b)), which approaches 2·S/b. For n = 2:
     2c·α + S/b; for n = 4: 2(c + 1)·α + (2c + 1)/c·S/b, because there each root has only one child.
 
-    ``chunks``: the best number, √((⌊lg n⌋−1)·S/(α·b)), depends on the machine. If left out, it is 4⌊lg n⌋: filling and
-    emptying the trees then costs less than a quarter of 2·S/b, and the steps remain O(log n).
+    Parameters
+    ----------
+    nodes : iterable of str
+        Their names, in order.
+    chunks : int, optional
+        The best number, √((⌊lg n⌋−1)·S/(α·b)), depends on the machine. If left out, it is 4⌊lg n⌋: filling and emptying
+        the trees then costs less than a quarter of 2·S/b, and the steps remain O(log n).
+    key : str
+        The first part of the keys' names.
 
+    Returns
+    -------
+    Plan
+        With the keys ``g1.1`` … ``g1.c`` in tree 1, ``g2.1`` … in tree 2; ``g1`` and ``g2`` with one chunk.
+
+    Raises
+    ------
+    PlanError
+        For names that cannot be nodes, and for chunks that are none.
+
+    References
+    ----------
+    Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
+    Computing 35, 2009; NCCL's double binary tree.
+
+    Examples
+    --------
     >>> print(double_tree(["a", "b", "c"], chunks=2))
     3 nodes: a b c
     shares: g1.1 = g1.2 = g2.1 = g2.2 = 1/4
@@ -119,7 +180,7 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     nodes = names(nodes)
     n = len(nodes)
     height = n.bit_length() - 1
-    chunks = max(1, 4 * height) if chunks is None else chunk_count(chunks)
+    chunks = max(1, 4 * height) if chunks is None else require_chunks(chunks)
     phase = chunks + height - 1 if height else 0
     steps = [[] for _ in range(2 * phase)]
     edges = list(_edges(0, n, depth=1))

@@ -22,9 +22,16 @@ class PlanData(Protocol):
 class PlanError(ValueError):
     """A plan that is broken: its sentence names the step, the node and the key.
 
-    ``reason`` is the sentence's key in messages/ under ``plan`` (``"counted-twice"``). ``step`` counts from
-    1 and is None where no single step is to blame. ``plan`` is the broken plan, where it could be read at
-    all, so that a learner's attempt can be played up to ``step``. ``values`` fill the sentence.
+    Parameters
+    ----------
+    reason : str
+        The sentence's key in messages/ under ``plan`` (``"counted-twice"``).
+    plan : Plan, optional
+        The broken plan, where it could be read at all, so that a learner's attempt can be played up to ``step``.
+    step : int, optional
+        Counted from 1; None where no single step is to blame.
+    **values
+        They fill the sentence.
     """
 
     def __init__(self, reason: str, plan: PlanData | None = None, step: int | None = None, **values: object):
@@ -36,8 +43,19 @@ class PlanError(ValueError):
 
 
 class Send(NamedTuple):
-    """``src`` sends its part ``key`` to ``dst``, which adds it (``op="add"``) or takes it over (``"copy"``).
+    """``src`` sends its part ``key`` to ``dst``, which adds it or takes it over.
 
+    Parameters
+    ----------
+    src, dst : str
+        Two nodes.
+    key : str
+        What is sent.
+    op : str
+        ``"add"`` or ``"copy"``.
+
+    Examples
+    --------
     >>> print(Send("gpu1", "gpu0", "g"), "|", Send("gpu0", "gpu1", "g", "copy"))
     gpu1→gpu0 +g | gpu0→gpu1 =g
     """
@@ -52,8 +70,19 @@ class Send(NamedTuple):
 
 
 class Update(NamedTuple):
-    """``node`` turns its complete sum of ``key`` into new weights by ``rule``, with the rule's ``numbers``.
+    """``node`` turns its complete sum of ``key`` into new weights by a rule.
 
+    Parameters
+    ----------
+    node, key : str
+        Where, and of what.
+    rule : str
+        ``"sgd"``, ``"adagrad"`` or ``"adam"``.
+    numbers : tuple of (str, float)
+        The rule's, such as ``(("lr", 0.1),)``.
+
+    Examples
+    --------
     >>> print(Update("gpu0", "g", "sgd", (("lr", 0.1),)))
     gpu0 sgd(g, lr=0.1)
     """
@@ -68,12 +97,34 @@ class Update(NamedTuple):
 
 
 def sends(step: Iterable[Send | Update]) -> list[Send]:
-    """The sends of a step, as written."""
+    """The sends of a step, as written.
+
+    Parameters
+    ----------
+    step : iterable of Send or Update
+        One of a plan's.
+
+    Returns
+    -------
+    list of Send
+        Without the updates.
+    """
     return [act for act in step if isinstance(act, Send)]
 
 
 def updates(step: Iterable[Send | Update]) -> list[Update]:
-    """The updates of a step, as written: they act after its sends."""
+    """The updates of a step, as written: they act after its sends.
+
+    Parameters
+    ----------
+    step : iterable of Send or Update
+        One of a plan's.
+
+    Returns
+    -------
+    list of Update
+        Without the sends.
+    """
     return [act for act in step if isinstance(act, Update)]
 
 

@@ -40,23 +40,29 @@ Act = Send | Update
 class Plan:
     """Steps of sends and updates over named nodes and keys. Equal by content, hashable, printable.
 
-    nodes
-        names, in the order in which they are drawn and dealt to devices.
-    share
-        key → its exact fraction of the buffer: a Fraction, an int, or a text such as ``"1/4"``; no floats.
-    steps
-        sequences of :class:`Send` and :class:`Update`; the module's docstring says what they mean.
-    holds
-        the (node, key) pairs that have a gradient of their own before; a node's name alone stands for all
-        keys; if left out, every node holds every key.
-    wants
-        the (node, key) pairs that must be complete after, or (node, key, state) with the state ``"sum"`` or
-        ``"updated"``; a node's name alone stands for all keys; if left out, every node wants every key.
-        A state that is not given is ``"updated"`` for keys that the plan updates, else ``"sum"``.
+    All fields are tuples; beyond 64 nodes an algorithm's steps, and what all nodes hold and want, may be sequences that
+    make their items when they are asked for (:mod:`d2lps.plan.lazy`).
 
-    Raises PlanError if the plan is broken (up to 64 nodes; call :func:`check` on larger ones). All fields are
-    tuples; beyond 64 nodes an algorithm's steps, and what all nodes hold and want, may be sequences that are
-    :class:`~d2lps.plan.lazy.Lazy`.
+    Parameters
+    ----------
+    nodes : iterable of str
+        Names, in the order in which they are drawn and dealt to devices.
+    share : mapping of str to Fraction, int or str
+        Key → its exact fraction of the buffer, such as ``"1/4"``; no floats. Together they are 1.
+    steps : iterable of iterable of Send or Update
+        What they mean stands in the module's docstring.
+    holds : iterable of str or (str, str), optional
+        The (node, key) pairs that have a gradient of their own before; a node's name alone stands for all keys; if
+        left out, every node holds every key.
+    wants : iterable of str, (str, str) or (str, str, str), optional
+        The (node, key) pairs that must be complete after, or (node, key, state) with the state ``"sum"`` or
+        ``"updated"``; a node's name alone stands for all keys; if left out, every node wants every key. A state that
+        is not given is ``"updated"`` for keys that the plan updates, else ``"sum"``.
+
+    Raises
+    ------
+    PlanError
+        If the plan cannot be read, or is broken (up to 64 nodes; call :func:`check` on larger ones).
     """
 
     nodes: tuple[str, ...]
@@ -93,12 +99,40 @@ class Plan:
         return hash((self.nodes, self.share, len(self.steps), tuple(self.steps[:1]), len(self.holds), len(self.wants)))
 
     def slices(self, count: int) -> dict[str, slice]:
-        """Where each key lies in a buffer of ``count`` elements."""
+        """Where each key lies in a buffer: see :func:`d2lps.plan.slices`.
+
+        Parameters
+        ----------
+        count : int
+            How many elements the buffer has.
+
+        Returns
+        -------
+        dict of str to slice
+            In the order of the keys.
+        """
         return slices(self.share, count)
 
     def order(self, key: str) -> "str | tuple":
-        """In which order the gradients of ``key`` are added up, as nested pairs of node names.
+        """In which order the gradients of ``key`` are added up.
 
+        Parameters
+        ----------
+        key : str
+            One of the plan's.
+
+        Returns
+        -------
+        str or tuple
+            Nested pairs of node names; one name where nothing is added.
+
+        Raises
+        ------
+        PlanError
+            For a key that is not in the plan, or that nobody wants.
+
+        Examples
+        --------
         >>> from d2lps import sharded
         >>> sharded(["a", "b", "c"]).order("g2")
         (('b', 'a'), 'c')
@@ -108,7 +142,23 @@ class Plan:
         return order(self, key)
 
     def seen_by(self, node: str) -> tuple[tuple[Act, ...], ...]:
-        """The steps with only what ``node`` sends, receives or updates: the program of that one node."""
+        """The steps with only what ``node`` sends, receives or updates: the program of that one node.
+
+        Parameters
+        ----------
+        node : str
+            One of the plan's.
+
+        Returns
+        -------
+        tuple of tuple of Send or Update
+            As many steps as the plan has.
+
+        Raises
+        ------
+        PlanError
+            For a node that is not in the plan.
+        """
         if node not in self.nodes:
             raise PlanError("unknown-node", self, where="seen_by", node=node, nodes=" ".join(self.nodes))
         return tuple(tuple(a for a in step if node in (a[:2] if isinstance(a, Send) else a[:1])) for step in self.steps)
@@ -129,7 +179,13 @@ class Plan:
         return f"<Plan: {len(self.nodes)} nodes, {len(self.share)} keys, {len(self.steps)} steps, {sent} sends>"
 
     def to_json(self) -> str:
-        """The plan as JSON text; :meth:`from_json` gives an equal plan back."""
+        """The plan as JSON text.
+
+        Returns
+        -------
+        str
+            From which :meth:`from_json` gives an equal plan back.
+        """
         share = {key: str(part) for key, part in self.share.items()}
         return json.dumps(
             {
@@ -145,7 +201,23 @@ class Plan:
 
     @classmethod
     def from_json(cls, source: str) -> "Plan":
-        """The plan that :meth:`to_json` wrote. Raises PlanError if ``source`` is something else."""
+        """The plan that :meth:`to_json` wrote.
+
+        Parameters
+        ----------
+        source : str
+            JSON text.
+
+        Returns
+        -------
+        Plan
+            Checked like any other.
+
+        Raises
+        ------
+        PlanError
+            If ``source`` is something else.
+        """
         try:
             data = json.loads(source)
             if data["d2lps"] != "plan":
@@ -163,7 +235,17 @@ def check(plan: Plan) -> None:
 
     Nobody sends what it does not hold, nobody is counted twice, nothing is overwritten and added to in one
     step, no key is updated before its sum is complete, and at the end everyone who wants a key has every
-    part of it. Raises PlanError, whose sentence names the step, the node and the key.
+    part of it.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of any size.
+
+    Raises
+    ------
+    PlanError
+        With a sentence that names the step, the node and the key.
     """
     require_plan("check", plan)
     verify(plan)

@@ -9,7 +9,13 @@ from fractions import Fraction
 
 
 class Share(Mapping[str, Fraction]):
-    """Key → fraction of the buffer: in order, immutable, hashable. Who makes one sees to it that they add up to 1."""
+    """Key → fraction of the buffer: in order, immutable, hashable. Who makes one sees to it that they add up to 1.
+
+    Parameters
+    ----------
+    parts : mapping of str to Fraction, int or str
+        The keys in the order in which they lie in the buffer.
+    """
 
     def __init__(self, parts: Mapping[str, "Fraction | int | str"]):
         self._parts = {key: Fraction(part) for key, part in parts.items()}
@@ -48,13 +54,30 @@ def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
     """Where each key lies in a buffer of ``count`` elements: key i is [⌊N·cᵢ⌋, ⌊N·cᵢ₊₁⌋) of the cumulative shares cᵢ.
 
     Exact fractions, because floats lose elements: ⌊N·Σ1/n⌋ drops the last one for n = 6, 7, 10 and 13.
+
+    Parameters
+    ----------
+    share : mapping of str to Fraction
+        Key → its part of the buffer.
+    count : int
+        How many elements the buffer has.
+
+    Returns
+    -------
+    dict of str to slice
+        One after the other, without gaps.
+
+    Raises
+    ------
+    ValueError
+        For a count that is no whole number of 0 or more.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
-    found, total, start = {}, Fraction(0), 0
+    cuts, total, start = {}, Fraction(0), 0
     for key, part in share.items():
         total += part
         stop = count * total.numerator // total.denominator
-        found[key] = slice(start, stop)
+        cuts[key] = slice(start, stop)
         start = stop
-    return found
+    return cuts

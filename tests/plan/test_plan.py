@@ -36,7 +36,7 @@ from d2lps import (
 from d2lps import ring as built_ring
 from d2lps.messages import sentences, speak
 from d2lps.plan.acts import sends, updates
-from d2lps.plan.checking import Part, replay
+from d2lps.plan.checking import Holding, replay
 from d2lps.plan.share import Share, slices
 
 SGD = ("sgd", {"lr": 0.1})
@@ -641,7 +641,7 @@ def test_own_value_comes_first_then_arrivals_as_written():
 def test_copy_carries_the_state_and_replaces():
     served = plan([to_a(), step()], [to_b()])
     *_, (_, have) = replay(served)
-    assert have["b", "g"] == Part(0b11, updated=True)
+    assert have["b", "g"] == Holding(0b11, updated=True)
     lost = plan([to_b("copy")], [to_a("copy")], wants=[])
     assert whose(lost) == {("a", "g"): "a", ("b", "g"): "a"}
 
@@ -664,9 +664,9 @@ def test_two_nodes_may_update_the_same_key_each_for_itself():
 def test_replay_begins_with_what_is_held():
     numbers, states = zip(*replay(plan([to_a()], [to_b()])), strict=True)
     assert numbers == (0, 1, 2)
-    assert states[0] == {("a", "g"): Part(0b01), ("b", "g"): Part(0b10)}
-    assert states[1] == {("a", "g"): Part(0b11), ("b", "g"): Part(0b10)}
-    assert states[2] == {("a", "g"): Part(0b11), ("b", "g"): Part(0b11)}
+    assert states[0] == {("a", "g"): Holding(0b01), ("b", "g"): Holding(0b10)}
+    assert states[1] == {("a", "g"): Holding(0b11), ("b", "g"): Holding(0b10)}
+    assert states[2] == {("a", "g"): Holding(0b11), ("b", "g"): Holding(0b11)}
 
 
 HALVES = {"g1": "1/2", "g2": "1/2"}

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from d2lps.plan.acts import PlanError
-from d2lps.plan.checking import Have, Part, complete, replay
+from d2lps.plan.checking import Holding, Holdings, complete, replay
 from d2lps.trace import Event, Trace
 
 
@@ -127,18 +127,18 @@ def follow(trace: Trace) -> Motion:
         for _, have in replay(plan):
             before.append(dict(have))  # a copy: replay may go on with the same mapping
 
-    def look(key: str, part: Part | None) -> int:
+    def look(key: str, part: Holding | None) -> int:
         if part is None:
             return 0
         found = Look(tuple(i for bit, i in bits if part.who & bit), part.who == everyone[key], part.updated)
         return looks.setdefault(found, len(looks))
 
-    def part(event: Event, have: Have) -> Part | None:
+    def part(event: Event, have: Holdings) -> Holding | None:
         """What a message carries: what its sender had when the step began, or what was recorded."""
         if event.carries is None:
             return before[min(event.step, len(before)) - 1].get((event.src, event.key))
         own = have.get((event.src, event.key))
-        return Part(sum(bit for bit, i in bits if contributors[i] in event.carries), own.updated if own else False)
+        return Holding(sum(bit for bit, i in bits if contributors[i] in event.carries), own.updated if own else False)
 
     place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
     recorded = any(event.carries is not None for event in trace.events)
@@ -146,7 +146,7 @@ def follow(trace: Trace) -> Motion:
     first = tuple(look(key, have.get((node, key))) for node, key in place)
     messages, changes, reached = [], [], {}
 
-    def change(cell: tuple[str, str], time: float, now: Part) -> None:
+    def change(cell: tuple[str, str], time: float, now: Holding) -> None:
         # A cell goes through its steps in order, whatever the clocks of several hosts say.
         reached[cell] = max(time, reached.get(cell, 0.0))
         changes.append(Change(reached[cell], place[cell], look(cell[1], have.get(cell)), look(cell[1], now)))
@@ -156,7 +156,7 @@ def follow(trace: Trace) -> Motion:
     for event in in_order:
         cell, own = (event.dst, event.key), have.get((event.dst, event.key))
         if event.kind == "update":
-            change(cell, event.end, Part(own.who if own else 0, updated=True))
+            change(cell, event.end, Holding(own.who if own else 0, updated=True))
             continue
         arrived = part(event, have)
         messages.append(
@@ -166,7 +166,7 @@ def follow(trace: Trace) -> Motion:
             continue
         if recorded and event.op == "add" and (event.src, event.key) not in have:  # its own gradient is there by now
             change((event.src, event.key), event.start, arrived)
-        added = Part(own.who | arrived.who, own.updated) if own and event.op == "add" else arrived
+        added = Holding(own.who | arrived.who, own.updated) if own and event.op == "add" else arrived
         change(cell, event.end, added)
     changes.sort(key=lambda c: c.time)
     messages.sort(key=lambda m: m.start)
