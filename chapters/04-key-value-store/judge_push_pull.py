@@ -85,7 +85,7 @@ class _Run:
 
     # ---- the nodes
 
-    def _made(self, name: str) -> tuple[Callable, Callable, Callable]:
+    def _functions(self, name: str) -> tuple[Callable, Callable, Callable]:
         """(push, pull, serve) of one node, which shares nothing with the others."""
         case, net = self.case, self.net
         send, recv = functools.partial(self._send, name), functools.partial(net.recv, name)
@@ -99,8 +99,8 @@ class _Run:
         goals = case.servers if src in case.workers else case.workers
         if not isinstance(to, str) or to not in goals:
             net.refuse(failure("wrong-way", "wrong-way", case, src=src, dst=repr(to)))
-        if sum(each.src == src for each in net.messages) >= self._most(src):
-            net.refuse(self._counted("too-many-messages", "many-messages", src, enough=self._most(src)))
+        if sum(each.src == src for each in net.messages) >= self._most_messages(src):
+            net.refuse(self._counted("too-many-messages", "many-messages", src, enough=self._most_messages(src)))
         try:
             net.send(src, to, message)
         except Unsendable as error:
@@ -108,14 +108,14 @@ class _Run:
 
     def _server(self, name: str) -> Callable[[], None]:
         def program():
-            _, _, serve = self._made(name)
+            _, _, serve = self._functions(name)
             call(self.case, serve, refused=Closed, none=True)
 
         return program
 
     def _worker(self, i: int, name: str) -> Callable[[], None]:
         def program():
-            push, pull, _ = self._made(name)
+            push, pull, _ = self._functions(name)
             for round_ in range(ROUNDS):
                 self.round[i] = round_
                 keys = [(key + i) % KEYS for key in range(KEYS)]
@@ -222,7 +222,7 @@ class _Run:
     def _sent(self, name: str) -> int:
         return sum(each.src == name for each in self.net.messages)
 
-    def _most(self, name: str) -> int:
+    def _most_messages(self, name: str) -> int:
         """Messages: for each push and each pull one to each server that has part of the key, and one back."""
         pairs = 2 * KEYS * ROUNDS * self.case.k
         return pairs if name in self.case.workers else pairs * self.case.n

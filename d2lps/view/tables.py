@@ -13,13 +13,7 @@ from d2lps.units import show_seconds
 
 
 class Source:
-    """A function's source code, highlighted in a notebook and plain elsewhere. Made by :func:`source`.
-
-    Parameters
-    ----------
-    code : str
-        The lines of Python.
-    """
+    """A function's source code, highlighted in a notebook and plain elsewhere."""
 
     def __init__(self, code: str):
         self.code = code
@@ -32,27 +26,8 @@ class Source:
 
 
 def source(thing: object, doc: bool = False) -> Source:
-    """The source code of a function or class as it stands in d2lps.
+    """The source code of a function or class as it stands in d2lps, without its docstring unless ``doc``.
 
-    Parameters
-    ----------
-    thing : function or class
-        What is shown.
-    doc : bool
-        Whether its docstring is shown too.
-
-    Returns
-    -------
-    Source
-        Highlighted in a notebook, plain when printed; its text is ``.code``.
-
-    Raises
-    ------
-    OSError, TypeError
-        If there is no source code of it, as of a builtin.
-
-    Examples
-    --------
     >>> from d2lps.plan.share import slices
     >>> source(slices)
     def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:

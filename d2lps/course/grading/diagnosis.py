@@ -6,9 +6,8 @@ A name is a key under ``mistakes`` in a chapter's exercises.toml, or under ``che
 from collections.abc import Sequence
 from fractions import Fraction
 
-from d2lps.plan.acts import PlanError, sends
+from d2lps.plan import Plan, PlanError, sends
 from d2lps.plan.checking import complete, replay
-from d2lps.plan.plan import Plan
 
 # A PlanError's reason → the mistake.
 MISTAKES = (

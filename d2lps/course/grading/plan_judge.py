@@ -14,10 +14,9 @@ from d2lps.course.grading.calls import call
 from d2lps.course.grading.diagnosis import mistake_of
 from d2lps.course.grading.exercise import Failure, failure, size_text, time_text
 from d2lps.messages import text
-from d2lps.plan.acts import PlanError, sends, updates
-from d2lps.plan.plan import Plan, check
+from d2lps.plan import Plan, PlanError, check, sends, updates
 from d2lps.simulate import cost
-from d2lps.topology.graph import Topology, TopologyError
+from d2lps.topology import Topology, TopologyError
 from d2lps.trace import Trace
 from d2lps.units import size
 
