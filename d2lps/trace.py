@@ -355,11 +355,7 @@ class Trace:
                 raise ValueError(f"it says d2lps = {data['d2lps']!r}")
             place = data["topology"]
             links = [Link(**link | {"bandwidth": Bandwidth(link["bandwidth"])}) for link in place["links"]]
-            rates = [
-                place["through"],
-                place.get("adding", {}),
-                place.get("ports", {}),
-            ]  # old traces: one
+            rates = [place["through"], place.get("adding", {}), place.get("ports", {})]  # old traces: one
             through, adding, ports = ({node: Bandwidth(rate) for node, rate in each.items()} for each in rates)
             overhead = place.get("overhead", {})
             topology = Topology(place["name"], place["kinds"], links, through, adding, overhead, ports)
