@@ -70,6 +70,15 @@ class Event:
     carries: tuple[str, ...] | None = None
 
 
+class StepCost(Protocol):
+    """What a prediction says of a step: exact seconds of the whole, and, worked out on demand, of each send."""
+
+    duration: Fraction
+    takes: Sequence[Fraction]
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Predicted(Described):
     """The events of a prediction, made when they are asked for: a ring of 1024 nodes has two million of them.
@@ -81,7 +90,7 @@ class Predicted(Described):
     plan: Plan
     total: int
     starts: tuple[Fraction, ...]
-    costs: tuple["StepCost", ...]
+    costs: tuple[StepCost, ...]
 
     @cached_property
     def spans(self) -> tuple[tuple[float, float], ...]:
@@ -116,15 +125,6 @@ class Predicted(Described):
         at = range(len(self))[where]
         i = bisect_right(self._before, at) - 1
         return next(islice(self.step(i), at - self._before[i], None))
-
-
-class StepCost(Protocol):
-    """What a prediction says of a step: exact seconds of the whole, and, worked out on demand, of each send."""
-
-    duration: Fraction
-    takes: Sequence[Fraction]
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -320,10 +320,7 @@ class Trace:
                 "topology": {
                     "name": place.name,
                     "kinds": dict(place.kinds),
-                    "through": _rates(place.through),
-                    "adding": _rates(place.adding),
-                    "overhead": place.overhead,
-                    "ports": _rates(place.ports),
+                    **{limit: _rates(getattr(place, limit)) for limit in ("through", "adding", "overhead", "ports")},
                     "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in place.links],
                 },
                 "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
@@ -445,5 +442,5 @@ def _rate(rate: float) -> "float | str":
     return "inf" if rate == float("inf") else float(rate)  # JSON has no infinity
 
 
-def _rates(through: Mapping[str, float]) -> dict[str, "float | str"]:
-    return {node: _rate(rate) for node, rate in through.items()}
+def _rates(rates: Mapping[str, float]) -> dict[str, "float | str"]:
+    return {node: _rate(rate) for node, rate in rates.items()}
