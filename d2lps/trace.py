@@ -36,12 +36,26 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that took time: a message (kind ``"send"``) or an optimizer step (``"update"``).
+    """One thing that took time: a message or an optimizer step.
 
-    Times are seconds from the beginning of the trace, ``nbytes`` is what travelled (a prediction may say
-    fractions of a byte). ``op`` is ``"add"`` or ``"copy"`` for a message, the rule's name for an update, whose
-    ``src`` and ``dst`` are the node that updates. ``step`` counts from 1. ``carries``: whose gradients are in a
-    message, where that was recorded, since no plan says it.
+    Parameters
+    ----------
+    kind : str
+        ``"send"`` for a message, ``"update"`` for an optimizer step.
+    step : int
+        Counted from 1.
+    start, end : float
+        Seconds from the beginning of the trace.
+    src, dst : str
+        From where to where; for an update both are the node that updates.
+    key : str
+        What it is about.
+    op : str
+        ``"add"`` or ``"copy"`` for a message, the rule's name for an update.
+    nbytes : int or float
+        What travelled; a prediction may say fractions of a byte.
+    carries : tuple of str, optional
+        Whose gradients are in a message, where that was recorded, since no plan says it.
     """
 
     kind: str
@@ -56,6 +70,15 @@ class Event:
     carries: tuple[str, ...] | None = None
 
 
+class StepCost(Protocol):
+    """What a prediction says of a step: exact seconds of the whole, and, worked out on demand, of each send."""
+
+    duration: Fraction
+    takes: Sequence[Fraction]
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Predicted(Described):
     """The events of a prediction, made when they are asked for: a ring of 1024 nodes has two million of them.
@@ -67,7 +90,7 @@ class Predicted(Described):
     plan: Plan
     total: int
     starts: tuple[Fraction, ...]
-    costs: tuple["StepCost", ...]
+    costs: tuple[StepCost, ...]
 
     @cached_property
     def spans(self) -> tuple[tuple[float, float], ...]:
@@ -104,28 +127,23 @@ class Predicted(Described):
         return next(islice(self.step(i), at - self._before[i], None))
 
 
-class StepCost(Protocol):
-    """What a prediction says of a step: exact seconds of the whole, and, worked out on demand, of each send."""
-
-    duration: Fraction
-    takes: Sequence[Fraction]
-
-    def __len__(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class Trace:
     """Timed events of one run of a plan, and where it ran. Equal by content; JSON in and out.
 
-    origin
-        how it came about: ``"shared"`` and ``"ideal"`` are predictions of :mod:`d2lps.cost`; a measured one
+    Parameters
+    ----------
+    origin : str
+        How it came about: ``"shared"`` and ``"ideal"`` are predictions of :mod:`d2lps.cost`; a measured one
         says on what, such as ``"cpu ×5"``.
-    topology
-        the nodes with their kinds, and the links. A run without a topology has a link per pair used.
-    nbytes
-        the size of the gradient in bytes.
-    events
-        a tuple; of a plan with lazy steps a sequence that makes its events when they are asked for.
+    plan : Plan
+        What ran.
+    topology : Topology
+        The nodes with their kinds, and the links. A run without a topology has a link per pair used.
+    nbytes : int
+        The size of the gradient in bytes.
+    events : sequence of Event
+        A tuple; of a plan with lazy steps a sequence that makes its events when they are asked for.
     """
 
     origin: str
@@ -152,7 +170,13 @@ class Trace:
         return len(self.plan.steps)
 
     def step_times(self) -> list[tuple[float, float]]:
-        """(start, end) of each step, in seconds."""
+        """When each step began and ended.
+
+        Returns
+        -------
+        list of (float, float)
+            Seconds from the beginning of the trace.
+        """
         if isinstance(self.events, Predicted):
             return list(self.events.spans)
         inside: list[list[Event]] = [[] for _ in self.plan.steps]
@@ -165,30 +189,100 @@ class Trace:
         return spans
 
     def bytes_sent(self, node: str) -> float:
-        """Bytes that left ``node``."""
-        self._known(node)
+        """Bytes that left ``node``.
+
+        Parameters
+        ----------
+        node : str
+            One of the plan's.
+
+        Returns
+        -------
+        int or float
+            Whole numbers as int.
+
+        Raises
+        ------
+        TraceError
+            For a node that is not in the plan.
+        """
+        self._require_node(node)
         return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.src == node), Fraction(0)))
 
     def bytes_received(self, node: str) -> float:
-        """Bytes that arrived at ``node``."""
-        self._known(node)
+        """Bytes that arrived at ``node``.
+
+        Parameters
+        ----------
+        node : str
+            One of the plan's.
+
+        Returns
+        -------
+        int or float
+            Whole numbers as int.
+
+        Raises
+        ------
+        TraceError
+            For a node that is not in the plan.
+        """
+        self._require_node(node)
         return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.dst == node), Fraction(0)))
 
     def messages(self, node: str) -> int:
-        """The number of messages that ``node`` sent."""
-        self._known(node)
+        """How many messages ``node`` sent.
+
+        Parameters
+        ----------
+        node : str
+            One of the plan's.
+
+        Returns
+        -------
+        int
+            Updates are not counted.
+
+        Raises
+        ------
+        TraceError
+            For a node that is not in the plan.
+        """
+        self._require_node(node)
         return sum(e.src == node for e in self._messages())
 
     def occupied(self) -> dict["Link | str", list[Event]]:
-        """The messages over each link, and through each limited node, in order of their start."""
-        found: dict[Link | str, list[Event]] = {}
+        """The messages over each link, and through each limited node.
+
+        Returns
+        -------
+        dict of Link or str to list of Event
+            In order of their start; what no message uses is not there.
+        """
+        users: dict[Link | str, list[Event]] = {}
         for event in sorted(self._messages(), key=lambda e: (e.start, e.end)):
             for resource in self.topology.resources(event.src, event.dst):
-                found.setdefault(resource, []).append(event)
-        return found
+                users.setdefault(resource, []).append(event)
+        return users
 
     def busy(self, src: str, dst: str) -> float:
-        """Seconds during which a message is under way on the link from ``src`` to ``dst``, latency included."""
+        """Seconds during which a message is under way on a link, latency included.
+
+        Parameters
+        ----------
+        src, dst : str
+            The nodes that the link joins.
+
+        Returns
+        -------
+        float
+            Of several messages at once, each moment counts once.
+
+        Raises
+        ------
+        TraceError
+            Where there is no such link.
+        """
         link = next((k for k in self.topology.links if (k.src, k.dst) == (src, dst)), None)
         if link is None:
             raise TraceError(f"there is no link {src}→{dst} on {self.topology.name}")
@@ -201,7 +295,7 @@ class Trace:
     def _messages(self) -> Iterator[Event]:
         return (event for event in self.events if event.kind == "send")
 
-    def _known(self, node: str) -> None:
+    def _require_node(self, node: str) -> None:
         if node not in self.plan.nodes:
             raise TraceError(f"there is no node {node!r} in this trace (nodes: {' '.join(self.plan.nodes)})")
 
@@ -209,7 +303,13 @@ class Trace:
         return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {show_seconds(self.duration)}>"
 
     def to_json(self) -> str:
-        """The trace as JSON text; :meth:`from_json` gives an equal trace back."""
+        """The trace as JSON text.
+
+        Returns
+        -------
+        str
+            From which :meth:`from_json` gives an equal trace back.
+        """
         place = self.topology
         return json.dumps(
             {
@@ -220,10 +320,7 @@ class Trace:
                 "topology": {
                     "name": place.name,
                     "kinds": dict(place.kinds),
-                    "through": _rates(place.through),
-                    "adding": _rates(place.adding),
-                    "overhead": place.overhead,
-                    "ports": _rates(place.ports),
+                    **{limit: _rates(getattr(place, limit)) for limit in ("through", "adding", "overhead", "ports")},
                     "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in place.links],
                 },
                 "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
@@ -232,28 +329,49 @@ class Trace:
 
     @classmethod
     def from_json(cls, source: str) -> "Trace":
-        """The trace that :meth:`to_json` wrote. Raises TraceError if ``source`` is something else."""
+        """The trace that :meth:`to_json` wrote.
+
+        Parameters
+        ----------
+        source : str
+            JSON text.
+
+        Returns
+        -------
+        Trace
+            Its plan is checked like any other, and its events can have been.
+
+        Raises
+        ------
+        TraceError
+            If ``source`` is something else.
+        """
         try:
             data = json.loads(source)
             if data["d2lps"] != "trace":
                 raise ValueError(f"it says d2lps = {data['d2lps']!r}")
             place = data["topology"]
             links = [Link(**link | {"bandwidth": Bandwidth(link["bandwidth"])}) for link in place["links"]]
-            through = {node: Bandwidth(rate) for node, rate in place["through"].items()}
-            adding = {node: Bandwidth(rate) for node, rate in place.get("adding", {}).items()}
-            overhead = place.get("overhead", {})  # older traces have none of these three
-            ports = {node: Bandwidth(rate) for node, rate in place.get("ports", {}).items()}
-            topology = Topology(place["name"], place["kinds"], tuple(links), through, adding, overhead, ports)
+            rates = [place["through"], place.get("adding", {}), place.get("ports", {})]  # old traces: one
+            through, adding, ports = ({node: Bandwidth(rate) for node, rate in each.items()} for each in rates)
+            overhead = place.get("overhead", {})
+            topology = Topology(place["name"], place["kinds"], links, through, adding, overhead, ports)
             plan = Plan.from_json(json.dumps(data["plan"]))
             events = tuple(Event(*e[:9], *(each and (*each,) for each in e[9:])) for e in data["events"])
             trace = cls(data["origin"], plan, topology, data["nbytes"], events)
-            _sound(trace)
+            _require_sound(trace)
             return trace
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise TraceError(f"this is not a trace that d2lps wrote ({type(error).__name__}: {error})") from None
 
     def to_chrome(self) -> str:
-        """The trace in the Chrome trace format, for chrome://tracing and Perfetto: a row per node that sends."""
+        """The trace in the Chrome trace format, for chrome://tracing and Perfetto.
+
+        Returns
+        -------
+        str
+            JSON text: a row per node that sends, times in microseconds.
+        """
         rows = {node: i for i, node in enumerate(self.plan.nodes)}
         events = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": node}} for node, i in rows.items()
@@ -274,7 +392,7 @@ class Trace:
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
-def _sound(trace: Trace) -> None:
+def _require_sound(trace: Trace) -> None:
     """Raise ValueError unless everything in ``trace`` can have been."""
     words = trace.origin, trace.topology.name
     if not all(isinstance(word, str) and word.isprintable() for word in words):
@@ -324,5 +442,5 @@ def _rate(rate: float) -> "float | str":
     return "inf" if rate == float("inf") else float(rate)  # JSON has no infinity
 
 
-def _rates(through: Mapping[str, float]) -> dict[str, "float | str"]:
-    return {node: _rate(rate) for node, rate in through.items()}
+def _rates(rates: Mapping[str, float]) -> dict[str, "float | str"]:
+    return {node: _rate(rate) for node, rate in rates.items()}

@@ -18,19 +18,8 @@ import re
 from fractions import Fraction
 from numbers import Integral, Real
 
-PREFIXES = {
-    "": 1,
-    "k": 10**3,
-    "K": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
+PREFIXES = {prefix: 1000**i for i, prefix in enumerate(["", "k", "M", "G", "T", "P"])} | {"K": 1000}
+PREFIXES |= {prefix: 1024**i for i, prefix in enumerate(["Ki", "Mi", "Gi", "Ti"], 1)}
 SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ns": 10**9}  # so many in a second
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]{1,3})?)\s*(.*?)\s*")
 _UNIT = re.compile(r"(|Ki|Mi|Gi|Ti|[kKMGTP])(B|bit|b)(ps|/s|)")
@@ -53,8 +42,21 @@ class Bandwidth(float):
 def bandwidth(value: "str | Bandwidth") -> Bandwidth:
     """Bytes per second, one way, from ``"16 GB/s"`` or ``"128 Gbit/s"``.
 
-    A bare number is refused, because nobody could tell bits from bytes; a number that is known to be
-    bytes per second is passed as ``Bandwidth(number)``. Raises UnitError.
+    Parameters
+    ----------
+    value : str or Bandwidth
+        A bare number is refused, because nobody could tell bits from bytes; a number that is known to be bytes per
+        second is passed as ``Bandwidth(number)``.
+
+    Returns
+    -------
+    Bandwidth
+        More than 0, and perhaps infinite.
+
+    Raises
+    ------
+    UnitError
+        For what has no unit, an ambiguous one, or is not positive.
     """
     if not isinstance(value, str | Bandwidth):
         raise UnitError(f"bandwidth {value!r} has no unit: write '16 GB/s' (bytes) or '128 Gbit/s' (bits)")
@@ -65,7 +67,23 @@ def bandwidth(value: "str | Bandwidth") -> Bandwidth:
 
 
 def size(value: "str | int") -> int:
-    """A number of bytes: an int already in bytes, or ``"160 MB"``, ``"4 MiB"``. Raises UnitError."""
+    """A number of bytes.
+
+    Parameters
+    ----------
+    value : str or int
+        ``"160 MB"``, ``"4 MiB"``, or an int already in bytes.
+
+    Returns
+    -------
+    int
+        0 or more.
+
+    Raises
+    ------
+    UnitError
+        For what is no whole number of bytes.
+    """
     if isinstance(value, bool) or not isinstance(value, str | Integral):
         raise UnitError(f"size {value!r} is neither a whole number of bytes nor a text such as '160 MB'")
     count = _parse("size", value) if isinstance(value, str) else value
@@ -78,7 +96,23 @@ def size(value: "str | int") -> int:
 
 
 def seconds(value: "str | float") -> float:
-    """A time in seconds: a number of seconds, or ``"10 us"``, ``"7.5 ms"``. Raises UnitError."""
+    """A time in seconds.
+
+    Parameters
+    ----------
+    value : str or float
+        ``"10 us"``, ``"7.5 ms"``, or a number of seconds.
+
+    Returns
+    -------
+    float
+        0 or more, and finite.
+
+    Raises
+    ------
+    UnitError
+        For what is no such time.
+    """
     if isinstance(value, Real) and not isinstance(value, bool):
         time = float(value)
     else:
@@ -92,12 +126,34 @@ def seconds(value: "str | float") -> float:
 
 
 def show_size(count: float) -> str:
-    """Bytes in decimal units, at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``."""
+    """Bytes in decimal units, at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``.
+
+    Parameters
+    ----------
+    count : float
+        Bytes.
+
+    Returns
+    -------
+    str
+        With its unit.
+    """
     return _show(count, [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B")
 
 
 def show_seconds(time: float) -> str:
-    """A time in the unit that suits it: ``60 ms``, ``7.5 ms``, ``42 µs``."""
+    """A time in the unit that suits it: ``60 ms``, ``7.5 ms``, ``42 µs``.
+
+    Parameters
+    ----------
+    time : float
+        Seconds.
+
+    Returns
+    -------
+    str
+        With its unit.
+    """
     return _show(time, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)], "s")
 
 
@@ -110,9 +166,9 @@ def _show(value: float, units: list[tuple[str, float]], base: str) -> str:
 
 
 def _split(what: str, value: object) -> tuple[Fraction, str]:
-    found = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     try:
-        return Fraction(found[1]), found[2]
+        return Fraction(match[1]), match[2]
     except (TypeError, ValueError):
         example = {"bandwidth": "16 GB/s", "size": "160 MB", "time": "7.5 ms"}[what]
         raise UnitError(f"{what} {value!r} is not a number with a unit, such as '{example}'") from None
@@ -130,11 +186,11 @@ def _parse(what: str, value: str) -> Fraction:
     number, unit = _split(what, value)
     per_second = "/s" if what == "bandwidth" else ""
     example = "'16 GB/s' (bytes) or '128 Gbit/s' (bits)" if per_second else "'160 MB'"
-    found = _UNIT.fullmatch(unit)
-    if not found:
+    match = _UNIT.fullmatch(unit)
+    if not match:
         reason = f"has a unit that d2lps does not know, {unit!r}" if unit else "has no unit"
         raise UnitError(f"{what} {value!r} {reason}: write {example}")
-    prefix, letter, rate = found.groups()
+    prefix, letter, rate = match.groups()
     count = number * PREFIXES[prefix] / (1 if letter == "B" else 8)
     if letter == "b":
         written, per = f"{_float(what, value, number):g}", "/s" if rate else ""

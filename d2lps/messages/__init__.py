@@ -24,9 +24,17 @@ class LanguageError(ValueError):
 
 
 def speak(language: str) -> None:
-    """Choose the language of everything that d2lps says from now on: ``"en"``, ``"vi"`` or ``"zh"``.
+    """Choose the language of everything that d2lps says from now on.
 
-    Raises LanguageError for any other; the language then stays as it was.
+    Parameters
+    ----------
+    language : str
+        ``"en"``, ``"vi"`` or ``"zh"``.
+
+    Raises
+    ------
+    LanguageError
+        For any other; the language then stays as it was.
     """
     global _language
     if language not in LANGUAGES:
@@ -52,7 +60,7 @@ def sentences(language: str) -> dict[str, str]:
 
 def flat(table: dict, prefix: str = "") -> dict[str, str]:
     """Nested tables as one: ``{"player": {"play": "Play"}}`` as ``{"player.play": "Play"}``."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for name, value in table.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: str(value)}
-    return found
+        entries |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: str(value)}
+    return entries

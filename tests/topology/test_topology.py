@@ -1,12 +1,13 @@
 """Topologies: which way a message goes, what it occupies, and what is refused."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from d2lps import Link, Topology, one_memory, pcie_server
 from d2lps.plan.plan import PlanError
-from d2lps.topology import TopologyError, both_ways, kind_of
+from d2lps.topology import Resource, TopologyError, both_ways, kind_of
 from d2lps.units import Bandwidth, UnitError
 
 
@@ -158,6 +159,19 @@ def test_a_limited_node_may_take_time_to_add_and_for_each_message():
     host = Topology("host", kinds, links, {"m": Bandwidth("inf")}, {"m": "80 Gbit/s"}, {"m": "20 us"})
     assert (host.adding, host.overhead) == ({"m": 10e9}, {"m": 2e-5})
     assert Topology("host", kinds, links).adding == Topology("host", kinds, links).overhead == {}
+
+
+def test_limits_may_be_given_one_by_one_or_as_what_a_node_can_do():
+    kinds, links = {"a": "gpu", "m": "cpu", "b": "gpu"}, both_ways("a", "m", "16 GB/s")
+    limits = {"m": Resource("10 GB/s", "80 Gbit/s", "20 us"), "a": Resource(port="5 GB/s", adding="3 GB/s")}
+    host = Topology("host", kinds, links, limits=limits)
+    rates = {"m": "80 Gbit/s", "a": "3 GB/s"}
+    assert host == Topology("host", kinds, links, {"m": "10 GB/s"}, rates, {"m": "20 us"}, {"a": "5 GB/s"})
+    assert (host.through, host.ports, host.overhead) == ({"m": 10e9}, {"a": 5e9}, {"m": 2e-5})
+    assert replace(host, name="other").limits == host.limits != Topology("host", kinds, links).limits == {}
+    for wrong in (Resource(adding="1 GB/s"), Resource(overhead=1e-6), Resource(overhead=1e-6, port="1 GB/s")):
+        with pytest.raises(TopologyError, match="b takes time for what passes, but nothing says how fast it passes"):
+            Topology("host", kinds, links, limits={"b": wrong})
 
 
 # ---------------------------------------------------------------- makers
