@@ -54,7 +54,11 @@ class Ranks(Carrier):
         self.store = dist.PrefixStore(f"d2lps/{self.rendezvous.name}/group", store)
         self.members = self.rendezvous.join({"host": host(), "plays": None if playing is None else list(playing)})
         self._ahead = [0.0] * size if self.one_host else self._clocks()
-        _open.add(self)
+        _carriers.add(self)
+        self._open()
+
+    def _open(self) -> None:
+        """What this kind of carrier opens when all are there."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -232,13 +236,13 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
     )
 
 
-_open: "WeakSet[Ranks]" = WeakSet()
+_carriers: "WeakSet[Ranks]" = WeakSet()
 
 
 @atexit.register
 def _leave(patience: float = 5.0) -> None:
     """Close what is open: a thread still waiting in gloo could abort the interpreter. Who holds a store goes last."""
-    for carrier in list(_open):
+    for carrier in list(_carriers):
         carrier.close()
     for (*_, rank, size), (store, holder) in _stores.items():
         everyone, until = [f"d2lps/left/{other}" for other in range(size)], time.monotonic() + patience

@@ -8,11 +8,10 @@ Ordinary tensors work as well; they are first copied to where the others can rea
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from d2lps.carriers.base import Executed, Program
@@ -50,20 +49,11 @@ class SharedMemory(Ranks):
     kind = "shared memory"
     shares_memory = True
 
-    def __init__(
-        self,
-        playing: Sequence[str] | None = None,
-        *,
-        deadline: float = 30.0,
-        store: dist.Store | None = None,
-        rank: int | None = None,
-        size: int | None = None,
-    ):
-        self._result: Tensor | None = None
-        self._copies: dict[str, Tensor] = {}  # node → where others read what lies in ordinary memory
-        super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
+    def _open(self) -> None:
         if not self.one_host:
             raise ProcessesError("the ranks run on several hosts, which share no memory: take Processes()")
+        self._result: Tensor | None = None
+        self._copies: dict[str, Tensor] = {}  # node → where others read what lies in ordinary memory
         self._table = ProgressTable(self.common(LINE * self.size, torch.int64), self.rendezvous)
 
     @staticmethod
