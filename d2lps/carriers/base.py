@@ -74,7 +74,7 @@ class Executed(NamedTuple):
     acts: list[Timed]
 
 
-def compile(plan: Plan, seen: Collection[str], strided: Collection[str] = ()) -> list[Step]:
+def compile_steps(plan: Plan, seen: Collection[str], strided: Collection[str] = ()) -> list[Step]:
     """The steps of ``plan`` with what touches the nodes whose memory this process has ``seen``.
 
     What nodes on ``strided`` memory send to others goes from their spares, too, where it lies together.
@@ -139,7 +139,7 @@ class Program:
         self.plan, self.tensors, self.weights, self.memory, self.reduction = plan, tensors, weights, memory, reduction
         self.like = next(iter(tensors.values()))  # all are of its size and dtype
         self.slices = plan.slices(self.like.numel())
-        self.steps = compile(plan, seen, {node for node, tensor in tensors.items() if not tensor.is_contiguous()})
+        self.steps = compile_steps(plan, seen, {node for node, tensor in tensors.items() if not tensor.is_contiguous()})
         self._parts: dict[Slot, Tensor | None] = {}
 
     def part(self, slot: Slot) -> Tensor | None:

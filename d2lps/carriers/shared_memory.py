@@ -29,14 +29,8 @@ class SharedMemory(Ranks):
 
     Parameters
     ----------
-    playing
-        the nodes that this process plays; if left out, process i plays the plan's node i.
-    deadline
-        seconds without a sign of life after which a rank is given up, by all others, with a RankLost.
-    store
-        where the processes meet, instead of what torchrun says; it should outlive all of them.
-    rank, size
-        with a store: the number of this process, from 0, and how many there are.
+    playing, deadline, store, rank, size
+        as for :class:`Processes`.
 
     Raises
     ------

@@ -10,7 +10,7 @@ import time
 import pytest
 import test_kvstore
 import torch
-from test_train import net
+from helpers.nets import net
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
