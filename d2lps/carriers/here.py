@@ -51,7 +51,6 @@ class Here(Carrier):
         self._zero: dict[torch.device, tuple[float, torch.cuda.Event]] = {}
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
-        """The device of each node; None if every tensor may stay where it is."""
         nodes = list(nodes)
         if self.devices is None:
             return None
@@ -109,13 +108,12 @@ class Here(Carrier):
         return [(start, max(start, end)) for start, end in spans]
 
     def clock(self) -> float:
-        """Seconds, once all that was asked of any GPU is done."""
         for index in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
             torch.cuda.synchronize(index)
         return time.perf_counter()
 
     def describe(self, tensors: Mapping[str, torch.Tensor]) -> str:
-        """``"cpu ×4"``, ``"cuda:0 + cuda:1 + cpu"``: the devices that really carried it."""
+        # The devices that really carried it: "cpu ×4", "cuda:0 + cuda:1 + cpu".
         counts: dict[str, int] = {}
         for tensor in tensors.values():
             counts[str(tensor.device)] = counts.get(str(tensor.device), 0) + 1

@@ -74,7 +74,7 @@ class Ranks(Carrier):
         return dict.fromkeys(nodes, self.device)
 
     def ranks(self, plan: Plan) -> dict[str, int]:
-        """Node → the rank that plays it: the one that was made for it, or that of the node's own number in the plan."""
+        # Those that a process was made for, or the node of its own number.
         played = [member["plays"] for member in self.members]
         if all(nodes is None for nodes in played):
             if len(plan.nodes) != self.size:
@@ -105,7 +105,6 @@ class Ranks(Carrier):
             self.rendezvous.refused(error)
 
     def verify_same_run(self, program: Program) -> None:
-        """All must have the same plan, size, dtype and reduction."""
         mine = {
             "plan": _digest(program.plan),
             "elements": program.like.numel(),
@@ -125,7 +124,13 @@ class Ranks(Carrier):
 
     @contextmanager
     def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
-        """What ends this process's part inside, the others hear: an error of its own, or Ctrl-C."""
+        """What ends this process's part inside, the others hear: an error of its own, or Ctrl-C.
+
+        Parameters
+        ----------
+        step
+            says in which step of a plan this process is.
+        """
         self.rendezvous.require_open()
         try:
             yield
@@ -141,7 +146,7 @@ class Ranks(Carrier):
         return self.rendezvous.all_gather("share", what)
 
     def gather_times(self, plan: Plan, executed: Executed) -> list[Timed]:
-        """Rank 0 gets everyone's times. A send began when its source says so, and ended when its target does."""
+        # Rank 0 gets everyone's times. A send began when its source says so, and ended when its target does.
         everyone = self.rendezvous.all_gather("times", [executed.begun, executed.acts if self.rank else []])
         if self.rank:
             return super().gather_times(plan, executed)

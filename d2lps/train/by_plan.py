@@ -30,14 +30,30 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Digits(NamedTuple):
-    """Images (count × 1 × 8 × 8, float32, mean 0, deviation 1) and labels (count, int64): for training, for testing."""
+    """Images (count × 1 × 8 × 8, float32, mean 0, deviation 1) with their labels (count, int64).
+
+    Parameters
+    ----------
+    train, test
+        those to train on, those to test with: (images, labels).
+    """
 
     train: Batch
     test: Batch
 
 
 class Run(NamedTuple):
-    """What a training left behind: a loss per step, the final weights (flat), and a trace per step."""
+    """What a training left behind.
+
+    Parameters
+    ----------
+    losses
+        the mean over the minibatch, of each step.
+    weights
+        the final ones, as one flat tensor.
+    traces
+        of each step, where a plan was run.
+    """
 
     losses: list[float]
     weights: Tensor
