@@ -74,7 +74,7 @@ class Executed(NamedTuple):
     acts: list[Timed]
 
 
-def compile(plan: Plan, seen: Collection[str], strided: Collection[str] = ()) -> list[Step]:
+def compile_steps(plan: Plan, seen: Collection[str], strided: Collection[str] = ()) -> list[Step]:
     """The steps of ``plan`` with what touches the nodes whose memory this process has ``seen``.
 
     What nodes on ``strided`` memory send to others goes from their spares, too, where it lies together.
@@ -139,7 +139,7 @@ class Program:
         self.plan, self.tensors, self.weights, self.memory, self.reduction = plan, tensors, weights, memory, reduction
         self.like = next(iter(tensors.values()))  # all are of its size and dtype
         self.slices = plan.slices(self.like.numel())
-        self.steps = compile(plan, seen, {node for node, tensor in tensors.items() if not tensor.is_contiguous()})
+        self.steps = compile_steps(plan, seen, {node for node, tensor in tensors.items() if not tensor.is_contiguous()})
         self._parts: dict[Slot, Tensor | None] = {}
 
     def part(self, slot: Slot) -> Tensor | None:
@@ -204,41 +204,106 @@ class Carrier:
     shares_memory = False  # whether this process sees the memory of all nodes, also of those that others play
 
     def ranks(self, plan: Plan) -> dict[str, int]:
-        """Node → the rank of the process that plays it."""
+        """Node → the rank of the process that plays it.
+
+        Parameters
+        ----------
+        plan
+            whose nodes are meant.
+        """
         return dict.fromkeys(plan.nodes, 0)
 
     def playing(self, plan: Plan) -> tuple[str, ...]:
-        """The nodes that this process plays: those whose tensors are given to it."""
+        """The nodes that this process plays: those whose tensors are given to it.
+
+        Parameters
+        ----------
+        plan
+            whose nodes are meant.
+        """
         return tuple(node for node, rank in self.ranks(plan).items() if rank == self.rank)
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
-        """On which device each of these nodes lies; None where any will do."""
+        """On which device each of these nodes lies; None where any will do.
+
+        Parameters
+        ----------
+        nodes
+            names, in the order of a plan.
+        """
         return None
 
     def buffer(self, node: str, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A new flat tensor where this carrier likes ``node``'s values best; its content is arbitrary."""
+        """A new flat tensor where this carrier likes a node's values best; its content is arbitrary.
+
+        Parameters
+        ----------
+        node
+            its name.
+        elements
+            how many.
+        dtype
+            their type.
+        """
         places = self.place([node])
         return torch.empty(elements, dtype=dtype, device=places[node] if places else "cpu")
 
     def refuse(self, error: Exception) -> None:
-        """Tell the other processes, if there are any, that this one does not begin."""
+        """Tell the other processes, if there are any, that this one does not begin.
+
+        Parameters
+        ----------
+        error
+            why.
+        """
 
     def verify_same_run(self, program: Program) -> None:
-        """See to it that all processes mean the same run. Raises TensorError, on all of them, if they do not."""
+        """See to it that all processes have the same plan, size, dtype and reduction.
+
+        Parameters
+        ----------
+        program
+            that of this process.
+
+        Raises
+        ------
+        TensorError
+            on all of them, if they do not.
+        """
 
     def load(self, program: Program) -> Callable[[], Executed]:
-        """Set up what ``program`` needs; what is returned executes it, any number of times."""
+        """Set up what a program needs, and return what executes it, any number of times.
+
+        Parameters
+        ----------
+        program
+            that of this process.
+        """
         raise NotImplementedError
 
     def barrier(self) -> None:
         """Wait until all processes are here, so that they begin at the same time."""
 
     def all_gather(self, what: object) -> list:
-        """What every process gives, by rank, on all of them; ``what`` as JSON has it."""
+        """What every process gives, by rank, on all of them.
+
+        Parameters
+        ----------
+        what
+            this one gives: anything that JSON has.
+        """
         return [what]
 
     def gather_times(self, plan: Plan, executed: Executed) -> list[Timed]:
-        """The times of all processes, on the clock of the first, from 0; on other processes their own part of it."""
+        """The times of all processes, on the clock of the first, from 0; on other processes their own part of it.
+
+        Parameters
+        ----------
+        plan
+            that was run.
+        executed
+            the times of this process.
+        """
         return [Timed(t.step, t.index, t.start - executed.begun, t.end - executed.begun) for t in executed.acts]
 
     def clock(self) -> float:
@@ -246,5 +311,11 @@ class Carrier:
         return time.perf_counter()
 
     def describe(self, tensors: Mapping[str, Tensor]) -> str:
-        """Where it runs, for the trace: ``"cpu ×4"``."""
+        """Where it runs, for the trace: ``"cpu ×4"``.
+
+        Parameters
+        ----------
+        tensors
+            node → its buffer, of those played here.
+        """
         raise NotImplementedError

@@ -17,13 +17,22 @@ Device = str | torch.device
 class Here(Carrier):
     """The carrier for one process: ``Here()``, ``Here(["cuda:0", "cuda:1"])``, ``Here({"gpu0": "cuda:0", …})``.
 
+    Between two devices bytes travel on CUDA streams, one per pair, so that different pairs move at once;
+    on one device the receiver reads the sender's memory directly, one message after the other.
+
+    Parameters
+    ----------
     devices
         None leaves every tensor where it is. A list is dealt in turn to the nodes, over and over if it is
         shorter, except that nodes named ``cpu`` or ``cpu0`` … lie in main memory. A mapping says it for each node.
 
-    Between two devices bytes travel on CUDA streams, one per pair, so that different pairs move at once;
-    on one device the receiver reads the sender's memory directly, one message after the other.
+    Raises
+    ------
+    TensorError
+        for what is no device of this machine.
 
+    Examples
+    --------
     >>> {node: str(device) for node, device in Here(["cpu"]).place(["gpu0", "cpu"]).items()}
     {'gpu0': 'cpu', 'cpu': 'cpu'}
     """
@@ -34,15 +43,14 @@ class Here(Carrier):
         elif devices is None:
             self.devices = None
         else:
-            given = [devices] if isinstance(devices, Device) else devices
-            if not isinstance(given, Sequence) or not given:
+            listed = [devices] if isinstance(devices, Device) else devices
+            if not isinstance(listed, Sequence) or not listed:
                 raise TensorError(f"Here({devices!r}) has no device: give at least one, such as Here(['cpu'])")
-            self.devices = [_device(device) for device in given]
+            self.devices = [_device(device) for device in listed]
         self._streams: dict[tuple[torch.device, torch.device], list[torch.cuda.Stream]] = {}
         self._zero: dict[torch.device, tuple[float, torch.cuda.Event]] = {}
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
-        """The device of each node; None if every tensor may stay where it is."""
         nodes = list(nodes)
         if self.devices is None:
             return None
@@ -100,13 +108,12 @@ class Here(Carrier):
         return [(start, max(start, end)) for start, end in spans]
 
     def clock(self) -> float:
-        """Seconds, once all that was asked of any GPU is done."""
         for index in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
             torch.cuda.synchronize(index)
         return time.perf_counter()
 
     def describe(self, tensors: Mapping[str, torch.Tensor]) -> str:
-        """``"cpu ×4"``, ``"cuda:0 + cuda:1 + cpu"``: the devices that really carried it."""
+        # The devices that really carried it: "cpu ×4", "cuda:0 + cuda:1 + cpu".
         counts: dict[str, int] = {}
         for tensor in tensors.values():
             counts[str(tensor.device)] = counts.get(str(tensor.device), 0) + 1
@@ -151,13 +158,13 @@ class Here(Carrier):
         return origin + zero.elapsed_time(when) / 1e3
 
 
-def _device(device: Device) -> torch.device:
+def _device(name: Device) -> torch.device:
     try:
-        found = torch.device(device)
+        device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise TensorError(f"{device!r} is not a device of torch: write 'cpu' or 'cuda:0'") from None
-    if found.type != "cuda":
-        return found
-    if (found.index or 0) >= torch.cuda.device_count():
-        raise TensorError(f"there is no device {device!r} here: torch sees {torch.cuda.device_count()} GPUs")
-    return found if found.index is not None else torch.device("cuda", torch.cuda.current_device())
+        raise TensorError(f"{name!r} is not a device of torch: write 'cpu' or 'cuda:0'") from None
+    if device.type != "cuda":
+        return device
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise TensorError(f"there is no device {name!r} here: torch sees {torch.cuda.device_count()} GPUs")
+    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())

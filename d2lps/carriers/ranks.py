@@ -54,7 +54,11 @@ class Ranks(Carrier):
         self.store = dist.PrefixStore(f"d2lps/{self.rendezvous.name}/group", store)
         self.members = self.rendezvous.join({"host": host(), "plays": None if playing is None else list(playing)})
         self._ahead = [0.0] * size if self.one_host else self._clocks()
-        _open.add(self)
+        _carriers.add(self)
+        self._open()
+
+    def _open(self) -> None:
+        """What this kind of carrier opens when all are there."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +74,7 @@ class Ranks(Carrier):
         return dict.fromkeys(nodes, self.device)
 
     def ranks(self, plan: Plan) -> dict[str, int]:
-        """Node → the rank that plays it: the one that was made for it, or that of the node's own number in the plan."""
+        # Those that a process was made for, or the node of its own number.
         played = [member["plays"] for member in self.members]
         if all(nodes is None for nodes in played):
             if len(plan.nodes) != self.size:
@@ -101,7 +105,6 @@ class Ranks(Carrier):
             self.rendezvous.refused(error)
 
     def verify_same_run(self, program: Program) -> None:
-        """All must have the same plan, size, dtype and reduction."""
         mine = {
             "plan": _digest(program.plan),
             "elements": program.like.numel(),
@@ -121,7 +124,13 @@ class Ranks(Carrier):
 
     @contextmanager
     def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
-        """What ends this process's part inside, the others hear: an error of its own, or Ctrl-C."""
+        """What ends this process's part inside, the others hear: an error of its own, or Ctrl-C.
+
+        Parameters
+        ----------
+        step
+            says in which step of a plan this process is.
+        """
         self.rendezvous.require_open()
         try:
             yield
@@ -137,7 +146,7 @@ class Ranks(Carrier):
         return self.rendezvous.all_gather("share", what)
 
     def gather_times(self, plan: Plan, executed: Executed) -> list[Timed]:
-        """Rank 0 gets everyone's times. A send began when its source says so, and ended when its target does."""
+        # Rank 0 gets everyone's times. A send began when its source says so, and ended when its target does.
         everyone = self.rendezvous.all_gather("times", [executed.begun, executed.acts if self.rank else []])
         if self.rank:
             return super().gather_times(plan, executed)
@@ -232,13 +241,13 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
     )
 
 
-_open: "WeakSet[Ranks]" = WeakSet()
+_carriers: "WeakSet[Ranks]" = WeakSet()
 
 
 @atexit.register
 def _leave(patience: float = 5.0) -> None:
     """Close what is open: a thread still waiting in gloo could abort the interpreter. Who holds a store goes last."""
-    for carrier in list(_open):
+    for carrier in list(_carriers):
         carrier.close()
     for (*_, rank, size), (store, holder) in _stores.items():
         everyone, until = [f"d2lps/left/{other}" for other in range(size)], time.monotonic() + patience

@@ -20,11 +20,27 @@ from d2lps.carriers.tensors import TensorError
 
 @dataclass(frozen=True)
 class Reduction:
-    """``combine(own, arrived, out=None)`` with its ``identity``, the value that changes nothing.
+    """What "add" does where two values of a key meet.
 
-    Your own: ``Reduction("log of sum of exp", torch.logaddexp, identity=float("-inf"))``. ``combine`` takes
-    two tensors of one shape and dtype, returns a new one like them and changes neither; the keyword ``out``
-    is not needed. A run tries the identity on its tensors before anything moves, and refuses one that changes them.
+    A run tries the identity on its tensors before anything moves, and refuses one that changes them.
+
+    Parameters
+    ----------
+    name
+        as it stands in error messages.
+    combine
+        ``combine(own, arrived)`` takes two tensors of one shape and dtype, returns a new one like them and changes
+        neither.
+    identity
+        the value that changes nothing.
+    in_place
+        whether ``combine`` can put its result into a tensor that is there, given as the keyword ``out``.
+
+    Examples
+    --------
+    >>> softest = Reduction("log of sum of exp", torch.logaddexp, identity=float("-inf"))
+    >>> softest.combined(torch.zeros(1), torch.zeros(1))
+    tensor([0.6931])
     """
 
     name: str
@@ -33,11 +49,25 @@ class Reduction:
     in_place: bool = False
 
     def combined(self, own: Tensor, arrived: Tensor) -> Tensor:
-        """The two put together, as a new tensor."""
+        """The two put together, as a new tensor.
+
+        Parameters
+        ----------
+        own, arrived
+            two tensors of one shape and dtype.
+        """
         return self.combine(own, arrived)
 
     def into(self, target: Tensor, own: Tensor, arrived: Tensor) -> None:
-        """Put the two together in ``target``, which may be ``own``."""
+        """Put the two together in a third.
+
+        Parameters
+        ----------
+        target
+            where the result goes; it may be ``own``.
+        own, arrived
+            two tensors of its shape and dtype.
+        """
         if self.in_place:
             self.combine(own, arrived, out=target)
         else:
@@ -45,31 +75,42 @@ class Reduction:
             target.copy_(self.combine(own.contiguous(), arrived.contiguous()))
 
     def fits(self, tensor: Tensor) -> None:
-        """TensorError unless this reduction can work on tensors like ``tensor``, with its identity changing nothing."""
+        """See whether this reduction can work on tensors like this one, with its identity changing nothing.
+
+        Parameters
+        ----------
+        tensor
+            flat; some of its elements are tried.
+
+        Raises
+        ------
+        TensorError
+            if it cannot.
+        """
         sample = tensor[:: max(1, tensor.numel() // 8)][:8] if tensor.numel() else tensor.new_ones(1)
-        sample, given = sample.clone(), sample.clone()
+        sample, arrived = sample.clone(), sample.clone()
         try:
             neutral = torch.full_like(sample, _identity(self, tensor.dtype))
             own = neutral.clone()
-            found = self.combine(own, given)
+            result = self.combine(own, arrived)
             if self.in_place:
-                self.combine(own, given, out=torch.empty_like(sample))
+                self.combine(own, arrived, out=torch.empty_like(sample))
         except (NotImplementedError, RuntimeError, TypeError) as error:
             raise TensorError(
                 f"{tensor.dtype} cannot be reduced by {self.name} on {tensor.device} ({str(error).splitlines()[0]})"
             ) from None
-        if not isinstance(found, Tensor) or (found.shape, found.dtype) != (sample.shape, sample.dtype):
-            like = f"{tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(result, Tensor) or (result.shape, result.dtype) != (sample.shape, sample.dtype):
+            like = f"{tuple(result.shape)}, {result.dtype}" if isinstance(result, Tensor) else type(result).__name__
             raise TensorError(
                 f"{self.name} makes {like} of two tensors of {tuple(sample.shape)}, {sample.dtype}: "
                 "a reduction returns one like them"
             )
-        if not (_same(own, neutral) and _same(given, sample)):
+        if not (_same(own, neutral) and _same(arrived, sample)):
             raise TensorError(f"{self.name} changes the tensors that it is given: a reduction returns a new one")
-        if not _same(found, sample):
+        if not _same(result, sample):
             raise TensorError(
                 f"{self.name} with its identity {self.identity!r} changes {sample.tolist()} to "
-                f"{found.tolist()}: give the identity that changes nothing"
+                f"{result.tolist()}: give the identity that changes nothing"
             )
 
 
@@ -102,15 +143,15 @@ OR = Reduction("or", _or, 0, in_place=True)
 NAMED = {reduction.name: reduction for reduction in (SUM, MAX, MIN, PRODUCT, OR)}
 
 
-def reduction(given: "str | Reduction") -> Reduction:
+def reduction(named: "str | Reduction") -> Reduction:
     """The reduction of that name, or the one given. Raises TensorError for anything else."""
-    found = given if isinstance(given, Reduction) else NAMED.get(given) if isinstance(given, str) else None
-    if found is None:
+    how = named if isinstance(named, Reduction) else NAMED.get(named) if isinstance(named, str) else None
+    if how is None:
         names = ", ".join(map(repr, NAMED))
-        raise TensorError(f"{given!r} is not a reduction: write {names} or a Reduction of your own")
-    if not isinstance(found.name, str):
-        raise TensorError(f"{found.name!r} cannot name a reduction: write a text")
-    return found
+        raise TensorError(f"{named!r} is not a reduction: write {names} or a Reduction of your own")
+    if not isinstance(how.name, str):
+        raise TensorError(f"{how.name!r} cannot name a reduction: write a text")
+    return how
 
 
 def require_usable(how: Reduction, tensor: Tensor) -> None:

@@ -33,9 +33,16 @@ class NoRanks(ProcessesError):
 
 
 class RankLost(ProcessesError):
-    """A run ended because of the processes ``ranks``, which died, stalled or gave up, in ``step`` of the plan (from 1).
+    """A run ended because of some of its processes, which died, stalled or gave up. What tensors hold is undefined.
 
-    ``step`` is None where no step of a plan was under way. What the tensors hold is then undefined.
+    Parameters
+    ----------
+    sentence
+        who is to blame and why; the same on all processes.
+    ranks
+        theirs.
+    step
+        of the plan, from 1, that was under way; None where it was none.
     """
 
     def __init__(self, sentence: str, ranks: tuple[int, ...], step: int | None):

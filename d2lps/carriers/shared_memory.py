@@ -8,11 +8,10 @@ Ordinary tensors work as well; they are first copied to where the others can rea
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from d2lps.carriers.base import Executed, Program
@@ -30,14 +29,8 @@ class SharedMemory(Ranks):
 
     Parameters
     ----------
-    playing
-        the nodes that this process plays; if left out, process i plays the plan's node i.
-    deadline
-        seconds without a sign of life after which a rank is given up, by all others, with a RankLost.
-    store
-        where the processes meet, instead of what torchrun says; it should outlive all of them.
-    rank, size
-        with a store: the number of this process, from 0, and how many there are.
+    playing, deadline, store, rank, size
+        as for :class:`Processes`.
 
     Raises
     ------
@@ -50,20 +43,11 @@ class SharedMemory(Ranks):
     kind = "shared memory"
     shares_memory = True
 
-    def __init__(
-        self,
-        playing: Sequence[str] | None = None,
-        *,
-        deadline: float = 30.0,
-        store: dist.Store | None = None,
-        rank: int | None = None,
-        size: int | None = None,
-    ):
-        self._result: Tensor | None = None
-        self._copies: dict[str, Tensor] = {}  # node → where others read what lies in ordinary memory
-        super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
+    def _open(self) -> None:
         if not self.one_host:
             raise ProcessesError("the ranks run on several hosts, which share no memory: take Processes()")
+        self._result: Tensor | None = None
+        self._copies: dict[str, Tensor] = {}  # node → where others read what lies in ordinary memory
         self._table = ProgressTable(self.common(LINE * self.size, torch.int64), self.rendezvous)
 
     @staticmethod

@@ -19,7 +19,19 @@ STEADY = 1.3  # p90/p10 of the runs above which their median says little
 
 @dataclass(frozen=True)
 class Compared:
-    """One strategy at one size: seconds predicted (None without a topology), and the runs in order of their seconds."""
+    """One strategy at one size.
+
+    Parameters
+    ----------
+    name
+        of the strategy.
+    nbytes
+        the gradient's size.
+    predicted
+        seconds; None without a topology.
+    runs
+        seconds of each, in their order.
+    """
 
     name: str
     nbytes: int
@@ -50,7 +62,13 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found: rows of :class:`Compared`, a table where it is shown, a ``plot()`` on demand."""
+    """What :func:`compare` measured: a table where it is shown, a ``plot()`` on demand.
+
+    Parameters
+    ----------
+    rows
+        one :class:`Compared` for each strategy at each size.
+    """
 
     rows: tuple[Compared, ...]
 

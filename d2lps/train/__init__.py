@@ -1,5 +1,8 @@
-"""Training in data parallel: ``by_plan`` runs a plan at each step, ``by_store`` pushes and pulls, ``ddp`` is the same
-with torch's DistributedDataParallel. The names of ``by_plan`` are handed on.
+"""Training in data parallel, three times the same.
+
+``by_plan`` runs a plan at each step, ``by_store`` pushes gradients to a store and pulls weights from it, ``ddp`` leaves
+it to torch's DistributedDataParallel. Each has the one device beside it that they are compared with, bit for bit or
+within rounding. The names of ``by_plan`` are handed on: the data, the small network, and the pieces of a step.
 """
 
 from d2lps.train import ddp

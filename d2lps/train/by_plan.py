@@ -30,14 +30,30 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Digits(NamedTuple):
-    """Images (count × 1 × 8 × 8, float32, mean 0, deviation 1) and labels (count, int64): for training, for testing."""
+    """Images (count × 1 × 8 × 8, float32, mean 0, deviation 1) with their labels (count, int64).
+
+    Parameters
+    ----------
+    train, test
+        those to train on, those to test with: (images, labels).
+    """
 
     train: Batch
     test: Batch
 
 
 class Run(NamedTuple):
-    """What a training left behind: a loss per step, the final weights (flat), and a trace per step."""
+    """What a training left behind.
+
+    Parameters
+    ----------
+    losses
+        the mean over the minibatch, of each step.
+    weights
+        the final ones, as one flat tensor.
+    traces
+        of each step, where a plan was run.
+    """
 
     losses: list[float]
     weights: Tensor
@@ -46,7 +62,13 @@ class Run(NamedTuple):
 
 @cache
 def digits(train: int = 1536) -> Digits:
-    """The 1797 handwritten digits that come with scikit-learn; the first ``train`` of a fixed shuffle to train on."""
+    """The 1797 handwritten digits that come with scikit-learn, in a fixed shuffle.
+
+    Parameters
+    ----------
+    train
+        how many of them are to train on; the others are to test with.
+    """
     from sklearn.datasets import load_digits
 
     source = load_digits()
@@ -93,10 +115,21 @@ def deterministic() -> Iterator[None]:
 
 
 def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
-    """A part of the minibatch for each device, on that device: parts of equal size, the last may be smaller.
+    """A part of the minibatch for each device, on that device.
 
-    It is ``d2l.split_batch`` for devices of any kind (D2L's scatters to distinct GPUs only). A batch smaller
-    than the number of devices leaves the last ones empty parts.
+    It is ``d2l.split_batch`` for devices of any kind (D2L's scatters to distinct GPUs only).
+
+    Parameters
+    ----------
+    X, y
+        images and labels, as many of the one as of the other.
+    devices
+        where the parts go.
+
+    Returns
+    -------
+    list of (Tensor, Tensor)
+        parts of equal size; the last may be smaller, or empty where there are more devices than examples.
     """
     size = -(-len(X) // len(devices))
     return [
@@ -108,8 +141,14 @@ def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
 def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple[float, Tensor]:
     """The cross-entropy summed over (X, y) and divided by ``count``, and its gradient as one flat tensor.
 
-    ``count`` is the size of the whole minibatch, not of the part: so the parts' losses and gradients add up to
-    those of the minibatch.
+    Parameters
+    ----------
+    net
+        the network; its ``grad`` are overwritten.
+    X, y
+        images and labels of a part of a minibatch.
+    count
+        the size of the whole minibatch: so the parts' losses and gradients add up to those of the minibatch.
     """
     net.zero_grad(set_to_none=False)
     loss = nn.functional.cross_entropy(net(X), y, reduction="sum") / count
@@ -118,7 +157,17 @@ def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple
 
 
 def batches(data: Batch, size: int, steps: int) -> Iterator[Batch]:
-    """``steps`` minibatches of ``size`` examples, from the beginning again when the data are used up."""
+    """Minibatches, from the beginning of the data again when they are used up.
+
+    Parameters
+    ----------
+    data
+        images and labels.
+    size
+        examples in a minibatch.
+    steps
+        how many minibatches.
+    """
     X, y = data
     for step in range(steps):
         which = torch.arange(step * size, (step + 1) * size) % len(y)
@@ -126,7 +175,17 @@ def batches(data: Batch, size: int, steps: int) -> Iterator[Batch]:
 
 
 def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> dict[str, Tensor]:
-    """What :func:`d2lps.run` works on: a copy of each gradient, and an empty buffer for each node that has none."""
+    """What :func:`d2lps.run` works on: a copy of each gradient, and an empty buffer for each node that has none.
+
+    Parameters
+    ----------
+    plan
+        whose nodes get a buffer.
+    gradients
+        node → flat tensor; one at least.
+    carrier
+        on whose devices the buffers lie.
+    """
     first = next(iter(gradients.values()))
     places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, first.device)
     return {
@@ -140,12 +199,16 @@ def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> di
 def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, carrier: Carrier | None = None) -> Run:
     """Train copies of ``net`` on the devices that hold gradients in ``plan``, whose servers update the weights.
 
+    Parameters
+    ----------
     net
         the network to begin with; it is left as it is.
     plan
         a plan with updates, such as ``sharded(gpus, update=("sgd", {"lr": 0.1}))``.
     data, size, steps
         images and labels, examples per minibatch, and the number of minibatches.
+    carrier
+        how the gradients travel; all nodes are in this process. :class:`d2lps.Here` if left out.
     """
     carrier = carrier or Here()
     places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, torch.device("cpu"))
@@ -181,11 +244,22 @@ def one_device(
     in_turn: Plan | None = None,
     device: "str | torch.device" = "cpu",
 ) -> Run:
-    """Train ``net`` on one ``device``: the reference.
+    """Train ``net`` on one device: the reference.
 
-    Without ``in_turn``, each minibatch as a whole. With a plan, the one device takes the parts of the minibatch
-    in turn and adds their gradients in the order in which the plan adds them: bit for bit what
-    :func:`parallel` computes on devices of the same kind (a GPU rounds a gradient otherwise than a CPU).
+    Parameters
+    ----------
+    net
+        the network to begin with; it is left as it is.
+    data, size, steps
+        images and labels, examples per minibatch, and the number of minibatches.
+    lr, momentum
+        the numbers of SGD.
+    in_turn
+        a plan, whose parts of the minibatch the one device takes in turn, and adds their gradients in the order in
+        which the plan adds them: bit for bit what :func:`parallel` computes on devices of the same kind (a GPU rounds
+        a gradient otherwise than a CPU). If left out, each minibatch is taken as a whole.
+    device
+        where it is trained; the weights returned are in main memory.
     """
     net = copy.deepcopy(net).to(device)
     result = Run([], parameters_to_vector(net.parameters()).detach().clone(), [])
@@ -207,7 +281,15 @@ def one_device(
 
 
 def added(plan: Plan, gradients: dict[str, Tensor]) -> Tensor:
-    """The sum of ``gradients`` in the order in which ``plan`` adds them, on one device and without any plan's help."""
+    """The sum of gradients in the order in which a plan adds them, on one device and without the plan's help.
+
+    Parameters
+    ----------
+    plan
+        it tells the order of each key.
+    gradients
+        node → flat tensor, all on one device.
+    """
 
     def tree(order: str | tuple, where: slice) -> Tensor:
         if isinstance(order, str):
@@ -219,7 +301,17 @@ def added(plan: Plan, gradients: dict[str, Tensor]) -> Tensor:
 
 
 def accuracy(net: nn.Module, weights: Tensor, data: Batch) -> float:
-    """The share of ``data`` that ``net`` with these flat ``weights`` labels rightly. ``net`` is left as it is."""
+    """The fraction of the data that a network labels rightly.
+
+    Parameters
+    ----------
+    net
+        the network; it is left as it is.
+    weights
+        those it is to have, as one flat tensor.
+    data
+        images and labels.
+    """
     net = copy.deepcopy(net).cpu()
     vector_to_parameters(weights.cpu(), net.parameters())
     X, y = data

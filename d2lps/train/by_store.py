@@ -80,6 +80,10 @@ def work(
 ) -> Worked:
     """Be the worker ``store.rank``: train ``net``, in place, together with the others.
 
+    At the end the workers wait for each other: the slowest may be behind by less than the store's deadline.
+
+    Parameters
+    ----------
     store
         a new store of any kind. With ``local`` and ``device`` this worker is the only one.
     net
@@ -96,8 +100,13 @@ def work(
     after
         called with the number of steps done, after each of them.
 
-    At the end the workers meet: the slowest may be behind by less than the store's deadline. Raises KVError.
+    Raises
+    ------
+    KVError
+        what the store raises.
 
+    Examples
+    --------
     >>> from d2lps import kvstore, train
     >>> net, data = train.small_cnn(), train.digits().train
     >>> worked = work(kvstore.create("local"), net, data, size=64, steps=24, update=("adam", {"lr": 0.01}))
@@ -148,9 +157,18 @@ def work(
 def each(stores: Iterable[KVStore], work: Callable[[KVStore], T]) -> list[T]:
     """What ``work(store)`` returns for every worker of this process, each in a thread of its own.
 
-    All of them compute within :func:`d2lps.train.deterministic`. Raises what was raised first; a worker that raises
-    closes its store, and the others do not wait for it.
+    All of them compute within :func:`d2lps.train.deterministic`. What was raised first is raised; a worker that
+    raises closes its store, and the others do not wait for it.
 
+    Parameters
+    ----------
+    stores
+        those of the workers, such as a :func:`d2lps.kvstore.cluster`.
+    work
+        what a worker does with its store.
+
+    Examples
+    --------
     >>> from d2lps import kvstore
     >>> def count(store):
     ...     store.init("count", torch.zeros(1))
@@ -171,10 +189,10 @@ def each(stores: Iterable[KVStore], work: Callable[[KVStore], T]) -> list[T]:
             return None
 
     with deterministic(), ThreadPoolExecutor(len(stores)) as threads:
-        found = list(threads.map(one, stores))
+        results = list(threads.map(one, stores))
     if errors:
         raise errors[0]
-    return found
+    return results
 
 
 def curves(
@@ -189,6 +207,8 @@ def curves(
 ) -> dict[str, Curve]:
     """Train ``net`` through each of ``stores`` in this process, and see how the loss falls by step and by second.
 
+    Parameters
+    ----------
     net
         the network to begin with; it is left as it is.
     data, size, steps, update
@@ -196,9 +216,13 @@ def curves(
     pauses
         seconds that each worker sleeps in every step, worker 0 first: as many as there are workers. All workers share
         this machine, so what makes one slow is a pause longer than the others' computing.
+    servers
+        how many each store has.
     stores
         options of :func:`d2lps.kvstore.cluster`, by name.
 
+    Examples
+    --------
     >>> from d2lps import train
     >>> net, data = train.small_cnn(), train.digits().train
     >>> found = curves(net, data, size=96, steps=8, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.03])
@@ -207,11 +231,11 @@ def curves(
     >>> [max(found[name].staleness) <= s for name, s in [("staleness 0", 0), ("staleness 1", 1), ("staleness 4", 4)]]
     [True, True, True]
     """
-    found = {}
+    trained = {}
     for name, options in stores.items():
         with kvstore.cluster(workers=len(pauses), servers=servers, **options) as cluster:
-            found[name] = _curve(cluster, net, data, size, steps, update, pauses)
-    return found
+            trained[name] = _curve(cluster, net, data, size, steps, update, pauses)
+    return trained
 
 
 def _curve(
@@ -241,7 +265,17 @@ def _slowest(cluster: Cluster) -> int:
 
 
 def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:
-    """The mean cross-entropy of ``net`` with these flat ``weights`` over ``data``. ``net`` is left as it is."""
+    """The mean cross-entropy of a network over the data.
+
+    Parameters
+    ----------
+    net
+        the network; it is left as it is.
+    weights
+        those it is to have, as one flat tensor.
+    data
+        images and labels.
+    """
     net, (X, y) = copy.deepcopy(net).cpu(), data
     vector_to_parameters(weights.cpu(), net.parameters())
     with torch.no_grad():
@@ -262,13 +296,19 @@ def in_turn(
     The gradients of each worker's devices are added first, then those of the workers by rank: bit for bit what
     :func:`work` computes through a synchronous store, whatever its servers, on devices of the same kind.
 
+    Parameters
+    ----------
     net
         the network to begin with; it is left as it is.
     data, size, steps, update
         as :func:`work` has them.
     workers
         for each worker, in the order of the ranks, how many devices it has.
+    device
+        where it is trained; the weights returned are in main memory.
 
+    Examples
+    --------
     >>> from d2lps import kvstore, train
     >>> net, data, update = train.small_cnn(), train.digits().train, ("sgd", {"lr": 0.1, "momentum": 0.9})
     >>> with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:

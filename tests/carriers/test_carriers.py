@@ -13,10 +13,9 @@ import pytest
 import torch
 from helpers.plans import legal_plans
 from helpers.ranks import outcome, ranks, settled
+from helpers.tensors import LARGER, LOGADDEXP, UPDATING, gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_execute import UPDATING, gradients
-from test_reductions import LARGER, LOGADDEXP
 
 from d2lps import (
     Here,

@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from test_execute import FLOATS, INTEGERS, PLANS, added, bits, copies, gradients
+from helpers.tensors import FLOATS, INTEGERS, LARGER, LOGADDEXP, PLANS, added, bits, gradients
 
 from d2lps import Reduction, aggregate_at, run
 from d2lps.carriers.reductions import NAMED, reduction, require_usable
 from d2lps.carriers.tensors import TensorError
 
-LOGADDEXP = Reduction("log of sum of exp", torch.logaddexp, identity=float("-inf"))
-LARGER = Reduction("the larger in size", lambda own, arrived: own.where(own.abs() >= arrived.abs(), arrived), 0)
 STAR = aggregate_at(["a", "b", "c"], "a")
 PAIR = aggregate_at(["a", "b"], "a")
 BY_HAND = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum, "product": torch.mul, "or": torch.bitwise_or}
@@ -49,7 +47,7 @@ def test_every_plan_reduces_in_its_order_with_every_dtype_that_can_be(make, name
     plan = make(4)
     for dtype in FLOATS + INTEGERS if name != "or" else INTEGERS:
         tensors = gradients(plan, 13, dtype)
-        want, cut = copies(tensors), plan.slices(13)
+        want, cut = {node: tensor.clone() for node, tensor in tensors.items()}, plan.slices(13)
         run(plan, tensors, reduce=name)
         for node, key, _ in plan.wants:
             by_hand = added(plan.order(key), want, cut[key], BY_HAND[name])

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from helpers.nets import net
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
@@ -21,11 +22,6 @@ PLANS = {
     "sharded": lambda gpus: sharded(gpus, update=RULE),
     "two servers": lambda gpus: sharded(gpus, ["s0", "s1"], update=RULE),
 }
-
-
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
 
 
 def test_the_digits_are_real_and_always_the_same():

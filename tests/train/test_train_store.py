@@ -9,8 +9,8 @@ import time
 
 import pytest
 import torch
+from helpers.nets import net
 from helpers.stores import each as each_worker
-from test_train import net
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
