@@ -5,8 +5,8 @@ from dataclasses import replace
 from d2lps.algorithms import ring
 from d2lps.plan.acts import sends
 from d2lps.plan.checking import replay
+from d2lps.topology import Topology
 from d2lps.topology.cycles import Ring, rings
-from d2lps.topology.graph import Topology
 from d2lps.topology.hosts import dgx1_v100
 from d2lps.view.drawing.layout import arrange
 from d2lps.view.drawing.shapes import arrow, cell, gpu, number, sheet

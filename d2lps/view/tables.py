@@ -13,12 +13,12 @@ from d2lps.units import show_seconds
 
 
 class Source:
-    """Source code, highlighted in a notebook and plain elsewhere. Made by :func:`source`.
+    """A function's source code, highlighted in a notebook and plain elsewhere. Made by :func:`source`.
 
     Parameters
     ----------
     code : str
-        The code; also an attribute.
+        The lines of Python.
     """
 
     def __init__(self, code: str):
@@ -37,14 +37,19 @@ def source(thing: object, doc: bool = False) -> Source:
     Parameters
     ----------
     thing : function or class
-        What runs.
+        What is shown.
     doc : bool
-        Whether its docstring is shown as well.
+        Whether its docstring is shown too.
 
     Returns
     -------
     Source
-        A notebook shows it; ``.code`` is its text.
+        Highlighted in a notebook, plain when printed; its text is ``.code``.
+
+    Raises
+    ------
+    OSError, TypeError
+        If there is no source code of it, as of a builtin.
 
     Examples
     --------

@@ -29,8 +29,8 @@ from d2lps import (
     two_rings,
 )
 from d2lps.plan.checking import replay
+from d2lps.topology import both_ways
 from d2lps.topology.cycles import rings
-from d2lps.topology.graph import both_ways
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.trace import Trace, pairs
 from d2lps.units import UnitError

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate, combinations, pairwise
 
+from d2lps.topology import Topology, TopologyError
 from d2lps.topology.cycles import rings
-from d2lps.topology.graph import Topology, TopologyError
 from d2lps.view.drawing.boxes import WIDEST, Box, Participants
 from d2lps.view.drawing.hierarchy import joined
 from d2lps.view.drawing.svg import Point, along
