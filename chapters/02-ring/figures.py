@@ -5,8 +5,8 @@ from dataclasses import replace
 from d2lps.algorithms import ring
 from d2lps.plan.acts import sends
 from d2lps.plan.checking import replay
+from d2lps.topology import Topology
 from d2lps.topology.cycles import Ring, rings
-from d2lps.topology.graph import Topology
 from d2lps.topology.hosts import dgx1_v100
 from d2lps.view.drawing.layout import arrange
 from d2lps.view.drawing.shapes import arrow, cell, gpu, number, sheet
@@ -21,9 +21,9 @@ def nvlink() -> str:
     """Who is linked with whom on a server with eight V100: NVLinks in front, PCIe behind them."""
     server = dgx1_v100()
     place = arrange(server)
-    said = ", ".join(f"{link.count} × {link.bandwidth}" for link in _kinds(server))
+    widths = ", ".join(f"{link.count} × {link.bandwidth}" for link in _kinds(server))
     drawn = network(server, place, x=8, y=8, width=place.width, height=place.height)
-    return sheet(place.width + 16, place.height + 16, f"GPU 0 … GPU 7: {said}", drawn, looks=THIN)
+    return sheet(place.width + 16, place.height + 16, f"GPU 0 … GPU 7: {widths}", drawn, looks=THIN)
 
 
 def _kinds(topology: Topology) -> list:
@@ -36,15 +36,15 @@ def nvlink_twoloop() -> str:
     """The same NVLinks as rings through all GPUs, side by side."""
     server = dgx1_v100()
     place, parts, x = arrange(server), [], 8.0
-    found = rings(server)
-    for each in found:
+    loops = rings(server)
+    for each in loops:
         part = _only(server, each)
         parts.append(network(part, place, server, x=x, y=8, width=place.width, height=place.height))
         rate = f"{each.count} × {part.links[0].bandwidth}"
         parts.append(words(rate, x + place.width / 2, 12 + place.height / 2, font_weight=700))
         x += place.width + 12
-    ways = ", ".join(" → ".join(node.removeprefix("gpu") for node in each.nodes) for each in found)
-    return sheet(x - 4, place.height + 16, ways, *parts, looks=THIN, style="--d2-zoom:1.5")
+    around = ", ".join(" → ".join(node.removeprefix("gpu") for node in each.nodes) for each in loops)
+    return sheet(x - 4, place.height + 16, around, *parts, looks=THIN, style="--d2-zoom:1.5")
 
 
 def _only(topology: Topology, ring: Ring) -> Topology:

@@ -18,7 +18,7 @@ from d2lps import (
     sharded,
     tree,
 )
-from d2lps.topology.graph import Link, both_ways
+from d2lps.topology import Link, both_ways
 from d2lps.topology.hosts import nvswitch
 from d2lps.trace import Trace, pairs
 

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate, combinations, pairwise
 
+from d2lps.topology import Topology, TopologyError
 from d2lps.topology.cycles import rings
-from d2lps.topology.graph import Topology, TopologyError
 from d2lps.view.drawing.boxes import WIDEST, Box, Participants
 from d2lps.view.drawing.hierarchy import joined
 from d2lps.view.drawing.svg import Point, along
@@ -71,9 +71,9 @@ def _around(nodes: list[str], width: float, participants: Participants, chords: 
     most, power = (WIDEST - width) / 2 * max(1.0, count / 16), 2.0 if chords else 2.6 if count <= 12 else 5.0
     size = 230.0 if roomy else 90.0
     while True:
-        found = boxes(_spots(count, min(size, most), size * (0.8 if roomy else 0.62), power, roomy))
-        if not any(a.overlaps(b, gap) for a, b in combinations(found, 2)):
-            return dict(zip(nodes, found, strict=True))
+        standing = boxes(_spots(count, min(size, most), size * (0.8 if roomy else 0.62), power, roomy))
+        if not any(a.overlaps(b, gap) for a, b in combinations(standing, 2)):
+            return dict(zip(nodes, standing, strict=True))
         size += 4
 
 
@@ -102,7 +102,7 @@ def _middle(inner: list[str], boxes: dict[str, Box], topology: Topology) -> dict
 
     if not inner:
         return {}
-    x, found = {node: box.centre[0] for node, box in boxes.items()}, {}
+    x, middle = {node: box.centre[0] for node, box in boxes.items()}, {}
     graph = joined(topology, topology.kinds)
     layers = [*networkx.bfs_layers(graph, list(boxes))][1:]
     layers.append(set(inner).difference(*layers))  # whom no link joins with those outside
@@ -112,8 +112,8 @@ def _middle(inner: list[str], boxes: dict[str, Box], topology: Topology) -> dict
         row = sorted(row, key=lambda node: round(sum(near[node]) / len(near[node])))
         for i, node in enumerate(row):
             x[node] = (i - (len(row) - 1) / 2) * ACROSS[k > 0]
-            found[node] = Box.around((x[node], -DOWN * k), *INNER)
+            middle[node] = Box.around((x[node], -DOWN * k), *INNER)
     lift = 0.0
-    if any(box.overlaps(other, 8) for box in found.values() for other in boxes.values()):
-        lift = max(box.y + box.h for box in found.values()) - min(box.y for box in boxes.values()) + 30
-    return {node: box.moved(0, -lift) for node, box in found.items()}
+    if any(box.overlaps(other, 8) for box in middle.values() for other in boxes.values()):
+        lift = max(box.y + box.h for box in middle.values()) - min(box.y for box in boxes.values()) + 30
+    return {node: box.moved(0, -lift) for node, box in middle.items()}

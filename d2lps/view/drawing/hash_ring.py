@@ -17,7 +17,7 @@ def hash_ring(place: Placement) -> str:
     before = (place.ring[-1][0] - 2**64, place.ring[-1][1])
     for (start, _), (end, owner) in pairwise((before, *place.ring)):
         arcs[owner].append(_arc(start / 2**64, end / 2**64))
-    parts = [tag("path", d="".join(found), **worker(i)) for i, found in enumerate(arcs.values())]
+    parts = [tag("path", d="".join(stretches), **worker(i)) for i, stretches in enumerate(arcs.values())]
     left, top = 2 * MIDDLE + 24, MIDDLE - LINE * (len(place.servers) + 2) / 2
     for i, server in enumerate(place.servers):
         y = top + LINE * i

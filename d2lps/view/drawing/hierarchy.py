@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from d2lps.topology.graph import Topology
+from d2lps.topology import Topology
 from d2lps.view.drawing.boxes import WIDEST, Box, Participants
 
 MOST = 8  # nodes in one row below a bar

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from d2lps.plan.plan import Plan
-from d2lps.topology.graph import Topology
+from d2lps.topology import Topology
 from d2lps.view.drawing.boxes import MARGIN, Box, Participants
 from d2lps.view.drawing.circle import circle
 from d2lps.view.drawing.hierarchy import hierarchy, stand

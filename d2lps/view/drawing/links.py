@@ -2,7 +2,7 @@
 
 import math
 
-from d2lps.topology.graph import Link, Topology
+from d2lps.topology import Link, Topology
 from d2lps.units import Bandwidth
 from d2lps.view.drawing.boxes import Box
 from d2lps.view.drawing.hierarchy import MOST

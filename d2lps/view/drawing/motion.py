@@ -10,7 +10,7 @@
 >>> [look.complete for look in motion.cells_at(trace.duration)]
 [True, True]
 
-Contents come from :func:`d2lps.steps.replay`: a message carries what its sender had when the step began, and
+Contents come from :func:`d2lps.plan.checking.replay`: a message carries what its sender had when the step began, and
 takes effect when its event ends. Where no plan says what it carries, its event does.
 """
 
@@ -130,8 +130,8 @@ def follow(trace: Trace) -> Motion:
     def look(key: str, part: Holding | None) -> int:
         if part is None:
             return 0
-        found = Look(tuple(i for bit, i in bits if part.who & bit), part.who == everyone[key], part.updated)
-        return looks.setdefault(found, len(looks))
+        contained = tuple(i for bit, i in bits if part.who & bit)
+        return looks.setdefault(Look(contained, part.who == everyone[key], part.updated), len(looks))
 
     def part(event: Event, have: Holdings) -> Holding | None:
         """What a message carries: what its sender had when the step began, or what was recorded."""
@@ -152,35 +152,29 @@ def follow(trace: Trace) -> Motion:
         changes.append(Change(reached[cell], place[cell], look(cell[1], have.get(cell)), look(cell[1], now)))
         have[cell] = now
 
-    in_order = sorted(trace.events, key=lambda e: (e.end, e.step) if recorded else (e.step, e.end))
-    for event in in_order:
+    for event in sorted(trace.events, key=lambda e: (e.end, e.step) if recorded else (e.step, e.end)):
         cell, own = (event.dst, event.key), have.get((event.dst, event.key))
         if event.kind == "update":
             change(cell, event.end, Holding(own.who if own else 0, updated=True))
             continue
         arrived = part(event, have)
-        messages.append(
-            Message(event.start, event.end, event.step, event.src, event.dst, event.key, look(event.key, arrived))
-        )
+        ends = event.start, event.end, event.step, event.src, *cell
+        messages.append(Message(*ends, look(event.key, arrived)))
         if arrived is None:
             continue
         if recorded and event.op == "add" and (event.src, event.key) not in have:  # its own gradient is there by now
             change((event.src, event.key), event.start, arrived)
         added = Holding(own.who | arrived.who, own.updated) if own and event.op == "add" else arrived
         change(cell, event.end, added)
-    changes.sort(key=lambda c: c.time)
-    messages.sort(key=lambda m: m.start)
     occupied, crowd, work = trace.occupied(), [], []
     for i, (resource, events) in enumerate(occupied.items()):
         # Where there is room without limit, nobody is in anybody's way.
         crowd += _counts(events, i, 1 if trace.topology.capacity(resource) == float("inf") else len(events))
     for i, node in enumerate(plan.nodes):
         work += _counts([e for e in trace.events if e.kind == "update" and e.dst == node], i, 1)
-    crowd.sort(key=lambda c: c.time)
-    work.sort(key=lambda c: c.time)
-    return Motion(
-        contributors, tuple(looks), first, tuple(changes), tuple(messages), tuple(occupied), tuple(crowd), tuple(work)
-    )
+    changes, crowd, work = (tuple(sorted(rows, key=lambda c: c.time)) for rows in (changes, crowd, work))
+    messages = tuple(sorted(messages, key=lambda m: m.start))
+    return Motion(contributors, tuple(looks), first, changes, messages, tuple(occupied), crowd, work)
 
 
 def _counts(events: list[Event], place: int, most: int) -> Iterator[Change]:

@@ -52,15 +52,15 @@ def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int],
     for message in motion.messages:
         lanes[message.src, 1.5].append(message)
         lanes[message.dst, TALL / 2 + 0.5].append(message)
-    found: dict[tuple[int, int], list[str]] = defaultdict(list)
+    blocks: dict[tuple[int, int], list[str]] = defaultdict(list)
     for (node, top), members in lanes.items():
         for message, (seat, crowd) in zip(members, seats(members), strict=True):
             high = (TALL / 2 - 2) / crowd
             x, w = message.start * scale, max(0.6, (message.end - message.start) * scale - 0.8)
-            found[rows[node], colours.get(message.src, SERVER)].append(rect(x, top + seat * high, w, high))
+            blocks[rows[node], colours.get(message.src, SERVER)].append(rect(x, top + seat * high, w, high))
     for event in trace.events:
         if event.kind == "update":
             w = max(3.0, (event.end - event.start) * scale)
             x = min(event.start * scale, WIDE - w)
-            found[rows[event.dst], UPDATE].append(rect(x, TALL / 2 - 3, w, 6))
-    return found
+            blocks[rows[event.dst], UPDATE].append(rect(x, TALL / 2 - 3, w, 6))
+    return blocks

@@ -1,6 +1,6 @@
 """A topology by itself: its nodes and links, with nothing on them."""
 
-from d2lps.topology.graph import Topology
+from d2lps.topology import Topology
 from d2lps.view.drawing.layout import Layout, arrange
 from d2lps.view.drawing.links import breadth, forwarding, lanes, rates
 from d2lps.view.drawing.svg import area, block, fine, num, page, say, short, tag, words
