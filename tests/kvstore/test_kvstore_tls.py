@@ -12,10 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import test_kvstore_strangers as strangers
 import torch
-from helpers import breaking
-from helpers.breaking import DEADLINE, SECRET, Between, Proxy, closing, connected, gone, mutate, store
+from helpers import breaking, strangers
+from helpers.breaking import DEADLINE, SECRET, Proxy, closing, connected, gone, mutate, store
 from test_kvstore import each
 
 from d2lps import kvstore
@@ -235,21 +234,6 @@ def test_a_farewell_of_tls_ends_a_connection(files):
 # ---------------------------------------------------------------- what is on the wire
 
 
-class Recorder(Between):
-    """Keeps what is said, both ways."""
-
-    def __init__(self, address):
-        self.heard = bytearray()
-        super().__init__(address)
-
-    def up(self, source, target):
-        while data := source.recv(1 << 16):
-            self.heard += data
-            target.sendall(data)
-
-    down = up
-
-
 @pytest.mark.fault("F11", "somebody who listens on the wire")
 @pytest.mark.parametrize("secured", [True, False])
 def test_nothing_can_be_read_on_the_wire(files, secured):
@@ -257,13 +241,13 @@ def test_nothing_can_be_read_on_the_wire(files, secured):
     shown = files() if secured else None
     (server,) = serving(shown, 1)
     pattern = "a name that nobody else knows"
-    with closing(Recorder(server.address)) as (line,):
+    with closing(strangers.Recorder(server.address)) as (line,):
         mine = store([server], 0, 1, {0: line.here}, certificates=shown)
         with closing(mine, server):
             mine.init(pattern, torch.zeros(1000))
             mine.pushpull(pattern, torch.full((1000,), 1234.5), out=(out := torch.empty(1000)))
             assert out.tolist() == [1234.5] * 1000
-        heard = bytes(line.heard)
+        heard = bytes(line.from_worker + line.from_server)
     assert len(heard) > 8000
     for known in (pattern.encode(), bytes(raw(torch.full((4,), 1234.5))), b"d2kv", b"incarnation", b"nonce"):
         assert (known in heard) is not secured, known
@@ -391,11 +375,8 @@ def test_strangers_are_sent_away_and_the_others_are_served(files, made, monkeypa
             strangers.framed(Op.HELLO, b"[" * 4000),
             b"\x16\x03\x01\xff\xff" + bytes(1 << 16),
         ):
-            with connected(server.address) as stranger, suppress(OSError):
-                stranger.sendall(data)
-                stranger.shutdown(socket.SHUT_WR)
-                while stranger.recv(1 << 16):
-                    pass
+            with connected(server.address) as stranger:
+                strangers.until_hung_up(stranger, data)
         slow = [connected(server.address) for _ in range(2 * STRANGERS)]
         for number, one in enumerate(slow):
             with suppress(OSError):
@@ -466,20 +447,24 @@ def test_what_names_no_three_files_is_refused(wrong):
 
 def test_a_path_is_a_path(files):
     with pytest.raises(Refused, match="tls: key = 5 is no path of a file"):
-        tls.given(files()._asdict() | {"key": 5})
-    assert tls.given({name: Path(path) for name, path in files()._asdict().items()}) == files() == tls.given(files())
+        tls.validate_certificates(files()._asdict() | {"key": 5})
+    assert (
+        tls.validate_certificates({name: Path(path) for name, path in files()._asdict().items()})
+        == files()
+        == tls.validate_certificates(files())
+    )
 
 
 def test_the_environment_names_them_all_or_none(files, monkeypatch):
     for variable in tls.VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)
-    assert tls.given(None) is None
+    assert tls.validate_certificates(None) is None
     monkeypatch.setenv("D2LPS_TLS_KEY", files().key)
     with pytest.raises(Refused, match="D2LPS_TLS_CERTIFICATE and D2LPS_TLS_AUTHORITY must be set, too"):
-        tls.given(None)
+        tls.validate_certificates(None)
     monkeypatch.setenv("D2LPS_TLS_CERTIFICATE", files().certificate)
     monkeypatch.setenv("D2LPS_TLS_AUTHORITY", files().authority)
-    assert tls.given(None) == files()
+    assert tls.validate_certificates(None) == files()
 
 
 def test_a_unix_socket_needs_no_tls(files, tmp_path):
@@ -582,7 +567,12 @@ MUTANTS = {
         "_flush",
         ("while data:\n", "with self._lock:\n     while data:\n"),
     ),
-    "others may read a key": (test_a_key_that_others_can_read_is_refused, handshake, "private", ("& 0o077", "& 0")),
+    "others may read a key": (
+        test_a_key_that_others_can_read_is_refused,
+        handshake,
+        "require_private",
+        ("& 0o077", "& 0"),
+    ),
 }
 
 
