@@ -7,14 +7,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from multiprocessing.connection import Connection, Pipe
 
 
 class ChildProcess:
     """``python -m module``, out of the way of Ctrl-C, which is for the process that starts it."""
 
-    def __init__(self, module: str, *, environment: dict[str, str] | None = None, stderr=None):
+    def __init__(self, module: str, environment: dict[str, str] | None = None, stderr: int | None = None):
         self.line, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
@@ -25,15 +24,6 @@ class ChildProcess:
                 start_new_session=True,
                 env=environment,
             )
-
-    def end(self, until: float) -> None:
-        """Wait for its end until then, on the monotonic clock, and kill it if it has not ended."""
-        try:
-            self.process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.line.close()
 
 
 def line_to_parent() -> Connection:

@@ -77,7 +77,7 @@ def _start_servers(
             address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
             spec = {"table": table, "address": address, "run": workers.run, "number": number, "tls": files}
             started.append(ServerProcess(spec, workers.patience))
-            undo.callback(started[-1].end)
+            undo.callback(started[-1].stop)
         return {server.number: server.address() for server in started}
 
     addresses: dict[int, Address] = {}

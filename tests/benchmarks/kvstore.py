@@ -239,7 +239,7 @@ def our_servers(workers: int, servers: int, host: str = "127.0.0.1"):
         yield [one.address() for one in started], run, [one.process.pid for one in started]
     finally:
         for one in started:
-            one.end()
+            one.stop()
 
 
 @contextmanager

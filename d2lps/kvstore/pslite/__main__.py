@@ -55,14 +55,14 @@ class MXNetStore:
             for slot in self.slots[key]:
                 self.mx.base.check_call(self.mx.base._LIB.MXNDArrayWaitToWrite(slot.handle))
 
-    def optimizer(self, name: str, numbers: dict) -> None:
+    def optimizer(self, rule: str, numbers: dict) -> None:
         if not self.kind.startswith("dist") and self.slots:
             # Without an optimizer, such a store of MXNet keeps the sum of a push where it was made, and the next
             # push, now a gradient, would be summed over it: the values move to a store that has not been pushed to.
             self.pull(list(self.slots))
             self.store = self.mx.kv.create(self.kind)
             self.init(list(self.slots))
-        self.store.set_optimizer(self.mx.optimizer.create(name, **numbers))
+        self.store.set_optimizer(self.mx.optimizer.create(rule, **numbers))
 
     def barrier(self) -> None:
         self.store._barrier()

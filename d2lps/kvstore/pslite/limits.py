@@ -6,34 +6,31 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.values import Known
 
-DTYPES = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.float16: "float16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.uint8: "uint8",
-}
-FLOATING = [dtype for dtype in DTYPES if dtype.is_floating_point]  # a server of MXNet ends at the sight of any other
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.uint8)
+FLOATING = DTYPES[:3]  # a server of MXNet ends at the sight of any other
 
 
 def require_value(known: Known, dist: bool) -> None:
     """Raises Refused where a store of MXNet cannot hold such a value."""
     dtypes = FLOATING if dist else DTYPES
     if known.dtype not in dtypes or not known.elements:
-        names = ", ".join(DTYPES[dtype] for dtype in dtypes)
         raise Refused(
             f"key {known.key!r} has {known.elements} elements of {known.dtype}: MXNet holds values of one "
-            f"element or more, of {names}"
+            f"element or more, of {', '.join(map(name, dtypes))}"
         )
 
 
 def require_steps(known: Known, optimizer: Optimizer | None) -> None:
     """Raises Refused where MXNet's optimizer cannot step such a value."""
-    dtypes = [torch.float32] if optimizer and optimizer.rule == "adagrad" else FLOATING
+    dtypes = FLOATING[:1] if optimizer and optimizer.rule == "adagrad" else FLOATING
     if optimizer and known.dtype not in dtypes:
-        names = ", ".join(DTYPES[dtype] for dtype in dtypes)
+        names = ", ".join(map(name, dtypes))
         raise Refused(f"key {known.key!r} is {known.dtype}: MXNet's {optimizer.rule} is for {names}")
+
+
+def name(dtype: torch.dtype) -> str:
+    """Of a dtype, as MXNet and NumPy have it."""
+    return str(dtype).removeprefix("torch.")
 
 
 def mxnet_optimizer(optimizer: Optimizer, summed: int) -> tuple[str, dict]:

@@ -4,10 +4,10 @@ import copy
 import importlib.util
 import os
 import socket
+import subprocess
 import sys
 import time
 from multiprocessing.connection import wait
-from typing import NamedTuple
 
 from d2lps.kvstore.child import ChildProcess, receive, send
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, WorkerLost
@@ -48,20 +48,31 @@ def environment(role: str, number: int, port: int, workers: int, servers: int) -
     }
 
 
-class Node(NamedTuple):
-    """A process that was started here: a scheduler, a server or a worker."""
+class Node(ChildProcess):
+    """A process of MXNet's that is started quietly, with these ``settings`` in its environment."""
 
-    name: str
-    number: int
-    child: ChildProcess
-    stderr: int  # a file in memory with what it says there
+    def __init__(self, role: str, number: int, settings: dict[str, str]):
+        self.role, self.number, self._stderr = role, number, os.memfd_create("d2lps")
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("DMLC_") and key != "PORT"}
+        usual = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        super().__init__("d2lps.kvstore.pslite", usual | inherited | settings, self._stderr)
 
     def last_words(self) -> str:
-        """The check that failed, or the last line that it said."""
-        text = os.pread(self.stderr, 1 << 20, 0).decode(errors="replace")
+        """The check that failed, or the last line on its stderr."""
+        text = os.pread(self._stderr, 1 << 20, 0).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
         checks = [line[line.find("Check failed") :] for line in lines if "Check failed" in line]
         return (checks or lines[-1:])[0][:300]
+
+    def end(self, until: float) -> None:
+        """Wait for its end until then, on the monotonic clock, and kill it if it has not ended."""
+        try:
+            self.process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.line.close()
+        os.close(self._stderr)
 
 
 class Nodes:
@@ -75,27 +86,23 @@ class Nodes:
         self.over: KVError | None = None
         self._gone: KVError | None = None  # already when it was to be watched
         self._started: list[Node] = []
-        self._watched: dict[int, tuple[str, int]] = {}  # descriptor of a process → its name and number
+        self._watched: dict[int, tuple[str, int]] = {}  # descriptor of a process → its role and number
 
-    def start(self, name: str, number: int, settings: dict[str, str]) -> None:
-        """Start a process quietly, with these ``settings`` in its environment."""
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("DMLC_") and key != "PORT"}
-        usual = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        stderr = os.memfd_create("d2lps")
-        child = ChildProcess("d2lps.kvstore.pslite", environment=usual | inherited | settings, stderr=stderr)
-        self._started.append(Node(name, number, child, stderr))
+    def start(self, role: str, number: int, settings: dict[str, str]) -> None:
+        """Start a scheduler, a server or a worker."""
+        self._started.append(Node(role, number, settings))
 
     def pids(self) -> list[tuple[str, int, int]]:
-        """[(name, number, process id)] of what was started here, for the others to watch."""
-        return [(node.name, node.number, node.child.process.pid) for node in self._started]
+        """[(role, number, process id)] of what was started here, for the others to watch."""
+        return [(node.role, node.number, node.process.pid) for node in self._started]
 
     def watch(self, pids: list) -> None:
         """Hear when one of these ends."""
-        for name, number, pid in pids:
+        for role, number, pid in pids:
             try:
-                self._watched[os.pidfd_open(pid)] = name, number
+                self._watched[os.pidfd_open(pid)] = role, number
             except ProcessLookupError:
-                self._gone = self._loss(name, number)
+                self._gone = self._loss(role, number)
 
     def join(self, kind: str, seconds: float) -> None:
         """Wait until all of MXNet's processes have found each other. Raises KVError."""
@@ -126,22 +133,22 @@ class Nodes:
             raise Refused(f"MXNet: {next(iter(error[1].strip().splitlines()), error[0])}")
 
     def _answer(self, do: str, seconds: float, request: dict) -> dict:
-        child = self._started[-1].child
+        mine = self._started[-1]
         try:
-            send(child.line, {"do": do} | request)
+            send(mine.line, {"do": do} | request)
             self._wait(do, seconds)
-            return receive(child.line)
+            return receive(mine.line)
         except (EOFError, ConnectionError):
             self.over = self._loss("worker", self.rank)
             raise self.over from None
         except BaseException as error:  # also Ctrl-C: what the process still does, nobody expects any more
             self.over = error if isinstance(error, KVError) else KVError(f"{do} was interrupted")
-            child.process.kill()
+            mine.process.kill()
             raise
 
     def _wait(self, do: str, seconds: float) -> None:
         """Until the answer can be read. Raises what keeps it from coming."""
-        line, watched = self._started[-1].child.line, dict(self._watched)
+        line, watched = self._started[-1].line, dict(self._watched)
         gone, since = self._gone, time.monotonic()
         until = since + (min(seconds, GRACE) if gone else seconds)
         while (left := until - time.monotonic()) > 0:
@@ -158,13 +165,13 @@ class Nodes:
             "waits for a worker that has not called the same"
         )
 
-    def _loss(self, name: str, number: int) -> KVError:
+    def _loss(self, role: str, number: int) -> KVError:
         """That this process has ended; why, it may have said to who has started it."""
-        words = [node.last_words() for node in self._started if node[:2] == (name, number)]
+        words = [node.last_words() for node in self._started if (node.role, node.number) == (role, number)]
         why = f" ({words[0]})" if words and words[0] else ""
-        if name == "worker":
+        if role == "worker":
             return WorkerLost(f"the MXNet process of worker {number} has ended{why}", (number,))
-        if name == "scheduler":
+        if role == "scheduler":
             return ServerLost(f"the scheduler of MXNet has ended{why}")
         return ServerLost(f"server {number} of MXNet has ended{why}", (number,))
 
@@ -172,8 +179,7 @@ class Nodes:
         """End all that were started here: at once if something was wrong, else those that do not end by themselves."""
         until = time.monotonic() + (0.0 if self.over else seconds)
         for node in reversed(self._started):
-            node.child.end(until)
-            os.close(node.stderr)
+            node.end(until)
         for descriptor in self._watched:
             os.close(descriptor)
         self._started, self._watched = [], {}

@@ -19,7 +19,7 @@ from d2lps.kvstore.errors import KVError, Refused, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.placement import counted
-from d2lps.kvstore.pslite.limits import DTYPES, mxnet_optimizer, require_steps, require_value
+from d2lps.kvstore.pslite.limits import mxnet_optimizer, name, require_steps, require_value
 from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
 from d2lps.kvstore.rendezvous import STARTING, Workers, meet
 from d2lps.kvstore.store import KVStore, fill
@@ -128,9 +128,9 @@ class PsLiteStore(KVStore):
     def _optimizer(self, optimizer: Optimizer) -> None:
         for known in self._slots:
             require_steps(known, optimizer)
-        name, numbers = mxnet_optimizer(optimizer, self.num_workers if self.type == "dist_sync" else 1)
+        rule, numbers = mxnet_optimizer(optimizer, self.num_workers if self.type == "dist_sync" else 1)
         if self.rank == 0:
-            self._ask("optimizer", name=name, numbers=numbers)
+            self._ask("optimizer", rule=rule, numbers=numbers)
         self.barrier()
 
     # ---- with the others, and with this worker's process
@@ -156,7 +156,7 @@ class PsLiteStore(KVStore):
             file.truncate(end)
             memory = mmap(file.fileno(), end)
             places = [
-                [self._numbers[known], DTYPES[known.dtype], known.elements, start]
+                [self._numbers[known], name(known.dtype), known.elements, start]
                 for known, start in zip(keys, starts, strict=True)
             ]
             self._ask("grow", path=f"/proc/{os.getpid()}/fd/{file.fileno()}", places=places)
@@ -219,8 +219,8 @@ def _start(nodes: Nodes, workers: Workers, servers: int) -> None:
             )
     port = workers.meeting.all("port", free_port() if workers.rank == 0 else None)[0]
     mine = [("scheduler", 0), *(("server", number) for number in range(servers))] if workers.rank == 0 else []
-    for name, number in (*mine, ("worker", workers.rank)):
-        nodes.start(name, number, environment(name, number, port, workers.size, servers))
+    for role, number in (*mine, ("worker", workers.rank)):
+        nodes.start(role, number, environment(role, number, port, workers.size, servers))
     for other, pids in enumerate(workers.meeting.all("pids", nodes.pids())):
         if other != workers.rank:
             nodes.watch(pids)

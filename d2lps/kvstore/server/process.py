@@ -9,7 +9,7 @@ from d2lps.kvstore.child import ChildProcess, receive, send
 from d2lps.kvstore.errors import Refused, ServerLost
 
 
-class ServerProcess:
+class ServerProcess(ChildProcess):
     """A server process that this one has started.
 
     ``spec``: ``table`` (what :class:`~d2lps.kvstore.server.rounds.Table` takes), ``address``, ``run``, ``number``,
@@ -17,18 +17,15 @@ class ServerProcess:
     """
 
     def __init__(self, spec: dict, seconds: float):
-        self.number, self._path = spec["number"], spec["address"]
-        self._child, self._until = ChildProcess("d2lps.kvstore.server"), time.monotonic() + seconds
-        self.process = self._child.process
+        super().__init__("d2lps.kvstore.server")
+        self.number, self._path, self._until = spec["number"], spec["address"], time.monotonic() + seconds
         with suppress(ConnectionError):  # that it has ended is heard when its address is asked for
-            send(self._child.line, spec)
+            send(self.line, spec)
 
     def address(self) -> "tuple[str, int] | str":
         """Where it listens. Raises Refused with its own words, or ServerLost."""
         try:
-            answer = (
-                receive(self._child.line) if self._child.line.poll(max(0.1, self._until - time.monotonic())) else {}
-            )
+            answer = receive(self.line) if self.line.poll(max(0.1, self._until - time.monotonic())) else {}
         except (EOFError, ConnectionError):
             answer = {}
         if "refused" in answer:
@@ -40,7 +37,7 @@ class ServerProcess:
 
     def close(self, seconds: float = 5.0) -> None:
         """Let go of it: it ends by itself when its workers have gone. Those who started it wait a moment for that."""
-        self._child.line.close()
+        self.line.close()
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -51,7 +48,7 @@ class ServerProcess:
             with suppress(OSError):
                 os.rmdir(os.path.dirname(self._path))
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop it, whoever is connected."""
         self.process.terminate()
         self.close()

@@ -108,11 +108,8 @@ def _proof(secret: bytes, role: bytes, talk: bytes) -> str:
 
 def _keys(secret: bytes, talk: bytes, mine: bytes, theirs: bytes) -> tuple[bytes, bytes] | None:
     """(what covers what I send, what covers what I receive); None where there is no secret."""
-    if not secret:
-        return None
-    return tuple(
-        hmac.new(secret, b"d2lps key of " + role + b"\0" + talk, hashlib.sha256).digest() for role in (mine, theirs)
-    )
+    keys = (hmac.digest(secret, b"d2lps key of " + role + b"\0" + talk, "sha256") for role in (mine, theirs))
+    return tuple(keys) if secret else None
 
 
 def loopback(address: "tuple[str, int] | str") -> bool:
