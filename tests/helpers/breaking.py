@@ -1,10 +1,9 @@
-"""Ways to break a store, for the tests of its faults: bad lines, servers beside the tests, mutants; and what is left.
+"""Ways to break a store, for the tests of its faults: bad lines, servers beside the tests; and what is left.
 
 A server beside the tests is a process of its own, so that its memory, its files and what its interpreter is asked to
 do can be looked at: ``with Beside(…) as server``.
 """
 
-import inspect
 import os
 import random
 import resource
@@ -12,7 +11,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -290,22 +288,6 @@ def _last(of: threading.ExceptHookArgs) -> str:
     while place.tb_next:
         place = place.tb_next
     return f"{of.exc_type.__name__} in {place.tb_frame.f_code.co_qualname}: {of.exc_value}"
-
-
-# ---------------------------------------------------------------- mutants
-
-
-def mutate(monkeypatch, owner, name: str, *changes: tuple[str, str]) -> None:
-    """Put a function in the place of ``owner.name`` whose source is its own with ``changes``: (what stands there, what
-    will)."""
-    function = inspect.unwrap(getattr(owner, name))
-    source = textwrap.dedent(inspect.getsource(function))
-    for before, after in changes:
-        assert source.count(before) == 1, f"{before!r} stands {source.count(before)} times in {name}: mend this mutant"
-        source = source.replace(before, after)
-    found = {}
-    exec(compile(source, inspect.getfile(function), "exec"), function.__globals__, found)
-    monkeypatch.setattr(owner, name, found[name])
 
 
 # ---------------------------------------------------------------- what is left

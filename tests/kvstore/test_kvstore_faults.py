@@ -159,6 +159,26 @@ def test_what_comes_twice_or_late_or_out_of_order_counts_once(change, coded):
         assert all(one.left < change(coded).left for one in changes), "the fault was not there"
 
 
+@pytest.mark.fault("F6", "messages twice, where each push is applied at once")
+def test_a_push_that_comes_twice_counts_once_where_it_is_applied_at_once():
+    """Asynchronously, so that one which counts twice cannot be missed."""
+
+    def work(mine):
+        mine.init("w", torch.zeros(3))
+        mine.set_optimizer("sgd", lr=-1.0)
+        for _ in range(3):
+            mine.push("w", torch.full((3,), 4.0**mine.rank))
+        mine.barrier()
+        mine.pull("w", out=(out := torch.empty(3)))
+        return out.tolist()
+
+    (server,) = tables("dist_async")
+    between = [Frames(server.address, lambda op, frame: [frame] * (2 if op == Op.PUSH else 1)) for _ in range(2)]
+    stores = [store([server], rank, addresses={0: between[rank].here}, kind="dist_async") for rank in range(2)]
+    with closing(*stores, server, *between):
+        assert each(stores, work) == [[15.0] * 3] * 2
+
+
 @pytest.mark.fault("F6", "a push lost, its answer lost")
 @pytest.mark.parametrize("way, lost", [("up", Op.PUSH), ("down", Op.OK)])
 def test_a_push_that_is_lost_is_unknown_and_counts_once_when_it_is_pushed_again(way, lost, recovery):

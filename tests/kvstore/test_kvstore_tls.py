@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import breaking, strangers
-from helpers.breaking import DEADLINE, SECRET, Proxy, closing, connected, gone, mutate, store
+from helpers.breaking import DEADLINE, SECRET, Proxy, closing, connected, gone, store
 from test_kvstore import each
 
 from d2lps import kvstore
@@ -543,44 +543,3 @@ def test_all_workers_under_torchrun_speak_it_or_none_does(files, tmp_path):
     before = f"{HOSTS}\nif os.environ['RANK'] == '1': [os.environ.pop(n) for n in {list(tls.VARIABLES.values())!r}]"
     said, stderr = workers(tmp_path, before, **variables(files()))
     assert len(said) == 2 and all("all workers ask for the same store" in line for line in said), (said, stderr)
-
-
-# ---------------------------------------------------------------- without these guards the tests above fail
-
-
-MUTANTS = {
-    "no certificate is asked for": (
-        lambda files, folder: test_who_shows_no_certificate_is_sent_away(files, []),
-        tls,
-        "context",
-        ("ssl.CERT_REQUIRED", "ssl.CERT_OPTIONAL"),
-    ),
-    "an older version is spoken": (
-        lambda files, folder: test_older_versions_are_not_spoken(files),
-        tls,
-        "context",
-        ("ssl.TLSVersion.TLSv1_3", "ssl.TLSVersion.TLSv1_2"),
-    ),
-    "who waits for the network has the lock": (
-        lambda files, folder: test_who_waits_to_send_keeps_nobody_from_receiving(files, 2.0),
-        tls.Secured,
-        "_flush",
-        ("while data:\n", "with self._lock:\n     while data:\n"),
-    ),
-    "others may read a key": (
-        test_a_key_that_others_can_read_is_refused,
-        handshake,
-        "require_private",
-        ("& 0o077", "& 0"),
-    ),
-}
-
-
-@pytest.mark.fault("O", "TLS: a guard taken away: certificate, version, lock, mode of the key")
-@pytest.mark.parametrize("what", MUTANTS)
-def test_a_check_notices_that_a_guard_is_gone(what, files, tmp_path, monkeypatch):
-    check, owner, name, change = MUTANTS[what]
-    check(files, tmp_path)
-    mutate(monkeypatch, owner, name, change)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        check(files, tmp_path)

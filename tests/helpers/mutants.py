@@ -1,0 +1,143 @@
+"""Functions with a guard taken away: each goes by its name, and the guard by the names that it mentions.
+
+    mutate(monkeypatch, "d2lps.kvstore.wire.channel:Channel.receive", never("crc32", "head"))
+
+So a function may be written anew, with other conditions in another order: as long as it is called so and asks for the
+same things, the mutant stays. Where there is nothing to take away any more, it says so.
+"""
+
+import ast
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+Change = Callable[[ast.FunctionDef], int]  # changes a function, and returns in how many places
+
+
+def mutate(monkeypatch, where: str, *changes: Change) -> None:
+    """Put a function that differs by ``changes`` in the place of ``where``: ``module:name``, ``module:Class.name``."""
+    module, _, path = where.partition(":")
+    *classes, name = path.split(".")
+    owner = importlib.import_module(module)
+    for each in classes:
+        owner = getattr(owner, each)
+    function = inspect.unwrap(getattr(owner, name))
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    for number, change in enumerate(changes, 1):
+        assert change(tree.body[0]), f"change {number} finds nothing to change in {where}: mend this mutant"
+    namespace = {}
+    exec(compile(ast.fix_missing_locations(tree), inspect.getfile(function), "exec"), function.__globals__, namespace)
+    monkeypatch.setattr(owner, name, namespace[name])
+
+
+def mentions(node: ast.AST, names: tuple) -> bool:
+    return all(any(_is(part, name) for part in ast.walk(node)) for name in names)
+
+
+def _is(node: ast.AST, name: object) -> bool:
+    """Whether this is the name, the attribute or the constant ``name``."""
+    return name in (getattr(node, "id", None), getattr(node, "attr", None)) or (
+        isinstance(node, ast.Constant) and node.value == name and type(node.value) is type(name)
+    )
+
+
+def never(*names: object) -> Change:
+    """A condition that mentions ``names`` never holds; of several joined by ``and`` and ``or``, only those that do."""
+
+    def without(condition: ast.expr) -> tuple[ast.expr, int]:
+        if isinstance(condition, ast.BoolOp):
+            condition.values, counts = zip(*map(without, condition.values), strict=True)
+            condition.values = list(condition.values)
+            return condition, sum(counts)
+        return (ast.Constant(False), 1) if mentions(condition, names) else (condition, 0)
+
+    def change(function: ast.FunctionDef) -> int:
+        total = 0
+        for node in ast.walk(function):
+            if isinstance(node, ast.If | ast.IfExp | ast.While):
+                node.test, count = without(node.test)
+                total += count
+        return total
+
+    return change
+
+
+def instead(before: object, after: object) -> Change:
+    """Where the name, the attribute or the constant ``before`` stands, ``after`` does."""
+
+    def change(function: ast.FunctionDef) -> int:
+        nodes = [node for node in ast.walk(function) if _is(node, before)]
+        for node in nodes:
+            field = {ast.Name: "id", ast.Attribute: "attr", ast.Constant: "value"}[type(node)]
+            setattr(node, field, after)
+        return len(nodes)
+
+    return change
+
+
+def always(parameter: str, value: object) -> Change:
+    """Whatever is given as ``parameter``, it is ``value``."""
+
+    def change(function: ast.FunctionDef) -> int:
+        arguments = function.args
+        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        function.body.insert(0, ast.Assign([ast.Name(parameter, ast.Store())], ast.Constant(value)))
+        return names.count(parameter)
+
+    return change
+
+
+def over(name: str, items: str) -> Change:
+    """A loop over what mentions ``name`` goes over ``items`` instead, an expression."""
+
+    def change(function: ast.FunctionDef) -> int:
+        loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and mentions(node.iter, (name,))]
+        for loop in loops:
+            loop.iter = ast.parse(items, mode="eval").body
+        return len(loops)
+
+    return change
+
+
+def locked(lock: str) -> Change:
+    """All that the function does is done under ``self.lock``, instead of some of it."""
+
+    def is_locked(node: ast.stmt) -> bool:
+        return isinstance(node, ast.With) and any(mentions(item.context_expr, (lock,)) for item in node.items)
+
+    def change(function: ast.FunctionDef) -> int:
+        inside = [each for node in function.body for each in (node.body if is_locked(node) else [node])]
+        count = sum(map(is_locked, function.body))
+        (under,) = ast.parse(f"with self.{lock}: pass").body
+        under.body, function.body = inside, [under]
+        return count
+
+    return change
+
+
+# ---------------------------------------------------------------- who notices
+
+
+class Watch:
+    """The plugin of pytest that keeps what the tests of a run failed by."""
+
+    def __init__(self):
+        self.passed, self.failures = 0, []
+
+    @pytest.hookimpl
+    def pytest_runtest_makereport(self, item, call) -> None:
+        if call.excinfo:
+            self.failures.append(call.excinfo.value)
+        elif call.when == "call":
+            self.passed += 1
+
+
+def run(test: str, folder) -> Watch:
+    """What becomes of ``test`` (``file::name`` within tests/), which runs in this process with what is patched here."""
+    watch = Watch()
+    without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "faulthandler", "xdist")]
+    pytest.main([test, *without, "-otimeout=0", f"--basetemp={folder}", "-x"], plugins=[watch])
+    return watch
