@@ -126,6 +126,12 @@ def until_hung_up(one, data: bytes) -> None:
             pass
 
 
+def is_served(mine) -> bool:
+    """Whether a worker that is alone gets what it pushes to its key "w"."""
+    mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
+    return out.tolist() == [1.0] * 3
+
+
 class Recorder(Between):
     """Keeps what worker and server say to each other."""
 

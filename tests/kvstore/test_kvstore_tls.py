@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers import breaking, strangers
 from helpers.breaking import DEADLINE, SECRET, Proxy, closing, connected, gone, store
+from helpers.strangers import Recorder, framed, is_served, until_hung_up
 from test_kvstore import each
 
 from d2lps import kvstore
@@ -85,8 +86,7 @@ def test_an_address_that_others_reach_needs_no_secret(files):
     here = "127.0.0.1", server.address[1]
     with closing(store([server], 0, 1, {0: here}, certificates=files()), server) as (mine, _):
         mine.init("w", torch.zeros(3))
-        mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
-        assert out.tolist() == [1.0] * 3
+        assert is_served(mine)
 
 
 def test_with_a_secret_both_are_asked_for(files):
@@ -94,8 +94,7 @@ def test_with_a_secret_both_are_asked_for(files):
     here = "127.0.0.1", server.address[1]
     with closing(store([server], 0, 1, {0: here}, certificates=files(), secret=SECRET), server) as (mine, _):
         mine.init("w", torch.zeros(3))
-        mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
-        assert out.tolist() == [1.0] * 3
+        assert is_served(mine)
         with pytest.raises(Refused, match="does not know the secret"):
             Line(0, here, 0, certificates=files(), deadline=DEADLINE)
 
@@ -241,7 +240,7 @@ def test_nothing_can_be_read_on_the_wire(files, secured):
     shown = files() if secured else None
     (server,) = serving(shown, 1)
     pattern = "a name that nobody else knows"
-    with closing(strangers.Recorder(server.address)) as (line,):
+    with closing(Recorder(server.address)) as (line,):
         mine = store([server], 0, 1, {0: line.here}, certificates=shown)
         with closing(mine, server):
             mine.init(pattern, torch.zeros(1000))
@@ -325,8 +324,7 @@ def test_both_ends_speak_tls_or_neither_does(files, recovery):
             Line(0, listener.getsockname(), 0, deadline=DEADLINE, certificates=files())
         with closing(store([secured], 0, 1, certificates=files())) as (mine,):  # nothing has happened to it
             mine.init("w", torch.zeros(3))
-            mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
-            assert out.tolist() == [1.0] * 3
+            assert is_served(mine)
 
 
 @pytest.mark.fault("F11", "a server that says a byte now and then in the TLS handshake, or nothing")
@@ -370,20 +368,19 @@ def test_strangers_are_sent_away_and_the_others_are_served(files, made, monkeypa
             strangers.HTTP,
             strangers.TLS,
             os.urandom(5000),
-            strangers.framed(Op.STATE, b"{}"),
+            framed(Op.STATE, b"{}"),
             b"d2kv",
-            strangers.framed(Op.HELLO, b"[" * 4000),
+            framed(Op.HELLO, b"[" * 4000),
             b"\x16\x03\x01\xff\xff" + bytes(1 << 16),
         ):
             with connected(server.address) as stranger:
-                strangers.until_hung_up(stranger, data)
+                until_hung_up(stranger, data)
         slow = [connected(server.address) for _ in range(2 * STRANGERS)]
         for number, one in enumerate(slow):
             with suppress(OSError):
                 one.sendall((b"\x16\x03\x01", strangers.TLS, b"d", b"")[number % 4])
         assert made == [] and len(server._guests) <= STRANGERS
-        mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
-        assert out.tolist() == [1.0] * 3
+        assert is_served(mine)
         until = time.monotonic() + 8
         while server._guests and time.monotonic() < until:
             time.sleep(0.05)
