@@ -5,7 +5,6 @@ proves, too. Both proofs, and the keys of the connection, are HMACs over all tha
 are at most 4 KiB, nothing is kept, and it must be over within some seconds.
 """
 
-import hashlib
 import hmac
 import ipaddress
 import json
@@ -103,7 +102,7 @@ def _same(given: object, proof: str) -> bool:
 
 
 def _proof(secret: bytes, role: bytes, talk: bytes) -> str:
-    return hmac.new(secret, b"d2lps proof of " + role + b"\0" + talk, hashlib.sha256).hexdigest()
+    return hmac.digest(secret, b"d2lps proof of " + role + b"\0" + talk, "sha256").hex()
 
 
 def _keys(secret: bytes, talk: bytes, mine: bytes, theirs: bytes) -> tuple[bytes, bytes] | None:

@@ -88,10 +88,9 @@ def context(files: Certificates, serving: bool) -> ssl.SSLContext:
 
 def as_worker(channel: Channel, tls: ssl.SSLContext, seconds: float) -> None:
     """Speak TLS over ``channel`` from here on. Raises Broken, or Refused where a certificate is not accepted."""
-    until = time.monotonic() + seconds
     secured = Secured(channel.sock, tls, False)
     try:
-        secured.handshake(until)
+        secured.handshake(time.monotonic() + seconds)
         if not secured.recv_into(memoryview(bytearray(1))):
             raise Broken("it hung up in the TLS handshake")
     except BlockingIOError:
@@ -152,19 +151,16 @@ class Secured:
         while True:
             try:
                 self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._flush()
-                if time.monotonic() > until:  # who sends a byte now and then is no better
-                    raise BlockingIOError from None
-                if not self._received():
-                    raise Broken("it hung up in the TLS handshake: does it speak TLS?") from None
-            except ssl.SSLError:
-                with suppress(OSError):
-                    self._flush()  # why
-                raise
-            else:
                 break
-        self._flush()
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                with suppress(OSError):  # who takes nothing any more says nothing either, which shows below
+                    self._flush()  # also why it has failed
+            if time.monotonic() > until:  # who sends a byte now and then is no better
+                raise BlockingIOError
+            if not self._received():
+                raise Broken("it hung up in the TLS handshake: does it speak TLS?")
         self._room = memoryview(bytearray(ROOM))
 
     def sendmsg(self, pieces: Sequence) -> int:
