@@ -11,9 +11,7 @@ import time
 import torch
 
 from d2lps import d2l, draw, kvstore, table, train, watch
-from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.server.rounds import Table as ServerTable
-from d2lps.kvstore.wire import Broken, Channel, Entry, Op, raw
+from d2lps.kvstore import Broken, Channel, Entry, Op, Placement, ShardStore, raw
 from d2lps.train import by_store
 from d2lps.train.by_store import each
 
@@ -177,15 +175,15 @@ server.push(0, 1, 4.0**0)
 server.value
 
 # %% count-workers
-server = ServerTable("dist_sync", workers=2)
+server = ShardStore("dist_sync", workers=2)
 for rank in range(2):
     server.init(rank, "w", 1, torch.float32, torch.zeros(1) if rank == 0 else None)
 
 def push(rank, number):
-    if server.room(rank, 0, 1, torch.float32, number):
+    if server.admit(rank, 0, 1, torch.float32, number):
         server.push(rank, 0, number, torch.tensor([4.0**rank]))
-    held = server.parts[0]
-    return held.version, held.value.item()
+    shard = server.shards[0]
+    return shard.version, shard.value.item()
 
 push(0, 1), push(0, 1), push(1, 1)
 

@@ -5,15 +5,30 @@
     store.set_optimizer("sgd", lr=0.1, momentum=0.9)
     store.pushpull("weight", gradient, out=weight)
 
-What it promises stands in :mod:`d2lps.kvstore.errors` and in the README.
+What it promises stands in :mod:`d2lps.kvstore.errors` and in the README. Under the hood, for whoever opens it: where
+keys lie (``Placement``), what a server holds (``ShardStore``), and what travels (``Channel``, ``Frame``, ``Entry``).
 """
+
+from importlib import import_module
 
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 
-__all__ = ["KVError", "Refused", "ServerLost", "Timeout", "Unknown", "WorkerLost", "cluster", "create"]
-
+_LAZY = {
+    "Placement": "placement",
+    "ShardStore": "server.rounds",
+    "Channel": "wire.channel",
+    **dict.fromkeys(("Broken", "Entry", "Frame", "Op", "raw"), "wire.frames"),
+}
+__all__ = ["Broken", "Channel", "Entry", "Frame", "KVError", "Op", "Placement", "Refused", "ServerLost", "ShardStore"]
+__all__ += ["Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
 
 ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # MXNet's names: where it adds is the server's affair
+
+
+def __getattr__(name: str):
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 
 def create(kind: str = "local", engine: str = "d2lps", **options):

@@ -20,7 +20,15 @@ class Refused(KVError, ValueError):
 
 
 class WorkerLost(KVError):
-    """A worker has gone: that of ``ranks``."""
+    """A worker has gone.
+
+    Parameters
+    ----------
+    sentence : str
+        What happened.
+    ranks : tuple of int
+        Which workers, in :attr:`ranks`.
+    """
 
     def __init__(self, sentence: str, ranks: tuple[int, ...] = ()):
         super().__init__(sentence)
@@ -28,7 +36,15 @@ class WorkerLost(KVError):
 
 
 class ServerLost(KVError):
-    """A server has gone, with what it held: that of ``servers``, counted from 0."""
+    """A server has gone, with what it held.
+
+    Parameters
+    ----------
+    sentence : str
+        What happened.
+    servers : tuple of int
+        Which servers, counted from 0, in :attr:`servers`.
+    """
 
     def __init__(self, sentence: str, servers: tuple[int, ...] = ()):
         super().__init__(sentence)

@@ -11,9 +11,9 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect
 from d2lps.kvstore.options import validate_deadline, validate_placement
 from d2lps.kvstore.placement import Placement, counted
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
-from d2lps.kvstore.wire.arena import arena
+from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.tls import Certificates, validate_certificates
 from d2lps.kvstore.worker.dist import DistStore
 
@@ -101,14 +101,14 @@ class Cluster:
         try:
             for number in range(servers):
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
-                self.servers.append(Server(Table(kind, workers, **table), address, number=number, **both))
+                self.servers.append(Server(ShardStore(kind, workers, **table), address, number=number, **both))
             addresses = [server.address for server in self.servers]
             for rank in range(workers):
-                lent = arena() if self._folder else None
+                lent = Arena.available() if self._folder else None
                 with ExitStack() as undo:
-                    lines = connect(addresses, rank, undo, deadline=deadline, arena=lent, **both)
+                    clients = connect(addresses, rank, undo, deadline=deadline, arena=lent, **both)
                     self.stores.append(
-                        DistStore(kind, rank, workers, lines, self.placement, look=nan != "propagate", arena=lent)
+                        DistStore(kind, rank, workers, clients, self.placement, look=nan != "propagate", arena=lent)
                     )
                     undo.pop_all()  # from here on they are the store's
         except BaseException:

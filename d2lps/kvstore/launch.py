@@ -11,12 +11,12 @@ from d2lps.kvstore.options import validate_deadline, validate_placement
 from d2lps.kvstore.placement import Placement, counted
 from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.server.process import ServerProcess
-from d2lps.kvstore.server.rounds import Table
-from d2lps.kvstore.wire.arena import arena
+from d2lps.kvstore.server.rounds import ShardStore
+from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates
+from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
-from d2lps.kvstore.worker.line import Line
 
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
 
@@ -39,7 +39,7 @@ def launch(
     """
     validate_deadline(deadline)
     table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
-    Table(workers=1, **table)  # so that what a server would refuse is refused before one is started
+    ShardStore(workers=1, **table)  # so that what a server would refuse is refused before one is started
     files = validate_certificates(tls)
     place = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     options = table | {"servers": servers, "placement": place, "tls": files is not None}  # not where the files lie
@@ -49,15 +49,15 @@ def launch(
         count = counted("servers", workers.size if servers is None else servers)
         place = validate_placement(placement, count)
         started, addresses = _start_servers(workers, count, table | {"workers": workers.size}, files, undo)
-        lent, lines = arena() if workers.one_host else None, []
+        lent, clients = Arena.available() if workers.one_host else None, []
 
         def connect_to_all() -> None:
             who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
-            lines.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=lent, **who))
+            clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=lent, **who))
 
         workers.all_or_none("connected", "connect", connect_to_all)
         store = DistStore(
-            kind, workers.rank, workers.size, lines, place, look=nan != "propagate", started=started, arena=lent
+            kind, workers.rank, workers.size, clients, place, look=nan != "propagate", started=started, arena=lent
         )
         undo.pop_all()  # from here on they are the store's
         return store
@@ -86,13 +86,13 @@ def _start_servers(
     return started, [addresses[number] for number in range(count)]
 
 
-def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options) -> list[Line]:
+def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options) -> list[ServerClient]:
     """A connection to each server, in their order; ``undo`` closes them."""
-    lines = []
+    clients = []
     for number, address in enumerate(addresses):
-        lines.append(Line(number, address, rank, **options))
-        undo.callback(lines[-1].close)
-    return lines
+        clients.append(ServerClient(number, address, rank, **options))
+        undo.callback(clients[-1].close)
+    return clients
 
 
 def _owners(hosts: list[str], servers: int) -> list[int]:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from d2lps.algorithms import sharded
+from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.saving import State
-from d2lps.kvstore.store import KVStore, fill
-from d2lps.kvstore.values import Given, Known, added, each_of
+from d2lps.kvstore.store import KVStore
+from d2lps.kvstore.values import Given, KeySpec, added, each_of, fill
 
 
 class LocalStore(KVStore):
@@ -19,47 +20,44 @@ class LocalStore(KVStore):
 
     def __init__(self):
         super().__init__()
-        self._values: dict[Known, torch.Tensor] = {}
-        self._memory: dict[Known, dict] = {}
-        self._updates: Optimizer | None = None
+        self._values: dict[KeySpec, Tensor] = {}
+        self._memory: dict[KeySpec, State] = {}  # what the optimizer keeps of each key
 
-    def _init(self, fresh: list[tuple[Known, torch.Tensor]]) -> None:
-        for known, value in fresh:
-            self._values[known], self._memory[known] = added([value]).clone(), {}
+    def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
+        for spec, value in fresh:
+            self._values[spec], self._memory[spec] = added([value]).clone(), {}
 
-    def _push(self, keys: list[Known], values: list[Given]) -> None:
-        for known, given in zip(keys, values, strict=True):
+    def _push(self, keys: list[KeySpec], values: list[Given]) -> None:
+        for spec, given in zip(keys, values, strict=True):
             total = self._sum(given)
-            if self._updates is not None:
-                total = self._updates.stepped(
-                    self._values[known], total, self._memory[known], 1, torch.empty_like(self._values[known])
-                )
-            self._values[known] = total
+            if self.optimizer is not None:
+                value = self._values[spec]
+                total = self.optimizer.stepped(value, total, self._memory[spec], 1, torch.empty_like(value))
+            self._values[spec] = total
 
-    def _sum(self, given: Given) -> torch.Tensor:
+    def _sum(self, given: Given) -> Tensor:
         total = added(given)
         return total.clone() if total.data_ptr() == each_of(given)[0].data_ptr() else total
 
-    def _pull(self, keys: list[Known], outs: list[Given]) -> None:
-        for known, into in zip(keys, outs, strict=True):
-            fill(into, self._values[known])
+    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+        for spec, into in zip(keys, outs, strict=True):
+            fill(into, self._values[spec])
 
-    def _rows(self, asked) -> None:
-        for known, outs, index in asked:
-            fill(outs, self._values[known].view(-1, known.width)[index].reshape(-1))
+    def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
+        for spec, outs, index in wanted:
+            fill(outs, self._values[spec].view(-1, spec.width)[index].reshape(-1))
 
-    def _states(self) -> Iterator[tuple[Known, State]]:
-        for known, value in self._values.items():
-            yield known, {"value": value} | self._memory[known]
+    def _states(self) -> Iterator[tuple[KeySpec, State]]:
+        for spec, value in self._values.items():
+            yield spec, {"value": value} | self._memory[spec]
 
-    def _restore(self, states: list[tuple[Known, State]], optimizer: Optimizer | None) -> None:
-        self._updates = optimizer
-        for known, state in states:
-            state = {name: one.clone() if isinstance(one, torch.Tensor) else one for name, one in state.items()}
-            self._values[known], self._memory[known] = state.pop("value"), state
+    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
+        for spec, state in states:
+            state = {name: one.clone() if isinstance(one, Tensor) else one for name, one in state.items()}
+            self._values[spec], self._memory[spec] = state.pop("value"), state
 
-    def _optimizer(self, optimizer: Optimizer) -> None:
-        self._updates, self._memory = optimizer, {known: {} for known in self._memory}
+    def _set_optimizer(self, optimizer: Optimizer) -> None:
+        self._memory = {spec: {} for spec in self._memory}
 
 
 class DeviceStore(LocalStore):
@@ -76,7 +74,7 @@ class DeviceStore(LocalStore):
             raise Refused("nothing has been summed yet: push a list of values, one per device")
         return self._run
 
-    def _sum(self, given: Given) -> torch.Tensor:
+    def _sum(self, given: Given) -> Tensor:
         values = each_of(given)
         if len(values) == 1:
             return super()._sum(given)

@@ -36,7 +36,7 @@ class Optimizer(NamedTuple):
         return cls(rule, numbers, scale)
 
     @property
-    def asked(self) -> dict:
+    def as_read(self) -> dict:
         """The numbers as :meth:`read` takes them."""
         return self.numbers | {"rescale_grad": self.scale}
 
@@ -48,6 +48,34 @@ class Optimizer(NamedTuple):
         weight = widened(room.copy_(value))
         RULES[self.rule](weight, wide, memory, **self.numbers)
         return room if weight is room else room.copy_(weight)
+
+
+def of_mxnet(optimizer) -> tuple[str, dict]:
+    """(rule, numbers) that do the same steps as an optimizer of MXNet. Raises Refused."""
+    # AdaGrad is not among them: MXNet takes ε into the root, and decays weights otherwise.
+    kinds = {
+        "SGD": ("sgd", {"momentum": "momentum"}),
+        "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"}),
+    }
+    kind = type(optimizer).__name__
+    if kind not in kinds or not hasattr(optimizer, "learning_rate"):
+        raise Refused(
+            f"set_optimizer({kind}): give a name and numbers, set_optimizer('sgd', lr=0.1), or MXNet's "
+            f"{', '.join(kinds)}"
+        )
+    for what in ("lr_scheduler", "clip_gradient"):
+        if getattr(optimizer, what, None) is not None:
+            raise Refused(
+                f"set_optimizer({kind}) with {what}: a server steps with numbers that stay as they are; "
+                "set_optimizer again to change one"
+            )
+    factors = [*getattr(optimizer, "lr_mult", {}).values(), *getattr(optimizer, "wd_mult", {}).values()]
+    if any(factor != 1 for factor in factors) or getattr(optimizer, "param_dict", None):
+        raise Refused(f"set_optimizer({kind}) with lr_mult or wd_mult: a server has the same numbers for all keys")
+    rule, names = kinds[kind]
+    names = {"learning_rate": "lr", "wd": "weight_decay", "rescale_grad": "rescale_grad"} | names
+    numbers = {ours: float(getattr(optimizer, its)) for its, ours in names.items() if hasattr(optimizer, its)}
+    return rule, numbers
 
 
 def _shown(value: object) -> str:

@@ -19,9 +19,10 @@ from d2lps.trace import Event, Trace
 from d2lps.units import Bandwidth
 
 KEPT = 10_000  # of each kind: what came before is forgotten
+Place = tuple[int, int]  # a server, and the number that it has for a part of a key
 
 
-class Pushed(NamedTuple):
+class PushRecord(NamedTuple):
     """A push of worker ``rank``, its ``round``-th to ``part``: from when it began to arrive until it had arrived."""
 
     part: int
@@ -31,7 +32,7 @@ class Pushed(NamedTuple):
     end: float
 
 
-class Published(NamedTuple):
+class VersionRecord(NamedTuple):
     """A new ``version`` of ``part``, in which the pushes ``(rank, round)`` are new."""
 
     part: int
@@ -41,150 +42,125 @@ class Published(NamedTuple):
     end: float
 
 
-class Pulled(NamedTuple):
+class PullRecord(NamedTuple):
     """A pull of worker ``rank``, which got ``version`` of ``part`` after ``round`` pushes of its own."""
 
     part: int
     rank: int
     round: int
     version: int
-    start: float
-    end: float
+    start: float = 0.0
+    end: float = 0.0
+
+
+KINDS = {"pushes": PushRecord, "versions": VersionRecord, "pulls": PullRecord}
 
 
 class Record:
     """What one server saw, in the order of its monotonic clock."""
 
     def __init__(self):
-        self._seen = {kind: deque(maxlen=KEPT) for kind in (Pushed, Published, Pulled)}
+        self._rows = {kind: deque(maxlen=KEPT) for kind in KINDS.values()}
 
-    def add(self, what: "Pushed | Published | Pulled") -> None:
-        self._seen[type(what)].append(what)  # a deque needs no lock for that
+    def add(self, row: PushRecord | VersionRecord | PullRecord) -> None:
+        self._rows[type(row)].append(row)  # a deque needs no lock for that
 
-    def said(self, rule: str | None) -> dict:
+    def as_metadata(self, rule: str | None) -> dict:
         """All of it, for a worker that asks."""
         for _ in range(3):
             try:
-                seen = {kind.__name__: [list(each) for each in rows] for kind, rows in self._seen.items()}
-                return {"seen": seen, "rule": rule, "now": time.monotonic()}
+                rows = {name: [list(row) for row in self._rows[kind]] for name, kind in KINDS.items()}
+                return {"rows": rows, "rule": rule, "now": time.monotonic()}
             except RuntimeError:  # another thread has added to it meanwhile
                 continue
         raise Refused("too much is going on to tell it: ask once the workers have come to a barrier")
 
 
-class Seen(NamedTuple):
+class ServerRecord(NamedTuple):
     """What one server said of itself."""
 
-    pushed: list[Pushed]
-    published: list[Published]
-    pulled: list[Pulled]
+    pushes: list[PushRecord]
+    versions: list[VersionRecord]
+    pulls: list[PullRecord]
     rule: str | None
 
     @classmethod
-    def read(cls, said: Mapping, later: float) -> "Seen":
-        """``later``: seconds by which this server's clock is ahead of the first one's."""
-        rows = []
-        for kind in (Pushed, Published, Pulled):
-            found = [kind(*row) for row in said["seen"][kind.__name__]]
-            rows.append([row._replace(start=row.start - later, end=row.end - later) for row in found])
-        return cls(*rows, said["rule"])
+    def read(cls, metadata: Mapping, ahead: float) -> "ServerRecord":
+        """``ahead``: seconds by which this server's clock is ahead of the first one's."""
+        rows = {name: [kind(*row) for row in metadata["rows"][name]] for name, kind in KINDS.items()}
+        rows = {
+            name: [row._replace(start=row.start - ahead, end=row.end - ahead) for row in rows[name]] for name in rows
+        }
+        return cls(**rows, rule=metadata["rule"])
+
+    def of(self, part: int) -> "ServerRecord":
+        """What it says of one part: versions and pulls in their order."""
+        pushes, versions, pulls = ([row for row in rows if row.part == part] for rows in self[:3])
+        versions.sort(key=lambda row: row.version)
+        return ServerRecord(pushes, versions, sorted(pulls, key=lambda row: row.start), self.rule)
 
 
-def trace(kind: str, workers: int, seen: Mapping[int, Seen], sizes: Mapping[tuple[int, int], int], most: int) -> Trace:
-    """The trace of one key.
-
-    seen
-        server → what it saw.
-    sizes
-        (server, its number for it) → bytes of each part of the key.
-    most
-        how many rounds to show: the last ones.
-    """
-    pushed = {where: [row for row in seen[where[0]].pushed if row.part == where[1]] for where in sizes}
-    rounds = sorted({row.round for rows in pushed.values() for row in rows})[-most:]
-    if not rounds:
+def trace(
+    kind: str, workers: int, servers: Mapping[int, ServerRecord], sizes: Mapping[Place, int], rounds: int
+) -> Trace:
+    """The trace of one key: its last ``rounds``. ``sizes``: bytes of each part of it."""
+    records = {(server, number): servers[server].of(number) for server, number in sizes}
+    shown = sorted({row.round for record in records.values() for row in record.pushes})[-rounds:]
+    if not shown:
         raise Refused("nothing has been pushed to this key yet: there is nothing to see")
-    several = len(sizes) > 1
     names = {
-        (server, number, clock): f"{clock}.{server}" if several else str(clock)
-        for clock in rounds
-        for server, number in sizes
+        place: {clock: f"{clock}.{place[0]}" if len(sizes) > 1 else str(clock) for clock in shown} for place in sizes
     }
     total = sum(sizes.values())
-    share = {name: Fraction(sizes[server, number], total * len(rounds)) for (server, number, _), name in names.items()}
-    ranks, servers = [f"worker{i}" for i in range(workers)], [f"server{server}" for server, _ in sizes]
+    share = {
+        names[place][clock]: Fraction(nbytes, total * len(shown)) for clock in shown for place, nbytes in sizes.items()
+    }
     events = [
         event
-        for where, nbytes in sizes.items()
-        for event in _events(where, nbytes, seen[where[0]], pushed[where], names)
+        for place, nbytes in sizes.items()
+        for event in _events(f"server{place[0]}", nbytes, records[place], names[place])
     ]
     first = min(event.start for event in events)
-    step = {clock: i for i, clock in enumerate(rounds, 1)}
-    moved = sorted(
-        (replace(event, step=step[event.step], start=event.start - first, end=event.end - first) for event in events),
-        key=lambda event: (event.start, event.end),
-    )
-    links = tuple(
-        Link(*ends, Bandwidth("inf"))
-        for rank in ranks
-        for server in servers
-        for ends in ((rank, server), (server, rank))
-    )
-    topology = Topology("pairs", dict.fromkeys([*ranks, *servers], "machine"), links)
-    plan = Plan([*ranks, *servers], share, [[] for _ in rounds], holds=ranks, wants=[])
-    return Trace(kind, plan, topology, total * len(rounds), tuple(moved))
+    step = {clock: i for i, clock in enumerate(shown, 1)}
+    events = [replace(each, step=step[each.step], start=each.start - first, end=each.end - first) for each in events]
+    events.sort(key=lambda event: (event.start, event.end))
+    ranks, nodes = [f"worker{i}" for i in range(workers)], [f"server{server}" for server, _ in sizes]
+    ends = [pair for rank in ranks for server in nodes for pair in ((rank, server), (server, rank))]
+    links = tuple(Link(*pair, Bandwidth("inf")) for pair in ends)
+    topology = Topology("pairs", dict.fromkeys([*ranks, *nodes], "machine"), links)
+    plan = Plan([*ranks, *nodes], share, [[] for _ in shown], holds=ranks, wants=[])
+    return Trace(kind, plan, topology, total * len(shown), tuple(events))
 
 
-def _events(where: tuple[int, int], nbytes: int, seen: Seen, pushed: list[Pushed], names: Mapping) -> list[Event]:
-    """What happened to one part; steps are rounds still, and times those of the servers."""
-    server, mine = f"server{where[0]}", {clock: name for (*place, clock), name in names.items() if (*place,) == where}
-    found = [
-        Event(
-            "send",
-            row.round,
-            row.start,
-            row.end,
-            f"worker{row.rank}",
-            server,
-            mine[row.round],
-            "add",
-            nbytes,
-            (f"worker{row.rank}",),
-        )
-        for row in pushed
-        if row.round in mine
-    ]
+def _events(server: str, nbytes: int, record: ServerRecord, names: Mapping[int, str]) -> list[Event]:
+    """What happened to one part; steps are rounds still, and times those of the servers. ``names``: of the rounds."""
+    events = []
+
+    def add(kind: str, clock: int, row, src: str, dst: str, op: str, size: float, *carried: int) -> None:
+        carries = tuple(f"worker{rank}" for rank in carried) or None
+        events.append(Event(kind, clock, row.start, row.end, src, dst, names[clock], op, size, carries))
+
+    for row in record.pushes:
+        if row.round in names:
+            add("send", row.round, row, f"worker{row.rank}", server, "add", nbytes, row.rank)
     inside: dict[int, dict[int, list[int]]] = {0: {}}  # version → round → whose pushes are in it
-    for row in sorted((row for row in seen.published if row.part == where[1]), key=lambda row: row.version):
+    for row in record.versions:
         before = inside.get(row.version - 1, inside[max(inside)])
         inside[row.version] = now = {clock: list(ranks) for clock, ranks in before.items()}
         for rank, clock in row.pushes:
             now.setdefault(clock, []).append(rank)
         clock = max((clock for _, clock in row.pushes), default=None)
-        if seen.rule and clock in mine:
-            found.append(Event("update", clock, row.start, row.end, server, server, mine[clock], seen.rule, nbytes))
+        if record.rule and clock in names:
+            add("update", clock, row, server, server, record.rule, nbytes)
     had: dict[int, dict[int, list[int]]] = {}
-    for row in sorted((row for row in seen.pulled if row.part == where[1]), key=lambda row: row.start):
-        now = inside.get(row.version, {})
-        news = [clock for clock in now if clock in mine and now[clock] != had.get(row.rank, {}).get(clock)]
-        news = news or [clock for clock in now if clock in mine][-1:]
+    for row in record.pulls:
+        now, before = inside.get(row.version, {}), had.get(row.rank, {})
+        visible = [clock for clock in now if clock in names]
+        news = [clock for clock in visible if now[clock] != before.get(clock)] or visible[-1:]
         had[row.rank] = now
         for clock in sorted(news):  # one message, shown as what is new in it
-            found.append(
-                Event(
-                    "send",
-                    clock,
-                    row.start,
-                    row.end,
-                    server,
-                    f"worker{row.rank}",
-                    mine[clock],
-                    "copy",
-                    nbytes / len(news),
-                    tuple(f"worker{rank}" for rank in sorted(now[clock])),
-                )
-            )
-    return found
+            add("send", clock, row, server, f"worker{row.rank}", "copy", nbytes / len(news), *sorted(now[clock]))
+    return events
 
 
 class Pull(NamedTuple):
@@ -200,19 +176,20 @@ class Pull(NamedTuple):
         return self.clock - min(self.seen)
 
 
-def pulls(workers: int, seen: Mapping[int, Seen], where: Sequence[tuple[int, int]]) -> list[Pull]:
+def pulls(workers: int, servers: Mapping[int, ServerRecord], places: Sequence[Place]) -> list[Pull]:
     """What every pull of a key had seen, over all its parts, in the order in which they were answered."""
-    found: dict[tuple[int, int], tuple[float, list[int]]] = {}
-    for server, number in where:
+    seen: dict[tuple[int, int], tuple[float, list[int]]] = {}  # (rank, round) → when it ended, pushes by worker
+    for server, number in places:
+        record = servers[server].of(number)
         counts, versions = [0] * workers, {0: [0] * workers}
-        for row in sorted((row for row in seen[server].published if row.part == number), key=lambda row: row.version):
+        for row in record.versions:
             for rank, clock in row.pushes:
                 counts[rank] = max(counts[rank], clock)
             versions[row.version] = list(counts)
-        for row in seen[server].pulled:
-            if row.part == number and row.version in versions:
-                end, least = found.get((row.rank, row.round), (row.end, versions[row.version]))
+        for row in record.pulls:
+            if row.version in versions:
+                end, least = seen.get((row.rank, row.round), (row.end, versions[row.version]))
                 least = [min(pair) for pair in zip(least, versions[row.version], strict=True)]
-                found[row.rank, row.round] = max(end, row.end), least
-    ordered = sorted(found.items(), key=lambda item: item[1][0])
+                seen[row.rank, row.round] = max(end, row.end), least
+    ordered = sorted(seen.items(), key=lambda item: item[1][0])
     return [Pull(rank, clock, tuple(least)) for (rank, clock), (_, least) in ordered]

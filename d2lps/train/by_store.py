@@ -237,7 +237,7 @@ def _curve(
 
 def _slowest(cluster: Cluster) -> int:
     """How many steps of the slowest worker the servers have counted."""
-    return min(min(held.rounds) for server in cluster.servers for held in server.table.parts)
+    return min(min(shard.rounds) for server in cluster.servers for shard in server.store.shards)
 
 
 def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:

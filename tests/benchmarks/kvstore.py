@@ -39,8 +39,8 @@ from d2lps.carriers.execute import prepare
 from d2lps.kvstore.placement import Placement
 from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
 from d2lps.kvstore.server.process import ServerProcess
+from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
-from d2lps.kvstore.worker.line import Line
 from d2lps.topology.local import this_host
 
 LARGE = [2_500_000] * 4  # floats of each key
@@ -68,7 +68,7 @@ def opened(where: "list | None", run: str, servers: int, secret: bytes = b"") ->
         return kvstore.create("dist_sync", servers=servers, deadline=DEADLINE)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     lines = [
-        Line(number, tuple(address), rank, secret=secret, run=run, deadline=DEADLINE)
+        ServerClient(number, tuple(address), rank, secret=secret, run=run, deadline=DEADLINE)
         for number, address in enumerate(where)
     ]
     return DistStore("dist_sync", rank, size, lines, Placement(servers))

@@ -20,11 +20,11 @@ import pytest
 import torch
 
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.wire import HEADER, Op, handshake
+from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
-from d2lps.kvstore.worker.line import Line
 from helpers.ranks import FORKED
 
 DEADLINE = 2.0
@@ -35,7 +35,7 @@ MIB = 1 << 20
 def tables(kind="dist_sync", workers=2, servers=1, secret=b"", **options):
     """So many servers in this process."""
     return [
-        Server(Table(kind, workers, deadline=DEADLINE, **options), secret=secret, number=number)
+        Server(ShardStore(kind, workers, deadline=DEADLINE, **options), secret=secret, number=number)
         for number in range(servers)
     ]
 
@@ -43,7 +43,7 @@ def tables(kind="dist_sync", workers=2, servers=1, secret=b"", **options):
 def store(servers, rank, workers=2, addresses=None, kind="dist_sync", deadline=DEADLINE, **options):
     """The store of one worker."""
     where = {server.number: server.address for server in servers} | (addresses or {})
-    lines = [Line(number, address, rank, deadline=deadline, **options) for number, address in where.items()]
+    lines = [ServerClient(number, address, rank, deadline=deadline, **options) for number, address in where.items()]
     return DistStore(kind, rank, workers, lines, Placement(len(servers), large=1000))
 
 
@@ -185,8 +185,8 @@ def _frame(sock, coded) -> bytes:
 class Beside:
     """A server in a process of its own, started from one that has imported torch.
 
-    ``handshake``: seconds of a handshake; ``files``: how many more it may open; ``options``: those of Table. Call it
-    with the name of what to look at: ``rss`` (bytes), ``full`` (whether no more file can be
+    ``handshake``: seconds of a handshake; ``files``: how many more it may open; ``options``: those of ShardStore.
+    Call it with the name of what to look at: ``rss`` (bytes), ``full`` (whether no more file can be
     opened), ``heard`` (events of ``sys.addaudithook`` since the last time),
     ``state`` (per part: value, pushes by worker), ``try`` (does what the hook must hear), ``ended``
     (what ended a thread unexpectedly).
@@ -241,7 +241,7 @@ def _serve(pipe, told, addresses, secret, seconds, files):
     threading.excepthook = lambda of: ended.add(_last(of))  # a whole traceback would open and compile sources
     servers = [
         Server(
-            Table(**told),
+            ShardStore(**told),
             tuple(address) if not isinstance(address, str) else address,
             secret=b"" if isinstance(address, str) else secret,
         )
@@ -265,7 +265,7 @@ def _serve(pipe, told, addresses, secret, seconds, files):
                 answer = eval("1")
             elif what == "state":
                 answer = [
-                    [(held.value.tolist(), list(held.rounds)) for held in server.table.parts if held.value is not None]
+                    [(held.value.tolist(), list(held.rounds)) for held in server.store.shards if held.value is not None]
                     for server in servers
                 ]
             else:

@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 import torch
 
-import d2lps.kvstore.server.connected
 import d2lps.kvstore.server.server
+import d2lps.kvstore.server.session
 from d2lps.kvstore import KVError
 from d2lps.kvstore.wire import ENTRY, HEADER, MAGIC, Channel, Op, handshake
-from d2lps.kvstore.worker.line import INCARNATION
+from d2lps.kvstore.worker.client import INCARNATION
 from helpers.breaking import MIB, Between, closing, connected
 
 HTTP = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
@@ -162,13 +162,13 @@ def made(monkeypatch):
                 names.append(name)
             return getattr(torch, name)
 
-    class Connected(d2lps.kvstore.server.connected.Connected):
+    class WorkerSession(d2lps.kvstore.server.session.WorkerSession):
         def __init__(self, *arguments):
-            names.append("Connected")
+            names.append("WorkerSession")
             super().__init__(*arguments)
 
-    monkeypatch.setattr(d2lps.kvstore.server.connected, "torch", Torch())
-    monkeypatch.setattr(d2lps.kvstore.server.server, "Connected", Connected)
+    monkeypatch.setattr(d2lps.kvstore.server.session, "torch", Torch())
+    monkeypatch.setattr(d2lps.kvstore.server.server, "WorkerSession", WorkerSession)
     return names
 
 

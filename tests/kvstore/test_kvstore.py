@@ -1,36 +1,16 @@
 """The store as its users see it: MXNet's words, the same sums for any number of servers, errors to the caller alone."""
 
 import itertools
-import threading
 import time
 
 import numpy as np
 import pytest
 import torch
+from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, Timeout
 from d2lps.kvstore.placement import Placement
-
-
-def each(stores, work, *arguments, patience=60):
-    """What ``work(store, *arguments)`` returns or raises for each worker, each in a thread of its own."""
-    found = [None] * len(list(stores))
-
-    def one(store):
-        try:
-            found[store.rank] = work(store, *arguments)
-        except KVError as error:
-            found[store.rank] = error
-
-    threads = [threading.Thread(target=one, args=(store,), daemon=True) for store in stores]
-    for thread in threads:
-        thread.start()
-    until = time.monotonic() + patience
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    assert not any(thread.is_alive() for thread in threads), "a call hangs"
-    return found
 
 
 @pytest.fixture(params=["local", "device"])

@@ -11,7 +11,7 @@ import torch
 from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.wire import BLOCK, NOTHING, Channel, Op
-from d2lps.kvstore.wire.arena import SHARED, Arena, Lent
+from d2lps.kvstore.wire.arena import SHARED, Arena, RemoteArena
 
 LARGE = 1_200_007  # elements: of float32 more than a block, or is ever sent with others; no number of servers divides
 
@@ -34,7 +34,7 @@ def test_memory_that_nobody_has_any_more_is_taken_again():
 def test_what_is_in_use_outlives_who_lent_it():
     arena = Arena()
     mine = arena.tensor(SHARED, torch.float32)
-    lent = Lent(arena.lent, os.getpid())
+    lent = RemoteArena(arena.lent, os.getpid())
     theirs = lent.tensor(arena.offset(mine), SHARED, torch.float32)
     arena.close()
     lent.close()
@@ -54,7 +54,7 @@ def test_there_is_no_more_room_than_the_machine_has():
 def test_what_one_end_writes_the_other_reads():
     arena = Arena()
     mine = arena.tensor(SHARED, torch.float32)
-    theirs = Lent(arena.lent, os.getpid()).tensor(arena.offset(mine), SHARED, torch.float32)
+    theirs = RemoteArena(arena.lent, os.getpid()).tensor(arena.offset(mine), SHARED, torch.float32)
     mine.fill_(7)
     assert theirs.eq(7).all()
 
@@ -76,7 +76,7 @@ def test_what_one_end_writes_the_other_reads():
 )
 def test_nothing_is_opened_but_memory_of_the_other_end(wrong):
     with pytest.raises(TensorError):
-        Lent(Arena().lent | wrong, os.getpid())
+        RemoteArena(Arena().lent | wrong, os.getpid())
 
 
 def test_memory_that_could_shrink_is_not_borrowed():
@@ -84,13 +84,13 @@ def test_memory_that_could_shrink_is_not_borrowed():
     os.ftruncate(file, 1 << 16)
     said = {"path": f"/proc/{os.getpid()}/fd/{file}", "inode": os.fstat(file).st_ino, "nbytes": 1 << 16}
     with pytest.raises(TensorError, match="could shrink"):
-        Lent(said, os.getpid())
+        RemoteArena(said, os.getpid())
     os.close(file)
 
 
 @pytest.mark.parametrize("offset, elements", [(-4096, 1), (7, 1), (1 << 50, 1), (0, 1 << 60)])
 def test_nothing_is_read_beside_what_is_lent(offset, elements):
-    assert Lent(Arena().lent, os.getpid()).tensor(offset, elements, torch.float32) is None
+    assert RemoteArena(Arena().lent, os.getpid()).tensor(offset, elements, torch.float32) is None
 
 
 @pytest.fixture
@@ -99,9 +99,9 @@ def passed(monkeypatch):
     found = {op: 0 for op in Op}
     send = Channel.send
 
-    def counting(self, op, number=0, entries=(), said=None, payload=NOTHING, shared=False):
+    def counting(self, op, number=0, entries=(), metadata=None, payload=NOTHING, shared=False):
         found[op] += len(payload)
-        return send(self, op, number, entries, said, payload, shared)
+        return send(self, op, number, entries, metadata, payload, shared)
 
     monkeypatch.setattr(Channel, "send", counting)
     return found
@@ -193,9 +193,9 @@ def test_what_is_pushed_again_does_not_overwrite_what_a_server_may_still_read():
 
 
 def test_who_never_says_that_it_has_read_gets_its_bytes_through_the_socket(monkeypatch, passed):
-    from d2lps.kvstore.worker.line import Line
+    from d2lps.kvstore.worker.client import ServerClient
 
-    monkeypatch.setattr(Line, "_say_read", lambda self: None)
+    monkeypatch.setattr(ServerClient, "_report_read", lambda self: None)
     with cluster("dist_sync", 1, 1) as stores:
         stores[0].init("w", torch.zeros(LARGE))
         for step in range(8):
@@ -228,9 +228,7 @@ def test_what_was_shared_is_let_go_of(passed):
 
 
 def test_a_push_that_lies_nowhere_is_refused(monkeypatch):
-    from d2lps.kvstore.worker import dist
-
-    monkeypatch.setattr(dist.Arena, "offset", lambda self, tensor: 1 << 50)
+    monkeypatch.setattr(Arena, "offset", lambda self, tensor: 1 << 50)
     with cluster("dist_sync", 1, 1) as stores:
         stores[0].init("w", torch.zeros(LARGE))
         with pytest.raises(Refused, match="lends no memory"):

@@ -17,16 +17,15 @@ import torch
 import torch.distributed as dist
 from helpers import breaking
 from helpers.breaking import DEADLINE, SECRET, Beside, Frames, Proxy, closing, gone, store, tables
-from test_kvstore import each
+from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
-from d2lps.kvstore.server.connected import Connected
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.wire import PUSHES, Op
-from d2lps.kvstore.worker.line import Line
-from d2lps.kvstore.worker.request import Request
+from d2lps.kvstore.worker.client import Request, ServerClient
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -201,7 +200,7 @@ def test_a_push_that_is_lost_is_unknown_and_counts_once_when_it_is_pushed_again(
                 mine.push("w", torch.ones(3))
             mine.push("w", torch.ones(3))
             mine.pull("w", out=(out := torch.empty(3)))
-            assert out.tolist() == [1.0] * 3 and server.table.parts[0].rounds == [1] and asked
+            assert out.tolist() == [1.0] * 3 and server.store.shards[0].rounds == [1] and asked
 
 
 @pytest.mark.fault("F6", "a push and pull in one lost, its answer lost")
@@ -242,7 +241,7 @@ def test_who_heard_that_its_push_is_counted_knows_it_when_the_rest_is_lost(way, 
 
         with closing(*stores, server):
             assert each(stores, work) == [[5.0]] * 2
-            assert server.table.parts[0].rounds == [1, 1]
+            assert server.store.shards[0].rounds == [1, 1]
 
 
 @pytest.mark.fault("F10", "a push and pull in one that is refused")
@@ -276,8 +275,8 @@ def test_a_worker_that_hangs_up(lost, before, recovery):
         if mine.rank == 1:
             if before == "pushed":
                 mine.push("w", torch.full((3,), 4.0))
-            mine.lines[0]._open = False  # as if it were killed: no goodbye, and it does not come back
-            mine.lines[0]._channel.close()
+            mine.clients[0]._open = False  # as if it were killed: no goodbye, and it does not come back
+            mine.clients[0]._channel.close()
             return "gone"
         begin, out = time.monotonic(), torch.empty(3)
         try:
@@ -337,10 +336,10 @@ def test_a_worker_that_dies_in_a_barrier(lost, recovery):
 
     def work(mine):
         if mine.rank == 1:
-            mine.lines[0].ask(Request(Op.BARRIER, said={"round": 1}))
+            mine.clients[0].ask(Request(Op.BARRIER, metadata={"round": 1}))
             time.sleep(0.2)
-            mine.lines[0]._open = False
-            mine.lines[0]._channel.close()
+            mine.clients[0]._open = False
+            mine.clients[0]._channel.close()
             return "killed"
         if mine.rank == 2:
             time.sleep(1.8)  # it is lost by then
@@ -364,7 +363,7 @@ def test_a_worker_that_is_silent_is_lost_within_twice_the_deadline(recovery):
     def work(mine):
         mine.init("w", torch.zeros(3))
         if mine.rank == 1:
-            mine.lines[0]._sending.acquire()  # as if it were stopped: its connection stands, and it says nothing
+            mine.clients[0]._sending.acquire()  # as if it were stopped: its connection stands, and it says nothing
             return "silent"
         begin = time.monotonic()
         with recovery(), pytest.raises((WorkerLost, Timeout), match="worker 1"):
@@ -375,7 +374,7 @@ def test_a_worker_that_is_silent_is_lost_within_twice_the_deadline(recovery):
             mine.pull("w", out=torch.empty(3))
 
     assert each(stores, work) == [None, "silent"]
-    stores[1].lines[0]._sending.release()
+    stores[1].clients[0]._sending.release()
     for mine in stores:
         mine.close()
     servers[0].close()
@@ -390,7 +389,7 @@ def test_who_comes_back_after_it_was_dropped_changes_nothing(recovery):
         mine.init("w", torch.zeros(3))
         out = torch.empty(3)
         if mine.rank:
-            with mine.lines[0]._sending:  # as if it were stopped
+            with mine.clients[0]._sending:  # as if it were stopped
                 time.sleep(1.5 * DEADLINE)
             with recovery(), pytest.raises(WorkerLost, match="worker 1 counts as lost here"):
                 mine.push("w", torch.full((3,), 4.0))
@@ -423,11 +422,11 @@ def test_two_of_one_rank_are_not_both_let_in():
     servers = tables()
     first = store(servers, 0)
     with pytest.raises(Refused, match="there is a worker 0 already: each rank is one process"):
-        Line(0, servers[0].address, 0, deadline=DEADLINE, incarnation="another")
+        ServerClient(0, servers[0].address, 0, deadline=DEADLINE, incarnation="another")
     with pytest.raises(Refused, match="there is no worker 2: they are 0 to 1"):
-        Line(0, servers[0].address, 2, deadline=DEADLINE)
+        ServerClient(0, servers[0].address, 2, deadline=DEADLINE)
     with pytest.raises(Refused, match="worker 1 belongs to run 'other', this server to ''"):
-        Line(0, servers[0].address, 1, deadline=DEADLINE, run="other")
+        ServerClient(0, servers[0].address, 1, deadline=DEADLINE, run="other")
     first.close()
     servers[0].close()
 
@@ -498,7 +497,7 @@ def test_workers_under_torchrun_find_their_servers(tmp_path):
         """
         for _ in range(3):
             store.pushpull("w", torch.full((400_000,), 4.0**store.rank), out=out)
-        say(store.rank, out.unique().tolist(), len(store.lines))
+        say(store.rank, out.unique().tolist(), len(store.clients))
     """,
         n=3,
         folder=tmp_path,
@@ -579,7 +578,7 @@ def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
         from d2lps.kvstore import launch
         from d2lps.kvstore.server import process
 
-        class Line(launch.Line):
+        class Client(launch.ServerClient):
             def __init__(self, number, address, rank, **more):
                 super().__init__(number, address + ".gone" if (number, rank) == (1, 1) else address, rank, **more)
 
@@ -588,7 +587,7 @@ def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
                 super().__init__(*told)
                 print("pid", self.process.pid, flush=True)
 
-        launch.Line, launch.ServerProcess, begin = Line, ServerProcess, time.monotonic()
+        launch.ServerClient, launch.ServerProcess, begin = Client, ServerProcess, time.monotonic()
         try:
             kvstore.create("dist_sync", servers=2, deadline=2.0)
         except kvstore.KVError as error:
@@ -613,7 +612,7 @@ def test_who_runs_alone_hears_how_to_start_several():
 
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Refused, match="cannot listen at .*in use"):
-        Server(Table("dist_sync", 1), other.getsockname())
+        Server(ShardStore("dist_sync", 1), other.getsockname())
 
 
 def test_nobody_there_is_a_server_lost():
@@ -621,7 +620,7 @@ def test_nobody_there_is_a_server_lost():
         port = other.getsockname()[1]
     begin = time.monotonic()
     with pytest.raises(ServerLost, match=f"server 3 at 127.0.0.1:{port} cannot be reached"):
-        Line(3, ("127.0.0.1", port), 0, deadline=0.5)
+        ServerClient(3, ("127.0.0.1", port), 0, deadline=0.5)
     assert time.monotonic() - begin < 2
 
 
@@ -693,11 +692,11 @@ def test_what_is_no_finite_number_is_no_number_of_an_optimizer(name, number):
         for mine in (kvstore.create("local"), stores[0]):
             with pytest.raises(Refused, match=name):
                 mine.set_optimizer("sgd", **numbers)
-        line = stores[0].lines[0]
+        line = stores[0].clients[0]
         if not isinstance(number, complex) and number != 10**5000:  # which are not in JSON
             said = {"rule": "sgd", "numbers": numbers}
             with pytest.raises(Refused, match=name):  # who asks without the checks of a store
-                line.wait(line.ask(Request(Op.OPTIMIZER, said=said)), time.monotonic() + 5)
+                line.wait(line.ask(Request(Op.OPTIMIZER, metadata=said)), time.monotonic() + 5)
         assert rounds(stores[0], 1) == [[4.0]]
 
 
@@ -737,9 +736,9 @@ def test_what_is_asked_wrongly_is_an_error_to_its_caller_only(what, op, said):
 
     def work(mine):
         mine.init(["w", "empty"], [torch.zeros(3), torch.zeros(0)])
-        line = mine.lines[0]
+        line = mine.clients[0]
         if mine.rank:
-            request = line.ask(Request(op, said=said, into=memoryview(bytearray(4))))
+            request = line.ask(Request(op, metadata=said, into=memoryview(bytearray(4))))
             with suppress(KVError):
                 mine.pushpull("empty", torch.zeros(0))
             if op != Op.READ:
@@ -758,7 +757,7 @@ def test_what_is_asked_wrongly_is_an_error_to_its_caller_only(what, op, said):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("times", [1, 10**9])
 def test_a_thread_of_a_server_that_ends_unexpectedly_takes_nobody_along(times, monkeypatch, recovery):
-    count, left = Connected._count, [times]
+    count, left = WorkerSession._count, [times]
 
     def fails(self, frame):
         if self.rank == 1 and left[0]:
@@ -776,7 +775,7 @@ def test_a_thread_of_a_server_that_ends_unexpectedly_takes_nobody_along(times, m
                 return type(error)
         return out.tolist()
 
-    monkeypatch.setattr(Connected, "_count", fails)
+    monkeypatch.setattr(WorkerSession, "_count", fails)
     with kvstore.cluster("dist_sync", 2, 1, deadline=DEADLINE) as stores:
         found = each(stores, work)
         # Once: it comes again and counts, or is lost. Always: it is lost.

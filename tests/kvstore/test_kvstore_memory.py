@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import breaking
 from helpers.breaking import MIB, Beside, closing, store
-from test_kvstore import each
+from helpers.stores import each
 
 from d2lps.kvstore.wire import NOTHING, PUSHES, Broken, Entry, Op, raw
 
@@ -66,8 +66,8 @@ def test_two_hundred_rounds_need_no_more_than_one(optimizer):
 
 def flood(mine, ops, many=400):
     """So many requests of one worker that never looks at an answer, as fast as they are taken; how many were."""
-    line, gradient, sent = mine.lines[0], torch.ones(ELEMENTS), [0]
-    part = mine._keys[next(iter(mine._keys))].places[0][1]
+    line, gradient, sent = mine.clients[0], torch.ones(ELEMENTS), [0]
+    part = mine._keys[next(iter(mine._keys))].parts[0][1]
 
     def send():
         with suppress(Broken, OSError):
@@ -100,7 +100,7 @@ def test_what_is_asked_too_early_stays_in_the_socket(kind, ops):
         each(stores, prepared, "sgd")
         ahead = stores[0]
         if kind == "dist_async" and ops != [Op.PUSH]:
-            ahead.lines[0]._answered = lambda channel, frame: ended.wait(10)  # the answers stay in its socket
+            ahead.clients[0]._answered = lambda channel, frame: ended.wait(10)  # the answers stay in its socket
         ended = threading.Event()
         with closing(*stores, Watched(server)) as (*_, watched):
             thread, sent = flood(ahead, ops)
@@ -108,7 +108,7 @@ def test_what_is_asked_too_early_stays_in_the_socket(kind, ops):
             before, _ = watched.most, time.sleep(0.5)
             assert sent[0] < 200 or kind != "dist_sync", "pushes far ahead were taken"
             ended.set()
-            ahead.lines[0]._open = False
-            ahead.lines[0]._channel.close()
+            ahead.clients[0]._open = False
+            ahead.clients[0]._channel.close()
             thread.join(5)
         assert 0 < before < most(1, "sgd"), f"{watched.most / MIB:.0f} MiB"

@@ -6,9 +6,9 @@ import pytest
 from helpers.mutants import always, instead, locked, mutate, never, over, run
 
 HERE = Path(__file__).parent
-ROUNDS = "d2lps.kvstore.server.rounds:Table"
+ROUNDS = "d2lps.kvstore.server.rounds:ShardStore"
 CHANNEL = "d2lps.kvstore.wire.channel:Channel"
-WORDS = "d2lps.kvstore.wire.words:Words"
+CHECKSUM = "d2lps.kvstore.wire.frames:Checksum"
 HANDSHAKE = "d2lps.kvstore.wire.handshake"
 TLS = "d2lps.kvstore.wire.tls"
 
@@ -16,15 +16,15 @@ TLS = "d2lps.kvstore.wire.tls"
 MUTANTS = {
     "a push counts as often as it comes": (
         "test_kvstore_faults.py::test_a_push_that_comes_twice_counts_once_where_it_is_applied_at_once",
-        [(f"{ROUNDS}.push", never("rounds")), (f"{ROUNDS}.room", never("rounds"))],
+        [(f"{ROUNDS}.push", never("rounds")), (f"{ROUNDS}.admit", never("rounds"))],
     ),
     "a push does not wait for the round before": (
         "test_kvstore_rounds.py::test_a_second_push_waits_for_its_round_and_says_whose_is_missing",
-        [(f"{ROUNDS}.room", never("version"))],
+        [(f"{ROUNDS}.admit", never("version"))],
     ),
     "the order of the ranks does not count": (
         "test_kvstore_rounds.py::test_the_sum_is_taken_in_the_order_of_the_ranks",
-        [(f"{ROUNDS}._merge", over("workers", "[*held.arrived, *({*range(self.workers)} - {*held.arrived})]"))],
+        [(f"{ROUNDS}._merge", over("workers", "[*shard.arrived, *({*range(self.workers)} - {*shard.arrived})]"))],
     ),
     "a header's CRC is not looked at": (
         "test_kvstore_wire.py::test_every_flipped_bit_is_noticed[None-False]",
@@ -36,15 +36,15 @@ MUTANTS = {
     ),
     "a payload's sum is not looked at": (
         "test_kvstore_wire.py::test_every_flipped_bit_is_noticed[None-False]",
-        [(f"{CHANNEL}.into", never("sum"))],
+        [(f"{CHANNEL}.into", never("digest"))],
     ),
     "a payload's sum does not know places": (
         "test_kvstore_wire.py::test_blocks_that_change_places_are_noticed",
-        [(f"{WORDS}.add", instead(31, 1))],
+        [(f"{CHECKSUM}.add", instead(31, 1))],
     ),
     "a code is not looked at": (
         "test_kvstore_strangers.py::test_a_forged_frame_changes_nothing[goodbye]",
-        [(f"{CHANNEL}._coded", never("compare_digest"))],
+        [(f"{CHANNEL}._verify", never("compare_digest"))],
     ),
     "a code does not count frames": (
         "test_kvstore_wire.py::test_a_frame_that_is_played_again_is_noticed",

@@ -469,7 +469,7 @@ def test_a_script_of_mxnet_runs_after_one_line_is_changed(tmp_path):
 def test_optimizers_of_mxnet_are_read():
     import mxnet as mx
 
-    from d2lps.kvstore.store import of_mxnet
+    from d2lps.kvstore.optimizers import of_mxnet
 
     assert of_mxnet(mx.optimizer.SGD(learning_rate=0.5, momentum=0.9, wd=0.01, rescale_grad=0.25)) == (
         "sgd",

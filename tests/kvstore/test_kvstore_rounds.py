@@ -9,12 +9,11 @@ import torch
 
 from d2lps.kvstore import Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.server.asked import rows_of
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 
 
 def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
-    found = Table(kind, workers, deadline=options.pop("deadline", 0.3), **options)
+    found = ShardStore(kind, workers, deadline=options.pop("deadline", 0.3), **options)
     first = torch.zeros(elements) if value is None else value
     for rank in range(workers):
         found.init(rank, "w", elements, first.dtype, None if rank else first)
@@ -22,9 +21,9 @@ def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
 
 
 def push(held, rank, round_, value, well=True):
-    if not held.room(rank, 0, len(value), value.dtype, round_):
+    if not held.admit(rank, 0, len(value), value.dtype, round_):
         return False
-    held.push(rank, 0, round_, value, held.taken(rank, 0, round_, value, well))
+    held.push(rank, 0, round_, value, held.check_finite(rank, 0, round_, value, well))
     return True
 
 
@@ -73,7 +72,7 @@ def test_the_sum_is_taken_in_the_order_of_the_ranks(order):
 
 def test_what_was_pulled_stays_as_it_was():
     held = table(workers=1)
-    held.optimizer(0, Optimizer.read("sgd", {"lr": 1.0, "momentum": 0.5}))
+    held.set_optimizer(0, Optimizer.read("sgd", {"lr": 1.0, "momentum": 0.5}))
     seen = []
     for round_ in (1, 2, 3):
         push(held, 0, round_, ones(0))
@@ -98,7 +97,7 @@ def test_optimizers_are_those_of_torch_bit_for_bit(name, optimizer, numbers):
     parameter = torch.nn.Parameter(start.clone())
     reference = optimizer([parameter], **numbers, foreach=False)
     held = table(workers=2, elements=1000, value=start.clone())
-    held.optimizer(0, Optimizer.read(name, numbers))
+    held.set_optimizer(0, Optimizer.read(name, numbers))
     for round_, (a, b) in enumerate(gradients, 1):
         push(held, 1, round_, b.clone())
         push(held, 0, round_, a.clone())
@@ -109,7 +108,7 @@ def test_optimizers_are_those_of_torch_bit_for_bit(name, optimizer, numbers):
 
 def test_a_mean_divides_by_those_who_were_summed():
     held = table(workers=3, lost="drop")
-    held.optimizer(0, Optimizer.read("sgd", {"lr": 1.0, "rescale_grad": "mean"}))
+    held.set_optimizer(0, Optimizer.read("sgd", {"lr": 1.0, "rescale_grad": "mean"}))
     push(held, 0, 1, ones(1))
     held.lose(1, "killed")
     push(held, 2, 1, ones(1))
@@ -165,7 +164,7 @@ def test_an_asynchronous_push_is_applied_as_it_comes():
     held = table("dist_async")
     with pytest.raises(Refused, match="dist_async applies every push as it comes: set_optimizer before"):
         push(held, 0, 1, ones(0))
-    held.optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
+    held.set_optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
     for rank, want in ((2, 16.0), (0, 17.0), (1, 21.0)):
         push(held, rank, 1, ones(rank))
         assert pull(held, rank, 1).value[0] == want
@@ -175,7 +174,7 @@ def test_an_asynchronous_push_is_applied_as_it_comes():
 @pytest.mark.parametrize("staleness", [0, 1, 4])
 def test_a_fast_worker_waits_for_the_clocks_that_it_must_see(staleness):
     held = table("dist_ssp", workers=2, staleness=staleness)
-    held.optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
+    held.set_optimizer(0, Optimizer.read("sgd", {"lr": -1.0}))
     for clock in range(1, staleness + 1):
         push(held, 0, clock, ones(0))
         assert pull(held, 0, clock) is not None  # a worker in clock c sees all up to c − s − 1
@@ -218,8 +217,8 @@ def test_what_is_not_finite_is_handled_as_was_asked(nan, bad):
         (lambda held: push(held, 0, 3, ones(0)), "push 3 of worker 0 to key w comes before push 1"),
         (lambda held: held.pull(0, [(7, 0)], print), "there is no part 7 here: init the key first"),
         (lambda held: held.init(1, "w", 5, torch.float32, None), "all initialise the same"),
-        (lambda held: rows_of(held.part(0), 3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
-        (lambda held: rows_of(held.part(0), 2, torch.tensor([2])), "key w has rows 0 to 1 here"),
+        (lambda held: held.shard(0).validate_rows(3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
+        (lambda held: held.shard(0).validate_rows(2, torch.tensor([2])), "key w has rows 0 to 1 here"),
         (lambda held: Optimizer.read("rmsprop", {}), "there is no optimizer 'rmsprop': they are sgd, adagrad, adam"),
         (lambda held: Optimizer.read("sgd", {}), "sgd needs lr"),
         (lambda held: Optimizer.read("sgd", {"lr": 0.1, "nesterov": 1}), "sgd has no number 'nesterov'"),
@@ -240,7 +239,7 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(call, sentence):
 @pytest.mark.parametrize("wrong", [{"kind": "dist"}, {"nan": "ignore"}, {"lost": "wait"}])
 def test_unknown_policies_are_refused(wrong):
     with pytest.raises(Refused, match="it is one of"):
-        Table(**{"kind": "dist_sync", "workers": 2} | wrong)
+        ShardStore(**{"kind": "dist_sync", "workers": 2} | wrong)
 
 
 # ---------------------------------------------------------------- every wait ends
@@ -250,10 +249,10 @@ def test_a_pull_that_waits_too_long_hears_for_whom():
     held, waiting = table(), []
     push(held, 1, 1, ones(1))
     held.pull(1, [(0, 1)], waiting.append)
-    held.late()
+    held.expire()
     assert not waiting
     time.sleep(0.35)
-    held.late()
+    held.expire()
     assert isinstance(waiting[0], Timeout)
     assert str(waiting[0]) == "the pull of key w has waited 0.3 s for push 1 of workers 0, 2"
 

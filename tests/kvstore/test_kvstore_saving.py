@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from d2lps import kvstore
-from d2lps.kvstore import Refused, saving
+from d2lps.kvstore import Refused, checkpoint
 from d2lps.kvstore.placement import Placement
 from d2lps.train.by_store import each
 
@@ -134,7 +134,7 @@ def test_an_older_file_stays_until_the_new_one_is_complete(saved, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving.os, "fsync", full)
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
     with pytest.raises(Refused, match="No space left"):
         store.save(path)
     assert path.read_bytes() == whole and os.listdir(path.parent) == ["store"]
@@ -158,7 +158,7 @@ def test_other_keys_than_were_saved_are_refused(saved, shapes, sentence):
 def test_what_is_not_written_by_a_worker_but_by_somebody_else_is_refused(saved):
     """A header that fits its own checksum, and says what cannot be."""
     store, path, _ = saved
-    good = saving.read(path)
+    good = checkpoint.read(path)
     for wrong in (
         {"key": True},
         {"shape": [-7]},
@@ -166,16 +166,16 @@ def test_what_is_not_written_by_a_worker_but_by_somebody_else_is_refused(saved):
         {"numbers": {"steps": "many"}},
         {"tensors": {"value": 99}},
     ):
-        saving.write(path, good)
+        checkpoint.write(path, good)
         text = path.read_bytes()
-        start = len(saving.MAGIC) + saving.LENGTH.size
-        (length,) = saving.LENGTH.unpack_from(text, len(saving.MAGIC))
+        start = len(checkpoint.MAGIC) + checkpoint.LENGTH.size
+        (length,) = checkpoint.LENGTH.unpack_from(text, len(checkpoint.MAGIC))
         header = json.loads(text[start + 32 : start + 32 + length])
         header["keys"][0] |= wrong
         header = json.dumps(header).encode()
         path.write_bytes(
-            saving.MAGIC
-            + saving.LENGTH.pack(len(header))
+            checkpoint.MAGIC
+            + checkpoint.LENGTH.pack(len(header))
             + hashlib.sha256(header).digest()
             + header
             + text[start + 32 + length :]
@@ -185,16 +185,18 @@ def test_what_is_not_written_by_a_worker_but_by_somebody_else_is_refused(saved):
 
 
 def test_only_worker_0_loads():
-    from d2lps.kvstore.states import packed
+    from d2lps.kvstore.codec import encode
     from d2lps.kvstore.wire import Op
-    from d2lps.kvstore.worker.request import Request
+    from d2lps.kvstore.worker.client import Request
 
     with kvstore.cluster("dist_sync", 2, 1) as stores:
         each(stores, lambda store: store.init("w", torch.zeros(3)))
-        said, payload = packed({"value": torch.ones(3)})
-        line = stores[1].lines[0]
+        said, payload = encode({"value": torch.ones(3)})
+        line = stores[1].clients[0]
         with pytest.raises(Refused, match="worker 0 loads"):
-            line.wait(line.ask(Request(Op.RESTORE, said=said | {"part": 0}, payload=payload)), threading.TIMEOUT_MAX)
+            line.wait(
+                line.ask(Request(Op.RESTORE, metadata=said | {"part": 0}, payload=payload)), threading.TIMEOUT_MAX
+            )
         out = torch.empty(3)
         stores[1].pull("w", out=out)
         assert out.tolist() == [0, 0, 0]

@@ -17,12 +17,12 @@ import torch.distributed as dist
 from helpers import breaking
 from helpers.breaking import DEADLINE, SECRET, Beside, closing, connected, gone, running, store
 from helpers.ranks import FORKED
-from test_kvstore import each
+from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, ServerLost, WorkerLost
 from d2lps.kvstore.server.process import ServerProcess
-from d2lps.kvstore.worker.line import Line
+from d2lps.kvstore.worker.client import ServerClient
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -298,4 +298,4 @@ def test_a_name_that_is_not_found_is_a_server_lost(monkeypatch, recovery):
 
     monkeypatch.setattr(socket.socket, "connect", fails)
     with recovery(), pytest.raises(ServerLost, match="server 2 at nowhere:1 .*Name or service not known"):
-        Line(2, ("nowhere", 1), 0, secret=SECRET, deadline=0.5)
+        ServerClient(2, ("nowhere", 1), 0, secret=SECRET, deadline=0.5)

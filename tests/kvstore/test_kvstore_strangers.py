@@ -14,6 +14,8 @@ import pytest
 import torch
 from helpers import breaking, strangers
 from helpers.breaking import DEADLINE, MIB, SECRET, Beside, Frames, closing, connected, store, tables
+from helpers.frames import head, sent
+from helpers.stores import each
 from helpers.strangers import (
     CONNECTIONS,
     HTTP,
@@ -25,15 +27,12 @@ from helpers.strangers import (
     instead_of_a_greeting,
     is_served,
 )
-from test_kvstore import each
-from test_kvstore_wire import head, sent
 
 from d2lps.kvstore import Refused
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import STRANGERS, Server
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op
-from d2lps.kvstore.worker.line import Line
-from d2lps.kvstore.worker.request import Request
+from d2lps.kvstore.worker.client import Request, ServerClient
 
 nothing_left, recovery, made = breaking.nothing_left, breaking.recovery, strangers.made  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -138,7 +137,7 @@ def test_what_a_worker_said_is_refused_when_it_is_played_again(secret, made):
             again.sendall(bytes(line.from_worker))
             answer = b"".join(iter(lambda: _some(again), b""))
         assert answer[5] == Op.CHALLENGE and len(answer) < 400, "more than a challenge came"
-        assert made == [] and server.table.parts[0].rounds == [1]
+        assert made == [] and server.store.shards[0].rounds == [1]
         mine.pushpull("w", torch.full((3,), 4.0), out=(out := torch.empty(3)))
         assert out.tolist() == [4.0] * 3
         mine.close()
@@ -169,8 +168,8 @@ def test_who_does_not_belong_here_is_refused_before_anything_is_made(wrong, sent
     (server,) = tables(workers=2, secret=SECRET)
     right = {"rank": 1, "secret": SECRET, "run": "", "incarnation": "i"} | wrong
     with closing(server), recovery(), pytest.raises(Refused, match=sentence):
-        Line(0, server.address, right.pop("rank"), deadline=DEADLINE, **right)
-    assert made == [] and server.table.parts == []
+        ServerClient(0, server.address, right.pop("rank"), deadline=DEADLINE, **right)
+    assert made == [] and server.store.shards == []
 
 
 @pytest.mark.fault("F11", "a server's proof given back as a worker's, no proof, a proof that is no text of ours")
@@ -188,12 +187,12 @@ def test_who_does_not_belong_here_is_refused_before_anything_is_made(wrong, sent
 def test_a_proof_that_is_none_is_refused(proof, secret, made):
     (server,) = tables(secret=secret)
     with closing(Channel(connected(server.address), 2.0), server) as (channel, _):
-        channel.send(Op.HELLO, said={"rank": 0, "run": "", "incarnation": "i", "nonce": "a" * 64})
-        challenge = channel.receive().said
-        channel.send(Op.PROOF, said={"proof": proof(challenge)})
+        channel.send(Op.HELLO, metadata={"rank": 0, "run": "", "incarnation": "i", "nonce": "a" * 64})
+        challenge = channel.receive().metadata
+        channel.send(Op.PROOF, metadata={"proof": proof(challenge)})
         with pytest.raises(Broken):
             channel.receive()
-    assert made == [] and server.table.parts == []
+    assert made == [] and server.store.shards == []
 
 
 @pytest.mark.fault("F11", "somebody who pretends to be the server")
@@ -205,19 +204,19 @@ def test_a_server_that_does_not_know_the_secret_is_refused(proof):
             with suppress(OSError, Broken):
                 channel = Channel(listener.accept()[0], 2.0)
                 channel.receive()
-                channel.send(Op.CHALLENGE, said={"nonce": "a" * 64, "proof": proof})
+                channel.send(Op.CHALLENGE, metadata={"nonce": "a" * 64, "proof": proof})
                 channel.receive()
 
         thread = threading.Thread(target=pretend, daemon=True)
         thread.start()
         with pytest.raises(Refused, match="the server does not know the secret"):
-            Line(0, listener.getsockname(), 0, secret=SECRET, deadline=1.0)
+            ServerClient(0, listener.getsockname(), 0, secret=SECRET, deadline=1.0)
         thread.join(5)
 
 
-def forged(op, said=None, entries=(), payload=b"") -> bytes:
+def forged(op, metadata=None, entries=(), payload=b"") -> bytes:
     """A frame by one who can write into a connection and knows no key: all sums are right, the code is not."""
-    return sent(op, 77, entries, said, memoryview(payload), keys=(bytes(32), bytes(32)), whole=True)
+    return sent(op, 77, entries, metadata, memoryview(payload), keys=(bytes(32), bytes(32)), whole=True)
 
 
 FORGED = {
@@ -235,7 +234,7 @@ FORGED = {
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forged_frame_changes_nothing(what, monkeypatch):
     monkeypatch.setattr("d2lps.kvstore.server.server.loopback", lambda address: False)  # as between hosts: all is coded
-    monkeypatch.setattr("d2lps.kvstore.worker.line.loopback", lambda address: False)
+    monkeypatch.setattr("d2lps.kvstore.worker.client.loopback", lambda address: False)
     (server,) = tables(workers=1, secret=SECRET)
     pushes = count(1)
     between = Frames(
@@ -250,8 +249,8 @@ def test_a_forged_frame_changes_nothing(what, monkeypatch):
         for value in (1.0, 4.0):  # the second one comes after the forged frame
             mine.pushpull("w", torch.full((3,), value), out=out)
             assert out.tolist() == [value] * 3
-        assert server.table.updates is None and len(server.table.parts) == 1 and server.table.live == {0}
-        assert 3 not in server.table._barriers
+        assert server.store.updates is None and len(server.store.shards) == 1 and server.store.live == {0}
+        assert 3 not in server.store._barriers
 
 
 # ---------------------------------------------------------------- who may come in, and asks for too much
@@ -265,7 +264,7 @@ def test_a_worker_may_not_command_a_server(op):
     mine.init("w", torch.zeros(3))
     with closing(mine, *servers):
         with pytest.raises(Refused, match=f"a worker may not ask a server for {op.name}"):
-            mine.lines[0].wait(mine.lines[0].ask(Request(op)), time.monotonic() + 5)
+            mine.clients[0].wait(mine.clients[0].ask(Request(op)), time.monotonic() + 5)
         assert is_served(mine)
 
 
@@ -274,19 +273,19 @@ def test_a_worker_may_not_command_a_server(op):
 def test_an_optimizer_is_a_name_that_is_known(rule):
     (server,) = tables(workers=1)
     with closing(store([server], 0, 1), server) as (mine, _):
-        line = mine.lines[0]
+        line = mine.clients[0]
         for said in ({"rule": rule, "numbers": {"lr": 1.0}}, {"rule": "sgd", "numbers": {"lr": 1.0, rule: 1.0}}):
             with pytest.raises(Refused, match="there is no optimizer|has no number"):
-                line.wait(line.ask(Request(Op.OPTIMIZER, said=said)), time.monotonic() + 5)
-        assert server.table.updates is None
+                line.wait(line.ask(Request(Op.OPTIMIZER, metadata=said)), time.monotonic() + 5)
+        assert server.store.updates is None
 
 
 @pytest.mark.fault("F11", "an address that others reach, without a secret")
 def test_an_address_that_others_reach_needs_a_secret():
     with pytest.raises(Refused, match="a server at 0.0.0.0 can be reached from other hosts: put a secret"):
-        Server(Table("dist_sync", 1), ("0.0.0.0", 0))
+        Server(ShardStore("dist_sync", 1), ("0.0.0.0", 0))
     with pytest.raises(Refused, match="is on another host: the secret of the run"):
-        Line(0, ("192.0.2.1", 1), 0, deadline=0.2)
+        ServerClient(0, ("192.0.2.1", 1), 0, deadline=0.2)
 
 
 # ---------------------------------------------------------------- what is not executed
@@ -313,8 +312,8 @@ def test_nothing_that_a_peer_sends_is_executed(tmp_path):
             with closing(store([server], 0, 2, kind="dist_async", deadline=10.0)) as (mine,):
                 with closing(store([server], 1, 2, kind="dist_async", deadline=10.0)) as (other,):
                     each((mine, other), prepared)
-                    other.lines[0]._open = False  # its place is the attacker's from here on
-                    other.lines[0]._channel.close()
+                    other.clients[0]._open = False  # its place is the attacker's from here on
+                    other.clients[0]._channel.close()
                     for _ in range(2):
                         mine.push("w", torch.ones(3))
                     server("heard")

@@ -15,15 +15,15 @@ import pytest
 import torch
 from helpers import breaking, strangers
 from helpers.breaking import DEADLINE, SECRET, Proxy, closing, connected, gone, store
+from helpers.stores import each
 from helpers.strangers import Recorder, framed, is_served, until_hung_up
-from test_kvstore import each
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused, ServerLost
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import STRANGERS, Server
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, handshake, raw, tls
-from d2lps.kvstore.worker.line import Line
+from d2lps.kvstore.worker.client import ServerClient
 
 nothing_left, recovery, made = breaking.nothing_left, breaking.recovery, strangers.made  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -51,7 +51,7 @@ OTHERS = {"certificate": "other.pem", "key": "other.key", "authority": "other-au
 def serving(shown, workers=2, servers=1, address=("127.0.0.1", 0), secret=b"", kind="dist_sync"):
     """So many servers in this process, which speak TLS."""
     return [
-        Server(Table(kind, workers, deadline=DEADLINE), address, secret=secret, number=number, certificates=shown)
+        Server(ShardStore(kind, workers, deadline=DEADLINE), address, secret=secret, number=number, certificates=shown)
         for number in range(servers)
     ]
 
@@ -79,9 +79,9 @@ def sums(mine, rounds, elements=LARGE, done=lambda: None):
 def test_sums_are_the_same(files, secret):
     with kvstore.cluster(workers=2, servers=2, transport="tcp", tls=files()._asdict(), secret=secret) as stores:
         assert each(stores, sums, 3) == [[True] * 3] * 2
-        channels = [line._channel for mine in stores for line in mine.lines]
+        channels = [line._channel for mine in stores for line in mine.clients]
         assert {channel.sock._tls.version() for channel in channels} == {"TLSv1.3"}
-        assert {channel.whole for channel in channels} == {False}, "TLS and a code cover the same bytes"
+        assert {channel.covers_payload for channel in channels} == {False}, "TLS and a code cover the same bytes"
         assert {channel.keys is not None for channel in channels} == {bool(secret)}
 
 
@@ -100,7 +100,7 @@ def test_with_a_secret_both_are_asked_for(files):
         mine.init("w", torch.zeros(3))
         assert is_served(mine)
         with pytest.raises(Refused, match="does not know the secret"):
-            Line(0, here, 0, certificates=files(), deadline=DEADLINE)
+            ServerClient(0, here, 0, certificates=files(), deadline=DEADLINE)
 
 
 @pytest.mark.fault("F6", "TLS connections closed in the middle of large keys")
@@ -114,7 +114,7 @@ def test_a_connection_that_ends_is_made_again(files, recovery):
         while not ended.wait(0.05):
             if len(cuts) <= len(done):
                 turn = len(cuts)
-                stores[turn % 2].lines[turn // 2 % 2]._channel.close()
+                stores[turn % 2].clients[turn // 2 % 2]._channel.close()
                 cuts.append(turn)
 
     cuts, done = [], []  # done: rounds, by each of two workers
@@ -283,8 +283,8 @@ def test_another_certificate_is_sent_away(files, theirs, mine, sentence, made, r
     (server,) = serving(files(**theirs), 1)
     with closing(server):
         with recovery(), pytest.raises(Refused, match=sentence):
-            Line(0, server.address, 0, deadline=DEADLINE, certificates=files(**mine))
-        assert made == [] and server.table.parts == [] and not server.busy
+            ServerClient(0, server.address, 0, deadline=DEADLINE, certificates=files(**mine))
+        assert made == [] and server.store.shards == [] and not server.busy
 
 
 def bare(files, **changes):
@@ -321,12 +321,12 @@ def test_both_ends_speak_tls_or_neither_does(files, recovery):
     (secured,), (plain,) = serving(files(), 1), serving(None, 1)
     with closing(secured, plain), socket.create_server(("127.0.0.1", 0)) as listener:
         with recovery(), pytest.raises(Refused, match="this server speaks TLS: name the files.*D2LPS_TLS_KEY"):
-            Line(0, secured.address, 0, deadline=DEADLINE)
+            ServerClient(0, secured.address, 0, deadline=DEADLINE)
         with recovery(), pytest.raises(ServerLost, match="cannot be reached .it hung up in the TLS handshake"):
-            Line(0, plain.address, 0, deadline=1.0, certificates=files())
+            ServerClient(0, plain.address, 0, deadline=1.0, certificates=files())
         threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")).start()
         with recovery(), pytest.raises(Refused, match="what the server says is no TLS .wrong version number"):
-            Line(0, listener.getsockname(), 0, deadline=DEADLINE, certificates=files())
+            ServerClient(0, listener.getsockname(), 0, deadline=DEADLINE, certificates=files())
         with closing(store([secured], 0, 1, certificates=files())) as (mine,):  # nothing has happened to it
             mine.init("w", torch.zeros(3))
             assert is_served(mine)
@@ -355,7 +355,7 @@ def test_a_worker_does_not_wait_for_a_slow_handshake(files, data, monkeypatch):
         threading.Thread(target=accept, daemon=True).start()
         begin = time.monotonic()
         with pytest.raises(ServerLost, match="has not finished the TLS handshake within"):
-            Line(0, listener.getsockname(), 0, deadline=1.0, certificates=files())
+            ServerClient(0, listener.getsockname(), 0, deadline=1.0, certificates=files())
         took = time.monotonic() - begin
         ended.set()
         listener.shutdown(socket.SHUT_RDWR)
@@ -415,7 +415,7 @@ def test_strangers_are_sent_away_and_the_others_are_served(files, made, monkeypa
     ],
 )
 def test_files_that_will_not_do_are_refused(files, wrong, sentence):
-    for make in (lambda shown: serving(shown), lambda shown: Line(0, ("127.0.0.1", 1), 0, certificates=shown)):
+    for make in (lambda shown: serving(shown), lambda shown: ServerClient(0, ("127.0.0.1", 1), 0, certificates=shown)):
         with pytest.raises(Refused, match=sentence):
             make(files(**wrong))
 
@@ -494,7 +494,7 @@ try:
     store.init("w", torch.zeros(400_000))
     for _ in range(3):
         store.pushpull("w", torch.full((400_000,), 4.0**store.rank), out=(out := torch.empty(400_000)))
-    say(store.rank, out.unique().tolist(), {{isinstance(line._channel.sock, Secured) for line in store.lines}})
+    say(store.rank, out.unique().tolist(), {{isinstance(line._channel.sock, Secured) for line in store.clients}})
     store.close()
 except kvstore.KVError as error:
     say(type(error).__name__, error)

@@ -2,64 +2,21 @@
 
 import os
 import random
-import socket
 import struct
 import threading
 import zlib
-from contextlib import suppress
 
 import pytest
 import torch
+from helpers.frames import ends, head, received, sent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.wire import DTYPES, HEADER, MAGIC, TABLE, Broken, Channel, Entry, Op, handshake, raw
-from d2lps.kvstore.wire.words import Words
+from d2lps.kvstore.wire import DTYPES, TABLE, Broken, Entry, Op, handshake, raw
+from d2lps.kvstore.wire.frames import Checksum
 
 KEYS = (b"k" * 32, b"k" * 32)
-
-
-def ends(seconds=2.0):
-    return tuple(Channel(end, seconds) for end in socket.socketpair())
-
-
-def sent(*arguments, keys=None, whole=False, **more) -> bytes:
-    """The bytes of a frame."""
-    one, other = socket.socketpair()
-    channel = Channel(one, 2)
-    channel.keys, channel.whole = keys, whole
-    got, reader = [], threading.Thread(target=lambda: got.extend(iter(lambda: other.recv(1 << 20), b"")))
-    reader.start()
-    channel.send(*arguments, **more)
-    channel.close()
-    reader.join(5)
-    other.close()
-    return b"".join(got)
-
-
-def received(data: bytes, keys=None, whole=False):
-    """(frame, payload) of these bytes, after which the other end hangs up."""
-    one, other = socket.socketpair()
-    channel = Channel(one, 2)
-    channel.keys, channel.whole = keys, whole
-    writer = threading.Thread(target=lambda: (_all(other, data), other.close()))
-    writer.start()
-    try:
-        frame = channel.receive()
-        if frame.payload > 1 << 24:
-            return frame, None
-        room = bytearray(frame.payload)
-        channel.into(frame, memoryview(room))
-        return frame, bytes(room)
-    finally:
-        channel.close()
-        writer.join(5)
-
-
-def _all(sock, data):
-    with suppress(OSError):
-        sock.sendall(data)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,13 +32,8 @@ def test_what_is_sent_arrives(dtype, elements, keys, whole):
 
 def test_what_is_said_arrives():
     said = {"name": "trọng số 权重", "numbers": {"lr": 0.1}}
-    frame, _ = received(sent(Op.OPTIMIZER, 1, said=said))
-    assert frame.said == said and frame.payload == 0
-
-
-def head(magic=MAGIC, version=1, op=Op.PUSH, flags=0, entries=0, table=0, payload=0, number=0) -> bytes:
-    found = HEADER.pack(magic, version, op, flags, entries, table, payload, number, 0)[:-4]
-    return found + struct.pack("<I", zlib.crc32(found))
+    frame, _ = received(sent(Op.OPTIMIZER, 1, metadata=said))
+    assert frame.metadata == said and frame.payload == 0
 
 
 @pytest.mark.parametrize(
@@ -129,18 +81,18 @@ def test_every_shortened_frame_is_noticed():
 
 def test_a_frame_that_is_played_again_is_noticed():
     keys = (b"k" * 32, b"k" * 32)
-    once = sent(Op.BARRIER, 5, said={"round": 1}, keys=keys)
+    once = sent(Op.BARRIER, 5, metadata={"round": 1}, keys=keys)
     one, other = ends()
     one.keys = keys
     other.sock.sendall(once + once)
-    assert one.receive().said == {"round": 1}
+    assert one.receive().metadata == {"round": 1}
     with pytest.raises(Broken, match="code of a frame is wrong"):
         one.receive()
 
 
 def test_blocks_that_change_places_are_noticed():
     a, b = memoryview(os.urandom(64)), memoryview(os.urandom(64))
-    one, other = Words(), Words()
+    one, other = Checksum(), Checksum()
     for words, order in ((one, (a, b)), (other, (b, a))):
         for block in order:
             words.add(block)

@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-import test_kvstore
 import torch
+from helpers.stores import each as each_worker
 from test_train import net
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -164,7 +164,7 @@ class Watched:
         self.progress, self.waits = [], 0  # the same before each push of the slow one; pulls that it kept waiting
         self.lags = []  # of each value that was given out
         for server in cluster.servers:
-            server.table._may_read = self._may_read(server.table._may_read)
+            server.store._may_read = self._may_read(server.store._may_read)
 
     def _may_read(self, may_read):
         def watched(held, need):  # within the lock of the key: this is what the value has
@@ -176,7 +176,7 @@ class Watched:
 
     @property
     def parts(self):
-        return [held for server in self.cluster.servers for held in server.table.parts]
+        return [held for server in self.cluster.servers for held in server.store.shards]
 
     @property
     def still(self):
@@ -284,7 +284,7 @@ def test_a_dead_worker_ends_the_training_of_all_and_the_last_step_is_at_hand(pus
             if store.rank == 1 and step == 3:
                 for key in pushed:
                     store.push(key, nets[1].get_parameter(key))
-                for line in store.lines:  # as if it were killed: no goodbye, and it does not come back
+                for line in store.clients:  # as if it were killed: no goodbye, and it does not come back
                     line._open = False
                     line._channel.close()
                 begin.append(time.monotonic())
@@ -297,7 +297,7 @@ def test_a_dead_worker_ends_the_training_of_all_and_the_last_step_is_at_hand(pus
 
     with by_plan.deterministic(), kvstore.cluster("dist_sync", 3, 2, deadline=deadline) as stores:
         assert {stores.placement.owner(key) for key in ("0.weight", "3.weight")} == {0, 1}
-        found = test_kvstore.each(stores, one)
+        found = each_worker(stores, one)
     assert [type(error) for error in found] == [WorkerLost] * 3 and [error.ranks for error in found] == [(1,)] * 3
     reference = in_turn(bare(), data(), 24, 3, SGD, [1] * 3)
     assert all(parameters_to_vector(one.parameters()).equal(reference.weights) for one in nets)

@@ -4,13 +4,13 @@ import torch
 
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.values import Known
+from d2lps.kvstore.values import KeySpec
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.uint8)
 FLOATING = DTYPES[:3]  # a server of MXNet ends at the sight of any other
 
 
-def require_value(known: Known, dist: bool) -> None:
+def require_value(known: KeySpec, dist: bool) -> None:
     """Raises Refused where a store of MXNet cannot hold such a value."""
     dtypes = FLOATING if dist else DTYPES
     if known.dtype not in dtypes or not known.elements:
@@ -20,7 +20,7 @@ def require_value(known: Known, dist: bool) -> None:
         )
 
 
-def require_steps(known: Known, optimizer: Optimizer | None) -> None:
+def require_steps(known: KeySpec, optimizer: Optimizer | None) -> None:
     """Raises Refused where MXNet's optimizer cannot step such a value."""
     dtypes = FLOATING[:1] if optimizer and optimizer.rule == "adagrad" else FLOATING
     if optimizer and known.dtype not in dtypes:

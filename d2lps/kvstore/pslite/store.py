@@ -22,8 +22,8 @@ from d2lps.kvstore.placement import counted
 from d2lps.kvstore.pslite.limits import mxnet_optimizer, name, require_steps, require_value
 from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
 from d2lps.kvstore.rendezvous import STARTING, Workers, meet
-from d2lps.kvstore.store import KVStore, fill
-from d2lps.kvstore.values import Given, Known, each_of, named
+from d2lps.kvstore.store import KVStore
+from d2lps.kvstore.values import Given, KeySpec, each_of, fill, validate_key
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
 ALIGNED = 64  # bytes
@@ -42,9 +42,9 @@ class PsLiteStore(KVStore):
         self.type, self.rank, self.num_workers, self.deadline = kind, rank, num_workers, nodes.deadline
         self._nodes, self._meeting = nodes, meeting
         # A number for each key, the same everywhere: MXNet's own for words depend on each worker's order.
-        self._numbers: dict[Known, int] = {}
-        self._slots: dict[Known, list[Tensor]] = {}  # the worker's view of what its process pushes and pulls
-        self._busy: set[Known] = set()  # pushed, and perhaps still being read
+        self._numbers: dict[KeySpec, int] = {}
+        self._slots: dict[KeySpec, list[Tensor]] = {}  # the worker's view of what its process pushes and pulls
+        self._busy: set[KeySpec] = set()  # pushed, and perhaps still being read
         self._calling = threading.RLock()
         self._end = weakref.finalize(self, _leave, nodes, meeting)
 
@@ -77,12 +77,12 @@ class PsLiteStore(KVStore):
 
     # ---- the words of the store
 
-    def _init(self, fresh: list[tuple[Known, Tensor]]) -> None:
+    def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         self._nodes.require_usable()
         for known, _ in fresh:
             require_value(known, bool(self._meeting))
             require_steps(known, self.optimizer)
-        self._require_alike([[named(known.key), str(known.dtype), known.elements] for known, _ in fresh])
+        self._require_alike([[validate_key(known.key), str(known.dtype), known.elements] for known, _ in fresh])
         with self._calling:
             for known, _ in fresh:
                 self._numbers[known] = len(self._numbers)
@@ -91,7 +91,7 @@ class PsLiteStore(KVStore):
                 self._slots[known][0].copy_(value.reshape(-1))
             self._ask("init", keys=[self._numbers[known] for known, _ in fresh])
 
-    def _push(self, keys: list[Known], values: list[Given]) -> None:
+    def _push(self, keys: list[KeySpec], values: list[Given]) -> None:
         if self.type == "dist_async" and self.optimizer is None:
             raise Refused(
                 "a server of MXNet's dist_async without an optimizer ends at the first push: set_optimizer first"
@@ -113,19 +113,19 @@ class PsLiteStore(KVStore):
             counts = [len(values) for _, values in pushed]
             self._ask("push", keys=[self._numbers[known] for known in keys], counts=counts)
 
-    def _pull(self, keys: list[Known], outs: list[Given]) -> None:
+    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
         with self._calling:
             self._ask("pull", keys=[self._numbers[known] for known in keys])
             for known, out in zip(keys, outs, strict=True):
                 self._busy.discard(known)  # MXNet does one after the other with each key
                 fill(out, self._slots[known][0])
 
-    def _rows(self, asked) -> None:
+    def _pull_rows(self, asked) -> None:
         raise Refused(
             "MXNet gives rows of sparse values only, and these are dense: pull the key, or take engine='d2lps'"
         )
 
-    def _optimizer(self, optimizer: Optimizer) -> None:
+    def _set_optimizer(self, optimizer: Optimizer) -> None:
         for known in self._slots:
             require_steps(known, optimizer)
         rule, numbers = mxnet_optimizer(optimizer, self.num_workers if self.type == "dist_sync" else 1)
@@ -148,7 +148,7 @@ class PsLiteStore(KVStore):
                     "keys, with values alike"
                 )
 
-    def _grow(self, keys: list[Known]) -> None:
+    def _grow(self, keys: list[KeySpec]) -> None:
         """One more slot for each key, in memory that this worker's process has, too."""
         sizes = (-(-known.elements * known.dtype.itemsize // ALIGNED) * ALIGNED for known in keys)
         *starts, end = accumulate(sizes, initial=0)

@@ -15,7 +15,7 @@ import torch
 
 from d2lps.kvstore.child import line_to_parent, receive, send
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.server.rounds import Table
+from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates
@@ -32,7 +32,7 @@ def main() -> None:
     address = spec["address"] if isinstance(spec["address"], str) else tuple(spec["address"])
     certificates = spec.get("tls") and Certificates(*spec["tls"])
     try:
-        table, secret = Table(**spec["table"]), read_secret() or b""
+        table, secret = ShardStore(**spec["table"]), read_secret() or b""
         server = Server(
             table, address, secret=secret, run=spec["run"], number=spec["number"], certificates=certificates
         )

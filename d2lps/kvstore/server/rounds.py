@@ -15,30 +15,61 @@ from torch import Tensor
 
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.record import Published, Record
-from d2lps.kvstore.server.held import Held, Pending, Reply, Waiting, answer, until, workers
-from d2lps.kvstore.values import finite
+from d2lps.kvstore.record import Record, VersionRecord
+from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until, workers
+from d2lps.kvstore.values import is_finite
+from d2lps.kvstore.wire.arena import SHARED, Arena
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
 NAN = ("propagate", "reject", "skip")
 LOST = ("fail", "drop")
 
 
-class Table:
-    """All parts of one server, for ``workers`` workers.
+class ShardStore:
+    """The shards of one server: its part of every key.
 
-    kind
+    Parameters
+    ----------
+    kind : str
         ``"dist_sync"``: a pull gets exactly the round that its worker has pushed; ``"dist_async"``: every push is
         applied as it comes; ``"dist_ssp"``: the same, and a worker in its clock c (c pushes of the key are done)
         waits until every worker's pushes of the clocks up to c−s−1 are in, s = ``staleness``.
-    nan
-        what is done with a push that is not finite: ``"propagate"`` it, ``"reject"`` it (an error to that worker,
+    workers : int
+        How many push.
+    staleness : int
+        Clocks that the slowest worker may be behind with ``"dist_ssp"``.
+    nan : str
+        What is done with a push that is not finite: ``"propagate"`` it, ``"reject"`` it (an error to that worker,
         who may push again), or ``"skip"`` the whole round for all.
-    lost
-        what a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds close
+    lost : str
+        What a lost worker does to the others: ``"fail"`` (all calls raise WorkerLost), or ``"drop"`` (rounds close
         over those who are left, and ``counted`` says how many that were).
-    record
-        whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
+    deadline : float
+        Seconds that a call may wait.
+    record : bool
+        Whether to remember who pushed and pulled what when (:mod:`d2lps.kvstore.record`).
+
+    Attributes
+    ----------
+    shards : list of Shard
+        By their numbers; each has a ``version`` (rounds that are closed) and a ``value``.
+    live : set of int
+        The workers that are not lost.
+    updates : Optimizer, or None
+        What is done with a sum; without one it is the new value.
+    arena : Arena, or None
+        Where large values lie, for workers of this host to read.
+
+    Examples
+    --------
+    >>> server = ShardStore("dist_sync", workers=2)
+    >>> for rank in range(2):
+    ...     number = server.init(rank, "w", 1, torch.float32, torch.zeros(1))
+    >>> for rank in (1, 1, 0):  # one of them comes twice
+    ...     if server.admit(rank, number, 1, torch.float32, round_=1):
+    ...         server.push(rank, number, 1, torch.tensor([4.0**rank]))
+    >>> server.shards[number].version, server.shards[number].value
+    (1, tensor([5.]))
     """
 
     def __init__(
@@ -59,9 +90,9 @@ class Table:
         self.deadline, self.record = deadline, Record() if record else None
         self.live = set(range(workers))
         self.failed = self.left = None  # WorkerLost: for all, or for who still pushes
-        self.parts: list[Held] = []
+        self.shards: list[Shard] = []
         self.updates: Optimizer | None = None
-        self.make = lambda elements, dtype: torch.empty(elements, dtype=dtype)  # room for a value
+        self.arena: Arena | None = None
         self._names: dict[str, int] = {}
         self._barriers: dict[int, set[int]] = {}
         self._meeting = threading.Condition()
@@ -69,123 +100,197 @@ class Table:
     # ---- what workers ask for
 
     def init(self, rank: int, name: str, elements: int, dtype: torch.dtype, value: Tensor | None) -> int:
-        """The number of the part ``name``, made if it is not there; the value of rank 0 counts, as with MXNet."""
+        """Make a shard, unless it is there; the value of rank 0 counts, as with MXNet.
+
+        Parameters
+        ----------
+        rank : int
+            The worker.
+        name, elements, dtype : str, int, torch.dtype
+            Of the shard, the same from all workers; others are Refused.
+        value : Tensor of shape (elements,), or None
+            The first value, from the worker that has it.
+
+        Returns
+        -------
+        int
+            Its number.
+        """
         with self._meeting:
             if name not in self._names:
-                self._names[name] = len(self.parts)
-                self.parts.append(Held(len(self.parts), name, elements, dtype, self.workers))
-            held = self.parts[self._names[name]]
-        if (held.elements, held.dtype) != (elements, dtype):
+                self._names[name] = len(self.shards)
+                self.shards.append(Shard(len(self.shards), name, elements, dtype, self.workers))
+            shard = self.shards[self._names[name]]
+        if (shard.elements, shard.dtype) != (elements, dtype):
             raise Refused(
-                f"key {name} has {held.elements} elements of {held.dtype} here, and worker {rank} "
+                f"key {name} has {shard.elements} elements of {shard.dtype} here, and worker {rank} "
                 f"initialises {elements} of {dtype}: all initialise the same"
             )
-        with held.changed:
-            held.value = value if held.value is None else held.value
-        return held.number
+        with shard.lock:
+            shard.value = value if shard.value is None else shard.value
+        return shard.number
 
-    def room(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
-        """Whether a push may be received: False where it is counted already.
+    def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
+        """Say whether a push may come, before it is received.
 
         Where this worker's push of the open round is here, it waits: one push per worker and key is kept, and what
         comes beyond stays in the socket.
+
+        Parameters
+        ----------
+        rank, number : int
+            The worker, and the shard.
+        elements, dtype : int, torch.dtype
+            Of what it pushes.
+        round_ : int
+            Its how-manieth push that is, counted from 1.
+
+        Returns
+        -------
+        bool
+            False where it is counted already. Raises Refused, WorkerLost or Timeout where it cannot be.
         """
-        held = self.part(number)
-        if (held.elements, held.dtype) != (elements, dtype):
-            raise Refused(
-                f"key {held.name} has {held.elements} elements of {held.dtype} here, and {elements} of "
-                f"{dtype} are pushed: push what was initialised"
-            )
-        if held.value is None:
-            raise Refused(f"key {held.name} has no value yet: init it before the first push")
+        shard = self.shard(number)
+        shard.validate_push(elements, dtype)
         if self.kind != "dist_sync" and self.updates is None:
             raise Refused(f"{self.kind} applies every push as it comes: set_optimizer before the first push")
-        self.usable(rank)
-        with held.lock:
-            if round_ <= held.rounds[rank]:
+        self.require_live(rank)
+        with shard.lock:
+            if round_ <= shard.rounds[rank]:
                 return False
-            if round_ > held.rounds[rank] + 1:
+            if round_ > shard.rounds[rank] + 1:
                 raise Refused(
-                    f"push {round_} of worker {rank} to key {held.name} comes before push {held.rounds[rank] + 1}"
+                    f"push {round_} of worker {rank} to key {shard.name} comes before push {shard.rounds[rank] + 1}"
                 )
-            if self.kind == "dist_sync" and held.version < round_ - 1:
-                held.until(
-                    lambda: held.version >= round_ - 1 or rank not in self.live or self.failed,
+            if self.kind == "dist_sync" and shard.version < round_ - 1:
+                shard.wait(
+                    lambda: shard.version >= round_ - 1 or rank not in self.live or self.failed,
                     self.deadline,
-                    f"push {round_} to key {held.name} waits for round {round_ - 1} to close",
-                    lambda: self._missing(held, held.version + 1),
+                    f"push {round_} to key {shard.name} waits for round {round_ - 1} to close",
+                    lambda: self._missing(shard, shard.version + 1),
                 )
-                self.usable(rank)
+                self.require_live(rank)
         return True
 
-    def taken(self, rank: int, number: int, round_: int, given: Tensor, well: bool) -> bool:
-        """Whether ``given`` is finite, where that matters. Raises Refused where it is not and is not taken."""
+    def check_finite(self, rank: int, number: int, round_: int, value: Tensor, finite: bool) -> bool:
+        """Look at what was received, where ``nan`` wants it. Raises Refused where it is not finite and rejected.
+
+        Parameters
+        ----------
+        rank, number, round_ : int
+            As in :meth:`admit`.
+        value : Tensor of shape (elements,)
+            What is pushed.
+        finite : bool
+            Whether the rest of the key is, which other servers have.
+
+        Returns
+        -------
+        bool
+            Whether it is to be added.
+        """
         if self.nan == "propagate":
             return True
-        well = well and finite(given)
-        if not well and self.nan == "reject":
+        finite = finite and is_finite(value)
+        if not finite and self.nan == "reject":
             raise Refused(
-                f"push {round_} of worker {rank} to key {self.part(number).name} is not finite, and "
+                f"push {round_} of worker {rank} to key {self.shard(number).name} is not finite, and "
                 "nan='reject': nothing of it is counted"
             )
-        return well
+        return finite
 
-    def push(self, rank: int, number: int, round_: int, given: Tensor, well: bool = True, own: bool = True) -> None:
-        """Count ``given``, which is this table's until the round closes, and if it is its ``own``, for ever."""
-        held = self.part(number)
-        with held.lock:
-            self.usable(rank)
-            if round_ <= held.rounds[rank]:
+    def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
+        """Count a push, and close the round where it was the last. Raises WorkerLost.
+
+        Parameters
+        ----------
+        rank, number, round_ : int
+            As in :meth:`admit`.
+        value : Tensor of shape (elements,)
+            This store's until the round closes.
+        finite : bool
+            Whether it is to be added; otherwise the round is skipped.
+        own : bool
+            Whether ``value`` is this store's for ever.
+        """
+        shard = self.shard(number)
+        with shard.lock:
+            self.require_live(rank)
+            if round_ <= shard.rounds[rank]:
                 return
             if self.left and self.kind == "dist_sync":
                 raise self.left
-            held.rounds[rank] = round_
+            shard.rounds[rank] = round_
             if self.kind == "dist_sync":
-                held.skip |= not well
-                held.arrived[rank] = given, own
-                done = self._merge(held)
+                shard.skip |= not finite
+                shard.arrived[rank] = value, own
+                done = self._merge(shard)
             else:
-                self._publish(held, given if well else None, own, [rank])
-                done = self._ready(held)
-        answer(done)
+                self._publish(shard, value if finite else None, own, [rank])
+                done = self._readable(shard)
+        deliver(done)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> bool:
-        """Give ``reply`` what worker ``rank`` is to see of several parts, now or when all of it is there; whether now.
+        """Give a worker what it is to see of several shards, now or when all of it is there.
 
-        ``wanted``: (number of a part, after how many pushes of this worker) for each.
+        Parameters
+        ----------
+        rank : int
+            The worker.
+        wanted : sequence of (int, int)
+            For each shard its number, and after how many pushes of this worker it is to be seen.
+        reply : callable
+            Called once, with a list of snapshots (``value``, ``version``, ``counted``) or a KVError.
+
+        Returns
+        -------
+        bool
+            Whether it was called at once.
         """
-        self.usable(rank)
-        parts = [(self.part(number), need) for number, need in wanted]
-        if len({held.dtype for held, _ in parts}) > 1:
+        self.require_live(rank)
+        shards = [(self.shard(number), need) for number, need in wanted]
+        if len({shard.dtype for shard, _ in shards}) > 1:
             raise Refused("what is pulled together is of one dtype")
-        if nothing := [held.name for held, _ in parts if held.value is None]:
-            raise Refused(f"key {nothing[0]} has no value yet: init it before the first pull")
-        pull, here = Pending(rank, len(parts), time.monotonic() + self.deadline, reply), 0
-        for place, (held, need) in enumerate(parts):
-            with held.lock:
-                if self._may_read(held, need):
-                    pull.found[place] = held.found
+        if empty := [shard.name for shard, _ in shards if shard.value is None]:
+            raise Refused(f"key {empty[0]} has no value yet: init it before the first pull")
+        pull, here = PendingPull(rank, len(shards), time.monotonic() + self.deadline, reply), 0
+        for place, (shard, need) in enumerate(shards):
+            with shard.lock:
+                if self._may_read(shard, need):
+                    pull.snapshots[place] = shard.snapshot
                     here += 1
                 else:
-                    held.waiting.append(Waiting(pull, place, need))
+                    shard.waiting.append(Waiting(pull, place, need))
         pull.came(here)
         if self.failed:  # perhaps before all of them waited
             pull.fail(self.failed)
         return pull.over
 
-    def optimizer(self, rank: int, given: Optimizer | None) -> None:
-        """Updates by this, or by none, from the next round on that closes."""
-        self.usable(rank)
-        self.updates = given
+    def set_optimizer(self, rank: int, optimizer: Optimizer | None) -> None:
+        """Update by ``optimizer``, or by none, from the next round on that closes.
+
+        Parameters
+        ----------
+        rank, optimizer : int, Optimizer or None
+            The worker; a rule with its numbers.
+        """
+        self.require_live(rank)
+        self.updates = optimizer
 
     def barrier(self, rank: int, number: int) -> None:
-        """Wait until every worker has come to its barrier of this ``number``."""
-        self.usable(rank)
+        """Wait until every worker has come. Raises WorkerLost, or Timeout after the deadline.
+
+        Parameters
+        ----------
+        rank, number : int
+            The worker, and which of its barriers this is.
+        """
+        self.require_live(rank)
         with self._meeting:
             self._barriers.setdefault(number, set()).add(rank)
             self._barriers.pop(number - 2, None)  # nobody can still be there
             self._meeting.notify_all()
-            until(
+            wait_until(
                 self._meeting,
                 lambda: not self._absent(number) or self.failed,
                 self.deadline,
@@ -201,120 +306,168 @@ class Table:
     # ---- what happens to workers
 
     def lose(self, rank: int, why: str, left: bool = False) -> None:
-        """Worker ``rank`` has gone; ``left``: it has said goodbye, and fails only those who still wait for it."""
+        """Go on, or fail, without a worker.
+
+        Parameters
+        ----------
+        rank, why : int, str
+            The worker, and what is known of it.
+        left : bool
+            Whether it has said goodbye: then it fails only those who still wait for it.
+        """
         with self._meeting:
             if rank not in self.live:
                 return
             error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
-            waited = any(held.arrived or held.summed or held.waiting for held in list(self.parts))
-            if self.lost == "fail" and left and not waited:
+            if self.lost == "fail" and left and not any(shard.busy or shard.waiting for shard in list(self.shards)):
                 self.left = error  # whoever pushes from now on waits in vain
             elif self.lost == "fail" or self.live == {rank}:
                 self.failed = self.failed or error
             self.live.discard(rank)
             self._meeting.notify_all()
-        for held in list(self.parts):
-            with held.changed:
+        for shard in list(self.shards):
+            with shard.lock:
                 if self.failed:
-                    done = [(waiting, self.failed) for waiting in held.waiting]
-                    held.waiting.clear()
+                    done = [(waiting, self.failed) for waiting in shard.waiting]
+                    shard.waiting.clear()
                 else:
-                    done = self._merge(held) if self.kind == "dist_sync" else self._ready(held)
-                held.changed.notify_all()
-            answer(done)
+                    done = self._merge(shard) if self.kind == "dist_sync" else self._readable(shard)
+                shard.changed.notify_all()
+            deliver(done)
 
-    def late(self) -> None:
-        """Answer those who have waited for longer than the deadline. To be called now and then."""
+    def expire(self) -> None:
+        """Answer the pulls that have waited for longer than the deadline. To be called now and then."""
         now = time.monotonic()
-        for held in list(self.parts):
-            if not held.waiting:
+        for shard in list(self.shards):
+            if not shard.waiting:
                 continue
-            with held.changed:
-                late = [waiting for waiting in held.waiting if waiting.pull.until < now]
-                held.waiting = [waiting for waiting in held.waiting if waiting.pull.until >= now]
-            answer([(waiting, Timeout(self._waits(held, waiting))) for waiting in late])
+            with shard.lock:
+                late = [waiting for waiting in shard.waiting if waiting.pull.until < now]
+                shard.waiting = [waiting for waiting in shard.waiting if waiting.pull.until >= now]
+            deliver([(waiting, Timeout(self._waits(shard, waiting))) for waiting in late])
 
-    def usable(self, rank: int) -> None:
-        """Raises WorkerLost if one has gone that the others cannot do without, or ``rank`` itself counts as gone."""
+    def require_live(self, rank: int) -> None:
+        """Raise WorkerLost if one has gone that the others cannot do without, or this one counts as gone.
+
+        Parameters
+        ----------
+        rank : int
+            The worker.
+        """
         if self.failed:
             raise self.failed
         if rank not in self.live:
             raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
 
-    def part(self, number: object) -> Held:
-        """Raises Refused where there is none."""
-        if type(number) is not int or not 0 <= number < len(self.parts):
+    def shard(self, number: object) -> Shard:
+        """The shard of this number. Raises Refused where there is none.
+
+        Parameters
+        ----------
+        number : int
+            As :meth:`init` gave it.
+
+        Returns
+        -------
+        Shard
+            Its value, version and open round.
+        """
+        if type(number) is not int or not 0 <= number < len(self.shards):
             raise Refused(f"there is no part {number} here: init the key first")
-        return self.parts[number]
+        return self.shards[number]
 
-    # ---- inside; ``held.changed`` is held
+    def allocate(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Make room for a value, in the arena where there is one and the value is large.
 
-    def _merge(self, held: Held) -> list:
+        Parameters
+        ----------
+        elements, dtype : int, torch.dtype
+            Of the value.
+
+        Returns
+        -------
+        Tensor of shape (elements,)
+            Its values as they happen to be.
+        """
+        large = self.arena is not None and elements * dtype.itemsize >= SHARED
+        room = self.arena.tensor(elements, dtype) if large else None
+        return torch.empty(elements, dtype=dtype) if room is None else room
+
+    room = admit  # as it was called before
+
+    @property
+    def parts(self) -> list[Shard]:
+        """As :attr:`shards`, which it was called before."""
+        return self.shards
+
+    # ---- inside; the lock of the shard is held
+
+    def _merge(self, shard: Shard) -> list:
         """Add to the open round what can be added in the order of the ranks; close it when that was the last."""
         for rank in range(self.workers):
-            if rank not in held.arrived:
-                if rank in self.live and rank not in held.summed:
+            if rank not in shard.arrived:
+                if rank in self.live and rank not in shard.summed:
                     return []
                 continue
-            given, own = held.arrived.pop(rank)
-            held.summed.append(rank)
-            if held.sum is None:
-                held.sum, held.own = given, own
-            elif held.own or self.updates or self.live.difference(held.summed):
-                held.sum.add_(given)
+            value, own = shard.arrived.pop(rank)
+            shard.summed.append(rank)
+            if shard.sum is None:
+                shard.sum, shard.own = value, own
+            elif shard.own or self.updates or self.live.difference(shard.summed):
+                shard.sum.add_(value)
             else:  # the last one: the sum goes straight to where it will stay
-                held.sum, held.own = torch.add(held.sum, given, out=self.make(held.elements, held.dtype)), True
-        if not held.summed:
+                shard.sum, shard.own = torch.add(shard.sum, value, out=self.allocate(shard.elements, shard.dtype)), True
+        if not shard.summed:
             return []
-        total, ranks = None if held.skip else held.sum, held.summed
-        held.sum, held.summed, held.skip = None, [], False
-        self._publish(held, total, held.own, ranks)
-        if held.queued:
-            held.changed.notify_all()
-        return self._ready(held)
+        total, ranks = None if shard.skip else shard.sum, shard.summed
+        shard.sum, shard.summed, shard.skip = None, [], False
+        self._publish(shard, total, shard.own, ranks)
+        if shard.queued:
+            shard.changed.notify_all()
+        return self._readable(shard)
 
-    def _publish(self, held: Held, gradient: Tensor | None, own: bool, ranks: list[int]) -> None:
+    def _publish(self, shard: Shard, gradient: Tensor | None, own: bool, ranks: list[int]) -> None:
         """The next version, with the pushes of ``ranks``; without a gradient the value stays as it is."""
         start = time.monotonic()
         if gradient is not None:
-            self._apply(held, gradient, own, len(ranks))
-        held.counted, held.version = len(ranks), held.version + 1
+            self._update(shard, gradient, own, len(ranks))
+        shard.counted, shard.version = len(ranks), shard.version + 1
         if self.record:
-            pushes = [] if gradient is None else [(rank, held.rounds[rank]) for rank in ranks]
-            self.record.add(Published(held.number, held.version, pushes, start, time.monotonic()))
+            pushes = [] if gradient is None else [(rank, shard.rounds[rank]) for rank in ranks]
+            self.record.add(VersionRecord(shard.number, shard.version, pushes, start, time.monotonic()))
 
-    def _apply(self, held: Held, gradient: Tensor, own: bool, counted: int) -> None:
+    def _update(self, shard: Shard, gradient: Tensor, own: bool, counted: int) -> None:
         if self.updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
-            held.value = gradient
+            shard.value = gradient
             return
-        room = self.make(held.elements, held.dtype)
+        room = self.allocate(shard.elements, shard.dtype)
         if self.updates is None:
-            held.value = room.copy_(gradient)
+            shard.value = room.copy_(gradient)
         else:
-            held.value = self.updates.stepped(held.value, gradient, held.memory, counted, room)
+            shard.value = self.updates.stepped(shard.value, gradient, shard.memory, counted, room)
 
-    def _ready(self, held: Held) -> list:
+    def _readable(self, shard: Shard) -> list:
         """Those who wait no longer, with what they get."""
-        if not held.waiting:
+        if not shard.waiting:
             return []
-        done = [(waiting, held.found) for waiting in held.waiting if self._may_read(held, waiting.need)]
+        done = [(waiting, shard.snapshot) for waiting in shard.waiting if self._may_read(shard, waiting.need)]
         if done:
-            held.waiting = [waiting for waiting in held.waiting if not self._may_read(held, waiting.need)]
+            shard.waiting = [waiting for waiting in shard.waiting if not self._may_read(shard, waiting.need)]
         return done
 
-    def _may_read(self, held: Held, need: int) -> bool:
+    def _may_read(self, shard: Shard, need: int) -> bool:
         if self.kind == "dist_sync":
-            return held.version >= need
+            return shard.version >= need
         if self.kind == "dist_async":
             return True
-        return all(held.rounds[rank] >= need - self.staleness for rank in self.live)
+        return all(shard.rounds[rank] >= need - self.staleness for rank in self.live)
 
-    def _missing(self, held: Held, need: int) -> list[int]:
-        return [rank for rank in sorted(self.live) if held.rounds[rank] < need]
+    def _missing(self, shard: Shard, need: int) -> list[int]:
+        return [rank for rank in sorted(self.live) if shard.rounds[rank] < need]
 
-    def _waits(self, held: Held, waiting: Waiting) -> str:
+    def _waits(self, shard: Shard, waiting: Waiting) -> str:
         need = waiting.need - (self.staleness if self.kind == "dist_ssp" else 0)
         return (
-            f"the pull of key {held.name} has waited {self.deadline:g} s for push {need} of "
-            f"{workers(self._missing(held, need))}"
+            f"the pull of key {shard.name} has waited {self.deadline:g} s for push {need} of "
+            f"{workers(self._missing(shard, need))}"
         )

@@ -1,7 +1,6 @@
-"""A server of the store: it listens, hears each worker in a thread of its own, and answers in another.
+"""A server of the store: it listens, finds out who is there, and hears each worker in a thread of its own.
 
-What a worker asks for that cannot be done is an error to that worker alone; what is no frame of ours closes that
-connection alone. Answers wait in no queue of copies: they name values, which are never changed.
+What is no frame of ours closes that connection alone.
 """
 
 import os
@@ -11,13 +10,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-import torch
-
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.server.connected import Connected
-from d2lps.kvstore.server.rounds import Table
-from d2lps.kvstore.wire import Broken, Channel, handshake, tls
-from d2lps.kvstore.wire.arena import SHARED, arena
+from d2lps.kvstore.server.rounds import ShardStore
+from d2lps.kvstore.server.session import WorkerSession
+from d2lps.kvstore.wire import handshake, tls
+from d2lps.kvstore.wire.arena import Arena
+from d2lps.kvstore.wire.channel import Channel
+from d2lps.kvstore.wire.frames import Broken
 from d2lps.kvstore.wire.handshake import loopback
 
 ADDRESS = ("127.0.0.1", 0)
@@ -27,8 +26,8 @@ STRANGERS = 32  # connections at once that have not yet said who they are
 class Server:
     """One server, which listens from the moment it is made until :meth:`close`.
 
-    table
-        what it holds (:class:`Table`).
+    store
+        what it holds (:class:`ShardStore`).
     address
         (host, port), port 0 for any that is free, or the path of a Unix socket. The default is reached from this host
         only; any other address needs a ``secret`` of 16 bytes or more, known to the workers, or ``certificates``.
@@ -42,7 +41,7 @@ class Server:
 
     def __init__(
         self,
-        table: Table,
+        store: ShardStore,
         address: "tuple[str, int] | str" = ADDRESS,
         *,
         secret: bytes = b"",
@@ -58,7 +57,7 @@ class Server:
         if certificates and isinstance(address, str):
             raise Refused(f"a server at {address} speaks no TLS: a Unix socket is this user's own, and no wire")
         self._tls = tls.context(certificates, True) if certificates else None
-        self.table, self.secret, self.run, self.number = table, secret, run, number
+        self.store, self.secret, self.run, self.number = store, secret, run, number
         self._listener = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         try:
             if not isinstance(address, str):
@@ -72,15 +71,14 @@ class Server:
                 "port 0 for any that is free"
             ) from None
         self.address = self._listener.getsockname()
-        self.arena = arena() if isinstance(address, str) else None
-        if self.arena:
-            table.make = self._made
-        self._workers: dict[int, Connected] = {}
+        if isinstance(address, str):
+            store.arena = Arena.available()
+        self._sessions: dict[int, WorkerSession] = {}
         self._guests: dict[Channel, None] = {}  # who has not yet said who it is
         self._open = True
         self._lock = threading.Lock()
-        for what in (self._accept, self._watch):
-            threading.Thread(target=what, daemon=True, name=f"d2lps server {number}").start()
+        for target in (self._accept, self._watch):
+            self._start(target)
 
     def close(self) -> None:
         """Stop listening and hang up on everybody."""
@@ -91,20 +89,18 @@ class Server:
         if isinstance(self.address, str):
             with suppress(OSError):
                 os.unlink(self.address)
-        for worker in list(self._workers.values()):
-            worker.close()
-        if self.arena:
-            self.arena.close()
+        for session in list(self._sessions.values()):
+            session.close()
+        if self.store.arena:
+            self.store.arena.close()
 
     @property
     def busy(self) -> bool:
         """Whether a worker is connected."""
-        return any(worker.open for worker in list(self._workers.values()))
+        return any(session.open for session in list(self._sessions.values()))
 
-    def _made(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
-        """Room for a value, where this host's workers can read it if it is large."""
-        found = self.arena.tensor(elements, dtype) if elements * dtype.itemsize >= SHARED else None
-        return torch.empty(elements, dtype=dtype) if found is None else found
+    def _start(self, target, *arguments) -> None:
+        threading.Thread(target=target, args=arguments, daemon=True, name=f"d2lps server {self.number}").start()
 
     def _accept(self) -> None:
         while self._open:
@@ -121,9 +117,7 @@ class Server:
                     oldest.close()
                 self._guests[channel] = None
             try:
-                threading.Thread(
-                    target=self._meet, args=(channel,), daemon=True, name=f"d2lps server {self.number}"
-                ).start()
+                self._start(self._meet, channel)
             except RuntimeError:  # no thread left for another connection
                 self._guests.pop(channel, None)
                 channel.close()
@@ -132,15 +126,11 @@ class Server:
     def _meet(self, channel: Channel) -> None:
         guard = threading.Timer(handshake.SECONDS, channel.close)  # who sends a byte now and then is no better
         guard.daemon = True
+        coded = not self._tls and not loopback(self.address)
         try:
             guard.start()
             self._tls and tls.as_server(channel, self._tls)
-            hello = handshake.as_server(
-                channel,
-                self.secret,
-                lambda hello: self._admit(channel, hello),
-                not self._tls and not loopback(self.address),
-            )
+            hello = handshake.as_server(channel, self.secret, lambda hello: self._admit(channel, hello), coded)
         except (Broken, Refused, OSError, RuntimeError):  # RuntimeError: no thread left; nested too deeply
             channel.close()
             return
@@ -148,60 +138,53 @@ class Server:
             guard.cancel()
             with self._lock:
                 self._guests.pop(channel, None)
-        channel.patience(max(self.table.deadline, 1.0))
-        worker = Connected(self, channel, hello["rank"], hello["incarnation"])
+        channel.patience(max(self.store.deadline, 1.0))
+        session = WorkerSession(self.store, channel, hello["rank"], hello["incarnation"], self._ended)
         with self._lock:
-            before, self._workers[worker.rank] = self._workers.get(worker.rank), worker
+            before, self._sessions[session.rank] = self._sessions.get(session.rank), session
         if before is not None:
             before.close()
-        worker.run()
+        session.run()
 
     def _admit(self, channel: Channel, hello: Mapping) -> dict:
-        """What is said to a worker that may come in, whose memory is borrowed where that can be."""
-        if sentence := self._refusal(hello):
-            raise Refused(sentence)
-        lends = self.arena and channel.borrow(hello.get("memory"))
+        """What is said to a worker that may come in, whose memory is borrowed where that can be. Raises Refused."""
+        rank, incarnation, live = hello["rank"], hello.get("incarnation"), self._sessions.get(hello["rank"])
+        if hello.get("run") != self.run:
+            raise Refused(f"worker {rank} belongs to run {hello.get('run')!r}, this server to {self.run!r}")
+        if isinstance(rank, bool) or not 0 <= rank < self.store.workers:
+            raise Refused(f"there is no worker {rank}: they are 0 to {self.store.workers - 1}")
+        if live is not None and live.incarnation != incarnation:
+            raise Refused(f"there is a worker {rank} already: each rank is one process")
+        if not isinstance(incarnation, str):
+            raise Refused("a worker says which incarnation of its rank it is")
+        arena = self.store.arena
+        lends = arena and channel.borrow(hello.get("memory"))
         return {
             "number": self.number,
-            "kind": self.table.kind,
-            "workers": self.table.workers,
-            "staleness": self.table.staleness,
-            "deadline": self.table.deadline,
-            "memory": self.arena.lent if lends else None,
-            "record": bool(self.table.record),
+            "kind": self.store.kind,
+            "workers": self.store.workers,
+            "staleness": self.store.staleness,
+            "deadline": self.store.deadline,
+            "memory": arena.lent if lends else None,
+            "record": bool(self.store.record),
         }
 
-    def _refusal(self, hello: Mapping) -> str | None:
-        rank, live = hello["rank"], self._workers.get(hello["rank"])
-        if hello.get("run") != self.run:
-            return f"worker {rank} belongs to run {hello.get('run')!r}, this server to {self.run!r}"
-        if isinstance(rank, bool) or not 0 <= rank < self.table.workers:
-            return f"there is no worker {rank}: they are 0 to {self.table.workers - 1}"
-        if live is not None and live.incarnation != hello.get("incarnation"):
-            return f"there is a worker {rank} already: each rank is one process"
-        if not isinstance(hello.get("incarnation"), str):
-            return "a worker says which incarnation of its rank it is"
-        return None
-
-    def gone(self, worker: "Connected", why: str, left: bool, silent: bool) -> None:
-        """The connection of ``worker`` has ended; unless it was silent before, it has a moment to come back."""
-        if left or silent:
-            self.table.lose(worker.rank, why, left)
-            return
-        until = time.monotonic() + min(1.0, self.table.deadline / 2)
+    def _ended(self, session: WorkerSession, why: str, left: bool, silent: bool) -> None:
+        """A session has ended; unless it said goodbye, or was silent before, its worker has a moment to come back."""
+        until = time.monotonic() + (0.0 if left or silent else min(1.0, self.store.deadline / 2))
         while self._open and time.monotonic() < until:
-            if self._workers.get(worker.rank) is not worker:
+            if self._sessions.get(session.rank) is not session:
                 return  # it is back
             time.sleep(0.02)
-        if self._open and self._workers.get(worker.rank) is worker:
-            self.table.lose(worker.rank, why)
+        if left or silent or self._open and self._sessions.get(session.rank) is session:
+            self.store.lose(session.rank, why, left)
 
     def _watch(self) -> None:
         """Who says nothing for the whole deadline is lost, and who waits longer is told so."""
         while self._open:
-            time.sleep(min(0.25, self.table.deadline / 8))
-            self.table.late()
-            for worker in list(self._workers.values()):
-                silent = time.monotonic() - worker.heard
-                if worker.open and not worker.working and silent > self.table.deadline:
-                    worker.end(f"silent for {silent:.1f} s")
+            time.sleep(min(0.25, self.store.deadline / 8))
+            self.store.expire()
+            for session in list(self._sessions.values()):
+                silent = time.monotonic() - session.heard
+                if session.open and not session.working and silent > self.store.deadline:
+                    session.end(f"silent for {silent:.1f} s")

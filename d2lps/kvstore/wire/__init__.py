@@ -16,7 +16,6 @@ connection is closed and nothing has changed.
 from d2lps.kvstore.wire.channel import BLOCK, Channel
 from d2lps.kvstore.wire.frames import (
     DTYPES,
-    ENTRIES,
     ENTRY,
     HEADER,
     MAGIC,
@@ -30,20 +29,5 @@ from d2lps.kvstore.wire.frames import (
     raw,
 )
 
-__all__ = [
-    "BLOCK",
-    "DTYPES",
-    "ENTRIES",
-    "ENTRY",
-    "HEADER",
-    "MAGIC",
-    "NOTHING",
-    "PUSHES",
-    "TABLE",
-    "Broken",
-    "Channel",
-    "Entry",
-    "Frame",
-    "Op",
-    "raw",
-]
+__all__ = ["BLOCK", "DTYPES", "ENTRY", "HEADER", "MAGIC", "NOTHING", "PUSHES", "TABLE"]
+__all__ += ["Broken", "Channel", "Entry", "Frame", "Op", "raw"]

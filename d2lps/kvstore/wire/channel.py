@@ -12,24 +12,9 @@ from contextlib import suppress
 import numpy as np
 
 from d2lps.carriers.tensors import TensorError
-from d2lps.kvstore.wire.arena import Lent
-from d2lps.kvstore.wire.frames import (
-    CODED,
-    ENTRY,
-    HEADER,
-    LADEN,
-    MAGIC,
-    NOTHING,
-    PAYLOAD,
-    SHARED,
-    TABLE,
-    VERSION,
-    Broken,
-    Entry,
-    Frame,
-    Op,
-)
-from d2lps.kvstore.wire.words import Words
+from d2lps.kvstore.wire import frames
+from d2lps.kvstore.wire.arena import RemoteArena
+from d2lps.kvstore.wire.frames import CODED, ENTRY, HEADER, MAGIC, NOTHING, VERSION, Broken, Checksum, Entry, Frame, Op
 
 BLOCK = 4 << 20  # bytes that are received, and summed while they are still in the cache
 
@@ -37,15 +22,37 @@ BLOCK = 4 << 20  # bytes that are received, and summed while they are still in t
 class Channel:
     """Frames over a connected stream socket. One thread may send while another receives.
 
-    ``seconds``: how long the socket may stand still in the middle of a frame. ``keys``: for the two directions
-    (sent, received), 32 bytes each, once they are agreed; ``whole``: whether they also cover the payload.
+    Parameters
+    ----------
+    sock : socket.socket
+        A connected stream socket; the channel closes it.
+    seconds : float
+        How long it may stand still in the middle of a frame.
+
+    Attributes
+    ----------
+    keys : tuple of bytes, or None
+        For the two directions (sent, received), 32 bytes each, once they are agreed.
+    covers_payload : bool
+        Whether the codes made with the keys also cover the payloads.
+    remote : RemoteArena, or None
+        Memory of the other end, where both are on one host.
+
+    Examples
+    --------
+    >>> one, other = (Channel(end, seconds=5) for end in socket.socketpair())
+    >>> one.send(Op.BARRIER, number=7, metadata={"round": 1})
+    >>> other.receive().metadata
+    {'round': 1}
+    >>> one.close(), other.close()
+    (None, None)
     """
 
     def __init__(self, sock: socket.socket, seconds: float):
-        self.sock, self.keys, self.whole = sock, None, False
+        self.sock, self.keys, self.covers_payload = sock, None, False
         self._sent = self._received = 0
-        self.table, self.payload = TABLE, PAYLOAD  # less before it is known who is there
-        self.lent: Lent | None = None  # memory of the other end, where both are on one host
+        self.table, self.payload = frames.TABLE, frames.PAYLOAD  # most bytes; less before it is known who is there
+        self.remote: RemoteArena | None = None
         sock.setblocking(True)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -66,19 +73,38 @@ class Channel:
             return bool(ready.poll(0))
         return False
 
-    def borrow(self, said: object) -> bool:
-        """Whether what the other end says it lends can be used: :attr:`lent` from now on."""
+    def borrow(self, lent: object) -> bool:
+        """Use the memory of the other end, as :attr:`remote`.
+
+        Parameters
+        ----------
+        lent : object
+            What the other end says that it lends: its path, inode and bytes.
+
+        Returns
+        -------
+        bool
+            Whether it can be used.
+        """
         with suppress(TensorError):
-            self.lent = Lent(said, self.peer) if isinstance(said, dict) and self.peer else None
-        return self.lent is not None
+            self.remote = RemoteArena(lent, self.peer) if isinstance(lent, dict) and self.peer else None
+        return self.remote is not None
 
     def patience(self, seconds: float) -> None:
+        """Set how long the socket may stand still.
+
+        Parameters
+        ----------
+        seconds : float
+            More than 0.
+        """
         # The kernel keeps the time: a timeout of Python's own would make the socket return whatever is there.
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6) or 1)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self.sock.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def close(self) -> None:
+        """Hang up."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)  # which also wakes a thread that waits in it
         self.sock.close()
@@ -90,16 +116,38 @@ class Channel:
         op: Op,
         number: int = 0,
         entries: "Sequence[Entry] | np.ndarray" = (),
-        said: dict | None = None,
+        metadata: dict | None = None,
         payload: memoryview = NOTHING,
         shared: bool = False,
     ) -> None:
+        """Send a frame.
+
+        Parameters
+        ----------
+        op : Op
+            What it asks for, or answers.
+        number : int
+            Of the request, or of that which is answered.
+        entries : sequence of Entry, or array of ``frames.ENTRIES``
+            The parts that it is about.
+        metadata : dict, optional
+            Its table in JSON, where it has no entries.
+        payload : memoryview
+            Bytes of tensors (:func:`raw`).
+        shared : bool
+            Whether the payload says where in shared memory they lie.
+
+        Raises
+        ------
+        Broken
+            The connection has ended, or the other end takes nothing for too long.
+        """
         many = isinstance(entries, np.ndarray)
         table = entries.tobytes() if many else b"".join(ENTRY.pack(*entry) for entry in entries)
-        if said is not None:
-            table = json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        if metadata is not None:
+            table = json.dumps(metadata, ensure_ascii=False).encode("utf-8", "surrogatepass")
         size = len(payload)
-        flags = (CODED if self.keys and (self.whole or not size) else 0) | (SHARED if shared else 0)
+        flags = (CODED if self.keys and (self.covers_payload or not size) else 0) | (frames.SHARED if shared else 0)
         head = HEADER.pack(MAGIC, VERSION, op, flags, len(entries), len(table), size, number, 0)[:-4]
         head += struct.pack("<I", zlib.crc32(head))
         if table:
@@ -107,15 +155,15 @@ class Channel:
         code = self._code(0, self._sent)
         self._sent += 1
         code and code.update(head)
-        words, before = Words(), head
+        checksum, before = Checksum(), head
         for start in range(0, size, BLOCK):
             block = payload[start : start + BLOCK]
-            words.add(block)
+            checksum.add(block)
             if flags & CODED:
                 code.update(block)
             self._write([before, block])
             before = b""
-        last = words.sum.to_bytes(8, "little") if size else b""
+        last = checksum.digest() if size else b""
         code and code.update(last)
         self._write([before, last, code.digest() if code else b""])
 
@@ -136,7 +184,23 @@ class Channel:
     # ---- receiving
 
     def receive(self, idle: bool = False) -> Frame | None:
-        """The next frame, without its payload. ``idle``: None where nothing comes within the patience."""
+        """Receive the next frame, without its payload, which :meth:`into` or :meth:`skip` must take next.
+
+        Parameters
+        ----------
+        idle : bool
+            Whether to give up where nothing comes within the patience.
+
+        Returns
+        -------
+        Frame, or None
+            None where nothing came.
+
+        Raises
+        ------
+        Broken
+            It is no frame, or not as it was sent, or the connection has ended.
+        """
         head = bytearray(HEADER.size)
         if self._fill(memoryview(head), idle) is None:
             return None
@@ -146,11 +210,11 @@ class Channel:
         if version != VERSION:
             raise Broken(f"the other end speaks version {version} of the protocol, this one {VERSION}")
         long = size > self.table or payload > self.payload or entries * ENTRY.size > size
-        if long or op not in Op._value2member_map_ or payload and op not in LADEN:
+        if long or op not in Op._value2member_map_ or payload and op not in frames.LADEN:
             raise Broken(f"a frame of op {op} with {entries} entries, {size} and {payload} bytes: more than is taken")
         code = self._code(1, self._received)
         self._received += 1
-        if code and not flags & CODED and (self.whole or not payload):
+        if code and not flags & CODED and (self.covers_payload or not payload):
             raise Broken("a frame without its code")
         code and code.update(head)
         table = bytearray(size + 4 if size else 0)
@@ -160,38 +224,54 @@ class Channel:
             raise Broken("the table of a frame was changed on its way")
         self._open = code  # of the frame whose payload comes next
         if not payload:
-            self._coded(code)
-        found, said = [], {}
-        if entries:
-            if entries * ENTRY.size != size:
-                raise Broken("the table of a frame has not the length of its entries")
-            found = [Entry(*each) for each in ENTRY.iter_unpack(bytes(table[:size]))]
-        elif size:
-            said = _said(bytes(table[:size]))
-        return Frame(Op(op), number, found, said, payload, flags)
+            self._verify(code)
+        if entries and entries * ENTRY.size != size:
+            raise Broken("the table of a frame has not the length of its entries")
+        parts = [Entry(*fields) for fields in ENTRY.iter_unpack(bytes(table[:size]))] if entries else []
+        metadata = _object(bytes(table[:size])) if size and not entries else {}
+        return Frame(Op(op), number, parts, metadata, payload, flags)
 
     def into(self, frame: Frame, room: memoryview) -> None:
-        """The payload of ``frame`` straight into ``room``. Raises Broken where its sum is wrong."""
+        """Receive the payload of a frame straight into its place.
+
+        Parameters
+        ----------
+        frame : Frame
+            The one that was received last.
+        room : memoryview
+            ``frame.payload`` bytes.
+
+        Raises
+        ------
+        Broken
+            Its checksum or its code is wrong, or the connection has ended.
+        """
         if len(room) != frame.payload:
             raise Broken(f"{frame.payload} bytes came where {len(room)} belong")
         if not frame.payload:
             return
-        code, words = self._open, Words()
+        code, checksum = self._open, Checksum()
         for start in range(0, len(room), BLOCK):
             block = room[start : start + BLOCK]
             self._fill(block)
-            words.add(block)
+            checksum.add(block)
             if code and frame.flags & CODED:
                 code.update(block)
         tail = bytearray(8)
         self._fill(memoryview(tail))
         code and code.update(tail)
-        self._coded(code)
-        if int.from_bytes(tail, "little") != words.sum:
+        self._verify(code)
+        if tail != checksum.digest():
             raise Broken("the tensors of a frame were changed on their way")
 
     def skip(self, frame: Frame) -> None:
-        """Take the payload of ``frame`` out of the socket, and let it go."""
+        """Take the payload of a frame out of the socket, and let it go.
+
+        Parameters
+        ----------
+        frame : Frame
+            The one that was received last.
+        """
         room, left = bytearray(min(frame.payload, BLOCK)), frame.payload + (8 if frame.payload else 0)
         while left > 0:
             self._fill(memoryview(room)[: min(left, len(room))])
@@ -222,19 +302,20 @@ class Channel:
         """What covers the next frame in one direction; its number keeps a frame from being played again."""
         return hmac.new(self.keys[direction], number.to_bytes(8, "little"), "sha256") if self.keys else None
 
-    def _coded(self, code: "hmac.HMAC | None") -> None:
+    def _verify(self, code: "hmac.HMAC | None") -> None:
+        """The code comes next."""
         if code is not None:
-            given = bytearray(32)
-            self._fill(memoryview(given))
-            if not hmac.compare_digest(code.digest(), bytes(given)):
+            received = bytearray(32)
+            self._fill(memoryview(received))
+            if not hmac.compare_digest(code.digest(), bytes(received)):
                 raise Broken("the code of a frame is wrong: it was not made with this connection's key")
 
 
-def _said(table: bytes) -> dict:
+def _object(table: bytes) -> dict:
     try:
-        found = json.loads(table)
+        metadata = json.loads(table)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         raise Broken("the table of a frame is no JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict):
         raise Broken("the table of a frame is no JSON object")
-    return found
+    return metadata

@@ -23,15 +23,10 @@ MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 CODED = 1  # flag: a code follows that covers the payload, too
 SHARED = 2  # flag: the payload says where in shared memory the tensors lie; where one pulls, that this will do
+NOTHING = memoryview(b"")
 DTYPES = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int32,
-    torch.int64,
-    torch.uint8,
-    torch.int8,
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.int32, torch.int64, torch.uint8, torch.int8),
 )
 
 if sys.byteorder != "little":
@@ -55,9 +50,20 @@ class Broken(ConnectionError):
 
 
 class Entry(NamedTuple):
-    """One part that a frame is about: its number at the server, dtype (its place in DTYPES), elements, round.
+    """One part of a key that a frame is about: 24 bytes of its table.
 
-    ``finite``: 0 where something in the key that it is a part of is not, so that all its servers do the same.
+    Parameters
+    ----------
+    part : int
+        Its number at the server.
+    dtype : int
+        Its place in ``d2lps.kvstore.wire.frames.DTYPES``; 0 is float32.
+    finite : int
+        0 where something in the key that it is a part of is not finite, so that all its servers do the same.
+    elements : int
+        How many.
+    round : int
+        Which push of this worker it is, or after which one it is pulled.
     """
 
     part: int
@@ -68,23 +74,73 @@ class Entry(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A header and its table, both found right. The payload is still in the socket: see :meth:`Channel.into`."""
+    """A header and its table, both found right. The payload is still in the socket: see :meth:`Channel.into`.
+
+    Parameters
+    ----------
+    op : Op
+        What it asks for, or answers.
+    number : int
+        Of the request, which its answer has, too.
+    entries : list of Entry
+        The parts that it is about, where its table names some.
+    metadata : dict
+        The table, where it is JSON.
+    payload : int
+        Bytes that follow.
+    flags : int
+        Bits: a code covers the payload (1), tensors lie in shared memory (2).
+    """
 
     op: Op
     number: int
     entries: list[Entry]
-    said: dict
+    metadata: dict
     payload: int
     flags: int
 
     @property
     def shared(self) -> bool:
+        """Whether the payload says where in shared memory the tensors lie."""
         return bool(self.flags & SHARED)
 
 
-NOTHING = memoryview(b"")
-
-
 def raw(tensor: Tensor) -> memoryview:
-    """The bytes of a flat, contiguous tensor in main memory, which can be written."""
+    """The bytes of a flat tensor, without a copy.
+
+    Parameters
+    ----------
+    tensor : Tensor of shape (n,)
+        Contiguous, in main memory.
+
+    Returns
+    -------
+    memoryview
+        Its bytes, which can be written.
+
+    Examples
+    --------
+    >>> bytes(raw(torch.tensor([1, 2], dtype=torch.uint8)))
+    b'\\x01\\x02'
+    """
     return memoryview(tensor.view(torch.uint8).numpy()) if tensor.numel() else NOTHING
+
+
+class Checksum:
+    """A 64-bit sum of words, block by block, which also tells blocks that changed places.
+
+    It is taken while the payload comes, at the speed of memory: a CRC-32 would take as long as the way.
+    """
+
+    def __init__(self):
+        self.sum = 0
+
+    def add(self, block: memoryview) -> None:
+        aligned = len(block) & ~7
+        block = bytearray(block) if block.readonly else block  # torch reads only what can be written
+        total = torch.frombuffer(block, dtype=torch.int64, count=aligned >> 3).sum().item() if aligned else 0
+        total += int.from_bytes(block[aligned:], "little")
+        self.sum = (self.sum * 31 + total + len(block)) & 0xFFFFFFFFFFFFFFFF
+
+    def digest(self) -> bytes:
+        return self.sum.to_bytes(8, "little")

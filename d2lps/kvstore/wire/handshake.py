@@ -48,13 +48,13 @@ def require_private(path: str, what: str) -> None:
 def as_worker(channel: Channel, secret: bytes, hello: dict, whole: bool) -> dict:
     """Present this worker to a server; what the server says of itself. Raises Broken, or Refused with its reason."""
     said = hello | {"nonce": secrets.token_hex(32)}
-    channel.send(Op.HELLO, said=said)
+    channel.send(Op.HELLO, metadata=said)
     challenge = _next(channel, Op.CHALLENGE)
     talk = _talk(said, challenge)
     if not _same(challenge.pop("proof", ""), _proof(secret, b"server", talk)):
         raise Refused("the server does not know the secret of this run: it belongs to another run, or is none of ours")
-    channel.send(Op.PROOF, said={"proof": _proof(secret, b"worker", talk)})
-    channel.keys, channel.whole = _keys(secret, talk, b"worker", b"server"), whole and bool(secret)
+    channel.send(Op.PROOF, metadata={"proof": _proof(secret, b"worker", talk)})
+    channel.keys, channel.covers_payload = _keys(secret, talk, b"worker", b"server"), whole and bool(secret)
     return _next(channel, Op.WELCOME)
 
 
@@ -69,14 +69,14 @@ def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], wh
         raise Broken("no greeting of a worker")
     challenge = {"nonce": secrets.token_hex(32)}
     talk = _talk(hello, challenge)
-    channel.send(Op.CHALLENGE, said=challenge | {"proof": _proof(secret, b"server", talk)})
+    channel.send(Op.CHALLENGE, metadata=challenge | {"proof": _proof(secret, b"server", talk)})
     if not _same(_next(channel, Op.PROOF).get("proof", ""), _proof(secret, b"worker", talk)):
         raise Broken("the other end does not know the secret")
-    channel.keys, channel.whole = _keys(secret, talk, b"server", b"worker"), whole and bool(secret)
+    channel.keys, channel.covers_payload = _keys(secret, talk, b"server", b"worker"), whole and bool(secret)
     try:
-        channel.send(Op.WELCOME, said=admit(hello))
+        channel.send(Op.WELCOME, metadata=admit(hello))
     except Refused as error:
-        channel.send(Op.ERROR, said={"kind": "Refused", "sentence": str(error)})
+        channel.send(Op.ERROR, metadata={"kind": "Refused", "sentence": str(error)})
         raise
     channel.table, channel.payload = before
     return hello
@@ -85,10 +85,10 @@ def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], wh
 def _next(channel: Channel, op: Op) -> dict:
     frame: Frame = channel.receive()
     if frame.op == Op.ERROR:
-        raise Refused(str(frame.said.get("sentence", "the server refuses this worker")))
+        raise Refused(str(frame.metadata.get("sentence", "the server refuses this worker")))
     if frame.op != op or frame.payload:
         raise Broken(f"{frame.op.name} came where {op.name} belongs")
-    return frame.said
+    return frame.metadata
 
 
 def _talk(hello: dict, challenge: dict) -> bytes:

@@ -118,7 +118,7 @@ def as_server(channel: Channel, tls: ssl.SSLContext) -> None:
         channel.table, channel.payload = 4096, 0
         channel.receive()
         said = "this server speaks TLS: name the files of a certificate, its key and its authority as tls, or in "
-        channel.send(Op.ERROR, said={"kind": "Refused", "sentence": said + ", ".join(VARIABLES.values())})
+        channel.send(Op.ERROR, metadata={"kind": "Refused", "sentence": said + ", ".join(VARIABLES.values())})
         raise Broken("a worker without TLS")
     secured = Secured(channel.sock, tls, True)
     try:

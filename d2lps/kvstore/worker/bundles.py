@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.values import Known, named
-from d2lps.kvstore.wire import DTYPES, ENTRIES
+from d2lps.kvstore.values import KeySpec, validate_key
 from d2lps.kvstore.wire.arena import SHARED
+from d2lps.kvstore.wire.frames import DTYPES, ENTRIES
 
 BYTES, MOST = 1 << 20, 4096  # and number, of the parts that travel in one frame
 
@@ -21,7 +21,7 @@ class Bundle:
     """Parts of some keys, for one server, in the order of the keys.
 
     ``places``: for each part the place of its key among the keys; ``cuts``: the elements of that key, None for all;
-    ``shared``: whether it is large enough for shared memory, where there is any.
+    ``numbers``: of its shards; ``shared``: whether it goes through shared memory.
     """
 
     def __init__(self, server: int, dtype: torch.dtype, shared: bool):
@@ -31,20 +31,20 @@ class Bundle:
         self.sizes: list[int] = []
         self.numbers: list[int] = []
 
-    def name(self, keys: Sequence[Known], i: int) -> str:
+    def name(self, keys: Sequence[KeySpec], i: int) -> str:
         """What its server calls part ``i``."""
-        known = keys[self.places[i]]
-        servers = [part.server for part, _ in known.places]
+        spec = keys[self.places[i]]
+        servers = [part.server for part, _ in spec.parts]
         which = f" {servers.index(self.server) + 1}/{len(servers)}" if len(servers) > 1 else ""
-        return named(known.key) + which
+        return validate_key(spec.key) + which
 
-    def entries(self, rounds: Sequence[int], well: Sequence[bool] | None = None) -> np.ndarray:
-        """What is said of each part: ``rounds`` and ``well`` (whether it is finite; all, if left out) go by key."""
-        found = np.empty(len(self.places), ENTRIES)
-        found["part"], found["elements"], found["dtype"] = self.numbers, self.sizes, DTYPES.index(self.dtype)
-        found["round"] = [rounds[place] for place in self.places]
-        found["finite"] = 1 if well is None else [well[place] for place in self.places]
-        return found
+    def entries(self, rounds: Sequence[int], finite: Sequence[bool] | None = None) -> np.ndarray:
+        """What is said of each part: ``rounds`` and ``finite`` (all, if left out) go by key."""
+        entries = np.empty(len(self.places), ENTRIES)
+        entries["part"], entries["elements"], entries["dtype"] = self.numbers, self.sizes, DTYPES.index(self.dtype)
+        entries["round"] = [rounds[place] for place in self.places]
+        entries["finite"] = 1 if finite is None else [finite[place] for place in self.places]
+        return entries
 
     def pieces(self, flats: Sequence[Tensor]) -> list[Tensor]:
         """Of flat tensors, one per key, those elements that belong here."""
@@ -53,29 +53,29 @@ class Bundle:
             for place, cut in zip(self.places, self.cuts, strict=True)
         ]
 
-    def room(self) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Memory for all parts, one after the other: as a whole, and part by part."""
-        whole = torch.empty(sum(self.sizes), dtype=self.dtype)
-        return whole, whole.split(self.sizes)
+    def joined(self, flats: Sequence[Tensor]) -> Tensor:
+        """The same, one after the other; the very tensor where there is one."""
+        pieces = self.pieces(flats)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def bundled(keys: Sequence[Known], shares: Callable[[int], bool]) -> list[Bundle]:
+def bundled(keys: Sequence[KeySpec], shares: Callable[[int], bool]) -> list[Bundle]:
     """All parts of ``keys``, in bundles; ``shares``: whether a server can read this worker's memory."""
     done: list[Bundle] = []
     opened: dict[tuple[int, bool], tuple[Bundle, int]] = {}  # by server and whether it is shared; with its bytes
-    for place, known in enumerate(keys):
-        for part, number in known.places:
+    for place, spec in enumerate(keys):
+        for part, number in spec.parts:
             size = part.stop - part.start
-            nbytes = size * known.dtype.itemsize
+            nbytes = size * spec.dtype.itemsize
             shared = nbytes >= SHARED and shares(part.server)
             bundle, filled = opened.get((part.server, shared), (None, 0))
-            full = bundle is None or bundle.dtype != known.dtype or len(bundle.places) == MOST
+            full = bundle is None or bundle.dtype != spec.dtype or len(bundle.places) == MOST
             if full or not shared and filled + nbytes > BYTES:
-                bundle, filled = Bundle(part.server, known.dtype, shared), 0
+                bundle, filled = Bundle(part.server, spec.dtype, shared), 0
                 done.append(bundle)
             opened[part.server, shared] = bundle, filled + nbytes
             bundle.places.append(place)
-            bundle.cuts.append(None if len(known.places) == 1 else slice(part.start, part.stop))
+            bundle.cuts.append(None if len(spec.parts) == 1 else slice(part.start, part.stop))
             bundle.sizes.append(size)
             bundle.numbers.append(number)
     return done

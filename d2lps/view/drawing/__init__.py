@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from d2lps import units
-from d2lps.kvstore.placement import Placement
+from d2lps.algorithms.placement import Placement
 from d2lps.messages import text
 from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.trace import Trace

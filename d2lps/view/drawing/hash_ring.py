@@ -3,7 +3,7 @@
 import math
 from itertools import pairwise
 
-from d2lps.kvstore.placement import Placement
+from d2lps.algorithms.placement import Placement
 from d2lps.view.drawing.sheet import sheet
 from d2lps.view.drawing.svg import fine, letters, say, tag, worker
 

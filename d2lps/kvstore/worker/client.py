@@ -10,23 +10,56 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
-from d2lps.kvstore.wire import PUSHES, Broken, Channel, Frame, Op, handshake, raw, tls
+from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
+from d2lps.kvstore.wire.channel import Channel
+from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
-from d2lps.kvstore.worker.request import Request, unpieced
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
 
 
-class Line:
+@dataclass(eq=False)
+class Request:
+    """What is asked of a server: all that is needed to ask again, and the answer when it is there.
+
+    ``into``: where the answer belongs, as it comes through the socket; ``stage``: what puts a push into shared memory,
+    done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory.
+    """
+
+    op: Op
+    entries: Sequence[Entry] = ()
+    metadata: dict | None = None
+    payload: memoryview = NOTHING
+    into: memoryview = NOTHING
+    stage: Callable[[], object] | None = None
+    pieces: Sequence[Tensor] = ()
+    number: int = 0
+    answer: Frame | None = None
+    error: KVError | None = None
+    counted: bool = False  # whether a push is
+    done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def shared(self) -> bool:
+        """Whether what travels only says where in shared memory the tensors lie."""
+        return self.stage is not None or self.op == Op.PULL and bool(self.pieces)
+
+    def fail(self, error: KVError) -> None:
+        self.error = error
+        self.done.set()
+
+
+class ServerClient:
     """The connection to server ``number`` at ``address``."""
 
     def __init__(
@@ -46,7 +79,7 @@ class Line:
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
         if arena and isinstance(address, str):
             self._hello["memory"] = arena.lent
-        # What has been read in the server's memory, from when to when, and is not yet said to be.
+        # What has been read in the server's memory, from when to when, of which it has not been told.
         self._read: deque[tuple[int, float, float]] = deque()
         if not secret and not certificates and not loopback(address):
             raise Refused(
@@ -58,10 +91,10 @@ class Line:
         self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
-        self._channel, self.welcome = self._connected(time.monotonic() + deadline)
+        self._channel, self.welcome = self._connect(time.monotonic() + deadline)
         self._listener, alive = (
-            threading.Thread(target=what, daemon=True, name=f"d2lps line to server {number}")
-            for what in (self._listen, self._live)
+            threading.Thread(target=target, daemon=True, name=f"d2lps line to server {number}")
+            for target in (self._listen, self._live)
         )
         self._listener.start()
         alive.start()
@@ -81,14 +114,14 @@ class Line:
                 self._asked += 1
                 request.number = self._asked
                 self._pending[request.number] = request
-            self._say_read()
+            self._report_read()
             self._send(self._channel, request)
         return request
 
     @property
     def shares(self) -> bool:
         """Whether the server and this worker can read each other's memory."""
-        return self._channel.lent is not None
+        return self._channel.remote is not None
 
     def wait(self, request: Request, until: float) -> Frame:
         """The answer. Raises what the server says, ServerLost, or, after ``until``, Timeout or Unknown."""
@@ -130,7 +163,7 @@ class Line:
             return Unknown(f"{what}: it is counted once or not at all; push the same again, and it counts once")
         return Timeout(what)
 
-    # ---- the threads
+    # ---- hearing
 
     def _listen(self) -> None:
         while self._open:
@@ -142,10 +175,10 @@ class Line:
                         self._answered(channel, frame)
             except Broken as error:
                 channel.close()
-                channel.lent and channel.lent.close()
-                if self._lost or self._open and not self._again(str(error)):
+                channel.remote and channel.remote.close()
+                if self._lost or self._open and not self._reconnect(str(error)):
                     return
-        self._channel.close()  # it may have been made again while the line was closed
+        self._channel.close()  # it may have been made again while this was closed
 
     def _answered(self, channel: Channel, frame: Frame) -> None:
         with self._state:
@@ -153,83 +186,92 @@ class Line:
         if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
             channel.skip(frame)
             return
-        request.counted |= frame.op != Op.ERROR or frame.said.get("counted") is True
+        request.counted |= frame.op != Op.ERROR or frame.metadata.get("counted") is True
         if frame.op == Op.OK and request.op == Op.PUSHPULL:
             return  # it is counted; what it pulls comes when it is there
-        if frame.op == Op.ERROR:
-            request.error = _error(frame.said)
-        elif frame.op == Op.DATA and frame.shared:
-            self._copied(channel, frame, request)
-        elif frame.op == Op.DATA:
-            if request.op == Op.STATE or request.pieces:  # how much that is, or that it is not shared, the server says
-                request.into = memoryview(bytearray(frame.payload))
-            if frame.payload != len(request.into):
-                channel.skip(frame)
-                request.error = Refused(
-                    f"server {self.number} gives {frame.payload} bytes, where there is room for {len(request.into)}"
-                )
-            else:
-                channel.into(frame, request.into)
-                self._put(request, unpieced(request.into, request.pieces))
-        else:
+        if frame.op != Op.DATA:
             channel.skip(frame)
+            request.error = _error(frame.metadata) if frame.op == Op.ERROR else None
+        elif frame.shared:
+            self._copy_shared(channel, frame, request)
+        else:
+            self._receive(channel, frame, request)
         request.answer = frame
         with self._state:
             self._pending.pop(frame.number, None)
         request.done.set()
 
-    def _put(self, request: Request, found: Sequence[Tensor]) -> None:
-        """Who gives up waiting does so before that or after, and not in the midst of it."""
-        with self._state:
-            if request.number in self._pending:
-                for piece, value in zip(request.pieces, found, strict=True):
-                    piece.copy_(value)
+    def _receive(self, channel: Channel, frame: Frame, request: Request) -> None:
+        """Out of the socket, straight to where it belongs, or by way of a room of its own."""
+        sizes = [piece.nbytes for piece in request.pieces]
+        if sizes or request.op == Op.STATE:  # that it is not shared, or how much it is, the server says
+            request.into = memoryview(bytearray(sum(sizes) if sizes else frame.payload))
+        if frame.payload != len(request.into):
+            channel.skip(frame)
+            request.error = Refused(
+                f"server {self.number} gives {frame.payload} bytes, where there is room for {len(request.into)}"
+            )
+            return
+        channel.into(frame, request.into)
+        if sizes and frame.payload:
+            parts = torch.frombuffer(request.into, dtype=torch.uint8).split(sizes)
+            self._put(request, [part.view(piece.dtype) for part, piece in zip(parts, request.pieces, strict=True)])
 
-    def _copied(self, channel: Channel, frame: Frame, request: Request) -> None:
-        """Out of the server's memory, which may use it again once that is said."""
+    def _copy_shared(self, channel: Channel, frame: Frame, request: Request) -> None:
+        """Out of the server's memory, which may use it again once it is told."""
         start, offsets = time.monotonic(), torch.empty(frame.payload // 8, dtype=torch.int64)
         channel.into(frame, raw(offsets))
-        found = [
-            channel.lent and channel.lent.tensor(offset, piece.numel(), piece.dtype)
+        values = [
+            channel.remote and channel.remote.tensor(offset, piece.numel(), piece.dtype)
             for offset, piece in zip(offsets.tolist(), request.pieces, strict=False)
         ]
-        if len(found) != len(request.pieces) or any(each is None for each in found):
+        if len(values) != len(request.pieces) or any(value is None for value in values):
             raise Broken("the server says that a value lies where it lends no memory")
-        self._put(request, found)
+        self._put(request, values)
         self._read.append((frame.number, start, time.monotonic()))
         if self.welcome.get("record") and self._sending.acquire(blocking=False):
             try:
-                self._say_read()
+                self._report_read()
             finally:
                 self._sending.release()
 
-    def _say_read(self) -> None:
+    def _put(self, request: Request, values: Sequence[Tensor]) -> None:
+        """Who gives up waiting does so before that or after, and not in the midst of it."""
+        with self._state:
+            if request.number in self._pending:
+                for piece, value in zip(request.pieces, values, strict=True):
+                    piece.copy_(value)
+
+    # ---- sending; ``_sending`` is held
+
+    def _send(self, channel: Channel, request: Request) -> None:
+        try:
+            channel.send(request.op, request.number, request.entries, request.metadata, request.payload, request.shared)
+        except Broken:
+            channel.close()  # the thread that listens makes it again and asks again
+
+    def _report_read(self) -> None:
         """With the next request, not at once: until the next round closes, nobody needs the room."""
         if self._read:
             read = [self._read.popleft() for _ in range(len(self._read))]  # while another thread may append
-            self._send(self._channel, Request(Op.READ, said={"read": read}))
+            self._send(self._channel, Request(Op.READ, metadata={"read": read}))
 
     def _live(self) -> None:
-        """A sign of life now and then, whatever the worker is busy with."""
+        """The thread that gives a sign of life now and then, whatever the worker is busy with."""
         while self._open and not self._lost:
             time.sleep(self.deadline / 4)
             if self._sending.acquire(blocking=False):
                 try:
                     if self._open:
-                        self._say_read()
+                        self._report_read()
                         self._send(self._channel, Request(Op.ALIVE))
                 finally:
                     self._sending.release()
 
-    def _send(self, channel: Channel, request: Request) -> None:
-        try:
-            channel.send(request.op, request.number, request.entries, request.said, request.payload, request.shared)
-        except Broken:
-            channel.close()  # the thread that listens makes it again and asks again
-
     # ---- connecting
 
-    def _connected(self, until: float) -> tuple[Channel, dict]:
+    def _connect(self, until: float) -> tuple[Channel, dict]:
+        """A channel, and the server's welcome. Raises ServerLost after ``until``, or Refused."""
         pause, why = 0.01, "nobody listens there"
         while True:
             try:
@@ -240,8 +282,8 @@ class Line:
                     sock.connect(self.address)
                     channel = Channel(sock, left)
                     self._tls and tls.as_worker(channel, self._tls, left)
-                    whole = not self._tls and not loopback(self.address)
-                    welcome = handshake.as_worker(channel, self._secret, self._hello, whole)
+                    coded = not self._tls and not loopback(self.address)
+                    welcome = handshake.as_worker(channel, self._secret, self._hello, coded)
                     channel.patience(max(self.deadline, 1.0))
                     channel.borrow(welcome.get("memory"))
                     return channel, welcome
@@ -256,10 +298,10 @@ class Line:
             time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # with jitter: all come back at once otherwise
             pause = min(2 * pause, 0.5)
 
-    def _again(self, why: str) -> bool:
+    def _reconnect(self, why: str) -> bool:
         """A new connection, on which everything unanswered is asked again in its order."""
         try:
-            channel, _ = self._connected(time.monotonic() + self.deadline)
+            channel, _ = self._connect(time.monotonic() + self.deadline)
         except KVError as error:
             self._give_up(f"{why}; {error}")
             return False
@@ -277,14 +319,13 @@ class Line:
             self._lost = self._lost or ServerLost(f"server {self.number} is lost ({why})", (self.number,))
             pending, self._pending = list(self._pending.values()), {}
         for request in pending:
-            request.error = self._lost
-            request.done.set()
+            request.fail(self._lost)
         self._channel.close()
 
 
-def _error(said: dict) -> KVError:
+def _error(metadata: dict) -> KVError:
     """What the server says, as the error that it names; a name that is none of ours is no class of ours."""
-    sentence, kind = str(said.get("sentence", "")), said.get("kind")
+    sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
     if kind == "WorkerLost":
-        return WorkerLost(sentence, tuple(rank for rank in said.get("ranks", ()) if isinstance(rank, int)))
+        return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
     return Timeout(sentence) if kind == "Timeout" else Refused(sentence)

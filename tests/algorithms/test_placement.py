@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lps.kvstore import Refused
-from d2lps.kvstore.placement import Placement
+from d2lps import kvstore
+from d2lps.algorithms.placement import Placement, PlacementError
 
 KEYS = [f"layer{i}.weight" for i in range(20_000)]
 
@@ -66,16 +66,24 @@ def test_it_says_who_holds_how_much():
     assert lines[-1] == "from 1000 elements on, an array is cut over all 3 servers"
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Placement(0),
-        lambda: Placement([1, 1]),
-        lambda: Placement(None),
-        lambda: Placement(2, large=0),
-        lambda: Placement(2, virtual=True),
-    ],
-)
-def test_what_is_no_placement_is_refused(make):
-    with pytest.raises(Refused, match="1 or more"):
-        make()
+WRONG = [
+    {"servers": 0},
+    {"servers": [1, 1]},
+    {"servers": None},
+    {"servers": 2, "large": 0},
+    {"servers": 2, "virtual": True},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_no_placement_is_refused_and_by_a_store_as_all_else_that_it_refuses(wrong):
+    with pytest.raises(PlacementError, match="1 or more") as error:
+        Placement(**wrong)
+    with pytest.raises(kvstore.Refused) as refused:
+        kvstore.Placement(**wrong)
+    assert str(refused.value) == str(error.value) and isinstance(refused.value, kvstore.KVError)
+
+
+def test_the_store_places_keys_as_the_algorithm_does():
+    ours, theirs = Placement(3), kvstore.Placement(3)
+    assert all(ours.owner(key) == theirs.owner(key) for key in KEYS[:100]) and ours.ring == theirs.ring

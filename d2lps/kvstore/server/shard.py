@@ -1,0 +1,164 @@
+"""A server's part of a key: its value, its open round, and who waits for it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from d2lps.kvstore.codec import State, numbers_of, tensors_of
+from d2lps.kvstore.errors import KVError, Refused, Timeout
+
+
+class Snapshot(NamedTuple):
+    """What a pull gets: the value, how many rounds (asynchronously: pushes) are in it, and how many were summed."""
+
+    value: Tensor
+    version: int
+    counted: int
+
+
+Reply = Callable[["list[Snapshot] | KVError"], object]
+
+
+class PendingPull:
+    """What a worker pulls at once: ``reply`` gets all parts of it when the last may be read, or the first error."""
+
+    def __init__(self, rank: int, count: int, until: float, reply: Reply):
+        self.rank, self.until, self.reply = rank, until, reply
+        self.snapshots: list[Snapshot | None] = [None] * count
+        self._left, self._lock = count, threading.Lock()
+
+    @property
+    def over(self) -> bool:
+        """Whether it is answered, or about to be."""
+        return self._left <= 0
+
+    def came(self, count: int) -> None:
+        """So many more of the snapshots are there."""
+        with self._lock:
+            before, self._left = self._left, self._left - count
+        if before > 0 and self._left == 0:
+            self.reply(self.snapshots)
+
+    def fail(self, error: KVError) -> None:
+        with self._lock:
+            before, self._left = self._left, -1
+        if before > 0:
+            self.reply(error)
+
+
+class Waiting(NamedTuple):
+    """One part of a pull, its ``place`` in it, which may be read after round (or clock) ``need``."""
+
+    pull: PendingPull
+    place: int
+    need: int
+
+
+class Shard:
+    """A server's part of a key. Whoever looks at more than one thing of it has its ``lock``."""
+
+    def __init__(self, number: int, name: str, elements: int, dtype: torch.dtype, workers: int):
+        self.number, self.name, self.elements, self.dtype = number, name, elements, dtype
+        self.value: Tensor | None = None
+        self.memory: State = {}  # what the optimizer keeps
+        self.version, self.counted = 0, 0
+        self.rounds = [0] * workers  # how many pushes of each worker are counted
+        # Of the open round: by worker what is not yet in the sum, and whether it may stay where it is; who is in it.
+        self.arrived: dict[int, tuple[Tensor, bool]] = {}
+        self.summed: list[int] = []
+        self.sum: Tensor | None = None
+        self.own = False  # whether the sum may stay where it is
+        self.skip = False  # whether the round will change nothing
+        self.waiting: list[Waiting] = []
+        self.lock = threading.Lock()
+        self.changed, self.queued = threading.Condition(self.lock), 0  # and how many pushes wait for the next round
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is in the midst of a round."""
+        return bool(self.arrived or self.summed)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.value, self.version, self.counted)
+
+    def wait(self, done: Callable[[], bool], seconds: float, what: str, missing: Callable[[], list[int]]) -> None:
+        """As :func:`wait_until`, for a push that waits for a round to close."""
+        self.queued += 1
+        try:
+            wait_until(self.changed, done, seconds, what, missing)
+        finally:
+            self.queued -= 1
+
+    def validate_push(self, elements: int, dtype: torch.dtype) -> None:
+        """Raises Refused unless so much may be pushed to it."""
+        if (self.elements, self.dtype) != (elements, dtype):
+            raise Refused(
+                f"key {self.name} has {self.elements} elements of {self.dtype} here, and {elements} of "
+                f"{dtype} are pushed: push what was initialised"
+            )
+        if self.value is None:
+            raise Refused(f"key {self.name} has no value yet: init it before the first push")
+
+    def validate_rows(self, width: int, rows: Tensor) -> None:
+        """Raises Refused unless it has these rows of ``width`` elements."""
+        if width > max(1, self.elements) or self.elements % width:
+            raise Refused(f"key {self.name} has {self.elements} elements here, which are no rows of {width}")
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.elements // width:
+            raise Refused(f"key {self.name} has rows 0 to {self.elements // width - 1} here")
+
+    def state(self) -> State:
+        """What it is now, to be saved. Raises Refused in the midst of a round."""
+        with self.lock:
+            if self.value is None or self.busy:
+                raise Refused(f"key {self.name} is in the midst of a round: save at a barrier")
+            kept = {name: tensor.clone() for name, tensor in tensors_of(self.memory).items()}
+            return {"value": self.value} | kept | numbers_of(self.memory)
+
+    def restore(self, state: State) -> None:
+        """Be as when :meth:`state` gave ``state``. Raises Refused, and nothing has changed."""
+        memory = dict(state)
+        value, sizes = memory.pop("value", None), {tensor.numel() for tensor in tensors_of(state).values()}
+        if not isinstance(value, Tensor) or value.dtype != self.dtype or sizes != {self.elements}:
+            raise Refused(
+                f"key {self.name} has {self.elements} elements of {self.dtype} here: load what was saved of it"
+            )
+        with self.lock:
+            if self.busy:
+                raise Refused(f"key {self.name} is in the midst of a round: load at a barrier")
+            self.value, self.memory = value, memory
+
+
+def deliver(done: "list[tuple[Waiting, Snapshot | KVError]]") -> None:
+    """Outside of the lock: a reply may take its time."""
+    for waiting, snapshot in done:
+        if isinstance(snapshot, KVError):
+            waiting.pull.fail(snapshot)
+        else:
+            waiting.pull.snapshots[waiting.place] = snapshot
+            waiting.pull.came(1)
+
+
+def workers(ranks: Iterable[int]) -> str:
+    ranks = list(ranks)
+    return f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(map(str, ranks))}"
+
+
+def wait_until(
+    condition: threading.Condition,
+    done: Callable[[], bool],
+    seconds: float,
+    what: str,
+    missing: Callable[[], list[int]],
+) -> None:
+    """Wait until ``done``. Raises Timeout, which says who is ``missing`` for ``what``."""
+    end = time.monotonic() + seconds
+    while not done():
+        if not condition.wait(min(1.0, max(0.0, end - time.monotonic()))) and time.monotonic() >= end:
+            ranks = missing()
+            lacking = f", {workers(ranks)} missing" if ranks else ""
+            raise Timeout(f"{what}: {seconds:g} s are over{lacking}")

@@ -1,0 +1,56 @@
+"""Frames as bytes: what a channel sends, what it makes of bytes, and headers of any kind."""
+
+import socket
+import struct
+import threading
+import zlib
+from contextlib import suppress
+
+from d2lps.kvstore.wire import HEADER, MAGIC, Channel, Op
+
+
+def ends(seconds=2.0):
+    return tuple(Channel(end, seconds) for end in socket.socketpair())
+
+
+def sent(*arguments, keys=None, whole=False, **more) -> bytes:
+    """The bytes of a frame."""
+    one, other = socket.socketpair()
+    channel = Channel(one, 2)
+    channel.keys, channel.covers_payload = keys, whole
+    got, reader = [], threading.Thread(target=lambda: got.extend(iter(lambda: other.recv(1 << 20), b"")))
+    reader.start()
+    channel.send(*arguments, **more)
+    channel.close()
+    reader.join(5)
+    other.close()
+    return b"".join(got)
+
+
+def received(data: bytes, keys=None, whole=False):
+    """(frame, payload) of these bytes, after which the other end hangs up."""
+    one, other = socket.socketpair()
+    channel = Channel(one, 2)
+    channel.keys, channel.covers_payload = keys, whole
+    writer = threading.Thread(target=lambda: (_all(other, data), other.close()))
+    writer.start()
+    try:
+        frame = channel.receive()
+        if frame.payload > 1 << 24:
+            return frame, None
+        room = bytearray(frame.payload)
+        channel.into(frame, memoryview(room))
+        return frame, bytes(room)
+    finally:
+        channel.close()
+        writer.join(5)
+
+
+def _all(sock, data):
+    with suppress(OSError):
+        sock.sendall(data)
+
+
+def head(magic=MAGIC, version=1, op=Op.PUSH, flags=0, entries=0, table=0, payload=0, number=0) -> bytes:
+    found = HEADER.pack(magic, version, op, flags, entries, table, payload, number, 0)[:-4]
+    return found + struct.pack("<I", zlib.crc32(found))

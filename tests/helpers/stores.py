@@ -1,0 +1,26 @@
+"""The workers of a store, side by side."""
+
+import threading
+import time
+
+from d2lps.kvstore import KVError
+
+
+def each(stores, work, *arguments, patience=60):
+    """What ``work(store, *arguments)`` returns or raises for each worker, each in a thread of its own."""
+    found = [None] * len(list(stores))
+
+    def one(store):
+        try:
+            found[store.rank] = work(store, *arguments)
+        except KVError as error:
+            found[store.rank] = error
+
+    threads = [threading.Thread(target=one, args=(store,), daemon=True) for store in stores]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + patience
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads), "a call hangs"
+    return found
