@@ -96,19 +96,19 @@ class Cluster:
         self.servers: list[Server] = []
         self.stores: list[DistStore] = []
         self._folder = tempfile.mkdtemp(prefix="d2lps-") if transport == "unix" else None  # 0700: this user's own
-        table = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
-        both = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
+        settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
+        common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
         try:
             for number in range(servers):
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
-                self.servers.append(Server(ShardStore(kind, workers, **table), address, number=number, **both))
+                self.servers.append(Server(ShardStore(kind, workers, **settings), address, number=number, **common))
             addresses = [server.address for server in self.servers]
             for rank in range(workers):
-                lent = Arena.available() if self._folder else None
+                arena = Arena.available() if self._folder else None
                 with ExitStack() as undo:
-                    clients = connect(addresses, rank, undo, deadline=deadline, arena=lent, **both)
+                    clients = connect(addresses, rank, undo, deadline=deadline, arena=arena, **common)
                     self.stores.append(
-                        DistStore(kind, rank, workers, clients, self.placement, look=nan != "propagate", arena=lent)
+                        DistStore(kind, rank, workers, clients, self.placement, look=nan != "propagate", arena=arena)
                     )
                     undo.pop_all()  # from here on they are the store's
         except BaseException:

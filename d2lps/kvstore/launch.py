@@ -38,33 +38,33 @@ def launch(
     All workers call it with the same options, which are those of :func:`d2lps.kvstore.create`.
     """
     validate_deadline(deadline)
-    table = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
-    ShardStore(workers=1, **table)  # so that what a server would refuse is refused before one is started
+    settings = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
+    ShardStore(workers=1, **settings)  # so that what a server would refuse is refused before one is started
     files = validate_certificates(tls)
-    place = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
-    options = table | {"servers": servers, "placement": place, "tls": files is not None}  # not where the files lie
+    where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
+    options = settings | {"servers": servers, "placement": where, "tls": files is not None}  # not where the files lie
     workers = meet("kvstore", options, deadline, secrets.token_hex(8))
     files = None if workers.one_host else files
     with closing(workers.meeting), ExitStack() as undo:
         count = counted("servers", workers.size if servers is None else servers)
-        place = validate_placement(placement, count)
-        started, addresses = _start_servers(workers, count, table | {"workers": workers.size}, files, undo)
-        lent, clients = Arena.available() if workers.one_host else None, []
+        placement = validate_placement(placement, count)
+        started, addresses = _start_servers(workers, count, settings | {"workers": workers.size}, files, undo)
+        arena, clients = Arena.available() if workers.one_host else None, []
 
         def connect_to_all() -> None:
             who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
-            clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=lent, **who))
+            clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=arena, **who))
 
         workers.all_or_none("connected", "connect", connect_to_all)
         store = DistStore(
-            kind, workers.rank, workers.size, clients, place, look=nan != "propagate", started=started, arena=lent
+            kind, workers.rank, workers.size, clients, placement, look=nan != "propagate", started=started, arena=arena
         )
         undo.pop_all()  # from here on they are the store's
         return store
 
 
 def _start_servers(
-    workers: Workers, count: int, table: dict, files: Certificates | None, undo: ExitStack
+    workers: Workers, count: int, settings: dict, files: Certificates | None, undo: ExitStack
 ) -> tuple[list[ServerProcess], list[Address]]:
     """This worker's part of ``count`` servers, and where all of them listen; ``undo`` ends those started here."""
     mine = [number for number, owner in enumerate(_owners(workers.hosts, count)) if owner == workers.rank]
@@ -75,7 +75,7 @@ def _start_servers(
         folder = tempfile.mkdtemp(prefix="d2lps-") if mine and workers.one_host else None
         for number in mine:
             address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-            spec = {"table": table, "address": address, "run": workers.run, "number": number, "tls": files}
+            spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
             started.append(ServerProcess(spec, workers.patience))
             undo.callback(started[-1].stop)
         return {server.number: server.address() for server in started}

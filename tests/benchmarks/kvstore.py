@@ -232,10 +232,10 @@ def _memory(pid: int) -> dict[str, int]:
 def our_servers(workers: int, servers: int, host: str = "127.0.0.1"):
     """(addresses, run, process ids) of servers of ours over TCP."""
     run, started = secrets.token_hex(8), []
-    table = {"kind": "dist_sync", "workers": workers, "deadline": DEADLINE}
+    options = {"kind": "dist_sync", "workers": workers, "deadline": DEADLINE}
     try:
         for number in range(servers):
-            started.append(ServerProcess({"table": table, "address": (host, 0), "run": run, "number": number}, 60.0))
+            started.append(ServerProcess({"store": options, "address": (host, 0), "run": run, "number": number}, 60.0))
         yield [one.address() for one in started], run, [one.process.pid for one in started]
     finally:
         for one in started:

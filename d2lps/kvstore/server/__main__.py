@@ -32,9 +32,9 @@ def main() -> None:
     address = spec["address"] if isinstance(spec["address"], str) else tuple(spec["address"])
     certificates = spec.get("tls") and Certificates(*spec["tls"])
     try:
-        table, secret = ShardStore(**spec["table"]), read_secret() or b""
+        store, secret = ShardStore(**spec["store"]), read_secret() or b""
         server = Server(
-            table, address, secret=secret, run=spec["run"], number=spec["number"], certificates=certificates
+            store, address, secret=secret, run=spec["run"], number=spec["number"], certificates=certificates
         )
     except Refused as error:
         send(parent, {"refused": str(error)})
@@ -44,10 +44,10 @@ def main() -> None:
     with suppress(ConnectionError):  # whoever started it may have gone; the others may still come
         send(parent, {"address": server.address})
     seen = time.monotonic()
-    while not ended.wait(0.05) and table.live:
+    while not ended.wait(0.05) and store.live:
         if server.busy or not parent.poll():  # nothing more comes from there but its end
             seen = time.monotonic()
-        elif time.monotonic() - seen > table.deadline:
+        elif time.monotonic() - seen > store.deadline:
             break  # who started it has gone, and nobody else is here
     server.close()
     if isinstance(address, str):
