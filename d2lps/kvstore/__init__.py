@@ -32,44 +32,68 @@ def __getattr__(name: str):
 
 
 def create(kind: str = "local", engine: str = "d2lps", **options):
-    """Make a store, or join one.
+    """A store: push adds to a key, pull gets its value. All workers create theirs with the same arguments.
 
     Parameters
     ----------
-    kind : str
-        ``"local"`` (the devices of this process, summed in main memory), ``"device"`` (summed on the devices),
-        ``"dist_sync"``, ``"dist_async"``, ``"dist_ssp"`` (workers and servers).
-    engine : str
-        ``"d2lps"``, or ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, where that is installed, with its servers
-        on this machine; it has no ``"dist_ssp"``.
-    **options
-        Of a distributed store: ``servers``, ``staleness``, ``nan``, ``lost``, ``deadline``, ``record``,
-        ``placement``, ``tls`` (see :func:`d2lps.kvstore.joining.joined`); with ``"mxnet"`` ``servers`` and
-        ``deadline``.
+    kind : {"local", "device", "dist_sync", "dist_async", "dist_ssp"}
+        ``"local"``: the devices of this process, summed in main memory; ``"device"``: summed on the devices. With
+        workers and servers, under torchrun or ``d2lps.ranks``: ``"dist_sync"``, where a pull gets exactly the round
+        that its worker has pushed; ``"dist_async"``, where every push is applied as it comes; ``"dist_ssp"``, the same
+        with a bounded ``staleness``. MXNet's ``"dist"`` and ``"dist_device_sync"`` mean ``"dist_sync"``.
+    engine : {"d2lps", "mxnet"}
+        ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, where that is installed, with its servers on this machine,
+        which must not be shared with strangers; it has no ``"dist_ssp"``.
+    servers : int, optional
+        How many, each in a process of its own on the machine of a worker; as many as workers by default. This and all
+        that follow are for distributed stores, and ``"mxnet"`` has ``servers`` and ``deadline`` alone.
+    deadline : float, default 30.0
+        Seconds within which every call returns or raises.
+    staleness : int, default 0
+        Of ``"dist_ssp"``: by how many pushes of a key a worker may be ahead of the slowest one.
+    nan : {"propagate", "reject", "skip"}
+        What is done with a push that is not finite: take it, refuse it to that worker, who may push again, or leave
+        the whole round out for all.
+    lost : {"fail", "drop"}
+        What a lost worker does to the others: all their calls raise WorkerLost, or rounds close over those who are
+        left.
+    record : bool, default False
+        Whether servers remember who pushed and pulled what when, for ``trace``.
+    placement : Placement or mapping, optional
+        Which server holds what: a :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …,
+        "virtual": …}``.
+    tls : mapping, optional
+        Between hosts: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
+        "authority": …}``, or those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and ``D2LPS_TLS_AUTHORITY`` name;
+        no secret is needed then. On one host it does nothing: what travels there is on no wire.
 
     Returns
     -------
     KVStore
-        This worker's end of it.
+        To be closed in the end, best by ``with``.
 
     Raises
     ------
     Refused
-        There is no such kind, engine or option.
+        Where an option is none of these, workers ask for different stores, or MXNet is missing.
+    ServerLost
+        Where a server does not start, or cannot be reached.
+    NoRanks
+        Where the store is distributed and this process is no worker.
 
     Examples
     --------
     >>> import torch
-    >>> store = create("local")
-    >>> store.init("w", torch.zeros(2))
-    >>> store.pushpull("w", [torch.ones(2), torch.ones(2)], out=(out := torch.empty(2)))
+    >>> with create("local") as store:
+    ...     store.init("w", torch.zeros(2))
+    ...     store.pushpull("w", [torch.ones(2), torch.ones(2)], out=(out := torch.empty(2)))
     >>> out
     tensor([2., 2.])
     """
     if engine == "mxnet":
-        from d2lps.kvstore.pslite.store import created
+        from d2lps.kvstore.pslite.store import launch
 
-        return created(kind, **options)
+        return launch(kind, **options)
     kind = ALSO.get(kind, kind) if isinstance(kind, str) else kind
     if engine != "d2lps":
         raise Refused(f"engine = {engine!r}: it is 'd2lps' or 'mxnet'")
@@ -81,33 +105,42 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         return LocalStore() if kind == "local" else DeviceStore()
     if kind not in ("dist_sync", "dist_async", "dist_ssp"):
         raise Refused(f"kind = {kind!r}: it is one of local, device, dist_sync, dist_async, dist_ssp")
-    from d2lps.kvstore.joining import joined
+    from d2lps.kvstore.launch import launch
 
-    return joined(kind, **options)
+    return launch(kind, **options)
 
 
 def cluster(kind: str = "dist_sync", workers: int = 2, servers: int = 1, **options):
-    """Make servers in this process, with a store for each of so many workers.
+    """Servers in this process, with a store for each of so many workers.
 
     Parameters
     ----------
-    kind : str
-        ``"dist_sync"``, ``"dist_async"`` or ``"dist_ssp"``.
+    kind : {"dist_sync", "dist_async", "dist_ssp"}
+        As :func:`create` has it.
     workers, servers : int
-        How many.
-    **options
-        See :class:`d2lps.kvstore.joining.Cluster`.
+        How many, 1 or more.
+    options
+        ``transport``, ``secret``, and those of :func:`create`: see :class:`d2lps.kvstore.in_process.Cluster`.
 
     Returns
     -------
     Cluster
-        The stores, by rank, to be used in a thread each; ``with`` closes them.
+        ``cluster[rank]`` is the store of a worker; ``with`` closes all.
 
     Raises
     ------
     Refused
-        There is no such kind or option.
+        Where an option is none of these.
+
+    Examples
+    --------
+    >>> import torch
+    >>> with cluster(workers=1, servers=2) as (store,):
+    ...     store.init("w", torch.zeros(2))
+    ...     store.pushpull("w", torch.ones(2), out=(out := torch.empty(2)))
+    >>> out
+    tensor([1., 1.])
     """
-    from d2lps.kvstore.joining import Cluster
+    from d2lps.kvstore.in_process import Cluster
 
     return Cluster(kind, workers, servers, **options)

@@ -23,7 +23,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps import kvstore
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.joining import Cluster
+from d2lps.kvstore.in_process import Cluster
 from d2lps.kvstore.placement import counted
 from d2lps.kvstore.store import KVStore
 from d2lps.plan.optimizers import RULES
@@ -261,7 +261,7 @@ def _curve(
 
 def _slowest(cluster: Cluster) -> int:
     """How many steps of the slowest worker the servers have counted."""
-    return min(min(held.rounds) for server in cluster.servers for held in server.table.parts)
+    return min(min(shard.rounds) for server in cluster.servers for shard in server.store.shards)
 
 
 def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:

@@ -37,8 +37,8 @@ from carriers import HERE, WARM, ceilings, on_ranks, spread
 from d2lps import Processes, algorithms, kvstore
 from d2lps.carriers.execute import compile
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.pslite.started import Nodes, free_port, needed, scheduler, server, worker
-from d2lps.kvstore.server.started import Started
+from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
+from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.topology.local import this_host
@@ -85,7 +85,7 @@ def ours(sizes: list[int], *how):
 
 def theirs(sizes: list[int], cluster: list):
     """The same of MXNet's, whose arrays lie where the tensors do."""
-    os.environ.update(worker("dist_sync", int(os.environ["RANK"]), *cluster).environment)
+    os.environ.update(environment("worker", int(os.environ["RANK"]), *cluster))
     import mxnet as mx
 
     store = mx.kv.create("dist_sync")
@@ -232,14 +232,14 @@ def _memory(pid: int) -> dict[str, int]:
 def our_servers(workers: int, servers: int, host: str = "127.0.0.1"):
     """(addresses, run, process ids) of servers of ours over TCP."""
     run, started = secrets.token_hex(8), []
-    table = {"kind": "dist_sync", "workers": workers, "deadline": DEADLINE}
+    options = {"kind": "dist_sync", "workers": workers, "deadline": DEADLINE}
     try:
         for number in range(servers):
-            started.append(Started({"table": table, "address": (host, 0), "run": run, "number": number}, 60.0))
+            started.append(ServerProcess({"store": options, "address": (host, 0), "run": run, "number": number}, 60.0))
         yield [one.address() for one in started], run, [one.process.pid for one in started]
     finally:
         for one in started:
-            one.end()
+            one.stop()
 
 
 @contextmanager
@@ -254,8 +254,8 @@ def mxnet_servers(workers: int, servers: int, settings: dict):
     local = {name: value for name, value in os.environ.items() if name == "DMLC_LOCAL"}
     nodes = Nodes(0, DEADLINE)
     try:
-        for what in (scheduler(*cluster), *(server(number, *cluster) for number in range(count))):
-            nodes.start(what._replace(environment=what.environment | local))
+        for name, number in (("scheduler", 0), *(("server", number) for number in range(count))):
+            nodes.start(name, number, environment(name, number, *cluster) | local)
         yield cluster
     finally:
         nodes.end(0.0)
@@ -302,7 +302,7 @@ def row(name: str, what: str, ratios: list[float], times: dict[str, list[float]]
 
 def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: int, quick: bool) -> None:
     try:
-        needed()
+        require_mxnet()
     except kvstore.Refused as error:
         print(f"{name:6} not measured: {error}")
         return

@@ -575,19 +575,19 @@ def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
         textwrap.dedent("""
         import os, time
         from d2lps import kvstore
-        from d2lps.kvstore import joining
-        from d2lps.kvstore.server import started
+        from d2lps.kvstore import launch
+        from d2lps.kvstore.server import process
 
-        class Client(joining.ServerClient):
+        class Client(launch.ServerClient):
             def __init__(self, number, address, rank, **more):
                 super().__init__(number, address + ".gone" if (number, rank) == (1, 1) else address, rank, **more)
 
-        class Started(started.Started):
+        class ServerProcess(process.ServerProcess):
             def __init__(self, *told):
                 super().__init__(*told)
                 print("pid", self.process.pid, flush=True)
 
-        joining.ServerClient, joining.Started, begin = Client, Started, time.monotonic()
+        launch.ServerClient, launch.ServerProcess, begin = Client, ServerProcess, time.monotonic()
         try:
             kvstore.create("dist_sync", servers=2, deadline=2.0)
         except kvstore.KVError as error:

@@ -68,7 +68,7 @@ MUTANTS = {
     ),
     "TLS: others may read a key": (
         "test_kvstore_tls.py::test_a_key_that_others_can_read_is_refused",
-        [(f"{HANDSHAKE}:private", instead(0o077, 0))],
+        [(f"{HANDSHAKE}:require_private", instead(0o077, 0))],
     ),
 }
 

@@ -18,7 +18,7 @@ from helpers.ranks import Ranks, outcome, ranks, settled, tell
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, WorkerLost
-from d2lps.kvstore.pslite.fits import DTYPES
+from d2lps.kvstore.pslite.limits import DTYPES
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="MXNet 1.9.1 is for Linux on x86-64"

@@ -21,7 +21,7 @@ from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, ServerLost, WorkerLost
-from d2lps.kvstore.server.started import Started
+from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.worker.client import ServerClient
 
 nothing_left, recovery = breaking.nothing_left, breaking.recovery  # fixtures
@@ -143,8 +143,8 @@ def test_a_worker_that_is_terminated_leaves_nothing(recovery):
 @pytest.mark.fault("F15", "SIGTERM at a server")
 def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
     folder = tempfile.mkdtemp(prefix="d2lps-")
-    table = {"kind": "dist_sync", "workers": 2, "deadline": DEADLINE}
-    started = Started({"table": table, "address": os.path.join(folder, "0"), "run": "", "number": 0}, 30.0)
+    options = {"kind": "dist_sync", "workers": 2, "deadline": DEADLINE}
+    started = ServerProcess({"store": options, "address": os.path.join(folder, "0"), "run": "", "number": 0}, 30.0)
     server = SimpleNamespace(number=0, address=started.address())
     with closing(store([server], 0), store([server], 1)) as (first, second), closing(started):
 
@@ -169,8 +169,8 @@ def test_a_server_that_is_busy_ends_in_order():
     """Python ends its threads where they are, in the midst of torch, too: left to that, every third one aborts."""
     keys, ends = list(range(3000)), []
     for _ in range(6):
-        table = {"kind": "dist_sync", "workers": 1, "deadline": DEADLINE}
-        started = Started({"table": table, "address": ("127.0.0.1", 0), "run": "", "number": 0}, 30.0)
+        options = {"kind": "dist_sync", "workers": 1, "deadline": DEADLINE}
+        started = ServerProcess({"store": options, "address": ("127.0.0.1", 0), "run": "", "number": 0}, 30.0)
         (mine,) = stores = [store([SimpleNamespace(number=0, address=started.address())], 0, 1)]
         with closing(*stores, started):
             values = [torch.ones(100) for _ in keys]

@@ -199,18 +199,18 @@ def test_nothing_large_is_taken_from_a_stranger():
 def test_a_secret_that_others_can_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.delenv(handshake.VARIABLE, raising=False)
     monkeypatch.delenv(handshake.FILE, raising=False)
-    assert handshake.secret_given() is None
+    assert handshake.read_secret() is None
     file = tmp_path / "secret"
     file.write_text("0123456789abcdef\n")
     monkeypatch.setenv(handshake.FILE, str(file))
     file.chmod(0o644)
     with pytest.raises(Refused, match="others can read the secret in .*: chmod 600"):
-        handshake.secret_given()
+        handshake.read_secret()
     file.chmod(0o600)
-    assert handshake.secret_given() == b"0123456789abcdef"
+    assert handshake.read_secret() == b"0123456789abcdef"
     file.write_text("short")
     with pytest.raises(Refused, match="the secret has 5 bytes: 16 or more"):
-        handshake.secret_given()
+        handshake.read_secret()
     monkeypatch.setenv(handshake.FILE, str(tmp_path / "none"))
     with pytest.raises(Refused, match="cannot be read"):
-        handshake.secret_given()
+        handshake.read_secret()

@@ -1,59 +1,53 @@
-"""A server in a process of its own: ``python -m d2lps.kvstore.server``, told what to be in one line on its input.
+"""A server in a process of its own: ``python -m d2lps.kvstore.server``, told over a line to its parent what to be.
 
-It says where it listens in one line on its output, and stays until every worker has said goodbye or is lost, whatever
-becomes of the process that started it. The secret is in the environment or in a file, never among the arguments.
+It says there where it listens, and stays until every worker has said goodbye or is lost, whatever becomes of the
+process that started it. The secret is in the environment or in a file, never among the arguments.
 """
 
 import gc
-import json
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
 
+import torch
+
+from d2lps.kvstore.child import line_to_parent, receive, send
 from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.server.rounds import ShardStore
+from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.wire.handshake import read_secret
+from d2lps.kvstore.wire.tls import Certificates
 
 
 def main() -> None:
     """Be a server."""
-    import torch
-
-    from d2lps.kvstore.server.rounds import ShardStore
-    from d2lps.kvstore.server.server import Server
-    from d2lps.kvstore.wire import handshake
-    from d2lps.kvstore.wire.tls import Certificates
-
     torch.set_num_threads(1)
     # Ten thousand keys are as many objects: to look through all of torch's for garbage, again and again, costs half.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    told = json.loads(sys.stdin.readline())
-    address = told["address"] if isinstance(told["address"], str) else tuple(told["address"])
+    parent = line_to_parent()
+    spec = receive(parent)
+    address = spec["address"] if isinstance(spec["address"], str) else tuple(spec["address"])
+    certificates = spec.get("tls") and Certificates(*spec["tls"])
     try:
-        table = ShardStore(**told["table"])
+        store, secret = ShardStore(**spec["store"]), read_secret() or b""
         server = Server(
-            table,
-            address,
-            secret=handshake.secret_given() or b"",
-            run=told["run"],
-            number=told["number"],
-            certificates=told.get("tls") and Certificates(*told["tls"]),
+            store, address, secret=secret, run=spec["run"], number=spec["number"], certificates=certificates
         )
     except Refused as error:
-        print(json.dumps({"refused": str(error)}), flush=True)
+        send(parent, {"refused": str(error)})
         return
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    print(json.dumps({"address": server.address}), flush=True)
-    alone = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), alone.set()), daemon=True).start()
+    with suppress(ConnectionError):  # whoever started it may have gone; the others may still come
+        send(parent, {"address": server.address})
     seen = time.monotonic()
-    while not ended.wait(0.05) and table.live:
-        if server.busy or not alone.is_set():
+    while not ended.wait(0.05) and store.live:
+        if server.busy or not parent.poll():  # nothing more comes from there but its end
             seen = time.monotonic()
-        elif time.monotonic() - seen > table.deadline:
+        elif time.monotonic() - seen > store.deadline:
             break  # who started it has gone, and nobody else is here
     server.close()
     if isinstance(address, str):

@@ -89,7 +89,7 @@ class ShardStore:
         self.arena: Arena | None = None  # where large values lie, for workers of this host to read
         self._names: dict[str, int] = {}
         self._barriers: dict[int, set[int]] = {}
-        self._meeting = threading.Condition()
+        self._barrier_changed = threading.Condition()
 
     # ---- what workers ask for
 
@@ -110,7 +110,7 @@ class ShardStore:
         int
             Its number.
         """
-        with self._meeting:
+        with self._barrier_changed:
             if name not in self._names:
                 self._names[name] = len(self.shards)
                 self.shards.append(Shard(len(self.shards), name, elements, dtype, self.workers))
@@ -277,12 +277,12 @@ class ShardStore:
             The worker, and which of its barriers this is.
         """
         self.require_live(rank)
-        with self._meeting:
+        with self._barrier_changed:
             self._barriers.setdefault(number, set()).add(rank)
             self._barriers.pop(number - 2, None)  # nobody can still be there
-            self._meeting.notify_all()
+            self._barrier_changed.notify_all()
             wait_until(
-                self._meeting,
+                self._barrier_changed,
                 lambda: not self._absent(number) or self.failed,
                 self.deadline,
                 "the barrier",
@@ -306,7 +306,7 @@ class ShardStore:
         left : bool
             Whether it has said goodbye: then it fails only those who still wait for it.
         """
-        with self._meeting:
+        with self._barrier_changed:
             if rank not in self.live:
                 return
             error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
@@ -315,7 +315,7 @@ class ShardStore:
             elif self.lost == "fail" or self.live == {rank}:
                 self.failed = self.failed or error
             self.live.discard(rank)
-            self._meeting.notify_all()
+            self._barrier_changed.notify_all()
         for shard in list(self.shards):
             with shard.lock:
                 if self.failed:

@@ -5,7 +5,6 @@ proves, too. Both proofs, and the keys of the connection, are HMACs over all tha
 are at most 4 KiB, nothing is kept, and it must be over within some seconds.
 """
 
-import hashlib
 import hmac
 import ipaddress
 import json
@@ -24,24 +23,23 @@ VARIABLE, FILE = "D2LPS_SECRET", "D2LPS_SECRET_FILE"
 SHORTEST = 16  # bytes of a secret
 
 
-def secret_given() -> bytes | None:
+def read_secret() -> bytes | None:
     """The secret in the environment, or in the file that is named there. Raises Refused where others can read it."""
-    if given := os.environ.get(VARIABLE):
-        found = given.encode()
-    elif path := os.environ.get(FILE):
+    secret, path = os.environ.get(VARIABLE, "").encode(), os.environ.get(FILE)
+    if not secret and not path:
+        return None
+    if not secret:
         try:
-            private(path, "secret")
-            found = Path(path).read_bytes().strip()
+            require_private(path, "secret")
+            secret = Path(path).read_bytes().strip()
         except OSError as error:
             raise Refused(f"the secret in {path} cannot be read ({error.strerror}): {FILE} names the file") from None
-    else:
-        return None
-    if len(found) < SHORTEST:
-        raise Refused(f"the secret has {len(found)} bytes: {SHORTEST} or more, such as `openssl rand -hex 32` prints")
-    return found
+    if len(secret) < SHORTEST:
+        raise Refused(f"the secret has {len(secret)} bytes: {SHORTEST} or more, such as `openssl rand -hex 32` prints")
+    return secret
 
 
-def private(path: str, what: str) -> None:
+def require_private(path: str, what: str) -> None:
     """Raises Refused where others can read ``what``, which lies in the file ``path``."""
     if stat.S_IMODE(os.stat(path).st_mode) & 0o077:
         raise Refused(f"others can read the {what} in {path}: chmod 600 {path}")
@@ -104,16 +102,13 @@ def _same(given: object, proof: str) -> bool:
 
 
 def _proof(secret: bytes, role: bytes, talk: bytes) -> str:
-    return hmac.new(secret, b"d2lps proof of " + role + b"\0" + talk, hashlib.sha256).hexdigest()
+    return hmac.digest(secret, b"d2lps proof of " + role + b"\0" + talk, "sha256").hex()
 
 
 def _keys(secret: bytes, talk: bytes, mine: bytes, theirs: bytes) -> tuple[bytes, bytes] | None:
     """(what covers what I send, what covers what I receive); None where there is no secret."""
-    if not secret:
-        return None
-    return tuple(
-        hmac.new(secret, b"d2lps key of " + role + b"\0" + talk, hashlib.sha256).digest() for role in (mine, theirs)
-    )
+    keys = (hmac.digest(secret, b"d2lps key of " + role + b"\0" + talk, "sha256") for role in (mine, theirs))
+    return tuple(keys) if secret else None
 
 
 def loopback(address: "tuple[str, int] | str") -> bool:

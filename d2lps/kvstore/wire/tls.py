@@ -37,60 +37,60 @@ class Certificates(NamedTuple):
 VARIABLES = {name: f"D2LPS_TLS_{name.upper()}" for name in Certificates._fields}
 
 
-def given(tls: "Mapping | Certificates | None") -> Certificates | None:
+def validate_certificates(tls: Mapping | Certificates | None) -> Certificates | None:
     """The files that ``tls`` names or, where it is None, the environment; None where neither does. Raises Refused."""
     if tls is None:
-        found = {name: path for name, variable in VARIABLES.items() if (path := os.environ.get(variable))}
-        if not found:
-            return None
-        if missing := [variable for name, variable in VARIABLES.items() if name not in found]:
+        paths = {name: path for name, variable in VARIABLES.items() if (path := os.environ.get(variable))}
+        missing = [variable for name, variable in VARIABLES.items() if name not in paths]
+        if paths and missing:
             raise Refused(f"{' and '.join(missing)} must be set, too: TLS needs {', '.join(VARIABLES.values())}")
-        return Certificates(**found)
-    named = tls._asdict() if isinstance(tls, Certificates) else tls
-    if not isinstance(named, Mapping) or {*named} != {*VARIABLES}:
+        return Certificates(**paths) if paths else None
+    paths = tls._asdict() if isinstance(tls, Certificates) else tls
+    if not isinstance(paths, Mapping) or {*paths} != {*VARIABLES}:
         raise Refused(f"tls = {tls!r}: it names three PEM files, {{'certificate': …, 'key': …, 'authority': …}}")
-    if wrong := [name for name, path in named.items() if not isinstance(path, str | os.PathLike)]:
-        raise Refused(f"tls: {wrong[0]} = {named[wrong[0]]!r} is no path of a file")
-    return Certificates(**{name: os.fspath(path) for name, path in named.items()})
+    for name, path in paths.items():
+        if not isinstance(path, str | os.PathLike):
+            raise Refused(f"tls: {name} = {path!r} is no path of a file")
+    return Certificates(**{name: os.fspath(path) for name, path in paths.items()})
 
 
 def context(files: Certificates, serving: bool) -> ssl.SSLContext:
     """What one end shows and asks for. Raises Refused where a file is missing, wrong, or a key that others can read."""
     for name, path in files._asdict().items():
         try:
-            with open(path, "rb"):
-                pass
+            open(path, "rb").close()
         except OSError as error:
             raise Refused(
                 f"the {name} in {path} cannot be read ({error.strerror}): tls, or {VARIABLES[name]}, names the file"
             ) from None
-    handshake.private(files.key, "key")
-    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if serving else ssl.PROTOCOL_TLS_CLIENT)
-    found.minimum_version = ssl.TLSVersion.TLSv1_3
-    found.check_hostname = False
-    found.verify_mode = ssl.CERT_REQUIRED
+    handshake.require_private(files.key, "key")
+    # Not create_default_context: it looks at host names, asks no worker for a certificate, takes the system's own
+    # authorities where none is named, and writes the keys of connections to where SSLKEYLOGFILE says.
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if serving else ssl.PROTOCOL_TLS_CLIENT)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_3
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_REQUIRED
     if serving:
-        found.num_tickets = 0
+        tls.num_tickets = 0
     try:
-        found.load_cert_chain(files.certificate, files.key, password="")  # it would ask at the terminal otherwise
+        tls.load_cert_chain(files.certificate, files.key, password="")  # it would ask at the terminal otherwise
     except (OSError, ValueError) as error:
         raise Refused(
             f"{files.certificate} and {files.key} are no PEM files of a certificate and of its key, without "
             f"a password ({_reason(error)})"
         ) from None
     try:
-        found.load_verify_locations(files.authority)
+        tls.load_verify_locations(files.authority)
     except (OSError, ValueError) as error:
         raise Refused(f"{files.authority} is no PEM file of an authority's certificate ({_reason(error)})") from None
-    return found
+    return tls
 
 
 def as_worker(channel: Channel, tls: ssl.SSLContext, seconds: float) -> None:
     """Speak TLS over ``channel`` from here on. Raises Broken, or Refused where a certificate is not accepted."""
-    until = time.monotonic() + seconds
     secured = Secured(channel.sock, tls, False)
     try:
-        secured.handshake(until)
+        secured.handshake(time.monotonic() + seconds)
         if not secured.recv_into(memoryview(bytearray(1))):
             raise Broken("it hung up in the TLS handshake")
     except BlockingIOError:
@@ -151,19 +151,16 @@ class Secured:
         while True:
             try:
                 self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._flush()
-                if time.monotonic() > until:  # who sends a byte now and then is no better
-                    raise BlockingIOError from None
-                if not self._received():
-                    raise Broken("it hung up in the TLS handshake: does it speak TLS?") from None
-            except ssl.SSLError:
-                with suppress(OSError):
-                    self._flush()  # why
-                raise
-            else:
                 break
-        self._flush()
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                with suppress(OSError):  # who takes nothing any more says nothing either, which shows below
+                    self._flush()  # also why it has failed
+            if time.monotonic() > until:  # who sends a byte now and then is no better
+                raise BlockingIOError
+            if not self._received():
+                raise Broken("it hung up in the TLS handshake: does it speak TLS?")
         self._room = memoryview(bytearray(ROOM))
 
     def sendmsg(self, pieces: Sequence) -> int:

@@ -1,0 +1,135 @@
+"""A whole cluster in one process: servers in threads, and a store for each worker."""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.launch import connect
+from d2lps.kvstore.options import validate_deadline, validate_placement
+from d2lps.kvstore.placement import Placement, counted
+from d2lps.kvstore.server.rounds import ShardStore
+from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.wire.arena import Arena
+from d2lps.kvstore.wire.tls import Certificates, validate_certificates
+from d2lps.kvstore.worker.dist import DistStore
+
+
+class Cluster:
+    """A whole cluster in this process: servers in threads, and a store for each worker, to be used in a thread each.
+
+    Parameters
+    ----------
+    kind : {"dist_sync", "dist_async", "dist_ssp"}
+        When a push counts, as :func:`d2lps.kvstore.create` has it.
+    workers, servers : int
+        How many, 1 or more.
+    transport : {"unix", "tcp"}
+        Sockets in a folder of this user's own, or the loopback interface.
+    secret : bytes
+        What workers and servers prove to each other that they know, 16 bytes or more; none by default.
+    tls : mapping or Certificates, optional
+        With ``"tcp"``: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
+        "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
+    placement : Placement or mapping, optional
+        Which server holds what, or ``{"large": …, "virtual": …}`` of :class:`~d2lps.kvstore.placement.Placement`.
+    staleness, nan, lost, deadline, record
+        As :func:`d2lps.kvstore.create` has them.
+
+    Attributes
+    ----------
+    stores : list of DistStore
+        By rank; ``cluster[rank]`` and ``for store in cluster`` are the same.
+    servers : list of Server
+        By number.
+    placement : Placement
+        Which server holds what.
+
+    Raises
+    ------
+    Refused
+        Where an option is none of these, or a file of ``tls`` will not do.
+
+    Examples
+    --------
+    >>> import threading, torch
+    >>> with Cluster("dist_sync", workers=2, servers=2) as stores:
+    ...     def work(store, pulled):
+    ...         store.init("w", torch.zeros(3))
+    ...         store.push("w", torch.full((3,), 4.0**store.rank))
+    ...         store.pull("w", out=pulled)
+    ...     results = [torch.empty(3), torch.empty(3)]
+    ...     threads = [threading.Thread(target=work, args=pair) for pair in zip(stores, results)]
+    ...     _ = [thread.start() for thread in threads], [thread.join() for thread in threads]
+    >>> results
+    [tensor([5., 5., 5.]), tensor([5., 5., 5.])]
+    """
+
+    def __init__(
+        self,
+        kind: str = "dist_sync",
+        workers: int = 2,
+        servers: int = 1,
+        *,
+        transport: str = "unix",
+        staleness: int = 0,
+        nan: str = "propagate",
+        lost: str = "fail",
+        deadline: float = 30.0,
+        secret: bytes = b"",
+        placement: Placement | Mapping | None = None,
+        record: bool = False,
+        tls: Mapping | Certificates | None = None,
+    ):
+        counted("workers", workers)
+        counted("servers", servers)
+        validate_deadline(deadline)
+        if transport not in ("unix", "tcp"):
+            raise Refused(f"transport = {transport!r}: it is 'unix' or 'tcp'")
+        if tls is not None and transport == "unix":
+            raise Refused("tls is for transport='tcp': a Unix socket is this user's own, and no wire")
+        files = None if tls is None else validate_certificates(tls)
+        self.placement = validate_placement(placement, servers)
+        self.servers: list[Server] = []
+        self.stores: list[DistStore] = []
+        self._folder = tempfile.mkdtemp(prefix="d2lps-") if transport == "unix" else None  # 0700: this user's own
+        settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
+        common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
+        try:
+            for number in range(servers):
+                address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
+                self.servers.append(Server(ShardStore(kind, workers, **settings), address, number=number, **common))
+            addresses = [server.address for server in self.servers]
+            for rank in range(workers):
+                arena = Arena.available() if self._folder else None
+                with ExitStack() as undo:
+                    clients = connect(addresses, rank, undo, deadline=deadline, arena=arena, **common)
+                    self.stores.append(
+                        DistStore(kind, rank, workers, clients, self.placement, look=nan != "propagate", arena=arena)
+                    )
+                    undo.pop_all()  # from here on they are the store's
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the stores and the servers."""
+        for end in (*self.stores, *self.servers):
+            end.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __iter__(self) -> Iterator[DistStore]:
+        return iter(self.stores)
+
+    def __getitem__(self, rank: int) -> DistStore:
+        return self.stores[rank]
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()

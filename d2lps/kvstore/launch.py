@@ -1,0 +1,108 @@
+"""The distributed store of a worker under torchrun: servers are started beside the workers, which then connect."""
+
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+
+from d2lps.kvstore.options import validate_deadline, validate_placement
+from d2lps.kvstore.placement import Placement, counted
+from d2lps.kvstore.rendezvous import Workers, meet
+from d2lps.kvstore.server.process import ServerProcess
+from d2lps.kvstore.server.rounds import ShardStore
+from d2lps.kvstore.wire.arena import Arena
+from d2lps.kvstore.wire.handshake import read_secret
+from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates
+from d2lps.kvstore.worker.client import ServerClient
+from d2lps.kvstore.worker.dist import DistStore
+
+Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
+
+
+def launch(
+    kind: str,
+    servers: int | None = None,
+    *,
+    staleness: int = 0,
+    nan: str = "propagate",
+    lost: str = "fail",
+    deadline: float = 30.0,
+    record: bool = False,
+    placement: Placement | Mapping | None = None,
+    tls: Mapping | Certificates | None = None,
+) -> DistStore:
+    """This process's store, as one of the workers that torchrun or ``d2lps.ranks`` started.
+
+    All workers call it with the same options, which are those of :func:`d2lps.kvstore.create`.
+    """
+    validate_deadline(deadline)
+    settings = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
+    ShardStore(workers=1, **settings)  # so that what a server would refuse is refused before one is started
+    files = validate_certificates(tls)
+    where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
+    options = settings | {"servers": servers, "placement": where, "tls": files is not None}  # not where the files lie
+    workers = meet("kvstore", options, deadline, secrets.token_hex(8))
+    files = None if workers.one_host else files
+    with closing(workers.rendezvous), ExitStack() as undo:
+        count = counted("servers", workers.size if servers is None else servers)
+        placement = validate_placement(placement, count)
+        started, addresses = _start_servers(workers, count, settings | {"workers": workers.size}, files, undo)
+        arena, clients = Arena.available() if workers.one_host else None, []
+
+        def connect_to_all() -> None:
+            who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
+            clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=arena, **who))
+
+        workers.all_or_none("connected", "connect", connect_to_all)
+        store = DistStore(
+            kind, workers.rank, workers.size, clients, placement, look=nan != "propagate", started=started, arena=arena
+        )
+        undo.pop_all()  # from here on they are the store's
+        return store
+
+
+def _start_servers(
+    workers: Workers, count: int, settings: dict, files: Certificates | None, undo: ExitStack
+) -> tuple[list[ServerProcess], list[Address]]:
+    """This worker's part of ``count`` servers, and where all of them listen; ``undo`` ends those started here."""
+    mine = [number for number, owner in enumerate(_owners(workers.hosts, count)) if owner == workers.rank]
+    started: list[ServerProcess] = []
+
+    def start() -> dict[int, Address]:
+        files and context(files, False)  # so that all hear what is wrong with them
+        folder = tempfile.mkdtemp(prefix="d2lps-") if mine and workers.one_host else None
+        for number in mine:
+            address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
+            spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
+            started.append(ServerProcess(spec, workers.patience))
+            undo.callback(started[-1].stop)
+        return {server.number: server.address() for server in started}
+
+    addresses: dict[int, Address] = {}
+    for part in workers.all_or_none("servers", "start its server", start, own=False):
+        addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in part.items()}
+    return started, [addresses[number] for number in range(count)]
+
+
+def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options) -> list[ServerClient]:
+    """A connection to each server, in their order; ``undo`` closes them."""
+    clients = []
+    for number, address in enumerate(addresses):
+        clients.append(ServerClient(number, address, rank, **options))
+        undo.callback(clients[-1].close)
+    return clients
+
+
+def _owners(hosts: list[str], servers: int) -> list[int]:
+    """The rank that starts each server: one host after the other, and on each host one rank after the other."""
+    order = sorted(range(len(hosts)), key=lambda rank: (hosts[:rank].count(hosts[rank]), rank))
+    return [order[number % len(order)] for number in range(servers)]
+
+
+def _own_address() -> str:
+    """The address at which the other hosts reach this one: that from which it reaches the rendezvous."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))  # which sends nothing
+        return probe.getsockname()[0]

@@ -1,0 +1,54 @@
+"""A server in a process of its own, started and let go of by a worker."""
+
+import os
+import subprocess
+import time
+from contextlib import suppress
+
+from d2lps.kvstore.child import ChildProcess, receive, send
+from d2lps.kvstore.errors import Refused, ServerLost
+
+
+class ServerProcess(ChildProcess):
+    """A server process that this one has started.
+
+    ``spec``: ``store`` (what :class:`~d2lps.kvstore.server.rounds.ShardStore` takes), ``address``, ``run``, ``number``,
+    ``tls`` (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to say where it listens.
+    """
+
+    def __init__(self, spec: dict, seconds: float):
+        super().__init__("d2lps.kvstore.server")
+        self.number, self._path, self._until = spec["number"], spec["address"], time.monotonic() + seconds
+        with suppress(ConnectionError):  # that it has ended is heard when its address is asked for
+            send(self.line, spec)
+
+    def address(self) -> "tuple[str, int] | str":
+        """Where it listens. Raises Refused with its own words, or ServerLost."""
+        try:
+            answer = receive(self.line) if self.line.poll(max(0.1, self._until - time.monotonic())) else {}
+        except (EOFError, ConnectionError):
+            answer = {}
+        if "refused" in answer:
+            raise Refused(answer["refused"])
+        if not answer:
+            self.process.kill()
+            raise ServerLost(f"server {self.number} did not start", (self.number,))
+        return tuple(answer["address"]) if isinstance(answer["address"], list) else answer["address"]
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Let go of it: it ends by itself when its workers have gone. Those who started it wait a moment for that."""
+        self.line.close()
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        if isinstance(self._path, str):  # which it has removed, unless it was killed
+            with suppress(OSError):
+                os.unlink(self._path)
+            with suppress(OSError):
+                os.rmdir(os.path.dirname(self._path))
+
+    def stop(self) -> None:
+        """Stop it, whoever is connected."""
+        self.process.terminate()
+        self.close()
