@@ -5,6 +5,10 @@ are not slow stay together with those of their file, which share what they make;
 """
 
 import fcntl
+import os
+import shutil
+import sys
+import tempfile
 from collections import Counter
 
 import pytest
@@ -15,6 +19,8 @@ from d2lps.messages import speak
 settings.register_profile("d2lps", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None, max_examples=2000)  # pytest --hypothesis-profile=explore
 settings.load_profile("d2lps")
+
+sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it takes 3 s to make a grammar
 
 # Whoever uses one of these starts processes, or waits for deadlines.
 SLOW = {"nothing_left", "executed"}
@@ -27,6 +33,16 @@ def english():
     speak("en")
     yield
     speak("en")
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):  # one of several processes: who looks for files left behind finds its own only
+        tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="d2-")
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "workerinput"):
+        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)
