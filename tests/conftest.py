@@ -5,6 +5,10 @@ are not slow stay together with those of their file, which share what they make;
 """
 
 import fcntl
+import os
+import shutil
+import sys
+import tempfile
 from collections import Counter
 
 import pytest
@@ -16,10 +20,48 @@ settings.register_profile("d2lps", deadline=None, derandomize=True, database=Non
 settings.register_profile("explore", deadline=None, max_examples=2000)  # pytest --hypothesis-profile=explore
 settings.load_profile("d2lps")
 
-# Whoever uses one of these starts processes, or waits for deadlines.
-SLOW = {"nothing_left", "executed"}
-USUAL = 3.0  # seconds of a slow test that does not say how many
-QUICK = 0.05  # of one that is not
+sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it takes 3 s to make a grammar
+
+# Slow are those that use one of these, which start processes or wait for deadlines; those that are marked so, about a
+# second each where they do not say more; and those that take over 2 s (pytest --durations=50 shows which).
+FIXTURES = {"nothing_left", "executed"}
+SECONDS = {
+    "test_ten_thousand_strangers_do_not_disturb_those_who_belong_here": 25,
+    "test_nothing_that_a_peer_sends_is_executed": 15,
+    "test_ten_thousand_frames_of_nonsense_are_all_broken_or_harmless": 15,
+    "test_torchrun_starts_the_workers": 15,
+    "test_processes_under_torchrun_are_one_device_in_turn_bit_for_bit": 10,
+    "test_two_processes_are_one_device_within_rounding": 10,
+    "test_workers_under_torchrun_find_their_servers": 10,
+    "test_the_same_program_runs_under_torchrun": 10,
+    "test_mxnet_that_waits_for_ever_is_a_timeout": 10,
+    "test_a_server_that_is_busy_ends_in_order": 15,
+    "test_a_worker_that_is_killed_leaves_nothing": 8,
+    "test_workers_get_the_same_sums_as_from_our_servers": 8,
+    "test_a_script_of_mxnet_runs_after_one_line_is_changed": 8,
+    "test_optimizers_take_the_same_steps": 8,
+    "test_the_book_passes_every_check": 8,
+    "test_every_public_name_stays_what_it_is_when_every_module_has_been_imported": 8,
+    "test_a_server_that_is_lost_is_named_by_every_worker": 6,
+    "test_a_worker_that_is_killed": 6,
+    "test_all_workers_hear_that_one_cannot_reach_the_servers": 6,
+    "test_workers_speak_it_between_hosts": 6,
+    "test_a_process_of_mxnet_that_is_killed_is_named": 6,
+    "test_dist_async_counts_every_push_once": 6,
+    "test_other_ways_are_right_too": 5,
+    "test_a_connection_that_ends_is_made_again": 5,
+    "test_a_test_notices_that_a_guard_is_gone": 5,
+    "test_strangers_are_sent_away_and_the_others_are_served": 5,
+    "test_the_same_bits_from_every_algorithm": 4,
+    "test_one_fault_is_enough_to_fail": 4,
+    "test_an_answer_may_change_its_arguments": 4,
+    "test_a_lazy_plan_is_the_plan_that_is_written_out": 3,
+    "test_a_synchronous_store_is_one_device_in_turn_bit_for_bit": 3,
+    "test_any_json_that_is_not_a_plan_is_refused_with_a_plan_error": 3,
+    "test_what_is_asked_too_early_stays_in_the_socket": 3,
+    "test_hostile_answers_become_sentences": 2,
+}
+USUAL, QUICK = 1.0, 0.05  # seconds of another slow one, and of one that is not
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +71,28 @@ def english():
     speak("en")
 
 
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):  # one of several processes: who looks for files left behind finds its own only
+        tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="d2-")
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "workerinput"):
+        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     groups, seconds = {}, Counter()
     for item in items:
-        if SLOW.intersection(item.fixturenames) and not item.get_closest_marker("slow"):
-            item.add_marker("slow")
+        takes = SECONDS.get(getattr(item, "originalname", None), USUAL)
+        if takes > USUAL or FIXTURES.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
         slow, group = item.get_closest_marker("slow"), item.get_closest_marker("xdist_group")
-        if group is None and not slow:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-        groups[item] = group.args[0] if group else item.nodeid if slow else item.path.stem
-        seconds[groups[item]] += (slow.args or (USUAL,))[0] if slow else QUICK
+        if not slow and not group:
+            item.add_marker(group := pytest.mark.xdist_group(item.path.stem))
+        groups[item] = group.args[0] if group else item.nodeid
+        seconds[groups[item]] += QUICK if not slow else slow.args[0] if slow.args else takes
     if hasattr(config, "workerinput"):  # of several processes; alone, files come in their order
         alone = {groups[item] for item in items if item.get_closest_marker("alone")}
         items.sort(key=lambda item: (groups[item] in alone, -seconds[groups[item]], groups[item]))

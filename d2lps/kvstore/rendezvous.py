@@ -51,7 +51,7 @@ class Workers(NamedTuple):
 def meet(kind: str, options: dict, deadline: float, run: str = "") -> Workers:
     """All workers, once each has come here with the same ``options`` for its store.
 
-    ``kind``: of the rendezvous, as who makes stores of several kinds meets for one after the other. ``deadline``: seconds
+    ``kind``: of the rendezvous; who makes stores of several kinds meets for one after the other. ``deadline``: seconds
     that a call of the store may take. Raises Refused where the ``options`` differ, NoRanks where this process is no
     worker.
     """

@@ -43,6 +43,8 @@ from d2lps.carriers import ranks as ranks_module
 from d2lps.carriers.execute import compile
 from d2lps.plan.acts import sends, updates
 
+pytestmark = pytest.mark.slow  # of several processes
+
 CARRIERS = [Processes, SharedMemory]
 BUFFERS = [
     (13, torch.float32),

@@ -7,6 +7,7 @@ and gives back what they returned. The processes stay for the next call; who kil
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 import traceback
 from datetime import timedelta
@@ -204,11 +205,11 @@ def settled(measure, like, patience: float = 5.0):
 
 
 def left_behind() -> set[tuple]:
-    """What processes could leave behind: sockets that listen or are joined, and files in /dev/shm and /tmp."""
+    """What processes could leave behind: sockets that listen or are joined, and files in /dev/shm and of ours."""
     me = psutil.Process()
     files = {
         ("file", folder, name)
-        for folder in ("/dev/shm", "/tmp")
+        for folder in ("/dev/shm", tempfile.gettempdir())
         if os.path.isdir(folder)
         for name in os.listdir(folder)
         if name.startswith(("d2lps", "torch", "pym", "psm"))

@@ -10,13 +10,12 @@ import textwrap
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from helpers import breaking
 from helpers.breaking import DEADLINE, SECRET, Beside, Frames, Proxy, closing, gone, store, tables
+from helpers.scripts import forked, torchrun
 from helpers.stores import each
 
 from d2lps import kvstore
@@ -450,46 +449,14 @@ store.close()
 """
 
 
-def workers(body, n=2, **more):
+def workers(body, folder, n=2):
     """What ``n`` workers under torchrun say, by line, and the exit status."""
-    script = Path(more.pop("folder")) / "work.py"
+    script = folder / "work.py"
     script.write_text(SCRIPT.format(body=textwrap.dedent(body)))
-    ask = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        f"--nproc-per-node={n}",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=127.0.0.1:0",
-        str(script),
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=120, env=environment)
+    done = torchrun(script, n)
     pids = [int(pid) for line in done.stdout.splitlines() if line.startswith("pids") for pid in line.split()[1:]]
     assert gone(pids), "a server is left behind"
     return sorted(line for line in done.stdout.splitlines() if not line.startswith("pids")), done
-
-
-def beside_each_other(script, n):
-    """The lines of each of ``n`` workers that no torchrun ends as soon as one of them has failed."""
-    meeting = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    usual = {
-        "WORLD_SIZE": str(n),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(meeting.port),
-        "OMP_NUM_THREADS": "1",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(script)],
-            env=os.environ | usual | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(n)
-    ]
-    return [process.communicate(timeout=60)[0].splitlines() for process in running]
 
 
 def test_workers_under_torchrun_find_their_servers(tmp_path):
@@ -499,8 +466,8 @@ def test_workers_under_torchrun_find_their_servers(tmp_path):
             store.pushpull("w", torch.full((400_000,), 4.0**store.rank), out=out)
         say(store.rank, out.unique().tolist(), len(store.clients))
     """,
+        tmp_path,
         n=3,
-        folder=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert said == [f"{rank} [21.0] 2" for rank in range(3)]
@@ -514,8 +481,10 @@ def test_workers_under_torchrun_find_their_servers(tmp_path):
     ],
 )
 def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
-    said, done = workers(
-        f"""
+    script = tmp_path / "work.py"
+    script.write_text(
+        SCRIPT.format(
+            body=textwrap.dedent(f"""
         import signal
         store.pushpull("w", torch.ones(400_000), out=out)
         store.barrier()  # all have what they pulled
@@ -533,11 +502,13 @@ def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
         if {int(how)} == {int(signal.SIGSTOP)} and store.started:
             for server in store.started:
                 os.kill(server.process.pid, signal.SIGCONT)
-    """,
-        folder=tmp_path,
+    """)
+        )
     )
-    assert done.returncode == 0, done.stderr
-    assert said == ["ServerLost (1,) True"] * 2, (said, done.stderr)
+    said = forked(script, 2)
+    pids = [int(pid) for lines in said for line in lines if line.startswith("pids") for pid in line.split()[1:]]
+    assert [lines[1:] for lines in said] == [["ServerLost (1,) True"]] * 2
+    assert len(pids) == 2 and gone(pids), "a server is left behind"
 
 
 @pytest.mark.fault("F1", "worker process killed, with and without a server of its own")
@@ -561,7 +532,7 @@ def test_a_worker_that_is_killed(tmp_path, lost, owner):
     """)
         )
     )
-    said = beside_each_other(script, 3)
+    said = forked(script, 3)
     pids = [int(pid) for lines in said for line in lines if line.startswith("pids") for pid in line.split()[1:]]
     want = f"({victim},)" if lost == "fail" else f"[{21.0 - 4**victim}]"
     assert [lines[1:] for lines in said] == [[] if rank == victim else [want] for rank in range(3)]
@@ -594,7 +565,7 @@ def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
             print(type(error).__name__, error, time.monotonic() - begin < 20)
     """)
     )
-    said = beside_each_other(script, 2)
+    said = forked(script, 2)
     assert gone([int(lines[0].split()[1]) for lines in said]), "a server is left behind"
     assert said[0][1].startswith("Refused worker 1 could not connect: server 1 at ") and said[0][1].endswith("True")
     assert said[1][1].startswith("ServerLost server 1 at ") and said[1][1].endswith("True")

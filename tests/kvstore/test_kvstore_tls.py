@@ -3,8 +3,6 @@
 import os
 import socket
 import ssl
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -15,6 +13,7 @@ import pytest
 import torch
 from helpers import breaking, strangers
 from helpers.breaking import DEADLINE, SECRET, Proxy, closing, connected, gone, store
+from helpers.scripts import forked
 from helpers.stores import each
 from helpers.strangers import Recorder, framed, is_served, until_hung_up
 
@@ -476,7 +475,7 @@ def test_a_unix_socket_needs_no_tls(files, tmp_path):
         serving(files(), address=str(tmp_path / "server"))
 
 
-# ---------------------------------------------------------------- under torchrun
+# ---------------------------------------------------------------- workers in processes of their own
 
 
 SCRIPT = """
@@ -503,24 +502,12 @@ HOSTS = "ranks.host = lambda: os.environ['RANK']  # as if each were on a host of
 
 
 def workers(folder, before, **environment):
-    """What two workers under torchrun say, and what torchrun itself does."""
+    """What two workers in processes of their own say."""
     script = folder / "work.py"
     script.write_text(SCRIPT.format(before=textwrap.dedent(before)))
-    ask = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=127.0.0.1:0",
-        str(script),
-    ]
-    usual = {name: value for name, value in os.environ.items() if not name.startswith(("D2LPS_SECRET", "D2LPS_TLS"))}
-    environment = usual | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"} | environment
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=120, env=environment)
-    lines = sorted(done.stdout.splitlines())
+    lines = sorted(sum(forked(script, 2, without=("D2LPS_SECRET", "D2LPS_TLS"), **environment), []))
     assert gone([int(pid) for line in lines if line.startswith("pids") for pid in line.split()[1:]]), "a server is left"
-    return [line for line in lines if not line.startswith("pids")], done.stderr
+    return [line for line in lines if not line.startswith("pids")]
 
 
 def variables(shown) -> dict[str, str]:
@@ -528,20 +515,20 @@ def variables(shown) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("before, secured", [(HOSTS, True), ("", False)])
-def test_workers_under_torchrun_speak_it_between_hosts(files, tmp_path, before, secured):
-    said, stderr = workers(tmp_path, before, **variables(files()))
-    assert said == [f"{rank} [5.0] {{{secured}}}" for rank in range(2)], stderr
+def test_workers_speak_it_between_hosts(files, tmp_path, before, secured):
+    said = workers(tmp_path, before, **variables(files()))
+    assert said == [f"{rank} [5.0] {{{secured}}}" for rank in range(2)]
 
 
-def test_all_workers_under_torchrun_hear_whose_files_are_wrong(files, tmp_path):
+def test_all_workers_hear_whose_files_are_wrong(files, tmp_path):
     before = f"{HOSTS}\nif os.environ['RANK'] == '1': os.environ['D2LPS_TLS_KEY'] += '.none'"
-    said, stderr = workers(tmp_path, before, **variables(files()))
+    said = workers(tmp_path, before, **variables(files()))
     assert len(said) == 2 and {line.split(": the key in")[0] for line in said} == {
         "Refused worker 1 could not start its server"
-    }, (said, stderr)
+    }, said
 
 
-def test_all_workers_under_torchrun_speak_it_or_none_does(files, tmp_path):
+def test_all_workers_speak_it_or_none_does(files, tmp_path):
     before = f"{HOSTS}\nif os.environ['RANK'] == '1': [os.environ.pop(n) for n in {list(tls.VARIABLES.values())!r}]"
-    said, stderr = workers(tmp_path, before, **variables(files()))
-    assert len(said) == 2 and all("all workers ask for the same store" in line for line in said), (said, stderr)
+    said = workers(tmp_path, before, **variables(files()))
+    assert len(said) == 2 and all("all workers ask for the same store" in line for line in said), said

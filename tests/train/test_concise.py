@@ -8,6 +8,8 @@ import torch
 
 from d2lps.train import by_plan, ddp
 
+pytestmark = pytest.mark.slow  # of several processes
+
 
 def ours() -> set[int]:
     return {p.pid for p in psutil.process_iter(["cmdline"]) if "d2lps.train.ddp" in (p.info["cmdline"] or [])}
