@@ -14,8 +14,8 @@ from d2lps.course.book import workspace
 from d2lps.course.book.__main__ import main
 from d2lps.course.book.findings import BookError
 from d2lps.course.book.notebook import notebook, parts
-from d2lps.course.book.origin import Origin, load, origin_of, touched
 from d2lps.course.book.pull import _prose, pull
+from d2lps.course.book.workspace import Origin, load, origin_of, touched
 
 COPY = f"workspace/vi/{SLUG}.ipynb"
 
