@@ -14,8 +14,8 @@ from d2lps.course.book import workspace
 from d2lps.course.book.__main__ import main
 from d2lps.course.book.findings import BookError
 from d2lps.course.book.notebook import notebook, parts
-from d2lps.course.book.origin import Origin, load, origin_of, touched
 from d2lps.course.book.pull import _prose, pull
+from d2lps.course.book.workspace import Origin, load, origin_of, touched
 
 COPY = f"workspace/vi/{SLUG}.ipynb"
 
@@ -407,6 +407,21 @@ def test_after_a_pull_the_notebook_is_the_newest_edition(book, capsys):
     notebook.save()
     pull(book, notebook.path)
     assert "newer" not in lab(book, capsys)
+
+
+def test_a_notebook_from_before_a_module_moved_comes_home_and_gets_the_newer_edition_beside_it(book, capsys):
+    edit(book, LESSON, "import d2lps\n", "import d2lps\nfrom d2lps.old.place import Table\n")
+    lab(book, capsys)
+    edit(book, LESSON, "d2lps.old.place", "d2lps.room")
+    notebook = Notebook(book)
+    notebook.replace("one", "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    notebook.save()
+    said = "workspace/vi/01-small.ipynb is yours and stays; the newer edition is workspace/vi/01-small (new).ipynb\n"
+    assert lab(book, capsys).startswith(said)
+    assert pull(book, notebook.path, code=True).sections == ["one"]
+    assert "from d2lps.room import Table" in sources(book)[LESSON]
+    assert sources(book)[VI] == FILES[VI].replace("Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    assert "d2lps.old.place" in notebook.path.read_text("utf-8")
 
 
 def test_lab_leaves_a_strangers_file_alone(book, capsys):

@@ -76,16 +76,31 @@ class Notebook:
         ]
         return "\n".join(text.rstrip("\n") for text in found)
 
-    def interrupted(self, source: str, after: float) -> tuple[str, float]:
-        """What a cell says that is interrupted, and how many seconds later it is over."""
-        sent = []
+    def interrupted(self, folder: Path, cell: str) -> tuple[str, float]:
+        """What a cell says that is interrupted once all ranks wait in it, and how many seconds later it is over."""
+        ranks, sent = [psutil.Process(int(pid)) for pid in re.findall(r" (\d+)", self.says("ranks"))], []
 
         def interrupt() -> None:
+            until = time.monotonic() + 30
+            while (len(list(folder.iterdir())) < 4 or not idle(ranks)) and time.monotonic() < until:
+                time.sleep(0.01)
             sent.append(time.monotonic())
             self.client.km.provisioner.process.send_signal(signal.SIGINT)
 
-        threading.Timer(after, interrupt).start()
-        return self.says(source), time.monotonic() - sent[0]
+        threading.Thread(target=interrupt).start()
+        here = f"import pathlib, time; pathlib.Path({str(folder)!r}, str(carrier.rank)).touch()"
+        return self.says(f"%%px\n{here}\n{cell}"), time.monotonic() - sent[0]
+
+
+def idle(processes: list[psutil.Process], seconds: float = 0.3) -> bool:
+    """Whether none of them does anything for a while."""
+
+    def busy() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    before = busy()
+    time.sleep(seconds)
+    return busy() - before < 0.1 * seconds and {process.status() for process in processes} == {psutil.STATUS_SLEEPING}
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +162,13 @@ def test_an_error_of_all_is_one_sentence_with_its_place_in_the_cell(notebook):
     assert notebook.says("%%px\nx = (").endswith("\n[0–3] SyntaxError: incomplete input")
 
 
-def test_ctrl_c_stops_all_ranks_at_once_and_new_carriers_work(notebook):
+def test_ctrl_c_stops_all_ranks_at_once_and_new_carriers_work(notebook, tmp_path):
     for waiting in (
         "d2lps.run(plan, gradient, d2lps.Processes(deadline=500)) if carrier.rank else time.sleep(500)",
         "time.sleep(500) if carrier.rank else d2lps.SharedMemory(deadline=500)",
     ):
-        said, seconds = notebook.interrupted(f"%%px\nimport time\n{waiting}", after=1)
+        (folder := tmp_path / str(len(waiting))).mkdir()
+        said, seconds = notebook.interrupted(folder, waiting)
         assert said == "KeyboardInterrupt: make the carriers anew, in the cell that made them" and seconds < 1
     assert notebook.says(RING).startswith("rank 0\n[1] rank 1")
 
@@ -162,10 +178,10 @@ def test_torchs_own_groups_meet_again_and_again(notebook):
     assert notebook.says(cell) == notebook.says(cell) == ""
 
 
-def test_ranks_asked_for_again_are_the_same_unless_one_is_gone_or_stuck(notebook):
+def test_ranks_asked_for_again_are_the_same_unless_one_is_gone_or_stuck(notebook, tmp_path):
     assert notebook.says("d2lps.ranks(4) is ranks") == "True"
     notebook.run('%%px\ndist.init_process_group("gloo")')
-    said, seconds = notebook.interrupted("%px time.sleep(500) if carrier.rank == 3 else dist.barrier()", after=0.5)
+    said, seconds = notebook.interrupted(tmp_path, "time.sleep(500) if carrier.rank == 3 else dist.barrier()")
     assert seconds < 1 and said == (
         "KeyboardInterrupt: [0–2] did not let go at once: wait a moment, then make the "
         "carriers anew, in the cell that made them"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from d2lps.course.book.findings import COMMAND, Finding
 from d2lps.course.book.library import Book, Chapter, digest, write
-from d2lps.course.book.reading import MARKS, read_section
+from d2lps.course.book.reading import head, read_section
 from d2lps.messages import LANGUAGES
 
 FILE = "agreed.txt"
@@ -62,13 +62,11 @@ def stale(book: Book, chapter: Chapter) -> Iterator[Finding]:
         yield Finding("fail", "agreed", id, (), f"{FILE} names a section that no text has", f"{command} --all")
 
 
-def side_by_side(chapter: Chapter, id: str, width: int = 300) -> str:
+def side_by_side(chapter: Chapter, id: str) -> str:
     """The heads of a section's three texts, one below the other."""
-    heads = [f"── {chapter.slug} {id}"]
-    for language, section in chapter.section(id).items():
-        text = " ".join(re.sub(f"[{MARKS}]", "…", read_section(section).text).split())
-        heads.append(f"{language}  {text if len(text) <= width else text[: width - 1] + '…'}")
-    return "\n".join(heads)
+    sections = chapter.section(id).items()
+    texts = [f"{language}  {head(read_section(section).text, width=300)}" for language, section in sections]
+    return "\n".join([f"── {chapter.slug} {id}", *texts])
 
 
 def renew(book: Book, chapter: Chapter, sections: list[str]) -> None:

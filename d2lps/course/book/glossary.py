@@ -157,13 +157,13 @@ def _coverage(sections: list[Passage], glossary: Glossary, slug: str, language: 
                 yield passage.warn("glossary", f"{term.en[0]!r} without {term.words[language][0]!r}", language)
     if wanted and 1 - missed / wanted < COVERAGE:
         message = f"{wanted - missed} of {wanted} terms are translated as the glossary says; {COVERAGE:.0%} are needed"
-        yield _chapter_finding(message, slug, language)
+        yield _chapter_finding(message, slug, language, " or chapters/terms.toml")
 
 
 def _first_use(sections: list[Passage], glossary: Glossary, language: str) -> Iterator[Finding]:
     """The first use of a marked term carries the English in parentheses; later uses do not."""
     units = [(passage, unit) for passage in sections for unit in passage.readings[language].units]
-    uses = [(passage, unit.text) for passage, unit in units if unit.kind != "heading"]
+    uses = [(passage, unit.text) for passage, unit in units if not unit.heading]
     for term in glossary.terms:
         word, english = term.words[language][0], term.en[0]
         if word.lower() == english.lower():
@@ -193,5 +193,5 @@ def _one_word(passages: list[Passage], glossary: Glossary, slug: str, language: 
             yield _chapter_finding(message, slug, language)
 
 
-def _chapter_finding(message: str, slug: str, language: str) -> Finding:
-    return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md")
+def _chapter_finding(message: str, slug: str, language: str, other: str = "") -> Finding:
+    return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md{other}")

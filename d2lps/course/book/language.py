@@ -14,7 +14,7 @@ from pathlib import Path
 
 from d2lps.course.book.findings import Finding
 from d2lps.course.book.library import toml
-from d2lps.course.book.reading import CITED, CODE, HOLE, MARKS, MATH, Passage, Reading
+from d2lps.course.book.reading import CITED, CODE, HOLE, MARKS, MATH, Passage, Reading, head
 from d2lps.messages import LANGUAGES
 
 FILES = {name: toml(Path(__file__).with_name("rules") / f"{name}.toml") for name in ("every", *LANGUAGES)}
@@ -97,14 +97,14 @@ def own_language(passage: Passage, names: dict[str, set[str]]) -> Iterator[Findi
         units = [{unit.text for unit in passage.readings[each].units} for each in (first, language)]
         for text in sorted(units[0] & units[1]):
             if len([word for word in _words(text, names[language]) if re.match("[A-Za-z]{2}", word)]) >= 2:
-                yield passage.fail("language", f"{_head(text)!r} is the English text", language)
+                yield passage.fail("language", f"{head(text)!r} is the English text", language)
 
 
 def _foreign(whole: str, own: dict, names: set[str]) -> Iterator[tuple[str, str]]:
     """What speaks against a text's being in its own language: a level and a sentence each."""
     if "other" in own:
         if regex(own["other"]).search(whole):
-            yield "fail", f"{_head(whole)!r} is not {own['name']}"
+            yield "fail", f"{head(whole)!r} is not {own['name']}"
         return
     text = _ASIDE.sub(" ", whole)
     plain, counted = regex(own.get("plain", "(?!)")), own["counted"]
@@ -114,17 +114,17 @@ def _foreign(whole: str, own: dict, names: set[str]) -> Iterator[tuple[str, str]
     foreign = [word for word in words if not _is_own(word, own, plain)]
     if len(parts) >= own["long"] and share < own["warn"]:
         level = "fail" if share < own["fail"] else "warn"
-        yield level, f"{_head(whole)!r}: only {share:.0%} of the {counted} are {own['name']}"
+        yield level, f"{head(whole)!r}: only {share:.0%} of the {counted} are {own['name']}"
     elif share == 0 and len(foreign) >= 2:
-        yield "fail", f"{_head(whole)!r} is not {own['name']}"
+        yield "fail", f"{head(whole)!r} is not {own['name']}"
     elif "sentence" in own:
         for sentence in _CLAUSE.split(text):
             inside = _words(sentence, names)
             if len(inside) >= own["sentence"] and _share(inside, own) < own["share"]:
-                yield "fail", f"{_head(sentence)!r} is not {own['name']}"
+                yield "fail", f"{head(sentence)!r} is not {own['name']}"
     for run in regex(own["run"]).findall(text):
         if len([word for word in _words(run, names) if not plain.fullmatch(word)]) >= own["strays"]:
-            yield "fail", f"{_head(run)!r}: a run of {own['stray']}"
+            yield "fail", f"{head(run)!r}: a run of {own['stray']}"
 
 
 def _is_own(word: str, own: dict, plain: re.Pattern) -> bool:
@@ -146,7 +146,7 @@ def markup(passage: Passage) -> Iterator[Finding]:
     for language, reading in passage.readings.items() if passage.kind != "message" else ():
         for unit in reading.units:
             if left := re.search(r"[*$`]", unit.text):
-                yield passage.fail("markup", f"{_head(unit.text)!r}: a {left.group()} is left over", language)
+                yield passage.fail("markup", f"{head(unit.text)!r}: a {left.group()} is left over", language)
 
 
 def length(passage: Passage) -> Iterator[Finding]:
@@ -237,8 +237,3 @@ def _speller(language: str) -> tuple[re.Pattern, dict[str, int]]:
     values = {word: value for value, words in enumerate(wanted["spelled"]) for word in words.split("|")}
     words = "|".join(sorted(values, key=len, reverse=True))
     return re.compile("(?i)" + wanted["word"].replace("…", words)), values
-
-
-def _head(text: str) -> str:
-    text = " ".join(re.sub(f"[{MARKS}]", "…", text.replace(CODE, "`…`")).split())
-    return text if len(text) <= 50 else text[:49] + "…"

@@ -16,7 +16,7 @@ from d2lps.course.book.findings import COMMAND, BookError
 from d2lps.course.book.lesson import literal, outside, replace_cells, speaking
 from d2lps.course.book.library import Book, Chapter, chapter_of, write
 from d2lps.course.book.notebook import Part, alternative, parts, rendered
-from d2lps.course.book.origin import KEY, Origin, edition, load, origin_of
+from d2lps.course.book.workspace import KEY, Origin, edition, load, origin_of
 from d2lps.messages import LANGUAGES
 
 _IMAGE = re.compile(r"!\[([^\]\n]*)\]\(\.\./\.\./img/([A-Za-z0-9_-]+)\.svg\)(?:[ \t]*\n+\*([^*\n]+)\*[ \t]*(?=\n|\Z))?")

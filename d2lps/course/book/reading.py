@@ -9,7 +9,7 @@ True
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partialmethod
 
 from markdown_it import MarkdownIt
@@ -22,7 +22,6 @@ from d2lps.messages import LANGUAGES
 
 MATH, CODE, CITED, HOLE = "\ue000", "\ue001", "\ue002", "\ue003"
 MARKS = MATH + CODE + CITED + HOLE
-KINDS = {"heading": "heading", "list_item": "item", "blockquote": "quote", "th": "cell", "td": "cell"}
 
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 # Taken out as JupyterLab takes out formulas, so that the stars beside them open and close as they do there.
@@ -37,8 +36,8 @@ _QUOTED = re.compile(r"\{\{.*?\}\}|\[[^\[\]\n]*\]|(?<!\w)'[^'\n]*'(?!\w)|[A-Za-z
 class Unit:
     """A heading, paragraph, item, cell (of a table), quote or caption, as one string."""
 
-    kind: str
     text: str
+    heading: bool = False
 
 
 @dataclass
@@ -63,13 +62,10 @@ class Reading:
         """All of it, a line per unit."""
         return "\n".join(unit.text for unit in self.units)
 
-    def __add__(self, other: "Reading") -> "Reading":
-        return Reading(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
-
-def read(source: str, *, holes: bool = False) -> Reading:
+def read(source: str, *, holes: bool = False, into: Reading | None = None) -> Reading:
     """Read CommonMark with ``$…$``; with ``holes``, ``{placeholders}`` are taken out too."""
-    reading = Reading()
+    reading = into or Reading()
 
     def prose(text: str) -> str:
         text = CITE.sub(lambda match: _take(match[1], reading.cites, "@@C@@"), text)
@@ -81,7 +77,7 @@ def read(source: str, *, holes: bool = False) -> Reading:
     tree = SyntaxTreeNode(_MARKDOWN.parse(OPAQUE.sub(formula, outside(source, prose))))
     for node in tree.walk():
         if node.type == "inline":
-            reading.units.append(Unit(_kind(node), _STASHED.sub(_mark, _words(node))))
+            reading.units.append(Unit(_STASHED.sub(_mark, _words(node)), node.parent.type == "heading"))
         elif node.type in ("fence", "code_block"):
             reading.fences.append(node.content)
         elif node.type == "code_inline":
@@ -109,16 +105,15 @@ def _mark(match: re.Match) -> str:
     return {"M": MATH, "C": CITED, "H": HOLE}[match[1]]
 
 
-def _kind(node: SyntaxTreeNode) -> str:
-    while node := node.parent:
-        if node.type in KINDS:
-            return KINDS[node.type]
-    return "paragraph"
-
-
 def _words(inline: SyntaxTreeNode) -> str:
     shown = {"code_inline": CODE, "softbreak": "\n", "hardbreak": "\n"}
     return "".join(node.content if node.type == "text" else shown.get(node.type, "") for node in inline.walk())
+
+
+def head(text: str, width: int = 50) -> str:
+    """The beginning of a text, on one line."""
+    text = " ".join(re.sub(f"[{MARKS}]", "…", text.replace(CODE, "`…`")).split())
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def read_plain(source: str) -> Reading:
@@ -127,21 +122,20 @@ def read_plain(source: str) -> Reading:
     text = _QUOTED.sub(lambda match: _take(match[0], reading.code, CODE), source)
     text = PLACEHOLDER.sub(lambda match: _take(match[0], reading.holes, HOLE), text)
     reading.holes += PLACEHOLDER.findall("\n".join(reading.code))
-    reading.units = [Unit("paragraph", line) for line in text.split("\n") if line.strip()]
+    reading.units = [Unit(line) for line in text.split("\n") if line.strip()]
     return reading
 
 
 def read_section(section: Section) -> Reading:
     """Read the prose and the captions of a section, in order."""
-    whole = Reading()
+    reading = Reading()
     for block in section.blocks:
         if block.kind == "prose":
-            whole += read(outside(block.text, lambda text: re.sub(r"[ \t]+\{#[^}\n]*\}[ \t]*$", "", text, flags=re.M)))
+            prose = outside(block.text, lambda text: re.sub(r"[ \t]+\{#[^}\n]*\}[ \t]*$", "", text, flags=re.M))
+            read(prose, into=reading)
         elif block.kind == "figure":
-            caption = read(block.caption)
-            units = [Unit("caption", unit.text) for unit in caption.units]
-            whole += Reading(units, caption.math, caption.code, links=caption.links, images=[block.name])
-    return whole
+            read(block.caption, into=reading).images.append(block.name)
+    return reading
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@
 
 Only the notebook holds the other end of the pipe. When that closes, because the notebook is done or was
 killed, the guard ends and reaps the others; were the guard itself gone, each would leave on its own.
+
+ipyparallel's own Cluster does not do: 17 processes outlive a notebook that is killed, and each engine loads
+torch for itself.
 """
 
 import os
@@ -52,34 +55,20 @@ def leave_with(pipe: int, processes: list[int]) -> None:
 
 
 def play(role: str, folder: str, pipe: int) -> None:
-    """Be the controller, or the rank of this number."""
-    leave_with(pipe, [os.getpid()])
-    if role == "controller":
-        controller(folder)
-    else:
-        rank.play(folder, int(role))
+    """Be the rank of this number, or the controller: what carries the messages between notebook and ranks.
 
-
-def controller(folder: str) -> None:
-    """What carries the messages between notebook and ranks: one process, and one for the heartbeats.
-
-    It beats fast, because a rank is there for others only after its first beat; who is gone, the notebook sees itself.
+    Its heart beats fast, because a rank is there for others only after its first beat; who is gone, the notebook
+    sees itself.
     """
+    leave_with(pipe, [os.getpid()])
+    if role != "controller":
+        return rank.play(folder, int(role))
     from ipyparallel.controller.app import IPController
 
-    IPController.launch_instance(
-        [
-            f"--profile-dir={folder}",
-            "--log-level=WARN",
-            "--location=127.0.0.1",
-            "--IPController.use_threads=True",
-            "--IPController.broadcast_scheduler_depth=0",
-            "--IPController.db_class=nodb",
-            "--TaskScheduler.scheme_name=none",
-            "--HeartMonitor.period=100",
-            "--HeartMonitor.max_heartmonitor_misses=1000000",
-        ]
-    )
+    threads = ["IPController.use_threads=True", "IPController.broadcast_scheduler_depth=0"]
+    beats = ["HeartMonitor.period=100", "HeartMonitor.max_heartmonitor_misses=1000000"]
+    nothing_kept = ["IPController.db_class=nodb", "TaskScheduler.scheme_name=none"]
+    rank.launch(IPController, folder, "location=127.0.0.1", *threads, *nothing_kept, *beats)
 
 
 if __name__ == "__main__":

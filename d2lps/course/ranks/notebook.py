@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import d2lps
 from d2lps.carriers.rendezvous import ProcessesError
-from d2lps.course.ranks.rank import process, written
+from d2lps.course.ranks.rank import process, read_connection
 
 MOST = 64  # more ranks on one machine are a slip of the pen
 
@@ -34,7 +34,29 @@ def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
     ``torch.distributed.init_process_group("gloo")`` work as they do under torchrun. The ranks leave with the
     notebook, or when they are closed.
 
-    ``deadline``: seconds within which they start, and answer. Raises ProcessesError where they do not.
+    Parameters
+    ----------
+    count : int
+        How many processes, 1 to 64.
+    deadline : float
+        Seconds within which they start, and answer.
+
+    Returns
+    -------
+    RunningRanks
+        ``ranks[0]["trace"]`` is what rank 0 calls ``trace``; ``close()`` ends them all.
+
+    Raises
+    ------
+    ProcessesError
+        Where they do not start in time, or an argument cannot be.
+
+    Examples
+    --------
+    >>> with ranks(1) as one:
+    ...     one[0]["x"] = 7
+    ...     one[0]["x"]
+    7
     """
     global _running
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
@@ -51,7 +73,17 @@ def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
 
 
 class RunningRanks:
-    """What :func:`ranks` gives. ``ranks[0]["trace"]`` is what rank 0 calls ``trace``; ``close()`` ends them all."""
+    """What :func:`ranks` gives: ``ranks[0]`` is rank 0; ``with`` closes them at its end.
+
+    Attributes
+    ----------
+    deadline : float
+        Seconds within which a rank must answer.
+    closed : bool
+        Whether they have been ended.
+    view : ipyparallel.DirectView
+        All of them, for whoever knows ipyparallel.
+    """
 
     def __init__(self, count: int, deadline: float):
         try:
@@ -74,20 +106,21 @@ class RunningRanks:
         atexit.register(self.close)
         until = time.monotonic() + deadline
         try:
-            connection = self._folder / "security" / "ipcontroller-client.json"
-            self._wait(lambda: written(connection), until)
-            self._client = ipyparallel.Client(written(connection), timeout=deadline)
+            connection = self._wait(lambda: read_connection(self._folder, "client"), until)
+            self._client = ipyparallel.Client(connection, timeout=deadline)
             self._wait(lambda: len(self._client.ids) == count, until)
             self.view = self._client[:]
             numbers = self.view.apply_async(process).get(max(0.1, until - time.monotonic()))
             self._processes = [psutil.Process(number) for number in numbers]
         except BaseException as error:
-            said = (self._folder / "said").read_text("utf-8", "replace").strip()[-2000:]
+            output = (self._folder / "output").read_text("utf-8", "replace").strip()[-2000:]
             self.close()
             if isinstance(error, TimeoutError | psutil.NoSuchProcess):
-                raise ProcessesError(f"{count} ranks did not start within {deadline:g} s. They said:\n{said}") from None
+                raise ProcessesError(
+                    f"{count} ranks did not start within {deadline:g} s. They said:\n{output}"
+                ) from None
             raise
-        self._magic()
+        self._register_magics()
 
     def __len__(self) -> int:
         return self._count
@@ -109,23 +142,35 @@ class RunningRanks:
 
     @property
     def again(self) -> str:
-        """The way out where one of them is lost."""
+        """The way out where one of them is lost, as a sentence."""
         return f"d2lps.ranks({len(self)}) starts all of them anew"
 
     def alive(self, rank: int) -> bool:
-        """Whether this rank's process is still there."""
+        """Whether this rank's process is still there.
+
+        Parameters
+        ----------
+        rank : int
+            Its number, from 0.
+        """
         return self._processes[rank].is_running()
 
     def answer(self, within: float = 2.0) -> bool:
-        """Whether all are there and none is busy."""
+        """Whether all are there and none is busy.
+
+        Parameters
+        ----------
+        within : float
+            Seconds that they have to answer.
+        """
         with suppress(ProcessesError, TimeoutError):
-            self.usable()
+            self.ensure_usable()
             self.view.apply_async(process).get(within)
             return self._guard.poll() is None
         return False
 
-    def usable(self) -> None:
-        """ProcessesError where they are closed, or one is gone."""
+    def ensure_usable(self) -> None:
+        """Raises ProcessesError where they are closed, or one is gone."""
         if self.closed:
             raise ProcessesError(f"the ranks are closed: {self.again}")
         gone = [str(rank) for rank in range(len(self)) if not self.alive(rank)]
@@ -133,7 +178,13 @@ class RunningRanks:
             raise ProcessesError(f"rank {', '.join(gone)} has ended: {self.again}")
 
     def interrupt(self, ranks: Iterable[int]) -> None:
-        """Do to these ranks what Ctrl-C does to a program."""
+        """Do to these ranks what Ctrl-C does to a program.
+
+        Parameters
+        ----------
+        ranks : iterable of int
+            Their numbers, from 0.
+        """
         for rank in ranks:
             with suppress(ProcessLookupError):
                 os.kill(self._processes[rank].pid, signal.SIGINT)
@@ -154,13 +205,14 @@ class RunningRanks:
         if self._client is not None:
             self._client.close()
 
-    def _wait(self, done: Callable[[], object], until: float) -> None:
-        while not done():
+    def _wait(self, done: Callable[[], object], until: float) -> object:
+        while not (result := done()):
             if time.monotonic() > until or self._guard.poll() is not None:
                 raise TimeoutError
             time.sleep(0.01)
+        return result
 
-    def _magic(self) -> None:
+    def _register_magics(self) -> None:
         """Let ``%px`` and ``%%px`` of this notebook run here."""
         from IPython import get_ipython
 
@@ -171,7 +223,7 @@ class RunningRanks:
 
 
 class OneRank:
-    """One of the ranks: its variables, by name."""
+    """One of the ranks: ``rank["x"]`` is a copy of what it calls ``x``, ``rank["x"] = 7`` lets it call a copy so."""
 
     def __init__(self, ranks: RunningRanks, number: int):
         self._ranks, self.number = ranks, number
@@ -180,17 +232,15 @@ class OneRank:
         return f"<rank {self.number} of {len(self._ranks)}>"
 
     def __getitem__(self, name: str) -> object:
-        """A copy of what this rank calls ``name``."""
-        return self._asked(name, lambda view: view.pull(name, block=False))
+        return self._ask(name, lambda view: view.pull(name, block=False))
 
     def __setitem__(self, name: str, value: object) -> None:
-        """Let this rank call a copy of ``value`` so."""
-        self._asked(name, lambda view: view.push({name: value}, block=False))
+        self._ask(name, lambda view: view.push({name: value}, block=False))
 
-    def _asked(self, name: str, question: Callable):
+    def _ask(self, name: str, question: Callable):
         from ipyparallel.error import RemoteError
 
-        self._ranks.usable()
+        self._ranks.ensure_usable()
         try:
             return question(self._ranks._client[self.number]).get(self._ranks.deadline)
         except TimeoutError:
@@ -204,7 +254,6 @@ class OneRank:
 
 def _guard(folder: Path, count: int, port: int) -> tuple[subprocess.Popen, int]:
     """The process that starts and ends all others, and our end of the pipe by which it lives."""
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
     modules = os.pathsep.join([str(Path(d2lps.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {
         "WORLD_SIZE": str(count),
@@ -212,23 +261,16 @@ def _guard(folder: Path, count: int, port: int) -> tuple[subprocess.Popen, int]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "GLOO_SOCKET_IFNAME": loopback,
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": modules,
         "TMPDIR": str(folder),
     }
     theirs, ours = os.pipe()
     command = [sys.executable, "-m", "d2lps.course.ranks", str(folder), str(theirs), str(count)]
+    options = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs], "start_new_session": True}
     try:
-        with (folder / "said").open("wb") as said:
-            return subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                pass_fds=[theirs],
-                start_new_session=True,
-            ), ours
+        with (folder / "output").open("wb") as output:
+            return subprocess.Popen(command, env=environment, stdout=output, stderr=output, **options), ours
     finally:
         os.close(theirs)

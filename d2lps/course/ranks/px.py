@@ -32,7 +32,7 @@ class Px(ParallelMagics):
     def parallel_execute(self, cell, block=None, groupby="type", save_name=None, **_):
         """Run a cell and show what comes of it: what ``%px`` and ``%%px`` come to."""
         try:
-            self.ranks.usable()
+            self.ranks.ensure_usable()
         except ProcessesError as error:
             raise brief(error) from None
         if self.view.targets == list(range(len(self.ranks))):
@@ -53,7 +53,9 @@ class Px(ParallelMagics):
             self.ranks.interrupt(self._busy(parts))
             self._follow(parts, first, LET_GO)
             self._show(parts, first)
-            raise interrupted(self._busy(parts)) from None
+            busy = self._busy(parts)
+            pause = f"[{spans(busy)}] did not let go at once: wait a moment, then make" if busy else "make"
+            raise brief(KeyboardInterrupt(f"{pause} the carriers anew, in the cell that made them")) from None
         self._show(parts, first)
         failed = {rank: part for rank, part in parts.items() if not part.done() or part.exception()}
         if failed:
@@ -74,12 +76,11 @@ class Px(ParallelMagics):
             if part.done():
                 part.wait_for_output(1)  # what a rank printed may arrive after its result
         first.show()
-        rest = dict(list(parts.items())[1:])
         for name in "stdout", "stderr":
-            others(name, first.part[name], {rank: part[name] for rank, part in rest.items()})
-        first.result()
-        results = {rank: part["execute_result"] for rank, part in rest.items()}
-        others("stdout", plain(first.part["execute_result"]), {rank: plain(result) for rank, result in results.items()})
+            print_others(name, {rank: part[name] for rank, part in parts.items()})
+        if first.part["execute_result"]:
+            publish(first.part["execute_result"])
+        print_others("stdout", {rank: plain(part["execute_result"]) for rank, part in parts.items()})
 
 
 class Shown:
@@ -101,10 +102,6 @@ class Shown:
             publish(self.part["outputs"][self.displayed])
             self.displayed += 1
 
-    def result(self) -> None:
-        if self.part["execute_result"]:
-            publish(self.part["execute_result"])
-
 
 def publish(shown: Mapping) -> None:
     """Display here what a rank displayed."""
@@ -121,37 +118,29 @@ def plain(result: Mapping | None) -> str:
     return data["text/plain"] + "\n" if list(data) == ["text/plain"] else ""
 
 
-def others(name: str, first: str, said: Mapping[int, str]) -> None:
-    """What the other ranks say, where it is not what the first said."""
-    first = nameless(first)
-    for text, who in grouped({rank: nameless(text) for rank, text in said.items()}):
+def print_others(name: str, texts: Mapping[int, str]) -> None:
+    """What the other ranks say, where it is not what the first says.
+
+    The number of the process that runs the cell, which stands in every warning, makes no difference.
+    """
+    nameless = {rank: re.sub(r"\bipykernel_\d+\b", "ipykernel", text) for rank, text in texts.items()}
+    first = next(iter(nameless.values()))
+    for text, who in grouped(nameless):
         if text and text != first:
-            text = said[who[0]].removesuffix("\n")
+            text = texts[who[0]].removesuffix("\n")
             print(f"[{spans(who)}]", text, sep="\n" if "\n" in text else " ", file=getattr(sys, name))
 
 
-def nameless(text: str) -> str:
-    """The text without the number of the process that runs the cell, which stands in every warning."""
-    return re.sub(r"\bipykernel_\d+\b", "ipykernel", text)
-
-
-def grouped(said: Mapping[int, str]) -> list[tuple[str, list[int]]]:
+def grouped(texts: Mapping[int, str]) -> list[tuple[str, list[int]]]:
     """Each text once, with the ranks that say it."""
-    found: dict[str, list[int]] = {}
-    for rank, text in said.items():
-        found.setdefault(text, []).append(rank)
-    return list(found.items())
+    return [(text, [rank for rank in texts if texts[rank] == text]) for text in dict.fromkeys(texts.values())]
 
 
 def spans(ranks: list[int]) -> str:
     """Ranks for a reader: ``0–2, 5``."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][-1] + 1:
-            found[-1] = [found[-1][0], rank]
-        else:
-            found.append([rank])
-    return ", ".join("–".join(map(str, span)) for span in found)
+    starts = [rank for rank in ranks if rank - 1 not in ranks]
+    ends = [rank for rank in ranks if rank + 1 not in ranks]
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
 
 
 class RanksFailed(ProcessesError):
@@ -160,8 +149,10 @@ class RanksFailed(ProcessesError):
     def __init__(self, errors: Mapping[int, tuple[str, str]]):
         self.errors = dict(errors)
         # Sentences that differ in nothing but the rank that speaks are one.
-        told = {rank: re.sub(rf"\brank( ?){rank}\b", r"rank\1…", sentence) for rank, (sentence, _) in errors.items()}
-        self.told = [(f"[{spans(who)}] {errors[who[0]][0]}", places(errors[who[0]][1])) for _, who in grouped(told)]
+        sentences = {rank: re.sub(rf"\brank( ?){rank}\b", r"rank\1…", errors[rank][0]) for rank in errors}
+        self.told = [
+            (f"[{spans(who)}] {errors[who[0]][0]}", places(errors[who[0]][1])) for _, who in grouped(sentences)
+        ]
         super().__init__("\n".join(sentence for sentence, _ in self.told))
 
     def _render_traceback_(self) -> list[str]:
@@ -186,23 +177,17 @@ def raised_by(part: AsyncResult, again: str) -> tuple[str, str]:
 
 def places(traceback: str) -> list[str]:
     """The lines of a traceback that stand in the cell itself, without the way through the libraries."""
-    found, inside = [], False
+    lines, inside = [], False
     for line in traceback.splitlines():
         bare = COLOURS.sub("", line)
         if frame := re.match(r" *Cell In.*?, line \d+(?:, (in .*))?", bare):
             inside = True
-            found += filter(None, [frame[1]])
+            lines += filter(None, [frame[1]])
         elif not bare.strip() or bare.startswith("SyntaxError: "):
             inside = False
         elif inside:
-            found.append(line)
-    return found
-
-
-def interrupted(busy: list[int]) -> KeyboardInterrupt:
-    """What an interrupted cell raises, with the way to go on."""
-    pause = f"[{spans(busy)}] did not let go at once: wait a moment, then make" if busy else "make"
-    return brief(KeyboardInterrupt(f"{pause} the carriers anew, in the cell that made them"))
+            lines.append(line)
+    return lines
 
 
 def brief(error: BaseException) -> BaseException:

@@ -26,26 +26,22 @@ def play(folder: str, number: int) -> None:
 
     torch.set_num_threads(1)
     numpy.random.seed()  # or all copies would draw the same numbers
-    connection = Path(folder, "security", "ipcontroller-engine.json")
-    while not (found := written(connection)):
+    while not (connection := read_connection(folder, "engine")):
         time.sleep(0.02)
-    os.environ["IPP_CONNECTION_INFO"] = json.dumps(found)
-    IPEngine.launch_instance(
-        [
-            f"--profile-dir={folder}",
-            "--log-level=WARN",
-            f"--IPEngine.id={number}",
-            "--IPEngine.enable_nanny=False",
-            "--IPEngine.timeout=60",
-            "--IPEngine.max_heartbeat_misses=0",
-        ]
-    )
+    os.environ["IPP_CONNECTION_INFO"] = json.dumps(connection)
+    options = ["IPEngine.enable_nanny=False", "IPEngine.timeout=60", "IPEngine.max_heartbeat_misses=0"]
+    launch(IPEngine, folder, f"IPEngine.id={number}", *options)
 
 
-def written(path: Path) -> dict | None:
-    """What ipyparallel's controller writes for those who want to reach it; None until it is there."""
+def launch(application, folder: str, *options: str) -> None:
+    """Become one of ipyparallel's programs."""
+    application.launch_instance([f"--profile-dir={folder}", "--log-level=WARN", *(f"--{option}" for option in options)])
+
+
+def read_connection(folder: str | Path, role: str) -> dict | None:
+    """What ipyparallel's controller writes for an engine or a client who wants to reach it; None until it is there."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(Path(folder, "security", f"ipcontroller-{role}.json").read_text("utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
 
