@@ -120,12 +120,7 @@ def compile_steps(plan: Plan, seen: Collection[str], strided: Collection[str] = 
 
 
 class Program:
-    """What one process does of a plan, with the tensors of the nodes that it plays.
-
-    ``execute()`` does it once, and tells when each act was done; it may be called any number of times.
-    """
-
-    execute: Callable[[], Executed]  # made by the carrier
+    """What one process does of a plan, with the tensors of the nodes that it plays."""
 
     def __init__(
         self,
