@@ -99,33 +99,33 @@ def compile_steps(plan: Plan, seen: Collection[str], strided: Collection[str] = 
 
     steps = []
     for number, (step, sent) in enumerate(zip(plan.steps, begun(plan), strict=True), 1):
-        touching = [(i, send, begins) for i, (send, begins) in enumerate(sent) if send.src in seen or send.dst in seen]
-        written = {(send.dst, send.key) for _, send, _ in touching}
-        kept = dict.fromkeys(
-            (send.src, send.key)
-            for _, send, _ in touching
-            if send.src in seen and ((send.src, send.key) in written or (send.src in strided and send.dst not in seen))
-        )
-        copies = [operation(number, -1, None, Slot(*slot), Slot(*slot, spare=True), True) for slot in kept]
-        sends = []
-        for i, send, begins in touching:
-            source = Slot(send.src, send.key, spare=(send.src, send.key) in kept)
-            sends.append(operation(number, i, send, source, Slot(send.dst, send.key), begins))
+        touching = [
+            (i, send, begins, Slot(send.src, send.key), Slot(send.dst, send.key))
+            for i, (send, begins) in enumerate(sent)
+            if send.src in seen or send.dst in seen
+        ]
+        written = {target for *_, target in touching}
+        kept = {}
+        for *_, source, target in touching:
+            leaves_strided = source.node in strided and target.node not in seen
+            if source.node in seen and (source in written or leaves_strided):
+                kept[source] = source._replace(spare=True)
+        copies = [operation(number, -1, None, source, spare, True) for source, spare in kept.items()]
+        sends = [
+            operation(number, i, send, kept.get(source, source), target, begins)
+            for i, send, begins, source, target in touching
+        ]
         changes = []
         for i, act in enumerate(updates(step), len(sent)):
             if act.node in seen:
-                changes.append(operation(number, i, act, Slot(*act[:2]), Slot(*act[:2]), False))
+                slot = Slot(act.node, act.key)
+                changes.append(operation(number, i, act, slot, slot, False))
         steps.append(Step(number, copies, sends, changes))
     return steps
 
 
 class Program:
-    """What one process does of a plan, with the tensors of the nodes that it plays.
-
-    ``execute()`` does it once, and tells when each act was done; it may be called any number of times.
-    """
-
-    execute: Callable[[], Executed]  # made by the carrier
+    """What one process does of a plan, with the tensors of the nodes that it plays."""
 
     def __init__(
         self,

@@ -13,12 +13,13 @@ A plan is compiled into the program of each process (:mod:`d2lps.carriers.base`)
 Everything is checked before the first byte moves: what is refused leaves the tensors as they were.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from d2lps.carriers.base import Carrier, Program
+from d2lps.carriers.base import Carrier, Executed, Program
 from d2lps.carriers.here import Here
 from d2lps.carriers.reductions import SUM, Reduction, reduction, require_usable
 from d2lps.carriers.tensors import TensorError, require_fitting, require_updatable
@@ -26,6 +27,13 @@ from d2lps.plan.acts import sends, updates
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
 from d2lps.trace import Trace, event, pairs
+
+
+class Executable(NamedTuple):
+    """The program of this process, and what executes it once, as often as it is called."""
+
+    program: Program
+    execute: Callable[[], Executed]
 
 
 @torch.no_grad()
@@ -38,11 +46,8 @@ def compile(
     weights: Mapping[str, Tensor] | None = None,
     memory: MutableMapping[tuple[str, str], dict] | None = None,
     reduce: "str | Reduction" = SUM,
-) -> Program:
-    """Check everything that :func:`run` takes, and set up what its carrier needs, without moving a byte.
-
-    ``program.execute()`` then does it, as often as it is called.
-    """
+) -> Executable:
+    """Check everything that :func:`run` takes, and set up what its carrier needs, without moving a byte."""
     weights, memory = {} if weights is None else weights, {} if memory is None else memory
     try:
         if not isinstance(plan, Plan):
@@ -69,8 +74,7 @@ def compile(
         carrier.refuse(error)
         raise
     carrier.verify_same_run(program)
-    program.execute = torch.no_grad()(carrier.load(program))
-    return program
+    return Executable(program, torch.no_grad()(carrier.load(program)))
 
 
 def run(
@@ -133,9 +137,9 @@ def run(
     (tensor([3, 5]), 2)
     """
     carrier = Here() if carrier is None else carrier
-    program = compile(plan, tensors, carrier, topology=topology, weights=weights, memory=memory, reduce=reduce)
+    program, execute = compile(plan, tensors, carrier, topology=topology, weights=weights, memory=memory, reduce=reduce)
     carrier.barrier()
-    executed = program.execute()
+    executed = execute()
     width = program.like.element_size()
     nbytes = {key: (part.stop - part.start) * width for key, part in program.slices.items()}
     acts = [[*sends(step), *updates(step)] for step in plan.steps]

@@ -1,7 +1,9 @@
 """Running plans on real tensors: the same bits as the plan says, everywhere; and nothing half done."""
 
+import gc
 import json
 import re
+import weakref
 from fractions import Fraction
 
 import pytest
@@ -260,6 +262,18 @@ def test_views_of_a_larger_buffer_and_parameters_that_require_gradients():
     leaf = torch.ones(3, requires_grad=True)
     run(aggregate_at(["a", "b"], "a"), {"a": leaf, "b": torch.ones(3)})
     assert leaf.tolist() == [2.0] * 3 and leaf.is_leaf and leaf.requires_grad
+
+
+def test_a_run_lets_its_tensors_go_without_the_garbage_collector():
+    gc.disable()
+    try:
+        tensors = gradients(PLANS["ring"](3), 10)
+        kept = [weakref.ref(tensor) for tensor in tensors.values()]
+        run(PLANS["ring"](3), tensors)
+        del tensors
+        assert [ref() for ref in kept] == [None] * 3
+    finally:
+        gc.enable()
 
 
 # ---------------------------------------------------------------- updates

@@ -109,7 +109,8 @@ def test_the_weights_of_worker_0_are_those_to_begin_with():
 
 SCRIPT = """
 import hashlib, os
-from d2lps import kvstore, train
+from d2lps import kvstore
+from d2lps.train import by_plan
 from d2lps.train.by_store import work
 
 with by_plan.deterministic(), kvstore.create("dist_sync", servers=2) as store:
