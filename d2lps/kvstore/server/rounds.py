@@ -53,12 +53,6 @@ class ShardStore:
     ----------
     shards : list of Shard
         By their numbers; each has a ``version`` (rounds that are closed) and a ``value``.
-    live : set of int
-        The workers that are not lost.
-    updates : Optimizer, or None
-        What is done with a sum; without one it is the new value.
-    arena : Arena, or None
-        Where large values lie, for workers of this host to read.
 
     Examples
     --------
@@ -88,11 +82,11 @@ class ShardStore:
                 raise Refused(f"{what} = {value!r}: it is one of {', '.join(known)}")
         self.kind, self.workers, self.staleness, self.nan, self.lost = kind, workers, staleness, nan, lost
         self.deadline, self.record = deadline, Record() if record else None
-        self.live = set(range(workers))
+        self.live = set(range(workers))  # who is not lost
         self.failed = self.left = None  # WorkerLost: for all, or for who still pushes
         self.shards: list[Shard] = []
-        self.updates: Optimizer | None = None
-        self.arena: Arena | None = None
+        self.updates: Optimizer | None = None  # without one a sum is the new value
+        self.arena: Arena | None = None  # where large values lie, for workers of this host to read
         self._names: dict[str, int] = {}
         self._barriers: dict[int, set[int]] = {}
         self._meeting = threading.Condition()
@@ -127,7 +121,8 @@ class ShardStore:
                 f"initialises {elements} of {dtype}: all initialise the same"
             )
         with shard.lock:
-            shard.value = value if shard.value is None else shard.value
+            if shard.value is None and value is not None:
+                shard.value = self._allocate(shard).copy_(value)
         return shard.number
 
     def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
@@ -179,10 +174,8 @@ class ShardStore:
         ----------
         rank, number, round_ : int
             As in :meth:`admit`.
-        value : Tensor of shape (elements,)
-            What is pushed.
-        finite : bool
-            Whether the rest of the key is, which other servers have.
+        value, finite : Tensor of shape (elements,), bool
+            What is pushed, and whether the rest of the key is finite, which other servers have.
 
         Returns
         -------
@@ -208,10 +201,8 @@ class ShardStore:
             As in :meth:`admit`.
         value : Tensor of shape (elements,)
             This store's until the round closes.
-        finite : bool
-            Whether it is to be added; otherwise the round is skipped.
-        own : bool
-            Whether ``value`` is this store's for ever.
+        finite, own : bool
+            Whether it is to be added, or the round skipped; whether ``value`` is this store's for ever.
         """
         shard = self.shard(number)
         with shard.lock:
@@ -370,37 +361,22 @@ class ShardStore:
         Returns
         -------
         Shard
-            Its value, version and open round.
         """
         if type(number) is not int or not 0 <= number < len(self.shards):
             raise Refused(f"there is no part {number} here: init the key first")
         return self.shards[number]
 
-    def allocate(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Make room for a value, in the arena where there is one and the value is large.
-
-        Parameters
-        ----------
-        elements, dtype : int, torch.dtype
-            Of the value.
-
-        Returns
-        -------
-        Tensor of shape (elements,)
-            Its values as they happen to be.
-        """
-        large = self.arena is not None and elements * dtype.itemsize >= SHARED
-        room = self.arena.tensor(elements, dtype) if large else None
-        return torch.empty(elements, dtype=dtype) if room is None else room
-
     room = admit  # as it was called before
 
-    @property
-    def parts(self) -> list[Shard]:
-        """As :attr:`shards`, which it was called before."""
-        return self.shards
+    parts = property(lambda self: self.shards, doc="As ``shards``, which it was called before.")
 
     # ---- inside; the lock of the shard is held
+
+    def _allocate(self, shard: Shard) -> Tensor:
+        """Room for a value: in the arena, where there is one and the value is large."""
+        large = self.arena is not None and shard.elements * shard.dtype.itemsize >= SHARED
+        room = self.arena.tensor(shard.elements, shard.dtype) if large else None
+        return torch.empty(shard.elements, dtype=shard.dtype) if room is None else room
 
     def _merge(self, shard: Shard) -> list:
         """Add to the open round what can be added in the order of the ranks; close it when that was the last."""
@@ -416,7 +392,7 @@ class ShardStore:
             elif shard.own or self.updates or self.live.difference(shard.summed):
                 shard.sum.add_(value)
             else:  # the last one: the sum goes straight to where it will stay
-                shard.sum, shard.own = torch.add(shard.sum, value, out=self.allocate(shard.elements, shard.dtype)), True
+                shard.sum, shard.own = torch.add(shard.sum, value, out=self._allocate(shard)), True
         if not shard.summed:
             return []
         total, ranks = None if shard.skip else shard.sum, shard.summed
@@ -440,7 +416,7 @@ class ShardStore:
         if self.updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
             shard.value = gradient
             return
-        room = self.allocate(shard.elements, shard.dtype)
+        room = self._allocate(shard)
         if self.updates is None:
             shard.value = room.copy_(gradient)
         else:

@@ -105,9 +105,9 @@ class WorkerSession:
         sizes = [elements for _, elements in parts]
         values: Sequence[Tensor | None] = [None] * len(parts)
         if frame.payload or not sum(sizes) and self.rank == 0:
-            room = self.store.allocate(sum(sizes), dtype)
+            room = torch.empty(sum(sizes), dtype=dtype)
             self.channel.into(frame, raw(room))
-            values = [piece.clone() for piece in room.split(sizes)] if len(parts) > 1 else [room]
+            values = room.split(sizes)
         numbers = [
             self.store.init(self.rank, name, elements, dtype, value)
             for (name, elements), value in zip(parts, values, strict=True)

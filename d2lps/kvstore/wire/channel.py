@@ -74,17 +74,12 @@ class Channel:
         return False
 
     def borrow(self, lent: object) -> bool:
-        """Use the memory of the other end, as :attr:`remote`.
+        """Use the memory of the other end, as :attr:`remote`, and say whether that can be done.
 
         Parameters
         ----------
         lent : object
             What the other end says that it lends: its path, inode and bytes.
-
-        Returns
-        -------
-        bool
-            Whether it can be used.
         """
         with suppress(TensorError):
             self.remote = RemoteArena(lent, self.peer) if isinstance(lent, dict) and self.peer else None
@@ -244,7 +239,7 @@ class Channel:
         Raises
         ------
         Broken
-            Its checksum or its code is wrong, or the connection has ended.
+            Its checksum or code is wrong, or the connection has ended.
         """
         if len(room) != frame.payload:
             raise Broken(f"{frame.payload} bytes came where {len(room)} belong")
