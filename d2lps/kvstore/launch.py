@@ -40,6 +40,8 @@ def launch(
     validate_deadline(deadline)
     settings = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
     ShardStore(workers=1, **settings)  # so that what a server would refuse is refused before one is started
+    if servers is not None:
+        validate_placement(placement, counted("servers", servers))
     files = validate_certificates(tls)
     where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     options = settings | {"servers": servers, "placement": where, "tls": files is not None}  # not where the files lie
