@@ -1,6 +1,6 @@
 """The authoring room: chapters in three languages → notebooks, and the checks that keep them one course.
 
-Its modules, each importing only from those before it: ``findings``, ``figures``, ``lesson``, ``library``, ``notebook``, ``reading``,
-``language``, ``glossary``, ``agree``, ``check``, ``workspace``, ``pull``, and the commands of
+Its modules, each importing only from those before it: ``findings``, ``figures``, ``lesson``, ``library``, ``notebook``,
+``reading``, ``language``, ``glossary``, ``agree``, ``check``, ``workspace``, ``pull``, and the commands of
 ``python -m d2lps.course.book``. What each language wants of its texts is data, in ``rules/``.
 """
