@@ -71,7 +71,6 @@ __all__ = sorted(_HOME)
 _MOVED = {
     "borrowed": ("course.d2l_compat", {}),
     "concise": ("train.ddp", {}),
-    "kvstore.placement": ("kvstore", {}),
     "kvstore.server.rounds": ("kvstore", {"Table": "ShardStore"}),
     "showing": ("view.tables", {}),
     "train_by_store": ("train.by_store", {}),

@@ -13,7 +13,6 @@ import torch
 from d2lps import d2l, draw, kvstore, table, train, watch
 from d2lps.kvstore import Broken, Channel, Entry, Op, Placement, ShardStore, raw
 from d2lps.train import by_store
-from d2lps.train.by_store import each
 
 # %% guess
 guess = {"pull 1": None, "pull 2": None}
@@ -75,7 +74,7 @@ accuracy(fit(kvstore.create("local"), train.small_cnn(), 48))
 # %% loop-cluster
 nets = [train.small_cnn() for _ in range(3)]
 with kvstore.cluster("dist_sync", workers=3, servers=2) as stores:
-    each(stores, lambda store: fit(store, nets[store.rank], 48))
+    by_store.each(stores, lambda store: fit(store, nets[store.rank], 48))
 [accuracy(net) for net in nets]
 
 # %% round-trip
@@ -91,7 +90,7 @@ def rounds(store, count=3, pauses=(0.01, 0.01, 0.01)):
     return value[0].item(), value[-1].item()
 
 with kvstore.cluster("dist_sync", workers=3, servers=2, record=True, transport="tcp") as stores:
-    print(each(stores, rounds))
+    print(by_store.each(stores, rounds))
     sync = stores[0].trace("w")
 watch(sync)
 
@@ -210,7 +209,7 @@ net, data, update = train.small_cnn(), train.digits().train, ("sgd", {"lr": 0.03
 rows = []
 for workers, servers, devices in [(1, 1, 2), (2, 1, 1), (2, 3, 2), (3, 2, 1)]:
     with kvstore.cluster("dist_sync", workers=workers, servers=servers) as stores:
-        done = each(stores, lambda store: by_store.work(
+        done = by_store.each(stores, lambda store: by_store.work(
             store, copy.deepcopy(net), data, 128, 12, update, devices=["cpu"] * devices))
     one = by_store.in_turn(net, data, 128, 12, update, workers=[devices] * workers)
     rows.append([workers, servers, devices, all(torch.equal(worker.weights, one.weights) for worker in done)])
@@ -233,7 +232,7 @@ d2l.plot([curve.seconds for curve in curves.values()], [curve.losses for curve i
 
 # %% stale
 with kvstore.cluster("dist_ssp", workers=3, servers=1, staleness=1, record=True, transport="tcp") as stores:
-    each(stores, lambda store: rounds(store, count=6, pauses=(0.01, 0.01, 0.05)))
+    by_store.each(stores, lambda store: rounds(store, count=6, pauses=(0.01, 0.01, 0.05)))
     bounded, pulls = stores[0].trace("w"), stores[0].staleness("w")
 watch(bounded)
 

@@ -15,7 +15,7 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown,
 
 _LAZY = {
     "Placement": "placement",
-    "ShardStore": "server.rounds",
+    "ShardStore": "server.shard_store",
     "Channel": "wire.channel",
     **dict.fromkeys(("Broken", "Entry", "Frame", "Op", "raw"), "wire.frames"),
 }

@@ -11,8 +11,8 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect
 from d2lps.kvstore.options import validate_deadline, validate_placement
 from d2lps.kvstore.placement import Placement, counted
-from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.tls import Certificates, validate_certificates
 from d2lps.kvstore.worker.dist import DistStore

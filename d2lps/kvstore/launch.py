@@ -11,7 +11,7 @@ from d2lps.kvstore.options import validate_deadline, validate_placement
 from d2lps.kvstore.placement import Placement, counted
 from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.server.process import ServerProcess
-from d2lps.kvstore.server.rounds import ShardStore
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates

@@ -14,6 +14,8 @@ import tomllib
 from functools import cache
 from importlib import resources
 
+__all__ = ["LANGUAGES", "LanguageError", "language", "sentences", "speak", "text"]
+
 LANGUAGES = ("en", "vi", "zh")
 
 _language = "en"

@@ -5,7 +5,7 @@ it to torch's DistributedDataParallel. Each has the one device beside it that th
 within rounding. The names of ``by_plan`` are handed on: the data, the small network, and the pieces of a step.
 """
 
-from d2lps.train import ddp
+from d2lps.train import by_store, ddp
 from d2lps.train.by_plan import (
     Digits,
     Run,
@@ -23,6 +23,7 @@ from d2lps.train.by_plan import (
 )
 
 __all__ = [
+    "by_store",
     "Digits",
     "Run",
     "accuracy",

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import HEADER, Op, handshake
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore

@@ -20,9 +20,9 @@ from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
-from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import PUSHES, Op
 from d2lps.kvstore.worker.client import Request, ServerClient
 

@@ -6,7 +6,7 @@ import pytest
 from helpers.mutants import always, instead, locked, mutate, never, over, run
 
 HERE = Path(__file__).parent
-ROUNDS = "d2lps.kvstore.server.rounds:ShardStore"
+ROUNDS = "d2lps.kvstore.server.shard_store:ShardStore"
 CHANNEL = "d2lps.kvstore.wire.channel:Channel"
 CHECKSUM = "d2lps.kvstore.wire.frames:Checksum"
 HANDSHAKE = "d2lps.kvstore.wire.handshake"

@@ -9,7 +9,7 @@ import torch
 
 from d2lps.kvstore import Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.server.rounds import ShardStore
+from d2lps.kvstore.server.shard_store import ShardStore
 
 
 def table(kind="dist_sync", workers=3, elements=4, value=None, **options):

@@ -29,8 +29,8 @@ from helpers.strangers import (
 )
 
 from d2lps.kvstore import Refused
-from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import STRANGERS, Server
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op
 from d2lps.kvstore.worker.client import Request, ServerClient
 

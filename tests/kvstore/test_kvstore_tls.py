@@ -19,8 +19,8 @@ from helpers.strangers import Recorder, framed, is_served, until_hung_up
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused, ServerLost
-from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import STRANGERS, Server
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, handshake, raw, tls
 from d2lps.kvstore.worker.client import ServerClient
 

@@ -15,8 +15,8 @@ import torch
 
 from d2lps.kvstore.child import line_to_parent, receive, send
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.server import Server
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates
 

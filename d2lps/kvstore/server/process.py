@@ -12,7 +12,7 @@ from d2lps.kvstore.errors import Refused, ServerLost
 class ServerProcess(ChildProcess):
     """A server process that this one has started.
 
-    ``spec``: ``store`` (what :class:`~d2lps.kvstore.server.rounds.ShardStore` takes), ``address``, ``run``, ``number``,
+    ``spec``: ``store`` (what :class:`~d2lps.kvstore.ShardStore` takes), ``address``, ``run``, ``number``,
     ``tls`` (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to say where it listens.
     """
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.session import WorkerSession
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel

@@ -16,8 +16,8 @@ from d2lps.kvstore.codec import decode, encode
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import PullRecord, PushRecord
-from d2lps.kvstore.server.rounds import ShardStore
 from d2lps.kvstore.server.shard import Snapshot
+from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Broken, Frame, Op, raw
 
