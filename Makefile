@@ -5,8 +5,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 python := .venv/bin/python
 ready := .venv/.ready
-# Side by side, whoever is free takes the next test, the longest first. Twice as many as processors: most tests wait.
-side-by-side = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# Processes that take the tests: twice as many as processors, since most tests wait.
 WORKERS := 4
 
 .PHONY: help lab lab-en lab-vi lab-zh test quick check figures bench faults build lock clean
@@ -28,11 +27,11 @@ test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=4: so ma
 	$(python) -m ruff check
 	$(python) -m ruff format --check -q d2lps tests
 	@# .ci/run asks for pytest's own exit status, which make would not pass on.
-	@$(python) -m pytest $(side-by-side) $(if $(RESULT),|| echo $$? >'$(RESULT)')
+	@$(python) -m pytest -n $(WORKERS) $(if $(RESULT),|| echo $$? >'$(RESULT)')
 
 quick: WORKERS = 2
 quick: $(ready) ## the tests that take no time and start no processes: to be run often
-	$(python) -m pytest -m "not slow" $(side-by-side)
+	$(python) -m pytest -m "not slow" -n $(WORKERS)
 
 check: $(ready) ## what has to follow a change of a chapter
 	$(python) -m d2lps.course.book check

@@ -1,7 +1,7 @@
 """What every test begins with: English sentences, and random examples that are the same on every machine.
 
-Several processes take the tests (``make test``), each of them the next one that is left, the longest first. Tests that
-are not slow stay together with those of their file, which share what they make; ``slow(seconds)`` ones go one by one.
+Several processes take the tests (``make test``, ``pytest -n 4``), each of them what is next, the longest first: a file,
+whose tests share what they make, or one of the long tests below.
 """
 
 import fcntl
@@ -26,6 +26,8 @@ sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it 
 # second each where they do not say more; and those that take over 2 s (pytest --durations=50 shows which).
 FIXTURES = {"nothing_left", "executed"}
 SECONDS = {
+    "test_a_reader_runs_the_chapter_and_plays_the_run_just_made": 60,
+    "test_it_runs_from_top_to_bottom_and_shows_something": 50,
     "test_ten_thousand_strangers_do_not_disturb_those_who_belong_here": 25,
     "test_nothing_that_a_peer_sends_is_executed": 15,
     "test_ten_thousand_frames_of_nonsense_are_all_broken_or_harmless": 15,
@@ -81,21 +83,36 @@ def pytest_unconfigure(config):
         shutil.rmtree(tempfile.tempdir, ignore_errors=True)
 
 
+def group(nodeid: str) -> str:
+    """Which tests one process takes together: those of a file, without the long ones."""
+    file, _, name = nodeid.partition("::")
+    return nodeid if name.partition("[")[0] in SECONDS else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Grouped(LoadScopeScheduling):
+        _split_scope = staticmethod(group)
+
+    config.option.loadscopereorder = False  # the order is that of the tests
+    return Grouped(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    groups, seconds = {}, Counter()
+    seconds, alone = Counter(), set()
     for item in items:
         takes = SECONDS.get(getattr(item, "originalname", None), USUAL)
         if takes > USUAL or FIXTURES.intersection(item.fixturenames):
             item.add_marker(pytest.mark.slow)
-        slow, group = item.get_closest_marker("slow"), item.get_closest_marker("xdist_group")
-        if not slow and not group:
-            item.add_marker(group := pytest.mark.xdist_group(item.path.stem))
-        groups[item] = group.args[0] if group else item.nodeid
-        seconds[groups[item]] += QUICK if not slow else slow.args[0] if slow.args else takes
+        slow = item.get_closest_marker("slow")
+        seconds[group(item.nodeid)] += QUICK if not slow else slow.args[0] if slow.args else takes
+        if item.get_closest_marker("alone"):
+            alone.add(group(item.nodeid))
     if hasattr(config, "workerinput"):  # of several processes; alone, files come in their order
-        alone = {groups[item] for item in items if item.get_closest_marker("alone")}
-        items.sort(key=lambda item: (groups[item] in alone, -seconds[groups[item]], groups[item]))
+        items.sort(key=lambda item: ((of := group(item.nodeid)) in alone, -seconds[of], of))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -106,10 +123,3 @@ def pytest_runtest_protocol(item):
     with open(__file__) as file:
         fcntl.flock(file, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         return (yield)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logreport(report):
-    """Without the @group that pytest-xdist appends: so what is printed can be given to pytest again."""
-    if "@" in report.nodeid and not report.nodeid.endswith("]"):
-        report.nodeid = report.nodeid.rpartition("@")[0]

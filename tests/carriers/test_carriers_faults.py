@@ -19,7 +19,7 @@ from d2lps import Processes, RankLost, Reduction, SharedMemory, ring, run
 from d2lps.carriers.execute import compile
 from d2lps.carriers.rendezvous import Rendezvous
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("carriers, faults")]  # they share the faults, made once
+pytestmark = pytest.mark.slow
 
 CARRIERS = [Processes, SharedMemory]
 each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind.__name__)

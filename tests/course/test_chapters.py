@@ -45,7 +45,7 @@ def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
 @pytest.mark.parametrize(
     "chapter, language",
     [
-        pytest.param(chapter, language, marks=[] if (language, chapter) in IN_LAB else pytest.mark.slow(50))
+        pytest.param(chapter, language, marks=pytest.mark.slow(1 if (language, chapter) in IN_LAB else 50))
         for chapter in CHAPTERS
         for language in LANGUAGES
     ],

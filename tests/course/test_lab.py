@@ -5,7 +5,6 @@ from helpers.lab import FIRST
 from helpers.notebooks import IN_LAB
 
 
-@pytest.mark.slow(60)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("language, chapter", IN_LAB)
 def test_a_reader_runs_the_chapter_and_plays_the_run_just_made(executed, language, chapter):

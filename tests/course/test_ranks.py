@@ -20,7 +20,7 @@ import d2lps
 from d2lps.carriers.ranks import from_environment
 from d2lps.carriers.rendezvous import ProcessesError
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ranks")]  # they share a notebook and its ranks
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 START = 'import d2lps\nd2lps.speak("vi")\nranks = d2lps.ranks(4)\nranks'

@@ -67,13 +67,13 @@ def lab(folder: Path, language: str, before: str) -> Iterator[str]:
 
 
 def _address(process: subprocess.Popen, log: Path) -> str:
-    until = time.monotonic() + 90
+    until = time.monotonic() + 180
     while time.monotonic() < until:
         if match := re.search(r"http://127\.0\.0\.1:\d+/lab\S*\?token=\w+", log.read_text("utf-8")):
             return match[0]
         assert process.poll() is None, log.read_text("utf-8")
         time.sleep(0.2)
-    raise AssertionError("JupyterLab did not start within 90 s")
+    raise AssertionError("JupyterLab did not start within 180 s")
 
 
 def read(folder: Path, chapter: str, language: str, picture: Path, before: str = "") -> tuple[str, dict]:
@@ -83,8 +83,8 @@ def read(folder: Path, chapter: str, language: str, picture: Path, before: str =
         chromium = browser.launch(playwright)
         page = chromium.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="light")
         page.goto(address.replace(FIRST, chapter))
-        page.locator(".jp-Notebook:not(.lm-mod-hidden)").first.wait_for(timeout=60_000)
-        page.get_by_text("| Idle").wait_for(timeout=60_000)
+        page.locator(".jp-Notebook:not(.lm-mod-hidden)").first.wait_for(timeout=120_000)
+        page.get_by_text("| Idle").wait_for(timeout=120_000)
         choose(page, "Run", "Run All Cells")
         page.wait_for_function(DONE, timeout=180_000)
         assert page.locator(".jp-OutputArea-output", has_text="Traceback").all_text_contents() == []
@@ -94,7 +94,7 @@ def read(folder: Path, chapter: str, language: str, picture: Path, before: str =
         head, clock = player.locator(".d2-head").first, player.locator(".d2-clock").first
         seen["before"] = head.get_attribute("style"), clock.text_content()
         player.get_by_role("button", name=PLAY[language], exact=True).click()
-        player.locator(".d2-tile").first.wait_for(state="attached", timeout=8000)  # messages are under way
+        player.locator(".d2-tile").first.wait_for(state="attached", timeout=30_000)  # messages are under way
         page.wait_for_timeout(1000)
         seen["after"] = head.get_attribute("style"), clock.text_content()
         picture.parent.mkdir(exist_ok=True)

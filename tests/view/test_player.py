@@ -18,7 +18,7 @@ from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.motion import follow
 from d2lps.view.player import Player
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("player")]  # they share a browser
+pytestmark = pytest.mark.slow
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
 PICTURES = Path(__file__).parents[1] / "pictures"
