@@ -56,6 +56,14 @@ class Event:
         What travelled; a prediction may say fractions of a byte.
     carries : tuple of str, optional
         Whose gradients are in a message, where that was recorded, since no plan says it.
+
+    Examples
+    --------
+    >>> from d2lps import cost, pcie_server, ring
+    >>> trace = cost.ideal(ring(["gpu0", "gpu1"]), pcie_server(gpus=2), "16 GB")
+    >>> event = trace.events[0]
+    >>> event.src, event.dst, event.op, event.nbytes, event.end
+    ('gpu0', 'gpu1', 'add', 8000000000, 0.5)
     """
 
     kind: str
@@ -144,6 +152,13 @@ class Trace:
         The size of the gradient in bytes.
     events : sequence of Event
         A tuple; of a plan with lazy steps a sequence that makes its events when they are asked for.
+
+    Examples
+    --------
+    >>> from d2lps import cost, nvswitch, ring
+    >>> trace = cost.shared(ring(["gpu0", "gpu1", "gpu2"]), nvswitch(gpus=3), "900 MB")
+    >>> trace.steps, trace.duration, trace.bytes_sent("gpu0")
+    (4, 0.008, 1200000000)
     """
 
     origin: str

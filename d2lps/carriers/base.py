@@ -230,6 +230,11 @@ class Carrier:
         ----------
         nodes
             names, in the order of a plan.
+
+        Returns
+        -------
+        mapping or None
+            node → device; None where every tensor may stay where it is.
         """
         return None
 
@@ -244,6 +249,11 @@ class Carrier:
             how many.
         dtype
             their type.
+
+        Returns
+        -------
+        Tensor
+            flat, of so many elements; its content is arbitrary.
         """
         places = self.place([node])
         return torch.empty(elements, dtype=dtype, device=places[node] if places else "cpu")
@@ -278,6 +288,11 @@ class Carrier:
         ----------
         program
             that of this process.
+
+        Returns
+        -------
+        callable
+            it does the program once, whenever it is called, and says when each act was done.
         """
         raise NotImplementedError
 
@@ -317,5 +332,10 @@ class Carrier:
         ----------
         tensors
             node → its buffer, of those played here.
+
+        Returns
+        -------
+        str
+            such as ``"cpu ×4"``.
         """
         raise NotImplementedError

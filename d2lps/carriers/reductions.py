@@ -55,6 +55,11 @@ class Reduction:
         ----------
         own, arrived
             two tensors of one shape and dtype.
+
+        Returns
+        -------
+        Tensor
+            a new one, of their shape and dtype.
         """
         return self.combine(own, arrived)
 

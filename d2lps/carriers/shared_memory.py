@@ -93,6 +93,11 @@ class SharedMemory(Ranks):
         dtype
             their type, the same on all processes.
 
+        Returns
+        -------
+        Tensor
+            flat, the same memory on all processes.
+
         Raises
         ------
         TensorError
@@ -120,6 +125,11 @@ class SharedMemory(Ranks):
         ----------
         result
             a tensor made by :meth:`common`, of the gradients' size and dtype.
+
+        Returns
+        -------
+        SharedMemory
+            a carrier like this one, with that result.
 
         Raises
         ------

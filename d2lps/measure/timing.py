@@ -88,6 +88,11 @@ def median_run(
         how many runs are timed.
     topology
         the links on which the trace is drawn, as for :func:`d2lps.run`.
+
+    Returns
+    -------
+    Trace
+        the run of median duration.
     """
     carrier = Here(dict.fromkeys(plan.nodes, device))
     tensors = {node: torch.empty(units.size(nbytes) // 4, device=device) for node in plan.nodes}

@@ -37,6 +37,13 @@ def speak(language: str) -> None:
     ------
     LanguageError
         For any other; the language then stays as it was.
+
+    Examples
+    --------
+    >>> speak("zh")
+    >>> text("player.play")
+    '播放'
+    >>> speak("en")
     """
     global _language
     if language not in LANGUAGES:

@@ -14,7 +14,15 @@ Slot = tuple[str, str]  # (node, key)
 
 
 class Holding(NamedTuple):
-    """What a node has of a key: whose gradients are in it (a bit per node, in the plan's order), and its state."""
+    """What a node has of a key.
+
+    Parameters
+    ----------
+    who : int
+        Whose gradients are in it: a bit per node, in the plan's order.
+    updated : bool
+        Whether an optimizer has turned it into new weights.
+    """
 
     who: int
     updated: bool = False

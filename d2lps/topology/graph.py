@@ -242,7 +242,18 @@ class Topology:
         return limit.port if limit.through is None else limit.through
 
     def require_node(self, node: str) -> None:
-        """Raises TopologyError if there is no such node here."""
+        """Raise unless there is such a node here.
+
+        Parameters
+        ----------
+        node : str
+            Its name.
+
+        Raises
+        ------
+        TopologyError
+            If there is none; its sentence lists those there are.
+        """
         if node not in self.kinds:
             raise TopologyError(f"there is no node {node!r} on {self.name} (nodes: {' '.join(self.kinds)})")
 

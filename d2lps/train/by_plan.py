@@ -130,6 +130,11 @@ def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
     -------
     list of (Tensor, Tensor)
         parts of equal size; the last may be smaller, or empty where there are more devices than examples.
+
+    Returns
+    -------
+    list of tuple
+        images and labels for each device.
     """
     size = -(-len(X) // len(devices))
     return [
@@ -149,6 +154,11 @@ def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple
         images and labels of a part of a minibatch.
     count
         the size of the whole minibatch: so the parts' losses and gradients add up to those of the minibatch.
+
+    Returns
+    -------
+    tuple
+        the loss, a float, and the gradient, a flat tensor.
     """
     net.zero_grad(set_to_none=False)
     loss = nn.functional.cross_entropy(net(X), y, reduction="sum") / count
@@ -167,6 +177,11 @@ def batches(data: Batch, size: int, steps: int) -> Iterator[Batch]:
         examples in a minibatch.
     steps
         how many minibatches.
+
+    Yields
+    ------
+    tuple of Tensor
+        images and labels of one minibatch.
     """
     X, y = data
     for step in range(steps):
@@ -185,6 +200,11 @@ def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> di
         node → flat tensor; one at least.
     carrier
         on whose devices the buffers lie.
+
+    Returns
+    -------
+    dict
+        node → flat tensor, for every node of the plan.
     """
     first = next(iter(gradients.values()))
     places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, first.device)
@@ -209,6 +229,11 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
         images and labels, examples per minibatch, and the number of minibatches.
     carrier
         how the gradients travel; all nodes are in this process. :class:`d2lps.Here` if left out.
+
+    Returns
+    -------
+    Run
+        losses, final weights, and a measured trace per step.
     """
     carrier = carrier or Here()
     places = carrier.place(plan.nodes) or dict.fromkeys(plan.nodes, torch.device("cpu"))
@@ -260,6 +285,11 @@ def one_device(
         a gradient otherwise than a CPU). If left out, each minibatch is taken as a whole.
     device
         where it is trained; the weights returned are in main memory.
+
+    Returns
+    -------
+    Run
+        losses and final weights; it has no traces.
     """
     net = copy.deepcopy(net).to(device)
     result = Run([], parameters_to_vector(net.parameters()).detach().clone(), [])
@@ -289,6 +319,11 @@ def added(plan: Plan, gradients: dict[str, Tensor]) -> Tensor:
         it tells the order of each key.
     gradients
         node → flat tensor, all on one device.
+
+    Returns
+    -------
+    Tensor
+        flat, of the size of the gradients.
     """
 
     def tree(order: str | tuple, where: slice) -> Tensor:
@@ -311,6 +346,11 @@ def accuracy(net: nn.Module, weights: Tensor, data: Batch) -> float:
         those it is to have, as one flat tensor.
     data
         images and labels.
+
+    Returns
+    -------
+    float
+        from 0 to 1.
     """
     net = copy.deepcopy(net).cpu()
     vector_to_parameters(weights.cpu(), net.parameters())

@@ -13,7 +13,13 @@ from d2lps.units import show_seconds
 
 
 class Source:
-    """A function's source code, highlighted in a notebook and plain elsewhere."""
+    """A function's source code, highlighted in a notebook and plain elsewhere. Made by :func:`source`.
+
+    Parameters
+    ----------
+    code : str
+        The lines of Python.
+    """
 
     def __init__(self, code: str):
         self.code = code
@@ -26,20 +32,32 @@ class Source:
 
 
 def source(thing: object, doc: bool = False) -> Source:
-    """The source code of a function or class as it stands in d2lps, without its docstring unless ``doc``.
+    """The source code of a function or class as it stands in d2lps.
 
-    >>> from d2lps.plan.share import slices
-    >>> source(slices)
-    def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
-        found, total, start = {}, Fraction(0), 0
-        for key, part in share.items():
-            total += part
-            stop = count * total.numerator // total.denominator
-            found[key] = slice(start, stop)
-            start = stop
-        return found
+    Parameters
+    ----------
+    thing : function or class
+        What is shown.
+    doc : bool
+        Whether its docstring is shown too.
+
+    Returns
+    -------
+    Source
+        Highlighted in a notebook, plain when printed; its text is ``.code``.
+
+    Raises
+    ------
+    OSError, TypeError
+        If there is no source code of it, as of a builtin.
+
+    Examples
+    --------
+    >>> from d2lps.view.drawing.svg import along
+    >>> source(along)
+    def along(line: Line, part: float) -> Point:
+        (ax, ay), (bx, by) = line
+        return ax + (bx - ax) * part, ay + (by - ay) * part
     """
     code = textwrap.dedent(inspect.getsource(thing)).rstrip()
     if not doc and inspect.getdoc(thing):

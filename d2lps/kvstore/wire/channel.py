@@ -80,6 +80,11 @@ class Channel:
         ----------
         lent : object
             What the other end says that it lends: its path, inode and bytes.
+
+        Returns
+        -------
+        bool
+            whether it could be opened.
         """
         with suppress(TensorError):
             self.remote = RemoteArena(lent, self.peer) if isinstance(lent, dict) and self.peer else None
