@@ -108,7 +108,7 @@ def read(folder: Path, chapter: str, language: str, picture: Path, before: str =
 
 def choose(page: Page, menu: str, item: str) -> None:
     page.get_by_role("menuitem", name=menu, exact=True).click()
-    page.get_by_role("menuitem", name=item, exact=True).click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{item}$")).click()
 
 
 def _saved(path: Path) -> str:
