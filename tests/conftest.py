@@ -96,6 +96,16 @@ def pytest_xdist_make_scheduler(config, log):
     class Grouped(LoadScopeScheduling):
         _split_scope = staticmethod(group)
 
+        def remove_node(self, node):
+            """A test whose process has died has failed: pytest-xdist would give it to the next process, and so on."""
+            for unit in self.assigned_work[node].values():
+                for nodeid, done in unit.items():
+                    if not done:
+                        unit[nodeid] = True
+                        super().remove_node(node)
+                        return nodeid
+            return super().remove_node(node)
+
     config.option.loadscopereorder = False  # the order is that of the tests
     return Grouped(config, log)
 
