@@ -1,15 +1,4 @@
-"""A trace: what happened when, predicted or measured, with all that is needed to count and to draw it.
-
->>> from d2lps import Trace, aggregate_at, cost, pcie_server
->>> gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
->>> trace = cost.shared(aggregate_at(gpus, "gpu0"), pcie_server(), "160 MB")
->>> trace.duration
-0.06
->>> trace.bytes_sent("gpu0"), trace.messages("gpu0"), trace.steps
-(480000000, 3, 2)
->>> Trace.from_json(trace.to_json()) == trace
-True
-"""
+"""A trace: what happened when, predicted or measured, with all that is needed to count and to draw it."""
 
 import json
 from bisect import bisect_right
@@ -157,8 +146,8 @@ class Trace:
     --------
     >>> from d2lps import cost, nvswitch, ring
     >>> trace = cost.shared(ring(["gpu0", "gpu1", "gpu2"]), nvswitch(gpus=3), "900 MB")
-    >>> trace.steps, trace.duration, trace.bytes_sent("gpu0")
-    (4, 0.008, 1200000000)
+    >>> trace.steps, trace.duration, trace.bytes_sent("gpu0"), Trace.from_json(trace.to_json()) == trace
+    (4, 0.008, 1200000000, True)
     """
 
     origin: str

@@ -32,6 +32,15 @@ class PlanError(ValueError):
         Counted from 1; None where no single step is to blame.
     **values
         They fill the sentence.
+
+    Examples
+    --------
+    >>> from d2lps import Plan
+    >>> try:
+    ...     Plan(["a", "b"], {"g": 1}, [[Send("a", "b", "g")]])
+    ... except PlanError as error:
+    ...     print(error.reason, error)
+    incomplete at the end, after 1 steps: key g of a is not the whole sum: b missing
     """
 
     def __init__(self, reason: str, plan: PlanData | None = None, step: int | None = None, **values: object):

@@ -63,6 +63,13 @@ class Plan:
     ------
     PlanError
         If the plan cannot be read, or is broken (up to 64 nodes; call :func:`check` on larger ones).
+
+    Examples
+    --------
+    >>> from d2lps import Send
+    >>> plan = Plan(["a", "b"], {"g": 1}, [[Send("a", "b", "g")], [Send("b", "a", "g", "copy")]])
+    >>> plan.slices(10), plan.order("g")
+    ({'g': slice(0, 10, None)}, ('b', 'a'))
     """
 
     nodes: tuple[str, ...]
@@ -246,6 +253,11 @@ def check(plan: Plan) -> None:
     ------
     PlanError
         With a sentence that names the step, the node and the key.
+
+    Examples
+    --------
+    >>> from d2lps import ring
+    >>> check(ring(["a", "b", "c"]))
     """
     require_plan("check", plan)
     verify(plan)

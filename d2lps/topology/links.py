@@ -36,6 +36,11 @@ class Link:
     ------
     UnitError, TopologyError
         For a bandwidth or a latency that is none, and for a count below 1.
+
+    Examples
+    --------
+    >>> Link("gpu0", "gpu1", "25 GB/s", latency="5 us", count=2).capacity
+    50000000000.0
     """
 
     src: str
