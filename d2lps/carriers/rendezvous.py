@@ -125,13 +125,16 @@ class Rendezvous:
             sentence = f"{self.over} Make a new carrier, in all processes, to go on."
             raise RankLost(sentence, self.over.ranks, self.over.step)
 
-    def watch(self, step: int | None, waiting: Callable[[], Iterable[int]] = tuple) -> None:
+    def watch(self, step: int | None, waiting: Callable[[], Iterable[int]] | None = None) -> None:
         """Look, now and then, whether a process has failed or one of ``waiting`` has left; if so raise RankLost too."""
         if time.monotonic() - self._looked > POLL:
             self._looked, self._step = time.monotonic(), step
-            left = {rank for rank in waiting() if self._there(f"failed/{rank}")}
-            # Between the question and its answer one of them may have come and then left, as it should: ask once more.
-            if self._there("failed") or (left and left.intersection(waiting())):
+            awaited = waiting or tuple
+            left = {rank for rank in awaited() if self._there(f"failed/{rank}")}
+            failed = self._there("failed")
+            # Between the question and its answer they may have come, and one of them then left or failed, as all of
+            # them will: who has nothing more to wait for goes on.
+            if (failed and (waiting is None or any(True for _ in awaited()))) or left.intersection(awaited()):
                 self.fail(step, (), "told")
 
     def interrupted(self, step: int | None) -> None:

@@ -162,6 +162,7 @@ def test_an_error_of_all_is_one_sentence_with_its_place_in_the_cell(notebook):
     assert notebook.says("%%px\nx = (").endswith("\n[0–3] SyntaxError: incomplete input")
 
 
+@pytest.mark.alone
 def test_ctrl_c_stops_all_ranks_at_once_and_new_carriers_work(notebook, tmp_path):
     for waiting in (
         "d2lps.run(plan, gradient, d2lps.Processes(deadline=500)) if carrier.rank else time.sleep(500)",
@@ -178,6 +179,7 @@ def test_torchs_own_groups_meet_again_and_again(notebook):
     assert notebook.says(cell) == notebook.says(cell) == ""
 
 
+@pytest.mark.alone
 def test_ranks_asked_for_again_are_the_same_unless_one_is_gone_or_stuck(notebook, tmp_path):
     assert notebook.says("d2lps.ranks(4) is ranks") == "True"
     notebook.run('%%px\ndist.init_process_group("gloo")')

@@ -228,7 +228,7 @@ class Channel:
         if entries and entries * ENTRY.size != size:
             raise Broken("the table of a frame has not the length of its entries")
         parts = [Entry(*fields) for fields in ENTRY.iter_unpack(bytes(table[:size]))] if entries else []
-        metadata = _object(bytes(table[:size])) if size and not entries else {}
+        metadata = _metadata(bytes(table[:size])) if size and not entries else {}
         return Frame(Op(op), number, parts, metadata, payload, flags)
 
     def into(self, frame: Frame, room: memoryview) -> None:
@@ -311,7 +311,7 @@ class Channel:
                 raise Broken("the code of a frame is wrong: it was not made with this connection's key")
 
 
-def _object(table: bytes) -> dict:
+def _metadata(table: bytes) -> dict:
     try:
         metadata = json.loads(table)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
