@@ -6,7 +6,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 python := .venv/bin/python
 ready := .venv/.ready
 # Processes that take the tests: twice as many as processors, since most tests wait.
-WORKERS := 4
+WORKERS := 3
 
 .PHONY: help lab lab-en lab-vi lab-zh test quick check figures bench faults build lock clean
 
@@ -22,7 +22,7 @@ lab-zh: $(ready) ## the same, in Chinese
 lab-en lab-vi lab-zh:
 	$(python) -m d2lps.course.book lab --language $(@:lab-%=%)
 
-test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=4: so many processes)
+test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=3: so many processes)
 	@sh .ci/setup browser
 	$(python) -m ruff check
 	$(python) -m ruff format --check -q d2lps tests

@@ -40,7 +40,7 @@ class Host(NamedTuple):
     links: list[Link]
 
 
-class Table(NamedTuple):
+class TopoMatrix(NamedTuple):
     """``codes`` has GPU and device → what stands between them, ``affinity`` GPU → its CPU's cores, as printed."""
 
     gpus: tuple[str, ...]
@@ -94,7 +94,7 @@ def read(
     return Host("host", kinds, sum(links, []))
 
 
-def parse(text: str) -> Table:
+def parse(text: str) -> TopoMatrix:
     """The table that ``nvidia-smi topo -m`` prints. Raises TopologyError, which names the line."""
     if not isinstance(text, str):
         raise TopologyError(f"{text!r} is not a text: {_GIVE}")
@@ -134,7 +134,7 @@ def parse(text: str) -> Table:
     for a, b in combinations(gpus, 2):
         if codes[a, b] != codes[b, a]:
             raise TopologyError(f"{a} says {codes[a, b]} of {b}, which says {codes[b, a]} of {a}: {_GIVE}")
-    return Table(gpus, tuple(word for word in columns if word not in gpus), codes, affinity)
+    return TopoMatrix(gpus, tuple(word for word in columns if word not in gpus), codes, affinity)
 
 
 def _groups(gpus: Sequence[str], same: Callable[[str, str], bool]) -> list[list[str]]:
