@@ -1,6 +1,6 @@
 """What every test begins with: English sentences, and random examples that are the same on every machine.
 
-Several processes take the tests (``make test``, ``pytest -n 4``), each of them what is next, the longest first: a file,
+Several processes take the tests (``make test``, ``pytest -n 3``), each of them what is next, the longest first: a file,
 whose tests share what they make, or one of the long tests below.
 """
 
@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from multiprocessing.util import Finalize
 
 import pytest
 from hypothesis import settings
@@ -76,11 +77,8 @@ def english():
 def pytest_configure(config):
     if hasattr(config, "workerinput"):  # one of several processes: who looks for files left behind finds its own only
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="d2-")
-
-
-def pytest_unconfigure(config):
-    if hasattr(config, "workerinput"):
-        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+        # It goes after what multiprocessing has in it, which it takes away itself, at -100.
+        Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
 
 
 def group(nodeid: str) -> str:
