@@ -131,11 +131,12 @@ class Rendezvous:
             self._looked, self._step = time.monotonic(), step
             awaited = waiting or tuple
             left = {rank for rank in awaited() if self._there(f"failed/{rank}")}
-            failed = self._there("failed")
-            # Between the question and its answer they may have come, and one of them then left or failed, as all of
-            # them will: who has nothing more to wait for goes on.
-            if (failed and (waiting is None or any(True for _ in awaited()))) or left.intersection(awaited()):
-                self.fail(step, (), "told")
+            if (failed := self._there("failed")) or left:
+                # Between the question and its answer they may have come, and one of them then left or failed, as all
+                # of them will: ask once more; who has nothing to wait for by now goes on.
+                still = {*awaited()}
+                if (failed and (waiting is None or still)) or left & still:
+                    self.fail(step, (), "told")
 
     def interrupted(self, step: int | None) -> None:
         """Tell the others that the user stopped this process; it raises nothing."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect
 from d2lps.kvstore.options import validate_deadline, validate_placement
-from d2lps.kvstore.placement import Placement, counted
+from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.arena import Arena
@@ -84,8 +84,8 @@ class Cluster:
         record: bool = False,
         tls: Mapping | Certificates | None = None,
     ):
-        counted("workers", workers)
-        counted("servers", servers)
+        require_count("workers", workers)
+        require_count("servers", servers)
         validate_deadline(deadline)
         if transport not in ("unix", "tcp"):
             raise Refused(f"transport = {transport!r}: it is 'unix' or 'tcp'")

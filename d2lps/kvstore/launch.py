@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
 from d2lps.kvstore.options import validate_deadline, validate_placement
-from d2lps.kvstore.placement import Placement, counted
+from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -41,14 +41,14 @@ def launch(
     settings = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
     ShardStore(workers=1, **settings)  # so that what a server would refuse is refused before one is started
     if servers is not None:
-        validate_placement(placement, counted("servers", servers))
+        validate_placement(placement, require_count("servers", servers))
     files = validate_certificates(tls)
     where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     options = settings | {"servers": servers, "placement": where, "tls": files is not None}  # not where the files lie
     workers = meet("kvstore", options, deadline, secrets.token_hex(8))
     files = None if workers.one_host else files
     with closing(workers.rendezvous), ExitStack() as undo:
-        count = counted("servers", workers.size if servers is None else servers)
+        count = require_count("servers", workers.size if servers is None else servers)
         placement = validate_placement(placement, count)
         started, addresses = _start_servers(workers, count, settings | {"workers": workers.size}, files, undo)
         arena, clients = Arena.available() if workers.one_host else None, []

@@ -17,7 +17,7 @@ class Placement(placement.Placement):
             raise Refused(str(error)) from None
 
 
-def counted(what: str, value: object) -> int:
+def require_count(what: str, value: object) -> int:
     """A whole number from 1 on; Refused otherwise."""
     try:
         return placement.require_count(what, value)

@@ -24,7 +24,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from d2lps import kvstore
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.in_process import Cluster
-from d2lps.kvstore.placement import counted
+from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
 from d2lps.plan.optimizers import RULES
 from d2lps.train.by_plan import Batch, Run, batches, deterministic, loss_and_gradient, split
@@ -113,7 +113,7 @@ def work(
     >>> worked.losses[0] > 2, worked.losses[-1] < 0.5
     (True, True)
     """
-    counted("size", size)
+    require_count("size", size)
     devices = [torch.device(device) for device in devices]
     if not devices:
         raise Refused("devices is empty: name those of this worker, such as ('cpu',)")
@@ -322,7 +322,7 @@ def in_turn(
     sizes = [weight.numel() for weight in net.parameters()]
     losses, memory = [], [{} for _ in sizes]
     with deterministic():
-        for X, y in batches(data, counted("size", size), steps):
+        for X, y in batches(data, require_count("size", size), steps):
             parts = split(X, y, [CPU] * len(workers))
             done = [
                 [loss_and_gradient(net, *piece, count=size) for piece in split(*part, [torch.device(device)] * n)]

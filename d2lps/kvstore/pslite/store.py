@@ -18,7 +18,7 @@ from d2lps.carriers.rendezvous import RankLost, Rendezvous
 from d2lps.kvstore.errors import KVError, Refused, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline
-from d2lps.kvstore.placement import counted
+from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.pslite.limits import mxnet_optimizer, name, require_steps, require_value
 from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
 from d2lps.kvstore.rendezvous import STARTING, Workers, meet
@@ -200,7 +200,7 @@ def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **m
         nodes = Nodes(rank, deadline)
         undo.callback(nodes.end, 0.0)
         if dist:
-            _start(nodes, workers, counted("servers", size if servers is None else servers))
+            _start(nodes, workers, require_count("servers", size if servers is None else servers))
             workers.all_or_none("connected", "start", lambda: nodes.join(kind, workers.patience))
         else:
             nodes.start("worker", 0, {})
