@@ -5,14 +5,29 @@
     ├── WorkerLost    a worker has gone, so that the round cannot close (``.ranks``)
     ├── ServerLost    a server has gone, with what it held (``.servers``)
     ├── Timeout       nothing has gone, yet the answer did not come within the deadline
-    └── Unknown       a push was sent and not answered: it is counted once or not at all; push again, it counts once
+    └── Unknown       a push was sent and not answered, so that it is not known whether it is counted
 
-A push that raises anything but Unknown is not counted.
+A push that raises says which keys count: ``error.counted`` names those whose push is counted, ``error.unknown`` those
+of which it is not known; of all others it is not counted. So does the KeyboardInterrupt that ends a push. The same
+call again, with the same keys and the same values, is right for each of them: what is counted is not counted again. A
+call that names one of them and is another one does what it says: before a push of an unknown key counts, the one
+before it is brought to its end.
 """
 
 
 class KVError(RuntimeError):
-    """What all errors of a store have in common."""
+    """What all errors of a store have in common.
+
+    Attributes
+    ----------
+    counted : tuple of str or int
+        Of a push that raises: the keys whose push is counted.
+    unknown : tuple of str or int
+        Those of which it is not known: once, or not at all.
+    """
+
+    counted: tuple = ()
+    unknown: tuple = ()
 
 
 class Refused(KVError, ValueError):

@@ -107,9 +107,7 @@ class Cluster:
                 arena = Arena.available() if self._folder else None
                 with ExitStack() as undo:
                     clients = connect(addresses, rank, undo, deadline=deadline, arena=arena, **common)
-                    self.stores.append(
-                        DistStore(kind, rank, workers, clients, self.placement, look=nan != "propagate", arena=arena)
-                    )
+                    self.stores.append(DistStore(kind, rank, workers, clients, self.placement, nan=nan, arena=arena))
                     undo.pop_all()  # from here on they are the store's
         except BaseException:
             self.close()

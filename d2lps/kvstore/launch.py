@@ -58,9 +58,7 @@ def launch(
             clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=arena, **who))
 
         workers.all_or_none("connected", "connect", connect_to_all)
-        store = DistStore(
-            kind, workers.rank, workers.size, clients, placement, look=nan != "propagate", started=started, arena=arena
-        )
+        store = DistStore(kind, workers.rank, workers.size, clients, placement, nan=nan, started=started, arena=arena)
         undo.pop_all()  # from here on they are the store's
         return store
 

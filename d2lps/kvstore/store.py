@@ -1,11 +1,30 @@
 """The words of a store, the same for every kind: those of MXNet's KVStore."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection
+from functools import partial
+
+from torch import Tensor
 
 from d2lps.kvstore import checkpoint
-from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.calls import Calls, Interrupted
+from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.optimizers import Optimizer, of_mxnet
-from d2lps.kvstore.values import Given, Key, KeySpec, as_tensor, paired, per_device, validate_key
+from d2lps.kvstore.repeats import Repeats
+from d2lps.kvstore.values import (
+    Given,
+    Key,
+    KeySpec,
+    as_tensor,
+    each_of,
+    in_place,
+    paired,
+    per_device,
+    require_writable,
+    validate_key,
+)
+
+STORE, BARRIER, INIT = "store", "barrier", "init"  # what calls take for themselves that are about no key
 
 
 class KVStore:
@@ -13,7 +32,8 @@ class KVStore:
 
     Keys are strings or whole numbers; a list of keys takes a list of values. A value is a tensor of torch, an array of
     NumPy or MXNet, or a list of them, one per device, which are summed in that order. Every call may raise one of
-    :mod:`d2lps.kvstore.errors`.
+    :mod:`d2lps.kvstore.errors`, which says what becomes of a push that raises. After Ctrl-C a call changes nothing any
+    more. Several threads may call one store: calls that name the same key come one after the other.
 
     Attributes
     ----------
@@ -28,9 +48,11 @@ class KVStore:
     type = ""
     rank, num_workers = 0, 1
 
-    def __init__(self):
+    def __init__(self, name: str = "", patience: float = 30.0):
         self._keys: dict[Key, KeySpec] = {}
         self.optimizer: Optimizer | None = None
+        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience), Repeats()
+        self._met: dict[str, int] = {}  # how often all workers came together, by what for
 
     def init(self, key, value) -> None:
         """Give each key its first value. All workers call it, with the same keys; that of worker 0 counts.
@@ -46,16 +68,14 @@ class KVStore:
         for each, given in paired(key, value):
             first = as_tensor(per_device(given)[0], f"the first value of key {each!r}")
             validate_key(each)
-            if each in self._keys:
-                raise Refused(f"key {each!r} is initialised already: pull it, or push to it")
             fresh.append((KeySpec(each, first), first))
-        self._init(fresh)
-        self._keys |= {spec.key: spec for spec, _ in fresh}
+        self._calls.run((INIT,), self._init_once, fresh, missed=partial(self._deinit, fresh))
 
     def push(self, key, value, priority: int = 0) -> None:
-        """Add to each key. When it returns, the push is counted, once; what raises anything but Unknown is not.
+        """Add to each key. When it returns, the push is counted, once.
 
-        Keys travel in the order given.
+        Where it raises, ``error.counted`` and ``error.unknown`` name the keys whose push is counted, or may be; the
+        same call again counts every key once. Keys travel in the order given.
 
         Parameters
         ----------
@@ -67,7 +87,7 @@ class KVStore:
             Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes another.
         """
         keys, values = self._resolve(key, value, "what is pushed", as_tensor)
-        self._push(keys, values)
+        self._calls.run(keys, self._count, keys, values, None, missed=partial(self._counted, keys, values, None))
 
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Fill ``out`` with the value of each key.
@@ -84,12 +104,13 @@ class KVStore:
             Taken, as MXNet has them, and change nothing.
         """
         keys, outs = self._resolve_outs(key, out)
-        self._pull(keys, outs)
+        self._calls.run(keys, self._pull_once, keys, outs)
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
         """Push, and pull into ``out``, or without one into the values that were pushed.
 
-        A push that is refused is heard of at once. An error that speaks of the pull comes when the push is counted.
+        A push that is refused is heard of at once. Where only the pull fails, ``error.counted`` names all keys, and the
+        same call again pulls. Where it raises, nothing has been written into values that were pushed.
 
         Parameters
         ----------
@@ -104,7 +125,7 @@ class KVStore:
         """
         keys, values = self._resolve(key, value, "what is pushed", as_tensor)
         _, outs = self._resolve_outs(key, value if out is None else out)
-        self._pushpull(keys, values, outs)
+        self._calls.run(keys, self._count, keys, values, outs, missed=partial(self._counted, keys, values, outs))
 
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
         """Fill ``out`` with some rows of each key: only these travel.
@@ -125,7 +146,10 @@ class KVStore:
         wanted = []
         for (each, into), (_, rows) in zip(paired(key, out), paired(key, row_ids), strict=True):
             spec = self._spec(each)
-            index = as_tensor(rows, f"row_ids of key {each!r}").reshape(-1).long().cpu()
+            index = as_tensor(rows, f"row_ids of key {each!r}")
+            if index.is_floating_point():
+                raise Refused(f"row_ids of key {each!r} are {index.dtype}: rows are whole numbers")
+            index = index.reshape(-1).long().cpu()
             count = spec.shape[0] if spec.shape else 0
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
                 raise Refused(
@@ -133,13 +157,14 @@ class KVStore:
                 )
             for array in per_device(into):
                 spec.validate(array, "out", (index.numel(), *spec.shape[1:]))
+                require_writable(array, spec)
             wanted.append((spec, per_device(into), index))
-        self._pull_rows(wanted)
+        self._calls.run([spec for spec, _, _ in wanted], self._pull_rows, wanted)
 
     def set_optimizer(self, optimizer, **numbers) -> None:
         """From now on a push is the gradient of a step: ``set_optimizer("sgd", lr=0.1, momentum=0.9)``.
 
-        All workers call it.
+        All workers call it. Set again, the same rule goes on with what it remembers; another one begins anew.
 
         Parameters
         ----------
@@ -153,8 +178,9 @@ class KVStore:
                 raise Refused("an optimizer of MXNet brings its own numbers: give it, or a name and numbers")
             optimizer, numbers = of_mxnet(optimizer)
         chosen = Optimizer.read(optimizer, numbers)
-        self._set_optimizer(chosen)
-        self.optimizer = chosen
+        for spec in self._keys.values():
+            chosen.validate_dtype(spec.dtype, spec.key)
+        self._calls.run((STORE,), self._choose, chosen)
 
     def save(self, path) -> None:
         """Write all keys, with the optimizer and what it remembers, to a file. All workers call it; worker 0 writes.
@@ -164,13 +190,7 @@ class KVStore:
         path : str or Path
             Where; what was there before stays until the new file is complete.
         """
-        self.barrier()  # all that was pushed before is in it
-        try:
-            if self.rank == 0:
-                states = {spec.key: (spec.shape, state) for spec, state in self._states()}
-                checkpoint.write(path, checkpoint.Checkpoint(states, self.optimizer))
-        finally:
-            self.barrier()
+        self._calls.run((STORE,), self._together, "save", partial(self._save, path))
 
     def load(self, path) -> None:
         """What :meth:`save` wrote, into the keys that were initialised as they were then. All workers call it.
@@ -182,15 +202,7 @@ class KVStore:
         path : str or Path
             A file that :meth:`save` wrote.
         """
-        self.barrier()
-        try:
-            if self.rank == 0:
-                saved = checkpoint.read(path)
-                saved.validate({key: (spec.shape, spec.dtype) for key, spec in self._keys.items()}, path)
-                self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
-                self.optimizer = saved.optimizer
-        finally:
-            self.barrier()
+        self._calls.run((STORE,), self._load, path)
 
     def trace(self, key=None, rounds: int = 8):
         """What was seen of ``key``, as a Trace.
@@ -216,12 +228,14 @@ class KVStore:
 
     def barrier(self) -> None:
         """Wait until every worker is here."""
+        self._calls.run((BARRIER,), self._meet_next)
 
     def _barrier(self) -> None:
         self.barrier()  # as MXNet's users call it
 
     def close(self) -> None:
         """Say goodbye; what this worker pushed stays."""
+        self._calls.close()
 
     def __enter__(self):
         return self
@@ -229,17 +243,109 @@ class KVStore:
     def __exit__(self, *_):
         self.close()
 
-    # ---- what each kind of store does once arguments are checked: _init, _push, _pull, _pull_rows, _set_optimizer, and
-    # of what was saved _states and _restore
+    # ---- the calls, in a thread of the store, once arguments are checked; each kind of store has its _init, _push,
+    # _pull, _pull_rows, _set_optimizer, and, of what is saved, _states and _restore
 
-    def _pushpull(self, keys: list[KeySpec], values: list[Given], outs: list[Given]) -> None:
-        self._push(keys, values)
+    def _init_once(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
+        for spec, _ in fresh:
+            if spec.key in self._keys:
+                raise Refused(f"key {spec.key!r} is initialised already: pull it, or push to it")
+            if self.optimizer:
+                self.optimizer.validate_dtype(spec.dtype, spec.key)
+        self._init(fresh)
+        self._keys |= {spec.key: spec for spec, _ in fresh}
+
+    def _deinit(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
+        """Whoever was interrupted may init again; on the servers the key stays as it is."""
+        for spec, _ in fresh:
+            self._keys.pop(spec.key, None)
+
+    def _count(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None) -> None:
+        again = self._repeats.again(keys, values)
+        try:
+            if outs is None:
+                self._push(keys, values, again)
+            else:
+                self._pushpull(keys, values, outs, again)
+        except KVError as error:
+            self._repeats.remember(keys, values, error)
+            raise
+
+    def _counted(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None) -> KVError:
+        """Of a push that was done before it could be interrupted: that it is."""
+        done = KVError()
+        done.counted = tuple(spec.key for spec in keys)
+        if outs is None or not in_place(values, outs):  # else what was pushed is there no more
+            self._repeats.remember(keys, values, done)
+        return done
+
+    def _pushpull(self, keys: list[KeySpec], values: list[Given], outs: list[Given], again: Collection[KeySpec]):
+        self._push(keys, values, again)
         self._pull(keys, outs)
+
+    def _pull_once(self, keys: list[KeySpec], outs: list[Given]) -> None:
+        self._repeats.forget(keys)
+        self._pull(keys, outs)
+
+    def _choose(self, optimizer: Optimizer) -> None:
+        self._set_optimizer(optimizer)
+        self.optimizer = optimizer
+
+    def _save(self, path) -> None:
+        states = {spec.key: (spec.shape, state) for spec, state in self._states()}
+        checkpoint.write(path, checkpoint.Checkpoint(states, self.optimizer))
+
+    def _load(self, path) -> None:
+        chosen = self._together("load", partial(self._read, path))
+        self.optimizer = chosen and Optimizer.read(*chosen)
+
+    def _read(self, path) -> list | None:
+        saved = checkpoint.read(path)
+        saved.validate({key: (spec.shape, spec.dtype) for key, spec in self._keys.items()}, path)
+        self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
+        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read]
+
+    # ---- all workers together
+
+    def _together(self, what: str, work: Callable, begin: bool = True):
+        """Worker 0 does ``work`` when all are here, and all hear what came of it: its result, as JSON, or Refused.
+
+        Who was interrupted comes again to where it was: what is counted is how often it was done, not begun.
+        """
+        number, failure, note = self._met.get(what, 0) + 1, None, None
+        if begin:
+            self._meet(f"{what} begins", number)
+        if self.rank == 0:
+            try:
+                note = json.dumps({"result": work()})
+            except Interrupted:
+                raise
+            except KVError as error:
+                failure, note = error, json.dumps({"error": str(error)})
+        try:
+            outcome = json.loads(self._meet(what, number, note) or "{}")
+        except Interrupted:
+            raise
+        except KVError as error:
+            raise failure or error from None
+        self._met[what] = number
+        if "error" in outcome:
+            raise failure or Refused(f"worker 0 could not {what}: {outcome['error']}")
+        return outcome.get("result")
+
+    def _meet_next(self) -> None:
+        number = self._met.get(BARRIER, 0) + 1
+        self._meet(BARRIER, number)
+        self._met[BARRIER] = number
+
+    def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
+        """Wait for all workers; the note of worker 0."""
+        return note
 
     # ---- arguments
 
     def _spec(self, key: Key) -> KeySpec:
-        spec = None if isinstance(key, (bool, float)) else self._keys.get(key)  # to a dict, True and 1.0 are 1
+        spec = self._keys.get(key) if type(key) in (str, int) else None  # to a dict, True and 1.0 are 1
         if spec is None:
             validate_key(key)
             raise Refused(f"key {key!r} is not initialised: init it first, on all workers")
@@ -268,4 +374,8 @@ class KVStore:
     def _resolve_outs(self, key, out) -> tuple[list[KeySpec], list[Given]]:
         if out is None:
             raise Refused("pull wants out=…: an array of the key's shape to be filled")
-        return self._resolve(key, out, "out")
+        keys, outs = self._resolve(key, out, "out")
+        for spec, into in zip(keys, outs, strict=True):
+            for one in each_of(into):
+                require_writable(one, spec)
+        return keys, outs

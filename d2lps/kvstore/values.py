@@ -17,7 +17,19 @@ Given = Tensor | list  # for one key: a tensor of its shape, or a list of what s
 class KeySpec:
     """A key that was initialised: what its values are like, where its parts are, how often it was pushed."""
 
-    __slots__ = ("key", "shape", "dtype", "elements", "width", "parts", "pushes", "released", "staging", "stage")
+    __slots__ = (
+        "key",
+        "shape",
+        "dtype",
+        "elements",
+        "width",
+        "parts",
+        "pushes",
+        "released",
+        "staging",
+        "stage",
+        "staged",
+    )
 
     def __init__(self, key: Key, first: Tensor):
         self.key, self.shape, self.dtype, self.elements = key, tuple(first.shape), first.dtype, first.numel()
@@ -25,7 +37,7 @@ class KeySpec:
         self.parts: list = []  # (Part, the number of its shard at that server)
         self.pushes = self.released = 0  # how many are counted; of these, how many no server reads any more
         self.staging: dict = {}  # (server, stage) → where its part of a push lies in shared memory
-        self.stage = 0  # which of the two places the next push takes
+        self.stage = self.staged = 0  # which of its two places the last push took, and which push that was
 
     def plain(self, given: object) -> bool:
         """Whether it is just such a tensor, in main memory: what is checked for ten thousand keys is checked fast."""
@@ -54,7 +66,10 @@ class KeySpec:
 
 def validate_key(key: object) -> str:
     """A key as it is written everywhere: 3 and "3" are two keys. Raises Refused."""
-    if isinstance(key, bool) or not isinstance(key, str | int) or not 0 < len(repr(key)) <= 256:
+    whole = isinstance(key, int) and not isinstance(key, bool)
+    if whole and key.bit_length() > 850 or isinstance(key, str) and len(key) > 256:  # or it could not be shown
+        raise Refused("a key is a short string or a whole number, and this one is longer than 256 characters")
+    if not whole and not isinstance(key, str) or not 0 < len(repr(key)) <= 256:
         raise Refused(f"key {key!r}: a key is a short string or a whole number")
     return repr(key)
 
@@ -92,7 +107,7 @@ def as_tensor(value: object, role: str) -> Tensor:
             raise Refused(f"{role}: {error}") from None
     else:
         raise Refused(f"{role} is a {type(value).__name__}: give a tensor of torch, or an array of NumPy or MXNet")
-    if tensor.layout != torch.strided or tensor.is_meta:
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested:
         raise Refused(f"{role} is sparse or has no values: give a dense tensor")
     if tensor.dtype not in DTYPES:
         raise Refused(f"{role} is {tensor.dtype}: a store holds {', '.join(str(d).split('.')[1] for d in DTYPES)}")
@@ -110,7 +125,24 @@ def added(values: Given) -> Tensor:
     for other in others:
         total = total + other.to(total.device)
     total = total if total.dim() == 1 else total.reshape(-1)
-    return total if total.is_cpu and total.is_contiguous() else total.cpu().contiguous()
+    return (
+        total
+        if total.is_cpu and total.is_contiguous() and not total.is_neg()
+        else total.cpu().contiguous().resolve_neg()
+    )
+
+
+def copied(given: Given) -> list[Tensor]:
+    """What the devices have, flat, in memory of its own."""
+    return [added([one]).clone() for one in each_of(given)]
+
+
+def same(copies: list[Tensor], given: Given) -> bool:
+    """Whether it is the same, bit for bit, as when it was :func:`copied`."""
+    ones = [added([one]) for one in each_of(given)]
+    return len(ones) == len(copies) and all(
+        torch.equal(one.view(torch.uint8), copy.view(torch.uint8)) for one, copy in zip(ones, copies, strict=True)
+    )
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -121,13 +153,52 @@ def is_finite(tensor: Tensor) -> bool:
 # ---- what goes back
 
 
+def require_writable(out: object, spec: KeySpec) -> None:
+    """Raises Refused unless each element of ``out`` can be filled, by another thread, too."""
+    if isinstance(out, Tensor):
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise Refused(
+                f"key {spec.key!r}: out was made in torch.inference_mode() and can be written only there: pull there, "
+                "or into a tensor that was made outside"
+            )
+        if not out.is_contiguous() and any(
+            stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)
+        ):
+            raise Refused(
+                f"key {spec.key!r}: several elements of out share one place, as expand() makes them: clone it"
+            )
+    elif isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise Refused(f"key {spec.key!r}: out is an array of NumPy that may only be read: copy it")
+
+
+def overlap(pushed: Sequence[Tensor], pulled: Sequence[Tensor]) -> bool:
+    """Whether some flat tensor of the one lies where one of the other does."""
+    starts, begins = (np.fromiter(map(Tensor.data_ptr, flats), np.int64, len(flats)) for flats in (pushed, pulled))
+    ends, stops = (
+        first + np.fromiter((flat.nbytes for flat in flats), np.int64, len(flats))
+        for first, flats in ((starts, pushed), (begins, pulled))
+    )
+    # How many begin before one of the others stops; and of these, how many have ended before it begins.
+    before, over = np.sort(starts).searchsorted(stops, "left"), np.sort(ends).searchsorted(begins, "right")
+    return bool((before > over).any())
+
+
+def in_place(values: Sequence[Given], outs: Sequence[Given]) -> bool:
+    """Whether some of what is pushed lies where something is pulled into."""
+    pushed = [added([one]) for given in values for one in each_of(given)]
+    pulled = [memory_of(one) for given in outs for one in each_of(given)]
+    return overlap(pushed, [flat for flat in pulled if flat is not None])
+
+
 def memory_of(out: object) -> "Tensor | None":
     """The flat memory of ``out``, where it can be filled where it lies; None where it cannot."""
-    tensor = torch.from_numpy(out) if isinstance(out, np.ndarray) and out.flags.writeable else out
-    if isinstance(tensor, Tensor) and tensor.is_cpu and tensor.is_contiguous():
-        tensor = tensor.detach() if tensor.requires_grad else tensor
-        return tensor if tensor.dim() == 1 else tensor.view(-1)
-    return None
+    tensor = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
+    if not isinstance(tensor, Tensor) or not tensor.is_cpu or not tensor.is_contiguous():
+        return None
+    if tensor.is_inference() or tensor.is_neg():  # what is written there is not written by the byte, or by every thread
+        return None
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    return tensor if tensor.dim() == 1 else tensor.view(-1)
 
 
 def fill(outs: Given, value: Tensor) -> None:
@@ -138,7 +209,8 @@ def fill(outs: Given, value: Tensor) -> None:
             continue
         shaped = value.view(out.shape)
         if isinstance(out, Tensor):
-            out.detach().copy_(shaped)
+            with torch.inference_mode(out.is_inference()):
+                out.detach().copy_(shaped)
         elif isinstance(out, np.ndarray):
             np.copyto(out, shaped.numpy())
         else:  # an array of MXNet

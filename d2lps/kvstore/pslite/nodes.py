@@ -132,6 +132,11 @@ class Nodes:
         if error := self._answer(do, self.deadline, request).get("error"):
             raise Refused(f"MXNet: {next(iter(error[1].strip().splitlines()), error[0])}")
 
+    def interrupt(self) -> None:
+        """Whoever asked does not wait any more: what the process still does, nobody expects."""
+        self.over = self.over or KVError("a call was interrupted")
+        self._started[-1].process.kill()
+
     def _answer(self, do: str, seconds: float, request: dict) -> dict:
         mine = self._started[-1]
         try:
@@ -139,10 +144,10 @@ class Nodes:
             self._wait(do, seconds)
             return receive(mine.line)
         except (EOFError, ConnectionError):
-            self.over = self._loss("worker", self.rank)
+            self.over = self.over or self._loss("worker", self.rank)
             raise self.over from None
-        except BaseException as error:  # also Ctrl-C: what the process still does, nobody expects any more
-            self.over = error if isinstance(error, KVError) else KVError(f"{do} was interrupted")
+        except BaseException as error:
+            self.over = error if isinstance(error, KVError) else KVError(f"{do} has failed: {error}")
             mine.process.kill()
             raise
 

@@ -7,6 +7,7 @@ memory that a worker and its process share, so that nothing is copied that MXNet
 import os
 import threading
 import weakref
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from itertools import accumulate
 from mmap import mmap
@@ -48,10 +49,6 @@ class PsLiteStore(KVStore):
         self._calling = threading.RLock()
         self._end = weakref.finalize(self, _leave, nodes, rendezvous)
 
-    def barrier(self) -> None:
-        if self._rendezvous:
-            self._ask("barrier")
-
     def close(self) -> None:
         """Leave, with all other workers: MXNet's wait for each other here, and then its servers end."""
         self._end()
@@ -91,12 +88,12 @@ class PsLiteStore(KVStore):
                 self._slots[known][0].copy_(value.reshape(-1))
             self._ask("init", keys=[self._numbers[known] for known, _ in fresh])
 
-    def _push(self, keys: list[KeySpec], values: list[Given]) -> None:
+    def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
         if self.type == "dist_async" and self.optimizer is None:
             raise Refused(
                 "a server of MXNet's dist_async without an optimizer ends at the first push: set_optimizer first"
             )
-        pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True)]
+        pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True) if known not in again]
         with self._calling:
             self._nodes.require_usable()
             if busy := [self._numbers[known] for known in keys if known in self._busy]:
@@ -131,7 +128,11 @@ class PsLiteStore(KVStore):
         rule, numbers = mxnet_optimizer(optimizer, self.num_workers if self.type == "dist_sync" else 1)
         if self.rank == 0:
             self._ask("optimizer", rule=rule, numbers=numbers)
-        self.barrier()
+        self._meet("set the optimizer", 1)
+
+    def _meet(self, what: str, number: int, note: str | None = None) -> None:
+        if self._rendezvous:
+            self._ask("barrier")
 
     # ---- with the others, and with this worker's process
 
@@ -166,6 +167,7 @@ class PsLiteStore(KVStore):
 
     def _ask(self, do: str, **request) -> None:
         with self._calling:
+            self._calls.current.stop_by(self._nodes.interrupt)
             self._nodes.ask(do, **request)
 
 

@@ -59,8 +59,8 @@ class Bundle:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
-def bundled(keys: Sequence[KeySpec], shares: Callable[[int], bool]) -> list[Bundle]:
-    """All parts of ``keys``, in bundles; ``shares``: whether a server can read this worker's memory."""
+def bundled(keys: Sequence[KeySpec], shares: Callable[[int], bool], most: int = MOST) -> list[Bundle]:
+    """All parts of ``keys``, in bundles of ``most``; ``shares``: whether a server can read this worker's memory."""
     done: list[Bundle] = []
     opened: dict[tuple[int, bool], tuple[Bundle, int]] = {}  # by server and whether it is shared; with its bytes
     for place, spec in enumerate(keys):
@@ -69,7 +69,7 @@ def bundled(keys: Sequence[KeySpec], shares: Callable[[int], bool]) -> list[Bund
             nbytes = size * spec.dtype.itemsize
             shared = nbytes >= SHARED and shares(part.server)
             bundle, filled = opened.get((part.server, shared), (None, 0))
-            full = bundle is None or bundle.dtype != spec.dtype or len(bundle.places) == MOST
+            full = bundle is None or bundle.dtype != spec.dtype or len(bundle.places) == most
             if full or not shared and filled + nbytes > BYTES:
                 bundle, filled = Bundle(part.server, spec.dtype, shared), 0
                 done.append(bundle)

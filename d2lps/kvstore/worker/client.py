@@ -4,6 +4,7 @@ A connection that ends is made again, and what was not answered is asked again: 
 answered, not counted twice. A server that cannot be reached within the deadline is lost.
 """
 
+import copy
 import os
 import secrets
 import socket
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from d2lps.kvstore.calls import CLOSED, FORKED, Interrupted
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
@@ -25,7 +27,7 @@ from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op,
 from d2lps.kvstore.wire.handshake import loopback
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
-FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
+KINDS = {"Refused": Refused, "Timeout": Timeout}  # of errors that a server may name, beside WorkerLost
 
 
 @dataclass(eq=False)
@@ -33,7 +35,8 @@ class Request:
     """What is asked of a server: all that is needed to ask again, and the answer when it is there.
 
     ``into``: where the answer belongs, as it comes through the socket; ``stage``: what puts a push into shared memory,
-    done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory.
+    done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory;
+    ``counted``: whether a push is, None where that is not known.
     """
 
     op: Op
@@ -46,7 +49,7 @@ class Request:
     number: int = 0
     answer: Frame | None = None
     error: KVError | None = None
-    counted: bool = False  # whether a push is
+    counted: bool | None = False
     done: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -88,6 +91,8 @@ class ServerClient:
             )
         self._tls = tls.context(certificates, False) if certificates else None
         self._pending: dict[int, Request] = {}
+        self._leaving: Request | None = None  # which is being sent, and
+        self._coming: Request | None = None  # whose answer is being put where it belongs
         self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
@@ -106,16 +111,23 @@ class ServerClient:
         with self._sending:
             with self._state:
                 if self._lost:
-                    raise self._lost
+                    raise copy.copy(self._lost)  # each call says what became of its own keys
                 if os.getpid() != self._process:
                     raise Refused(FORKED)
                 if not self._open:
-                    raise Refused("this store is closed")
+                    raise Refused(CLOSED)
+                if request.done.is_set():
+                    raise Interrupted("nobody waits for it any more")
                 self._asked += 1
                 request.number = self._asked
                 self._pending[request.number] = request
-            self._report_read()
-            self._send(self._channel, request)
+            try:
+                self._report_read()
+                self._send(self._channel, request)
+            except BaseException:
+                with self._state:  # it would be asked again
+                    self._pending.pop(request.number, None)
+                raise
         return request
 
     @property
@@ -124,22 +136,27 @@ class ServerClient:
         return self._channel.remote is not None
 
     def wait(self, request: Request, until: float) -> Frame:
-        """The answer. Raises what the server says, ServerLost, or, after ``until``, Timeout or Unknown."""
-        if not request.done.wait(max(0.0, until - time.monotonic())):
-            with self._state:
-                self._pending.pop(request.number, None)
-            if not request.done.is_set():
-                raise self._too_late(request)
+        """The answer. Raises what the server says, ServerLost, Interrupted, or, after ``until``, Timeout or Unknown."""
+        over = not request.done.wait(max(0.0, until - time.monotonic()))
+        if over and self._silent > self.deadline / 2:  # it is stopped, or gone: which, is soon known
+            over = not request.done.wait(max(0.0, min(self.deadline - self._silent, self.deadline / 2)) + 0.01)
+        if request.answer is None and request.error is None:
+            self.forget(request)
         if request.error is not None:
-            raise request.error
+            raise copy.copy(request.error)
+        if request.answer is None:
+            raise self._too_late(request) if over else Interrupted("nobody waits for it any more")
         return request.answer
 
     def forget(self, request: Request) -> None:
-        """Whoever waited was interrupted: what still comes must not be written where nobody expects it."""
+        """Nobody waits for it any more: when this returns, nothing reads what it sends, or writes where it belongs."""
         with self._state:
-            waited = self._pending.pop(request.number, None)
-        if waited and (request.into or request.payload):
-            self._channel.close()  # it is made again
+            self._pending.pop(request.number, None)
+            if request is self._leaving or request is self._coming:
+                self._channel.close()  # it is made again
+        until = time.monotonic() + self.deadline
+        while (request is self._leaving or request is self._coming) and time.monotonic() < until:
+            time.sleep(0.001)
 
     def close(self) -> None:
         """Say goodbye, and hang up."""
@@ -148,18 +165,20 @@ class ServerClient:
                 self.ask(Request(Op.BYE)).done.wait(min(1.0, self.deadline))
         self._open = False
         self._channel.close()
+        self._fail(KVError("this store was closed meanwhile"))
         if threading.current_thread() is not self._listener:  # at its end Python would abort a thread within torch
             self._listener.join(1.0)
 
+    @property
+    def _silent(self) -> float:
+        return time.monotonic() - self._heard
+
     def _too_late(self, request: Request) -> KVError:
-        silent = time.monotonic() - self._heard
-        if silent > self.deadline:
-            self._give_up(f"it has said nothing for {silent:.1f} s")
-            return self._lost
-        if request.into or request.payload:
-            self._channel.close()  # what still comes must not be written where nobody expects it; it is made again
+        if self._silent > self.deadline:
+            self._give_up(f"it has said nothing for {self._silent:.1f} s")
+            return copy.copy(self._lost)
         what = f"server {self.number} has not answered {request.op.name.lower()} within {self.deadline:g} s"
-        if request.op in PUSHES and not request.counted:
+        if request.counted is None:
             return Unknown(f"{what}: it is counted once or not at all; push the same again, and it counts once")
         return Timeout(what)
 
@@ -182,23 +201,35 @@ class ServerClient:
 
     def _answered(self, channel: Channel, frame: Frame) -> None:
         with self._state:
-            request = self._pending.get(frame.number)
-        if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
-            channel.skip(frame)
-            return
-        request.counted |= frame.op != Op.ERROR or frame.metadata.get("counted") is True
-        if frame.op == Op.OK and request.op == Op.PUSHPULL:
-            return  # it is counted; what it pulls comes when it is there
-        if frame.op != Op.DATA:
-            channel.skip(frame)
-            request.error = _error(frame.metadata) if frame.op == Op.ERROR else None
-        elif frame.shared:
-            self._copy_shared(channel, frame, request)
-        else:
-            self._receive(channel, frame, request)
-        request.answer = frame
+            request = self._coming = self._pending.get(frame.number)
+        try:
+            if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
+                channel.skip(frame)
+                return
+            request.counted = frame.op != Op.ERROR or _counted(request, frame.metadata)
+            if frame.op == Op.OK and request.op == Op.PUSHPULL:
+                return  # it is counted; what it pulls comes when it is there
+            if frame.op != Op.DATA:
+                channel.skip(frame)
+                request.error = _error(frame.metadata) if frame.op == Op.ERROR else None
+            elif frame.shared:
+                self._copy_shared(channel, frame, request)
+            else:
+                self._receive(channel, frame, request)
+            self._finish(request, frame)
+        except Broken:
+            raise
+        except Exception as error:  # whatever it is, this thread goes on
+            request.error = KVError(f"what server {self.number} answers cannot be put where it belongs: {error}")
+            self._finish(request, frame)
+            raise Broken("an answer was not taken to its end") from error
+        finally:
+            self._coming = None
+
+    def _finish(self, request: Request, frame: Frame) -> None:
         with self._state:
             self._pending.pop(frame.number, None)
+        request.answer = frame
         request.done.set()
 
     def _receive(self, channel: Channel, frame: Frame, request: Request) -> None:
@@ -235,20 +266,26 @@ class ServerClient:
             finally:
                 self._sending.release()
 
-    def _put(self, request: Request, values: Sequence[Tensor]) -> None:
-        """Who gives up waiting does so before that or after, and not in the midst of it."""
-        with self._state:
-            if request.number in self._pending:
-                for piece, value in zip(request.pieces, values, strict=True):
-                    piece.copy_(value)
+    @staticmethod
+    def _put(request: Request, values: Sequence[Tensor]) -> None:
+        for piece, value in zip(request.pieces, values, strict=True):
+            piece.copy_(value)
 
     # ---- sending; ``_sending`` is held
 
     def _send(self, channel: Channel, request: Request) -> None:
+        with self._state:
+            if request.number and request.number not in self._pending:
+                return  # it was forgotten
+            self._leaving = request
+            if request.op in PUSHES and not request.counted:
+                request.counted = None
         try:
             channel.send(request.op, request.number, request.entries, request.metadata, request.payload, request.shared)
         except Broken:
             channel.close()  # the thread that listens makes it again and asks again
+        finally:
+            self._leaving = None
 
     def _report_read(self) -> None:
         """With the next request, not at once: until the next round closes, nobody needs the room."""
@@ -317,10 +354,21 @@ class ServerClient:
     def _give_up(self, why: str) -> None:
         with self._state:
             self._lost = self._lost or ServerLost(f"server {self.number} is lost ({why})", (self.number,))
+        self._fail(self._lost)
+        self._channel.close()
+
+    def _fail(self, error: KVError) -> None:
+        """Whatever is not answered ends with ``error``."""
+        with self._state:
             pending, self._pending = list(self._pending.values()), {}
         for request in pending:
-            request.fail(self._lost)
-        self._channel.close()
+            request.fail(error)
+
+
+def _counted(request: Request, metadata: dict) -> bool | None:
+    """What an error says of a push: that all of its parts are counted, or none; else it is not known."""
+    places = metadata.get("counted") or ()
+    return None if 0 < len(places) < len(request.entries) else bool(places)
 
 
 def _error(metadata: dict) -> KVError:
@@ -328,4 +376,4 @@ def _error(metadata: dict) -> KVError:
     sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
     if kind == "WorkerLost":
         return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
-    return Timeout(sentence) if kind == "Timeout" else Refused(sentence)
+    return KINDS.get(kind, KVError)(sentence)

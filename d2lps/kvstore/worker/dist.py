@@ -3,8 +3,10 @@
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from hashlib import sha256
 
 import numpy as np
 import torch
@@ -12,18 +14,20 @@ from torch import Tensor
 
 from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import codec, record
+from d2lps.kvstore.calls import CLOSED, Interrupted
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.store import KVStore
-from d2lps.kvstore.values import Given, KeySpec, added, each_of, fill, is_finite, memory_of
+from d2lps.kvstore.values import Given, KeySpec, added, copied, each_of, fill, in_place, is_finite, memory_of, same
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
-from d2lps.kvstore.worker.client import FORKED, Request, ServerClient
+from d2lps.kvstore.worker.client import Request, ServerClient
 from d2lps.trace import Trace
 
+NAMES = 1024  # of parts that a frame initialises: the longest fit
 KEPT = 64  # lists of keys of which it is known how they travel
 
 
@@ -32,8 +36,8 @@ class DistStore(KVStore):
 
     clients
         a connection to every server, in their order.
-    look
-        whether pushes are looked at for what is not finite, as the servers' ``nan`` wants it.
+    nan
+        what the servers do with a push that is not finite.
     started
         the server processes that this worker has started; it lets go of them when it closes.
     arena
@@ -48,28 +52,23 @@ class DistStore(KVStore):
         clients: Sequence[ServerClient],
         placement: Placement,
         *,
-        look: bool = False,
+        nan: str = "propagate",
         started: Sequence = (),
         arena: Arena | None = None,
     ):
-        super().__init__()
+        self.deadline = clients[0].deadline
+        self._patience = 1.25 * self.deadline  # a server keeps it; a worker waits a little longer, for its own words
+        super().__init__(f"of worker {rank}", self._patience)
         self.type, self.rank, self.num_workers = kind, rank, num_workers
         self.clients, self.placement = list(clients), placement
-        self.deadline = self.clients[0].deadline
-        self._patience = 1.25 * self.deadline  # a server keeps it; a worker waits a little longer, for its own words
-        self._look, self.started = look, list(started)
-        self._arena, self._abandoned = arena, []
+        self._nan, self.started, self._arena = nan, list(started), arena
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
-        self._barriers, self._process = 0, os.getpid()
+        self._open: dict[KeySpec, list[Tensor]] = {}  # what was pushed where it is not known whether all of it counts
+        self._loads = 0
         self._pool = ThreadPoolExecutor(len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
-        self._end = weakref.finalize(self, _ended, os.getpid(), self.clients, self._pool, self.started, arena)
-
-    def barrier(self) -> None:
-        self._barriers += 1
-        # One server is enough; where all is recorded, every server has seen everything before the barrier is over.
-        clients = self.clients if self.clients[0].welcome.get("record") else self.clients[:1]
-        self._ask(clients, Op.BARRIER, {"round": self._barriers})
+        pools = self._calls.threads, self._pool
+        self._end = weakref.finalize(self, _ended, os.getpid(), self.clients, pools, self.started, arena)
 
     def close(self) -> None:
         self._end()
@@ -86,21 +85,23 @@ class DistStore(KVStore):
         sizes = {(part.server, number): (part.stop - part.start) * spec.dtype.itemsize for part, number in spec.parts}
         if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
             raise Refused(f"rounds = {rounds!r}: a whole number, 1 or more")
-        return record.trace(self.type, self.num_workers, self._records(), sizes, rounds)
+        return record.trace(self.type, self.num_workers, self._calls.run((), self._records), sizes, rounds)
 
     def staleness(self, key=None) -> list[record.Pull]:
         """For every pull of ``key``: how many pushes of every worker it had seen. As :meth:`trace`."""
         places = [(part.server, number) for part, number in self._only(key).parts]
-        return record.pulls(self.num_workers, self._records(), places)
+        return record.pulls(self.num_workers, self._calls.run((), self._records), places)
 
     def _records(self) -> dict[int, record.ServerRecord]:
         records, first = {}, 0.0
         for client in self.clients:
             asked = time.monotonic()
-            metadata = client.wait(client.ask(Request(Op.STATUS)), asked + self._patience).metadata
-            ahead = 0.0 if loopback(client.address) else metadata["now"] - (asked + time.monotonic()) / 2
+            pages = [self._ask([client], Op.STATUS, {"from": 0})[0]]
+            ahead = 0.0 if loopback(client.address) else pages[0]["now"] - (asked + time.monotonic()) / 2
             first = ahead if client.number == 0 else first
-            records[client.number] = record.ServerRecord.read(metadata, ahead - first)
+            while (following := pages[-1]["next"]) is not None:
+                pages += self._ask([client], Op.STATUS, {"from": following})
+            records[client.number] = record.ServerRecord.read(pages, ahead - first)
         return records
 
     def _states(self) -> Iterator[tuple[KeySpec, State]]:
@@ -111,14 +112,26 @@ class DistStore(KVStore):
             yield spec, codec.joined(states)
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
-        self._tell_optimizer(optimizer)
-        for spec, state in states:
-            requests = []
-            for part, number in spec.parts:
-                metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
-                request = Request(Op.RESTORE, metadata=metadata | {"part": number}, payload=payload)
-                requests.append((part.server, request))
-            self._send(requests)
+        """Every server takes its parts and looks at them; when all have, they become what it holds."""
+        self._loads += 1
+        load, rule = {"load": self._loads}, _said(optimizer)
+        counts = [0] * len(self.clients)
+        try:
+            for spec, state in states:
+                requests = []
+                for part, number in spec.parts:
+                    metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
+                    metadata |= load | {"part": number, "rule": rule["rule"], "rule_numbers": rule["numbers"]}
+                    requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
+                    counts[part.server] += 1
+                self._send(requests)
+        except Interrupted:
+            raise  # the next load begins anew
+        except KVError:
+            self._ask(self.clients, Op.COMMIT, load | {"drop": True})
+            raise
+        commits = [Request(Op.COMMIT, metadata=load | rule | {"parts": count}) for count in counts]
+        self._send(enumerate(commits))
 
     # ---- the words of the store
 
@@ -126,7 +139,7 @@ class DistStore(KVStore):
         keys, flats = [spec for spec, _ in fresh], [added([value]) for _, value in fresh]
         for spec in keys:
             spec.parts = [(part, 0) for part in self.placement.parts(spec.key, spec.elements, spec.width)]
-        bundles, requests = bundled(keys, lambda server: False), []
+        bundles, requests = bundled(keys, lambda server: False, NAMES), []
         for bundle in bundles:
             parts = [[bundle.name(keys, i), size] for i, size in enumerate(bundle.sizes)]
             payload = raw(bundle.joined(flats)) if self.rank == 0 else NOTHING
@@ -137,10 +150,11 @@ class DistStore(KVStore):
             for place, number in zip(bundle.places, request.answer.metadata["parts"], strict=True):
                 parts = keys[place].parts
                 parts[:] = [(part, number if part.server == bundle.server else before) for part, before in parts]
-        self.barrier()  # the value of worker 0 is there
+        names = sha256(repr([spec.key for spec in keys]).encode("utf-8", "surrogatepass")).hexdigest()
+        self._meet(f"init {names[:16]}", 1)  # the value of worker 0 is there
 
-    def _push(self, keys: list[KeySpec], values: list[Given]) -> None:
-        self._send_pushes(keys, self._push_requests(keys, values))
+    def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
+        self._pushpull(keys, values, None, again)
 
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
         rounds = [spec.pushes for spec in keys]
@@ -151,12 +165,27 @@ class DistStore(KVStore):
         )
         finish()
 
-    def _pushpull(self, keys: list[KeySpec], values: list[Given], outs: list[Given]) -> None:
-        requests, (destinations, finish) = self._push_requests(keys, values), self._destinations(keys, outs)
-        for (_, request), (_, into, pieces) in zip(requests, destinations, strict=True):
-            request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
-        self._send_pushes(keys, requests)
-        finish()
+    def _pushpull(
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec] = ()
+    ) -> None:
+        """Push, and pull where there are ``outs``; those of ``again`` count already, and are said once more."""
+        if self._open:
+            self._end_open(keys, values)
+        requests, finish = self._push_requests(keys, values, again), None
+        if outs is not None:
+            destinations, finish = self._destinations(keys, outs, values)
+            for (_, request), (_, into, pieces) in zip(requests, destinations, strict=True):
+                request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
+        try:
+            self._send((bundle.server, request) for bundle, request in requests)
+            if finish:
+                self._calls.current.require_wanted()  # what was pushed stays as it is, should it lie where that goes
+        except KVError as error:
+            self._conclude(keys, values, requests, again, error)
+            raise
+        self._conclude(keys, values, requests, again)
+        if finish:
+            finish()
 
     def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
         requests, rooms, wholes = [], [], []
@@ -178,13 +207,13 @@ class DistStore(KVStore):
             fill(outs, whole.view(-1))
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
-        if self.rank == 0:
-            self._tell_optimizer(optimizer)
-        self.barrier()
+        tell = partial(self._ask, self.clients, Op.OPTIMIZER, _said(optimizer))
+        self._together("set the optimizer", tell, begin=False)
 
-    def _tell_optimizer(self, optimizer: Optimizer | None) -> None:
-        metadata = {"rule": optimizer.rule, "numbers": optimizer.as_read} if optimizer else {}
-        self._ask(self.clients, Op.OPTIMIZER, metadata)
+    def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
+        # One server is enough; where all is recorded, every server has seen everything before the barrier is over.
+        clients = self.clients if self.clients[0].welcome.get("record") else self.clients[:1]
+        return self._ask(clients, Op.BARRIER, {"name": what, "round": number, "note": note})[0].get("note")
 
     # ---- pushes and pulls, as requests
 
@@ -200,13 +229,25 @@ class DistStore(KVStore):
     def _shared(self, bundle: Bundle) -> bool:
         return bundle.shared and self.clients[bundle.server].shares
 
-    def _push_requests(self, keys: list[KeySpec], values: list[Given]) -> list[tuple[Bundle, Request]]:
+    def _push_requests(
+        self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec]
+    ) -> list[tuple[Bundle, Request]]:
         flats, rounds = [added(given) for given in values], [spec.pushes + 1 for spec in keys]
-        finite = [is_finite(flat) for flat in flats] if self._look else None
-        for spec in keys:
-            # A server may still read the last push where it lies, but none before that: two places are enough.
-            if spec.released < spec.pushes:
-                spec.stage = 1 - spec.stage
+        if again:
+            rounds = [spec.pushes + (spec not in again) for spec in keys]
+        finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
+        if self._nan == "reject" and not all(finite):
+            raise Refused(
+                f"what is pushed to key {keys[finite.index(False)].key!r} is not finite, and nan='reject': nothing of "
+                "this push is counted"
+            )
+        for spec, number in zip(keys, rounds, strict=True):
+            # A server may still read the last push where it lies, but none before that: two places are enough. What is
+            # pushed again goes where it was: the same bits, which may be read meanwhile.
+            if spec.staged < number:
+                spec.staged = number
+                if spec.released < spec.pushes:
+                    spec.stage = 1 - spec.stage
         requests = []
         for bundle in self._bundled(keys):
             entries = bundle.entries(rounds, finite)
@@ -235,13 +276,16 @@ class DistStore(KVStore):
 
         return Request(Op.PUSH, entries, payload=raw(places), stage=stage)
 
-    def _destinations(self, keys: list[KeySpec], outs: list[Given]) -> tuple[list[tuple], Callable]:
+    def _destinations(
+        self, keys: list[KeySpec], outs: list[Given], values: Sequence[Given] = ()
+    ) -> tuple[list[tuple], Callable]:
         """[(bundle, where its values belong that come through the socket, where those from shared memory do)], and what
-        to do when they have come."""
+        to do when they have come. Where some of ``values`` lies, nothing is written before that."""
         flats, fills = [], []
+        apart = not values or not in_place(values, outs)
         for spec, into in zip(keys, outs, strict=True):
             first, *others = each_of(into)
-            flat = memory_of(first)
+            flat = memory_of(first) if apart else None
             if flat is None or others:
                 flat = torch.empty(spec.elements, dtype=spec.dtype) if flat is None else flat
                 fills.append((into, flat))
@@ -268,59 +312,84 @@ class DistStore(KVStore):
 
         return destinations, finish
 
-    def _send_pushes(self, keys: list[KeySpec], requests: list[tuple[Bundle, Request]]) -> None:
-        """One more push of each key that all its servers have; what is pushed again where one has not, counts once."""
-        try:
-            self._send((bundle.server, request) for bundle, request in requests)
-        finally:
-            failed = {place for bundle, request in requests if not request.counted for place in bundle.places}
-            for place, spec in enumerate(keys):
-                if place not in failed:
+    def _end_open(self, keys: list[KeySpec], values: list[Given]) -> None:
+        """Bring to its end what was pushed to one of ``keys`` and may be counted in part, unless it is pushed again."""
+        late = [
+            spec
+            for spec, given in zip(keys, values, strict=True)
+            if spec in self._open and not same(self._open[spec], given)
+        ]
+        if late:
+            try:
+                self._pushpull(late, [self._open[spec] for spec in late], None)
+            except KVError as error:
+                error.counted = error.unknown = ()  # of the push that was to come, nothing is
+                raise
+
+    def _conclude(
+        self,
+        keys: list[KeySpec],
+        values: list[Given],
+        requests: list[tuple[Bundle, Request]],
+        again: Collection[KeySpec],
+        error: KVError | None = None,
+    ) -> None:
+        """One more push of each key that all its servers have; ``error`` hears of which that is so, or may be."""
+        missing = {place for bundle, request in requests if request.counted is not True for place in bundle.places}
+        some = {
+            place for bundle, request in requests if request.counted is not False for place in bundle.places if missing
+        }
+        for place, spec in enumerate(keys):
+            if place not in missing:
+                self._open and self._open.pop(spec, None)
+                if spec not in again:
                     # A synchronous server may add it later, when all others are there; any other has added it.
                     spec.released = spec.pushes if self.type == "dist_sync" else spec.pushes + 1
                     spec.pushes += 1
-                elif spec.staging:
-                    # Some server may have it, and read it until the round closes: what is pushed again lies elsewhere.
-                    self._abandoned.append(spec.staging)
-                    spec.staging = {}
+            elif place not in some:
+                self._open.pop(spec, None)
+            elif spec not in again and spec not in self._open:
+                self._open[spec] = copied(values[place])
+        if error:
+            error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in again)
+            error.unknown = tuple(spec.key for spec in keys if spec in self._open)
 
     # ---- asking servers, and waiting for them
 
-    def _ask(self, clients: Sequence[ServerClient], op: Op, metadata: dict) -> None:
-        """The same of several servers."""
-        self._wait([(client, client.ask(Request(op, metadata=metadata))) for client in clients])
+    def _ask(self, clients: Sequence[ServerClient], op: Op, metadata: dict) -> list[dict]:
+        """The same of several servers; what each answers."""
+        requests = [(client.number, Request(op, metadata=metadata)) for client in clients]
+        self._send(requests)
+        return [request.answer.metadata for _, request in requests]
 
     def _send(self, requests: Iterable[tuple[int, Request]]) -> None:
-        """Ask all servers at once, and wait for all answers; with each request goes its server."""
+        """Ask all servers at once, and wait for all answers; with each request goes its server.
+
+        Of several errors the one that tells most is raised. When it ends, however it does, nothing is sent any more.
+        """
         if not self._end.alive:
-            raise Refused("this store is closed")
-        if os.getpid() != self._process:
-            raise Refused(FORKED)  # before its threads are asked, which are not here
+            raise Refused(CLOSED)
         until = time.monotonic() + self._patience
         asked = [(self.clients[server], request) for server, request in requests]
+        self._calls.current.stop_by(lambda: [request.done.set() for _, request in asked])
         by_client: dict[ServerClient, list[Request]] = {}
         for client, request in asked:
             if request.shared:  # which only says where something lies: nobody else need send it
                 _ask_in_turn(client, [request])
             else:
                 by_client.setdefault(client, []).append(request)
-        for sending in [self._pool.submit(_ask_in_turn, client, mine) for client, mine in by_client.items()]:
-            sending.result()
-        self._wait(asked, until)
-
-    def _wait(self, asked: Sequence[tuple[ServerClient, Request]], until: float | None = None) -> None:
-        """Until all are answered, or the deadline is over; of several errors the one that tells most is raised."""
-        until, errors = until or time.monotonic() + self._patience, []
+        try:
+            sending = [self._pool.submit(_ask_in_turn, client, mine) for client, mine in by_client.items()]
+        except RuntimeError:  # another thread has closed the store
+            raise Refused(CLOSED) from None
+        errors = []
         for client, request in asked:
             try:
                 client.wait(request, until)
             except KVError as error:
                 errors.append(error)
-            except BaseException:
-                for each, waited in asked:
-                    each.forget(waited)
-                raise
-        for kind in (ServerLost, WorkerLost, Unknown, Refused, KVError):
+        wait(sending)
+        for kind in (Interrupted, ServerLost, WorkerLost, Unknown, Refused, KVError):
             for error in errors:
                 if isinstance(error, kind):
                     raise error
@@ -334,17 +403,25 @@ def _ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
             client.ask(request)
         except KVError as error:
             request.fail(error)
+        except Exception as error:
+            request.fail(KVError(f"what is asked of server {client.number} cannot be sent: {error}"))
 
 
 def _ended(
-    process: int, clients: Sequence[ServerClient], pool: ThreadPoolExecutor, started: Sequence, arena: Arena | None
+    process: int, clients: Sequence[ServerClient], pools: Sequence, started: Sequence, arena: Arena | None
 ) -> None:
     if os.getpid() != process:
         return  # a child that was forked: the sockets and servers are its parent's
     for client in clients:
         client.close()
-    pool.shutdown(wait=False)
+    for pool in pools:
+        pool.shutdown(wait=False)
     for server in started:
         server.close()
     if arena:
         arena.close()
+
+
+def _said(optimizer: Optimizer | None) -> dict:
+    """An optimizer as servers are told it."""
+    return {"rule": optimizer and optimizer.rule, "numbers": optimizer.as_read if optimizer else {}}
