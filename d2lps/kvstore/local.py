@@ -8,7 +8,7 @@ from torch import Tensor
 from d2lps.algorithms import sharded
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.optimizers import Memory, Optimizer, remembered
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Given, KeySpec, added, each_of, fill
 
@@ -21,7 +21,7 @@ class LocalStore(KVStore):
     def __init__(self):
         super().__init__()
         self._values: dict[KeySpec, Tensor] = {}
-        self._memory: dict[KeySpec, State] = {}  # what the optimizer keeps of each key
+        self._memory: dict[KeySpec, Memory] = {}  # what the optimizer keeps of each key
 
     def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         for spec, value in fresh:
@@ -49,15 +49,16 @@ class LocalStore(KVStore):
 
     def _states(self) -> Iterator[tuple[KeySpec, State]]:
         for spec, value in self._values.items():
-            yield spec, {"value": value} | self._memory[spec]
+            yield spec, {"value": value} | remembered(self.optimizer, self._memory[spec])
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
         for spec, state in states:
             state = {name: one.clone() if isinstance(one, Tensor) else one for name, one in state.items()}
-            self._values[spec], self._memory[spec] = state.pop("value"), state
+            self._values[spec] = state.pop("value")
+            self._memory[spec] = {optimizer.rule: state} if optimizer and state else {}
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
-        self._memory = {spec: {} for spec in self._memory}
+        """Nothing is to be done: a rule looks whether what is remembered is its own."""
 
 
 class DeviceStore(LocalStore):

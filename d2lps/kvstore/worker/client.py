@@ -186,7 +186,7 @@ class ServerClient:
         if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
             channel.skip(frame)
             return
-        request.counted |= frame.op != Op.ERROR or frame.metadata.get("counted") is True
+        request.counted |= frame.op != Op.ERROR or bool(frame.metadata.get("counted"))
         if frame.op == Op.OK and request.op == Op.PUSHPULL:
             return  # it is counted; what it pulls comes when it is there
         if frame.op != Op.DATA:

@@ -60,7 +60,7 @@ class DistStore(KVStore):
         self._look, self.started = look, list(started)
         self._arena, self._abandoned = arena, []
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
-        self._barriers, self._process = 0, os.getpid()
+        self._barriers, self._loads, self._process = 0, 0, os.getpid()
         self._pool = ThreadPoolExecutor(len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
         self._end = weakref.finalize(self, _ended, os.getpid(), self.clients, self._pool, self.started, arena)
@@ -96,11 +96,15 @@ class DistStore(KVStore):
     def _records(self) -> dict[int, record.ServerRecord]:
         records, first = {}, 0.0
         for client in self.clients:
-            asked = time.monotonic()
-            metadata = client.wait(client.ask(Request(Op.STATUS)), asked + self._patience).metadata
-            ahead = 0.0 if loopback(client.address) else metadata["now"] - (asked + time.monotonic()) / 2
+            pages, start = [], 0
+            while start is not None:
+                asked = time.monotonic()
+                request = client.ask(Request(Op.STATUS, metadata={"from": start}))
+                pages.append(client.wait(request, asked + self._patience).metadata)
+                start = pages[-1]["next"]
+            ahead = 0.0 if loopback(client.address) else pages[-1]["now"] - (asked + time.monotonic()) / 2
             first = ahead if client.number == 0 else first
-            records[client.number] = record.ServerRecord.read(metadata, ahead - first)
+            records[client.number] = record.ServerRecord.read(pages, ahead - first)
         return records
 
     def _states(self) -> Iterator[tuple[KeySpec, State]]:
@@ -111,14 +115,24 @@ class DistStore(KVStore):
             yield spec, codec.joined(states)
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
-        self._tell_optimizer(optimizer)
+        self._loads += 1
+        rule, numbers = (optimizer.rule, optimizer.as_read) if optimizer else (None, {})
+        said, parts = {"load": self._loads}, [0] * len(self.clients)
         for spec, state in states:
             requests = []
             for part, number in spec.parts:
                 metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
-                request = Request(Op.RESTORE, metadata=metadata | {"part": number}, payload=payload)
-                requests.append((part.server, request))
-            self._send(requests)
+                metadata |= said | {"part": number, "rule": rule, "rule_numbers": numbers}
+                requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
+                parts[part.server] += 1
+            try:
+                self._send(requests)
+            except KVError:
+                self._ask(self.clients, Op.COMMIT, said | {"drop": True})
+                raise
+        said |= {"rule": rule, "numbers": numbers}
+        commits = [(i, Request(Op.COMMIT, metadata=said | {"parts": count})) for i, count in enumerate(parts)]
+        self._send(commits)
 
     # ---- the words of the store
 
