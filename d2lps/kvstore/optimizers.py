@@ -1,12 +1,17 @@
 """The optimizer of a server: a rule by name, with its numbers; never code from a worker."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from d2lps.carriers.tensors import widened
+from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
-from d2lps.plan.optimizers import RULES, is_number, numbers_of
+from d2lps.plan.optimizers import COUNTS, REMEMBERED, RULES, fitting, numbers_of
+
+Memory = dict[str, State]  # what is remembered of a key, by the rule that does: of one rule at a time
 
 
 class Optimizer(NamedTuple):
@@ -21,33 +26,69 @@ class Optimizer(NamedTuple):
         """As a worker asks for it. ``rescale_grad``: a number, or ``"mean"``. Raises Refused, with what would do."""
         if not isinstance(rule, str) or rule not in RULES:
             raise Refused(f"there is no optimizer {rule!r}: they are {', '.join(RULES)}")
+        if not isinstance(numbers, Mapping):
+            raise Refused("an optimizer is a name and numbers")
         known, numbers = numbers_of(rule), dict(numbers)
         scale = numbers.pop("rescale_grad", 1.0)
         for name, value in numbers.items():
             if name not in known:
                 raise Refused(f"{rule} has no number {name!r}: it has {', '.join(known)} and rescale_grad")
-            if not is_number(value):
-                raise Refused(f"{name} = {_shown(value)}: {rule} takes finite numbers")
+            if taken := fitting(name, value):
+                raise Refused(f"{name} = {_shown(value)}: {rule} takes {taken}")
         for name, needed in known.items():
             if needed and name not in numbers:
                 raise Refused(f"{rule} needs {name}: set_optimizer({rule!r}, {name}=…)")
-        if scale != "mean" and not is_number(scale):
+        if not (isinstance(scale, str) and scale == "mean") and fitting("rescale_grad", scale):
             raise Refused(f"rescale_grad = {_shown(scale)}: a number, or 'mean' to divide by how many were summed")
-        return cls(rule, numbers, scale)
+        floats = {name: float(value) for name, value in numbers.items()}
+        return cls(rule, floats, scale if isinstance(scale, str) else float(scale))
 
     @property
     def as_read(self) -> dict:
         """The numbers as :meth:`read` takes them."""
         return self.numbers | {"rescale_grad": self.scale}
 
-    def stepped(self, value: Tensor, gradient: Tensor, memory: dict, counted: int, room: Tensor) -> Tensor:
-        """The new value, in ``room``; ``gradient``, the sum of ``counted``, may be changed."""
+    def validate_dtype(self, dtype: torch.dtype, key: object) -> None:
+        """Raises Refused where the values of a key are whole numbers, with which no rule can step."""
+        if not dtype.is_floating_point:
+            raise Refused(f"key {key} is of {dtype}, and {self.rule} steps in fractions: init it as float32, say")
+
+    def stepped(self, value: Tensor, gradient: Tensor, memory: Memory, counted: int, room: Tensor) -> Tensor:
+        """The new value, in ``room``; ``gradient``, the sum of ``counted``, may be changed.
+
+        The same rule goes on with its ``memory``, also with other numbers; another one begins anew.
+        """
+        if self.rule not in memory:
+            memory.clear()
+            memory[self.rule] = {}
         wide, scale = widened(gradient), 1 / counted if self.scale == "mean" else self.scale
         if scale != 1:
             wide.mul_(scale)
         weight = widened(room.copy_(value))
-        RULES[self.rule](weight, wide, memory, **self.numbers)
+        RULES[self.rule](weight, wide, memory[self.rule], **self.numbers)
         return room if weight is room else room.copy_(weight)
+
+
+def remembered(optimizer: Optimizer | None, memory: Memory) -> State:
+    """What of ``memory`` the optimizer goes on with: nothing of another rule's."""
+    return memory.get(optimizer.rule, {}) if optimizer else {}
+
+
+def validate_state(state: State, optimizer: Optimizer | None, elements: int, dtype: torch.dtype, key: object) -> None:
+    """Raises Refused unless it is a value of that kind, with all that the optimizer remembers of it, or nothing."""
+    value, kept = state.get("value"), {name: one for name, one in state.items() if name != "value"}
+    if not isinstance(value, Tensor) or (value.dtype, value.numel()) != (dtype, elements):
+        raise Refused(f"key {key} has {elements} elements of {dtype} here: load what was saved of it")
+    if optimizer:
+        optimizer.validate_dtype(dtype, key)
+    known, wide = REMEMBERED[optimizer.rule] if optimizer else set(), widened(value[:0]).dtype
+    counts = {name for name, one in kept.items() if type(one) is int and 0 <= one < 1 << 53}
+    tensors = {
+        name for name, one in kept.items() if isinstance(one, Tensor) and (one.dtype, one.numel()) == (wide, elements)
+    }
+    if kept and (kept.keys() != known or counts != known & COUNTS or tensors != known - COUNTS):
+        rule = optimizer.rule if optimizer else "no optimizer"
+        raise Refused(f"key {key} has {', '.join(kept)}, which is not what {rule} remembers: load what was saved")
 
 
 def of_mxnet(optimizer) -> tuple[str, dict]:
@@ -80,6 +121,7 @@ def of_mxnet(optimizer) -> tuple[str, dict]:
 
 def _shown(value: object) -> str:
     try:
-        return repr(value)
+        text = repr(value)
+        return text if len(text) < 80 else f"{text[:60]}…"
     except ValueError:  # Python writes out no more than 4300 digits
         return "a whole number of very many digits"

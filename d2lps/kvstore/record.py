@@ -5,11 +5,13 @@ gradients it carries. A key of the trace is one push of every worker: ``"3"`` is
 server 1 has of it.
 """
 
+import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import count
 from typing import NamedTuple
 
 from d2lps.kvstore.errors import Refused
@@ -19,6 +21,7 @@ from d2lps.trace import Event, Trace
 from d2lps.units import Bandwidth
 
 KEPT = 10_000  # of each kind: what came before is forgotten
+PAGE = 1 << 20  # bytes in JSON that a server tells at once; a frame takes more
 Place = tuple[int, int]  # a server, and the number that it has for a part of a key
 
 
@@ -54,6 +57,7 @@ class PullRecord(NamedTuple):
 
 
 KINDS = {"pushes": PushRecord, "versions": VersionRecord, "pulls": PullRecord}
+NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 class Record:
@@ -61,16 +65,26 @@ class Record:
 
     def __init__(self):
         self._rows = {kind: deque(maxlen=KEPT) for kind in KINDS.values()}
+        self._count = count()
 
     def add(self, row: PushRecord | VersionRecord | PullRecord) -> None:
-        self._rows[type(row)].append(row)  # a deque needs no lock for that
+        self._rows[type(row)].append((next(self._count), row))  # a deque needs no lock for that
 
-    def as_metadata(self, rule: str | None) -> dict:
-        """All of it, for a worker that asks."""
+    def as_metadata(self, rule: str | None, start: int = 0) -> dict:
+        """A page of it, for a worker that asks: as much as fits from entry ``start`` on, and where the next begins."""
+        page = {"rows": {name: [] for name in KINDS}, "rule": rule, "now": time.monotonic(), "next": None}
+        room = PAGE
+        for number, row in self._since(start):
+            if room < 0:
+                return page | {"next": number}
+            page["rows"][NAMES[type(row)]].append(row)
+            room -= len(json.dumps(row))
+        return page
+
+    def _since(self, start: int) -> list[tuple[int, NamedTuple]]:
         for _ in range(3):
             try:
-                rows = {name: [list(row) for row in self._rows[kind]] for name, kind in KINDS.items()}
-                return {"rows": rows, "rule": rule, "now": time.monotonic()}
+                return sorted(each for rows in self._rows.values() for each in rows if each[0] >= start)
             except RuntimeError:  # another thread has added to it meanwhile
                 continue
         raise Refused("too much is going on to tell it: ask once the workers have come to a barrier")
@@ -85,13 +99,14 @@ class ServerRecord(NamedTuple):
     rule: str | None
 
     @classmethod
-    def read(cls, metadata: Mapping, ahead: float) -> "ServerRecord":
-        """``ahead``: seconds by which this server's clock is ahead of the first one's."""
-        rows = {name: [kind(*row) for row in metadata["rows"][name]] for name, kind in KINDS.items()}
+    def read(cls, pages: "Mapping | Sequence[Mapping]", ahead: float) -> "ServerRecord":
+        """``pages``: what it told, one after the other; ``ahead``: seconds by which its clock is ahead of the first."""
+        pages = [pages] if isinstance(pages, Mapping) else pages
+        rows = {name: [kind(*row) for page in pages for row in page["rows"][name]] for name, kind in KINDS.items()}
         rows = {
             name: [row._replace(start=row.start - ahead, end=row.end - ahead) for row in rows[name]] for name in rows
         }
-        return cls(**rows, rule=metadata["rule"])
+        return cls(**rows, rule=pages[-1]["rule"])
 
     def of(self, part: int) -> "ServerRecord":
         """What it says of one part: versions and pulls in their order."""

@@ -74,6 +74,12 @@ def _kept(memory: dict, name: str, weight):
 
 
 RULES = {"sgd": sgd, "adagrad": adagrad, "adam": adam}
+# What each remembers, all of it from the first step on (sgd: with momentum): tensors like the weight, and a count.
+REMEMBERED = {"sgd": {"velocity"}, "adagrad": {"squares"}, "adam": {"first", "second", "steps"}}
+COUNTS = {"steps"}
+LARGEST = 1e20  # divided by 1 − β, which is at least 1e-16, it is still a float32
+AT_LEAST_0 = {"momentum", "weight_decay", "eps"}  # as with torch
+BELOW_1 = {"beta1", "beta2"}  # Adam divides by 1 − β
 
 
 def is_number(value: object) -> bool:
@@ -82,6 +88,17 @@ def is_number(value: object) -> bool:
         return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
     except OverflowError:
         return False
+
+
+def fitting(name: str, value: object) -> str | None:
+    """What a rule takes as ``name``, where ``value`` is something else; None where it fits."""
+    if not is_number(value):
+        return "finite numbers"
+    if name in BELOW_1:
+        return None if 0 <= value < 1 else "0 or more, and less than 1"
+    if name in AT_LEAST_0 and value < 0:
+        return "0 or more"
+    return None if abs(value) <= LARGEST else f"numbers of at most {LARGEST:g}"
 
 
 def numbers_of(rule: str) -> dict[str, bool]:

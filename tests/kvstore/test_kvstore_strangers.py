@@ -251,7 +251,7 @@ def test_a_forged_frame_changes_nothing(what, monkeypatch):
             mine.pushpull("w", torch.full((3,), value), out=out)
             assert out.tolist() == [value] * 3
         assert server.store.updates is None and len(server.store.shards) == 1 and server.store.live == {0}
-        assert 3 not in server.store._barriers
+        assert ("", 3) not in server.store._barriers
 
 
 # ---------------------------------------------------------------- who may come in, and asks for too much

@@ -139,7 +139,7 @@ class Server:
             with self._lock:
                 self._guests.pop(channel, None)
         channel.patience(max(self.store.deadline, 1.0))
-        session = WorkerSession(self.store, channel, hello["rank"], hello["incarnation"], self._ended)
+        session = WorkerSession(self.store, channel, hello["rank"], hello["incarnation"], self._ended, self.number)
         with self._lock:
             before, self._sessions[session.rank] = self._sessions.get(session.rank), session
         if before is not None:

@@ -4,6 +4,7 @@ What comes is read in one thread, what is answered written in another: answers w
 values, which are never changed. What cannot be done is an error to this worker alone.
 """
 
+import logging
 import queue
 import threading
 import time
@@ -14,25 +15,37 @@ from torch import Tensor
 
 from d2lps.kvstore.codec import decode, encode
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import PullRecord, PushRecord
+from d2lps.kvstore.server.requests import (
+    is_count,
+    read_optimizer,
+    validate_barrier,
+    validate_init,
+    validate_push,
+    validate_read,
+    validate_rows,
+)
 from d2lps.kvstore.server.shard import Snapshot
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.channel import Channel
-from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Broken, Frame, Op, raw
+from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
 
+log = logging.getLogger("d2lps.kvstore.server")
 ANSWERS, SMALL = 16, 1024  # that a worker has not taken yet; bytes of a payload that is sent without ado
 STATE = 8 << 30  # most bytes of what is remembered of one part
 
 
 class WorkerSession:
-    """Worker ``rank`` at ``channel``; ``ended(session, why, left, silent)`` is called when it has gone.
+    """Worker ``rank`` at ``channel`` of server ``number``.
 
-    ``left``: it has said goodbye; ``silent``: it will not come back.
+    ``ended(session, why, left, silent)`` is called when it has gone. ``left``: it has said goodbye; ``silent``: it will
+    not come back.
     """
 
-    def __init__(self, store: ShardStore, channel: Channel, rank: int, incarnation: str, ended: Callable):
-        self.store, self.channel, self.rank, self.incarnation = store, channel, rank, incarnation
+    def __init__(
+        self, store: ShardStore, channel: Channel, rank: int, incarnation: str, ended: Callable, number: int = 0
+    ):
+        self.store, self.channel, self.rank, self.incarnation, self.number = store, channel, rank, incarnation, number
         self.heard, self.open = time.monotonic(), True
         self.working = False  # who waits here for others says nothing meanwhile, and is not lost
         self._ended, self._why, self._silent = ended, "its connection has ended", False
@@ -90,18 +103,28 @@ class WorkerSession:
         try:
             if handler is not None:
                 handler(frame)
-            else:
-                self.channel.skip(frame)
-                if frame.op not in (Op.ALIVE, Op.BYE):
-                    raise Refused(f"a worker may not ask a server for {frame.op.name}")
-        except KVError as error:
-            self._error(frame, error)
+            elif frame.op not in (Op.ALIVE, Op.BYE):
+                raise Refused(f"a worker may not ask a server for {frame.op.name}")
+            self.channel.skip(frame)
+        except Broken:
+            raise
+        except Exception as error:
+            self.channel.skip(frame)  # what of it was not taken: the next frame comes after it
+            self._error(frame, self._named(frame.op, error))
+
+    def _named(self, op: Op, error: Exception) -> KVError:
+        """What the worker is told. What nobody has foreseen is told here, too, and there only what it was."""
+        if isinstance(error, KVError):
+            return error
+        what = f"server {self.number} failed at {op.name.lower()}"
+        log.error("%s of worker %d", what, self.rank, exc_info=error)
+        return KVError(f"{what}: {type(error).__name__}: {error}")
 
     # ---- what it may ask for: a method for each Op
 
     def on_init(self, frame: Frame) -> None:
         """Several parts of one dtype; the values come from worker 0."""
-        dtype, parts = self._checked(frame, validate_init)
+        dtype, parts = validate_init(frame)
         sizes = [elements for _, elements in parts]
         values: Sequence[Tensor | None] = [None] * len(parts)
         if frame.payload or not sum(sizes) and self.rank == 0:
@@ -121,16 +144,13 @@ class WorkerSession:
     def on_pushpull(self, frame: Frame) -> None:
         """As the two, one after the other; whoever must wait for others hears meanwhile that its push is counted."""
         self._count(frame)
-        try:
-            if not self.on_pull(frame):
-                self._ok(frame)
-        except KVError as error:
-            self._error(frame, error, counted=True)
+        if not self.on_pull(frame):
+            self._ok(frame)
 
     def _count(self, frame: Frame) -> None:
         """Several parts that are pushed at once; those that are counted already are read and let go."""
         start = time.monotonic()
-        dtype, sizes, new = self._checked(frame, self._admit)
+        dtype, sizes, new = self._admit(frame)
         if frame.shared:
             tensors, start = self._shared_push(frame, dtype)
         else:
@@ -144,10 +164,11 @@ class WorkerSession:
             for entry, tensor in pushes
         ]
         end = time.monotonic()
-        for (entry, tensor), well in zip(pushes, finite, strict=True):
-            if self.store.record:
-                self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end))
-            self.store.push(self.rank, entry.part, entry.round, tensor, well, own)
+        with self.store.counting(self.rank, [entry.part for entry, _ in pushes]):
+            for (entry, tensor), well in zip(pushes, finite, strict=True):
+                if self.store.record:
+                    self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end))
+                self.store.push(self.rank, entry.part, entry.round, tensor, well, own)
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """The dtype and elements of what is pushed, and of each part whether it is new."""
@@ -176,7 +197,7 @@ class WorkerSession:
 
         def reply(snapshots: list[Snapshot] | KVError) -> None:
             if isinstance(snapshots, KVError):
-                self._error(frame, snapshots, counted=frame.op == Op.PUSHPULL)
+                self._error(frame, snapshots)
                 return
             values, pulls = [snapshot.value for snapshot in snapshots], []
             if self.store.record:
@@ -213,7 +234,7 @@ class WorkerSession:
 
     def on_rows(self, frame: Frame) -> None:
         """Some rows of one part, ``width`` elements each, in the order of the indices that follow."""
-        part, width, round_ = self._checked(frame, validate_rows)
+        part, width, round_ = validate_rows(frame)
         rows = torch.empty(frame.payload // 8, dtype=torch.int64)
         self.channel.into(frame, raw(rows))
 
@@ -229,59 +250,76 @@ class WorkerSession:
 
     def on_barrier(self, frame: Frame) -> None:
         """In a thread of its own, so that this worker is still heard while it waits."""
+        name, number, note = validate_barrier(frame)
 
         def wait() -> None:
             try:
-                self.store.barrier(self.rank, frame.metadata["round"])
-                self._ok(frame)
-            except KVError as error:
-                self._error(frame, error)
+                self._ok(frame, {"note": self.store.barrier(self.rank, number, name, note)})
+            except Exception as error:
+                self._error(frame, self._named(frame.op, error))
 
-        if not isinstance(frame.metadata.get("round"), int):
-            raise Refused("a barrier has a number")
         threading.Thread(target=wait, daemon=True, name=f"d2lps barrier of worker {self.rank}").start()
 
     def on_optimizer(self, frame: Frame) -> None:
-        rule, numbers = frame.metadata.get("rule"), frame.metadata.get("numbers")
-        if not isinstance(numbers, dict) and rule is not None:
-            raise Refused("an optimizer is a name and numbers")
-        if self.rank:
-            raise Refused("worker 0 sets the optimizer of all")
-        self.store.set_optimizer(self.rank, Optimizer.read(rule, numbers) if rule is not None else None)
+        self._require_first("sets the optimizer of all")
+        self.store.set_optimizer(self.rank, read_optimizer(frame, "numbers"))
         self._ok(frame)
 
     def on_status(self, frame: Frame) -> None:
+        """A page of the record, from some entry on."""
+        start = frame.metadata.get("from", 0)
         if self.store.record is None:
             raise Refused("this store keeps no record: create it with record=True")
-        self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule))
+        if not is_count(start):
+            raise Refused("the record is told from a number on")
+        self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule, start))
 
     def on_state(self, frame: Frame) -> None:
-        metadata, payload = encode(self.store.shard(frame.metadata.get("part")).state())
+        """All that is to be saved of one part."""
+        metadata, payload = encode(self.store.shard(frame.metadata.get("part")).state(self.store.updates))
         self._answer(Op.DATA, frame.number, metadata, payload)
 
     def on_restore(self, frame: Frame) -> None:
-        if self.rank or frame.payload > STATE:
-            self.channel.skip(frame)
-            raise Refused("worker 0 loads, and a part of a key at a time")
+        """What is loaded into one part; it counts from the COMMIT of this load on, or never."""
+        self._require_first("loads")
+        load, optimizer = frame.metadata.get("load"), read_optimizer(frame, "rule_numbers")
+        if not is_count(load) or frame.payload > STATE:
+            raise Refused("what is loaded has a number, and comes one part of a key at a time")
+        shard = self.store.shard(frame.metadata.get("part"))
         room = memoryview(bytearray(frame.payload))
         self.channel.into(frame, room)
-        self.store.shard(frame.metadata.get("part")).restore(decode(frame.metadata, room))
+        self.store.stage(self.rank, load, shard.number, decode(frame.metadata, room), optimizer)
         self._ok(frame)
 
-    def _checked(self, frame: Frame, check: Callable):
-        """What ``check`` makes of the frame; where it raises, its payload is out of the way."""
-        try:
-            return check(frame)
-        except KVError:
-            self.channel.skip(frame)
-            raise
+    def on_commit(self, frame: Frame) -> None:
+        """All parts of a load count now; or they are dropped."""
+        self._require_first("loads")
+        load, parts = frame.metadata.get("load"), frame.metadata.get("parts")
+        if frame.metadata.get("drop") is True:
+            self.store.drop()
+        elif is_count(load) and is_count(parts):
+            self.store.commit(self.rank, load, parts, read_optimizer(frame, "numbers"))
+        else:
+            raise Refused("what is loaded has a number, and a number of parts")
+        self._ok(frame)
+
+    def _require_first(self, what: str) -> None:
+        if self.rank:
+            raise Refused(f"worker 0 {what}")
 
     # ---- answering
 
     def _ok(self, frame: Frame, metadata: dict | None = None) -> None:
         self._answer(Op.OK, frame.number, metadata)
 
-    def _error(self, frame: Frame, error: KVError, counted: bool = False) -> None:
+    def _error(self, frame: Frame, error: KVError) -> None:
+        """``counted``: which entries of a push are counted all the same, now or when they came before."""
+        shards, entries = self.store.shards, frame.entries if frame.op in PUSHES else ()
+        counted = [
+            place
+            for place, entry in enumerate(entries)
+            if entry.part < len(shards) and entry.round <= shards[entry.part].rounds[self.rank]
+        ]
         metadata = {"kind": type(error).__name__, "sentence": str(error), "ranks": list(getattr(error, "ranks", ()))}
         self._answer(Op.ERROR, frame.number, metadata | {"counted": counted})
 
@@ -327,63 +365,12 @@ class WorkerSession:
         except Broken:
             self.channel.close()
             return False
+        except Exception as error:  # it cannot be put into a frame: then this is the answer
+            metadata = {"kind": "KVError", "sentence": f"server {self.number} has no answer: {error}"[:1000]}
+            return self._send((Op.ERROR, frame[1], (), metadata | {"ranks": [], "counted": []}), ())
         self._record(pulls, start, time.monotonic())
         return True
 
     def _record(self, pulls: Sequence[PullRecord], start: float, end: float) -> None:
         for pull in pulls:
             self.store.record.add(pull._replace(start=start, end=end))
-
-
-# ---- what it asks for, checked before anything is done about it
-
-
-def validate_push(frame: Frame) -> tuple[torch.dtype, list[int]]:
-    """The dtype and the numbers of elements of what is pushed in one frame. Raises Refused."""
-    dtypes, sizes = {entry.dtype for entry in frame.entries}, [entry.elements for entry in frame.entries]
-    if len(dtypes) != 1 or not max(dtypes) < len(DTYPES):
-        raise Refused("what is pushed together is of one dtype")
-    dtype = DTYPES[dtypes.pop()]
-    if frame.payload != (8 * len(sizes) + 8 if frame.shared else sum(sizes) * dtype.itemsize):
-        raise Refused(f"{frame.payload} bytes are pushed, where {sum(sizes)} elements of {dtype} belong")
-    return dtype, sizes
-
-
-def validate_init(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
-    """The dtype, and (name, elements) of each part, that a worker initialises. Raises Refused."""
-    number, parts = frame.metadata.get("dtype"), frame.metadata.get("parts")
-    if not _is_count(number) or number >= len(DTYPES) or not isinstance(parts, list) or not parts:
-        raise Refused("a worker initialises parts of one dtype")
-    dtype, named = DTYPES[number], []
-    for part in parts:
-        name, elements = part if isinstance(part, list) and len(part) == 2 else (None, None)
-        if not isinstance(name, str) or not 0 < len(name) <= 512 or not _is_count(elements):
-            raise Refused("a part is initialised by a short name and its number of elements")
-        named.append((name, elements))
-    size = sum(elements for _, elements in named) * dtype.itemsize
-    if frame.payload not in (0, size):
-        raise Refused(f"key {named[0][0]}: {frame.payload} bytes for {size} bytes of {dtype}")
-    return dtype, named
-
-
-def validate_rows(frame: Frame) -> tuple[int, int, int]:
-    """The part, elements of a row, and round, of which a worker pulls rows. Raises Refused."""
-    part, width, round_ = counts = [frame.metadata.get(name) for name in ("part", "width", "round")]
-    if not all(map(_is_count, counts)) or not width or frame.payload % 8:
-        raise Refused("rows are pulled by part, width, round and whole numbers")
-    return part, width, round_
-
-
-def validate_read(frame: Frame) -> list[tuple[int, float, float]]:
-    """Which answers a worker has read in shared memory, and when it began and was done with each. Raises Refused."""
-    read = frame.metadata.get("read")
-    if not isinstance(read, list) or not all(
-        isinstance(each, list) and [*map(type, each)] == [int, float, float] for each in read
-    ):
-        raise Refused("what was read is said by request, begin and end")
-    return read
-
-
-def _is_count(number: object) -> bool:
-    """Whether it is a whole number, 0 or more."""
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 0

@@ -1,5 +1,6 @@
 """A server's part of a key: its value, its open round, and who waits for it."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -8,8 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.codec import State, numbers_of, tensors_of
+from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, Timeout
+from d2lps.kvstore.optimizers import Memory, Optimizer, remembered, validate_state
+
+log = logging.getLogger("d2lps.kvstore.server")
 
 
 class Snapshot(NamedTuple):
@@ -64,7 +68,9 @@ class Shard:
     def __init__(self, number: int, name: str, elements: int, dtype: torch.dtype, workers: int):
         self.number, self.name, self.elements, self.dtype = number, name, elements, dtype
         self.value: Tensor | None = None
-        self.memory: State = {}  # what the optimizer keeps
+        self.memory: Memory = {}  # what the optimizer keeps
+        self.staged: State | None = None  # what is being loaded
+        self.failed: KVError | None = None  # since an update failed: rounds close without a step, and nobody may read
         self.version, self.counted = 0, 0
         self.rounds = [0] * workers  # how many pushes of each worker are counted
         # Of the open round: by worker what is not yet in the sum, and whether it may stay where it is; who is in it.
@@ -84,6 +90,7 @@ class Shard:
 
     @property
     def snapshot(self) -> Snapshot:
+        """What may be read now."""
         return Snapshot(self.value, self.version, self.counted)
 
     def wait(self, done: Callable[[], bool], seconds: float, what: str, missing: Callable[[], list[int]]) -> None:
@@ -111,26 +118,38 @@ class Shard:
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.elements // width:
             raise Refused(f"key {self.name} has rows 0 to {self.elements // width - 1} here")
 
-    def state(self) -> State:
+    def fail(self, error: Exception) -> None:
+        """What it holds may be half of something: it is not given to anybody until it is loaded anew."""
+        log.exception("key %s could not be updated", self.name)
+        self.failed = self.failed or KVError(
+            f"key {self.name} could not be updated in round {self.version + 1} ({type(error).__name__}: {error}): "
+            "load what was saved of it"
+        )
+
+    def state(self, optimizer: Optimizer | None) -> State:
         """What it is now, to be saved. Raises Refused in the midst of a round."""
         with self.lock:
+            if self.failed:
+                raise self.failed
             if self.value is None or self.busy:
                 raise Refused(f"key {self.name} is in the midst of a round: save at a barrier")
-            kept = {name: tensor.clone() for name, tensor in tensors_of(self.memory).items()}
-            return {"value": self.value} | kept | numbers_of(self.memory)
+            kept = remembered(optimizer, self.memory).items()
+            return {"value": self.value} | {name: one.clone() if isinstance(one, Tensor) else one for name, one in kept}
 
-    def restore(self, state: State) -> None:
-        """Be as when :meth:`state` gave ``state``. Raises Refused, and nothing has changed."""
-        memory = dict(state)
-        value, sizes = memory.pop("value", None), {tensor.numel() for tensor in tensors_of(state).values()}
-        if not isinstance(value, Tensor) or value.dtype != self.dtype or sizes != {self.elements}:
-            raise Refused(
-                f"key {self.name} has {self.elements} elements of {self.dtype} here: load what was saved of it"
-            )
+    def stage(self, state: State, optimizer: Optimizer | None) -> None:
+        """Have a state ready that another shard's :meth:`state` gave. Raises Refused, and nothing has changed."""
+        validate_state(state, optimizer, self.elements, self.dtype, self.name)
         with self.lock:
             if self.busy:
                 raise Refused(f"key {self.name} is in the midst of a round: load at a barrier")
-            self.value, self.memory = value, memory
+            self.staged = state
+
+    def restore(self, optimizer: Optimizer | None) -> None:
+        """Be what was staged."""
+        with self.lock:
+            memory = dict(self.staged)
+            self.value, self.staged, self.failed = memory.pop("value"), None, None
+            self.memory = {optimizer.rule: memory} if optimizer and memory else {}
 
 
 def deliver(done: "list[tuple[Waiting, Snapshot | KVError]]") -> None:

@@ -8,24 +8,29 @@ changed: what is being pulled while the next round closes stays whole.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.record import Record, VersionRecord
-from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until, workers
+from d2lps.kvstore.record import Record
+from d2lps.kvstore.server.barriers import Barriers
+from d2lps.kvstore.server.loading import Loading
+from d2lps.kvstore.server.merging import Merging
+from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.values import is_finite
-from d2lps.kvstore.wire.arena import SHARED, Arena
+from d2lps.kvstore.wire.arena import Arena
 
 KINDS = ("dist_sync", "dist_async", "dist_ssp")
 NAN = ("propagate", "reject", "skip")
 LOST = ("fail", "drop")
 
 
-class ShardStore:
+class ShardStore(Merging):
     """The shards of one server: its part of every key.
 
     Parameters
@@ -88,8 +93,10 @@ class ShardStore:
         self.updates: Optimizer | None = None  # without one a sum is the new value
         self.arena: Arena | None = None  # where large values lie, for workers of this host to read
         self._names: dict[str, int] = {}
-        self._barriers: dict[int, set[int]] = {}
-        self._barrier_changed = threading.Condition()
+        self._loading = Loading()
+        self._barriers = Barriers()
+        self._changed = threading.Condition()
+        self._pushing = 0  # how many frames are being counted
 
     # ---- what workers ask for
 
@@ -110,8 +117,9 @@ class ShardStore:
         int
             Its number.
         """
-        with self._barrier_changed:
+        with self._changed:
             if name not in self._names:
+                self.updates and self.updates.validate_dtype(dtype, name)
                 self._names[name] = len(self.shards)
                 self.shards.append(Shard(len(self.shards), name, elements, dtype, self.workers))
             shard = self.shards[self._names[name]]
@@ -153,6 +161,8 @@ class ShardStore:
         with shard.lock:
             if round_ <= shard.rounds[rank]:
                 return False
+            if self.left and self.kind == "dist_sync":
+                raise self.left
             if round_ > shard.rounds[rank] + 1:
                 raise Refused(
                     f"push {round_} of worker {rank} to key {shard.name} comes before push {shard.rounds[rank] + 1}"
@@ -192,8 +202,31 @@ class ShardStore:
             )
         return finite
 
+    @contextmanager
+    def counting(self, rank: int, numbers: Iterable[int]) -> Iterator[None]:
+        """Within it pushes to several shards count together: others are lost, and keys are loaded, before or after.
+
+        Parameters
+        ----------
+        rank, numbers : int, iterable of int
+            The worker, and the shards.
+        """
+        with self._changed:
+            self.require_live(rank)
+            if self.left and self.kind == "dist_sync":
+                raise self.left
+            for shard in map(self.shard, numbers) if self._loading.shards else ():
+                if shard.staged:
+                    raise Refused(f"key {shard.name} is being loaded: push to it when that is over")
+            self._pushing += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._pushing -= 1
+
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
-        """Count a push, and close the round where it was the last. Raises WorkerLost.
+        """Count a push, and close the round where it was the last. Raises WorkerLost where this worker counts as lost.
 
         Parameters
         ----------
@@ -206,11 +239,10 @@ class ShardStore:
         """
         shard = self.shard(number)
         with shard.lock:
-            self.require_live(rank)
             if round_ <= shard.rounds[rank]:
                 return
-            if self.left and self.kind == "dist_sync":
-                raise self.left
+            if rank not in self.live:
+                self.require_live(rank)
             shard.rounds[rank] = round_
             if self.kind == "dist_sync":
                 shard.skip |= not finite
@@ -244,55 +276,100 @@ class ShardStore:
             raise Refused("what is pulled together is of one dtype")
         if empty := [shard.name for shard, _ in shards if shard.value is None]:
             raise Refused(f"key {empty[0]} has no value yet: init it before the first pull")
-        pull, here = PendingPull(rank, len(shards), time.monotonic() + self.deadline, reply), 0
+        pull, here, failed = PendingPull(rank, len(shards), time.monotonic() + self.deadline, reply), 0, None
         for place, (shard, need) in enumerate(shards):
             with shard.lock:
+                failed = failed or shard.failed
                 if self._may_read(shard, need):
                     pull.snapshots[place] = shard.snapshot
                     here += 1
                 else:
                     shard.waiting.append(Waiting(pull, place, need))
+        if failed := self.failed or failed:  # perhaps before all of them waited
+            pull.fail(failed)
         pull.came(here)
-        if self.failed:  # perhaps before all of them waited
-            pull.fail(self.failed)
         return pull.over
 
     def set_optimizer(self, rank: int, optimizer: Optimizer | None) -> None:
-        """Update by ``optimizer``, or by none, from the next round on that closes.
+        """Update by it from the next round on that closes. The same rule goes on with what it remembers, others do not.
 
         Parameters
         ----------
         rank, optimizer : int, Optimizer or None
-            The worker; a rule with its numbers.
+            The worker; a rule with its numbers. Raises Refused where a key has whole numbers, which no rule steps.
         """
         self.require_live(rank)
-        self.updates = optimizer
+        with self._changed:
+            for shard in self.shards if optimizer else ():
+                optimizer.validate_dtype(shard.dtype, shard.name)
+            self.updates = optimizer
 
-    def barrier(self, rank: int, number: int) -> None:
+    def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
+        """Have ready what is loaded into a shard, which takes no push until :meth:`commit` or :meth:`drop`.
+
+        Parameters
+        ----------
+        rank, load, number : int
+            The worker; which load this is, instead of any other; the shard. Refused in the midst of a round.
+        state, optimizer : dict, Optimizer or None
+            The value, and what the optimizer, which is loaded with it, remembers of it.
+        """
+        self.require_live(rank)
+        with self._changed:
+            if self._pushing:
+                raise Refused("a push is being counted: load at a barrier")
+            self._loading.stage(load, self.shard(number), state, optimizer)
+
+    def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
+        """Be what was staged, all of it at once. Raises Refused, and nothing has changed, unless all of it is there.
+
+        Parameters
+        ----------
+        rank, load, parts : int
+            The worker; which load; how many shards were staged. What is committed already is so.
+        optimizer : Optimizer or None
+            From now on.
+        """
+        self.require_live(rank)
+        with self._changed:
+            if self._loading.commit(load, parts, optimizer, self.shards):
+                self.updates = optimizer
+
+    def drop(self) -> None:
+        """Forget what was staged."""
+        with self._changed:
+            self._loading.drop()
+
+    def barrier(self, rank: int, number: int, name: str = "", note: str | None = None) -> str | None:
         """Wait until every worker has come. Raises WorkerLost, or Timeout after the deadline.
 
         Parameters
         ----------
-        rank, number : int
-            The worker, and which of its barriers this is.
+        rank, number, name : int, int, str
+            The worker, and which barrier this is: one of that name, counted up by one. To one of the last
+            four a worker may come again, and hears the same.
+        note : str, optional
+            What worker 0 tells all others there.
+
+        Returns
+        -------
+        str or None
+            What worker 0 told.
         """
         self.require_live(rank)
-        with self._barrier_changed:
-            self._barriers.setdefault(number, set()).add(rank)
-            self._barriers.pop(number - 2, None)  # nobody can still be there
-            self._barrier_changed.notify_all()
+        with self._changed:
+            barrier = self._barriers.come(name, number, rank, note)
+            self._changed.notify_all()
             wait_until(
-                self._barrier_changed,
-                lambda: not self._absent(number) or self.failed,
+                self._changed,
+                lambda: barrier.came >= self.live or self.failed,
                 self.deadline,
-                "the barrier",
-                lambda: sorted(self._absent(number)),
+                f"barrier {name}" if name else "the barrier",
+                lambda: sorted(self.live - barrier.came),
             )
-            if self.failed and self._absent(number):
+            if self.failed and not barrier.came >= self.live.union(self.failed.ranks):
                 raise self.failed
-
-    def _absent(self, number: int) -> set[int]:
-        return self.live - self._barriers.get(number, self.live)
+            return barrier.note
 
     # ---- what happens to workers
 
@@ -306,7 +383,7 @@ class ShardStore:
         left : bool
             Whether it has said goodbye: then it fails only those who still wait for it.
         """
-        with self._barrier_changed:
+        with self._changed:
             if rank not in self.live:
                 return
             error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
@@ -315,7 +392,9 @@ class ShardStore:
             elif self.lost == "fail" or self.live == {rank}:
                 self.failed = self.failed or error
             self.live.discard(rank)
-            self._barrier_changed.notify_all()
+            if rank == 0:
+                self._loading.drop()  # nobody else ends it
+            self._changed.notify_all()
         for shard in list(self.shards):
             with shard.lock:
                 if self.failed:
@@ -369,81 +448,3 @@ class ShardStore:
     room = admit  # as it was called before
 
     parts = property(lambda self: self.shards, doc="As ``shards``, which it was called before.")
-
-    # ---- inside; the lock of the shard is held
-
-    def _allocate(self, shard: Shard) -> Tensor:
-        """Room for a value: in the arena, where there is one and the value is large."""
-        large = self.arena is not None and shard.elements * shard.dtype.itemsize >= SHARED
-        room = self.arena.tensor(shard.elements, shard.dtype) if large else None
-        return torch.empty(shard.elements, dtype=shard.dtype) if room is None else room
-
-    def _merge(self, shard: Shard) -> list:
-        """Add to the open round what can be added in the order of the ranks; close it when that was the last."""
-        for rank in range(self.workers):
-            if rank not in shard.arrived:
-                if rank in self.live and rank not in shard.summed:
-                    return []
-                continue
-            value, own = shard.arrived.pop(rank)
-            shard.summed.append(rank)
-            if shard.sum is None:
-                shard.sum, shard.own = value, own
-            elif shard.own or self.updates or self.live.difference(shard.summed):
-                shard.sum.add_(value)
-            else:  # the last one: the sum goes straight to where it will stay
-                shard.sum, shard.own = torch.add(shard.sum, value, out=self._allocate(shard)), True
-        if not shard.summed:
-            return []
-        total, ranks = None if shard.skip else shard.sum, shard.summed
-        shard.sum, shard.summed, shard.skip = None, [], False
-        self._publish(shard, total, shard.own, ranks)
-        if shard.queued:
-            shard.changed.notify_all()
-        return self._readable(shard)
-
-    def _publish(self, shard: Shard, gradient: Tensor | None, own: bool, ranks: list[int]) -> None:
-        """The next version, with the pushes of ``ranks``; without a gradient the value stays as it is."""
-        start = time.monotonic()
-        if gradient is not None:
-            self._update(shard, gradient, own, len(ranks))
-        shard.counted, shard.version = len(ranks), shard.version + 1
-        if self.record:
-            pushes = [] if gradient is None else [(rank, shard.rounds[rank]) for rank in ranks]
-            self.record.add(VersionRecord(shard.number, shard.version, pushes, start, time.monotonic()))
-
-    def _update(self, shard: Shard, gradient: Tensor, own: bool, counted: int) -> None:
-        if self.updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
-            shard.value = gradient
-            return
-        room = self._allocate(shard)
-        if self.updates is None:
-            shard.value = room.copy_(gradient)
-        else:
-            shard.value = self.updates.stepped(shard.value, gradient, shard.memory, counted, room)
-
-    def _readable(self, shard: Shard) -> list:
-        """Those who wait no longer, with what they get."""
-        if not shard.waiting:
-            return []
-        done = [(waiting, shard.snapshot) for waiting in shard.waiting if self._may_read(shard, waiting.need)]
-        if done:
-            shard.waiting = [waiting for waiting in shard.waiting if not self._may_read(shard, waiting.need)]
-        return done
-
-    def _may_read(self, shard: Shard, need: int) -> bool:
-        if self.kind == "dist_sync":
-            return shard.version >= need
-        if self.kind == "dist_async":
-            return True
-        return all(shard.rounds[rank] >= need - self.staleness for rank in self.live)
-
-    def _missing(self, shard: Shard, need: int) -> list[int]:
-        return [rank for rank in sorted(self.live) if shard.rounds[rank] < need]
-
-    def _waits(self, shard: Shard, waiting: Waiting) -> str:
-        need = waiting.need - (self.staleness if self.kind == "dist_ssp" else 0)
-        return (
-            f"the pull of key {shard.name} has waited {self.deadline:g} s for push {need} of "
-            f"{workers(self._missing(shard, need))}"
-        )

@@ -12,6 +12,7 @@ from contextlib import suppress
 import numpy as np
 
 from d2lps.carriers.tensors import TensorError
+from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire import frames
 from d2lps.kvstore.wire.arena import RemoteArena
 from d2lps.kvstore.wire.frames import CODED, ENTRY, HEADER, MAGIC, NOTHING, VERSION, Broken, Checksum, Entry, Frame, Op
@@ -53,6 +54,7 @@ class Channel:
         self._sent = self._received = 0
         self.table, self.payload = frames.TABLE, frames.PAYLOAD  # most bytes; less before it is known who is there
         self.remote: RemoteArena | None = None
+        self._left = 0  # bytes of a payload that nobody has begun to take; None once it was begun and not ended
         sock.setblocking(True)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,6 +141,8 @@ class Channel:
 
         Raises
         ------
+        Refused
+            It is longer than a frame may be: nothing was sent, and the channel is as good as before.
         Broken
             The connection has ended, or the other end takes nothing for too long.
         """
@@ -147,6 +151,11 @@ class Channel:
         if metadata is not None:
             table = json.dumps(metadata, ensure_ascii=False).encode("utf-8", "surrogatepass")
         size = len(payload)
+        if len(table) > frames.TABLE or size > frames.PAYLOAD:
+            raise Refused(
+                f"a frame of {len(table)} and {size} bytes: at most {frames.TABLE} and {frames.PAYLOAD} travel "
+                "together, so use fewer keys, or shorter names, in one call"
+            )
         flags = (CODED if self.keys and (self.covers_payload or not size) else 0) | (frames.SHARED if shared else 0)
         head = HEADER.pack(MAGIC, VERSION, op, flags, len(entries), len(table), size, number, 0)[:-4]
         head += struct.pack("<I", zlib.crc32(head))
@@ -222,6 +231,7 @@ class Channel:
         code and code.update(table)
         if size and zlib.crc32(table[:-4]) != int.from_bytes(table[-4:], "little"):
             raise Broken("the table of a frame was changed on its way")
+        self._left = payload
         self._open = code  # of the frame whose payload comes next
         if not payload:
             self._verify(code)
@@ -250,7 +260,7 @@ class Channel:
             raise Broken(f"{frame.payload} bytes came where {len(room)} belong")
         if not frame.payload:
             return
-        code, checksum = self._open, Checksum()
+        code, checksum, self._left = self._open, Checksum(), None
         for start in range(0, len(room), BLOCK):
             block = room[start : start + BLOCK]
             self._fill(block)
@@ -263,21 +273,32 @@ class Channel:
         self._verify(code)
         if tail != checksum.digest():
             raise Broken("the tensors of a frame were changed on their way")
+        self._left = 0
 
     def skip(self, frame: Frame) -> None:
-        """Take the payload of a frame out of the socket, and let it go.
+        """Take the payload of a frame out of the socket, unless that was done, and let it go.
 
         Parameters
         ----------
         frame : Frame
             The one that was received last.
+
+        Raises
+        ------
+        Broken
+            A part of it was taken, and what comes next is no beginning of a frame.
         """
-        room, left = bytearray(min(frame.payload, BLOCK)), frame.payload + (8 if frame.payload else 0)
+        if self._left is None:
+            raise Broken("what came was not taken to its end")
+        if not self._left:
+            return
+        room, left, self._left = bytearray(min(frame.payload, BLOCK)), frame.payload + 8, None
         while left > 0:
             self._fill(memoryview(room)[: min(left, len(room))])
             left -= min(left, len(room))
-        if frame.payload and self.keys:
+        if self.keys:
             self._fill(memoryview(bytearray(32)))
+        self._left = 0
 
     def _fill(self, view: memoryview, idle: bool = False) -> bool | None:
         """Receive until ``view`` is full."""

@@ -1,0 +1,37 @@
+"""Where the workers of a store wait for each other, by name and number."""
+
+from d2lps.kvstore.errors import Refused
+
+KEPT = 4  # of a name: who was interrupted may come again
+
+
+class Barrier:
+    """Who has come, and what worker 0 tells those who do."""
+
+    def __init__(self):
+        self.came: set[int] = set()
+        self.note: str | None = None
+
+
+class Barriers:
+    """The last few of each name. Whoever calls has the lock that guards them."""
+
+    def __init__(self):
+        self._known: dict[str, dict[int, Barrier]] = {}
+
+    def __contains__(self, which: tuple[str, int]) -> bool:
+        name, number = which
+        return number in self._known.get(name, ())
+
+    def come(self, name: str, number: int, rank: int, note: str | None) -> Barrier:
+        """A worker comes to a barrier. Raises Refused where that is long over."""
+        known = self._known.setdefault(name, {})
+        if known and number <= max(known) - KEPT:
+            raise Refused(f"barrier {number} is long over: the last one is {max(known)}")
+        barrier = known.setdefault(number, Barrier())
+        for old in [each for each in known if each <= number - KEPT]:
+            del known[old]
+        barrier.came.add(rank)
+        if rank == 0:
+            barrier.note = note
+        return barrier

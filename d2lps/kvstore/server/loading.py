@@ -1,0 +1,48 @@
+"""What is loaded into a server: made ready part by part, and then taken all at once, or not at all."""
+
+from collections.abc import Iterable
+
+from d2lps.kvstore.codec import State
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.server.shard import Shard
+
+
+class Loading:
+    """What worker 0 has brought of load ``number``, and for which shards. Whoever calls has the lock of the store."""
+
+    def __init__(self):
+        self.number: int | None = None
+        self.committed: int | None = None  # the last one
+        self.optimizer: Optimizer | None = None
+        self.shards: set[Shard] = set()
+
+    def stage(self, number: int, shard: Shard, state: State, optimizer: Optimizer | None) -> None:
+        """Make the state of a shard ready; that of any other load is dropped. Raises Refused."""
+        if number != self.number:
+            self.drop()
+            self.number, self.optimizer = number, optimizer
+        if optimizer != self.optimizer:
+            raise Refused("what is loaded together has one optimizer")
+        shard.stage(state, optimizer)
+        self.shards.add(shard)
+
+    def commit(self, number: int, parts: int, optimizer: Optimizer | None, known: Iterable[Shard]) -> bool:
+        """Take what is ready, so many parts, into the shards ``known``; False where that is done. Raises Refused."""
+        if number == self.committed:  # asked again: the answer was lost
+            return False
+        mine = self.shards if number == self.number else set()
+        if len(mine) != parts or mine and optimizer != self.optimizer:
+            raise Refused(f"{len(mine)} parts are here of load {number}, where {parts} belong: load again")
+        for shard in known if optimizer else ():
+            optimizer.validate_dtype(shard.dtype, shard.name)
+        for shard in mine:
+            shard.restore(optimizer)
+        self.committed, self.number, self.shards = number, None, set()
+        return True
+
+    def drop(self) -> None:
+        """Forget it."""
+        for shard in self.shards:
+            shard.staged = None
+        self.number, self.shards = None, set()

@@ -1,0 +1,118 @@
+"""When a round closes, and what comes of it: the sum in the order of the ranks, the step, and who may read it."""
+
+import time
+
+import torch
+from torch import Tensor
+
+from d2lps.kvstore.errors import KVError
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.record import Record, VersionRecord
+from d2lps.kvstore.server.shard import Shard, Waiting, workers
+from d2lps.kvstore.wire.arena import SHARED, Arena
+
+
+class Merging:
+    """What a store does with the pushes to a shard, whose lock is held.
+
+    A sum or a step that fails closes its round as if nothing had been pushed, and the shard is read no more.
+    """
+
+    kind: str
+    workers: int
+    staleness: int
+    deadline: float
+    live: set[int]
+    failed: KVError | None
+    updates: Optimizer | None
+    arena: Arena | None
+    record: Record | None
+
+    def _allocate(self, shard: Shard) -> Tensor:
+        """Room for a value: in the arena, where there is one and the value is large."""
+        large = self.arena is not None and shard.elements * shard.dtype.itemsize >= SHARED
+        room = self.arena.tensor(shard.elements, shard.dtype) if large else None
+        return torch.empty(shard.elements, dtype=shard.dtype) if room is None else room
+
+    def _merge(self, shard: Shard) -> list:
+        """Add to the open round what can be added in the order of the ranks; close it when that was the last."""
+        for rank in range(self.workers):
+            if rank not in shard.arrived:
+                if rank in self.live and rank not in shard.summed:
+                    return []
+                continue
+            value, own = shard.arrived.pop(rank)
+            shard.summed.append(rank)
+            try:
+                if shard.sum is None:
+                    shard.sum, shard.own = value, own
+                elif shard.own or self.updates or self.live.difference(shard.summed):
+                    shard.sum.add_(value)
+                else:  # the last one: the sum goes straight to where it will stay
+                    shard.sum, shard.own = torch.add(shard.sum, value, out=self._allocate(shard)), True
+            except Exception as error:  # no memory left
+                shard.fail(error)
+        if not shard.summed or self.failed:
+            return []
+        total, ranks = None if shard.skip else shard.sum, shard.summed
+        shard.sum, shard.summed, shard.skip = None, [], False
+        self._publish(shard, total, shard.own, ranks)
+        if shard.queued:
+            shard.changed.notify_all()
+        return self._readable(shard)
+
+    def _publish(self, shard: Shard, gradient: Tensor | None, own: bool, ranks: list[int]) -> None:
+        """The next version, with the pushes of ``ranks``; without a gradient the value stays as it is."""
+        start = time.monotonic()
+        if shard.failed:
+            gradient = None
+        if gradient is not None:
+            try:
+                self._update(shard, gradient, own, len(ranks))
+            except Exception as error:
+                shard.fail(error)
+        shard.counted, shard.version = len(ranks), shard.version + 1
+        if self.record:
+            pushes = [] if gradient is None else [(rank, shard.rounds[rank]) for rank in ranks]
+            self.record.add(VersionRecord(shard.number, shard.version, pushes, start, time.monotonic()))
+
+    def _update(self, shard: Shard, gradient: Tensor, own: bool, counted: int) -> None:
+        updates = self.updates  # which another thread may set meanwhile
+        if updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
+            shard.value = gradient
+            return
+        room = self._allocate(shard)
+        if updates is None:
+            shard.value = room.copy_(gradient)
+        else:
+            shard.value = updates.stepped(shard.value, gradient, shard.memory, counted, room)
+
+    def _readable(self, shard: Shard) -> list:
+        """Those who wait no longer, with what they get."""
+        if not shard.waiting:
+            return []
+        done = [
+            (waiting, shard.failed or shard.snapshot)
+            for waiting in shard.waiting
+            if self._may_read(shard, waiting.need)
+        ]
+        if done:
+            shard.waiting = [waiting for waiting in shard.waiting if not self._may_read(shard, waiting.need)]
+        return done
+
+    def _may_read(self, shard: Shard, need: int) -> bool:
+        if self.kind == "dist_sync":
+            return shard.version >= need
+        if self.kind == "dist_async":
+            return True
+        return all(shard.rounds[rank] >= need - self.staleness for rank in self.live)
+
+    def _missing(self, shard: Shard, need: int) -> list[int]:
+        return [rank for rank in sorted(self.live) if shard.rounds[rank] < need]
+
+    def _waits(self, shard: Shard, waiting: Waiting) -> str:
+        need = waiting.need - (self.staleness if self.kind == "dist_ssp" else 0)
+        return (
+            f"the pull of key {shard.name} has waited {self.deadline:g} s for push {need} of "
+            f"{workers(self._missing(shard, need))}"
+        )

@@ -1,0 +1,73 @@
+"""What a worker asks a server for, checked before anything is done about it."""
+
+import torch
+
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.wire.frames import DTYPES, Frame
+
+
+def validate_push(frame: Frame) -> tuple[torch.dtype, list[int]]:
+    """The dtype and the numbers of elements of what is pushed in one frame. Raises Refused."""
+    dtypes, sizes = {entry.dtype for entry in frame.entries}, [entry.elements for entry in frame.entries]
+    if len(dtypes) != 1 or not max(dtypes) < len(DTYPES):
+        raise Refused("what is pushed together is of one dtype")
+    dtype = DTYPES[dtypes.pop()]
+    if frame.payload != (8 * len(sizes) + 8 if frame.shared else sum(sizes) * dtype.itemsize):
+        raise Refused(f"{frame.payload} bytes are pushed, where {sum(sizes)} elements of {dtype} belong")
+    return dtype, sizes
+
+
+def validate_init(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
+    """The dtype, and (name, elements) of each part, that a worker initialises. Raises Refused."""
+    number, parts = frame.metadata.get("dtype"), frame.metadata.get("parts")
+    if not is_count(number) or number >= len(DTYPES) or not isinstance(parts, list) or not parts:
+        raise Refused("a worker initialises parts of one dtype")
+    dtype, named = DTYPES[number], []
+    for part in parts:
+        name, elements = part if isinstance(part, list) and len(part) == 2 else (None, None)
+        if not isinstance(name, str) or not 0 < len(name) <= 512 or not is_count(elements):
+            raise Refused("a part is initialised by a short name and its number of elements")
+        named.append((name, elements))
+    size = sum(elements for _, elements in named) * dtype.itemsize
+    if frame.payload not in (0, size):
+        raise Refused(f"key {named[0][0]}: {frame.payload} bytes for {size} bytes of {dtype}")
+    return dtype, named
+
+
+def validate_rows(frame: Frame) -> tuple[int, int, int]:
+    """The part, elements of a row, and round, of which a worker pulls rows. Raises Refused."""
+    part, width, round_ = counts = [frame.metadata.get(name) for name in ("part", "width", "round")]
+    if not all(map(is_count, counts)) or not width or frame.payload % 8:
+        raise Refused("rows are pulled by part, width, round and whole numbers")
+    return part, width, round_
+
+
+def validate_read(frame: Frame) -> list[tuple[int, float, float]]:
+    """Which answers a worker has read in shared memory, and when it began and was done with each. Raises Refused."""
+    read = frame.metadata.get("read")
+    if not isinstance(read, list) or not all(
+        isinstance(each, list) and [*map(type, each)] == [int, float, float] for each in read
+    ):
+        raise Refused("what was read is said by request, begin and end")
+    return read
+
+
+def is_count(number: object) -> bool:
+    """Whether it is a whole number, 0 or more."""
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+
+def validate_barrier(frame: Frame) -> tuple[str, int, str | None]:
+    """The name and the number of a barrier, and what worker 0 tells the others there. Raises Refused."""
+    name, number, note = (frame.metadata.get(each) for each in ("name", "round", "note"))
+    name = "" if name is None else name
+    if not isinstance(name, str) or len(name) > 64 or not is_count(number) or not isinstance(note, str | None):
+        raise Refused("a barrier has a short name and a number, and its note is text")
+    return name, number, note
+
+
+def read_optimizer(frame: Frame, numbers: str) -> Optimizer | None:
+    """The optimizer that is set, its numbers under that name; None where there is none. Raises Refused."""
+    rule = frame.metadata.get("rule")
+    return None if rule is None else Optimizer.read(rule, frame.metadata.get(numbers))
