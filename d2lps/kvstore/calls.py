@@ -9,13 +9,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
 
 from d2lps.kvstore.errors import KVError, Refused, Timeout
 
 FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
 CLOSED = "this store is closed"
-THREADS = 256  # that may call at once; they are made as they are needed
 GRACE = 10.0  # seconds at most for which an interrupted call may end what it is at
 
 
@@ -23,15 +23,39 @@ class Interrupted(KVError):
     """What a call ends with whose caller does not wait for it any more."""
 
 
+class Once:
+    """An event that comes once. Whoever sets it, or waits, may be interrupted: it has no lock that stays taken.
+
+    A Condition has: Ctrl-C may come when its ``__enter__`` has taken the lock, and has not returned.
+    """
+
+    def __init__(self):
+        self._set, self._lock = False, threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        self._set = True
+        with suppress(RuntimeError):  # it was set before
+            self._lock.release()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it comes within so many seconds."""
+        if not self._set and self._lock.acquire(timeout=seconds):
+            self.set()
+        return self._set
+
+
 class Call:
     """One call, which takes ``keys`` for itself; ``stop``: what ends its waiting when it is interrupted."""
 
-    def __init__(self, keys: Collection[Hashable]):
-        self.keys, self.interrupted, self.over = keys, False, False
+    def __init__(self, keys: Collection[Hashable], work: Callable, arguments: tuple):
+        self.keys, self._work, self._arguments = keys, work, arguments
+        self.interrupted, self.ended = False, Once()
         self.stop: Callable[[], object] = bool
         self.result = self.error = None
-        self.ended = threading.Lock()
-        self.ended.acquire()
         self._begun, self._changing = False, threading.Lock()
 
     def begin(self) -> bool:
@@ -39,6 +63,9 @@ class Call:
         with self._changing:
             self._begun = not self.interrupted
             return self._begun
+
+    def do(self) -> None:
+        self.result = self._work(*self._arguments)
 
     def require_wanted(self) -> None:
         """Raises Interrupted where nobody waits for it any more."""
@@ -50,32 +77,35 @@ class Call:
         self.stop = stop
         self.require_wanted()  # after that: an interruption comes before, or finds it
 
-    def interrupt(self) -> None:
-        """Have it end as soon as it can."""
-        with self._changing:
-            self.interrupted = True
-        self.stop()
-
-    def end(self) -> bool:
-        """Wait until it has ended, if it ever began, which is the answer."""
+    def interrupt(self) -> bool:
+        """Have it end, wait until it has, and say whether it ever began."""
         until = time.monotonic() + GRACE
-        while self._begun and not self.over and time.monotonic() < until:
+        while True:
             try:
-                self.ended.acquire(timeout=0.05)
+                with self._changing:
+                    self.interrupted = True
+                self.stop()
+                while self._begun and not self.ended.wait(0.05) and time.monotonic() < until:
+                    pass
+                return self._begun
             except BaseException:  # a second Ctrl-C changes nothing: the first one is about to be raised
                 continue
-        return self._begun
 
 
 class Calls:
-    """The calls of one store. ``patience``: seconds that one may wait for another of the same key."""
+    """The calls of one store, side by side; of those that name the same key, one after the other.
+
+    ``patience``: seconds that one may wait for another. One thread more than there are calls waits for the next.
+    """
 
     def __init__(self, name: str, patience: float):
-        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
-        self._patience, self._process = patience, os.getpid()
+        self._name, self._patience, self._process = name, patience, os.getpid()
+        self._asked: SimpleQueue[Call | None] = SimpleQueue()
         self._running: list[Call] = []
-        self._changed = threading.Condition()
+        self._idle, self._changed = 0, threading.Condition()  # which no caller takes: it would be interrupted there
         self._mine = threading.local()
+        self._open = True
+        self._start()
 
     @property
     def current(self) -> Call:
@@ -85,23 +115,23 @@ class Calls:
     def run(self, keys: Collection[Hashable], work: Callable, *arguments, missed: Callable | None = None):
         """What ``work(*arguments)`` gives, when no other call of one of ``keys`` is at work.
 
-        What interrupts it gets ``counted`` and ``unknown`` as a KVError has them; ``missed()`` gives these where the
-        call was done before it could be interrupted.
+        What interrupts it gets ``counted`` and ``unknown`` as a KVError has them; ``missed(done)`` gives an error that
+        has them where the call was done before it could be interrupted, or had not begun.
         """
         if os.getpid() != self._process:
-            raise Refused(FORKED)  # before its threads are asked, which are not here
-        call = Call(keys)
+            raise Refused(FORKED)  # its threads are not here
+        call = Call(keys, work, arguments)
         try:
-            self._submit(call, work, arguments)
-            call.ended.acquire()
-        except KVError:
+            self._asked.put(call)
+            while not call.ended.wait(1.0):
+                if not self._open and not call.interrupt():
+                    raise Refused(CLOSED)
+        except Refused:
             raise
         except BaseException as interruption:
-            call.interrupt()
-            with self._changed:  # where it waits for its turn
-                self._changed.notify_all()
-            done = call.end() and call.error is None
-            error = missed() if done and missed else call.error
+            begun, error = call.interrupt(), call.error
+            if error is None and missed and (not begun or call.ended.is_set()):
+                error = missed(begun)
             interruption.counted = getattr(error, "counted", ())
             interruption.unknown = getattr(error, "unknown", ())
             raise
@@ -113,45 +143,52 @@ class Calls:
             del call  # which the error's traceback would hold, and with it the tensors
 
     def close(self) -> None:
-        self.threads.shutdown(wait=False)
+        """Those that are at work end; no other begins."""
+        self._open = False
+        self._asked.put(None)
 
-    def _submit(self, call: Call, work: Callable, arguments: tuple) -> None:
-        try:
-            self.threads.submit(self._work, call, work, arguments)
-        except RuntimeError:
-            raise Refused(CLOSED) from None
+    def _start(self) -> None:
+        self._idle += 1
+        threading.Thread(target=self._serve, daemon=True, name=self._name).start()
 
-    def _work(self, call: Call, work: Callable, arguments: tuple) -> None:
+    def _serve(self) -> None:
+        while (call := self._asked.get()) is not None:
+            with self._changed:
+                self._idle -= 1
+                if not self._idle:
+                    self._start()
+            self._do(call)
+            del call
+            with self._changed:
+                self._idle += 1
+        self._asked.put(None)  # for the next thread
+
+    def _do(self, call: Call) -> None:
         try:
             if call.begin():
                 self._take(call)
                 try:
                     self._mine.call = call
-                    call.result = work(*arguments)
+                    call.do()
                 finally:
                     self._mine.call = None
                     self._give_back(call)
         except BaseException as error:
             call.error = error
         finally:
-            call.over = True
-            call.ended.release()
+            call.ended.set()
 
     def _take(self, call: Call) -> None:
-        def free() -> bool:
-            return call.interrupted or not any(self._meet(call, other) for other in self._running)
-
+        until = time.monotonic() + self._patience
         with self._changed:
-            if not self._changed.wait_for(free, self._patience):
-                raise Timeout(f"another thread has been at work on the same key for {self._patience:.3g} s")
-            call.require_wanted()
+            while any(not frozenset(call.keys).isdisjoint(other.keys) for other in self._running):
+                if time.monotonic() > until:
+                    raise Timeout(f"another thread has been at work on the same key for {self._patience:.3g} s")
+                self._changed.wait(0.05)
+                call.require_wanted()
             self._running.append(call)
 
     def _give_back(self, call: Call) -> None:
         with self._changed:
             self._running.remove(call)
             self._changed.notify_all()
-
-    @staticmethod
-    def _meet(one: Call, other: Call) -> bool:
-        return not frozenset(one.keys).isdisjoint(other.keys)

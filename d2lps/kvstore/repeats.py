@@ -35,7 +35,7 @@ class Repeats:
     def again(self, keys: list[KeySpec], values: list[Given]) -> frozenset[KeySpec]:
         """Those of ``keys`` that count already, where this is the same push again."""
         counted: frozenset[KeySpec] = frozenset()
-        for raised in self.forget(keys):
+        for raised in self._named(keys):
             if raised.keys == keys and all(
                 same(raised.values[spec], given)
                 for spec, given in zip(keys, values, strict=True)
@@ -44,9 +44,10 @@ class Repeats:
                 counted = raised.counted
         return counted
 
-    def forget(self, keys: Iterable[KeySpec]) -> list[Raised]:
-        """Let go of all that name one of ``keys``, which is the answer."""
-        named = [raised for raised in self._raised if not frozenset(raised.keys).isdisjoint(keys)]
-        for raised in named:
+    def forget(self, keys: Iterable[KeySpec]) -> None:
+        """Let go of all that name one of ``keys``."""
+        for raised in self._named(keys):
             self._raised.remove(raised)
-        return named
+
+    def _named(self, keys: Iterable[KeySpec]) -> list[Raised]:
+        return [raised for raised in self._raised if not frozenset(raised.keys).isdisjoint(keys)]

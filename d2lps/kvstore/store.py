@@ -1,6 +1,7 @@
 """The words of a store, the same for every kind: those of MXNet's KVStore."""
 
 import json
+import weakref
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -53,6 +54,7 @@ class KVStore:
         self.optimizer: Optimizer | None = None
         self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience), Repeats()
         self._met: dict[str, int] = {}  # how often all workers came together, by what for
+        weakref.finalize(self, self._calls.close)
 
     def init(self, key, value) -> None:
         """Give each key its first value. All workers call it, with the same keys; that of worker 0 counts.
@@ -66,8 +68,8 @@ class KVStore:
         """
         fresh = []
         for each, given in paired(key, value):
-            first = as_tensor(per_device(given)[0], f"the first value of key {each!r}")
             validate_key(each)
+            first = as_tensor(per_device(given)[0], f"the first value of key {each!r}")
             fresh.append((KeySpec(each, first), first))
         self._calls.run((INIT,), self._init_once, fresh, missed=partial(self._deinit, fresh))
 
@@ -255,13 +257,14 @@ class KVStore:
         self._init(fresh)
         self._keys |= {spec.key: spec for spec, _ in fresh}
 
-    def _deinit(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
+    def _deinit(self, fresh: list[tuple[KeySpec, Tensor]], done: bool) -> None:
         """Whoever was interrupted may init again; on the servers the key stays as it is."""
-        for spec, _ in fresh:
+        for spec, _ in fresh if done else ():
             self._keys.pop(spec.key, None)
 
     def _count(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None) -> None:
         again = self._repeats.again(keys, values)
+        self._repeats.forget(keys)
         try:
             if outs is None:
                 self._push(keys, values, again)
@@ -271,13 +274,13 @@ class KVStore:
             self._repeats.remember(keys, values, error)
             raise
 
-    def _counted(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None) -> KVError:
-        """Of a push that was done before it could be interrupted: that it is."""
-        done = KVError()
-        done.counted = tuple(spec.key for spec in keys)
-        if outs is None or not in_place(values, outs):  # else what was pushed is there no more
-            self._repeats.remember(keys, values, done)
-        return done
+    def _counted(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, done: bool) -> KVError:
+        """What is counted of a push that was done before it could be interrupted, or had not begun."""
+        error, counted = KVError(), keys if done else self._repeats.again(keys, values)
+        error.counted = tuple(spec.key for spec in keys if spec in counted)
+        if done and (outs is None or not in_place(values, outs)):  # else what was pushed is there no more
+            self._repeats.remember(keys, values, error)
+        return error
 
     def _pushpull(self, keys: list[KeySpec], values: list[Given], outs: list[Given], again: Collection[KeySpec]):
         self._push(keys, values, again)
@@ -320,7 +323,7 @@ class KVStore:
                 note = json.dumps({"result": work()})
             except Interrupted:
                 raise
-            except KVError as error:
+            except Exception as error:  # whatever it is, the others do not wait in vain
                 failure, note = error, json.dumps({"error": str(error)})
         try:
             outcome = json.loads(self._meet(what, number, note) or "{}")

@@ -44,6 +44,7 @@ class KeySpec:
         return (
             type(given) is Tensor
             and given.dtype is self.dtype
+            and not given.is_nested  # it has no shape
             and given.shape == self.shape
             and given.is_cpu
             and not given.requires_grad

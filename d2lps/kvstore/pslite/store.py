@@ -53,6 +53,7 @@ class PsLiteStore(KVStore):
         """Leave, with all other workers: MXNet's wait for each other here, and then its servers end."""
         self._end()
         self._slots.clear()
+        super().close()
 
     def __exit__(self, error, *_) -> None:
         if error is not None:  # the others do not come to where MXNet would wait for them

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.calls import CLOSED, FORKED, Interrupted
+from d2lps.kvstore.calls import CLOSED, FORKED, Interrupted, Once
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
@@ -50,7 +50,7 @@ class Request:
     answer: Frame | None = None
     error: KVError | None = None
     counted: bool | None = False
-    done: threading.Event = field(default_factory=threading.Event)
+    done: Once = field(default_factory=Once)
 
     @property
     def shared(self) -> bool:
@@ -152,8 +152,9 @@ class ServerClient:
         """Nobody waits for it any more: when this returns, nothing reads what it sends, or writes where it belongs."""
         with self._state:
             self._pending.pop(request.number, None)
-            if request is self._leaving or request is self._coming:
-                self._channel.close()  # it is made again
+            # The connection is made again. A push that waits for its round would keep back what is asked next.
+            if request is self._leaving or request is self._coming or request.op in PUSHES and request.counted is None:
+                self._channel.close()
         until = time.monotonic() + self.deadline
         while (request is self._leaving or request is self._coming) and time.monotonic() < until:
             time.sleep(0.001)

@@ -67,11 +67,11 @@ class DistStore(KVStore):
         self._loads = 0
         self._pool = ThreadPoolExecutor(len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
-        pools = self._calls.threads, self._pool
-        self._end = weakref.finalize(self, _ended, os.getpid(), self.clients, pools, self.started, arena)
+        self._end = weakref.finalize(self, _ended, os.getpid(), self.clients, self._pool, self.started, arena)
 
     def close(self) -> None:
         self._end()
+        super().close()
 
     # ---- what it can be asked about itself
 
@@ -169,9 +169,16 @@ class DistStore(KVStore):
         self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec] = ()
     ) -> None:
         """Push, and pull where there are ``outs``; those of ``again`` count already, and are said once more."""
+        flats = [added(given) for given in values]
+        finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
+        if self._nan == "reject" and not all(finite):
+            raise Refused(
+                f"what is pushed to key {keys[finite.index(False)].key!r} is not finite, and nan='reject': nothing of "
+                "this push is counted"
+            )
         if self._open:
             self._end_open(keys, values)
-        requests, finish = self._push_requests(keys, values, again), None
+        requests, finish = self._push_requests(keys, flats, finite, again), None
         if outs is not None:
             destinations, finish = self._destinations(keys, outs, values)
             for (_, request), (_, into, pieces) in zip(requests, destinations, strict=True):
@@ -230,17 +237,9 @@ class DistStore(KVStore):
         return bundle.shared and self.clients[bundle.server].shares
 
     def _push_requests(
-        self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec]
+        self, keys: list[KeySpec], flats: list[Tensor], finite: list[bool] | None, again: Collection[KeySpec]
     ) -> list[tuple[Bundle, Request]]:
-        flats, rounds = [added(given) for given in values], [spec.pushes + 1 for spec in keys]
-        if again:
-            rounds = [spec.pushes + (spec not in again) for spec in keys]
-        finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
-        if self._nan == "reject" and not all(finite):
-            raise Refused(
-                f"what is pushed to key {keys[finite.index(False)].key!r} is not finite, and nan='reject': nothing of "
-                "this push is counted"
-            )
+        rounds = [spec.pushes + (spec not in again) for spec in keys]
         for spec, number in zip(keys, rounds, strict=True):
             # A server may still read the last push where it lies, but none before that: two places are enough. What is
             # pushed again goes where it was: the same bits, which may be read meanwhile.
@@ -336,6 +335,7 @@ class DistStore(KVStore):
     ) -> None:
         """One more push of each key that all its servers have; ``error`` hears of which that is so, or may be."""
         missing = {place for bundle, request in requests if request.counted is not True for place in bundle.places}
+        silent = {place for bundle, request in requests if request.answer is None for place in bundle.places if missing}
         some = {
             place for bundle, request in requests if request.counted is not False for place in bundle.places if missing
         }
@@ -347,7 +347,8 @@ class DistStore(KVStore):
                     spec.released = spec.pushes if self.type == "dist_sync" else spec.pushes + 1
                     spec.pushes += 1
             elif place not in some:
-                self._open.pop(spec, None)
+                if place not in silent:  # all servers say that they have not counted it
+                    self._open.pop(spec, None)
             elif spec not in again and spec not in self._open:
                 self._open[spec] = copied(values[place])
         if error:
@@ -408,14 +409,13 @@ def _ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
 
 
 def _ended(
-    process: int, clients: Sequence[ServerClient], pools: Sequence, started: Sequence, arena: Arena | None
+    process: int, clients: Sequence[ServerClient], pool: ThreadPoolExecutor, started: Sequence, arena: Arena | None
 ) -> None:
     if os.getpid() != process:
         return  # a child that was forked: the sockets and servers are its parent's
     for client in clients:
         client.close()
-    for pool in pools:
-        pool.shutdown(wait=False)
+    pool.shutdown(wait=False)
     for server in started:
         server.close()
     if arena:
