@@ -365,9 +365,13 @@ class WorkerSession:
         except Broken:
             self.channel.close()
             return False
-        except Exception as error:  # it cannot be put into a frame: then this is the answer
-            metadata = {"kind": "KVError", "sentence": f"server {self.number} has no answer: {error}"[:1000]}
-            return self._send((Op.ERROR, frame[1], (), metadata | {"ranks": [], "counted": []}), ())
+        except Exception as error:  # it cannot be put into a frame: then that is the answer
+            op, number, *_ = frame
+            if op == Op.ERROR:
+                self.channel.close()
+                return False
+            said = {"kind": "KVError", "sentence": f"server {self.number} has no answer: {error}"[:1000]}
+            return self._send((Op.ERROR, number, (), said | {"ranks": [], "counted": []}), ())
         self._record(pulls, start, time.monotonic())
         return True
 
