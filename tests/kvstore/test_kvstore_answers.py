@@ -94,6 +94,19 @@ def test_a_handler_that_fails_is_an_error_to_its_caller_and_the_next_is_served(m
     assert is_served(line) and server.store.live == {0, 1}
 
 
+def test_an_answer_that_fails_is_an_error_to_who_pulled_and_not_to_who_pushed(lines, monkeypatch, caplog):
+    server, one, other = lines
+    entries = [FIRST, SECOND]  # of which the answer is put together
+    assert one(Op.PUSHPULL, entries, torch.ones(6))[0] == Op.OK
+    with monkeypatch.context() as changed:
+        changed.setattr(torch, "cat", None)
+        assert other(Op.PUSH, entries, torch.ones(6)) == (Op.OK, {})
+        op, said = one.heard(2)
+    assert (op, said["kind"], said["counted"]) == (Op.ERROR, "KVError", [0, 1])
+    assert "server 0 failed at pushpull" in said["sentence"] and len(caplog.records) == 1
+    assert is_served(one, 2) and server.store.live == {0, 1}
+
+
 @pytest.mark.slow
 def test_what_has_failed_is_seen_where_the_server_writes():
     code = """if True:
@@ -172,6 +185,16 @@ def test_an_odd_push_is_refused_and_the_next_one_counts(op, entries, payload, li
 
 
 # ---------------------------------------------------------------- which of several pushes are counted
+
+
+def test_a_push_that_is_counted_already_is_answered_although_a_worker_has_left(lines):
+    server, one, other = lines
+    for line in (one, other):
+        assert is_served(line)
+    server.store.lose(1, "it said goodbye", left=True)
+    assert is_served(one)  # the first answer was lost, say
+    op, said = one(Op.PUSH, [FIRST._replace(round=2)], torch.ones(3))
+    assert (op, said["kind"], said["counted"]) == (Op.ERROR, "WorkerLost", [])
 
 
 def test_an_error_says_which_pushes_are_counted_all_the_same(lines):
