@@ -5,9 +5,12 @@ after the other, whose SHA-256 the header has. It is complete, or it is not ther
 flushed to the disk, and renamed.
 """
 
+import fcntl
 import hashlib
 import json
 import os
+import re
+import stat
 import struct
 from contextlib import suppress
 from math import prod
@@ -18,7 +21,7 @@ from torch import dtype as Dtype
 
 from d2lps.kvstore.codec import State, numbers_of, read_tensors, tensors_of
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.values import Key, validate_key
 from d2lps.kvstore.wire.frames import DTYPES, raw
 from d2lps.plan.optimizers import is_number
@@ -35,21 +38,23 @@ class Checkpoint(NamedTuple):
 
     def validate(self, keys: dict[Key, tuple[tuple[int, ...], Dtype]], path: object) -> None:
         """Raises Refused unless it has these very keys, each of its shape and dtype."""
-        lacking, more = [*(keys.keys() - self.keys.keys())], [*(self.keys.keys() - keys.keys())]
-        if lacking or more:
-            what = f"lacks key {lacking[0]!r}" if lacking else f"has key {more[0]!r}, which is not initialised"
-            raise Refused(f"{path} {what}: init the keys that were saved, then load")
-        for key, (shape, dtype) in keys.items():
-            saved, state = self.keys[key]
-            if (saved, state["value"].dtype) != (shape, dtype):
-                raise Refused(
-                    f"key {key!r} has shape {saved} of {state['value'].dtype} in {path}, and {shape} of {dtype} here"
-                )
+        _require(keys, {key: (shape, state["value"].dtype) for key, (shape, state) in self.keys.items()}, path)
+
+
+def _require(keys: dict, saved: dict, path: object) -> None:
+    lacking, more = [*(keys.keys() - saved.keys())], [*(saved.keys() - keys.keys())]
+    if lacking or more:
+        what = f"lacks key {lacking[0]!r}" if lacking else f"has key {more[0]!r}, which is not initialised"
+        raise Refused(f"{path} {what}: init the keys that were saved, then load")
+    for key, (shape, dtype) in keys.items():
+        if saved[key] != (shape, dtype):
+            was, kind = saved[key]
+            raise Refused(f"key {key!r} has shape {was} of {kind} in {path}, and {shape} of {dtype} here")
 
 
 def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
     """Write it to ``path``, where an older file stays until the new one is complete. Raises Refused."""
-    path = Path(path)
+    path = _path(path)
     keys, tensors, digest = [], [], hashlib.sha256()
     for key, (shape, state) in checkpoint.keys.items():
         flat = tensors_of(state)
@@ -61,70 +66,140 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
     optimizer = checkpoint.optimizer
     optimizer = optimizer and {"rule": optimizer.rule, "numbers": optimizer.as_read}
     header = json.dumps({"keys": keys, "optimizer": optimizer, "sha256": digest.hexdigest()}).encode()
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = None
     try:
-        with open(beside, "wb") as file:
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        _sweep(path)
+        with open(beside, "xb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is complete, or this process has gone
             file.write(MAGIC + LENGTH.pack(len(header)) + hashlib.sha256(header).digest() + header)
             for tensor in tensors:
                 file.write(tensor)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+            os.replace(beside, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # or the file may be complete, and its name gone, after the power was
         finally:
             os.close(folder)
-    except OSError as error:
-        raise Refused(f"the store cannot be saved in {path} ({error.strerror or error})") from None
-    finally:
-        with suppress(OSError):
-            os.unlink(beside)
+    except FileExistsError as error:
+        raise Refused(f"the store cannot be saved in {path}: this process saves there already") from error
+    except (OSError, ValueError) as error:
+        beside and _unlink(beside)
+        raise Refused(f"the store cannot be saved in {path} ({getattr(error, 'strerror', None) or error})") from None
+    except BaseException:
+        beside and _unlink(beside)
+        raise
 
 
-def read(path: "str | os.PathLike") -> Checkpoint:
-    """What :func:`write` wrote. Raises Refused, with the file's name, where anything of it is not as it was."""
+def _path(path: object) -> Path:
+    """``path``, where that can be a file's. Raises Refused."""
     try:
-        with open(path, "rb") as file:
-            there = os.fstat(file.fileno()).st_size
-            start = file.read(len(MAGIC) + LENGTH.size + 32)
-            if not start.startswith(MAGIC) or len(start) < len(MAGIC) + LENGTH.size + 32:
-                raise Refused(f"{path} is no store that d2lps saved, or only its beginning")
-            (length,) = LENGTH.unpack_from(start, len(MAGIC))
-            if length > min(HEADER, there):
-                raise Refused(f"{path} says that its header has {length} bytes: it was changed, or cut off")
-            text = file.read(length)
-            if hashlib.sha256(text).digest() != start[-32:]:
-                raise Refused(f"the header of {path} is not what was written: it was changed, or cut off")
-            header = json.loads(text)
-            payload = bytearray(there - file.tell())
+        name = os.fsdecode(path)
+    except (TypeError, ValueError):
+        name = ""
+    if not name or "\0" in name:
+        raise Refused(f"{path!r} is no path of a file: a store is saved in one, and loaded from it")
+    return Path(name)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what processes that were killed while they saved to ``path`` have left beside it."""
+    for each in os.listdir(path.parent):
+        pid = re.fullmatch(re.escape(f".{path.name}.") + r"(\d{1,9})", each)
+        if pid and (int(pid[1]) == os.getpid() or not _runs(int(pid[1]))):
+            with suppress(OSError), open(path.with_name(each), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # or a process of another host still writes
+                os.unlink(file.name)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        pass
+    return True
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError, ValueError):
+        os.unlink(path)
+
+
+def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], Dtype]] | None = None) -> Checkpoint:
+    """What :func:`write` wrote. Raises Refused, with the file's name, where anything of it is not as it was.
+
+    ``keys``, as :meth:`Checkpoint.validate` has them: what must be there, looked at before the tensors are read.
+    """
+    path = _path(path)
+    try:
+        with suppress(OSError, ValueError):
+            _sweep(path)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            header, there = _header(file, path)
+            layout, size = _layout(header)
+            if size != there:
+                raise Refused(f"{path} has {there} bytes of tensors where {size} belong: it was changed, or cut off")
+            if keys is not None:
+                _require(keys, {key: (shape, DTYPES[kinds["value"]]) for key, shape, kinds, _ in layout}, path)
+            payload = bytearray(size)
             file.readinto(payload)
+        if hashlib.sha256(payload).hexdigest() != header["sha256"]:
+            raise Refused(f"the tensors in {path} are not those that were written: SHA-256 differs")
+        return _checkpoint(header, layout, memoryview(payload))
     except OSError as error:
         raise Refused(f"the store in {path} cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError) as error:
-        raise error if isinstance(error, Refused) else Refused(f"the header of {path} is no JSON") from None
-    if not isinstance(header, dict) or hashlib.sha256(payload).hexdigest() != header.get("sha256"):
-        raise Refused(f"the tensors in {path} are not those that were written: SHA-256 differs")
-    try:
-        return _checkpoint(header, memoryview(payload))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Refused(f"{path} was written by something else: {error}") from None
+    except MemoryError:
+        raise Refused(f"the store in {path} is larger than the memory that is left") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        named = isinstance(error, Refused) and str(path) in str(error)
+        raise error if named else Refused(f"{path} was written by something else: {error}") from None
 
 
-def _checkpoint(header: dict, payload: memoryview) -> Checkpoint:
-    keys = {}
+def _header(file, path: Path) -> tuple[dict, int]:
+    """What the file says of itself, and how many bytes come after it."""
+    about = os.fstat(file.fileno())
+    start = file.read(len(MAGIC) + LENGTH.size + 32) if stat.S_ISREG(about.st_mode) else b""
+    if not start.startswith(MAGIC) or len(start) < len(MAGIC) + LENGTH.size + 32:
+        raise Refused(f"{path} is no store that d2lps saved, or only its beginning")
+    (length,) = LENGTH.unpack_from(start, len(MAGIC))
+    if length > min(HEADER, about.st_size):
+        raise Refused(f"{path} says that its header has {length} bytes: it was changed, or cut off")
+    text = file.read(length)
+    if hashlib.sha256(text).digest() != start[-32:]:
+        raise Refused(f"the header of {path} is not what was written: it was changed, or cut off")
+    header = json.loads(text)
+    if not isinstance(header, dict):
+        raise Refused(f"the header of {path} is no JSON object")
+    return header, about.st_size - file.tell()
+
+
+def _layout(header: dict) -> tuple[list[tuple[Key, tuple[int, ...], dict[str, int], dict]], int]:
+    """Of each key its shape, the dtypes of its tensors, and its numbers; and how many bytes the tensors have."""
+    found, size = {}, 0
     for each in header["keys"]:
-        validate_key(each["key"])
-        shape = tuple(each["shape"])
-        if not all(isinstance(n, int) and n >= 0 for n in shape):
-            raise ValueError("a shape has whole numbers")
-        for name, number in each["numbers"].items():
-            if not is_number(number):
-                raise ValueError(f"{name} is no number")
-        layout = [(name, dtype, prod(shape)) for name, dtype in each["tensors"].items()]
-        tensors, payload = read_tensors(layout, payload)
-        keys[each["key"]] = shape, tensors | each["numbers"]
-    if len(payload):
-        raise ValueError("there is more, or less, in it than its header says")
-    optimizer = header["optimizer"]
-    return Checkpoint(keys, optimizer and Optimizer.read(optimizer["rule"], optimizer["numbers"]))
+        key, shape, kinds = each["key"], tuple(each["shape"]), each["tensors"]
+        validate_key(key)
+        if key in found or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"key {key!r} comes twice, or has no shape")
+        if "value" not in kinds or not all(type(kind) is int and 0 <= kind < len(DTYPES) for kind in kinds.values()):
+            raise ValueError(f"key {key!r} has no value, or one of no known dtype")
+        if not all(map(is_number, each["numbers"].values())):
+            raise ValueError(f"key {key!r} has what is no number")
+        found[key] = key, shape, kinds, each["numbers"]
+        size += prod(shape) * sum(DTYPES[kind].itemsize for kind in kinds.values())
+    return list(found.values()), size
+
+
+def _checkpoint(header: dict, layout: list, payload: memoryview) -> Checkpoint:
+    optimizer, keys = header["optimizer"], {}
+    optimizer = optimizer and Optimizer.read(optimizer["rule"], optimizer["numbers"])
+    for key, shape, kinds, numbers in layout:
+        elements = prod(shape)
+        tensors, payload = read_tensors([(name, kind, elements) for name, kind in kinds.items()], payload)
+        keys[key] = shape, tensors | numbers
+        validate_state(keys[key][1], optimizer, elements, DTYPES[kinds["value"]], repr(key))
+    return Checkpoint(keys, optimizer)

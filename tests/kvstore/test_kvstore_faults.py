@@ -354,6 +354,23 @@ def test_a_worker_that_dies_in_a_barrier(lost, recovery):
         assert said == [(1,) if lost == "fail" else "passed", "killed", (1,) if lost == "fail" else "passed"]
 
 
+@pytest.mark.fault("F4", "worker that is silent, and the others go on without it")
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["pushpull", "barrier"])
+def test_who_waits_for_a_silent_worker_goes_on_without_it_and_hears_of_no_timeout(call, recovery):
+    servers = tables(lost="drop")
+    stores = [store(servers, rank) for rank in range(2)]
+    each(stores, lambda mine: mine.init("w", torch.zeros(3)))
+    with stores[1].clients[0]._sending:  # as if it were stopped: its connection stands, and it says nothing
+        with recovery():
+            if call == "barrier":
+                stores[0].barrier()
+            stores[0].pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
+        assert out.tolist() == [1.0] * 3
+    with closing(*stores, *servers):
+        assert servers[0].store.live == {0}
+
+
 @pytest.mark.fault("F4", "worker that is silent")
 def test_a_worker_that_is_silent_is_lost_within_twice_the_deadline(recovery):
     servers = tables()

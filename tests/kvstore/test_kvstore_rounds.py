@@ -3,13 +3,16 @@
 import itertools
 import threading
 import time
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
-from d2lps.kvstore import Refused, Timeout, WorkerLost
-from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.plan.optimizers import REMEMBERED, RULES
 
 
 def table(kind="dist_sync", workers=3, elements=4, value=None, **options):
@@ -116,6 +119,37 @@ def test_a_mean_divides_by_those_who_were_summed():
     assert found.value.tolist() == [-4.0] * 4 and found.counted == 2
 
 
+MOMENTUM = Optimizer.read("sgd", {"lr": 1.0, "momentum": 0.5})
+
+
+@pytest.mark.parametrize(
+    "between, want",
+    [
+        ([], -2.5),
+        ([("sgd", {"lr": 1.0, "momentum": 0.25})], -2.25),  # the same rule with other numbers goes on
+        ([("adagrad", {"lr": 1.0}), ("sgd", {"lr": 1.0, "momentum": 0.5})], -2.5),  # which has never stepped
+    ],
+)
+def test_the_same_rule_goes_on_with_what_it_remembers(between, want):
+    held = table(workers=1)
+    held.set_optimizer(0, MOMENTUM)
+    push(held, 0, 1, torch.ones(4))
+    for rule, numbers in between:
+        held.set_optimizer(0, Optimizer.read(rule, numbers))
+    push(held, 0, 2, torch.ones(4))
+    assert pull(held, 0, 2).value.tolist() == [want] * 4
+
+
+def test_another_rule_begins_anew_and_so_does_the_first_one_after_it():
+    held = table(workers=1)
+    for round_, rule in enumerate(("sgd", "adagrad", "sgd"), 1):
+        held.set_optimizer(0, MOMENTUM if rule == "sgd" else Optimizer.read(rule, {"lr": 1.0}))
+        assert [*held.shards[0].state(held.updates)] == ["value"]  # nothing of another rule's is saved
+        push(held, 0, round_, torch.ones(4))
+        assert [*held.shards[0].memory] == [rule]
+    assert pull(held, 0, 3).value.tolist() == [-3.0] * 4
+
+
 # ---------------------------------------------------------------- lost workers
 
 
@@ -155,6 +189,132 @@ def test_who_has_said_goodbye_fails_only_those_who_still_push():
     assert pull(held, 0, 1).value[0] == 5.0
     with pytest.raises(WorkerLost, match="worker 1 has left"):
         push(held, 0, 2, ones(0))
+
+
+def test_several_pushes_count_together_although_a_worker_is_lost_in_between():
+    held = ShardStore("dist_sync", 2, deadline=0.3)
+    for name in "ab":
+        held.init(0, name, 4, torch.float32, torch.zeros(4))
+    with held.counting(0, [0, 1]):
+        held.push(0, 0, 1, ones(0))
+        held.lose(1, "killed")
+        held.push(0, 1, 1, ones(0))
+    assert [shard.rounds for shard in held.shards] == [[1, 0]] * 2
+    assert [shard.version for shard in held.shards] == [0, 0]  # no round closes without the lost one
+    with pytest.raises(WorkerLost), held.counting(0, [0, 1]):
+        pytest.fail("what comes after a loss is not counted")
+
+
+@pytest.mark.parametrize("lost", ["fail", "drop"])
+def test_who_is_waited_for_and_lost_ends_a_barrier(lost):
+    held, said = table(workers=2, lost=lost, deadline=5.0), []
+
+    def wait():
+        try:
+            said.append(held.barrier(0, 1))
+        except WorkerLost as error:
+            said.append(error.ranks)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.05)
+    held.lose(1, "killed")
+    waiting.join(2)
+    assert said == [(1,) if lost == "fail" else None]
+
+
+# ---------------------------------------------------------------- an update that fails
+
+
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_an_update_that_fails_is_heard_by_all_and_healed_by_a_load(kind, monkeypatch):
+    def broken(weight, gradient, memory, **numbers):
+        memory["velocity"] = gradient.clone()
+        raise RuntimeError("no room")
+
+    held, waiting = table(kind, workers=2), []
+    held.set_optimizer(0, MOMENTUM)
+    with monkeypatch.context() as changed:
+        changed.setitem(RULES, "sgd", broken)
+        push(held, 0, 1, ones(0))
+        if kind == "dist_sync":
+            held.pull(0, [(0, 1)], waiting.append)
+        push(held, 1, 1, ones(1))
+    sentence = "key w could not be updated in round 1 (RuntimeError: no room): load what was saved of it"
+    for rank in (0, 1):
+        held.pull(rank, [(0, 1)], waiting.append)
+    assert [str(error) for error in waiting] == [sentence] * len(waiting) and type(waiting[0]) is KVError
+    with pytest.raises(KVError, match="could not be updated"):
+        held.shards[0].state(held.updates)
+    for rank in (0, 1):  # the workers stay in step
+        assert push(held, rank, 2, ones(rank))
+    assert held.shards[0].value.tolist() == [0] * 4
+    held.stage(0, 1, 0, {"value": torch.full((4,), 7.0)}, MOMENTUM)
+    held.commit(0, 1, 1, MOMENTUM)
+    for rank in (0, 1):
+        assert push(held, rank, 3, ones(rank))
+    assert pull(held, 0, 3).value.tolist() == [2.0 if kind == "dist_sync" else 1.5] * 4
+
+
+# ---------------------------------------------------------------- a load is all or nothing
+
+
+def loading():
+    """Two keys of which one is staged for load 1."""
+    held = ShardStore("dist_sync", 2, deadline=0.3)
+    for name in "ab":
+        held.init(0, name, 4, torch.float32, torch.zeros(4))
+    held.stage(0, 1, 0, {"value": torch.ones(4), "velocity": torch.ones(4)}, MOMENTUM)
+    return held
+
+
+def values(held):
+    return [shard.value[0].item() for shard in held.shards]
+
+
+def test_what_is_loaded_counts_all_at_once_and_once():
+    held = loading()
+    with pytest.raises(Refused, match="1 parts are here of load 1, where 2 belong"):
+        held.commit(0, 1, 2, MOMENTUM)
+    with pytest.raises(Refused, match="key a is being loaded"), held.counting(0, [1, 0]):
+        pytest.fail("it takes no push")
+    assert values(held) == [0, 0] and held.updates is None
+    held.stage(0, 1, 1, {"value": torch.full((4,), 2.0)}, MOMENTUM)
+    held.commit(0, 1, 2, MOMENTUM)
+    assert values(held) == [1, 2] and held.updates == MOMENTUM
+    assert [*held.shards[0].memory["sgd"]] == ["velocity"] and held.shards[1].memory == {}
+    held.set_optimizer(0, None)
+    held.commit(0, 1, 2, MOMENTUM)  # the answer was lost, and it is asked again
+    assert held.updates is None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda held: held.drop(),
+        lambda held: held.lose(0, "killed"),
+        lambda held: held.stage(0, 2, 1, {"value": torch.ones(4)}, None),
+    ],
+)
+def test_what_is_staged_is_dropped(end):
+    held = loading()
+    end(held)
+    assert held.shards[0].staged is None and values(held) == [0, 0]
+    if 0 in held.live:
+        with pytest.raises(Refused, match="where 1 belong"):
+            held.commit(0, 1, 1, MOMENTUM)
+        with held.counting(0, [0]):
+            held.push(0, 0, 1, ones(0))
+
+
+def test_nothing_is_loaded_in_the_midst_of_a_push():
+    held = loading()
+    held.drop()
+    with held.counting(0, [0]), pytest.raises(Refused, match="load at a barrier"):
+        held.stage(0, 1, 1, {"value": torch.ones(4)}, None)
+    held.push(0, 0, 1, ones(0))
+    with pytest.raises(Refused, match="key a is in the midst of a round"):
+        held.stage(0, 1, 0, {"value": torch.ones(4)}, None)
 
 
 # ---------------------------------------------------------------- asynchronous, and bounded staleness
@@ -223,6 +383,16 @@ def test_what_is_not_finite_is_handled_as_was_asked(nan, bad):
         (lambda held: Optimizer.read("sgd", {}), "sgd needs lr"),
         (lambda held: Optimizer.read("sgd", {"lr": 0.1, "nesterov": 1}), "sgd has no number 'nesterov'"),
         (lambda held: Optimizer.read("sgd", {"lr": "0.1"}), "lr = '0.1': sgd takes finite numbers"),
+        (lambda held: Optimizer.read("sgd", {"lr": 2**1000}), ": sgd takes numbers of at most 1e+20"),
+        (lambda held: Optimizer.read("sgd", {"lr": 10**400}), ": sgd takes finite numbers"),
+        (lambda held: Optimizer.read("sgd", {"lr": 1, "momentum": -0.1}), "momentum = -0.1: sgd takes 0 or more"),
+        (
+            lambda held: Optimizer.read("adam", {"lr": 1, "beta1": 1}),
+            "beta1 = 1: adam takes 0 or more, and less than 1",
+        ),
+        (lambda held: Optimizer.read("adam", {"lr": 1, "beta2": 1.5}), "beta2 = 1.5: adam takes 0 or more"),
+        (lambda held: Optimizer.read("adagrad", {"lr": 1, "eps": -1}), "eps = -1: adagrad takes 0 or more"),
+        (lambda held: Optimizer.read("sgd", [("lr", 1)]), "an optimizer is a name and numbers"),
         (lambda held: Optimizer.read("sgd", {"lr": 0.1, "rescale_grad": "sum"}), "rescale_grad = 'sum'"),
     ],
 )
@@ -272,3 +442,92 @@ def test_a_barrier_names_who_is_missing():
     held = table()
     with pytest.raises(Timeout, match="the barrier: 0.3 s are over, workers 0, 2 missing"):
         held.barrier(1, 1)
+
+
+def test_a_barrier_is_known_by_its_name_and_number_and_answers_again():
+    held, said = table(workers=2, deadline=5.0), []
+    other = threading.Thread(target=lambda: said.append(held.barrier(1, 1, "load", "mine")))
+    other.start()
+    assert held.barrier(0, 1, "load", "refused: no such file") == "refused: no such file"
+    other.join(2)
+    assert said == ["refused: no such file"]
+    held.deadline = 0.1
+    with pytest.raises(Timeout, match="barrier save: 0.1 s are over, worker 1 missing"):
+        held.barrier(0, 1, "save")
+    for number in range(2, 6):
+        held._barriers.come("load", number, 1, None)
+        assert held.barrier(0, number, "load") is None
+    assert held.barrier(0, 2, "load") is None
+    with pytest.raises(Refused, match="barrier 1 is long over: the last one is 5"):
+        held.barrier(0, 1, "load")
+
+
+# ---------------------------------------------------------------- numbers, dtypes, and what rules remember
+
+
+@pytest.mark.parametrize("lr", [np.float32(0.5), Fraction(1, 2), np.float64(0.5), 0.5])
+def test_any_real_number_will_do_and_travels_as_a_float(lr):
+    optimizer = Optimizer.read("sgd", {"lr": lr, "rescale_grad": np.int64(2)})
+    assert optimizer == ("sgd", {"lr": 0.5}, 2.0)
+    assert {*map(type, optimizer.as_read.values())} == {float}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.int8])
+def test_no_optimizer_steps_whole_numbers(dtype):
+    held = table(value=torch.zeros(4, dtype=dtype))
+    with pytest.raises(Refused, match=f"key w is of {dtype}, and sgd steps in fractions"):
+        held.set_optimizer(0, MOMENTUM)
+    assert held.updates is None
+    with pytest.raises(Refused, match="key w is of"):
+        held.commit(0, 1, 0, MOMENTUM)
+    held = table()
+    held.set_optimizer(0, MOMENTUM)
+    with pytest.raises(Refused, match="key whole is of"):
+        held.init(0, "whole", 3, dtype, torch.zeros(3, dtype=dtype))
+    assert len(held.shards) == 1
+
+
+GREATEST = {"sgd": {"momentum": 1e20, "weight_decay": 1e20}, "adagrad": {"weight_decay": 1e20, "eps": 0.0}}
+GREATEST["adam"] = {"beta1": 1 - 2**-53, "beta2": 1 - 2**-53, "eps": 0.0, "weight_decay": 1e20}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rule", RULES)
+def test_whatever_numbers_are_taken_a_step_is_done(rule, dtype):
+    """And it remembers what a rule is said to, so that it can be loaded."""
+    optimizer = Optimizer.read(rule, GREATEST[rule] | {"lr": 1e20, "rescale_grad": 1e20})
+    value, memory = torch.ones(3, dtype=dtype), {}
+    for _ in range(2):
+        optimizer.stepped(value, torch.ones(3, dtype=dtype), memory, 2, torch.empty(3, dtype=dtype))
+    assert memory[rule].keys() == REMEMBERED[rule]
+    validate_state({"value": value} | memory[rule], optimizer, 3, dtype, "w")
+
+
+F3 = torch.ones(3)
+ADAM = {"first": F3, "second": F3, "steps": 1}
+
+
+@pytest.mark.parametrize(
+    "rule, state",
+    [
+        ("sgd", {"velocity": torch.ones(3, dtype=torch.int8)}),
+        ("sgd", {"velocity": F3.double()}),
+        ("sgd", {"velocity": torch.ones(4)}),
+        ("sgd", {"velocity": 1.0}),
+        ("sgd", {"squares": F3}),
+        ("adam", ADAM | {"steps": -1}),
+        ("adam", ADAM | {"steps": 1.0}),
+        ("adam", ADAM | {"steps": True}),
+        ("adam", ADAM | {"steps": 1 << 60}),
+        ("adam", ADAM | {"steps": F3}),
+        ("adam", {"steps": 1}),
+        (None, {"velocity": F3}),
+        ("sgd", {"value": 1}),
+        ("sgd", {"value": F3.double()}),
+        ("sgd", {"value": torch.ones(4)}),
+    ],
+)
+def test_what_no_rule_remembers_is_refused(rule, state):
+    optimizer = rule and Optimizer.read(rule, {"lr": 1.0})
+    with pytest.raises(Refused, match="key w has"):
+        validate_state({"value": F3} | state, optimizer, 3, torch.float32, "w")

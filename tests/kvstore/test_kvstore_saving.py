@@ -1,9 +1,13 @@
 """A store in a file: training goes on with the same bits, and nothing that was changed is ever loaded."""
 
+import fcntl
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import threading
+from contextlib import suppress
 
 import pytest
 import torch
@@ -155,33 +159,157 @@ def test_other_keys_than_were_saved_are_refused(saved, shapes, sentence):
         store.load(saved[1])
 
 
-def test_what_is_not_written_by_a_worker_but_by_somebody_else_is_refused(saved):
-    """A header that fits its own checksum, and says what cannot be."""
-    store, path, _ = saved
-    good = checkpoint.read(path)
-    for wrong in (
-        {"key": True},
-        {"shape": [-7]},
-        {"shape": "7"},
-        {"numbers": {"steps": "many"}},
-        {"tensors": {"value": 99}},
-    ):
-        checkpoint.write(path, good)
-        text = path.read_bytes()
-        start = len(checkpoint.MAGIC) + checkpoint.LENGTH.size
-        (length,) = checkpoint.LENGTH.unpack_from(text, len(checkpoint.MAGIC))
-        header = json.loads(text[start + 32 : start + 32 + length])
-        header["keys"][0] |= wrong
-        header = json.dumps(header).encode()
-        path.write_bytes(
-            checkpoint.MAGIC
-            + checkpoint.LENGTH.pack(len(header))
-            + hashlib.sha256(header).digest()
-            + header
-            + text[start + 32 + length :]
-        )
+def forge(path, header, payload=None):
+    """A file whose header fits its own checksum, whatever it says; its tensors stay, or are others."""
+    text = path.read_bytes()
+    start = len(checkpoint.MAGIC) + checkpoint.LENGTH.size
+    (length,) = checkpoint.LENGTH.unpack_from(text, len(checkpoint.MAGIC))
+    if callable(header):
+        header(said := json.loads(text[start + 32 : start + 32 + length]))
+        if payload is not None:
+            said["sha256"] = hashlib.sha256(payload).hexdigest()
+        header = json.dumps(said).encode()
+    digest = hashlib.sha256(header).digest()
+    payload = text[start + 32 + length :] if payload is None else payload
+    path.write_bytes(checkpoint.MAGIC + checkpoint.LENGTH.pack(len(header)) + digest + header + payload)
+
+
+def first(**wrong):
+    return lambda header: header["keys"][0].update(wrong)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[]",
+        b"5",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"{}",
+        first(key=True),
+        first(key={}),
+        first(key=3),  # which is there already
+        first(shape=[-7]),
+        first(shape="7"),
+        first(shape=[7.0]),
+        first(shape=[True]),
+        first(shape=[10**18]),
+        first(shape=[2**40, 2**40]),
+        first(numbers={"steps": "many"}),
+        first(numbers=[]),
+        first(tensors={"value": 99}),
+        first(tensors={"value": -1}),
+        first(tensors={"value": True}),
+        first(tensors={}),
+        first(tensors={}, numbers={"value": 1}),
+        first(numbers={"steps": -1}),
+        lambda header: header.update(keys=5),
+        lambda header: header.update(optimizer=[1]),
+        lambda header: header.update(optimizer={"rule": ["sgd"], "numbers": {"lr": 1.0}}),
+        lambda header: header.update(optimizer={"rule": "adam", "numbers": {"lr": 1.0, "beta1": 1}}),
+        lambda header: header.update(optimizer={"rule": "sgd", "numbers": {"lr": float("inf")}}),
+        lambda header: header.update(optimizer=None),  # and what it remembers is there
+    ],
+)
+def test_what_is_written_by_something_else_is_refused(saved, header):
+    store, path, values = saved
+    forge(path, header)
+    with pytest.raises(Refused, match=str(path)):
+        store.load(path)
+    assert holds(store, values)
+
+
+def test_what_an_optimizer_remembers_must_be_its_own(saved):
+    store, path, values = saved
+    whole = path.read_bytes()
+    for dtype, nbytes in ((7, 1), (1, 8)):  # int8, float64
+
+        def wrong(header, dtype=dtype):
+            header["keys"] = [header["keys"][0] | {"tensors": {"value": 0, "velocity": dtype}, "numbers": {}}]
+            header["optimizer"] = {"rule": "sgd", "numbers": {"lr": 0.1, "momentum": 0.9}}
+
+        path.write_bytes(whole)
+        forge(path, wrong, bytes(7 * (4 + nbytes)))
+        with pytest.raises(Refused, match="key 'a' has velocity, which is not what sgd remembers"):
+            checkpoint.read(path)
+    assert holds(store, values)
+
+
+def test_a_file_that_says_more_than_there_is_costs_no_memory(saved):
+    store, path, values = saved
+    os.truncate(path, 10**12)  # 1 TB, of which nothing is on the disk
+    with pytest.raises(Refused, match="bytes of tensors where .* belong"):
+        store.load(path)
+    forge_in_place = first(shape=[(10**12 - 10**6) // 4])
+    path.unlink()
+    store.save(path)
+    kept = {"a": ((7,), torch.float32)}
+    forge(path, forge_in_place)
+    text = path.read_bytes()
+    (length,) = checkpoint.LENGTH.unpack_from(text, len(checkpoint.MAGIC))
+    start = len(checkpoint.MAGIC) + checkpoint.LENGTH.size + 32 + length
+    _, size = checkpoint._layout(json.loads(text[start - length : start]))
+    os.truncate(path, start + size)  # now it has what it says
+    with pytest.raises(Refused, match="which is not initialised"):
+        checkpoint.read(path, kept)
+    assert holds(store, values)
+
+
+@pytest.mark.parametrize("path", [None, "", "a\0b", 3, "/", ".", "\ud800", ["a"], b"\0"])
+def test_what_is_no_path_is_refused(saved, path):
+    store, _, values = saved
+    for call in (store.save, store.load):
         with pytest.raises(Refused):
-            store.load(path)
+            call(path)
+    assert holds(store, values)
+
+
+def test_a_pipe_is_no_store_and_nobody_waits_for_it(saved, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="is no store that d2lps saved"):
+        saved[0].load(tmp_path / "pipe")
+
+
+def test_what_a_killed_process_left_is_removed(saved, tmp_path):
+    store, path, _ = saved
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    for call in (store.save, store.load):
+        left, others = tmp_path / f".store.{gone.pid}", [tmp_path / f".other.{gone.pid}", tmp_path / ".store.1"]
+        for file in (left, *others):
+            file.write_bytes(b"half of a store")
+        with open(left, "rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # by one who still writes, on another host
+            call(path)
+            assert left.exists()
+        call(path)
+        assert not left.exists() and all(file.exists() for file in others)
+
+
+def test_a_load_that_is_refused_for_one_key_changes_none(tmp_path):
+    path = tmp_path / "store"
+    with kvstore.cluster("dist_sync", 2, 2) as stores:
+
+        def work(store):
+            store.init(["w", "v"], [torch.ones(3), torch.ones(3)])
+            store.set_optimizer("sgd", lr=0.5)
+            store.save(path)
+            store.set_optimizer("sgd", lr=-1.0)
+            out = [torch.empty(3), torch.empty(3)]
+            store.pushpull(["w", "v"], [torch.ones(3)] * 2, out=out)
+            if store.rank == 1:
+                store.push("v", torch.ones(3))  # the round of v is open
+            if store.rank == 0:
+                with pytest.raises(Refused, match="key 'v' is in the midst of a round: load at a barrier"):
+                    store.load(path)
+                store.push("v", torch.ones(3))
+            else:
+                with suppress(Refused):  # it may hear why, too
+                    store.load(path)
+            store.pull(["w", "v"], out=out)
+            return [value[0].item() for value in out]
+
+        assert each(stores, work) == [[3.0, 5.0]] * 2
 
 
 def test_only_worker_0_loads():
@@ -192,11 +320,10 @@ def test_only_worker_0_loads():
     with kvstore.cluster("dist_sync", 2, 1) as stores:
         each(stores, lambda store: store.init("w", torch.zeros(3)))
         said, payload = encode({"value": torch.ones(3)})
+        said |= {"part": 0, "load": 1, "rule": None, "rule_numbers": {}}
         line = stores[1].clients[0]
         with pytest.raises(Refused, match="worker 0 loads"):
-            line.wait(
-                line.ask(Request(Op.RESTORE, metadata=said | {"part": 0}, payload=payload)), threading.TIMEOUT_MAX
-            )
+            line.wait(line.ask(Request(Op.RESTORE, metadata=said, payload=payload)), threading.TIMEOUT_MAX)
         out = torch.empty(3)
         stores[1].pull("w", out=out)
         assert out.tolist() == [0, 0, 0]

@@ -21,10 +21,10 @@ class Loading:
         """Make the state of a shard ready; that of any other load is dropped. Raises Refused."""
         if number != self.number:
             self.drop()
-            self.number, self.optimizer = number, optimizer
-        if optimizer != self.optimizer:
+        if self.shards and optimizer != self.optimizer:
             raise Refused("what is loaded together has one optimizer")
         shard.stage(state, optimizer)
+        self.number, self.optimizer = number, optimizer
         self.shards.add(shard)
 
     def commit(self, number: int, parts: int, optimizer: Optimizer | None, known: Iterable[Shard]) -> bool:

@@ -5,7 +5,7 @@ import time
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.errors import KVError
+from d2lps.kvstore.errors import WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.server.shard import Shard, Waiting, workers
@@ -23,10 +23,23 @@ class Merging:
     staleness: int
     deadline: float
     live: set[int]
-    failed: KVError | None
+    failed: WorkerLost | None
     updates: Optimizer | None
     arena: Arena | None
     record: Record | None
+
+    def require_live(self, rank: int) -> None:
+        """Raise WorkerLost if one has gone that the others cannot do without, or this one counts as gone.
+
+        Parameters
+        ----------
+        rank : int
+            The worker.
+        """
+        if self.failed:
+            raise self.failed
+        if rank not in self.live:
+            raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
 
     def _allocate(self, shard: Shard) -> Tensor:
         """Room for a value: in the arena, where there is one and the value is large."""

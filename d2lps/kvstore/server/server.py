@@ -181,10 +181,12 @@ class Server:
 
     def _watch(self) -> None:
         """Who says nothing for the whole deadline is lost, and who waits longer is told so."""
+        # Where the others go on without it, that is known before those who wait for it give up.
+        patience = self.store.deadline * (0.75 if self.store.lost == "drop" else 1.0)
         while self._open:
             time.sleep(min(0.25, self.store.deadline / 8))
             self.store.expire()
             for session in list(self._sessions.values()):
                 silent = time.monotonic() - session.heard
-                if session.open and not session.working and silent > self.store.deadline:
+                if session.open and not session.working and silent > patience:
                     session.end(f"silent for {silent:.1f} s")

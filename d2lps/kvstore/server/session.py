@@ -25,7 +25,7 @@ from d2lps.kvstore.server.requests import (
     validate_read,
     validate_rows,
 )
-from d2lps.kvstore.server.shard import Snapshot
+from d2lps.kvstore.server.shard import Reply, Snapshot
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
@@ -159,6 +159,8 @@ class WorkerSession:
             tensors = room.split(sizes) if len(sizes) > 1 else [room]
         own = len(tensors) == 1 and not frame.shared  # a piece of a frame would keep all of it
         pushes = [(entry, tensor) for entry, fresh, tensor in zip(frame.entries, new, tensors, strict=True) if fresh]
+        if not pushes:
+            return
         finite = [
             self.store.check_finite(self.rank, entry.part, entry.round, tensor, bool(entry.finite))
             for entry, tensor in pushes
@@ -195,10 +197,7 @@ class WorkerSession:
         if not frame.entries:
             raise Refused("a pull says what it pulls")
 
-        def reply(snapshots: list[Snapshot] | KVError) -> None:
-            if isinstance(snapshots, KVError):
-                self._error(frame, snapshots)
-                return
+        def give(snapshots: list[Snapshot]) -> None:
             values, pulls = [snapshot.value for snapshot in snapshots], []
             if self.store.record:
                 pulls = [
@@ -212,7 +211,22 @@ class WorkerSession:
                 payload = raw(values[0] if len(values) == 1 else torch.cat(values))
                 self._answer(Op.DATA, frame.number, payload=payload, pulls=pulls)
 
-        return self.store.pull(self.rank, [(entry.part, entry.round) for entry in frame.entries], reply)
+        return self.store.pull(
+            self.rank, [(entry.part, entry.round) for entry in frame.entries], self._reply(frame, give)
+        )
+
+    def _reply(self, frame: Frame, give: Callable[[list[Snapshot]], None]) -> Reply:
+        """What a pull ends with, perhaps in the thread of another worker, which hears nothing of what fails here."""
+
+        def reply(snapshots: list[Snapshot] | KVError) -> None:
+            try:
+                if isinstance(snapshots, KVError):
+                    raise snapshots
+                give(snapshots)
+            except Exception as error:
+                self._error(frame, self._named(frame.op, error))
+
+        return reply
 
     def _share(self, frame: Frame, values: list[Tensor], pulls: list[PullRecord]) -> list[int] | None:
         """Where ``values`` lie in shared memory, which stays as it is until the worker has read them."""
@@ -238,15 +252,12 @@ class WorkerSession:
         rows = torch.empty(frame.payload // 8, dtype=torch.int64)
         self.channel.into(frame, raw(rows))
 
-        def reply(snapshots: list[Snapshot] | KVError) -> None:
-            if isinstance(snapshots, KVError):
-                self._error(frame, snapshots)
-                return
+        def give(snapshots: list[Snapshot]) -> None:
             chosen = snapshots[0].value.reshape(-1, width)[rows].reshape(-1)
             self._answer(Op.DATA, frame.number, payload=raw(chosen))
 
         self.store.shard(part).validate_rows(width, rows)
-        self.store.pull(self.rank, [(part, round_)], reply)
+        self.store.pull(self.rank, [(part, round_)], self._reply(frame, give))
 
     def on_barrier(self, frame: Frame) -> None:
         """In a thread of its own, so that this worker is still heard while it waits."""
@@ -365,9 +376,13 @@ class WorkerSession:
         except Broken:
             self.channel.close()
             return False
-        except Exception as error:  # it cannot be put into a frame: then this is the answer
-            metadata = {"kind": "KVError", "sentence": f"server {self.number} has no answer: {error}"[:1000]}
-            return self._send((Op.ERROR, frame[1], (), metadata | {"ranks": [], "counted": []}), ())
+        except Exception as error:  # it cannot be put into a frame: then that is the answer
+            op, number, *_ = frame
+            if op == Op.ERROR:
+                self.channel.close()
+                return False
+            said = {"kind": "KVError", "sentence": f"server {self.number} has no answer: {error}"[:1000]}
+            return self._send((Op.ERROR, number, (), said | {"ranks": [], "counted": []}), ())
         self._record(pulls, start, time.monotonic())
         return True
 

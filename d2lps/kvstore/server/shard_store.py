@@ -210,6 +210,10 @@ class ShardStore(Merging):
         ----------
         rank, numbers : int, iterable of int
             The worker, and the shards.
+
+        Yields
+        ------
+        None
         """
         with self._changed:
             self.require_live(rank)
@@ -415,19 +419,6 @@ class ShardStore(Merging):
                 late = [waiting for waiting in shard.waiting if waiting.pull.until < now]
                 shard.waiting = [waiting for waiting in shard.waiting if waiting.pull.until >= now]
             deliver([(waiting, Timeout(self._waits(shard, waiting))) for waiting in late])
-
-    def require_live(self, rank: int) -> None:
-        """Raise WorkerLost if one has gone that the others cannot do without, or this one counts as gone.
-
-        Parameters
-        ----------
-        rank : int
-            The worker.
-        """
-        if self.failed:
-            raise self.failed
-        if rank not in self.live:
-            raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
 
     def shard(self, number: object) -> Shard:
         """The shard of this number. Raises Refused where there is none.
