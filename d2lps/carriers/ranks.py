@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from d2lps.carriers.background import BackgroundThread
 from d2lps.carriers.base import Carrier, Executed, Program, Timed
-from d2lps.carriers.rendezvous import NoRanks, ProcessesError, RankLost, Rendezvous, wait
+from d2lps.carriers.rendezvous import NoRanks, ProcessesError, RankLost, Rendezvous, require_seconds, wait
 from d2lps.carriers.tensors import TensorError
 from d2lps.plan.acts import sends
 from d2lps.plan.plan import Plan
@@ -40,8 +40,7 @@ class Ranks(Carrier):
         rank: int | None = None,
         size: int | None = None,
     ):
-        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
-            raise ProcessesError(f"deadline = {deadline!r}: seconds, more than 0")
+        deadline = require_seconds("deadline", deadline)
         named = isinstance(playing, Sequence) and not isinstance(playing, str)
         if playing is not None and not (named and all(isinstance(node, str) for node in playing)):
             raise ProcessesError(f"playing = {playing!r}: name the nodes that this process plays, such as ['gpu0']")

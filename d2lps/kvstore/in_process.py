@@ -86,7 +86,7 @@ class Cluster:
     ):
         require_count("workers", workers)
         require_count("servers", servers)
-        validate_deadline(deadline)
+        deadline = validate_deadline(deadline)
         if transport not in ("unix", "tcp"):
             raise Refused(f"transport = {transport!r}: it is 'unix' or 'tcp'")
         if tls is not None and transport == "unix":

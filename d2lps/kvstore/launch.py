@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
-from d2lps.kvstore.options import validate_deadline, validate_placement
+from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.server.process import ServerProcess
@@ -29,6 +29,7 @@ def launch(
     nan: str = "propagate",
     lost: str = "fail",
     deadline: float = 30.0,
+    joining: float | None = None,
     record: bool = False,
     placement: Placement | Mapping | None = None,
     tls: Mapping | Certificates | None = None,
@@ -37,7 +38,8 @@ def launch(
 
     All workers call it with the same options, which are those of :func:`d2lps.kvstore.create`.
     """
-    validate_deadline(deadline)
+    deadline = validate_deadline(deadline)
+    joining = validate_joining(joining, deadline)
     settings = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
     ShardStore(workers=1, **settings)  # so that what a server would refuse is refused before one is started
     if servers is not None:
@@ -45,7 +47,7 @@ def launch(
     files = validate_certificates(tls)
     where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     options = settings | {"servers": servers, "placement": where, "tls": files is not None}  # not where the files lie
-    workers = meet("kvstore", options, deadline, secrets.token_hex(8))
+    workers = meet("kvstore", options, joining, secrets.token_hex(8))
     files = None if workers.one_host else files
     with closing(workers.rendezvous), ExitStack() as undo:
         count = require_count("servers", workers.size if servers is None else servers)
@@ -57,7 +59,7 @@ def launch(
             who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
             clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=arena, **who))
 
-        workers.all_or_none("connected", "connect", connect_to_all)
+        workers.all_or_none("connected", "connect", connect_to_all, seconds=deadline)
         store = DistStore(
             kind, workers.rank, workers.size, clients, placement, look=nan != "propagate", started=started, arena=arena
         )
@@ -78,7 +80,7 @@ def _start_servers(
         for number in mine:
             address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
             spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
-            started.append(ServerProcess(spec, workers.patience))
+            started.append(ServerProcess(spec, workers.left))
             undo.callback(started[-1].stop)
         return {server.number: server.address() for server in started}
 

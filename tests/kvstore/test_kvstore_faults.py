@@ -440,7 +440,7 @@ from d2lps import kvstore
 def say(*what):  # in one piece: the others write to the same pipe
     os.write(1, (" ".join(map(str, what)) + "\\n").encode())
 
-store = kvstore.create("dist_sync", servers=2, deadline=2.0)
+store = kvstore.create("dist_sync", servers=2, joining=60.0, deadline=2.0)
 say("pids", *[server.process.pid for server in store.started])
 store.init("w", torch.zeros(400_000))
 out = torch.empty(400_000)
@@ -560,7 +560,7 @@ def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
 
         launch.ServerClient, launch.ServerProcess, begin = Client, ServerProcess, time.monotonic()
         try:
-            kvstore.create("dist_sync", servers=2, deadline=2.0)
+            kvstore.create("dist_sync", servers=2, joining=60.0, deadline=2.0)
         except kvstore.KVError as error:
             print(type(error).__name__, error, time.monotonic() - begin < 20)
     """)

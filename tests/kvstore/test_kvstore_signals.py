@@ -65,7 +65,7 @@ def _worker(function, pipe, environment):
     tempfile.tempdir = None
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
-    store = kvstore.create("dist_sync", servers=1, deadline=3.0)
+    store = kvstore.create("dist_sync", servers=1, joining=60.0, deadline=3.0)
     store.init("w", torch.zeros(MANY))
     pipe.send([server.process.pid for server in store.started])
     try:

@@ -488,7 +488,7 @@ def say(*what):  # in one piece: the others write to the same pipe
     os.write(1, (" ".join(map(str, what)) + "\\n").encode())
 
 try:
-    store = kvstore.create("dist_sync", servers=2, deadline=2.0)
+    store = kvstore.create("dist_sync", servers=2, joining=60.0, deadline=2.0)
     say("pids", *[server.process.pid for server in store.started])
     store.init("w", torch.zeros(400_000))
     for _ in range(3):
