@@ -16,6 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from d2lps.carriers import leftovers
 from d2lps.carriers.tensors import TensorError
 
 
@@ -42,7 +43,7 @@ class Segment:
             file = os.memfd_create("d2lps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self.path = f"/proc/{os.getpid()}/fd/{file}"
         else:
-            file, self.path = tempfile.mkstemp(prefix="d2lps-")
+            self.path, file = leftovers.held(tempfile.mkstemp, tempfile.gettempdir())
             weakref.finalize(self, _unlink, self.path)
         self.shut = weakref.finalize(self, os.close, file)  # called before, nobody else can open it any more
         try:

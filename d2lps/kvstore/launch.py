@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
+from d2lps.carriers import leftovers
+from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
@@ -18,6 +20,7 @@ from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 
+MOST_OF_A_PATH = 70  # bytes of a folder's path that leave room for a name in it and the number of a server
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
 
 
@@ -76,18 +79,37 @@ def _start_servers(
 
     def start() -> dict[int, Address]:
         files and context(files, False)  # so that all hear what is wrong with them
-        folder = tempfile.mkdtemp(prefix="d2lps-") if mine and workers.one_host else None
-        for number in mine:
-            address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-            spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
-            started.append(ServerProcess(spec, workers.left))
-            undo.callback(started[-1].stop)
+        with ExitStack() as until_they_hold_it:
+            folder, *holds = socket_folder() if mine and workers.one_host else (None,)
+            for descriptor in holds:
+                until_they_hold_it.callback(os.close, descriptor)
+            for number in mine:
+                address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
+                spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
+                started.append(ServerProcess(spec, workers.left, holds))
+                undo.callback(started[-1].stop)
         return {server.number: server.address() for server in started}
 
     addresses: dict[int, Address] = {}
     for part in workers.all_or_none("servers", "start its server", start, own=False):
         addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in part.items()}
     return started, [addresses[number] for number in range(count)]
+
+
+def socket_folder() -> tuple[str, int]:
+    """A folder of this user's own for Unix sockets, and the descriptor that holds it. Raises Refused.
+
+    Their paths may have 103 bytes everywhere. Where the folder for temporary files has a long one, another will do.
+    """
+    folders = [tempfile.gettempdir(), *filter(None, [os.environ.get("XDG_RUNTIME_DIR")]), "/tmp"]
+    try:
+        short = next(f for f in folders if len(os.fsencode(f)) < MOST_OF_A_PATH and os.access(f, os.W_OK | os.X_OK))
+        return leftovers.held(tempfile.mkdtemp, short)
+    except StopIteration:
+        trouble = f"have paths of {MOST_OF_A_PATH} bytes or more, or cannot be written to"
+    except OSError as error:
+        trouble = f"cannot be used ({error.strerror})"
+    raise Refused(f"{', '.join(folders)} {trouble}: let TMPDIR name a folder for the sockets of the servers")
 
 
 def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options) -> list[ServerClient]:

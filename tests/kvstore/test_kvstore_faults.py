@@ -583,7 +583,7 @@ def test_who_runs_alone_hears_how_to_start_several():
 
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Refused, match="cannot listen at .*in use"):
-        Server(ShardStore("dist_sync", 1), other.getsockname())
+        Server(ShardStore("dist_sync", 1), other.getsockname(), secret=SECRET)
 
 
 def test_nobody_there_is_a_server_lost():
@@ -591,7 +591,7 @@ def test_nobody_there_is_a_server_lost():
         port = other.getsockname()[1]
     begin = time.monotonic()
     with pytest.raises(ServerLost, match=f"server 3 at 127.0.0.1:{port} cannot be reached"):
-        ServerClient(3, ("127.0.0.1", port), 0, deadline=0.5)
+        ServerClient(3, ("127.0.0.1", port), 0, secret=SECRET, deadline=0.5)
     assert time.monotonic() - begin < 2
 
 
