@@ -7,8 +7,9 @@ python := .venv/bin/python
 ready := .venv/.ready
 # Processes that take the tests: twice as many as processors, since most tests wait.
 WORKERS := 3
+REPEAT := 200
 
-.PHONY: help lab lab-en lab-vi lab-zh test quick check figures bench faults build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh test quick check figures bench faults shake build lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -48,6 +49,11 @@ bench: $(ready) ## measure: carriers against gloo, the store against MXNet, pred
 
 faults: $(ready) ## the table of faults that the key-value store withstands, from its tests
 	$(python) tests/kvstore/faults.py
+
+shake: $(ready) ## the store's tests REPEAT=200 times, threads taking turns every 2 µs, until the interpreter crashes
+	@i=0; while [ $$i -lt $(REPEAT) ]; do i=$$((i + 1)); \
+	$(python) -c 'import sys, pytest; sys.setswitchinterval(2e-6); sys.exit(pytest.main(["tests/kvstore"]))'; \
+	status=$$?; [ $$status -le 1 ] || { echo "run $$i of $(REPEAT) ended with status $$status" >&2; exit 1; }; done
 
 build: $(ready) ## write the notebooks anew
 	$(python) -m d2lps.course.book build

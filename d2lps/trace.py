@@ -3,9 +3,8 @@
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
-from functools import cached_property
 from itertools import accumulate, islice
 from typing import Protocol
 
@@ -81,25 +80,21 @@ class Predicted(Described):
     """The events of a prediction, made when they are asked for: a ring of 1024 nodes has two million of them.
 
     ``starts`` are the steps' starts in exact seconds, and ``costs`` say what each step takes, one for all that are
-    alike.
+    alike. ``spans`` are (start, end) of each step.
     """
 
     plan: Plan
     total: int
     starts: tuple[Fraction, ...]
     costs: tuple[StepCost, ...]
+    spans: tuple[tuple[float, float], ...] = field(init=False)
+    _before: list[int] = field(init=False)  # how many events there are before each step, and in all
 
-    @cached_property
-    def spans(self) -> tuple[tuple[float, float], ...]:
-        """(start, end) of each step."""
-        steps = zip(self.starts, self.costs, strict=True)
-        return tuple((float(start), float(start + cost.duration)) for start, cost in steps)
-
-    @cached_property
-    def _before(self) -> list[int]:
-        """How many events there are before each step, and in all."""
+    def __post_init__(self):
+        timed = zip(self.starts, self.costs, strict=True)
+        object.__setattr__(self, "spans", tuple((float(at), float(at + cost.duration)) for at, cost in timed))
         steps = self.costs if isinstance(self.plan.steps, Lazy) else self.plan.steps  # lazy ones have sends only
-        return [0, *accumulate(map(len, steps))]
+        object.__setattr__(self, "_before", [0, *accumulate(map(len, steps))])
 
     def step(self, i: int) -> Iterator[Event]:
         """The events of step i (from 0): its sends as written, then its updates, which take no time."""

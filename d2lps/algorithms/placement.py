@@ -10,7 +10,6 @@ True
 import hashlib
 from bisect import bisect
 from collections.abc import Iterable
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,6 +58,11 @@ class Placement:
     virtual : int
         Places of each server on the ring. Loads differ by about 1/√virtual of their mean.
 
+    Attributes
+    ----------
+    ring : tuple of (int, int)
+        (place, server) in the order of the places, each from 0 up to 2⁶⁴.
+
     Raises
     ------
     PlacementError
@@ -88,19 +92,9 @@ class Placement:
         for name, value in (("large", large), ("virtual", virtual)):
             require_count(name, value)
         self.large, self.virtual = large, virtual
-
-    @cached_property
-    def ring(self) -> tuple[tuple[int, int], ...]:
-        """(place, server) in the order of the places, each from 0 up to 2⁶⁴."""
-        return tuple(
-            sorted(
-                (_hash(f"server {server}, place {i}"), server) for server in self.servers for i in range(self.virtual)
-            )
-        )
-
-    @cached_property
-    def _places(self) -> list[int]:
-        return [place for place, _ in self.ring]
+        places = ((_hash(f"server {server}, place {i}"), server) for server in self.servers for i in range(virtual))
+        self.ring: tuple[tuple[int, int], ...] = tuple(sorted(places))
+        self._places = [place for place, _ in self.ring]
 
     def owner(self, key: "str | int") -> int:
         """The server of a small key: the first one on the ring after the key's own place.

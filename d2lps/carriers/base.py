@@ -6,6 +6,7 @@ carriers. They only move bytes: each takes a :class:`Program` and gives back wha
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -257,6 +258,16 @@ class Carrier:
         """
         places = self.place([node])
         return torch.empty(elements, dtype=dtype, device=places[node] if places else "cpu")
+
+    def taken(self) -> AbstractContextManager:
+        """``with`` it this thread has the carrier for itself, from compiling a plan to its trace.
+
+        Returns
+        -------
+        context manager
+            which raises where another thread has it, if two of them cannot both.
+        """
+        return nullcontext()
 
     def refuse(self, error: Exception) -> None:
         """Tell the other processes, if there are any, that this one does not begin.

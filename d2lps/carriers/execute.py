@@ -127,6 +127,9 @@ def run(
         if ``topology`` lacks a node or a route.
     RankLost
         on all others, if a process is lost on the way.
+    ProcessesError
+        if another thread runs something on this carrier of several processes: that run ends, too. Which thread comes
+        first is not the same on all of them, and sums would be mixed; each thread takes a carrier of its own.
 
     Examples
     --------
@@ -137,14 +140,16 @@ def run(
     (tensor([3, 5]), 2)
     """
     carrier = Here() if carrier is None else carrier
-    program, execute = compile(plan, tensors, carrier, topology=topology, weights=weights, memory=memory, reduce=reduce)
-    carrier.barrier()
-    executed = execute()
+    options = {"topology": topology, "weights": weights, "memory": memory, "reduce": reduce}
+    with carrier.taken():
+        program, execute = compile(plan, tensors, carrier, **options)
+        carrier.barrier()
+        timed = carrier.gather_times(plan, execute())
     width = program.like.element_size()
     nbytes = {key: (part.stop - part.start) * width for key, part in program.slices.items()}
     acts = [[*sends(step), *updates(step)] for step in plan.steps]
     events = []
-    for step, index, start, end in carrier.gather_times(plan, executed):
+    for step, index, start, end in timed:
         act = acts[step - 1][index]
         events.append(event(act, step, start, end, nbytes[act.key]))
     drawn_on = pairs(plan) if topology is None else topology

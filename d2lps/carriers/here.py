@@ -1,5 +1,6 @@
 """All nodes in this process, on any list of devices."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -49,6 +50,7 @@ class Here(Carrier):
             self.devices = [_device(device) for device in listed]
         self._streams: dict[tuple[torch.device, torch.device], list[torch.cuda.Stream]] = {}
         self._zero: dict[torch.device, tuple[float, torch.cuda.Event]] = {}
+        self._exchanging = threading.Lock()  # several threads may run on one of these: one step after the other
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
         nodes = list(nodes)
@@ -65,7 +67,8 @@ class Here(Carrier):
     def load(self, program: Program) -> Callable[[], Executed]:
         def exchange(_: int, sends: list[Bound]) -> list[tuple[float, float]]:
             if any(tensor.is_cuda for _, source, target in sends for tensor in (source, target)):
-                return self._exchange_cuda(program, sends)
+                with self._exchanging:
+                    return self._exchange_cuda(program, sends)
             spans = []
             for sent, source, target in sends:
                 start = time.perf_counter()

@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 from d2lps.carriers.background import BackgroundThread
 from d2lps.carriers.base import Carrier, Executed, Program, Timed
-from d2lps.carriers.rendezvous import NoRanks, ProcessesError, RankLost, Rendezvous, wait
+from d2lps.carriers.rendezvous import NoRanks, ProcessesError, RankLost, Rendezvous, require_seconds, wait
 from d2lps.carriers.tensors import TensorError
 from d2lps.plan.acts import sends
 from d2lps.plan.plan import Plan
@@ -39,8 +40,7 @@ class Ranks(Carrier):
         rank: int | None = None,
         size: int | None = None,
     ):
-        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
-            raise ProcessesError(f"deadline = {deadline!r}: seconds, more than 0")
+        deadline = require_seconds("deadline", deadline)
         named = isinstance(playing, Sequence) and not isinstance(playing, str)
         if playing is not None and not (named and all(isinstance(node, str) for node in playing)):
             raise ProcessesError(f"playing = {playing!r}: name the nodes that this process plays, such as ['gpu0']")
@@ -50,6 +50,7 @@ class Ranks(Carrier):
         if rank is None or size is None or not 0 <= rank < size:
             raise ProcessesError(f"rank {rank!r} of {size!r}: give rank and size with the store, 0 ≤ rank < size")
         self.rank, self.size, self.deadline = rank, size, deadline
+        self._busy = threading.RLock()  # one thread has it while it runs something
         self.rendezvous = Rendezvous(store, self.kind, rank, size, deadline, holder)
         self.store = dist.PrefixStore(f"d2lps/{self.rendezvous.name}/group", store)
         self.members = self.rendezvous.join({"host": host(), "plays": None if playing is None else list(playing)})
@@ -100,6 +101,21 @@ class Ranks(Carrier):
             raise ProcessesError(f"rank {min(idle)} plays no node of this plan ({' '.join(plan.nodes)})")
         return {node: rank_of[node] for node in plan.nodes}
 
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            # To wait would not do: on another process the other thread may come first, and sums would be mixed.
+            error = ProcessesError(
+                "another thread runs something on this carrier: make a carrier for each thread, in the same order on "
+                "all processes"
+            )
+            self.rendezvous.refused(error)
+            raise error
+        try:
+            yield
+        finally:
+            self._busy.release()
+
     def refuse(self, error: Exception) -> None:
         if not isinstance(error, RankLost):
             self.rendezvous.refused(error)
@@ -133,7 +149,8 @@ class Ranks(Carrier):
         """
         self.rendezvous.require_open()
         try:
-            yield
+            with self.taken():
+                yield
         except KeyboardInterrupt:
             self.rendezvous.interrupted(step())
             raise

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from numbers import Real
 
 import torch.distributed as dist
 
@@ -137,6 +138,12 @@ class Rendezvous:
                 still = {*awaited()}
                 if (failed and (waiting is None or still)) or left & still:
                     self.fail(step, (), "told")
+            if (ended := self.ended()) and (missed := ended & {*awaited()}):
+                self.fail(step, missed, "closed", "its process has ended")
+
+    def ended(self) -> set[int]:
+        """The ranks whose processes have ended, as far as that can be seen from here."""
+        return set()
 
     def interrupted(self, step: int | None) -> None:
         """Tell the others that the user stopped this process; it raises nothing."""
@@ -253,6 +260,13 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
         tuple(late),
         step,
     )
+
+
+def require_seconds(what: str, value: object, error: type[Exception] = ProcessesError) -> float:
+    """``value``, seconds that somebody waits, as a number of Python's. Raises ``error``, which names ``what``."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1e6:
+        raise error(f"{what} = {value!r}: seconds, more than 0")
+    return float(value)
 
 
 def wait(seconds: float) -> timedelta:

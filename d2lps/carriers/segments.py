@@ -16,6 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from d2lps.carriers import leftovers
 from d2lps.carriers.tensors import TensorError
 
 
@@ -42,7 +43,7 @@ class Segment:
             file = os.memfd_create("d2lps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self.path = f"/proc/{os.getpid()}/fd/{file}"
         else:
-            file, self.path = tempfile.mkstemp(prefix="d2lps-")
+            self.path, file = leftovers.held(tempfile.mkstemp, tempfile.gettempdir())
             weakref.finalize(self, _unlink, self.path)
         self.shut = weakref.finalize(self, os.close, file)  # called before, nobody else can open it any more
         try:
@@ -55,7 +56,12 @@ class Segment:
         except OSError as error:
             raise TensorError(f"there is no room for {nbytes} bytes that processes share ({error.strerror})") from None
         self.address = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
-        _known.append(weakref.ref(self))
+        _known[self.address] = self  # in the place of one that lay there before, whoever still names it
+
+    @property
+    def open(self) -> bool:
+        """Whether it lies at its address, and others can open it."""
+        return self.shut.alive and not self.memory.closed
 
     def tensor(self, elements: int, dtype: torch.dtype) -> Tensor:
         """A flat tensor at the beginning of this segment."""
@@ -69,17 +75,18 @@ class Segment:
         return found
 
 
-_known: "list[weakref.ref[Segment]]" = []  # every segment that this process has
+_known: "weakref.WeakValueDictionary[int, Segment]" = weakref.WeakValueDictionary()  # by address
 
 
 def location_of(tensor: Tensor) -> Location | None:
     """Where others find ``tensor``; None if it lies in ordinary memory, or nowhere."""
     if tensor.layout != torch.strided or not tensor.numel():
         return None
-    _known[:] = [segment for segment in _known if segment() is not None]
-    for segment in filter(None, [segment() for segment in _known]):
+    for segment in filter(None, [known() for known in _known.valuerefs()]):
         offset = tensor.data_ptr() - segment.address
-        if 0 <= offset < segment.nbytes:
+        # An address proves nothing once its segment is unmapped: then anything may lie there. While it is mapped, and
+        # the tensor is here, nothing else can.
+        if 0 <= offset < segment.nbytes and segment.open:
             return Location(segment.path, segment.inode, segment.nbytes, offset, tensor.numel(), tensor.stride(0))
     return None
 

@@ -25,7 +25,8 @@ from d2lps.carriers.tensors import TensorError
 class SharedMemory(Ranks):
     """The carrier for processes of one host: ``SharedMemory()``, under torchrun or in a ``%%px`` cell.
 
-    All ranks make their carriers in the same order. After a RankLost, or Ctrl-C, all make new ones.
+    All ranks make their carriers in the same order, one for each thread that runs something: a run that finds another
+    thread's under way is refused, and ends that, too. After a RankLost, or Ctrl-C, all make new ones.
 
     Parameters
     ----------

@@ -49,6 +49,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         that follow are for distributed stores, and ``"mxnet"`` has ``servers`` and ``deadline`` alone.
     deadline : float, default 30.0
         Seconds within which every call returns or raises.
+    joining : float, optional
+        Seconds for all workers and servers to come together, before this returns or raises: by default the deadline,
+        and 8 at least, which Python and torch may take to start. A worker of this machine that ends is heard of sooner.
     staleness : int, default 0
         Of ``"dist_ssp"``: by how many pushes of a key a worker may be ahead of the slowest one.
     nan : {"propagate", "reject", "skip"}
@@ -76,6 +79,8 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
     ------
     Refused
         Where an option is none of these, workers ask for different stores, or MXNet is missing.
+    WorkerLost
+        Where a worker does not come, or is lost before all have their store.
     ServerLost
         Where a server does not start, or cannot be reached.
     NoRanks

@@ -7,13 +7,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 
 
 class ChildProcess:
-    """``python -m module``, out of the way of Ctrl-C, which is for the process that starts it."""
+    """``python -m module``, out of the way of Ctrl-C, which is for the process that starts it.
 
-    def __init__(self, module: str, environment: dict[str, str] | None = None, stderr: int | None = None):
+    ``keeps``: descriptors that stay open in it.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        environment: dict[str, str] | None = None,
+        stderr: int | None = None,
+        keeps: Sequence[int] = (),
+    ):
         self.line, theirs = Pipe()
         with theirs:
             self.process = subprocess.Popen(
@@ -23,6 +33,7 @@ class ChildProcess:
                 stderr=stderr,
                 start_new_session=True,
                 env=environment,
+                pass_fds=keeps,
             )
 
 

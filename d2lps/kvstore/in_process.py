@@ -3,12 +3,11 @@
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.launch import connect
+from d2lps.kvstore.launch import connect, socket_folder
 from d2lps.kvstore.options import validate_deadline, validate_placement
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.server.server import Server
@@ -30,7 +29,8 @@ class Cluster:
     transport : {"unix", "tcp"}
         Sockets in a folder of this user's own, or the loopback interface.
     secret : bytes
-        What workers and servers prove to each other that they know, 16 bytes or more; none by default.
+        What workers and servers prove to each other that they know, 16 bytes or more; by default a random one with
+        ``"tcp"`` and without ``tls``, as other users of this machine can reach the loopback interface.
     tls : mapping or Certificates, optional
         With ``"tcp"``: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
         "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
@@ -86,16 +86,18 @@ class Cluster:
     ):
         require_count("workers", workers)
         require_count("servers", servers)
-        validate_deadline(deadline)
+        deadline = validate_deadline(deadline)
         if transport not in ("unix", "tcp"):
             raise Refused(f"transport = {transport!r}: it is 'unix' or 'tcp'")
         if tls is not None and transport == "unix":
             raise Refused("tls is for transport='tcp': a Unix socket is this user's own, and no wire")
         files = None if tls is None else validate_certificates(tls)
+        if transport == "tcp" and files is None:
+            secret = secret or secrets.token_bytes(32)
         self.placement = validate_placement(placement, servers)
         self.servers: list[Server] = []
         self.stores: list[DistStore] = []
-        self._folder = tempfile.mkdtemp(prefix="d2lps-") if transport == "unix" else None  # 0700: this user's own
+        self._folder, *self._holds = socket_folder() if transport == "unix" else (None,)
         settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
         common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
         try:
@@ -117,8 +119,9 @@ class Cluster:
         """Close the stores and the servers."""
         for end in (*self.stores, *self.servers):
             end.close()
-        if self._folder:
+        if self._holds:
             shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._holds.pop())
 
     def __iter__(self) -> Iterator[DistStore]:
         return iter(self.stores)

@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 
-from d2lps.kvstore.options import validate_deadline, validate_placement
+from d2lps.carriers import leftovers
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.server.process import ServerProcess
@@ -18,6 +20,7 @@ from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 
+MOST_OF_A_PATH = 70  # bytes of a folder's path that leave room for a name in it and the number of a server
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
 
 
@@ -29,6 +32,7 @@ def launch(
     nan: str = "propagate",
     lost: str = "fail",
     deadline: float = 30.0,
+    joining: float | None = None,
     record: bool = False,
     placement: Placement | Mapping | None = None,
     tls: Mapping | Certificates | None = None,
@@ -37,7 +41,8 @@ def launch(
 
     All workers call it with the same options, which are those of :func:`d2lps.kvstore.create`.
     """
-    validate_deadline(deadline)
+    deadline = validate_deadline(deadline)
+    joining = validate_joining(joining, deadline)
     settings = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
     ShardStore(workers=1, **settings)  # so that what a server would refuse is refused before one is started
     if servers is not None:
@@ -45,7 +50,7 @@ def launch(
     files = validate_certificates(tls)
     where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     options = settings | {"servers": servers, "placement": where, "tls": files is not None}  # not where the files lie
-    workers = meet("kvstore", options, deadline, secrets.token_hex(8))
+    workers = meet("kvstore", options, joining, secrets.token_hex(8))
     files = None if workers.one_host else files
     with closing(workers.rendezvous), ExitStack() as undo:
         count = require_count("servers", workers.size if servers is None else servers)
@@ -57,7 +62,7 @@ def launch(
             who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
             clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=arena, **who))
 
-        workers.all_or_none("connected", "connect", connect_to_all)
+        workers.all_or_none("connected", "connect", connect_to_all, seconds=deadline)
         store = DistStore(kind, workers.rank, workers.size, clients, placement, nan=nan, started=started, arena=arena)
         undo.pop_all()  # from here on they are the store's
         return store
@@ -72,18 +77,37 @@ def _start_servers(
 
     def start() -> dict[int, Address]:
         files and context(files, False)  # so that all hear what is wrong with them
-        folder = tempfile.mkdtemp(prefix="d2lps-") if mine and workers.one_host else None
-        for number in mine:
-            address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
-            spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
-            started.append(ServerProcess(spec, workers.patience))
-            undo.callback(started[-1].stop)
+        with ExitStack() as until_they_hold_it:
+            folder, *holds = socket_folder() if mine and workers.one_host else (None,)
+            for descriptor in holds:
+                until_they_hold_it.callback(os.close, descriptor)
+            for number in mine:
+                address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
+                spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
+                started.append(ServerProcess(spec, workers.left, holds))
+                undo.callback(started[-1].stop)
         return {server.number: server.address() for server in started}
 
     addresses: dict[int, Address] = {}
     for part in workers.all_or_none("servers", "start its server", start, own=False):
         addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in part.items()}
     return started, [addresses[number] for number in range(count)]
+
+
+def socket_folder() -> tuple[str, int]:
+    """A folder of this user's own for Unix sockets, and the descriptor that holds it. Raises Refused.
+
+    Their paths may have 103 bytes everywhere. Where the folder for temporary files has a long one, another will do.
+    """
+    folders = [tempfile.gettempdir(), *filter(None, [os.environ.get("XDG_RUNTIME_DIR")]), "/tmp"]
+    try:
+        short = next(f for f in folders if len(os.fsencode(f)) < MOST_OF_A_PATH and os.access(f, os.W_OK | os.X_OK))
+        return leftovers.held(tempfile.mkdtemp, short)
+    except StopIteration:
+        trouble = f"have paths of {MOST_OF_A_PATH} bytes or more, or cannot be written to"
+    except OSError as error:
+        trouble = f"cannot be used ({error.strerror})"
+    raise Refused(f"{', '.join(folders)} {trouble}: let TMPDIR name a folder for the sockets of the servers")
 
 
 def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options) -> list[ServerClient]:

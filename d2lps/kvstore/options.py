@@ -2,14 +2,21 @@
 
 from collections.abc import Mapping
 
+from d2lps.carriers.rendezvous import require_seconds
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.placement import Placement
 
+JOINING = 8.0  # seconds in which workers and servers come together, at least: Python and torch take some to start
 
-def validate_deadline(deadline: object) -> None:
-    """Raises Refused unless it is a number of seconds."""
-    if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
-        raise Refused(f"deadline = {deadline!r}: seconds, more than 0")
+
+def validate_deadline(deadline: object, what: str = "deadline") -> float:
+    """It as a number of Python's. Raises Refused, which names ``what``, unless it is a number of seconds."""
+    return require_seconds(what, deadline, Refused)
+
+
+def validate_joining(joining: object, deadline: float) -> float:
+    """Seconds for all to come together, as asked for or by default. Raises Refused."""
+    return max(deadline, JOINING) if joining is None else validate_deadline(joining, "joining")
 
 
 def validate_placement(placement: Placement | Mapping | None, servers: int) -> Placement:

@@ -6,6 +6,7 @@ again with adding, which takes time where it arrives.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, permutations
@@ -153,8 +154,11 @@ def turns(jobs: Mapping[Hashable, Job], carrier: Carrier, repeats: int) -> dict[
     into the one flat tensor that it is given. With several processes all of them call it, and all get the same.
     Raises TensorError if a run leaves a wrong sum: that would be no measurement.
     """
-    mine = repeat({name: _timed(*job, carrier) for name, job in jobs.items()}, repeats, warm=2)
-    everyone = carrier.all_gather(list(mine.values()))
+    with ExitStack() as taken:
+        for each in dict.fromkeys([carrier, *(by for *_, by in jobs.values())]):
+            taken.enter_context(each.taken())
+        mine = repeat({name: _timed(*job, carrier) for name, job in jobs.items()}, repeats, warm=2)
+        everyone = carrier.all_gather(list(mine.values()))
     return {
         name: [max(each) for each in zip(*times, strict=True)]
         for name, times in zip(mine, zip(*everyone, strict=True), strict=True)

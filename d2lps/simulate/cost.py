@@ -18,7 +18,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from d2lps import units
@@ -114,19 +114,22 @@ class StepCost:
             flow: sum((Fraction(k.latency) for k in topology.route(flow.src, flow.dst) if k.latency), Fraction(0))
             for flow in counts
         }
+        self._takes: tuple[Fraction, ...] | None = None
+        self.duration = self._duration()
 
     def __len__(self) -> int:
         return len(self.flows)
 
-    @cached_property
+    @property
     def takes(self) -> tuple[Fraction, ...]:
         """Seconds that each of the flows takes, latency included."""
-        waits = zip(self.latencies.items(), self.model(self.loads), strict=True)
-        takes = {flow: wait + latency for (flow, latency), wait in waits}
-        return tuple(takes[flow] for flow in self.flows)
+        if self._takes is None:  # two threads that ask at once both work it out, and find the same
+            waits = zip(self.latencies.items(), self.model(self.loads), strict=True)
+            takes = {flow: wait + latency for (flow, latency), wait in waits}
+            self._takes = tuple(takes[flow] for flow in self.flows)
+        return self._takes
 
-    @cached_property
-    def duration(self) -> Fraction:
+    def _duration(self) -> Fraction:
         """Seconds until the last flow has arrived.
 
         Where all flows are of one size and have one latency, it is the load of the busiest place: the least rate only

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise
 
 from d2lps.plan.parse import names
@@ -80,6 +80,12 @@ class Topology:
         for field, value in {"name": name, "kinds": dict(kinds), "links": tuple(links), "limits": limits}.items():
             object.__setattr__(self, field, value)
         self._require_sound()
+        # Made here, however seldom they are needed: threads share a topology.
+        by_ends: dict[tuple[str | None, str | None], list[Link]] = defaultdict(list)  # forwarding nodes are all None
+        for link in self.links:
+            by_ends[self._end(link.src), self._end(link.dst)].append(link)
+        object.__setattr__(self, "_by_ends", dict(by_ends))
+        object.__setattr__(self, "_routes", {})
 
     def _require_sound(self) -> None:
         for node, kind in self.kinds.items():
@@ -259,18 +265,6 @@ class Topology:
 
     def _limit(self, node: str) -> Resource:
         return self.limits.get(node, _UNLIMITED)
-
-    @cached_property
-    def _routes(self) -> dict[tuple[str, str], tuple[Link, ...]]:
-        return {}
-
-    @cached_property
-    def _by_ends(self) -> dict[tuple[str | None, str | None], list[Link]]:
-        """(src, dst) → links, all forwarding nodes taken together as None."""
-        links = defaultdict(list)
-        for link in self.links:
-            links[self._end(link.src), self._end(link.dst)].append(link)
-        return links
 
     def _end(self, node: str) -> str | None:
         return None if self.kinds[node] in FORWARDING else node

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import threading
 import time
 from itertools import cycle
 
@@ -9,7 +10,19 @@ import pytest
 import torch
 from helpers.ranks import outcome, ranks
 
-from d2lps import Processes, RankLost, Reduction, SharedMemory, aggregate_at, reduce_scatter, ring, run, sharded, tree
+from d2lps import (
+    Processes,
+    RankLost,
+    Reduction,
+    SharedMemory,
+    aggregate_at,
+    calibrate,
+    reduce_scatter,
+    ring,
+    run,
+    sharded,
+    tree,
+)
 from d2lps.carriers.execute import compile
 from d2lps.carriers.rendezvous import NoRanks, ProcessesError
 from d2lps.carriers.tensors import TensorError
@@ -221,6 +234,48 @@ def prepared_again(rank, kind):
 def test_what_was_prepared_on_a_carrier_that_is_over_does_nothing_more(kind):
     for _, going, waiting, values in ranks()(prepared_again, kind, n=3):
         assert isinstance(going, RankLost) and isinstance(waiting, RankLost) and values == [3.0] * 6
+
+
+def in_two_threads(rank, kind, second):
+    """While one thread is in the midst of a run, on every rank, another begins."""
+    carrier, found, inside, go_on = rank.carrier(kind), [], threading.Event(), threading.Event()
+
+    def adds(own, arrived):
+        if len(own) > 8:  # in the run, and not where the reduction is tried
+            inside.set()
+            go_on.wait(10)
+        return own + arrived
+
+    def first():
+        slow = Reduction("slow", adds, 0)
+        found.append(outcome(lambda: run(ring(carrier.names), torch.ones(100), carrier, reduce=slow)))
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(10)
+    found.append(outcome(SECOND[second], carrier))
+    go_on.set()
+    thread.join(20)
+    tensor, carrier = ONES(6), rank.carrier(kind)
+    run(ring(carrier.names), tensor, carrier)
+    return found, tensor.tolist()
+
+
+SECOND = {
+    "run": lambda carrier: run(ring(carrier.names), torch.ones(100), carrier),
+    "calibrate": lambda carrier: calibrate(carrier, repeats=1),
+    "barrier": lambda carrier: carrier.barrier(),
+}
+
+
+@each_carrier
+@pytest.mark.parametrize("second", SECOND)
+def test_a_carrier_is_for_one_thread_at_a_time(kind, second):
+    """Which of two comes first is not the same on all ranks: none of their sums would be right."""
+    for (one, other), values in ranks()(in_two_threads, kind, second, n=2):
+        assert sorted(type(each).__name__ for each in (one, other)) == ["ProcessesError", "RankLost"]
+        assert "another thread runs something on this carrier" in str(one)
+        assert "make a carrier for each thread" in str(other) and values == [2.0] * 6
 
 
 # ---------------------------------------------------------------- one result, one memory

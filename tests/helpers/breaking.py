@@ -33,16 +33,28 @@ MIB = 1 << 20
 
 
 def tables(kind="dist_sync", workers=2, servers=1, secret=b"", **options):
-    """So many servers in this process."""
+    """So many servers in this process: on the loopback interface with a secret, else on sockets of this user's own."""
     return [
-        Server(ShardStore(kind, workers, deadline=DEADLINE, **options), secret=secret, number=number)
+        Server(
+            ShardStore(kind, workers, deadline=DEADLINE, **options),
+            ("127.0.0.1", 0) if secret else socket_path(),
+            secret=secret,
+            number=number,
+        )
         for number in range(servers)
     ]
 
 
+def socket_path() -> str:
+    """For a Unix socket, where nothing is yet."""
+    return tempfile.mktemp(prefix="d2-", suffix=".socket")
+
+
 def store(servers, rank, workers=2, addresses=None, kind="dist_sync", deadline=DEADLINE, **options):
-    """The store of one worker."""
+    """The store of one worker, which knows the secret where one is needed, unless it is told another."""
     where = {server.number: server.address for server in servers} | (addresses or {})
+    if not options.get("certificates") and not all(isinstance(address, str) for address in where.values()):
+        options = {"secret": SECRET} | options
     lines = [ServerClient(number, address, rank, deadline=deadline, **options) for number, address in where.items()]
     return DistStore(kind, rank, workers, lines, Placement(len(servers), large=1000))
 
@@ -72,8 +84,11 @@ class Between:
     """Listens in the place of a server, and joins each who comes with the server at ``address``."""
 
     def __init__(self, address):
-        self.address, self.listener, self._ends = address, socket.create_server(("127.0.0.1", 0)), []
-        self.here = self.listener.getsockname()
+        own = isinstance(address, str)
+        self.address, self.listener = address, socket.socket(socket.AF_UNIX if own else socket.AF_INET)
+        self.listener.bind(socket_path() if own else ("127.0.0.1", 0))
+        self.listener.listen()
+        self.here, self._ends = self.listener.getsockname(), []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -81,6 +96,9 @@ class Between:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+        if isinstance(self.here, str):
+            with suppress(OSError):
+                os.unlink(self.here)
 
     def _accept(self):
         with suppress(OSError):
@@ -197,7 +215,7 @@ class Beside:
         kind="dist_sync",
         workers=2,
         addresses=(("127.0.0.1", 0),),
-        secret=b"",
+        secret=SECRET,
         handshake=5.0,
         files=0,
         deadline=DEADLINE,

@@ -28,7 +28,7 @@ import d2lps.kvstore.server.session
 from d2lps.kvstore import KVError
 from d2lps.kvstore.wire import ENTRY, HEADER, MAGIC, Channel, Op, handshake
 from d2lps.kvstore.worker.client import INCARNATION
-from helpers.breaking import MIB, Between, closing, connected
+from helpers.breaking import MIB, SECRET, Between, closing, connected
 
 HTTP = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
 TLS = bytes.fromhex("16030100f8010000f40303") + bytes(240)  # the beginning of its handshake
@@ -269,5 +269,5 @@ def attack(address, data: bytes, greets: bool) -> None:
     """As one who greets properly, or not at all, and then sends these bytes; until the server hangs up or answers."""
     with suppress(OSError, KVError), closing(Channel(connected(address), 0.2)) as (channel,):
         if greets:
-            handshake.as_worker(channel, b"", ME, False)
+            handshake.as_worker(channel, b"" if isinstance(address, str) else SECRET, ME, False)
         until_hung_up(channel.sock, data)

@@ -457,7 +457,7 @@ from d2lps import kvstore
 def say(*what):  # in one piece: the others write to the same pipe
     os.write(1, (" ".join(map(str, what)) + "\\n").encode())
 
-store = kvstore.create("dist_sync", servers=2, deadline=2.0)
+store = kvstore.create("dist_sync", servers=2, joining=60.0, deadline=2.0)
 say("pids", *[server.process.pid for server in store.started])
 store.init("w", torch.zeros(400_000))
 out = torch.empty(400_000)
@@ -577,7 +577,7 @@ def test_all_workers_hear_that_one_cannot_reach_the_servers(tmp_path):
 
         launch.ServerClient, launch.ServerProcess, begin = Client, ServerProcess, time.monotonic()
         try:
-            kvstore.create("dist_sync", servers=2, deadline=2.0)
+            kvstore.create("dist_sync", servers=2, joining=60.0, deadline=2.0)
         except kvstore.KVError as error:
             print(type(error).__name__, error, time.monotonic() - begin < 20)
     """)
@@ -600,7 +600,7 @@ def test_who_runs_alone_hears_how_to_start_several():
 
 def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Refused, match="cannot listen at .*in use"):
-        Server(ShardStore("dist_sync", 1), other.getsockname())
+        Server(ShardStore("dist_sync", 1), other.getsockname(), secret=SECRET)
 
 
 def test_nobody_there_is_a_server_lost():
@@ -608,7 +608,7 @@ def test_nobody_there_is_a_server_lost():
         port = other.getsockname()[1]
     begin = time.monotonic()
     with pytest.raises(ServerLost, match=f"server 3 at 127.0.0.1:{port} cannot be reached"):
-        ServerClient(3, ("127.0.0.1", port), 0, deadline=0.5)
+        ServerClient(3, ("127.0.0.1", port), 0, secret=SECRET, deadline=0.5)
     assert time.monotonic() - begin < 2
 
 

@@ -1,5 +1,8 @@
 """Options of a distributed store are looked at before anything is started, with every way to make one."""
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 
 from d2lps import kvstore
@@ -13,10 +16,16 @@ MAKE = {
 
 
 @pytest.mark.parametrize("make", MAKE)
-@pytest.mark.parametrize("deadline", [0, -1.0, float("nan"), float("inf"), "30", True, None])
+@pytest.mark.parametrize("deadline", [0, -1.0, float("nan"), float("inf"), 1e18, "30", True, None, 1j])
 def test_a_deadline_is_a_number_of_seconds(make, deadline):
     with pytest.raises(Refused, match="deadline = .*: seconds, more than 0"):
         MAKE[make](deadline=deadline)
+
+
+@pytest.mark.parametrize("deadline", [np.float32(2.5), np.float64(2.5), np.int64(2), Fraction(5, 2), 2])
+def test_a_number_of_seconds_may_be_of_any_type(deadline):
+    with kvstore.cluster(workers=1, deadline=deadline) as stores:
+        assert type(stores[0].deadline) is float and stores[0].deadline == float(deadline)
 
 
 @pytest.mark.parametrize("make", MAKE)

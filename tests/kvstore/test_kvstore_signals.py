@@ -65,7 +65,7 @@ def _worker(function, pipe, environment):
     tempfile.tempdir = None
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
-    store = kvstore.create("dist_sync", servers=1, deadline=3.0)
+    store = kvstore.create("dist_sync", servers=1, joining=60.0, deadline=3.0)
     store.init("w", torch.zeros(MANY))
     pipe.send([server.process.pid for server in store.started])
     try:
@@ -170,7 +170,8 @@ def test_a_server_that_is_busy_ends_in_order():
     keys, ends = list(range(3000)), []
     for _ in range(6):
         options = {"kind": "dist_sync", "workers": 1, "deadline": DEADLINE}
-        started = ServerProcess({"store": options, "address": ("127.0.0.1", 0), "run": "", "number": 0}, 30.0)
+        address = os.path.join(tempfile.mkdtemp(prefix="d2-"), "0")
+        started = ServerProcess({"store": options, "address": address, "run": "", "number": 0}, 30.0)
         (mine,) = stores = [store([SimpleNamespace(number=0, address=started.address())], 0, 1)]
         with closing(*stores, started):
             values = [torch.ones(100) for _ in keys]

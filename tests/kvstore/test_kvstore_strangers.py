@@ -28,7 +28,7 @@ from helpers.strangers import (
     is_served,
 )
 
-from d2lps.kvstore import Refused
+from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.server.server import STRANGERS, Server
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op
@@ -49,9 +49,9 @@ def test_strangers_are_sent_away_and_the_others_are_served():
     mine = store(servers, 0, 1)
     mine.init("w", torch.zeros(3))
     for data in (HTTP, TLS, os.urandom(5000), head(op=Op.STATE), HALF_A_GREETING, b"d2kv"):
-        with socket.create_connection(servers[0].address) as stranger, suppress(OSError):
+        with connected(servers[0].address) as stranger, suppress(OSError):
             stranger.sendall(data)
-    slow = [socket.create_connection(servers[0].address) for _ in range(3 * STRANGERS)]
+    slow = [connected(servers[0].address) for _ in range(3 * STRANGERS)]
     for one in slow:
         with suppress(OSError):
             one.sendall(b"d")
@@ -156,7 +156,7 @@ def _some(sock) -> bytes:
     "wrong, sentence",
     [
         ({"secret": b"another secret of 32 bytes and so"}, "does not know the secret"),
-        ({"secret": b""}, "does not know the secret"),
+        ({"secret": b""}, "does not know the secret|may be another user's"),
         ({"run": "another"}, "belongs to run 'another'"),
         ({"rank": 7}, "there is no worker 7"),
         ({"rank": -1}, "there is no worker -1"),
@@ -287,6 +287,16 @@ def test_an_address_that_others_reach_needs_a_secret():
         Server(ShardStore("dist_sync", 1), ("0.0.0.0", 0))
     with pytest.raises(Refused, match="is on another host: the secret of the run"):
         ServerClient(0, ("192.0.2.1", 1), 0, deadline=0.2)
+
+
+@pytest.mark.fault("F11", "another user of this machine at a cluster on the loopback interface")
+def test_a_cluster_on_the_loopback_interface_has_a_secret_of_its_own():
+    with cluster(workers=1, transport="tcp") as stores:
+        (server,) = stores.servers
+        with pytest.raises(Refused, match="does not know the secret"):
+            ServerClient(0, server.address, 0, secret=SECRET, run=server.run, deadline=DEADLINE)
+        stores[0].init("w", torch.zeros(3))
+        assert is_served(stores[0])
 
 
 # ---------------------------------------------------------------- what is not executed

@@ -242,7 +242,7 @@ def test_a_farewell_of_tls_ends_a_connection(files):
 def test_nothing_can_be_read_on_the_wire(files, secured):
     """``secured`` = False: without TLS it can, so this would be noticed."""
     shown = files() if secured else None
-    (server,) = serving(shown, 1)
+    (server,) = serving(shown, 1, secret=b"" if secured else SECRET)
     pattern = "a name that nobody else knows"
     with closing(Recorder(server.address)) as (line,):
         mine = store([server], 0, 1, {0: line.here}, certificates=shown)
@@ -317,10 +317,10 @@ def test_older_versions_are_not_spoken(files):
 
 @pytest.mark.fault("F11", "no TLS where it is spoken, TLS where it is not, a server that is none of ours")
 def test_both_ends_speak_tls_or_neither_does(files, recovery):
-    (secured,), (plain,) = serving(files(), 1), serving(None, 1)
+    (secured,), (plain,) = serving(files(), 1), serving(None, 1, secret=SECRET)
     with closing(secured, plain), socket.create_server(("127.0.0.1", 0)) as listener:
         with recovery(), pytest.raises(Refused, match="this server speaks TLS: name the files.*D2LPS_TLS_KEY"):
-            ServerClient(0, secured.address, 0, deadline=DEADLINE)
+            ServerClient(0, secured.address, 0, secret=SECRET, deadline=DEADLINE)
         with recovery(), pytest.raises(ServerLost, match="cannot be reached .it hung up in the TLS handshake"):
             ServerClient(0, plain.address, 0, deadline=1.0, certificates=files())
         threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")).start()
@@ -488,7 +488,7 @@ def say(*what):  # in one piece: the others write to the same pipe
     os.write(1, (" ".join(map(str, what)) + "\\n").encode())
 
 try:
-    store = kvstore.create("dist_sync", servers=2, deadline=2.0)
+    store = kvstore.create("dist_sync", servers=2, joining=60.0, deadline=2.0)
     say("pids", *[server.process.pid for server in store.started])
     store.init("w", torch.zeros(400_000))
     for _ in range(3):

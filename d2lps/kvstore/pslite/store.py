@@ -15,19 +15,20 @@ from mmap import mmap
 import torch
 from torch import Tensor
 
-from d2lps.carriers.rendezvous import RankLost, Rendezvous
-from d2lps.kvstore.errors import KVError, Refused, WorkerLost
+from d2lps.carriers.rendezvous import Rendezvous
+from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.pslite.limits import mxnet_optimizer, name, require_steps, require_value
 from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
-from d2lps.kvstore.rendezvous import STARTING, Workers, meet
+from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Given, KeySpec, each_of, fill, validate_key
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
 ALIGNED = 64  # bytes
+STARTING = 60.0  # seconds that MXNet's processes have to start, however short the deadline of a call is
 
 
 class PsLiteStore(KVStore):
@@ -139,10 +140,7 @@ class PsLiteStore(KVStore):
 
     def _require_alike(self, mine: list) -> None:
         """All workers init the same: a server of MXNet would end where they do not."""
-        try:
-            inits = self._rendezvous.all_gather("init", mine) if self._rendezvous else [mine]
-        except RankLost as error:
-            raise WorkerLost(str(error), error.ranks) from None
+        inits = self._rendezvous.all_gather("init", mine) if self._rendezvous else [mine]
         for rank, theirs in enumerate(inits):
             if theirs != inits[0]:
                 raise Refused(
@@ -192,19 +190,21 @@ def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **m
     dist = kind.startswith("dist")
     if more or servers is not None and not dist:
         raise Refused(f"a store of MXNet of kind {kind!r} has no option {', '.join(more) or 'servers'}")
-    validate_deadline(deadline)
+    deadline = validate_deadline(deadline)
     require_mxnet()
     with ExitStack() as undo:
         rank, size, rendezvous = 0, 1, None
         if dist:
-            workers = meet("pslite", {"kind": kind, "servers": servers, "deadline": deadline}, deadline)
+            options = {"kind": kind, "servers": servers, "deadline": deadline}
+            workers = meet("pslite", options, max(deadline, STARTING))
             rank, size, rendezvous = workers.rank, workers.size, workers.rendezvous
             undo.callback(rendezvous.close)
         nodes = Nodes(rank, deadline)
         undo.callback(nodes.end, 0.0)
         if dist:
             _start(nodes, workers, require_count("servers", size if servers is None else servers))
-            workers.all_or_none("connected", "start", lambda: nodes.join(kind, workers.patience))
+            workers.all_or_none("connected", "start", lambda: nodes.join(kind, workers.left))
+            rendezvous.deadline = deadline
         else:
             nodes.start("worker", 0, {})
             nodes.join(kind, STARTING)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from d2lps.kvstore.child import ChildProcess, receive, send
@@ -13,11 +14,12 @@ class ServerProcess(ChildProcess):
     """A server process that this one has started.
 
     ``spec``: ``store`` (what :class:`~d2lps.kvstore.ShardStore` takes), ``address``, ``run``, ``number``,
-    ``tls`` (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to say where it listens.
+    ``tls`` (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to say where it listens, and
+    ``holds`` the folder of its socket.
     """
 
-    def __init__(self, spec: dict, seconds: float):
-        super().__init__("d2lps.kvstore.server")
+    def __init__(self, spec: dict, seconds: float, holds: Sequence[int] = ()):
+        super().__init__("d2lps.kvstore.server", keeps=holds)
         self.number, self._path, self._until = spec["number"], spec["address"], time.monotonic() + seconds
         with suppress(ConnectionError):  # that it has ended is heard when its address is asked for
             send(self.line, spec)

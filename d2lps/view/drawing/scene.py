@@ -1,6 +1,5 @@
 """The upper half of a picture: nodes with what they hold, links, and the messages under way."""
 
-from functools import cached_property
 from itertools import groupby
 
 from d2lps.trace import Trace
@@ -17,7 +16,7 @@ class Scene:
 
     Of each key, as paths from the buffer's corner: a ``slot`` filled, the ``frame``, the ``hatch``; as paths around a
     message's middle: its ``sheet``, one ``layer``, the ``shading``, and its ``growth``, how much larger its cell is,
-    across and down.
+    across and down. Of each message its path, in ``paths``.
     """
 
     def __init__(self, trace: Trace, widest: float = 104.0):
@@ -40,6 +39,7 @@ class Scene:
         self.layer = [rect(-w / 2, -TILE / 2, w, TILE / self.slots) for w in self.widths]
         self.shading = [hatch(-w / 2, -TILE / 2, w, TILE) for w in self.widths]
         self.growth = [(w / own, self.high / TILE) for (_, w), own in zip(self.across, self.widths, strict=True)]
+        self.paths: list[MessagePath] = paths(trace, self.layout, self.motion, self.widths)
 
     def level(self, worker: int, height: float) -> float:
         """The upper edge of a worker's slot in a cell of that height: the first one lies at the bottom."""
@@ -47,11 +47,6 @@ class Scene:
 
     def _filled(self, start: float, end: float) -> str:
         return rect(start, 0, end - start, self.high / self.slots)
-
-    @cached_property
-    def paths(self) -> list[MessagePath]:
-        """The path of each message."""
-        return paths(self.trace, self.layout, self.motion, self.widths)
 
     def svg(self, at: float, **place: object) -> str:
         """The picture at a moment."""

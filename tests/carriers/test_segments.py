@@ -1,0 +1,51 @@
+"""Memory that processes share: what lies in it, and what only lies where it was."""
+
+import mmap
+import weakref
+
+import pytest
+import torch
+
+from d2lps.carriers.segments import Segment, location_of
+
+
+def test_a_tensor_in_a_segment_is_found_where_it_begins():
+    segment = Segment(1 << 16)
+    tensor = segment.tensor(1000, torch.float32)[10:]
+    found = location_of(tensor)
+    assert (found.path, found.inode, found.offset, found.elements) == (segment.path, segment.inode, 40, 990)
+    assert location_of(torch.ones(3)) is None
+
+
+@pytest.mark.parametrize("who", ["nobody", "another segment"])
+def test_what_lies_where_a_segment_was_is_not_in_it(who):
+    """Somebody may still name a segment that is unmapped, while others get its addresses."""
+    gone, kept = Segment(1 << 20), []
+    gone.memory.close()
+    for _ in range(100):
+        if who == "nobody":
+            kept.append(torch.frombuffer(mmap.mmap(-1, gone.nbytes), dtype=torch.uint8))
+        else:
+            kept.append(Segment(gone.nbytes).bytes())
+        if kept[-1].data_ptr() == gone.address:
+            break
+    else:
+        pytest.skip("this system gives no address a second time")
+    found = location_of(kept[-1])
+    assert found is None if who == "nobody" else found.inode != gone.inode
+
+
+def test_what_nobody_else_can_open_any_more_is_not_named():
+    segment = Segment(1 << 16)
+    tensor = segment.tensor(1000, torch.float32)
+    segment.shut()
+    assert location_of(tensor) is None
+
+
+def test_a_tensor_keeps_its_segment_and_nobody_else_does():
+    segment = Segment(1 << 16)
+    tensor, known = segment.tensor(1000, torch.float32), weakref.ref(segment)
+    del segment
+    assert known() is not None and location_of(tensor) is not None
+    del tensor
+    assert known() is None

@@ -1,0 +1,97 @@
+"""What threads may share makes nothing of its own the first time it is asked: two that ask at once would break it.
+
+In CPython 3.11 the first look at ``obj.__dict__`` makes a dict. That may start a collection of garbage, what it
+destroys may let another thread go on, and if that one looks too, there are two dicts with one array of values between
+them: when one goes, the other reads memory that is freed. ``functools.cached_property`` looks there, at its first use.
+"""
+
+import pkgutil
+import subprocess
+import sys
+from functools import cached_property
+from importlib import import_module
+from inspect import isclass
+
+import pytest
+
+import d2lps
+
+OF_ONE_THREAD = ("d2lps.course",)  # notebooks, their books and graders
+
+SHARED = {
+    "Placement": "from d2lps.algorithms.placement import Placement; make = lambda: Placement(1, virtual=4)",
+    "kvstore Placement": "from d2lps.kvstore.placement import Placement; make = lambda: Placement(1, virtual=4)",
+    "Plan": "from d2lps import ring; make = lambda: ring(['gpu0', 'gpu1'])",
+    "Topology": "from d2lps import pcie_server; make = lambda: pcie_server(gpus=2)",
+    "Trace": "from d2lps import cost, pcie_server, ring; PLAN = ring(['gpu0', 'gpu1'])\n"
+    "make = lambda: cost.shared(PLAN, pcie_server(gpus=2), 1000)",
+    "Predicted": "from d2lps import cost, nvswitch, ring; PLAN = ring([f'gpu{i}' for i in range(65)])\n"
+    "make = lambda: cost.shared(PLAN, nvswitch(gpus=65), 1000).events",
+    "StepCost": "from d2lps import cost, nvswitch, ring; PLAN = ring([f'gpu{i}' for i in range(65)])\n"
+    "make = lambda: cost.shared(PLAN, nvswitch(gpus=65), 1000).events.costs[0]",
+    "Scene": "from d2lps import cost, pcie_server, ring; from d2lps.view.drawing.scene import Scene\n"
+    "TRACE = cost.shared(ring(['gpu0', 'gpu1']), pcie_server(gpus=2), 1000); make = lambda: Scene(TRACE)",
+}
+
+# One thread asks for each property for the first time; if that makes a dict, another one looks while it is being made.
+PROGRAM = """
+import gc, os, threading
+from functools import cached_property
+
+class Closing:  # stands for a socket, a file, a mapping: its end lets another thread go on
+    def __init__(self): self.cycle = self
+    def __del__(self): inside.set(); done.wait(5)
+
+def other():
+    inside.wait(5)
+    found.append(shared.__dict__)
+    done.set()
+
+own = {name: of for each in type(make()).__mro__ for name, of in vars(each).items()}
+for name in (name for name, of in own.items() if isinstance(of, property | cached_property)):
+    shared, found, inside, done = make(), [], threading.Event(), threading.Event()
+    thread = threading.Thread(target=other)
+    thread.start()
+    gc.collect(); gc.disable(); Closing(); full = [{} for _ in range(300)]  # none is left over for the next dict
+    gc.set_threshold(1, 10**6, 10**6); gc.enable()
+    getattr(shared, name)
+    gc.disable(); inside.set(); thread.join()
+    if found[0] is not shared.__dict__:
+        print(name, flush=True)
+        os._exit(1)  # at once: the next collection would crash
+os._exit(0)
+"""
+
+
+def lazy_classes() -> list[str]:
+    """Classes of the core with an attribute that is made when it is asked for."""
+    modules = [name for _, name, _ in pkgutil.walk_packages(d2lps.__path__, "d2lps.")]
+    core = [name for name in modules if not name.startswith(OF_ONE_THREAD) and not name.endswith("__main__")]
+    classes = {of for name in core for of in vars(import_module(name)).values() if isclass(of)}
+    ours = {of for of in classes if of.__module__.startswith("d2lps.") and not of.__module__.startswith(OF_ONE_THREAD)}
+    return sorted(of.__qualname__ for of in ours if any(isinstance(own, cached_property) for own in vars(of).values()))
+
+
+@pytest.mark.slow
+def test_no_class_of_the_core_makes_an_attribute_when_it_is_asked_for():
+    assert lazy_classes() == []
+
+
+def broken(make: str) -> str:
+    """The property of what ``make`` makes that two threads may not ask for at once."""
+    done = subprocess.run([sys.executable, "-c", make + PROGRAM], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (0, 1) and not done.stderr, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", SHARED)
+def test_two_threads_may_be_the_first_to_use_it(what):
+    assert broken(SHARED[what]) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="later versions of Python make one dict")
+def test_a_cached_property_would_be_noticed():
+    make = "import functools\nclass Lazy:\n    ring = functools.cached_property(lambda self: 1)\nmake = Lazy"
+    assert broken(make) == "ring"
