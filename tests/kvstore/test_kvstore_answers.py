@@ -321,4 +321,4 @@ def test_a_store_tells_more_than_a_frame_holds(monkeypatch):
 
         each(stores, work)
         assert len([event for event in stores[1].trace("k199").events if event.op == "add"]) == 16
-        assert len(json.dumps(stores[0]._records()[0].pushes)) > frames.TABLE
+        assert len(json.dumps(stores[0]._calls.run((), stores[0]._records)[0].pushes)) > frames.TABLE

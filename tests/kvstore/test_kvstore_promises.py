@@ -5,7 +5,11 @@ The machine pushes and pulls at real servers, is interrupted at moments that nob
 
 import os
 import signal
+import threading
+import time
+from contextlib import contextmanager, suppress
 
+import numpy as np
 import pytest
 import torch
 from helpers.stores import each
@@ -14,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from d2lps import kvstore
-from d2lps.kvstore import Placement, Refused, Timeout, Unknown
+from d2lps.kvstore import KVError, Placement, Refused, Timeout, Unknown
 
 SIZES = {"small": 7, "cut": 2_000, "large": 40_000, "other": 3}  # of cut and large each server has a part
 EXAMPLES = int(os.environ.get("D2LPS_EXAMPLES", "20"))  # of 50 steps each
@@ -215,3 +219,266 @@ def test_every_push_counts_once_whatever_interrupts_it(machine):
     # Nothing is shrunk: the moments are not the same again.
     steps = settings(max_examples=EXAMPLES, stateful_step_count=50, phases=[Phase.generate])
     run_state_machine_as_test(machine, settings=steps)
+
+
+# ---- one after the other, by name
+
+PLACE = Placement(2)
+A, B = (next(f"k{i}" for i in range(99) if PLACE.owner(f"k{i}") == server) for server in (0, 1))
+
+
+def full(value, size=3):
+    return torch.full((size,), float(value))
+
+
+def pulled(store, key, size=3):
+    store.pull(key, out=(out := torch.empty(size)))
+    return out.unique().tolist()
+
+
+def begun(stores, *keys, size=3):
+    """Both workers' stores, with ``keys`` at zero."""
+    each(stores, lambda store: store.init(list(keys), [torch.zeros(size)] * len(keys)))
+    return stores
+
+
+@contextmanager
+def alarm(first, every=0.0):
+    """Ctrl-C after ``first`` seconds, and again ``every`` so many."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as interruption:
+            signal.setitimer(signal.ITIMER_REAL, first, every)
+            try:
+                yield interruption
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def late():
+    """Worker 0 has pushed to A and is a round ahead; what it pushes to both now counts for B alone."""
+    with kvstore.cluster("dist_sync", 2, 2, deadline=0.5) as stores:
+        begun(stores, A, B)[0].push(A, full(1))
+        with pytest.raises(Timeout, match="waits for round 1 to close") as error:
+            stores[0].push([A, B], [full(10), full(20)])
+        assert (error.value.counted, error.value.unknown) == ((B,), ())
+        stores[1].push(A, full(4))
+        yield stores
+
+
+def test_the_same_push_again_counts_each_key_once(late):
+    late[0].push([A, B], [full(10), full(20)])
+    late[1].push([A, B], [full(40), full(80)])
+    assert [pulled(store, key) for store in late for key in (A, B)] == [[50.0], [100.0]] * 2
+
+
+def test_another_push_is_another(late):
+    late[0].push(A, full(10))
+    late[1].push([A, B], [full(40), full(80)])
+    late[0].push([A, B], [full(0), full(20)])  # of B the same bits as before, in another call
+    late[1].push([A, B], [full(0), full(0)])
+    assert [pulled(late[0], A), pulled(late[0], B)] == [[0.0], [20.0]]
+
+
+def test_where_only_the_pull_fails_the_same_again_pulls():
+    with kvstore.cluster("dist_sync", 2, 1, deadline=0.5) as stores:
+        store, value, out = begun(stores, "w")[0], full(1), full(UNTOUCHED)
+        with pytest.raises(Timeout) as error:
+            store.pushpull("w", value, out=out)
+        assert error.value.counted == ("w",)
+        stores[1].push("w", full(4))
+        store.pushpull("w", value, out=out)
+        assert out.tolist() == [5.0] * 3
+        with pytest.raises(Timeout):
+            store.pushpull("w", value)
+        assert value.tolist() == [1.0] * 3, "in place, and nothing had come"
+
+
+@pytest.mark.parametrize("size", [3, 40_000])
+def test_ctrl_c_while_a_push_waits_and_then_another_call(size):
+    with kvstore.cluster("dist_sync", 2, 1, deadline=5.0) as stores:
+        store = begun(stores, "w", "v", size=size)[0]
+        store.push("w", full(1, size))
+        with alarm(0.2, every=0.001) as interruption:
+            store.push("w", full(100, size))  # waits for round 1
+        assert (interruption.value.counted, interruption.value.unknown) == ((), ("w",))
+        store.push("v", full(3, size))  # at once: nothing is kept back
+        stores[1].push(["w", "v"], [full(4, size), full(4, size)])
+        store.push("w", full(100, size))  # the same again
+        stores[1].push("w", full(400, size))
+        assert [pulled(store, key, size) for key in ("w", "v")] == [[500.0], [7.0]]
+
+
+@pytest.mark.parametrize("what", ["barrier", "init", "save", "load", "set_optimizer"])
+def test_what_all_workers_do_together_may_be_interrupted_and_done_again(what, tmp_path):
+    with kvstore.cluster("dist_sync", 2, 1, deadline=5.0) as stores:
+        begun(stores, "w")
+        path = tmp_path / "store"
+        each(stores, lambda store: store.save(path))
+        does = {
+            "barrier": lambda store: store.barrier(),
+            "init": lambda store: store.init("v", torch.ones(2)),
+            "save": lambda store: store.save(path),
+            "load": lambda store: store.load(path),
+            "set_optimizer": lambda store: store.set_optimizer("sgd", lr=1.0),
+        }[what]
+        with alarm(0.2):
+            does(stores[0])  # the other one is not there yet
+        for _ in range(2 if what != "init" else 1):
+            assert each(stores, does) == [None, None]
+        each(stores, lambda store: store.push("w", full(1)))
+        assert pulled(stores[1], "w") == ([-2.0] if what == "set_optimizer" else [2.0])
+
+
+def test_threads_push_to_one_key_one_after_the_other_and_to_several_side_by_side():
+    with kvstore.cluster("dist_async", 1, 2) as (store,):
+        keys = ["a", "b"]
+        store.init(keys, [torch.zeros(4), torch.zeros(40_000)])
+        store.set_optimizer("sgd", lr=-1.0)
+        found = []
+
+        def push(key, size):
+            for _ in range(100):
+                store.push(key, torch.ones(size))
+                found.append(pulled(store, key, size)[0])
+
+        pairs = [("a", 4), ("a", 4), ("b", 40_000), ("b", 40_000)]
+        threads = [threading.Thread(target=push, args=pair) for pair in pairs]
+        [thread.start() for thread in threads], [thread.join(60) for thread in threads]
+        assert len(found) == 400 and [pulled(store, "a", 4), pulled(store, "b", 40_000)] == [[200.0], [200.0]]
+
+
+def test_two_threads_of_each_worker_come_to_two_barriers():
+    with kvstore.cluster("dist_sync", 2, 1, deadline=5.0) as stores:
+        threads = [threading.Thread(target=store.barrier, daemon=True) for store in [*stores, *stores]]
+        [thread.start() for thread in threads], [thread.join(10) for thread in threads]
+        assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.slow(4)
+def test_a_forked_child_is_refused_whatever_another_thread_was_at():
+    with kvstore.cluster("dist_async", 1, 1) as (store,):
+        store.init("w", torch.zeros(50_000))
+        store.set_optimizer("sgd", lr=1.0)
+        stop = threading.Event()
+
+        def push():
+            while not stop.is_set():
+                store.push("w", torch.ones(50_000))
+
+        thread = threading.Thread(target=push)
+        thread.start()
+        try:
+            for call in [store.barrier, lambda: store.set_optimizer("sgd", lr=1.0), lambda: pulled(store, "w", 50_000)] * 5:
+                if not (child := os.fork()):
+                    with suppress(BaseException):
+                        try:
+                            call()
+                        except Refused:
+                            os._exit(0)
+                    os._exit(1)
+                until = time.monotonic() + 10
+                while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
+                    time.sleep(0.005)
+                if not ended[0]:
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                assert ended == (child, 0), "a call hangs in a forked child, or is not refused there"
+        finally:
+            stop.set()
+            thread.join()
+
+
+def inference(size):
+    with torch.inference_mode():
+        return torch.zeros(size)
+
+
+def only_read(size):
+    array = np.zeros(size, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("size", [3, 40_000])
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [(inference, "inference_mode"), (only_read, "only be read"), (lambda size: torch.zeros(1).expand(size), "share one place")],
+)
+def test_out_is_looked_at_before_anything_is_counted(made, why, size):
+    with kvstore.cluster("dist_async", 1, 1) as (store,):
+        store.init("w", torch.zeros(size))
+        store.set_optimizer("sgd", lr=-1.0)
+        with pytest.raises(Refused, match=f"key 'w': .*{why}"):
+            store.pushpull("w", torch.ones(size), out=made(size))
+        assert pulled(store, "w", size) == [0.0]
+        with torch.inference_mode():
+            assert pulled(store, "w", size) == [0.0]
+
+
+def test_a_value_that_is_negated_when_it_is_read_is_pushed_so():
+    with kvstore.cluster("dist_sync", 1, 1) as (store,):
+        for size in (3, 40_000):
+            store.init(size, torch.zeros(size))
+            store.push(size, torch._neg_view(torch.ones(size)))
+            assert pulled(store, size, size) == [-1.0]
+
+
+def test_pushes_that_fail_give_their_memory_back():
+    with kvstore.cluster("dist_sync", 2, 1, deadline=0.1) as stores:
+        store, value = begun(stores, "w", size=100_000)[0], torch.ones(100_000)
+        store.push("w", value)
+        for turn in range(6):
+            with pytest.raises((Timeout, Unknown)):
+                store.push("w", value)
+            if turn == 1:
+                taken = store._arena._next
+        assert store._arena._next == taken
+
+
+def test_an_answer_that_cannot_be_put_in_its_place_is_an_error_of_that_call_alone(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no such place")
+
+    with kvstore.cluster("dist_sync", 1, 1, deadline=3.0) as (store,):
+        store.init("w", torch.ones(40_000))
+        with monkeypatch.context() as patch, pytest.raises(KVError, match="no such place"):
+            patch.setattr(type(store.clients[0]), "_put", fail)
+            pulled(store, "w", 40_000)
+        assert pulled(store, "w", 40_000) == [1.0]
+
+
+@pytest.mark.slow(4)
+def test_names_longer_than_a_frame_travel_in_several():
+    names = ["\U0001f600" * 253 + chr(0x20000 + i) for i in range(4200)]
+    with kvstore.cluster("dist_sync", 1, 1) as (store,):
+        store.init(names, [torch.ones(1)] * len(names))
+        assert pulled(store, names[-1], 1) == [1.0]
+
+
+@pytest.mark.parametrize("key", [10**5000, "x" * 1_000_000, 1.5, None, {"a"}, True])
+def test_odd_keys_are_refused(key):
+    store = kvstore.create("local")
+    for call in (store.init, store.push):
+        with pytest.raises(Refused, match="key"):
+            call(key, torch.ones(1))
+        with pytest.raises(Refused, match="key"):
+            call([key], [torch.ones(1)])
+
+
+def test_a_local_store_is_interrupted_in_order_too():
+    store, size = kvstore.create("local"), 3_000_000
+    store.init(["a", "b"], [torch.zeros(size)] * 2)
+    store.set_optimizer("sgd", lr=-1.0, momentum=0.5)
+    values = [torch.ones(size)] * 2
+    with alarm(0.002) as interruption:
+        for _ in range(10_000):
+            store.push(["a", "b"], values)
+    after = [pulled(store, key, size) for key in ("a", "b")]
+    assert after[0] == after[1], "a push of two keys is counted for one of them"
+    if interruption.value.counted:
+        store.push(["a", "b"], values)
+        assert pulled(store, "a", size) == after[0], "the same again"
