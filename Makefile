@@ -50,9 +50,9 @@ bench: $(ready) ## measure: carriers against gloo, the store against MXNet, pred
 faults: $(ready) ## the table of faults that the key-value store withstands, from its tests
 	$(python) tests/kvstore/faults.py
 
-shake: $(ready) ## the store's tests REPEAT=200 times, threads taking turns every 2 µs, until the interpreter crashes
+shake: $(ready) ## the quick tests of the store REPEAT=200 times, threads taking turns every 2 µs, until Python crashes
 	@i=0; while [ $$i -lt $(REPEAT) ]; do i=$$((i + 1)); \
-	$(python) -c 'import sys, pytest; sys.setswitchinterval(2e-6); sys.exit(pytest.main(["tests/kvstore"]))'; \
+	$(python) -c 'import sys, pytest; sys.setswitchinterval(2e-6); sys.exit(pytest.main(["tests/kvstore", "-m", "not slow"]))'; \
 	status=$$?; [ $$status -le 1 ] || { echo "run $$i of $(REPEAT) ended with status $$status" >&2; exit 1; }; done
 
 build: $(ready) ## write the notebooks anew
