@@ -372,7 +372,11 @@ def test_a_forked_child_is_refused_whatever_another_thread_was_at():
         thread = threading.Thread(target=push)
         thread.start()
         try:
-            for call in [store.barrier, lambda: store.set_optimizer("sgd", lr=1.0), lambda: pulled(store, "w", 50_000)] * 5:
+            for call in [
+                store.barrier,
+                lambda: store.set_optimizer("sgd", lr=1.0),
+                lambda: pulled(store, "w", 50_000),
+            ] * 5:
                 if not (child := os.fork()):
                     with suppress(BaseException):
                         try:
@@ -406,7 +410,11 @@ def only_read(size):
 @pytest.mark.parametrize("size", [3, 40_000])
 @pytest.mark.parametrize(
     ("made", "why"),
-    [(inference, "inference_mode"), (only_read, "only be read"), (lambda size: torch.zeros(1).expand(size), "share one place")],
+    [
+        (inference, "inference_mode"),
+        (only_read, "only be read"),
+        (lambda size: torch.zeros(1).expand(size), "share one place"),
+    ],
 )
 def test_out_is_looked_at_before_anything_is_counted(made, why, size):
     with kvstore.cluster("dist_async", 1, 1) as (store,):
@@ -459,7 +467,7 @@ def test_names_longer_than_a_frame_travel_in_several():
         assert pulled(store, names[-1], 1) == [1.0]
 
 
-@pytest.mark.parametrize("key", [10**5000, "x" * 1_000_000, 1.5, None, {"a"}, True])
+@pytest.mark.parametrize("key", [10**5000, "x" * 1_000_000, 1.5, None, {"a"}, True], ids=range(6))
 def test_odd_keys_are_refused(key):
     store = kvstore.create("local")
     for call in (store.init, store.push):

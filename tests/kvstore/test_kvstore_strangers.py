@@ -285,8 +285,12 @@ def test_an_optimizer_is_a_name_that_is_known(rule):
 def test_an_address_that_others_reach_needs_a_secret():
     with pytest.raises(Refused, match="a server at 0.0.0.0 can be reached from other hosts: put a secret"):
         Server(ShardStore("dist_sync", 1), ("0.0.0.0", 0))
+    with pytest.raises(Refused, match="a server at 127.0.0.1 can be reached by other users of this machine: put a se"):
+        Server(ShardStore("dist_sync", 1))
     with pytest.raises(Refused, match="is on another host: the secret of the run"):
         ServerClient(0, ("192.0.2.1", 1), 0, deadline=0.2)
+    with pytest.raises(Refused, match="may be another user's: the secret of the run"):
+        ServerClient(0, ("127.0.0.1", 1), 0, deadline=0.2)
 
 
 @pytest.mark.fault("F11", "another user of this machine at a cluster on the loopback interface")

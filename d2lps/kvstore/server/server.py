@@ -29,8 +29,8 @@ class Server:
     store
         what it holds (:class:`ShardStore`).
     address
-        (host, port), port 0 for any that is free, or the path of a Unix socket. The default is reached from this host
-        only; any other address needs a ``secret`` of 16 bytes or more, known to the workers, or ``certificates``.
+        (host, port), port 0 for any that is free, or the path of a Unix socket, which is this user's own. Any other
+        address needs a ``secret`` of 16 bytes or more, known to the workers, or ``certificates``.
     run
         a name for this run: workers of another are sent away.
     number
@@ -49,9 +49,10 @@ class Server:
         number: int = 0,
         certificates: tls.Certificates | None = None,
     ):
-        if not secret and not certificates and not loopback(address):
+        if not secret and not certificates and not isinstance(address, str):
+            others = "by other users of this machine" if loopback(address) else "from other hosts"
             raise Refused(
-                f"a server at {address[0]} can be reached from other hosts: put a secret into the file that "
+                f"a server at {address[0]} can be reached {others}: put a secret into the file that "
                 f"{handshake.FILE} names, or into {handshake.VARIABLE}; TLS will do, too"
             )
         if certificates and isinstance(address, str):

@@ -17,6 +17,7 @@ from torch import Tensor
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.record import Record
 from d2lps.kvstore.server.barriers import Barriers
 from d2lps.kvstore.server.loading import Loading
@@ -86,7 +87,7 @@ class ShardStore(Merging):
             if value not in known:
                 raise Refused(f"{what} = {value!r}: it is one of {', '.join(known)}")
         self.kind, self.workers, self.staleness, self.nan, self.lost = kind, workers, staleness, nan, lost
-        self.deadline, self.record = deadline, Record() if record else None
+        self.deadline, self.record = validate_deadline(deadline), Record() if record else None
         self.live = set(range(workers))  # who is not lost
         self.failed = self.left = None  # WorkerLost: for all, or for who still pushes
         self.shards: list[Shard] = []

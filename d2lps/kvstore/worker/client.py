@@ -20,6 +20,7 @@ from torch import Tensor
 
 from d2lps.kvstore.calls import CLOSED, FORKED, Interrupted, Once
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
@@ -78,16 +79,17 @@ class ServerClient:
         arena: Arena | None = None,
         certificates: tls.Certificates | None = None,
     ):
-        self.number, self.address, self.deadline = number, address, deadline
+        self.number, self.address, self.deadline = number, address, validate_deadline(deadline)
         self._secret, self._hello = secret, {"rank": rank, "run": run, "incarnation": incarnation}
         if arena and isinstance(address, str):
             self._hello["memory"] = arena.lent
         # What has been read in the server's memory, from when to when, of which it has not been told.
         self._read: deque[tuple[int, float, float]] = deque()
-        if not secret and not certificates and not loopback(address):
+        if not secret and not certificates and not isinstance(address, str):
+            whose = "may be another user's" if loopback(address) else "is on another host"
             raise Refused(
-                f"server {number} at {address[0]} is on another host: the secret of the run is in the file "
-                f"that {handshake.FILE} names, or in {handshake.VARIABLE}; TLS will do, too"
+                f"server {number} at {address[0]} {whose}: the secret of the run is in the file that {handshake.FILE} "
+                f"names, or in {handshake.VARIABLE}; TLS will do, too"
             )
         self._tls = tls.context(certificates, False) if certificates else None
         self._pending: dict[int, Request] = {}
@@ -96,7 +98,7 @@ class ServerClient:
         self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
-        self._channel, self.welcome = self._connect(time.monotonic() + deadline)
+        self._channel, self.welcome = self._connect(time.monotonic() + self.deadline)
         self._listener, alive = (
             threading.Thread(target=target, daemon=True, name=f"d2lps line to server {number}")
             for target in (self._listen, self._live)
