@@ -303,8 +303,7 @@ class KVStore:
         self.optimizer = chosen and Optimizer.read(*chosen)
 
     def _read(self, path) -> list | None:
-        saved = checkpoint.read(path)
-        saved.validate({key: (spec.shape, spec.dtype) for key, spec in self._keys.items()}, path)
+        saved = checkpoint.read(path, {key: (spec.shape, spec.dtype) for key, spec in self._keys.items()})
         self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
         return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read]
 

@@ -21,7 +21,7 @@ from d2lps import kvstore
 from d2lps.kvstore import KVError, Placement, Refused, Timeout, Unknown
 
 SIZES = {"small": 7, "cut": 2_000, "large": 40_000, "other": 3}  # of cut and large each server has a part
-EXAMPLES = int(os.environ.get("D2LPS_EXAMPLES", "20"))  # of 50 steps each
+EXAMPLES = int(os.environ.get("D2LPS_EXAMPLES", "40"))  # of 50 steps each, 2,000
 UNTOUCHED = -7.0
 
 
@@ -49,7 +49,7 @@ class Promises(RuleBasedStateMachine):
             2,
             transport=transport,
             nan="reject",
-            deadline=0.4 if synchronous else 5.0,
+            deadline=0.2 if synchronous else 5.0,
             placement=Placement(2, large=1000),
         )
         names = list(SIZES)
@@ -66,17 +66,24 @@ class Promises(RuleBasedStateMachine):
     # ---- what is done
 
     @rule(
-        keys=st.lists(st.sampled_from(list(SIZES)), min_size=1, unique=True), how=st.sampled_from(["push", "out", "in"])
+        keys=st.lists(st.sampled_from(list(SIZES)), min_size=1, unique=True),
+        how=st.sampled_from(["push", "out", "in"]),
+        first=st.booleans(),
     )
-    def push(self, keys, how):
+    def push(self, keys, how, first):
+        if first:
+            self.close_rounds()
         self.run(*self.another(keys, how))
 
     @rule(
         keys=st.lists(st.sampled_from(list(SIZES)), min_size=1, unique=True),
         how=st.sampled_from(["push", "out", "in"]),
         after=st.floats(1e-5, 4e-3),
+        first=st.booleans(),
     )
-    def push_interrupted(self, keys, how, after):
+    def push_interrupted(self, keys, how, after, first):
+        if first:
+            self.close_rounds()
         self.run(*self.another(keys, how), after=after)
 
     @rule(after=st.none() | st.floats(1e-5, 4e-3))
@@ -96,7 +103,7 @@ class Promises(RuleBasedStateMachine):
     @rule()
     def close_rounds(self):
         for key, model in self.models.items():
-            if self.waits(model) and model.open is None:
+            if self.waits(model):
                 self.cluster[1].push(key, torch.zeros(SIZES[key]))
                 model.partner += 1
 
@@ -217,7 +224,8 @@ class SynchronousPromises(Promises):
 @pytest.mark.parametrize("machine", [Promises, SynchronousPromises])
 def test_every_push_counts_once_whatever_interrupts_it(machine):
     # Nothing is shrunk: the moments are not the same again.
-    steps = settings(max_examples=EXAMPLES, stateful_step_count=50, phases=[Phase.generate])
+    examples = EXAMPLES * 3 // 4 if machine is Promises else EXAMPLES // 4  # which waits
+    steps = settings(max_examples=examples, stateful_step_count=50, phases=[Phase.generate])
     run_state_machine_as_test(machine, settings=steps)
 
 
@@ -477,16 +485,16 @@ def test_odd_keys_are_refused(key):
             call([key], [torch.ones(1)])
 
 
-def test_a_local_store_is_interrupted_in_order_too():
-    store, size = kvstore.create("local"), 3_000_000
+@pytest.mark.parametrize("after", [0.001, 0.002, 0.004, 0.008, 0.016])
+def test_a_local_store_is_interrupted_in_order_too(after):
+    store, size, pushes = kvstore.create("local"), 1_000_000, 0
     store.init(["a", "b"], [torch.zeros(size)] * 2)
-    store.set_optimizer("sgd", lr=-1.0, momentum=0.5)
+    store.set_optimizer("sgd", lr=-1.0)
     values = [torch.ones(size)] * 2
-    with alarm(0.002) as interruption:
-        for _ in range(10_000):
+    with alarm(after):
+        while True:
             store.push(["a", "b"], values)
-    after = [pulled(store, key, size) for key in ("a", "b")]
-    assert after[0] == after[1], "a push of two keys is counted for one of them"
-    if interruption.value.counted:
-        store.push(["a", "b"], values)
-        assert pulled(store, "a", size) == after[0], "the same again"
+            pushes += 1
+    store.push(["a", "b"], values)  # again, if it was one that was interrupted
+    assert pulled(store, "a", size) == pulled(store, "b", size)
+    assert pulled(store, "a", size)[0] - pushes in (1, 2)  # 2: it had returned, and was not yet added up here

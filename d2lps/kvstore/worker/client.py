@@ -299,7 +299,7 @@ class ServerClient:
     def _live(self) -> None:
         """The thread that gives a sign of life now and then, whatever the worker is busy with."""
         while self._open and not self._lost:
-            time.sleep(self.deadline / 4)
+            time.sleep(self.deadline / 8)
             if self._sending.acquire(blocking=False):
                 try:
                     if self._open:

@@ -313,16 +313,22 @@ class DistStore(KVStore):
 
     def _end_open(self, keys: list[KeySpec], values: list[Given]) -> None:
         """Bring to its end what was pushed to one of ``keys`` and may be counted in part, unless it is pushed again."""
-        late = [
-            spec
+        late = {
+            spec: self._open[spec]
             for spec, given in zip(keys, values, strict=True)
             if spec in self._open and not same(self._open[spec], given)
-        ]
+        }
+        counted = [spec.pushes for spec in late]
         if late:
             try:
-                self._pushpull(late, [self._open[spec] for spec in late], None)
+                self._pushpull([*late], [*late.values()], None)
             except KVError as error:
                 error.counted = error.unknown = ()  # of the push that was to come, nothing is
+                for spec, before in zip(late, counted, strict=True):
+                    if (
+                        spec.pushes == before
+                    ):  # also where no server has counted it: it may have been said to be unknown
+                        self._open[spec] = late[spec]
                 raise
 
     def _conclude(
