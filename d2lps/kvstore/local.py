@@ -41,10 +41,12 @@ class LocalStore(KVStore):
         total = added(given)
         return total.clone() if total.data_ptr() == each_of(given)[0].data_ptr() else total
 
+    @torch.inference_mode()  # as ``out`` may have been made there
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
         for spec, into in zip(keys, outs, strict=True):
             fill(into, self._values[spec])
 
+    @torch.inference_mode()
     def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
         for spec, outs, index in wanted:
             fill(outs, self._values[spec].view(-1, spec.width)[index].reshape(-1))

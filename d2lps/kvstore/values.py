@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import prod
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -44,7 +45,6 @@ class KeySpec:
         return (
             type(given) is Tensor
             and given.dtype is self.dtype
-            and not given.is_nested  # it has no shape
             and given.shape == self.shape
             and given.is_cpu
             and not given.requires_grad
@@ -122,25 +122,23 @@ def each_of(given: Given) -> Sequence:
 
 def added(values: Given) -> Tensor:
     """Their sum in the order given, flat, in main memory: the very tensor where there is one and nothing to copy."""
-    total, *others = each_of(values)
-    for other in others:
-        total = total + other.to(total.device)
+    total = values
+    if type(values) is list:
+        total, *others = values
+        for other in others:
+            total = total + other.to(total.device)
     total = total if total.dim() == 1 else total.reshape(-1)
-    return (
-        total
-        if total.is_cpu and total.is_contiguous() and not total.is_neg()
-        else total.cpu().contiguous().resolve_neg()
-    )
+    return total if total.is_cpu and total.is_contiguous() else total.cpu().contiguous()
 
 
 def copied(given: Given) -> list[Tensor]:
     """What the devices have, flat, in memory of its own."""
-    return [added([one]).clone() for one in each_of(given)]
+    return [added(one).resolve_neg().clone() for one in each_of(given)]
 
 
 def same(copies: list[Tensor], given: Given) -> bool:
     """Whether it is the same, bit for bit, as when it was :func:`copied`."""
-    ones = [added([one]) for one in each_of(given)]
+    ones = [added(one).resolve_neg() for one in each_of(given)]
     return len(ones) == len(copies) and all(
         torch.equal(one.view(torch.uint8), copy.view(torch.uint8)) for one, copy in zip(ones, copies, strict=True)
     )
@@ -155,7 +153,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def require_writable(out: object, spec: KeySpec) -> None:
-    """Raises Refused unless each element of ``out`` can be filled, by another thread, too."""
+    """Raises Refused unless each element of ``out`` can be filled."""
     if isinstance(out, Tensor):
         if out.is_inference() and not torch.is_inference_mode_enabled():
             raise Refused(
@@ -172,31 +170,35 @@ def require_writable(out: object, spec: KeySpec) -> None:
         raise Refused(f"key {spec.key!r}: out is an array of NumPy that may only be read: copy it")
 
 
+def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:
+    """Whether some of what is pushed lies where something is pulled into."""
+    pushed = [one.reshape(-1) for given in values for one in each_of(given)]
+    pulled = [memory_of(one) for given in outs for one in each_of(given)]
+    return overlap(pushed, [flat for flat in pulled if flat is not None])
+
+
 def overlap(pushed: Sequence[Tensor], pulled: Sequence[Tensor]) -> bool:
     """Whether some flat tensor of the one lies where one of the other does."""
-    starts, begins = (np.fromiter(map(Tensor.data_ptr, flats), np.int64, len(flats)) for flats in (pushed, pulled))
-    ends, stops = (
-        first + np.fromiter((flat.nbytes for flat in flats), np.int64, len(flats))
-        for first, flats in ((starts, pushed), (begins, pulled))
-    )
+    (starts, ends), (begins, stops) = _spans(pushed), _spans(pulled)
     # How many begin before one of the others stops; and of these, how many have ended before it begins.
     before, over = np.sort(starts).searchsorted(stops, "left"), np.sort(ends).searchsorted(begins, "right")
     return bool((before > over).any())
 
 
-def in_place(values: Sequence[Given], outs: Sequence[Given]) -> bool:
-    """Whether some of what is pushed lies where something is pulled into."""
-    pushed = [added([one]) for given in values for one in each_of(given)]
-    pulled = [memory_of(one) for given in outs for one in each_of(given)]
-    return overlap(pushed, [flat for flat in pulled if flat is not None])
+def _spans(flats: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    """Where in memory each begins and ends."""
+    starts = np.fromiter(map(Tensor.data_ptr, flats), np.int64, len(flats))
+    return starts, starts + np.fromiter(map(attrgetter("nbytes"), flats), np.int64, len(flats))
 
 
 def memory_of(out: object) -> "Tensor | None":
     """The flat memory of ``out``, where it can be filled where it lies; None where it cannot."""
-    tensor = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
-    if not isinstance(tensor, Tensor) or not tensor.is_cpu or not tensor.is_contiguous():
-        return None
-    if tensor.is_inference() or tensor.is_neg():  # what is written there is not written by the byte, or by every thread
+    tensor = out
+    if type(out) is not Tensor:
+        tensor = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
+        if not isinstance(tensor, Tensor):
+            return None
+    if not tensor.is_cpu or not tensor.is_contiguous():
         return None
     tensor = tensor.detach() if tensor.requires_grad else tensor
     return tensor if tensor.dim() == 1 else tensor.view(-1)
@@ -210,8 +212,7 @@ def fill(outs: Given, value: Tensor) -> None:
             continue
         shaped = value.view(out.shape)
         if isinstance(out, Tensor):
-            with torch.inference_mode(out.is_inference()):
-                out.detach().copy_(shaped)
+            out.detach().copy_(shaped)
         elif isinstance(out, np.ndarray):
             np.copyto(out, shaped.numpy())
         else:  # an array of MXNet

@@ -437,10 +437,13 @@ def test_out_is_looked_at_before_anything_is_counted(made, why, size):
 
 def test_a_value_that_is_negated_when_it_is_read_is_pushed_so():
     with kvstore.cluster("dist_sync", 1, 1) as (store,):
+        store.init("other", torch.zeros(1))
         for size in (3, 40_000):
             store.init(size, torch.zeros(size))
             store.push(size, torch._neg_view(torch.ones(size)))
-            assert pulled(store, size, size) == [-1.0]
+            out = torch._neg_view(torch.empty(size))
+            store.pull([size, "other"], out=[out, torch.empty(1)])
+            assert pulled(store, size, size) == out.unique().tolist() == [-1.0]
 
 
 def test_pushes_that_fail_give_their_memory_back():

@@ -112,6 +112,7 @@ class PsLiteStore(KVStore):
             counts = [len(values) for _, values in pushed]
             self._ask("push", keys=[self._numbers[known] for known in keys], counts=counts)
 
+    @torch.inference_mode()  # as ``out`` may have been made there
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
         with self._calling:
             self._ask("pull", keys=[self._numbers[known] for known in keys])

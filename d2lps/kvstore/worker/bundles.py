@@ -56,7 +56,7 @@ class Bundle:
     def joined(self, flats: Sequence[Tensor]) -> Tensor:
         """The same, one after the other; the very tensor where there is one."""
         pieces = self.pieces(flats)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return pieces[0].resolve_neg() if len(pieces) == 1 else torch.cat(pieces)
 
 
 def bundled(keys: Sequence[KeySpec], shares: Callable[[int], bool], most: int = MOST) -> list[Bundle]:

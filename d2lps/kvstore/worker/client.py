@@ -150,6 +150,12 @@ class ServerClient:
             raise self._too_late(request) if over else Interrupted("nobody waits for it any more")
         return request.answer
 
+    def let_go(self, request: Request) -> None:
+        """Whoever is at it ends: to be called from any thread, and from one that is interrupted."""
+        request.done.set()
+        if request is self._leaving:
+            self._channel.close()
+
     def forget(self, request: Request) -> None:
         """Nobody waits for it any more: when this returns, nothing reads what it sends, or writes where it belongs."""
         with self._state:
@@ -270,6 +276,7 @@ class ServerClient:
                 self._sending.release()
 
     @staticmethod
+    @torch.inference_mode()  # as what it belongs to may have been made there
     def _put(request: Request, values: Sequence[Tensor]) -> None:
         for piece, value in zip(request.pieces, values, strict=True):
             piece.copy_(value)

@@ -19,7 +19,7 @@ from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.store import KVStore
-from d2lps.kvstore.values import Given, KeySpec, added, copied, each_of, fill, in_place, is_finite, memory_of, same
+from d2lps.kvstore.values import Given, KeySpec, added, copied, fill, in_place, is_finite, memory_of, overlap, same
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
@@ -28,6 +28,7 @@ from d2lps.kvstore.worker.client import Request, ServerClient
 from d2lps.trace import Trace
 
 NAMES = 1024  # of parts that a frame initialises: the longest fit
+SMALL = 1 << 16  # bytes that are sent sooner than another thread is woken to send them
 KEPT = 64  # lists of keys of which it is known how they travel
 
 
@@ -180,7 +181,7 @@ class DistStore(KVStore):
             self._end_open(keys, values)
         requests, finish = self._push_requests(keys, flats, finite, again), None
         if outs is not None:
-            destinations, finish = self._destinations(keys, outs, values)
+            destinations, finish = self._destinations(keys, outs, values, flats)
             for (_, request), (_, into, pieces) in zip(requests, destinations, strict=True):
                 request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
         try:
@@ -210,8 +211,9 @@ class DistStore(KVStore):
         self._send(requests)
         for whole, here, room in rooms:
             whole[here] = room.view(-1, whole.shape[1])
-        for (_, outs, _), whole in zip(wanted, wholes, strict=True):
-            fill(outs, whole.view(-1))
+        with torch.inference_mode():  # as ``out`` may have been made there
+            for (_, outs, _), whole in zip(wanted, wholes, strict=True):
+                fill(outs, whole.view(-1))
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
         tell = partial(self._ask, self.clients, Op.OPTIMIZER, _said(optimizer))
@@ -239,7 +241,7 @@ class DistStore(KVStore):
     def _push_requests(
         self, keys: list[KeySpec], flats: list[Tensor], finite: list[bool] | None, again: Collection[KeySpec]
     ) -> list[tuple[Bundle, Request]]:
-        rounds = [spec.pushes + (spec not in again) for spec in keys]
+        rounds = [spec.pushes + (spec not in again) for spec in keys] if again else [spec.pushes + 1 for spec in keys]
         for spec, number in zip(keys, rounds, strict=True):
             # A server may still read the last push where it lies, but none before that: two places are enough. What is
             # pushed again goes where it was: the same bits, which may be read meanwhile.
@@ -276,19 +278,21 @@ class DistStore(KVStore):
         return Request(Op.PUSH, entries, payload=raw(places), stage=stage)
 
     def _destinations(
-        self, keys: list[KeySpec], outs: list[Given], values: Sequence[Given] = ()
+        self, keys: list[KeySpec], outs: list[Given], values: Sequence[Given] = (), pushed: Sequence[Tensor] = ()
     ) -> tuple[list[tuple], Callable]:
         """[(bundle, where its values belong that come through the socket, where those from shared memory do)], and what
-        to do when they have come. Where some of ``values`` lies, nothing is written before that."""
-        flats, fills = [], []
-        apart = not values or not in_place(values, outs)
-        for spec, into in zip(keys, outs, strict=True):
-            first, *others = each_of(into)
-            flat = memory_of(first) if apart else None
-            if flat is None or others:
-                flat = torch.empty(spec.elements, dtype=spec.dtype) if flat is None else flat
-                fills.append((into, flat))
-            flats.append(flat)
+        to do when they have come. Where some of ``values``, flat ``pushed``, lies, nothing is written before that."""
+        flats, fills = [memory_of(into[0] if type(into) is list else into) for into in outs], []
+        if pushed and (
+            overlap(pushed, [flat for flat in flats if flat is not None])
+            or in_place((given for given in values if type(given) is list), outs)
+        ):
+            flats = [None] * len(keys)
+        for place, into in enumerate(outs):
+            if flats[place] is None or type(into) is list:
+                if flats[place] is None:
+                    flats[place] = torch.empty(keys[place].elements, dtype=keys[place].dtype)
+                fills.append((into, flats[place]))
         destinations, copies = [], []
         for bundle in self._bundled(keys):
             pieces = bundle.pieces(flats)
@@ -296,14 +300,18 @@ class DistStore(KVStore):
                 destinations.append((bundle, NOTHING, pieces))
                 continue
             room = pieces[0]
-            if len(pieces) > 1:
+            if len(pieces) > 1 or room.is_neg():  # whose bytes are not its values
                 room = torch.empty(sum(bundle.sizes), dtype=bundle.dtype)
                 copies.append((pieces, room.split(bundle.sizes)))
             destinations.append((bundle, raw(room), ()))
 
+        @torch.inference_mode()  # as ``out`` may have been made there
         def finish() -> None:
             for pieces, received in copies:
-                torch._foreach_copy_(pieces, received)
+                if any(map(Tensor.is_neg, pieces)):
+                    fills.extend(zip(pieces, received, strict=True))
+                else:
+                    torch._foreach_copy_(pieces, received)
             for into, flat in fills:
                 fill(into, flat)
             for spec in keys:
@@ -325,9 +333,7 @@ class DistStore(KVStore):
             except KVError as error:
                 error.counted = error.unknown = ()  # of the push that was to come, nothing is
                 for spec, before in zip(late, counted, strict=True):
-                    if (
-                        spec.pushes == before
-                    ):  # also where no server has counted it: it may have been said to be unknown
+                    if spec.pushes == before:  # also where no server has counted it: it was said to be unknown
                         self._open[spec] = late[spec]
                 raise
 
@@ -340,26 +346,29 @@ class DistStore(KVStore):
         error: KVError | None = None,
     ) -> None:
         """One more push of each key that all its servers have; ``error`` hears of which that is so, or may be."""
-        missing = {place for bundle, request in requests if request.counted is not True for place in bundle.places}
-        silent = {place for bundle, request in requests if request.answer is None for place in bundle.places if missing}
-        some = {
-            place for bundle, request in requests if request.counted is not False for place in bundle.places if missing
-        }
+
+        def places(which: Callable[[Request], bool]) -> set[int]:
+            return {place for bundle, request in requests if which(request) for place in bundle.places}
+
+        missing = places(lambda request: request.counted is not True)
+        ahead = self.type != "dist_sync"  # a synchronous server may add it later, when all others are there
         for place, spec in enumerate(keys):
-            if place not in missing:
-                self._open and self._open.pop(spec, None)
-                if spec not in again:
-                    # A synchronous server may add it later, when all others are there; any other has added it.
-                    spec.released = spec.pushes if self.type == "dist_sync" else spec.pushes + 1
-                    spec.pushes += 1
-            elif place not in some:
-                if place not in silent:  # all servers say that they have not counted it
-                    self._open.pop(spec, None)
-            elif spec not in again and spec not in self._open:
+            if place not in missing and spec not in again:
+                spec.released = spec.pushes + ahead
+                spec.pushes += 1
+        for spec in [spec for place, spec in enumerate(keys) if place not in missing] if self._open else ():
+            self._open.pop(spec, None)
+        if error is None:
+            return
+        some, silent = places(lambda request: request.counted is not False), places(lambda request: not request.answer)
+        for place in missing:
+            spec = keys[place]
+            if place not in some and place not in silent:  # all servers say that they have not counted it
+                self._open.pop(spec, None)
+            elif place in some and spec not in again and spec not in self._open:
                 self._open[spec] = copied(values[place])
-        if error:
-            error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in again)
-            error.unknown = tuple(spec.key for spec in keys if spec in self._open)
+        error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in again)
+        error.unknown = tuple(spec.key for spec in keys if spec in self._open)
 
     # ---- asking servers, and waiting for them
 
@@ -378,10 +387,10 @@ class DistStore(KVStore):
             raise Refused(CLOSED)
         until = time.monotonic() + self._patience
         asked = [(self.clients[server], request) for server, request in requests]
-        self._calls.current.stop_by(lambda: [request.done.set() for _, request in asked])
+        self._calls.current.stop_by(lambda: [client.let_go(request) for client, request in asked])
         by_client: dict[ServerClient, list[Request]] = {}
         for client, request in asked:
-            if request.shared:  # which only says where something lies: nobody else need send it
+            if len(request.payload) <= SMALL:  # also what only says where something lies: nobody else need send it
                 _ask_in_turn(client, [request])
             else:
                 by_client.setdefault(client, []).append(request)
