@@ -174,12 +174,12 @@ def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:
     """Whether some of what is pushed lies where something is pulled into."""
     pushed = [one.reshape(-1) for given in values for one in each_of(given)]
     pulled = [memory_of(one) for given in outs for one in each_of(given)]
-    return overlap(pushed, [flat for flat in pulled if flat is not None])
+    return overlap(pushed, pulled)
 
 
-def overlap(pushed: Sequence[Tensor], pulled: Sequence[Tensor]) -> bool:
+def overlap(pushed: Sequence[Tensor], pulled: Sequence["Tensor | None"]) -> bool:
     """Whether some flat tensor of the one lies where one of the other does."""
-    (starts, ends), (begins, stops) = _spans(pushed), _spans(pulled)
+    (starts, ends), (begins, stops) = _spans(pushed), _spans([flat for flat in pulled if flat is not None])
     # How many begin before one of the others stops; and of these, how many have ended before it begins.
     before, over = np.sort(starts).searchsorted(stops, "left"), np.sort(ends).searchsorted(begins, "right")
     return bool((before > over).any())

@@ -283,10 +283,8 @@ class DistStore(KVStore):
         """[(bundle, where its values belong that come through the socket, where those from shared memory do)], and what
         to do when they have come. Where some of ``values``, flat ``pushed``, lies, nothing is written before that."""
         flats, fills = [memory_of(into[0] if type(into) is list else into) for into in outs], []
-        if pushed and (
-            overlap(pushed, [flat for flat in flats if flat is not None])
-            or in_place((given for given in values if type(given) is list), outs)
-        ):
+        lists = [given for given in values if type(given) is list]
+        if pushed and overlap(pushed, flats) or lists and in_place(lists, outs):
             flats = [None] * len(keys)
         for place, into in enumerate(outs):
             if flats[place] is None or type(into) is list:
