@@ -101,6 +101,7 @@ def main(arguments: list[str]) -> int:
     files = sorted(str(path) for path in here.glob("test_kvstore*.py"))
     given = [argument for argument in arguments if argument != "--cases"]
     os.chdir(here.parents[1])
+    os.environ.setdefault("D2LPS_EXAMPLES", "400")  # ten times as many as in the suite
     status = pytest.main([*files, "-p", "no:cacheprovider", *given], plugins=[table])
     print("\nrow fault as injected | what must hold | cases | until the error or recovery, median | left behind")
     print("\n".join(table.lines(cases)))
