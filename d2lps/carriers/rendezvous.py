@@ -103,18 +103,18 @@ class Rendezvous:
         except KeyboardInterrupt:
             self.interrupted(None)
             raise
-        found = self._read(*keys)
+        values = self._read(*keys)
         # Whoever is here has read all of the call before: this rank's part of it can go.
         if self._last is not None:
             self._asked(lambda: self.store.delete_key(self._key(self._last)))
         self._last = keys[self.rank]
-        return found
+        return values
 
     def close(self) -> None:
         """Nothing more is asked or said here. Who still waits for this process hears that it has left."""
         if not self.closed and not self.over:
-            said = json.dumps({"step": None, "waiting": [], "why": "it has left"})
-            self._thread.do(lambda: self.store.set(self._key(f"failed/{self.rank}"), said))
+            report = json.dumps({"step": None, "waiting": [], "why": "it has left"})
+            self._thread.do(lambda: self.store.set(self._key(f"failed/{self.rank}"), report))
         self.closed = True
         self._thread.end()
 
@@ -182,8 +182,8 @@ class Rendezvous:
         raise self.over
 
     def _say(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
-        said = {"step": step, "waiting": sorted(waiting), "why": why, "detail": detail}
-        self._post(f"failed/{self.rank}", said)
+        report = {"step": step, "waiting": sorted(waiting), "why": why, "detail": detail}
+        self._post(f"failed/{self.rank}", report)
         self._post("failed", self.rank)
 
     def _key(self, key: str) -> str:
@@ -193,8 +193,8 @@ class Rendezvous:
         return self._asked(lambda: self.store.check([self._key(key) for key in keys]))
 
     def _read(self, *keys: str) -> list:
-        found = self._asked(lambda: self.store.multi_get([self._key(key) for key in keys]))
-        return [json.loads(value) for value in found]
+        texts = self._asked(lambda: self.store.multi_get([self._key(key) for key in keys]))
+        return [json.loads(text) for text in texts]
 
     def _post(self, key: str, value: object) -> None:
         self._asked(lambda: self.store.set(self._key(key), json.dumps(value)))
@@ -228,15 +228,17 @@ def _in(step: int | None) -> str:
 def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | None) -> RankLost:
     """Who is to blame, from what everyone who is alive has said; the same on all of them."""
     silent = sorted(set(range(size)) - set(heard))
-    steps = [said["step"] for said in heard.values() if said["step"] is not None]
+    steps = [report["step"] for report in heard.values() if report["step"] is not None]
     step = min(steps, default=step)
-    gave_up = {rank: said["why"] for rank, said in heard.items() if said["why"] not in ("late", "closed", "told")}
+    gave_up = {rank: report["why"] for rank, report in heard.items() if report["why"] not in ("late", "closed", "told")}
     if gave_up:
         rank, why = min(gave_up.items())
         why = text("rank.interrupted") if why == "interrupted" else why
         sentence = text("rank.ended", rank=rank, where=_in(step), why=why)
         return RankLost(sentence, tuple(sorted(gave_up)), step)
-    closed = [rank for said in heard.values() if said["why"] == "closed" for rank in said["waiting"] if rank in silent]
+    closed = [
+        rank for report in heard.values() if report["why"] == "closed" for rank in report["waiting"] if rank in silent
+    ]
     lost = sorted(set(closed)) or silent
     if lost:
         ranks, where = ", ".join(map(str, lost)), _in(step) or text("rank.before")
@@ -247,8 +249,8 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
             else text("rank.silent", who=who, where=where, seconds=f"{deadline:g}")
         )
         return RankLost(sentence, tuple(lost), step)
-    broken = next((said["detail"] for said in heard.values() if said["why"] == "closed"), None)
-    late = sorted({rank for said in heard.values() if said["why"] != "told" for rank in said["waiting"]})
+    broken = next((report["detail"] for report in heard.values() if report["why"] == "closed"), None)
+    late = sorted({rank for report in heard.values() if report["why"] != "told" for rank in report["waiting"]})
     if broken is not None:
         sentence = f"all {size} ranks are alive, but a connection between them broke{_in(step)}: {broken}"
         return RankLost(sentence, tuple(late), step)

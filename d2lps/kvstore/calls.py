@@ -9,8 +9,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from queue import SimpleQueue
+
+import torch
 
 from d2lps.kvstore.errors import KVError, Refused, Timeout
 
@@ -57,6 +59,8 @@ class Call:
         self.stop: Callable[[], object] = bool
         self.result = self.error = None
         self._begun, self._changing = False, threading.Lock()
+        # What the caller's kernels write and read comes in its order: a thread has a stream of its own.
+        self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
 
     def begin(self) -> bool:
         """False where it was interrupted before it began."""
@@ -65,7 +69,8 @@ class Call:
             return self._begun
 
     def do(self) -> None:
-        self.result = self._work(*self._arguments)
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            self.result = self._work(*self._arguments)
 
     def require_wanted(self) -> None:
         """Raises Interrupted where nobody waits for it any more."""
@@ -95,11 +100,12 @@ class Call:
 class Calls:
     """The calls of one store, side by side; of those that name the same key, one after the other.
 
-    ``patience``: seconds that one may wait for another. One thread more than there are calls waits for the next.
+    ``patience``: seconds that one may wait for another; ``forks``: whether a child that is forked may go on with it.
+    One thread more than there are calls waits for the next.
     """
 
-    def __init__(self, name: str, patience: float):
-        self._name, self._patience, self._process = name, patience, os.getpid()
+    def __init__(self, name: str, patience: float, forks: bool = False):
+        self._name, self._patience, self._forks, self._process = name, patience, forks, os.getpid()
         self._asked: SimpleQueue[Call | None] = SimpleQueue()
         self._running: list[Call] = []
         self._idle, self._changed = 0, threading.Condition()  # which no caller takes: it would be interrupted there
@@ -118,8 +124,10 @@ class Calls:
         What interrupts it gets ``counted`` and ``unknown`` as a KVError has them; ``missed(done)`` gives an error that
         has them where the call was done before it could be interrupted, or had not begun.
         """
-        if os.getpid() != self._process:
-            raise Refused(FORKED)  # its threads are not here
+        if os.getpid() != self._process:  # its threads are not here
+            if not self._forks:
+                raise Refused(FORKED)
+            self.__init__(self._name, self._patience, self._forks)
         call = Call(keys, work, arguments)
         try:
             self._asked.put(call)

@@ -19,7 +19,7 @@ class LocalStore(KVStore):
     type = "local"
 
     def __init__(self):
-        super().__init__()
+        super().__init__(forks=True)
         self._values: dict[KeySpec, Tensor] = {}
         self._memory: dict[KeySpec, Memory] = {}  # what the optimizer keeps of each key
 

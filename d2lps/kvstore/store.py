@@ -49,10 +49,10 @@ class KVStore:
     type = ""
     rank, num_workers = 0, 1
 
-    def __init__(self, name: str = "", patience: float = 30.0):
+    def __init__(self, name: str = "", patience: float = 30.0, forks: bool = False):
         self._keys: dict[Key, KeySpec] = {}
         self.optimizer: Optimizer | None = None
-        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience), Repeats()
+        self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
         self._met: dict[str, int] = {}  # how often all workers came together, by what for
         weakref.finalize(self, self._calls.close)
 
@@ -181,7 +181,7 @@ class KVStore:
             optimizer, numbers = of_mxnet(optimizer)
         chosen = Optimizer.read(optimizer, numbers)
         for spec in self._keys.values():
-            chosen.validate_dtype(spec.dtype, spec.key)
+            self._validate_steps(spec, chosen)
         self._calls.run((STORE,), self._choose, chosen)
 
     def save(self, path) -> None:
@@ -253,7 +253,7 @@ class KVStore:
             if spec.key in self._keys:
                 raise Refused(f"key {spec.key!r} is initialised already: pull it, or push to it")
             if self.optimizer:
-                self.optimizer.validate_dtype(spec.dtype, spec.key)
+                self._validate_steps(spec, self.optimizer)
         self._init(fresh)
         self._keys |= {spec.key: spec for spec, _ in fresh}
 
@@ -306,6 +306,10 @@ class KVStore:
         saved = checkpoint.read(path, {key: (spec.shape, spec.dtype) for key, spec in self._keys.items()})
         self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
         return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read]
+
+    def _validate_steps(self, spec: KeySpec, optimizer: Optimizer) -> None:
+        """Raises Refused where ``optimizer`` cannot step such a value."""
+        optimizer.validate_dtype(spec.dtype, validate_key(spec.key))
 
     # ---- all workers together
 

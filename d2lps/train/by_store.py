@@ -225,10 +225,10 @@ def curves(
     --------
     >>> from d2lps import train
     >>> net, data = train.small_cnn(), train.digits().train
-    >>> found = curves(net, data, size=96, steps=8, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.03])
-    >>> list(found)
+    >>> curve = curves(net, data, size=96, steps=8, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.03])
+    >>> list(curve)
     ['sync', 'async', 'staleness 0', 'staleness 1', 'staleness 4']
-    >>> [max(found[name].staleness) <= s for name, s in [("staleness 0", 0), ("staleness 1", 1), ("staleness 4", 4)]]
+    >>> [max(curve[name].staleness) <= s for name, s in [("staleness 0", 0), ("staleness 1", 1), ("staleness 4", 4)]]
     [True, True, True]
     """
     trained = {}

@@ -86,7 +86,7 @@ def read(folder: Path, chapter: str, language: str, picture: Path, before: str =
         page.locator(".jp-Notebook:not(.lm-mod-hidden)").first.wait_for(timeout=120_000)
         page.get_by_text("| Idle").wait_for(timeout=120_000)
         choose(page, "Run", "Run All Cells")
-        page.wait_for_function(DONE, timeout=180_000, polling=500)  # else at every frame, which takes a processor
+        page.wait_for_function(DONE, timeout=400_000, polling=500)  # else at every frame, which takes a processor
         assert page.locator(".jp-OutputArea-output", has_text="Traceback").all_text_contents() == []
 
         player = page.locator(".d2-player").first

@@ -250,7 +250,7 @@ def test_what_it_will_not_do(local, call, sentence):
         ("adam", {"eps": 1e-3}, "eps = 0.001: adam of MXNet has it in another place"),
         ("adagrad", {"eps": 0.0}, "eps = 0.0"),
         ("adagrad", {"weight_decay": 0.1}, "takes the weight decay out of the weight"),
-        ("sgd", {"momentum": -0.5}, "MXNet's sgd takes 0 or more"),
+        ("sgd", {"momentum": -0.5}, "momentum = -0.5: sgd takes 0 or more"),
     ],
 )
 def test_optimizers_that_mxnet_takes_other_steps_for(rule, numbers, sentence):

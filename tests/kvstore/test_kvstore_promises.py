@@ -488,6 +488,17 @@ def test_odd_keys_are_refused(key):
             call([key], [torch.ones(1)])
 
 
+def test_a_forked_child_goes_on_with_a_local_store():
+    store = kvstore.create("local")
+    store.init("w", torch.zeros(3))
+    if not (child := os.fork()):
+        with suppress(BaseException):
+            store.push("w", torch.ones(3))
+            os._exit(0 if pulled(store, "w") == [1.0] else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0 and pulled(store, "w") == [0.0]
+
+
 @pytest.mark.parametrize("after", [0.001, 0.002, 0.004, 0.008, 0.016])
 def test_a_local_store_is_interrupted_in_order_too(after):
     store, size, pushes = kvstore.create("local"), 1_000_000, 0

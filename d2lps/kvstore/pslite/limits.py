@@ -20,10 +20,10 @@ def require_value(known: KeySpec, dist: bool) -> None:
         )
 
 
-def require_steps(known: KeySpec, optimizer: Optimizer | None) -> None:
+def require_steps(known: KeySpec, optimizer: Optimizer) -> None:
     """Raises Refused where MXNet's optimizer cannot step such a value."""
-    dtypes = FLOATING[:1] if optimizer and optimizer.rule == "adagrad" else FLOATING
-    if optimizer and known.dtype not in dtypes:
+    dtypes = FLOATING[:1] if optimizer.rule == "adagrad" else FLOATING
+    if known.dtype not in dtypes:
         names = ", ".join(map(name, dtypes))
         raise Refused(f"key {known.key!r} is {known.dtype}: MXNet's {optimizer.rule} is for {names}")
 
@@ -53,7 +53,5 @@ def mxnet_optimizer(optimizer: Optimizer, summed: int) -> tuple[str, dict]:
             "adagrad of MXNet takes the weight decay out of the weight, not into the gradient: leave "
             "weight_decay out, or take engine='d2lps'"
         )
-    if numbers.get("momentum", 0.0) < 0:
-        raise Refused(f"momentum = {numbers['momentum']!r}: MXNet's sgd takes 0 or more")
     eps = {"sgd": {}, "adagrad": {"eps": eps**2}, "adam": {"epsilon": eps}}[rule]
     return rule, theirs | eps | numbers

@@ -80,7 +80,6 @@ class PsLiteStore(KVStore):
         self._nodes.require_usable()
         for known, _ in fresh:
             require_value(known, bool(self._rendezvous))
-            require_steps(known, self.optimizer)
         self._require_alike([[validate_key(known.key), str(known.dtype), known.elements] for known, _ in fresh])
         with self._calling:
             for known, _ in fresh:
@@ -126,12 +125,13 @@ class PsLiteStore(KVStore):
         )
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
-        for known in self._slots:
-            require_steps(known, optimizer)
         rule, numbers = mxnet_optimizer(optimizer, self.num_workers if self.type == "dist_sync" else 1)
         if self.rank == 0:
             self._ask("optimizer", rule=rule, numbers=numbers)
         self._meet("set the optimizer", 1)
+
+    def _validate_steps(self, spec: KeySpec, optimizer: Optimizer) -> None:
+        require_steps(spec, optimizer)
 
     def _meet(self, what: str, number: int, note: str | None = None) -> None:
         if self._rendezvous:

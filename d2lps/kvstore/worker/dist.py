@@ -66,7 +66,7 @@ class DistStore(KVStore):
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._open: dict[KeySpec, list[Tensor]] = {}  # what was pushed where it is not known whether all of it counts
         self._loads = 0
-        self._pool = ThreadPoolExecutor(len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
+        self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
         self._end = weakref.finalize(self, _ended, os.getpid(), self.clients, self._pool, self.started, arena)
 
