@@ -13,9 +13,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from d2lps.kvstore.errors import KVError, Refused, Timeout
+from d2lps.messages import text
 
-FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
-CLOSED = "this store is closed"
 GRACE = 10.0  # seconds at most for which an interrupted call may end what it is at
 
 
@@ -119,13 +118,13 @@ class Calls:
         has them where the call was done before it could be interrupted, or had not begun.
         """
         if os.getpid() != self._process:
-            raise Refused(FORKED)  # its threads are not here
+            raise Refused(text("store.forked"))  # its threads are not here
         call = Call(keys, work, arguments)
         try:
             self._asked.put(call)
             while not call.ended.wait(1.0):
                 if not self._open and not call.interrupt():
-                    raise Refused(CLOSED)
+                    raise Refused(text("store.closed"))
         except Refused:
             raise
         except BaseException as interruption:
@@ -183,7 +182,7 @@ class Calls:
         with self._changed:
             while any(not frozenset(call.keys).isdisjoint(other.keys) for other in self._running):
                 if time.monotonic() > until:
-                    raise Timeout(f"another thread has been at work on the same key for {self._patience:.3g} s")
+                    raise Timeout(text("store.busy", seconds=f"{self._patience:.3g}"))
                 self._changed.wait(0.05)
                 call.require_wanted()
             self._running.append(call)
