@@ -71,7 +71,7 @@ CAUSES = [
     (lambda: d2lps.Topology("t", {"a": "x"}, []), TopologyError, "kind"),
     (lambda: d2lps.Topology("t", {"a": "gpu"}, [d2lps.Link("a", "a", "1 GB/s")]), TopologyError, "link"),
     (lambda: d2lps.Topology("t", {"a": "gpu", "b": "gpu"}, []).route("a", "b"), TopologyError, "route"),
-    (lambda: d2lps.rings(d2lps.Topology("t", dict.fromkeys("abc", "gpu"), [])), TopologyError, "ring"),
+    (lambda: d2lps.rings(d2lps.Topology("t", dict.fromkeys("abcd", "gpu"), [])), TopologyError, "ring"),
     (lambda: d2lps.Topology.from_nvidia_smi("hello"), TopologyError, "nvidia-smi"),
     (lambda: d2lps.Topology.from_nvidia_smi("GPU0 X"), TopologyError, "nvidia-smi"),
     (lambda: trace().bytes_sent("gpu9"), TraceError, "trace gpu9"),
