@@ -8,6 +8,8 @@ from fractions import Fraction
 from itertools import accumulate, islice
 from typing import Protocol
 
+from d2lps.messages import text
+from d2lps.messages.raised import Brief
 from d2lps.plan.acts import Send, Update, sends, updates
 from d2lps.plan.lazy import Described, Lazy
 from d2lps.plan.optimizers import RULES
@@ -18,7 +20,7 @@ from d2lps.units import Bandwidth, show_seconds
 MOST = 1e18  # seconds or bytes: more than any trace has, and still a number that can be drawn
 
 
-class TraceError(ValueError):
+class TraceError(Brief, ValueError):
     """A trace that cannot be read, or that does not know what is asked of it."""
 
 
@@ -284,7 +286,7 @@ class Trace:
         """
         link = next((k for k in self.topology.links if (k.src, k.dst) == (src, dst)), None)
         if link is None:
-            raise TraceError(f"there is no link {src}→{dst} on {self.topology.name}")
+            raise TraceError(text("trace.no-link", src=src, dst=dst, name=self.topology.name))
         total = until = 0.0
         for event in self.occupied().get(link, []):
             total += max(0.0, event.end - max(event.start, until))
@@ -296,7 +298,7 @@ class Trace:
 
     def _require_node(self, node: str) -> None:
         if node not in self.plan.nodes:
-            raise TraceError(f"there is no node {node!r} in this trace (nodes: {' '.join(self.plan.nodes)})")
+            raise TraceError(text("trace.no-node", node=repr(node), nodes=" ".join(self.plan.nodes)))
 
     def __repr__(self) -> str:
         return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {show_seconds(self.duration)}>"
@@ -361,7 +363,7 @@ class Trace:
             _require_sound(trace)
             return trace
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            raise TraceError(f"this is not a trace that d2lps wrote ({type(error).__name__}: {error})") from None
+            raise TraceError(text("trace.not-a-trace", why=f"{type(error).__name__}: {error}")) from None
 
     def to_chrome(self) -> str:
         """The trace in the Chrome trace format, for chrome://tracing and Perfetto.

@@ -18,14 +18,18 @@ import re
 from fractions import Fraction
 from numbers import Integral, Real
 
+from d2lps.messages import text
+from d2lps.messages.raised import Brief
+
 PREFIXES = {prefix: 1000**i for i, prefix in enumerate(["", "k", "M", "G", "T", "P"])} | {"K": 1000}
 PREFIXES |= {prefix: 1024**i for i, prefix in enumerate(["Ki", "Mi", "Gi", "Ti"], 1)}
 SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ns": 10**9}  # so many in a second
+FEW = 1000  # bytes: so few, without a unit, are a slip of the pen
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]{1,3})?)\s*(.*?)\s*")
 _UNIT = re.compile(r"(|Ki|Mi|Gi|Ti|[kKMGTP])(B|bit|b)(ps|/s|)")
 
 
-class UnitError(ValueError):
+class UnitError(Brief, ValueError):
     """A quantity without its unit, with an ambiguous one, or out of range."""
 
 
@@ -59,10 +63,10 @@ def bandwidth(value: "str | Bandwidth") -> Bandwidth:
         For what has no unit, an ambiguous one, or is not positive.
     """
     if not isinstance(value, str | Bandwidth):
-        raise UnitError(f"bandwidth {value!r} has no unit: write '16 GB/s' (bytes) or '128 Gbit/s' (bits)")
+        raise UnitError(text("unit.no-unit", what=_name("bandwidth"), value=repr(value), write=_write("bandwidth")))
     rate = value if isinstance(value, Bandwidth) else Bandwidth(_float("bandwidth", value, _parse("bandwidth", value)))
     if not rate > 0:
-        raise UnitError(f"bandwidth {value!r} is not positive: a link carries more than 0 bytes per second")
+        raise UnitError(text("unit.not-positive", value=repr(value)))
     return rate
 
 
@@ -85,14 +89,38 @@ def size(value: "str | int") -> int:
         For what is no whole number of bytes.
     """
     if isinstance(value, bool) or not isinstance(value, str | Integral):
-        raise UnitError(f"size {value!r} is neither a whole number of bytes nor a text such as '160 MB'")
+        raise UnitError(text("unit.not-a-size", value=repr(value)))
     count = _parse("size", value) if isinstance(value, str) else value
     _float("size", value, Fraction(count))
     if count < 0:
-        raise UnitError(f"size {value!r} is negative")
+        raise UnitError(text("unit.negative", value=repr(value)))
     if isinstance(count, Fraction) and count.denominator != 1:
-        raise UnitError(f"size {value!r} is not a whole number of bytes")
+        raise UnitError(text("unit.not-whole", value=repr(value)))
     return int(count)
+
+
+def meant_size(value: "str | int") -> int:
+    """As :func:`size`, for what people write by hand: there a bare 160 means 160 MB more often than 160 bytes.
+
+    Parameters
+    ----------
+    value : str or int
+        ``"160 MB"``, ``"160 B"``, or an int of bytes: 0, or 1000 and more.
+
+    Returns
+    -------
+    int
+        0 or more.
+
+    Raises
+    ------
+    UnitError
+        For a smaller int, and what is no whole number of bytes.
+    """
+    count = size(value)
+    if not isinstance(value, str) and 0 < count < FEW:
+        raise UnitError(text("unit.few-bytes", value=count))
+    return count
 
 
 def seconds(value: "str | float") -> float:
@@ -118,10 +146,10 @@ def seconds(value: "str | float") -> float:
     else:
         number, unit = _split("time", value)
         if unit not in SECONDS:
-            raise UnitError(f"time {value!r} has no unit that d2lps knows: write '7.5 ms', '10 us' or '2 s'")
+            raise UnitError(text("unit.no-time", value=repr(value)))
         time = _float("time", value, number / SECONDS[unit])
     if not 0 <= time < math.inf:
-        raise UnitError(f"time {value!r} is not a finite time of 0 s or more")
+        raise UnitError(text("unit.not-a-time", value=repr(value)))
     return time
 
 
@@ -171,35 +199,42 @@ def _split(what: str, value: object) -> tuple[Fraction, str]:
         return Fraction(match[1]), match[2]
     except (TypeError, ValueError):
         example = {"bandwidth": "16 GB/s", "size": "160 MB", "time": "7.5 ms"}[what]
-        raise UnitError(f"{what} {value!r} is not a number with a unit, such as '{example}'") from None
+        sentence = text("unit.not-a-quantity", what=_name(what), value=repr(value), example=example)
+        raise UnitError(sentence) from None
 
 
 def _float(what: str, value: object, number: Fraction) -> float:
     try:
         return float(number)
     except OverflowError:
-        raise UnitError(f"{what} {value!r} is too large to be one") from None
+        raise UnitError(text("unit.too-large", what=_name(what), value=repr(value))) from None
 
 
 def _parse(what: str, value: str) -> Fraction:
     """Bytes, or bytes per second for a bandwidth, exactly."""
     number, unit = _split(what, value)
     per_second = "/s" if what == "bandwidth" else ""
-    example = "'16 GB/s' (bytes) or '128 Gbit/s' (bits)" if per_second else "'160 MB'"
     match = _UNIT.fullmatch(unit)
     if not match:
-        reason = f"has a unit that d2lps does not know, {unit!r}" if unit else "has no unit"
-        raise UnitError(f"{what} {value!r} {reason}: write {example}")
+        said = {"what": _name(what), "value": repr(value), "write": _write(what)}
+        raise UnitError(text("unit.unknown-unit", unit=repr(unit), **said) if unit else text("unit.no-unit", **said))
     prefix, letter, rate = match.groups()
     count = number * PREFIXES[prefix] / (1 if letter == "B" else 8)
     if letter == "b":
         written, per = f"{_float(what, value, number):g}", "/s" if rate else ""
-        raise UnitError(
-            f"{what} {value!r} is ambiguous: 'b' is read as bits, so this is {written} {prefix}bit{per} "
-            f"= {show_size(_float(what, value, count))}{per}; write '{written} {prefix}B{per}' if bytes are meant, "
-            f"or '{written} {prefix}bit{per}' if bits are"
-        )
+        read, in_bytes = f"{written} {prefix}bit{per}", f"{show_size(_float(what, value, count))}{per}"
+        meant = {"bits": read, "equal": in_bytes, "bytes": f"{written} {prefix}B{per}"}
+        raise UnitError(text("unit.ambiguous", what=_name(what), value=repr(value), **meant))
     if bool(rate) != bool(per_second):
-        wanted = "needs 'per second'" if per_second else "is per second, and a size is not"
-        raise UnitError(f"{what} {value!r} {wanted}: write {example}")
+        said = {"value": repr(value), "write": _write(what)}
+        raise UnitError(text("unit.per-second", **said) if per_second else text("unit.not-per-second", **said))
     return count
+
+
+def _name(what: str) -> str:
+    return text(f"unit.name.{what}")
+
+
+def _write(what: str) -> str:
+    """What would be right."""
+    return text(f"unit.write.{what}")

@@ -14,12 +14,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from d2lps.messages import text
+from d2lps.messages.raised import Brief
 
 LARGE = 250_000  # elements from which on an array is cut
 VIRTUAL = 256  # places of each server on the ring: the loads of servers differ by about 1/√256 of their mean
 
 
-class PlacementError(ValueError):
+class PlacementError(Brief, ValueError):
     """Numbers of which no placement can be made."""
 
 
@@ -88,7 +89,7 @@ class Placement:
         except TypeError:
             self.servers = ()
         if not self.servers or len({*self.servers}) < len(self.servers):
-            raise PlacementError(f"servers = {servers!r}: how many, 1 or more, or their different numbers")
+            raise PlacementError(text("placement.servers", servers=repr(servers)))
         for name, value in (("large", large), ("virtual", virtual)):
             require_count(name, value)
         self.large, self.virtual = large, virtual
@@ -158,9 +159,9 @@ class Placement:
 def require_count(what: str, value: object) -> int:
     """``value``, a whole number from 1 on. Raises PlacementError, which names ``what``, otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PlacementError(f"{what} = {value!r}: a whole number, 1 or more")
+        raise PlacementError(text("placement.count", what=what, value=repr(value)))
     return value
 
 
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")

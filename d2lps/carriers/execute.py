@@ -23,6 +23,7 @@ from d2lps.carriers.base import Carrier, Executed, Program
 from d2lps.carriers.here import Here
 from d2lps.carriers.reductions import SUM, Reduction, reduction, require_usable
 from d2lps.carriers.tensors import TensorError, require_fitting, require_updatable
+from d2lps.messages import text
 from d2lps.plan.acts import sends, updates
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
@@ -51,7 +52,7 @@ def compile(
     weights, memory = {} if weights is None else weights, {} if memory is None else memory
     try:
         if not isinstance(plan, Plan):
-            raise TensorError(f"run wants a Plan, such as d2lps.ring([…]); a {type(plan).__name__} is given")
+            raise TensorError(text("tensor.plan-wanted", given=type(plan).__name__))
         playing = carrier.playing(plan)
         if isinstance(tensors, Tensor) and len(playing) == 1:
             tensors = {playing[0]: tensors}
@@ -61,7 +62,7 @@ def compile(
         require_usable(how, next((tensors[node] for node, _ in plan.holds if node in playing), buffers[0][:0]))
         require_updatable(plan, tensors, weights, memory, playing)
         if how is not SUM and any(updates(step) for step in plan.steps):
-            raise TensorError(f"the plan has updates, which want the sum of the gradients, not their {how.name}")
+            raise TensorError(text("tensor.sum-wanted", name=how.name))
         if topology is not None:
             for node in plan.nodes:
                 topology.require_node(node)

@@ -46,7 +46,7 @@ class Here(Carrier):
         else:
             listed = [devices] if isinstance(devices, Device) else devices
             if not isinstance(listed, Sequence) or not listed:
-                raise TensorError(f"Here({devices!r}) has no device: give at least one, such as Here(['cpu'])")
+                raise TensorError(text("here.no-device", given=repr(devices)))
             self.devices = [_device(device) for device in listed]
         self._streams: dict[tuple[torch.device, torch.device], list[torch.cuda.Stream]] = {}
         self._zero: dict[torch.device, tuple[float, torch.cuda.Event]] = {}
@@ -59,7 +59,7 @@ class Here(Carrier):
         if isinstance(self.devices, dict):
             missing = [node for node in nodes if node not in self.devices]
             if missing:
-                raise TensorError(f"Here has no device for {missing[0]} (it has {' '.join(self.devices)})")
+                raise TensorError(text("here.missing", node=missing[0], nodes=" ".join(self.devices)))
             return {node: self.devices[node] for node in nodes}
         dealt = cycle(self.devices)
         return {n: torch.device("cpu") if n.rstrip("0123456789") == "cpu" else next(dealt) for n in nodes}
@@ -165,9 +165,9 @@ def _device(name: Device) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise TensorError(f"{name!r} is not a device of torch: write 'cpu' or 'cuda:0'") from None
+        raise TensorError(text("here.not-a-device", name=repr(name))) from None
     if device.type != "cuda":
         return device
     if (device.index or 0) >= torch.cuda.device_count():
-        raise TensorError(f"there is no device {name!r} here: torch sees {torch.cuda.device_count()} GPUs")
+        raise TensorError(text("here.too-few", name=repr(name), gpus=torch.cuda.device_count()))
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())

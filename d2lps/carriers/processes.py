@@ -20,6 +20,7 @@ from d2lps.carriers.gloo import Gloo
 from d2lps.carriers.nccl import Nccl
 from d2lps.carriers.ranks import Ranks
 from d2lps.carriers.rendezvous import POLL, ProcessesError, wait
+from d2lps.messages import text
 
 
 class Processes(Ranks):
@@ -63,7 +64,7 @@ class Processes(Ranks):
         size: int | None = None,
     ):
         if backend not in (None, "gloo", "nccl"):
-            raise ProcessesError(f"backend = {backend!r}: write 'gloo' or 'nccl'")
+            raise ProcessesError(text("processes.backend", backend=repr(backend)))
         super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
         self._thread, self._progress, self._connections = BackgroundThread(), Progress(), None
         self.backend, self.device = self._agreed_backend(backend)
@@ -123,18 +124,14 @@ class Processes(Ranks):
         offers = self.rendezvous.all_gather("backend", {"asked": backend, "ranks": len(local), "gpus": gpus})
         wishes = {offer["asked"] for offer in offers} - {None}
         if len(wishes) > 1:
-            raise ProcessesError("some ranks ask for gloo and some for nccl: give the same backend on all")
+            raise ProcessesError(text("processes.backends"))
         enough = all(offer["gpus"] >= offer["ranks"] for offer in offers)
         agreed = wishes.pop() if wishes else "nccl" if enough else "gloo"
         if agreed == "gloo":
             return agreed, torch.device("cpu")
         for rank, offer in enumerate(offers):
             if offer["gpus"] < offer["ranks"]:
-                raise ProcessesError(
-                    f"NCCL wants a GPU of its own for every rank, and the host of rank {rank} has "
-                    f"{offer['gpus']} for {offer['ranks']}: start fewer ranks, or take "
-                    "backend='gloo'"
-                )
+                raise ProcessesError(text("processes.few-gpus", rank=rank, gpus=offer["gpus"], ranks=offer["ranks"]))
         return agreed, torch.device("cuda", local.index(self.rank))
 
     def _connect(self) -> Gloo | Nccl:

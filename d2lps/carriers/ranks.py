@@ -21,6 +21,7 @@ from d2lps.carriers.background import BackgroundThread
 from d2lps.carriers.base import Carrier, Executed, Program, Timed
 from d2lps.carriers.rendezvous import NoRanks, ProcessesError, RankLost, Rendezvous, require_seconds, wait
 from d2lps.carriers.tensors import TensorError
+from d2lps.messages import text
 from d2lps.plan.acts import sends
 from d2lps.plan.plan import Plan
 
@@ -43,12 +44,12 @@ class Ranks(Carrier):
         deadline = require_seconds("deadline", deadline)
         named = isinstance(playing, Sequence) and not isinstance(playing, str)
         if playing is not None and not (named and all(isinstance(node, str) for node in playing)):
-            raise ProcessesError(f"playing = {playing!r}: name the nodes that this process plays, such as ['gpu0']")
+            raise ProcessesError(text("processes.playing", playing=repr(playing)))
         holder = None
         if store is None:
             store, rank, size, holder = from_environment(deadline)
         if rank is None or size is None or not 0 <= rank < size:
-            raise ProcessesError(f"rank {rank!r} of {size!r}: give rank and size with the store, 0 ≤ rank < size")
+            raise ProcessesError(text("processes.rank-of", rank=repr(rank), size=repr(size)))
         self.rank, self.size, self.deadline = rank, size, deadline
         self._busy = threading.RLock()  # one thread has it while it runs something
         self.rendezvous = Rendezvous(store, self.kind, rank, size, deadline, holder)
@@ -79,36 +80,28 @@ class Ranks(Carrier):
         played = [member["plays"] for member in self.members]
         if all(nodes is None for nodes in played):
             if len(plan.nodes) != self.size:
-                raise ProcessesError(
-                    f"the plan has {len(plan.nodes)} nodes, and there are {self.size} processes, each of which plays "
-                    f"one: start {len(plan.nodes)} (torchrun --nproc-per-node={len(plan.nodes)} …), make the plan for "
-                    f"carrier.names, or say who plays what with {type(self).__name__}([…])"
-                )
+                said = {"nodes": len(plan.nodes), "size": self.size, "kind": type(self).__name__}
+                raise ProcessesError(text("processes.nodes", **said))
             return {node: rank for rank, node in enumerate(plan.nodes)}
         rank_of = {}
         for rank, nodes in enumerate(played):
             for node in nodes or ():
                 if node in rank_of:
-                    raise ProcessesError(
-                        f"{node} is played by rank {rank_of[node]} and by rank {rank}: one may play it"
-                    )
+                    raise ProcessesError(text("processes.played-twice", node=node, one=rank_of[node], other=rank))
                 rank_of[node] = rank
         for node in plan.nodes:
             if node not in rank_of:
-                raise ProcessesError(f"nobody plays {node}: say so in one process, {type(self).__name__}(['{node}'])")
+                raise ProcessesError(text("processes.nobody", node=node, kind=type(self).__name__))
         idle = set(range(self.size)) - {rank_of[node] for node in plan.nodes}
         if idle:
-            raise ProcessesError(f"rank {min(idle)} plays no node of this plan ({' '.join(plan.nodes)})")
+            raise ProcessesError(text("processes.idle", rank=min(idle), nodes=" ".join(plan.nodes)))
         return {node: rank_of[node] for node in plan.nodes}
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
             # To wait would not do: on another process the other thread may come first, and sums would be mixed.
-            error = ProcessesError(
-                "another thread runs something on this carrier: make a carrier for each thread, in the same order on "
-                "all processes"
-            )
+            error = ProcessesError(text("processes.other-thread"))
             self.rendezvous.refused(error)
             raise error
         try:
@@ -131,12 +124,10 @@ class Ranks(Carrier):
         for what in mine:
             other = next((rank for rank, theirs in enumerate(everyone) if theirs[what] != everyone[0][what]), None)
             if other is not None and what == "plan":
-                raise TensorError(f"rank {other} has another plan than rank 0: make it in the same way on all ranks")
+                raise TensorError(text("processes.other-plan", rank=other))
             if other is not None:
-                raise TensorError(
-                    f"{what} of rank {other}'s tensors: {everyone[other][what]}, of rank 0's: "
-                    f"{everyone[0][what]}; all gradients and reductions are alike"
-                )
+                values = {"theirs": everyone[other][what], "first": everyone[0][what]}
+                raise TensorError(text("processes.unlike", rank=other, what=text(f"processes.what.{what}"), **values))
 
     @contextmanager
     def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
@@ -221,10 +212,7 @@ def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]
         rank, size, address, port = (os.environ[name] for name in names)
         rank, size, port = int(rank), int(size), int(port)
     except (KeyError, ValueError) as error:
-        raise NoRanks(
-            f"this process is not one of several ({error} in the environment): start them with "
-            "torchrun --nproc-per-node=4 script.py or, in a notebook, with d2lps.ranks(4) and %%px"
-        ) from None
+        raise NoRanks(text("processes.alone", why=error)) from None
     if address in ("127.0.0.1", "localhost", "::1"):
         # gloo asks the name server who this host is, unless it is told.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")

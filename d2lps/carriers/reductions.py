@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from d2lps.carriers.tensors import TensorError
+from d2lps.messages import text
 
 
 @dataclass(frozen=True)
@@ -101,22 +102,17 @@ class Reduction:
             if self.in_place:
                 self.combine(own, arrived, out=torch.empty_like(sample))
         except (NotImplementedError, RuntimeError, TypeError) as error:
-            raise TensorError(
-                f"{tensor.dtype} cannot be reduced by {self.name} on {tensor.device} ({str(error).splitlines()[0]})"
-            ) from None
+            values = {"dtype": tensor.dtype, "device": tensor.device, "why": str(error).splitlines()[0]}
+            raise TensorError(text("reduction.cannot", name=self.name, **values)) from None
         if not isinstance(result, Tensor) or (result.shape, result.dtype) != (sample.shape, sample.dtype):
             like = f"{tuple(result.shape)}, {result.dtype}" if isinstance(result, Tensor) else type(result).__name__
-            raise TensorError(
-                f"{self.name} makes {like} of two tensors of {tuple(sample.shape)}, {sample.dtype}: "
-                "a reduction returns one like them"
-            )
+            given = f"{tuple(sample.shape)}, {sample.dtype}"
+            raise TensorError(text("reduction.unlike", name=self.name, made=like, given=given))
         if not (_same(own, neutral) and _same(arrived, sample)):
-            raise TensorError(f"{self.name} changes the tensors that it is given: a reduction returns a new one")
+            raise TensorError(text("reduction.changes", name=self.name))
         if not _same(result, sample):
-            raise TensorError(
-                f"{self.name} with its identity {self.identity!r} changes {sample.tolist()} to "
-                f"{result.tolist()}: give the identity that changes nothing"
-            )
+            values = {"identity": repr(self.identity), "before": sample.tolist(), "after": result.tolist()}
+            raise TensorError(text("reduction.identity", name=self.name, **values))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -153,14 +149,14 @@ def reduction(named: "str | Reduction") -> Reduction:
     how = named if isinstance(named, Reduction) else NAMED.get(named) if isinstance(named, str) else None
     if how is None:
         names = ", ".join(map(repr, NAMED))
-        raise TensorError(f"{named!r} is not a reduction: write {names} or a Reduction of your own")
+        raise TensorError(text("reduction.unknown", given=repr(named), names=names))
     if not isinstance(how.name, str):
-        raise TensorError(f"{how.name!r} cannot name a reduction: write a text")
+        raise TensorError(text("reduction.bad-name", name=repr(how.name)))
     return how
 
 
 def require_usable(how: Reduction, tensor: Tensor) -> None:
     """TensorError unless ``how`` can work on tensors like ``tensor``."""
     if tensor.dtype == torch.bool and how.name == "sum":
-        raise TensorError("torch.bool cannot be summed: run with reduce='or'")
+        raise TensorError(text("reduction.bool"))
     how.fits(tensor)

@@ -20,12 +20,13 @@ import torch.distributed as dist
 
 from d2lps.carriers.background import BackgroundThread
 from d2lps.messages import text
+from d2lps.messages.raised import Brief
 
 POLL = 0.2  # seconds between two looks at the store while a run is under way
 GRACE = 2.0  # seconds that the others have to say that they are alive, once somebody has failed
 
 
-class ProcessesError(RuntimeError):
+class ProcessesError(Brief, RuntimeError):
     """Several processes did not do together what they should."""
 
 
@@ -121,10 +122,9 @@ class Rendezvous:
     def require_open(self) -> None:
         """RankLost if a run of this rendezvous has already failed; ProcessesError if it is closed."""
         if self.closed:
-            raise ProcessesError("this carrier is closed: make a new one, in all processes")
+            raise ProcessesError(text("processes.closed"))
         if self.over:
-            sentence = f"{self.over} Make a new carrier, in all processes, to go on."
-            raise RankLost(sentence, self.over.ranks, self.over.step)
+            raise RankLost(text("rank.again", why=self.over), self.over.ranks, self.over.step)
 
     def watch(self, step: int | None, waiting: Callable[[], Iterable[int]] | None = None) -> None:
         """Look, now and then, whether a process has failed or one of ``waiting`` has left; if so raise RankLost too."""
@@ -151,7 +151,8 @@ class Rendezvous:
 
     def refused(self, error: Exception, step: int | None = None) -> None:
         """Tell the others why this process does not begin or go on; it raises nothing."""
-        self._end(step, f"refused: {error}", f"rank {self.rank} refused{_in(step)}: {error}")
+        sentence = text("rank.refused", rank=self.rank, where=_in(step), why=error)
+        self._end(step, f"refused: {error}", sentence)
 
     def _end(self, step: int | None, why: str, sentence: str) -> None:
         if self.closed:
@@ -252,22 +253,18 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
     broken = next((report["detail"] for report in heard.values() if report["why"] == "closed"), None)
     late = sorted({rank for report in heard.values() if report["why"] != "told" for rank in report["waiting"]})
     if broken is not None:
-        sentence = f"all {size} ranks are alive, but a connection between them broke{_in(step)}: {broken}"
+        sentence = text("rank.broke", size=size, where=_in(step), why=broken)
         return RankLost(sentence, tuple(late), step)
     # Everyone is alive: somebody waits for one that waits for nobody, or they wait in a circle.
-    what = f"nothing came from rank {', '.join(map(str, late))}" if late else "they did not come together"
-    return RankLost(
-        f"all {size} ranks are alive, but {what} within {deadline:g} s{_in(step)}: this deadline is too "
-        "short for the link or the machine, or a link is broken.",
-        tuple(late),
-        step,
-    )
+    what = text("rank.nothing-from", ranks=", ".join(map(str, late))) if late else text("rank.apart")
+    sentence = text("rank.late", size=size, what=what, seconds=f"{deadline:g}", where=_in(step))
+    return RankLost(sentence, tuple(late), step)
 
 
 def require_seconds(what: str, value: object, error: type[Exception] = ProcessesError) -> float:
     """``value``, seconds that somebody waits, as a number of Python's. Raises ``error``, which names ``what``."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1e6:
-        raise error(f"{what} = {value!r}: seconds, more than 0")
+        raise error(text("processes.seconds", what=what, value=repr(value)))
     return float(value)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from d2lps.carriers import leftovers
 from d2lps.carriers.tensors import TensorError
+from d2lps.messages import text
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def require_apart(locations: Mapping[str, Location], width: int) -> None:
     )
     for (inode, _, end, name), (next_inode, start, _, other) in pairwise(spans):
         if inode == next_inode and start < end:
-            raise TensorError(f"{name} and {other} share memory: give each a buffer of its own")
+            raise TensorError(text("tensor.overlap", one=name, other=other))
 
 
 def _open(location: Location) -> int:

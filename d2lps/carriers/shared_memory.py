@@ -20,6 +20,7 @@ from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.carriers.segments import Location, Segment, location_of, opened, require_apart
 from d2lps.carriers.shared_program import LINE, ProgressTable, SharedProgram, misfit, tasks
 from d2lps.carriers.tensors import TensorError
+from d2lps.messages import text
 
 
 class SharedMemory(Ranks):
@@ -46,7 +47,7 @@ class SharedMemory(Ranks):
 
     def _open(self) -> None:
         if not self.one_host:
-            raise ProcessesError("the ranks run on several hosts, which share no memory: take Processes()")
+            raise ProcessesError(text("processes.several-hosts"))
         self._result: Tensor | None = None
         self._copies: dict[str, Tensor] = {}  # node → where others read what lies in ordinary memory
         self._table = ProgressTable(self.common(LINE * self.size, torch.int64), self.rendezvous)
@@ -81,7 +82,7 @@ class SharedMemory(Ranks):
             flat = given.detach().reshape(-1)
             return SharedMemory.tensor(flat.numel(), flat.dtype).copy_(flat)
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise TensorError(f"SharedMemory.tensor({given!r}): give a number of elements, or a tensor to copy")
+            raise TensorError(text("processes.shared-tensor", given=repr(given)))
         return Segment(given * dtype.itemsize).tensor(given, dtype)
 
     def common(self, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -109,9 +110,7 @@ class SharedMemory(Ranks):
             wishes = self.rendezvous.all_gather("common", [f"{elements} elements of {dtype}", _location(mine)])
             for rank, (wish, _) in enumerate(wishes):
                 if wish != wishes[0][0]:
-                    raise TensorError(
-                        f"rank {rank} asks for one tensor of {wish}, rank 0 for {wishes[0][0]}: all ask for the same"
-                    )
+                    raise TensorError(text("processes.other-wish", rank=rank, wish=wish, first=wishes[0][0]))
             theirs = mine if mine is not None else self._opened(wishes[0][1], dtype, 0)
             self.rendezvous.all_gather("opened", None)  # by now everyone has it, and rank 0 may let it go
             return theirs
@@ -138,9 +137,7 @@ class SharedMemory(Ranks):
             if ``result`` is no such tensor.
         """
         if not isinstance(result, Tensor) or result.dim() != 1 or result.numel() and location_of(result) is None:
-            raise TensorError(
-                "the one result is a flat tensor in memory that all processes have: make it with carrier.common(…)"
-            )
+            raise TensorError(text("processes.no-common"))
         carrier = copy.copy(self)
         carrier._result = result
         return carrier
@@ -221,10 +218,7 @@ def _agreed_locations(everyone: list[dict], width: int) -> dict[str, dict | None
         if theirs["trouble"]:
             raise TensorError(theirs["trouble"])
         if theirs["result"] != everyone[0]["result"]:
-            raise TensorError(
-                f"rank {rank} has another result than rank 0: make it with carrier.common(…) and give it "
-                "to carrier.into(…) on all ranks"
-            )
+            raise TensorError(text("processes.other-result", rank=rank))
     locations = {node: location for theirs in everyone for node, location in theirs["locations"].items()}
     named = locations | {"the one result": everyone[0]["result"]}
     require_apart({name: Location(**location) for name, location in named.items() if location}, width)

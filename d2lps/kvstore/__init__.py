@@ -12,6 +12,7 @@ keys lie (``Placement``), what a server holds (``ShardStore``), and what travels
 from importlib import import_module
 
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.messages import text
 
 _LAZY = {
     "Placement": "placement",
@@ -101,15 +102,15 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         return launch(kind, **options)
     kind = ALSO.get(kind, kind) if isinstance(kind, str) else kind
     if engine != "d2lps":
-        raise Refused(f"engine = {engine!r}: it is 'd2lps' or 'mxnet'")
+        raise Refused(text("store.engine", engine=repr(engine)))
     if kind in ("local", "device"):
         from d2lps.kvstore.local import DeviceStore, LocalStore
 
         if options:
-            raise Refused(f"a store of kind {kind!r} has no option {', '.join(options)}")
+            raise Refused(text("store.no-option", kind=repr(kind), options=", ".join(options)))
         return LocalStore() if kind == "local" else DeviceStore()
     if kind not in ("dist_sync", "dist_async", "dist_ssp"):
-        raise Refused(f"kind = {kind!r}: it is one of local, device, dist_sync, dist_async, dist_ssp")
+        raise Refused(text("store.kind", kind=repr(kind)))
     from d2lps.kvstore.launch import launch
 
     return launch(kind, **options)

@@ -15,9 +15,8 @@ from queue import SimpleQueue
 import torch
 
 from d2lps.kvstore.errors import KVError, Refused, Timeout
+from d2lps.messages import text
 
-FORKED = "this store belongs to the process that this one was forked from: make a store in this process"
-CLOSED = "this store is closed"
 GRACE = 10.0  # seconds at most for which an interrupted call may end what it is at
 
 
@@ -126,14 +125,14 @@ class Calls:
         """
         if os.getpid() != self._process:  # its threads are not here
             if not self._forks:
-                raise Refused(FORKED)
+                raise Refused(text("store.forked"))
             self.__init__(self._name, self._patience, self._forks)
         call = Call(keys, work, arguments)
         try:
             self._asked.put(call)
             while not call.ended.wait(1.0):
                 if not self._open and not call.interrupt():
-                    raise Refused(CLOSED)
+                    raise Refused(text("store.closed"))
         except Refused:
             raise
         except BaseException as interruption:
@@ -191,7 +190,7 @@ class Calls:
         with self._changed:
             while any(not frozenset(call.keys).isdisjoint(other.keys) for other in self._running):
                 if time.monotonic() > until:
-                    raise Timeout(f"another thread has been at work on the same key for {self._patience:.3g} s")
+                    raise Timeout(text("store.busy", seconds=f"{self._patience:.3g}"))
                 self._changed.wait(0.05)
                 call.require_wanted()
             self._running.append(call)

@@ -14,8 +14,10 @@ call that names one of them and is another one does what it says: before a push 
 before it is brought to its end.
 """
 
+from d2lps.messages.raised import Brief
 
-class KVError(RuntimeError):
+
+class KVError(Brief, RuntimeError):
     """What all errors of a store have in common.
 
     Attributes

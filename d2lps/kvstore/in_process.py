@@ -15,6 +15,7 @@ from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.tls import Certificates, validate_certificates
 from d2lps.kvstore.worker.dist import DistStore
+from d2lps.messages import text
 
 
 class Cluster:
@@ -88,7 +89,7 @@ class Cluster:
         require_count("servers", servers)
         deadline = validate_deadline(deadline)
         if transport not in ("unix", "tcp"):
-            raise Refused(f"transport = {transport!r}: it is 'unix' or 'tcp'")
+            raise Refused(text("store.transport", transport=repr(transport)))
         if tls is not None and transport == "unix":
             raise Refused("tls is for transport='tcp': a Unix socket is this user's own, and no wire")
         files = None if tls is None else validate_certificates(tls)

@@ -11,6 +11,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Memory, Optimizer, remembered
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Given, KeySpec, added, each_of, fill
+from d2lps.messages import text
 
 
 class LocalStore(KVStore):
@@ -76,7 +77,7 @@ class DeviceStore(LocalStore):
 
     def trace(self, key=None, rounds: int = 8):
         if self._run is None:
-            raise Refused("nothing has been summed yet: push a list of values, one per device")
+            raise Refused(text("store.nothing-summed"))
         return self._run
 
     def _sum(self, given: Given) -> Tensor:

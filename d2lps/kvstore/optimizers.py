@@ -9,6 +9,7 @@ from torch import Tensor
 from d2lps.carriers.tensors import widened
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
+from d2lps.messages import text
 from d2lps.plan.optimizers import COUNTS, REMEMBERED, RULES, fitting, numbers_of
 
 Memory = dict[str, State]  # what is remembered of a key, by the rule that does: of one rule at a time
@@ -25,21 +26,21 @@ class Optimizer(NamedTuple):
     def read(cls, rule: object, numbers: object) -> "Optimizer":
         """As a worker asks for it. ``rescale_grad``: a number, or ``"mean"``. Raises Refused, with what would do."""
         if not isinstance(rule, str) or rule not in RULES:
-            raise Refused(f"there is no optimizer {rule!r}: they are {', '.join(RULES)}")
+            raise Refused(text("store.optimizer", rule=repr(rule), rules=", ".join(RULES)))
         if not isinstance(numbers, Mapping):
-            raise Refused("an optimizer is a name and numbers")
+            raise Refused(text("store.optimizer-numbers"))
         known, numbers = numbers_of(rule), dict(numbers)
         scale = numbers.pop("rescale_grad", 1.0)
         for name, value in numbers.items():
             if name not in known:
-                raise Refused(f"{rule} has no number {name!r}: it has {', '.join(known)} and rescale_grad")
+                raise Refused(text("store.no-number", rule=rule, name=repr(name), names=", ".join(known)))
             if taken := fitting(name, value):
-                raise Refused(f"{name} = {_shown(value)}: {rule} takes {taken}")
+                raise Refused(text("store.number", name=name, value=_shown(value), rule=rule, taken=taken))
         for name, needed in known.items():
             if needed and name not in numbers:
-                raise Refused(f"{rule} needs {name}: set_optimizer({rule!r}, {name}=…)")
+                raise Refused(text("store.needs", rule=rule, name=name))
         if not (isinstance(scale, str) and scale == "mean") and fitting("rescale_grad", scale):
-            raise Refused(f"rescale_grad = {_shown(scale)}: a number, or 'mean' to divide by how many were summed")
+            raise Refused(text("store.rescale", value=_shown(scale)))
         floats = {name: float(value) for name, value in numbers.items()}
         return cls(rule, floats, scale if isinstance(scale, str) else float(scale))
 
@@ -51,7 +52,7 @@ class Optimizer(NamedTuple):
     def validate_dtype(self, dtype: torch.dtype, key: object) -> None:
         """Raises Refused where the values of a key are whole numbers, with which no rule can step."""
         if not dtype.is_floating_point:
-            raise Refused(f"key {key} is of {dtype}, and {self.rule} steps in fractions: init it as float32, say")
+            raise Refused(text("store.whole-numbers", key=key, dtype=dtype, rule=self.rule))
 
     def stepped(self, value: Tensor, gradient: Tensor, memory: Memory, counted: int, room: Tensor) -> Tensor:
         """The new value, in ``room``; ``gradient``, the sum of ``counted``, may be changed.

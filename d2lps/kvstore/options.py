@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from d2lps.carriers.rendezvous import require_seconds
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.placement import Placement
+from d2lps.messages import text
 
 JOINING = 8.0  # seconds in which workers and servers come together, at least: Python and torch take some to start
 
@@ -23,8 +24,8 @@ def validate_placement(placement: Placement | Mapping | None, servers: int) -> P
     """Where keys lie among so many servers, as asked for or by default. Raises Refused."""
     if isinstance(placement, Placement):
         if not {*placement.servers} <= {*range(servers)}:
-            raise Refused(f"placement is over servers {placement.servers}, where there are 0 to {servers - 1}")
+            raise Refused(text("store.placement-over", given=placement.servers, last=servers - 1))
         return placement
     if placement is not None and (not isinstance(placement, Mapping) or {*placement} - {"large", "virtual"}):
-        raise Refused(f"placement = {placement!r}: a Placement, or its numbers {{'large': …, 'virtual': …}}")
+        raise Refused(text("store.placement", given=repr(placement)))
     return Placement(servers, **placement or {})

@@ -15,6 +15,7 @@ from itertools import count
 from typing import NamedTuple
 
 from d2lps.kvstore.errors import Refused
+from d2lps.messages import text
 from d2lps.plan.plan import Plan
 from d2lps.topology.graph import Link, Topology
 from d2lps.trace import Event, Trace
@@ -87,7 +88,7 @@ class Record:
                 return sorted(each for rows in self._rows.values() for each in rows if each[0] >= start)
             except RuntimeError:  # another thread has added to it meanwhile
                 continue
-        raise Refused("too much is going on to tell it: ask once the workers have come to a barrier")
+        raise Refused(text("store.too-much"))
 
 
 class ServerRecord(NamedTuple):
@@ -122,7 +123,7 @@ def trace(
     records = {(server, number): servers[server].of(number) for server, number in sizes}
     shown = sorted({row.round for record in records.values() for row in record.pushes})[-rounds:]
     if not shown:
-        raise Refused("nothing has been pushed to this key yet: there is nothing to see")
+        raise Refused(text("store.nothing-pushed"))
     names = {
         place: {clock: f"{clock}.{place[0]}" if len(sizes) > 1 else str(clock) for clock in shown} for place in sizes
     }

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from d2lps.carriers import ranks
 from d2lps.carriers.rendezvous import GRACE, NoRanks, ProcessesError, RankLost, Rendezvous
 from d2lps.kvstore.errors import KVError, Refused, WorkerLost
+from d2lps.messages import text
 
 
 class Meeting(Rendezvous):
@@ -108,10 +109,8 @@ def meet(kind: str, options: dict, joining: float, run: str = "") -> Workers:
         members = rendezvous.join({"host": ranks.host(), "options": options, "run": run})
         for other, member in enumerate(members):
             if member["options"] != members[0]["options"]:
-                raise Refused(
-                    f"worker {other} asks for {member['options']}, worker 0 for {members[0]['options']}: all "
-                    "workers ask for the same store"
-                )
+                wishes = {"theirs": member["options"], "first": members[0]["options"]}
+                raise Refused(text("store.other-store", worker=other, **wishes))
     except BaseException:
         rendezvous.close()
         raise

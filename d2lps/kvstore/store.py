@@ -24,6 +24,7 @@ from d2lps.kvstore.values import (
     require_writable,
     validate_key,
 )
+from d2lps.messages import text
 
 STORE, BARRIER, INIT = "store", "barrier", "init"  # what calls take for themselves that are about no key
 
@@ -69,7 +70,7 @@ class KVStore:
         fresh = []
         for each, given in paired(key, value):
             validate_key(each)
-            first = as_tensor(per_device(given)[0], f"the first value of key {each!r}")
+            first = as_tensor(per_device(given)[0], text("store.first-value", key=repr(each)))
             fresh.append((KeySpec(each, first), first))
         self._calls.run((INIT,), self._init_once, fresh, missed=partial(self._deinit, fresh))
 
@@ -88,7 +89,7 @@ class KVStore:
         priority : int
             Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes another.
         """
-        keys, values = self._resolve(key, value, "what is pushed", as_tensor)
+        keys, values = self._resolve(key, value, "pushed", as_tensor)
         self._calls.run(keys, self._count, keys, values, None, missed=partial(self._counted, keys, values, None))
 
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
@@ -125,7 +126,7 @@ class KVStore:
         priority : int
             Changes nothing.
         """
-        keys, values = self._resolve(key, value, "what is pushed", as_tensor)
+        keys, values = self._resolve(key, value, "pushed", as_tensor)
         _, outs = self._resolve_outs(key, value if out is None else out)
         self._calls.run(keys, self._count, keys, values, outs, missed=partial(self._counted, keys, values, outs))
 
@@ -144,19 +145,18 @@ class KVStore:
             For each key which rows, in that order; a row may come twice.
         """
         if row_ids is None or out is None:
-            raise Refused("row_sparse_pull wants out and row_ids: which rows, and where to put them")
+            raise Refused(text("store.rows-wanted"))
         wanted = []
         for (each, into), (_, rows) in zip(paired(key, out), paired(key, row_ids), strict=True):
             spec = self._spec(each)
-            index = as_tensor(rows, f"row_ids of key {each!r}")
+            index = as_tensor(rows, text("store.of-key", role="row_ids", key=repr(each)))
             if index.is_floating_point():
-                raise Refused(f"row_ids of key {each!r} are {index.dtype}: rows are whole numbers")
+                raise Refused(text("store.row-dtype", key=repr(each), dtype=index.dtype))
             index = index.reshape(-1).long().cpu()
             count = spec.shape[0] if spec.shape else 0
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
-                raise Refused(
-                    f"key {each!r} has rows 0 to {count - 1}; row_ids has {int(index.min())} to {int(index.max())}"
-                )
+                asked = {"least": int(index.min()), "most": int(index.max())}
+                raise Refused(text("store.rows", key=repr(each), last=count - 1, **asked))
             for array in per_device(into):
                 spec.validate(array, "out", (index.numel(), *spec.shape[1:]))
                 require_writable(array, spec)
@@ -177,7 +177,7 @@ class KVStore:
         """
         if not isinstance(optimizer, str):
             if numbers:
-                raise Refused("an optimizer of MXNet brings its own numbers: give it, or a name and numbers")
+                raise Refused(text("store.mxnet-numbers"))
             optimizer, numbers = of_mxnet(optimizer)
         chosen = Optimizer.read(optimizer, numbers)
         for spec in self._keys.values():
@@ -221,7 +221,7 @@ class KVStore:
         Trace
             Who pushed and pulled what when.
         """
-        raise Refused(f"a store of kind {self.type!r} has no trace: device and the distributed ones have")
+        raise Refused(text("store.no-trace", kind=repr(self.type)))
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -251,7 +251,7 @@ class KVStore:
     def _init_once(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         for spec, _ in fresh:
             if spec.key in self._keys:
-                raise Refused(f"key {spec.key!r} is initialised already: pull it, or push to it")
+                raise Refused(text("store.init-twice", key=repr(spec.key)))
             if self.optimizer:
                 self._validate_steps(spec, self.optimizer)
         self._init(fresh)
@@ -354,13 +354,14 @@ class KVStore:
         spec = self._keys.get(key) if type(key) in (str, int) else None  # to a dict, True and 1.0 are 1
         if spec is None:
             validate_key(key)
-            raise Refused(f"key {key!r} is not initialised: init it first, on all workers")
+            raise Refused(text("store.no-init", key=repr(key)))
         return spec
 
     def _only(self, key: Key | None) -> KeySpec:
         """The key meant, which may be left out where there is one."""
         if key is None and len(self._keys) != 1:
-            raise Refused(f"which key: {', '.join(map(repr, self.keys)) or 'none is initialised yet'}")
+            keys = ", ".join(map(repr, self.keys))
+            raise Refused(text("store.which-key", keys=keys) if keys else text("store.no-keys"))
         return next(iter(self._keys.values())) if key is None else self._spec(key)
 
     def _resolve(self, key, arrays, role: str, convert: Callable | None = None) -> tuple[list[KeySpec], list[Given]]:
@@ -374,7 +375,7 @@ class KVStore:
             except RuntimeError:  # a nested tensor has no shape
                 plain = False
             if not plain:
-                given = [convert(one, role) if convert else one for one in per_device(given)]
+                given = [convert(one, text(f"store.role.{role}")) if convert else one for one in per_device(given)]
                 for one in given:
                     spec.validate(one, role)
             keys.append(spec)
@@ -383,7 +384,7 @@ class KVStore:
 
     def _resolve_outs(self, key, out) -> tuple[list[KeySpec], list[Given]]:
         if out is None:
-            raise Refused("pull wants out=…: an array of the key's shape to be filled")
+            raise Refused(text("store.no-out"))
         keys, outs = self._resolve(key, out, "out")
         for spec, into in zip(keys, outs, strict=True):
             if type(into) is Tensor and into.is_contiguous() and not into.is_inference():

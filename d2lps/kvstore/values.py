@@ -10,6 +10,7 @@ from torch import Tensor
 
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire.frames import DTYPES
+from d2lps.messages import text
 
 Key = str | int
 Given = Tensor | list  # for one key: a tensor of its shape, or a list of what several devices have
@@ -52,14 +53,18 @@ class KeySpec:
         )
 
     def validate(self, array: object, role: str, shape: tuple[int, ...] | None = None) -> None:
-        """Raises Refused unless ``array`` is like what the key was initialised with (or of another ``shape``)."""
+        """Raises Refused unless ``array`` is like what the key was initialised with (or of another ``shape``).
+
+        ``role``: ``"pushed"`` or ``"out"``.
+        """
         shape = self.shape if shape is None else shape
-        tensor = array if isinstance(array, Tensor) else as_tensor(array, f"{role} of key {self.key!r}")
+        called = text(f"store.role.{role}")
+        tensor = array
+        if not isinstance(array, Tensor):
+            tensor = as_tensor(array, text("store.of-key", role=called, key=repr(self.key)))
         if tensor.shape != shape or tensor.dtype != self.dtype:
-            raise Refused(
-                f"key {self.key!r}: {role} has shape {tuple(tensor.shape)} of {tensor.dtype}, where "
-                f"{shape} of {self.dtype} belongs"
-            )
+            given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": called}
+            raise Refused(text("store.unlike", key=repr(self.key), wanted=shape, like=self.dtype, **given))
 
 
 # ---- what comes
@@ -69,9 +74,9 @@ def validate_key(key: object) -> str:
     """A key as it is written everywhere: 3 and "3" are two keys. Raises Refused."""
     whole = isinstance(key, int) and not isinstance(key, bool)
     if whole and key.bit_length() > 850 or isinstance(key, str) and len(key) > 256:  # or it could not be shown
-        raise Refused("a key is a short string or a whole number, and this one is longer than 256 characters")
+        raise Refused(text("store.long-key"))
     if not whole and not isinstance(key, str) or not 0 < len(repr(key)) <= 256:
-        raise Refused(f"key {key!r}: a key is a short string or a whole number")
+        raise Refused(text("store.bad-key", key=repr(key)))
     return repr(key)
 
 
@@ -80,12 +85,12 @@ def paired(key: object, value: object) -> Iterable[tuple[Key, object]]:
     if not isinstance(key, list | tuple):
         return [(key, value)]
     if not isinstance(value, list | tuple) or len(value) != len(key):
-        raise Refused(f"{len(key)} keys want as many values, in a list")
+        raise Refused(text("store.as-many", keys=len(key)))
     for each in key:
         if type(each) not in (str, int):
             validate_key(each)
     if len({*key}) < len(key):
-        raise Refused("a key is named twice in one call")
+        raise Refused(text("store.key-twice"))
     return zip(key, value, strict=True)
 
 
@@ -93,7 +98,7 @@ def per_device(value: object) -> list:
     """The values of one key, one per device."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
-        raise Refused("no value is given: an array, or a list of arrays, one per device")
+        raise Refused(text("store.no-value"))
     return values
 
 
@@ -107,11 +112,12 @@ def as_tensor(value: object, role: str) -> Tensor:
         except (TypeError, ValueError) as error:
             raise Refused(f"{role}: {error}") from None
     else:
-        raise Refused(f"{role} is a {type(value).__name__}: give a tensor of torch, or an array of NumPy or MXNet")
+        raise Refused(text("store.not-an-array", what=role, given=type(value).__name__))
     if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested:
-        raise Refused(f"{role} is sparse or has no values: give a dense tensor")
+        raise Refused(text("store.sparse", what=role))
     if tensor.dtype not in DTYPES:
-        raise Refused(f"{role} is {tensor.dtype}: a store holds {', '.join(str(d).split('.')[1] for d in DTYPES)}")
+        dtypes = ", ".join(str(dtype).split(".")[1] for dtype in DTYPES)
+        raise Refused(text("store.dtype", what=role, dtype=tensor.dtype, dtypes=dtypes))
     return tensor
 
 
@@ -156,18 +162,13 @@ def require_writable(out: object, spec: KeySpec) -> None:
     """Raises Refused unless each element of ``out`` can be filled."""
     if isinstance(out, Tensor):
         if out.is_inference() and not torch.is_inference_mode_enabled():
-            raise Refused(
-                f"key {spec.key!r}: out was made in torch.inference_mode() and can be written only there: pull there, "
-                "or into a tensor that was made outside"
-            )
+            raise Refused(text("store.inference", key=repr(spec.key)))
         if not out.is_contiguous() and any(
             stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)
         ):
-            raise Refused(
-                f"key {spec.key!r}: several elements of out share one place, as expand() makes them: clone it"
-            )
+            raise Refused(text("store.expanded", key=repr(spec.key)))
     elif isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise Refused(f"key {spec.key!r}: out is an array of NumPy that may only be read: copy it")
+        raise Refused(text("store.read-only", key=repr(spec.key)))
 
 
 def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:

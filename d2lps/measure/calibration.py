@@ -21,6 +21,7 @@ from d2lps.carriers.base import Carrier
 from d2lps.carriers.execute import compile
 from d2lps.carriers.tensors import TensorError
 from d2lps.measure.timing import repeat
+from d2lps.messages import text
 from d2lps.plan.acts import Send
 from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
@@ -139,7 +140,7 @@ def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int
     """
     nodes = names(carrier.names if nodes is None and hasattr(carrier, "names") else nodes or ())
     if len(nodes) < 2:
-        raise TensorError("calibrate measures messages between nodes: there must be 2 or more")
+        raise TensorError(text("tensor.calibrate"))
     jobs = {(what, units.size(size)): (plan, size, carrier) for what, plan in _plans(nodes).items() for size in SIZES}
     return _fitted(nodes, {job: sorted(times) for job, times in turns(jobs, carrier, repeats).items()})
 
@@ -185,7 +186,7 @@ def _timed(
         if isinstance(what, Plan):
             _require_sums(what, tensors)
         elif count and not tensors[""][0] == tensors[""][-1] == ranks:
-            raise TensorError(f"the function leaves {tensors[''][0].item():g}, not {ranks}: a wrong sum")
+            raise TensorError(text("tensor.wrong-result", got=f"{tensors[''][0].item():g}", right=ranks))
         return took
 
     return tensors.values(), seconds
@@ -198,7 +199,8 @@ def _require_sums(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
     for node, key, _ in plan.wants:
         total = tensors[node][cut[key]] if node in tensors else ()
         if len(total) and not total[0] == total[-1] == count[key]:
-            raise TensorError(f"{node} ends with {total[0].item():g} in {key}, not {count[key]}: a wrong sum")
+            values = {"got": f"{total[0].item():g}", "right": count[key]}
+            raise TensorError(text("tensor.wrong-sum", node=node, key=key, **values))
 
 
 def _plans(nodes: Sequence[str]) -> dict[str, Plan]:

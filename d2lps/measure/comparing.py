@@ -170,7 +170,7 @@ def compare(
     """
     sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
     jobs = {}
-    for size in map(units.size, sizes):
+    for size in map(units.meant_size, sizes):
         for name, what in plans.items():
             jobs[name, size] = (what[0], size, what[1]) if isinstance(what, tuple) else (what, size, carrier)
     runs = turns(jobs, carrier, repeats)
@@ -179,6 +179,6 @@ def compare(
         plan, predicted = plans[name], None
         if isinstance(plan, Plan) and topology is not None:
             place = topology.topology(plan.nodes) if isinstance(topology, Calibration) else topology
-            predicted = cost.shared(plan, place, size).duration
+            predicted = cost.shared(plan, place, f"{size} B").duration
         rows.append(Compared(name, size, predicted, tuple(sorted(seconds))))
     return Comparison(tuple(rows))

@@ -5,23 +5,19 @@
 'Phát'
 >>> speak("en")
 
-The sentences live in ``messages/en.toml``, ``vi.toml`` and ``zh.toml`` under the same keys with the
-same placeholders (a test compares them). Low-level errors (shapes, dtypes, devices) stay English, so
-that they can be searched for.
+The sentences live in ``messages/en.toml``, ``vi.toml`` and ``zh.toml`` under the same keys with the same placeholders
+(a test compares them): also those of errors that a learner can cause, with the English words in them by which they
+are searched for. What only an operator sees (ports, certificates, what a file holds) stays English. ``spoken`` finds
+the sentences, ``raised`` shows errors in a notebook.
 """
 
-import tomllib
-from functools import cache
-from importlib import resources
+from d2lps.messages.raised import Brief
+from d2lps.messages.spoken import LANGUAGES, choose, flat, language, sentences, text  # noqa: F401
 
 __all__ = ["LANGUAGES", "LanguageError", "language", "sentences", "speak", "text"]
 
-LANGUAGES = ("en", "vi", "zh")
 
-_language = "en"
-
-
-class LanguageError(ValueError):
+class LanguageError(Brief, ValueError):
     """A language that the course is not written in."""
 
 
@@ -45,31 +41,6 @@ def speak(language: str) -> None:
     '播放'
     >>> speak("en")
     """
-    global _language
     if language not in LANGUAGES:
         raise LanguageError(f"unknown language {language!r}: d2lps speaks {', '.join(LANGUAGES)}")
-    _language = language
-
-
-def language() -> str:
-    """The language in force, as last chosen with :func:`speak` (English to begin with)."""
-    return _language
-
-
-def text(key: str, /, **values: object) -> str:
-    """The sentence under ``key`` in the language in force, its ``{placeholders}`` filled with ``values``."""
-    return sentences(_language)[key].format(**values)
-
-
-@cache
-def sentences(language: str) -> dict[str, str]:
-    """All sentences of one language, flat: ``{"player.play": "Play", …}``."""
-    return flat(tomllib.loads(resources.files("d2lps").joinpath("messages", f"{language}.toml").read_text("utf-8")))
-
-
-def flat(table: dict, prefix: str = "") -> dict[str, str]:
-    """Nested tables as one: ``{"player": {"play": "Play"}}`` as ``{"player.play": "Play"}``."""
-    entries: dict[str, str] = {}
-    for name, value in table.items():
-        entries |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: str(value)}
-    return entries
+    choose(language)

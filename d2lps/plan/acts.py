@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from d2lps.messages import text
+from d2lps.messages.raised import Brief
 
 
 class PlanData(Protocol):
@@ -19,7 +20,7 @@ class PlanData(Protocol):
     wants: Sequence[tuple[str, str, str]]
 
 
-class PlanError(ValueError):
+class PlanError(Brief, ValueError):
     """A plan that is broken: its sentence names the step, the node and the key.
 
     Parameters

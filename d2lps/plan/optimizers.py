@@ -9,6 +9,8 @@ import inspect
 from math import isfinite
 from numbers import Real
 
+from d2lps.messages import text
+
 
 def sgd(weight, gradient, memory: dict, *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
     """Stochastic gradient descent: v ← μv + g + λw, w ← w − ηv.
@@ -93,12 +95,12 @@ def is_number(value: object) -> bool:
 def fitting(name: str, value: object) -> str | None:
     """What a rule takes as ``name``, where ``value`` is something else; None where it fits."""
     if not is_number(value):
-        return "finite numbers"
+        return text("number.finite")
     if name in BELOW_1:
-        return None if 0 <= value < 1 else "0 or more, and less than 1"
+        return None if 0 <= value < 1 else text("number.below-1")
     if name in AT_LEAST_0 and value < 0:
-        return "0 or more"
-    return None if abs(value) <= LARGEST else f"numbers of at most {LARGEST:g}"
+        return text("number.at-least-0")
+    return None if abs(value) <= LARGEST else text("number.at-most", most=f"{LARGEST:g}")
 
 
 def numbers_of(rule: str) -> dict[str, bool]:

@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from d2lps import units
+from d2lps.messages import text
 from d2lps.plan.acts import sends
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.plan import Plan, require_plan
@@ -146,8 +147,8 @@ def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", m
     # Exact fractions throughout: a prediction equals its closed form, and what ends together ends together.
     require_plan("cost", plan)
     if not isinstance(topology, Topology):
-        raise TopologyError(f"cost needs a Topology that the plan runs on, such as pcie_server(), not {topology!r}")
-    total, now, costs, starts, steps = units.size(nbytes), Fraction(0), {}, [], []
+        raise TopologyError(text("topology.wanted", given=repr(topology)))
+    total, now, costs, starts, steps = units.meant_size(nbytes), Fraction(0), {}, [], []
     for node in plan.nodes:
         topology.require_node(node)
     for i in range(len(plan.steps)):

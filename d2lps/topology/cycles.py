@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from d2lps.messages import text
 from d2lps.topology.graph import Topology
 from d2lps.topology.links import TopologyError
 
@@ -89,7 +90,7 @@ def _taking_part(topology: Topology) -> tuple[str, ...]:
     for kind in ("gpu", "machine", "cpu"):
         if nodes := tuple(node for node, its in topology.kinds.items() if its == kind):
             return nodes
-    raise TopologyError(f"{topology.name} has no GPU, machine or CPU that a ring could pass through")
+    raise TopologyError(text("topology.nothing-to-ring", name=topology.name))
 
 
 def _counts(topology: Topology, nodes: tuple[str, ...]) -> dict[Pair, int]:
@@ -110,17 +111,15 @@ def _why_none(topology: Topology, nodes: tuple[str, ...], counts: dict[Pair, int
     apart = sorted({*nodes} - networkx.node_connected_component(graph, nodes[0]), key=nodes.index)
     cuts = sorted(networkx.articulation_points(graph), key=nodes.index)
     if few:
-        why = f"{few[0]} has one to {' '.join(graph[few[0]]) or 'nobody'}, and a ring needs two neighbours"
+        others = " ".join(graph[few[0]])
+        why = text("topology.few", node=few[0], others=others) if others else text("topology.alone", node=few[0])
     elif apart:
-        why = f"no direct links lead from {nodes[0]} to {apart[0]}"
+        why = text("topology.apart", src=nodes[0], dst=apart[0])
     elif cuts:
-        why = f"it would have to pass through {cuts[0]} twice"
+        why = text("topology.cut", node=cuts[0])
     else:
-        why = "no cycle passes through each once"
-    return (
-        f"{topology.name} has no ring of direct links through {' '.join(nodes)}: {why}; "
-        "d2lps.ring(nodes) needs none, its messages take the routes there are"
-    )
+        why = text("topology.no-cycle")
+    return text("topology.no-ring", name=topology.name, nodes=" ".join(nodes), why=why)
 
 
 class _Search:
@@ -160,10 +159,7 @@ class _Search:
     def _step(self) -> None:
         self.left -= 1
         if self.left < 0:
-            raise TopologyError(
-                f"{self.name} has too many ways round to find the best rings among them: "
-                "choose an order of its nodes, and give it to d2lps.ring"
-            )
+            raise TopologyError(text("topology.too-many-rings", name=self.name))
 
     def _cycles(self, near: list[int]) -> Iterator[tuple[int, ...]]:
         """All cycles through all nodes, from node 0, each in one of its two directions, in lexicographic order."""

@@ -19,6 +19,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
+from d2lps.messages import text
 from d2lps.plan.parse import names
 from d2lps.topology import nvidia
 from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, NVLINK, PCIE, Link, Resource, TopologyError
@@ -71,7 +72,7 @@ class Topology:
         limits: Mapping[str, Resource] | None = None,
     ):
         if not kinds:
-            raise TopologyError(f"{name} has no node: a topology has 1 or more")
+            raise TopologyError(text("topology.no-nodes", name=name))
         names(kinds)
         limits = dict(limits or {})
         for field, values in {"through": through, "adding": adding, "overhead": overhead, "port": ports}.items():
@@ -90,23 +91,20 @@ class Topology:
     def _require_sound(self) -> None:
         for node, kind in self.kinds.items():
             if kind not in KINDS:
-                raise TopologyError(f"{node} is of kind {kind!r}: the kinds are {', '.join(KINDS)}")
+                raise TopologyError(text("topology.kind", node=node, kind=repr(kind), kinds=", ".join(KINDS)))
         seen = set()
         for link in self.links:
             self.require_node(link.src)
             self.require_node(link.dst)
             if link.src == link.dst:
-                raise TopologyError(f"{link.src} is linked to itself")
+                raise TopologyError(text("topology.to-itself", node=link.src))
             if (link.src, link.dst) in seen:
-                raise TopologyError(f"two links {link.src}→{link.dst}: write one with count=2")
+                raise TopologyError(text("topology.two-links", src=link.src, dst=link.dst))
             seen.add((link.src, link.dst))
         for node, limit in self.limits.items():
             self.require_node(node)
             if limit.through is None and (limit.overhead is not None or (limit.adding and limit.port is None)):
-                raise TopologyError(
-                    f"{node} takes time for what passes, but nothing says how fast it passes: give its bandwidth "
-                    "in through, Bandwidth('inf') where nothing limits it"
-                )
+                raise TopologyError(text("topology.no-speed", node=node))
 
     def __hash__(self):
         return hash((self.name, self.links))  # what is equal by content has these in common
@@ -261,7 +259,8 @@ class Topology:
             If there is none; its sentence lists those there are.
         """
         if node not in self.kinds:
-            raise TopologyError(f"there is no node {node!r} on {self.name} (nodes: {' '.join(self.kinds)})")
+            nodes = " ".join(self.kinds)
+            raise TopologyError(text("topology.unknown-node", node=repr(node), name=self.name, nodes=nodes))
 
     def _limit(self, node: str) -> Resource:
         return self.limits.get(node, _UNLIMITED)
@@ -289,10 +288,8 @@ class Topology:
             with suppress(networkx.NetworkXNoPath):
                 path = networkx.shortest_path(wide, src, dst, weight="weight")
                 return tuple(wide.edges[hop]["link"] for hop in pairwise(path))
-        raise TopologyError(
-            f"there is no route from {src} to {dst} on {self.name}: only nodes of kind "
-            f"{', '.join(FORWARDING)} forward, and none of them joins the two"
-        )
+        forwarding = ", ".join(FORWARDING)
+        raise TopologyError(text("topology.no-route", src=src, dst=dst, name=self.name, forwarding=forwarding))
 
 
 _UNLIMITED = Resource()

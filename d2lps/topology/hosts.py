@@ -10,6 +10,7 @@
 from collections.abc import Iterable, Sequence
 
 from d2lps import units
+from d2lps.messages import text
 from d2lps.plan.parse import names
 from d2lps.topology.graph import Topology
 from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Resource, TopologyError, both_ways, kind_of
@@ -55,7 +56,7 @@ def pcie_server(
     several = isinstance(bandwidth, Sequence) and not isinstance(bandwidth, str)
     rates = list(bandwidth) if several else [bandwidth] * len(ends)
     if len(rates) != len(ends):
-        raise TopologyError(f"{len(rates)} bandwidths for {len(ends)} links: one for each GPU and one for the CPU")
+        raise TopologyError(text("topology.bandwidths", bandwidths=len(rates), links=len(ends)))
     kinds = {**dict.fromkeys(ends[:-1], "gpu"), "switch": "switch", "cpu": "cpu"}
     links = [link for end, rate in zip(ends, rates, strict=True) for link in both_ways(end, "switch", rate, latency)]
     return Topology("pcie_server", kinds, links)
@@ -114,7 +115,7 @@ def one_memory(
     """
     nodes = names(nodes)
     if "memory" in nodes:
-        raise TopologyError("a node is named 'memory', which is what all nodes share here: name it otherwise")
+        raise TopologyError(text("topology.memory"))
     kinds = {node: kind_of(node) for node in nodes} | {"memory": "memory"}
     half = units.seconds(latency) / 2
     links = [link for node in nodes for link in both_ways(node, "memory", Bandwidth("inf"), half)]
@@ -233,5 +234,5 @@ def nvswitch(
 
 def _gpus(gpus: int) -> list[str]:
     if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
-        raise TopologyError(f"gpus = {gpus!r}: a server has a whole number of GPUs, 1 or more")
+        raise TopologyError(text("topology.gpus", gpus=repr(gpus)))
     return [f"gpu{i}" for i in range(gpus)]

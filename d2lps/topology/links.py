@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from d2lps import units
+from d2lps.messages import text
+from d2lps.messages.raised import Brief
 from d2lps.units import Bandwidth
 
 KINDS = ("gpu", "cpu", "memory", "switch", "machine")
@@ -13,7 +15,7 @@ NVLINK = "25 GB/s"  # versions 2, 3 and 4: each link, each direction
 BETWEEN_CPUS = "19.2 GB/s"  # assumed: one QPI link of 9.6 GT/s with 2 bytes each, one way
 
 
-class TopologyError(ValueError):
+class TopologyError(Brief, ValueError):
     """A topology that does not fit: a node that is not there, a route that does not exist."""
 
 
@@ -53,7 +55,7 @@ class Link:
         object.__setattr__(self, "bandwidth", units.bandwidth(self.bandwidth))
         object.__setattr__(self, "latency", units.seconds(self.latency))
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-            raise TopologyError(f"link {self.src}→{self.dst} has count {self.count!r}: a whole number, 1 or more")
+            raise TopologyError(text("topology.count", src=self.src, dst=self.dst, count=repr(self.count)))
 
     @property
     def capacity(self) -> float:

@@ -19,6 +19,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from d2lps import units
+from d2lps.messages import text
 from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Link, TopologyError, both_ways
 from d2lps.units import Bandwidth
 
@@ -29,7 +30,6 @@ MOST_NVLINKS = 18  # of any GPU so far (H100, B200)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _GPU = re.compile(r"GPU[0-9]{1,4}")
 _CODE = re.compile(r"X|NV[1-9][0-9]?|" + "|".join(SWITCHES + HOST + FAR))
-_GIVE = "give the whole of what `nvidia-smi topo -m` prints"
 
 
 class Host(NamedTuple):
@@ -97,44 +97,45 @@ def read(
 def parse(text: str) -> TopoMatrix:
     """The table that ``nvidia-smi topo -m`` prints. Raises TopologyError, which names the line."""
     if not isinstance(text, str):
-        raise TopologyError(f"{text!r} is not a text: {_GIVE}")
+        raise _refused("not-a-text", given=repr(text))
     lines = [(number, line.split()) for number, line in enumerate(_ESCAPE.sub("", text).splitlines(), 1)]
     head = next((i for i, (_, words) in enumerate(lines) if words and _GPU.fullmatch(words[0])), None)
     if head is None:
         first = next((" ".join(words) for _, words in lines if words), "nothing")
-        raise TopologyError(f"there is no line of GPU0 … in what was given, which begins with {first[:80]!r}: {_GIVE}")
+        raise _refused("no-gpu", first=repr(first[:80]))
     number, words = lines[head]
     if words[1:] and _CODE.fullmatch(words[1]):
-        raise TopologyError(f"line {number}: {words[0]} comes without a header that names the columns: {_GIVE}")
+        raise _refused("no-header", line=number, gpu=words[0])
     end = next((i for i, word in enumerate(words) if word in ("CPU", "NUMA", "GPU")), len(words))
     columns, titles = words[:end], words[end:]
     gpus = tuple(word for word in columns if _GPU.fullmatch(word))
     if len({*columns}) < len(columns):
-        raise TopologyError(f"line {number}: a column is there twice: {_GIVE}")
+        raise _refused("column-twice", line=number)
     codes, affinity = {}, {}
     for number, (gpu, *cells) in ((number, words) for number, words in lines[head + 1 :] if words):
         if not _GPU.fullmatch(gpu):
             continue
         if gpu not in gpus or gpu in affinity:
-            wrong = "is there twice" if gpu in affinity else "has no column"
-            raise TopologyError(f"line {number}: {gpu} {wrong}: {_GIVE}")
+            raise _refused("gpu-twice" if gpu in affinity else "no-column", line=number, gpu=gpu)
         if len(cells) < len(columns):
-            raise TopologyError(f"line {number}: {gpu} has {len(cells)} cells for {len(columns)} columns: {_GIVE}")
+            raise _refused("few-cells", line=number, gpu=gpu, cells=len(cells), columns=len(columns))
         row = dict(zip(columns, cells, strict=False))
         for other in gpus:
             if not _CODE.fullmatch(row[other]) or (row[other] == "X") != (gpu == other):
-                raise TopologyError(
-                    f"line {number}: between {gpu} and {other} stands {row[other]!r}, "
-                    f"not X (itself), NV1 …, {', '.join(SWITCHES + HOST + FAR[:-1])} or {FAR[-1]}: {_GIVE}"
-                )
+                known = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
+                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **known)
         codes |= {(gpu, other): code for other, code in row.items()}
         affinity[gpu] = cells[len(columns)] if titles[:2] == ["CPU", "Affinity"] and cells[len(columns) :] else ""
     if missing := [gpu for gpu in gpus if gpu not in affinity]:
-        raise TopologyError(f"{missing[0]} has a column and no line of its own: {_GIVE}")
+        raise _refused("no-line", gpu=missing[0])
     for a, b in combinations(gpus, 2):
         if codes[a, b] != codes[b, a]:
-            raise TopologyError(f"{a} says {codes[a, b]} of {b}, which says {codes[b, a]} of {a}: {_GIVE}")
+            raise _refused("unlike", gpu=a, other=b, says=codes[a, b], back=codes[b, a])
     return TopoMatrix(gpus, tuple(word for word in columns if word not in gpus), codes, affinity)
+
+
+def _refused(reason: str, **values: object) -> TopologyError:
+    return TopologyError(text(f"nvidia.{reason}", **values) + text("nvidia.give"))
 
 
 def _groups(gpus: Sequence[str], same: Callable[[str, str], bool]) -> list[list[str]]:

@@ -26,6 +26,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.in_process import Cluster
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
+from d2lps.messages import text
 from d2lps.plan.optimizers import RULES
 from d2lps.train.by_plan import Batch, Run, batches, deterministic, loss_and_gradient, split
 
@@ -116,7 +117,7 @@ def work(
     require_count("size", size)
     devices = [torch.device(device) for device in devices]
     if not devices:
-        raise Refused("devices is empty: name those of this worker, such as ('cpu',)")
+        raise Refused(text("store.no-devices"))
     copies = [copy.deepcopy(net).to(device) for device in devices]
     parameters = list(zip(*(one.parameters() for one in copies), strict=True))
     names = [name for name, _ in net.named_parameters()]

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
+from d2lps.messages import text
+from d2lps.messages.raised import Brief
 from d2lps.train import by_plan
 
 
-class ProcessesError(RuntimeError):
+class ProcessesError(Brief, RuntimeError):
     """The processes did not finish their training."""
 
 
@@ -80,11 +82,12 @@ def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
             except BaseException as error:  # an interrupted cell, too, must leave no process behind
                 _end(torchrun)
                 if isinstance(error, subprocess.TimeoutExpired):
-                    raise ProcessesError(f"{processes} processes did not finish within {deadline:g} s") from None
+                    sentence = text("processes.unfinished", count=processes, seconds=f"{deadline:g}")
+                    raise ProcessesError(sentence) from None
                 raise
         if not path.exists():
             # What comes first is what went wrong; torchrun's account of the others follows.
-            raise ProcessesError(f"{processes} processes failed. They said:\n{output[:2000]}")
+            raise ProcessesError(text("processes.failed", count=processes, output=output[:2000]))
         return torch.load(path, weights_only=True)
 
 

@@ -401,6 +401,55 @@ def test_lab_replaces_what_nobody_touched_and_nothing_else(book, capsys):
     assert notebook.path.read_bytes() == beside.read_bytes() == mine
 
 
+def opened(path):
+    """What JupyterLab writes when a reader opens a notebook, folds a heading, and a save happens."""
+    made = nbformat.read(path, as_version=4)
+    made.metadata["kernelspec"] = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    made.metadata["language_info"] = {"name": "python", "version": "3.11.9", "mimetype": "text/x-python"}
+    made.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+    made.cells[0].metadata |= {"jp-MarkdownHeadingCollapsed": True, "collapsed": False, "scrolled": True}
+    made.nbformat_minor = 5
+    nbformat.write(made, path)
+
+
+def test_to_open_a_notebook_is_not_to_touch_it(book, capsys):
+    opened(book.root / COPY)
+    assert not touched(load(book.root / COPY))
+    edit(book, VI, "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    assert "newer" not in lab(book, capsys)
+    assert "Bây giờ" in (book.root / COPY).read_text("utf-8")
+    assert not (book.root / "workspace/vi/01-small (new).ipynb").exists()
+
+
+@pytest.mark.parametrize("look", [lambda path: None, opened])
+def test_a_copy_from_before_cells_alone_counted_is_known_to_be_untouched(book, capsys, look):
+    made = nbformat.read(book.root / COPY, as_version=4)
+    made.metadata["d2lps"]["made"] = workspace._everything(made)
+    nbformat.write(made, book.root / COPY)
+    look(book.root / COPY)
+    edit(book, VI, "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    assert "newer" not in lab(book, capsys)
+    assert "Bây giờ" in (book.root / COPY).read_text("utf-8")
+
+
+@pytest.mark.parametrize("change", ["source", "outputs", "execution_count", "deleted", "tags", "moved"])
+def test_whatever_is_done_to_a_cell_is_work(book, change):
+    notebook = Notebook(book)
+    star = notebook["star"]
+    if change == "deleted":
+        notebook.delete("star")
+    elif change == "moved":
+        notebook.made.cells.reverse()
+    elif change == "tags":
+        star.metadata["tags"] = ["mine"]
+    elif change == "outputs":
+        star.outputs = [nbformat.v4.new_output("stream", text="7")]
+    else:
+        star[change] = {"source": star.source + " ", "execution_count": 3}[change]
+    notebook.save()
+    assert touched(load(notebook.path))
+
+
 def test_after_a_pull_the_notebook_is_the_newest_edition(book, capsys):
     notebook = Notebook(book)
     notebook.replace("one", "Hãy chạy thử:", "Bây giờ hãy chạy thử:")

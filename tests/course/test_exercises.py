@@ -26,7 +26,6 @@ from helpers.exercises import (
 import d2lps
 from d2lps import Plan, Send, aggregate_at, check_exercise, sharded, solution
 from d2lps.course.grading import course, diagnosis
-from d2lps.course.grading.attempts import FAILED
 from d2lps.course.grading.calls import Overtime, within
 from d2lps.course.grading.course import ExerciseError, all_texts, texts_of
 from d2lps.messages import LANGUAGES, sentences
@@ -52,13 +51,6 @@ NOT_PLAYED = {
 
 
 MAYBE_PLAYED = {"counted-twice", "too-early", "not-general", "no-link", "other-nodes"}
-
-
-@pytest.fixture(autouse=True)
-def _no_attempts_before():
-    FAILED.clear()
-    yield
-    FAILED.clear()
 
 
 # ---- what holds of every exercise
@@ -131,7 +123,6 @@ def test_a_wrong_answer_is_told_its_mistake(id, mistake, answer, monkeypatch):
     verdicts = []
     for language in LANGUAGES:
         d2lps.speak(language)
-        FAILED.clear()
         verdicts.append(check_exercise(id, answer, deadline="100 s"))
     for language, verdict in zip(LANGUAGES, verdicts, strict=True):
         d2lps.speak(language)
@@ -193,19 +184,26 @@ def test_the_player_takes_every_attempt(id):
 # ---- what holds of all judges, shown on one exercise
 
 
-def test_the_ladder_is_climbed_one_rung_at_each_further_failure():
+@pytest.mark.parametrize(
+    "language, labels",
+    [
+        ("en", ["Show hint 1 of 3", "Show hint 2 of 3", "Show hint 3 of 3"]),
+        ("vi", ["Xem gợi ý 1 trên 3", "Xem gợi ý 2 trên 3", "Xem gợi ý 3 trên 3"]),
+        ("zh", ["显示提示 1（共 3 条）", "显示提示 2（共 3 条）", "显示提示 3（共 3 条）"]),
+    ],
+)
+def test_a_hint_is_shown_to_whoever_asks_and_to_nobody_by_trial(language, labels):
+    d2lps.speak(language)
     rungs = texts_of("own-gpu").ladder
-    seen = [check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0")) for _ in range(len(rungs) + 3)]
-    assert [len(verdict.ladder) for verdict in seen] == [*range(len(rungs) + 1), len(rungs), len(rungs)]
-    assert all(verdict.ladder == rungs[: len(verdict.ladder)] for verdict in seen)
-    first = seen[0]
-    assert all(
-        (v.sentence, v.hint, v.mistake, v.trace) == (first.sentence, first.hint, first.mistake, first.trace)
-        for v in seen
-    )
-    assert check_exercise("split", aggregate_at).ladder == ()  # another exercise has a ladder of its own
+    seen = [check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0")) for _ in range(5)]
+    assert all(verdict == seen[0] and verdict.ladder == rungs for verdict in seen)
+    assert not any(rung in str(verdict) for rung in rungs for verdict in seen)
+    # Each stands folded, and within the one before.
+    html = seen[-1]._repr_html_()
+    assert re.findall("<summary>(.*?)</summary>", html) == labels
+    assert "<details open" not in html
+    assert re.fullmatch(r".*(<details>.*?){3}(</details>){3}</div>", html, re.DOTALL)
     assert check_exercise("own-gpu", sharded).ladder == ()
-    assert check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0")).ladder == ()
 
 
 def test_an_unknown_exercise_is_refused_with_the_list():
@@ -479,7 +477,7 @@ def test_the_verdict_shows_itself():
     assert str(verdict) == repr(verdict) and str(verdict).startswith("✗ Not yet.\n")
     html = verdict._repr_html_()
     assert "✗ Not yet." in html and "<code>" in html and "`" not in html and 'lang="en"' in html
-    assert re.search(r"<ol><li>.+</li></ol>", html)
+    assert re.search(r"<details><summary>.+</summary><p>.+</p>", html)
     assert "color:" not in html.replace("border-left", "")
     right = check_exercise("own-gpu", sharded)
     assert right._repr_html_().count("<p>") == 3 and "✓ Right." in right._repr_html_()

@@ -12,7 +12,6 @@ from helpers.exercises import EXERCISES, be_impatient, ids_of, module, wrong_ans
 
 from d2lps import check_exercise
 from d2lps.course.grading import Failure
-from d2lps.course.grading.attempts import FAILED
 from d2lps.course.grading.course import texts_of
 
 torch = pytest.importorskip("torch")
@@ -132,13 +131,6 @@ EQUIVALENT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _no_attempts_before():
-    FAILED.clear()
-    yield
-    FAILED.clear()
-
-
 def test_the_chapter_has_these_exercises():
     assert ids_of(CHAPTER) == IDS
 
@@ -166,12 +158,6 @@ def test_every_size_is_played():
     assert sizes == {(n, k) for n in (1, 2, 3, 5) for k in (1, 2, 3)}
     assert {case.n for case in EXERCISES["count-workers"].cases} == {1, 2, 3, 5}
     assert {len(case.servers) for case in EXERCISES["placement"].cases} >= {1, 2, 3, 5, 8}
-
-
-def test_the_ladder_is_climbed():
-    wrong = texts_of("sparse-pull").solutions()["every_row"]
-    seen = [len(check_exercise("sparse-pull", wrong).ladder) for _ in range(6)]
-    assert seen == [0, 1, 2, 3, 4, 4]
 
 
 def plain(verdict):

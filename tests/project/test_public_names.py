@@ -24,7 +24,7 @@ PUBLIC = (
 PUBLIC_MODULES = {"cost", "d2l", "kvstore"}
 
 # From the ground up: a room imports only rooms that stand before it, and its own modules.
-ROOMS = "units messages plan topology algorithms trace simulate view carriers kvstore train measure course".split()
+ROOMS = "messages units plan topology algorithms trace simulate view carriers kvstore train measure course".split()
 CORE = ROOMS[: ROOMS.index("carriers")]
 
 # What else than Python's own library and d2lps a room imports as soon as it is entered.

@@ -9,6 +9,7 @@ import pytest
 import d2lps
 from d2lps.messages import LANGUAGES, LanguageError, language, sentences, speak, text
 
+REFUSALS = "plan error unit number topology nvidia trace tensor reduction processes ranks store".split()
 SOURCES = sorted(Path(d2lps.__file__).parent.rglob("*.py"))
 
 
@@ -36,7 +37,9 @@ def test_every_sentence_says_something(name):
 @pytest.mark.parametrize("other", ["vi", "zh"])
 def test_every_refusal_is_translated(other):
     english, translated = sentences("en"), sentences(other)
-    assert [key for key in english if key.startswith("plan.") and english[key] == translated[key]] == []
+    said = tuple(f"{table}." for table in REFUSALS)
+    alike = [key for key in english if key.startswith(said) and english[key] == translated[key]]
+    assert alike == ["store.role.out"]
 
 
 def test_english_is_spoken_until_another_language_is_chosen():

@@ -91,7 +91,7 @@ def arrivals(flows: dict[str, tuple[str, float]], rates: dict[str, float] | None
     links += [Link(a, b, free) for a, b in sorted(joined)]
     share = {message: Fraction(size) / total for message, (_, size) in flows.items()}
     plan = Plan([n for n, kind in kinds.items() if kind == "gpu"], share, [sends], wants=[])
-    trace = model(plan, Topology("by hand", kinds, links), int(total))
+    trace = model(plan, Topology("by hand", kinds, links), f"{int(total)} B")
     return {event.key: event.end for event in trace.events}
 
 
@@ -211,28 +211,28 @@ def test_steps_are_barriers():
         (
             aggregate_at(GPUS, "server"),
             pcie_server(),
-            1,
+            "1 B",
             TopologyError,
             "there is no node 'server' on pcie_server (nodes: gpu0 gpu1 gpu2 gpu3 switch cpu)",
         ),
         (
             sharded(GPUS),
             pcie_server(2),
-            1,
+            "1 B",
             TopologyError,
             "there is no node 'gpu2' on pcie_server (nodes: gpu0 gpu1 switch cpu)",
         ),
         (
             aggregate_at(["lonely"], "lonely"),
             pcie_server(1),
-            1,
+            "1 B",
             TopologyError,
             "there is no node 'lonely' on pcie_server (nodes: gpu0 switch cpu)",
         ),
         (
             sharded(["a", "b"]),
             Topology("islands", {"a": "gpu", "b": "gpu"}, []),
-            1,
+            "1 B",
             TopologyError,
             "there is no route from b to a on islands: only nodes of kind cpu, memory, switch forward, "
             "and none of them joins the two",
@@ -245,6 +245,13 @@ def test_steps_are_barriers():
             "size 160000000.0 is neither a whole number of bytes nor a text such as '160 MB'",
         ),
         (sharded(GPUS), pcie_server(), -1, UnitError, "size -1 is negative"),
+        (
+            sharded(GPUS),
+            pcie_server(),
+            160,
+            UnitError,
+            "size 160 has no unit: write '160 MB', or '160 B' if so few bytes are meant",
+        ),
         (
             sharded(GPUS),
             pcie_server(),
@@ -265,7 +272,7 @@ def test_what_cannot_be_predicted_is_refused_in_one_sentence(model, plan, topolo
 @pytest.mark.parametrize("given", ["x", None, Topology])
 def test_what_is_not_a_topology_is_named(model, given):
     with pytest.raises(TopologyError) as caught:
-        model(sharded(GPUS), given, 1)
+        model(sharded(GPUS), given, "1 B")
     assert str(caught.value) == f"cost needs a Topology that the plan runs on, such as pcie_server(), not {given!r}"
 
 
@@ -344,7 +351,7 @@ def places(draw, nodes):
     return Topology("star", {**dict.fromkeys(nodes, "gpu"), "hub": "switch"}, links)
 
 
-@given(st.data(), legal_plans(), st.sampled_from([0, 1, 1000, 160_000_000, 999_999_937]))
+@given(st.data(), legal_plans(), st.sampled_from([0, "1 B", 1000, 160_000_000, 999_999_937]))
 def test_shared_is_never_faster_than_ideal_nor_than_the_busiest_place_allows(data, plan, nbytes):
     place = data.draw(places(plan.nodes))
     ideal, shared = cost.ideal(plan, place, nbytes), cost.shared(plan, place, nbytes)

@@ -44,12 +44,12 @@ def test_a_star_in_numbers(star):
 
 
 def test_a_prediction_may_say_fractions_of_a_byte():
-    thirds = cost.shared(sharded(["gpu0", "gpu1", "gpu2"]), pcie_server(3), 10)
+    thirds = cost.shared(sharded(["gpu0", "gpu1", "gpu2"]), pcie_server(3), "10 B")
     assert thirds.bytes_sent("gpu0") == pytest.approx(2 * 2 * 10 / 3)
 
 
 def test_predicted_or_measured(star):
-    assert not star.measured and not cost.ideal(star.plan, star.topology, 1).measured
+    assert not star.measured and not cost.ideal(star.plan, star.topology, "1 B").measured
     assert measured((0, 1), (1, 2)).measured
 
 
@@ -77,7 +77,7 @@ def test_occupied_lists_the_messages_of_each_link_and_limited_node(star):
     (in_link,) = [k for k in star.topology.links if (k.src, k.dst) == ("switch", "gpu0")]
     assert [(e.src, e.step) for e in star.occupied()[in_link]] == [("gpu1", 1), ("gpu2", 1), ("gpu3", 1)]
     assert len(star.occupied()) == 8  # the CPU's link is idle
-    laptop = cost.shared(star.plan, one_memory(GPUS, "1 GB/s"), 8)
+    laptop = cost.shared(star.plan, one_memory(GPUS, "1 GB/s"), "8 B")
     assert len(laptop.occupied()["memory"]) == 6
 
 
@@ -116,7 +116,7 @@ def test_a_run_without_topology_is_drawn_on_the_pairs_that_its_plan_uses():
 # ---------------------------------------------------------------- JSON
 
 
-@given(legal_plans(), st.sampled_from([0, 1, 10**6]), st.sampled_from([cost.ideal, cost.shared]))
+@given(legal_plans(), st.sampled_from([0, "1 B", 10**6]), st.sampled_from([cost.ideal, cost.shared]))
 def test_json_gives_an_equal_trace_back(plan, nbytes, model):
     trace = model(plan, one_memory(plan.nodes, "3 GB/s"), nbytes)
     again = Trace.from_json(trace.to_json())
@@ -128,7 +128,7 @@ def test_json_keeps_kinds_links_limits_and_infinity(star):
     kinds = {"a": "gpu", "b": "cpu"}
     links = [*both_ways("a", "b", Bandwidth("inf"), "5 us", count=3)]
     place = Topology("pair", kinds, links, {"b": "7 GB/s"})
-    again = Trace.from_json(cost.shared(aggregate_at(["a", "b"], "a"), place, 8).to_json())
+    again = Trace.from_json(cost.shared(aggregate_at(["a", "b"], "a"), place, "8 B").to_json())
     assert again.topology == place
     assert again.topology.links[0] == Link("a", "b", Bandwidth("inf"), "5 us", 3)
     json.loads(again.to_json(), parse_constant=pytest.fail)  # no NaN, no Infinity: any reader of JSON can read it
@@ -139,7 +139,7 @@ def test_json_keeps_kinds_links_limits_and_infinity(star):
 def test_json_keeps_what_a_node_adds_and_spends_and_reads_traces_that_know_neither():
     free = one_memory(["a", "b"], "7 GB/s")
     place = Topology("busy", free.kinds, free.links, free.through, {"memory": "3 GB/s"}, {"memory": "20 us"})
-    trace = cost.shared(aggregate_at(["a", "b"], "a"), place, 8)
+    trace = cost.shared(aggregate_at(["a", "b"], "a"), place, "8 B")
     assert Trace.from_json(trace.to_json()).topology == place
     old = json.loads(trace.to_json())
     del old["topology"]["adding"], old["topology"]["overhead"]

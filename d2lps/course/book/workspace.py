@@ -23,6 +23,7 @@ from d2lps.course.book.notebook import dumps, notebook
 from d2lps.messages import LANGUAGES
 
 KEY = "d2lps"
+NOTED = {"collapsed", "jp-MarkdownHeadingCollapsed", "scrolled", "trusted"}  # of a cell: how it was looked at
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,26 @@ def origin_of(made: nbformat.NotebookNode, path: Path) -> Origin:
 
 
 def touched(made: nbformat.NotebookNode) -> bool:
-    """Somebody has changed or run the notebook since it was made."""
-    return made.metadata.get(KEY, {}).get("made") != _content(made)
+    """Somebody has changed or run a cell of the notebook since it was made; opening it is neither."""
+    if made.metadata.get(KEY, {}).get("made") in (_content(made), _everything(made)):
+        return False
+    try:  # an older copy, whose digest went over what JupyterLab has rewritten since
+        return _content(copy(origin_of(made, Path()))) != _content(made)
+    except BookError:
+        return True
 
 
 def _content(made: nbformat.NotebookNode) -> str:
-    """The digest of all but the digest itself."""
+    """The digest of the cells, without what JupyterLab notes in them while somebody only looks."""
+    cells = [
+        dict(cell) | {"metadata": {key: value for key, value in cell.metadata.items() if key not in NOTED}}
+        for cell in made.cells
+    ]
+    return digest(json.dumps(cells, sort_keys=True))
+
+
+def _everything(made: nbformat.NotebookNode) -> str:
+    """The digest that older copies have: of all but the digest itself."""
     kept = {key: value for key, value in made.metadata.get(KEY, {}).items() if key != "made"}
     content = dict(made) | {"metadata": dict(made.metadata) | {KEY: kept}}
     return digest(json.dumps(content, sort_keys=True))
@@ -165,5 +180,6 @@ def start(book: Book, chosen: str, browser: bool = True) -> None:
         command.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")
+    os.environ.setdefault("PYTHONSTARTUP", str(Path(__file__).parents[1] / "ranks" / "startup.py"))
     os.chdir(book.root)
     os.execv(sys.executable, command)

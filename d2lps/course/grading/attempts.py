@@ -13,15 +13,13 @@ from d2lps.messages import text
 from d2lps.trace import Trace
 from d2lps.view.tables import Source, source
 
-FAILED: dict[str, int] = {}  # exercise → failed attempts since it was last passed, so that hints come one by one
-
 
 def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") -> Verdict:
     """Judge an answer in all cases of an exercise.
 
     The answer is called with copies, so that it may change its arguments, and whatever it raises becomes a
-    sentence. The untouched stub fails too, but does not count as an attempt: each attempt that fails after the
-    first one shows one more of the exercise's general hints.
+    sentence. An attempt that fails gets the hint for its mistake, and offers the exercise's general hints, one after
+    the other, to whoever opens them; the untouched stub fails, too, and offers none.
 
     Parameters
     ----------
@@ -66,7 +64,6 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
         if len(begun) > 1 and failure.mistake not in exercise.keeps:
             failure.mistake = "not-general"
         return _failed(texts, failure)
-    FAILED.pop(id, None)
     first = results[exercise.cases[0].label]
     values = exercise.fills(first)
     if not isinstance(first, Trace):
@@ -128,7 +125,5 @@ def _require_callable(answer: object, parameters: tuple[str, ...]) -> None:
 
 
 def _failed(texts: Texts, failure: Failure) -> Verdict:
-    if failure.mistake != "todo":
-        FAILED[texts.id] = FAILED.get(texts.id, 0) + 1
-    rungs = texts.ladder[: max(0, FAILED.get(texts.id, 0) - 1)]
+    rungs = () if failure.mistake == "todo" else texts.ladder
     return Verdict(False, failure.sentence, texts.hint(failure.mistake), rungs, failure.mistake, failure.trace)

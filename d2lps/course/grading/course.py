@@ -17,11 +17,12 @@ from types import ModuleType
 import d2lps
 from d2lps.course.grading.exercise import Exercise
 from d2lps.messages import language, sentences, text
+from d2lps.messages.raised import Brief
 
 CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
 
 
-class ExerciseError(ValueError):
+class ExerciseError(Brief, ValueError):
     """An exercise that is not there, or whose judge is not; or a course that is not.
 
     Attributes

@@ -23,7 +23,8 @@ class Verdict:
     hint : str
         The hint for this mistake; empty if passed.
     ladder : tuple of str
-        The exercise's general hints, from vague to nearly the answer, as far as they are shown by now.
+        The exercise's general hints, from vague to nearly the answer. A notebook has each behind a line to be
+        opened, the next within the one before; printed, only their number is told.
     mistake : str or None
         The mistake's name, such as ``"all-on-one"``; None if passed.
     trace : Trace or None
@@ -42,7 +43,7 @@ class Verdict:
         if self.hint:
             lines += ["", _before(text("checks.hint")) + self.hint]
         if self.ladder:
-            lines += ["", text("checks.ladder"), *(f"  {i}. {rung}" for i, rung in enumerate(self.ladder, 1))]
+            lines += ["", text("checks.ladder", count=len(self.ladder), last=len(self.ladder) - 1)]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -53,8 +54,7 @@ class Verdict:
         if self.hint:
             parts.append(f"<p><strong>{_before(escape(text('checks.hint')))}</strong>{_html(self.hint)}</p>")
         if self.ladder:
-            rungs = "".join(f"<li>{_html(rung)}</li>" for rung in self.ladder)
-            parts.append(f"<p><strong>{escape(text('checks.ladder'))}</strong></p><ol>{rungs}</ol>")
+            parts.append(self._folded())
         # The text takes the page's own colour, so that it is readable on light and dark.
         edge = "solid #2e9e6b" if self.passed else "double #d9822b"
         style = f"border-left:.3em {edge};padding-left:.9em;max-width:48em"
@@ -72,6 +72,14 @@ class Verdict:
         except ImportError:  # the verdict stands without the player, which needs more than the core
             return
         display(watch(self.trace))
+
+    def _folded(self) -> str:
+        """The ladder, of which nobody sees a rung by accident: who opens one finds the next one, closed."""
+        html = ""
+        for number, rung in reversed([*enumerate(self.ladder, 1)]):
+            label = escape(text("checks.show-hint", number=number, count=len(self.ladder)))
+            html = f"<details><summary>{label}</summary><p>{_html(rung)}</p>{html}</details>"
+        return html
 
     def _mark(self) -> str:
         return f"✓ {text('checks.right')}" if self.passed else f"✗ {text('checks.not-yet')}"

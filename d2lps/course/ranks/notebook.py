@@ -21,6 +21,7 @@ import torch.distributed as dist
 import d2lps
 from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.course.ranks.rank import process, read_connection
+from d2lps.messages import text
 
 MOST = 64  # more ranks on one machine are a slip of the pen
 
@@ -60,9 +61,9 @@ def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
     """
     global _running
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
-        raise ProcessesError(f"ranks({count!r}): give a number of processes, 1 to {MOST}")
+        raise ProcessesError(text("ranks.count", count=repr(count), most=MOST))
     if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
-        raise ProcessesError(f"deadline = {deadline!r}: seconds, more than 0")
+        raise ProcessesError(text("processes.seconds", what="deadline", value=repr(deadline)))
     if _running is not None and not (len(_running) == count and _running.answer()):
         _running.close()
         _running = None
@@ -90,9 +91,7 @@ class RunningRanks:
             import ipyparallel
             import psutil
         except ImportError as error:
-            raise ProcessesError(
-                f"ranks needs {error.name}, which is not installed: pip install -e '.[course]'"
-            ) from None
+            raise ProcessesError(text("ranks.missing", name=error.name)) from None
         self.deadline, self.closed, self.view = deadline, False, None
         self._count, self._client, self._processes = count, None, []
         # Bound here, to loopback: the store itself would listen to the whole network.
@@ -116,9 +115,8 @@ class RunningRanks:
             output = (self._folder / "output").read_text("utf-8", "replace").strip()[-2000:]
             self.close()
             if isinstance(error, TimeoutError | psutil.NoSuchProcess):
-                raise ProcessesError(
-                    f"{count} ranks did not start within {deadline:g} s. They said:\n{output}"
-                ) from None
+                said = {"count": count, "seconds": f"{deadline:g}", "output": output}
+                raise ProcessesError(text("ranks.not-started", **said)) from None
             raise
         self._register_magics()
 
@@ -126,12 +124,16 @@ class RunningRanks:
         return self._count
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "processes " + " ".join(str(one.pid) for one in self._processes)
+        gone = self.gone
+        living = [str(process.pid) for rank, process in enumerate(self._processes) if rank not in gone]
+        state = "closed" if self.closed else " ".join(["processes", *living]) if living else ""
+        if gone and not self.closed:
+            state = "; ".join(filter(None, [state, self._sentence_of(gone)]))
         return f"<{len(self)} rank{'s' * (len(self) > 1)}: {state}>"
 
     def __getitem__(self, rank: int) -> "OneRank":
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(self):
-            raise ProcessesError(f"there is no rank {rank!r}: {len(self)} run, from 0")
+            raise ProcessesError(text("ranks.no-rank", rank=repr(rank), count=len(self)))
         return OneRank(self, rank)
 
     def __enter__(self) -> "RunningRanks":
@@ -143,7 +145,12 @@ class RunningRanks:
     @property
     def again(self) -> str:
         """The way out where one of them is lost, as a sentence."""
-        return f"d2lps.ranks({len(self)}) starts all of them anew"
+        return text("ranks.again", count=len(self))
+
+    @property
+    def gone(self) -> list[int]:
+        """The numbers of those whose processes have ended."""
+        return [rank for rank in range(len(self._processes)) if not self.alive(rank)]
 
     def alive(self, rank: int) -> bool:
         """Whether this rank's process is still there.
@@ -172,10 +179,12 @@ class RunningRanks:
     def ensure_usable(self) -> None:
         """Raises ProcessesError where they are closed, or one is gone."""
         if self.closed:
-            raise ProcessesError(f"the ranks are closed: {self.again}")
-        gone = [str(rank) for rank in range(len(self)) if not self.alive(rank)]
-        if gone:
-            raise ProcessesError(f"rank {', '.join(gone)} has ended: {self.again}")
+            raise ProcessesError(text("ranks.closed", again=self.again))
+        if gone := self.gone:
+            raise ProcessesError(self._sentence_of(gone))
+
+    def _sentence_of(self, gone: list[int]) -> str:
+        return text("ranks.gone", ranks=", ".join(map(str, gone)), again=self.again)
 
     def interrupt(self, ranks: Iterable[int]) -> None:
         """Do to these ranks what Ctrl-C does to a program.
@@ -244,10 +253,8 @@ class OneRank:
         try:
             return question(self._ranks._client[self.number]).get(self._ranks.deadline)
         except TimeoutError:
-            raise ProcessesError(
-                f"rank {self.number} did not answer within {self._ranks.deadline:g} s: it is busy, or "
-                f"stuck; {self._ranks.again}"
-            ) from None
+            said = {"seconds": f"{self._ranks.deadline:g}", "again": self._ranks.again}
+            raise ProcessesError(text("ranks.busy", rank=self.number, **said)) from None
         except RemoteError as error:
             raise ProcessesError(f"rank {self.number}, {name!r}: {error.ename}: {error.evalue}") from None
 

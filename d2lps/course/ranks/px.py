@@ -16,7 +16,8 @@ from IPython.display import publish_display_data
 
 from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.course.ranks.rank import begin
-from d2lps.messages import language, speak
+from d2lps.course.ranks.waiting import brief
+from d2lps.messages import language, speak, text
 
 LET_GO = 0.6  # seconds that the ranks of an interrupted cell have
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -54,8 +55,8 @@ class Px(ParallelMagics):
             self._follow(parts, first, LET_GO)
             self._show(parts, first)
             busy = self._busy(parts)
-            pause = f"[{spans(busy)}] did not let go at once: wait a moment, then make" if busy else "make"
-            raise brief(KeyboardInterrupt(f"{pause} the carriers anew, in the cell that made them")) from None
+            sentence = text("ranks.wait", ranks=spans(busy)) if busy else text("ranks.let-go")
+            raise brief(KeyboardInterrupt(sentence)) from None
         self._show(parts, first)
         failed = {rank: part for rank, part in parts.items() if not part.done() or part.exception()}
         if failed:
@@ -123,12 +124,12 @@ def print_others(name: str, texts: Mapping[int, str]) -> None:
 
     The number of the process that runs the cell, which stands in every warning, makes no difference.
     """
-    nameless = {rank: re.sub(r"\bipykernel_\d+\b", "ipykernel", text) for rank, text in texts.items()}
+    nameless = {rank: re.sub(r"\bipykernel_\d+\b", "ipykernel", said) for rank, said in texts.items()}
     first = next(iter(nameless.values()))
-    for text, who in grouped(nameless):
-        if text and text != first:
-            text = texts[who[0]].removesuffix("\n")
-            print(f"[{spans(who)}]", text, sep="\n" if "\n" in text else " ", file=getattr(sys, name))
+    for said, who in grouped(nameless):
+        if said and said != first:
+            said = texts[who[0]].removesuffix("\n")
+            print(f"[{spans(who)}]", said, sep="\n" if "\n" in said else " ", file=getattr(sys, name))
 
 
 def grouped(texts: Mapping[int, str]) -> list[tuple[str, list[int]]]:
@@ -167,7 +168,7 @@ class RanksFailed(ProcessesError):
 def raised_by(part: AsyncResult, again: str) -> tuple[str, str]:
     """What a rank raised: its sentence and its traceback."""
     if not part.done():
-        return f"this process has ended: {again}", ""
+        return text("ranks.this-gone", again=again), ""
     raised = part.exception()
     if isinstance(raised, RemoteError):
         sentence = re.sub(r" \(\d+\.py, line \d+\)$", "", raised.evalue)  # a syntax error names a file of its own
@@ -188,9 +189,3 @@ def places(traceback: str) -> list[str]:
         elif inside:
             lines.append(line)
     return lines
-
-
-def brief(error: BaseException) -> BaseException:
-    """The error, shown by IPython as its sentence alone."""
-    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}".removesuffix(": ")]
-    return error

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.calls import CLOSED, FORKED, Interrupted, Once
+from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.wire import handshake, tls
@@ -26,6 +26,7 @@ from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
+from d2lps.messages import text
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 KINDS = {"Refused": Refused, "Timeout": Timeout}  # of errors that a server may name, beside WorkerLost
@@ -115,9 +116,9 @@ class ServerClient:
                 if self._lost:
                     raise copy.copy(self._lost)  # each call says what became of its own keys
                 if os.getpid() != self._process:
-                    raise Refused(FORKED)
+                    raise Refused(text("store.forked"))
                 if not self._open:
-                    raise Refused(CLOSED)
+                    raise Refused(text("store.closed"))
                 if request.done.is_set():
                     raise Interrupted("nobody waits for it any more")
                 self._asked += 1
@@ -174,7 +175,7 @@ class ServerClient:
                 self.ask(Request(Op.BYE)).done.wait(min(1.0, self.deadline))
         self._open = False
         self._channel.close()
-        self._fail(KVError("this store was closed meanwhile"))
+        self._fail(KVError(text("store.closed-meanwhile")))
         if threading.current_thread() is not self._listener:  # at its end Python would abort a thread within torch
             self._listener.join(1.0)
 
@@ -186,10 +187,10 @@ class ServerClient:
         if self._silent > self.deadline:
             self._give_up(f"it has said nothing for {self._silent:.1f} s")
             return copy.copy(self._lost)
-        what = f"server {self.number} has not answered {request.op.name.lower()} within {self.deadline:g} s"
+        said = {"server": self.number, "op": request.op.name.lower(), "seconds": f"{self.deadline:g}"}
         if request.counted is None:
-            return Unknown(f"{what}: it is counted once or not at all; push the same again, and it counts once")
-        return Timeout(what)
+            return Unknown(text("store.unknown", **said))
+        return Timeout(text("store.late", **said))
 
     # ---- hearing
 
@@ -341,7 +342,8 @@ class ServerClient:
                 why = getattr(error, "strerror", None) or str(error) or why
             if time.monotonic() + pause > until:
                 where = self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
-                raise ServerLost(f"server {self.number} at {where} cannot be reached ({why})", (self.number,))
+                sentence = text("store.unreachable", server=self.number, where=where, why=why)
+                raise ServerLost(sentence, (self.number,))
             time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # with jitter: all come back at once otherwise
             pause = min(2 * pause, 0.5)
 
@@ -363,7 +365,8 @@ class ServerClient:
 
     def _give_up(self, why: str) -> None:
         with self._state:
-            self._lost = self._lost or ServerLost(f"server {self.number} is lost ({why})", (self.number,))
+            sentence = text("store.server-lost", server=self.number, why=why)
+            self._lost = self._lost or ServerLost(sentence, (self.number,))
         self._fail(self._lost)
         self._channel.close()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import codec, record
-from d2lps.kvstore.calls import CLOSED, Interrupted
+from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
@@ -25,6 +25,7 @@ from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient
+from d2lps.messages import text
 from d2lps.trace import Trace
 
 NAMES = 1024  # of parts that a frame initialises: the longest fit
@@ -85,7 +86,7 @@ class DistStore(KVStore):
         spec = self._only(key)
         sizes = {(part.server, number): (part.stop - part.start) * spec.dtype.itemsize for part, number in spec.parts}
         if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-            raise Refused(f"rounds = {rounds!r}: a whole number, 1 or more")
+            raise Refused(text("placement.count", what="rounds", value=repr(rounds)))
         return record.trace(self.type, self.num_workers, self._calls.run((), self._records), sizes, rounds)
 
     def staleness(self, key=None) -> list[record.Pull]:
@@ -173,10 +174,7 @@ class DistStore(KVStore):
         flats = [added(given) for given in values]
         finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
         if self._nan == "reject" and not all(finite):
-            raise Refused(
-                f"what is pushed to key {keys[finite.index(False)].key!r} is not finite, and nan='reject': nothing of "
-                "this push is counted"
-            )
+            raise Refused(text("store.not-finite", key=repr(keys[finite.index(False)].key)))
         if self._open:
             self._end_open(keys, values)
         requests, finish = self._push_requests(keys, flats, finite, again), None
@@ -382,7 +380,7 @@ class DistStore(KVStore):
         Of several errors the one that tells most is raised. When it ends, however it does, nothing is sent any more.
         """
         if not self._end.alive:
-            raise Refused(CLOSED)
+            raise Refused(text("store.closed"))
         until = time.monotonic() + self._patience
         asked = [(self.clients[server], request) for server, request in requests]
         self._calls.current.stop_by(lambda: [client.let_go(request) for client, request in asked])
@@ -395,7 +393,7 @@ class DistStore(KVStore):
         try:
             sending = [self._pool.submit(_ask_in_turn, client, mine) for client, mine in by_client.items()]
         except RuntimeError:  # another thread has closed the store
-            raise Refused(CLOSED) from None
+            raise Refused(text("store.closed")) from None
         errors = []
         for client, request in asked:
             try:

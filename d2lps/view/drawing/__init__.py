@@ -10,6 +10,7 @@ from pathlib import Path
 from d2lps import units
 from d2lps.algorithms.placement import Placement
 from d2lps.messages import text
+from d2lps.messages.raised import Brief
 from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.trace import Trace
 from d2lps.view.drawing.hash_ring import hash_ring
@@ -20,7 +21,7 @@ from d2lps.view.drawing.topology_picture import topology_picture
 MOST_NODES, MOST_EVENTS = 64, 20_000
 
 
-class DrawingError(ValueError):
+class DrawingError(Brief, ValueError):
     """Something that cannot be drawn: its sentence says what would be drawn."""
 
 
@@ -77,10 +78,7 @@ def _require_drawable(name: str, topology: Topology, events: int = 0) -> None:
     nodes = max(Counter(kind in FORWARDING for kind in topology.kinds.values()).values())
     for number, most, what in ((nodes, MOST_NODES, "nodes"), (events, MOST_EVENTS, "events")):
         if number > most:
-            raise DrawingError(
-                f"{name} shows up to {most} {what}, and there are {number} here: take fewer nodes or chunks for the "
-                "picture, and for the large run its numbers, such as trace.duration and trace.bytes_sent(node)"
-            )
+            raise DrawingError(text(f"draw.too-many-{what}", name=name, most=most, number=number))
 
 
 class Drawing:

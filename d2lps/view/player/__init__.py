@@ -57,6 +57,10 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player
     """
     if not traces:
         raise DrawingError(text("player.nothing"))
+    if any(isinstance(trace, list | tuple) for trace in traces):
+        raise DrawingError(
+            text("player.list", given=next(type(t).__name__ for t in traces if not isinstance(t, Trace)))
+        )
     scenes = [Scene(require_trace(trace, "watch")) for trace in traces]
     if names is None:
         names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]

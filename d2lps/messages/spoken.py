@@ -1,0 +1,39 @@
+"""The sentences, and the language in force: what the rest of this room stands on."""
+
+import tomllib
+from functools import cache
+from importlib import resources
+
+LANGUAGES = ("en", "vi", "zh")
+
+_language = "en"
+
+
+def choose(language: str) -> None:
+    """Put one of :data:`LANGUAGES` in force."""
+    global _language
+    _language = language
+
+
+def language() -> str:
+    """The language in force, as last chosen with :func:`d2lps.speak` (English to begin with)."""
+    return _language
+
+
+def text(key: str, /, **values: object) -> str:
+    """The sentence under ``key`` in the language in force, its ``{placeholders}`` filled with ``values``."""
+    return sentences(_language)[key].format(**values)
+
+
+@cache
+def sentences(language: str) -> dict[str, str]:
+    """All sentences of one language, flat: ``{"player.play": "Play", …}``."""
+    return flat(tomllib.loads(resources.files("d2lps").joinpath("messages", f"{language}.toml").read_text("utf-8")))
+
+
+def flat(table: dict, prefix: str = "") -> dict[str, str]:
+    """Nested tables as one: ``{"player": {"play": "Play"}}`` as ``{"player.play": "Play"}``."""
+    entries: dict[str, str] = {}
+    for name, value in table.items():
+        entries |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: str(value)}
+    return entries
