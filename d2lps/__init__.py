@@ -47,6 +47,8 @@ _HOME = {
     "nvswitch": "topology",
     "one_memory": "topology",
     "pcie_server": "topology",
+    "predict": "course.predict",
+    "progress": "course.progress",
     "ranks": "course.ranks.notebook",
     "reduce_scatter": "algorithms",
     "ring": "algorithms",

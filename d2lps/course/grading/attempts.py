@@ -2,8 +2,10 @@
 
 import inspect
 from collections.abc import Callable
+from datetime import date
 
 from d2lps import units
+from d2lps.course import kept
 from d2lps.course.grading.calls import Overtime, within
 from d2lps.course.grading.course import Texts, texts_of
 from d2lps.course.grading.exercise import Exercise, Failure, time_text
@@ -21,7 +23,8 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
 
     The answer is called with copies, so that it may change its arguments, and whatever it raises becomes a
     sentence. The untouched stub fails too, but does not count as an attempt: each attempt that fails after the
-    first one shows one more of the exercise's general hints.
+    first one shows one more of the exercise's general hints. That an exercise was passed is remembered in the
+    workspace: see :func:`~d2lps.progress`.
 
     Parameters
     ----------
@@ -67,6 +70,8 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
             failure.mistake = "not-general"
         return _failed(texts, failure)
     FAILED.pop(id, None)
+    if kept.kept("passed", id) is None:
+        kept.keep("passed", id, {"day": date.today().isoformat()})
     first = results[exercise.cases[0].label]
     values = exercise.fills(first)
     if not isinstance(first, Trace):
