@@ -41,6 +41,7 @@ _HOME = {
     "dgx1_v100": "topology",
     "double_tree": "algorithms",
     "draw": "view.drawing",
+    "explore": "course.explore",
     "halving_doubling": "algorithms",
     "kvstore": "",
     "naive_ring": "algorithms",
