@@ -89,14 +89,14 @@ table("strategy", "order", rows=[
 watch(*traces.values(), names=list(traces))
 
 # %% guess
-guess = {"GPU 0": None, "CPU": None, "g1…g4": None}
+guess = d2lps.predict("race", {"GPU 0": "ms", "CPU": "ms", "g1…g4": "ms"})
+guess
 
 # %% predicted
 server = pcie_server(gpus=4, bandwidth="16 GB/s")
 ideal = {name: cost.ideal(plan, server, "160 MB") for name, plan in plans.items()}
 shared = {name: cost.shared(plan, server, "160 MB") for name, plan in plans.items()}
-table("strategy", "guess", "ideal", "shared", rows=[
-    [name, guess[name], ideal[name], shared[name]] for name in plans])
+guess.reveal(shared, ideal=ideal)
 
 # %% race
 watch(*shared.values(), names=list(shared))

@@ -18,8 +18,8 @@ HOME = Path(d2lps.__file__).parent
 PUBLIC = (
     "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Update "
     "aggregate_at all_gather bidirectional_ring calibrate check check_exercise compare cost d2l dgx1_v100 double_tree "
-    "draw halving_doubling kvstore naive_ring nvswitch one_memory pcie_server ranks reduce_scatter ring rings run "
-    "sharded solution source speak table this_host together tree two_rings watch"
+    "draw explore halving_doubling kvstore naive_ring nvswitch one_memory pcie_server predict progress ranks "
+    "reduce_scatter ring rings run sharded solution source speak table this_host together tree two_rings watch"
 ).split()
 PUBLIC_MODULES = {"cost", "d2l", "kvstore"}
 
@@ -35,6 +35,8 @@ HEAVY = {
     "d2lps.kvstore.pslite.__main__": {"mxnet"},  # a process of its own
     "train": {"torch"},
     "measure": {"torch"},
+    "d2lps.course.fields": {"ipywidgets"},  # where there is none, a guess is a dict
+    "d2lps.course.explore": {"ipywidgets"},  # it is all sliders
     "course": {"torch", "IPython", "ipyparallel", "nbformat", "jupytext", "markdown_it"},
 }
 MODULES = {

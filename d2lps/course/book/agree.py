@@ -1,7 +1,8 @@
 """``agreed.txt``: for each section, what its three texts were when last read side by side.
 
 The digest is over the texts, the cells placed there, the figures, the messages that those cells name and the
-texts of the exercises. No language is the source of the others: whichever changes, the three are read again.
+texts of the exercises and predictions. No language is the source of the others: whichever changes, the three are read
+again.
 """
 
 import json
@@ -32,14 +33,20 @@ def digests(book: Book, chapter: Chapter) -> dict[str, str]:
             "messages": {language: _named(code, messages[language]) for language in LANGUAGES},
             "exercises": [chapter.exercises.get(cell.exercise) for cell in cells if cell.exercise is not None],
         }
+        if asked := {name: chapter.predictions[name] for name in _quoted(code) & set(chapter.predictions)}:
+            parts["predictions"] = asked
         by_section[id] = digest(json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str))
     return by_section
 
 
 def _named(code: str, sentences: dict[str, str]) -> dict[str, str]:
     """The messages that code names in quotes, by their whole key or by its last part."""
-    named = set(re.findall(r"[\"']([A-Za-z0-9_.-]+)[\"']", code))
+    named = _quoted(code)
     return {key: sentence for key, sentence in sentences.items() if {key, key.rpartition(".")[2]} & named}
+
+
+def _quoted(code: str) -> set[str]:
+    return set(re.findall(r"[\"']([A-Za-z0-9_.-]+)[\"']", code))
 
 
 def agreed(book: Book, slug: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ class Chapter:
     cells: tuple[Cell, ...]
     texts: dict[str, Text]
     exercises: dict[str, dict] = field(default_factory=dict)
+    predictions: dict[str, dict] = field(default_factory=dict)
 
     @property
     def sections(self) -> list[str]:
@@ -122,8 +123,8 @@ class Book:
             if not (folder / name).is_file():
                 raise BookError(f"{slug}/{name} is missing; write it or take {slug} out of chapters/toc.toml")
             sources[name] = (folder / name).read_text("utf-8")
-        exercises = toml(folder / "exercises.toml") if (folder / "exercises.toml").is_file() else {}
-        return chapter_of(slug, sources, exercises)
+        asked = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
+        return chapter_of(slug, sources, *(toml(file) if file.is_file() else {} for file in asked))
 
     def chapter(self, slug: str) -> Chapter:
         """A chapter that can be built; raises BookError with its first fault."""
@@ -185,10 +186,14 @@ def _require(table: dict, keys: tuple[str, ...], where: str) -> None:
             raise BookError(f"{where} has no {key!r}; write it")
 
 
-def chapter_of(slug: str, sources: dict[str, str], exercises: dict | None = None) -> Chapter:
+def chapter_of(
+    slug: str, sources: dict[str, str], exercises: dict | None = None, predictions: dict | None = None
+) -> Chapter:
     """A chapter from the text of its files, by file name."""
     texts = {language: read_text(sources[f"{language}.md"], f"{language}.md") for language in LANGUAGES}
-    return Chapter(slug, sources["lesson.py"], read_cells(sources["lesson.py"]), texts, exercises or {})
+    return Chapter(
+        slug, sources["lesson.py"], read_cells(sources["lesson.py"]), texts, exercises or {}, predictions or {}
+    )
 
 
 def faults(book: Book, chapter: Chapter) -> Iterator[Finding]:

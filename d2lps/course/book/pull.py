@@ -47,7 +47,7 @@ def pull(book: Book, path: Path, code: bool = False) -> Pulled:
         name: merged(before[name], base.prose, prose, f"{chapter.slug}/{name}"),
         "lesson.py": _lesson(chapter, base, codes),
     }
-    home = book.ensure_sound(chapter_of(chapter.slug, after, chapter.exercises))
+    home = book.ensure_sound(chapter_of(chapter.slug, after, chapter.exercises, chapter.predictions))
     old, new = digests(book, chapter), digests(book, home)
     report.sections = [id for id in new if old.get(id) != new[id]]
     changed = {book.folder(chapter.slug) / file: text for file, text in after.items() if text != before[file]}

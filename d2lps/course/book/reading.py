@@ -140,7 +140,7 @@ def read_section(section: Section) -> Reading:
 
 @dataclass(frozen=True)
 class Passage:
-    """A section, a message or a text of an exercise, read in every language that has it."""
+    """A section, a message or a text of an exercise or prediction, read in every language that has it."""
 
     kind: str
     name: str
@@ -156,14 +156,15 @@ class Passage:
 
 
 def passages(chapter: Chapter) -> Iterator[Passage]:
-    """The sections of a chapter, then the texts of its exercises."""
+    """The sections of a chapter, then the texts of its exercises and predictions."""
     folder = f"chapters/{chapter.slug}"
     for id in chapter.sections:
         readings = {language: read_section(section) for language, section in chapter.section(id).items()}
         yield Passage("section", id, {language: f"{folder}/{language}.md" for language in readings}, readings)
-    files = dict.fromkeys(LANGUAGES, f"{folder}/exercises.toml")
-    for name, texts in triples(chapter.exercises):
-        yield Passage("exercise", name, files, {key: read(text, holes=True) for key, text in texts.items()})
+    for kind, table in {"exercise": chapter.exercises, "prediction": chapter.predictions}.items():
+        files = dict.fromkeys(LANGUAGES, f"{folder}/{kind}s.toml")
+        for name, texts in triples(table):
+            yield Passage(kind, name, files, {key: read(text, holes=True) for key, text in texts.items()})
 
 
 def triples(table: object, name: str = "") -> Iterator[tuple[str, dict[str, str]]]:

@@ -2,8 +2,10 @@
 
 import inspect
 from collections.abc import Callable
+from datetime import date
 
 from d2lps import units
+from d2lps.course import kept
 from d2lps.course.grading.calls import Overtime, within
 from d2lps.course.grading.course import Texts, texts_of
 from d2lps.course.grading.exercise import Exercise, Failure, time_text
@@ -19,7 +21,8 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
 
     The answer is called with copies, so that it may change its arguments, and whatever it raises becomes a
     sentence. An attempt that fails gets the hint for its mistake, and offers the exercise's general hints, one after
-    the other, to whoever opens them; the untouched stub fails, too, and offers none.
+    the other, to whoever opens them; the untouched stub fails, too, and offers none. That an exercise was passed is
+    remembered in the workspace: see :func:`~d2lps.progress`.
 
     Parameters
     ----------
@@ -64,6 +67,8 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
         if len(begun) > 1 and failure.mistake not in exercise.keeps:
             failure.mistake = "not-general"
         return _failed(texts, failure)
+    if kept.kept("passed", id) is None:
+        kept.keep("passed", id, {"day": date.today().isoformat()})
     first = results[exercise.cases[0].label]
     values = exercise.fills(first)
     if not isinstance(first, Trace):

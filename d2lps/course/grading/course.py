@@ -88,8 +88,7 @@ def all_texts() -> dict[str, Texts]:
     files = sorted(CHAPTERS.glob("*/exercises.toml"))
     if not files:
         raise ExerciseError("no-course", folder=CHAPTERS)
-    tables = ((file.parent, _tables(file, file.stat().st_mtime_ns)) for file in files)
-    return {id: Texts(id, folder, table) for folder, chapter in tables for id, table in chapter.items()}
+    return {id: Texts(id, file.parent, table) for file in files for id, table in tables(file).items()}
 
 
 def texts_of(id: str) -> Texts:
@@ -100,9 +99,13 @@ def texts_of(id: str) -> Texts:
     return every[id]
 
 
+def tables(file: Path) -> dict[str, dict]:
+    """What a chapter's file of texts says, read again when it has changed."""
+    return _tables(file, file.stat().st_mtime_ns)
+
+
 @lru_cache
 def _tables(file: Path, changed: int) -> dict[str, dict]:
-    """What the file says, read again when it has changed."""
     return tomllib.loads(file.read_text("utf-8"))
 
 
