@@ -50,13 +50,16 @@ class Once:
 
 
 class Call:
-    """One call, which takes ``keys`` for itself; ``stop``: what ends its waiting when it is interrupted."""
+    """One call, which takes ``keys`` for itself, and has time ``until`` then.
 
-    def __init__(self, keys: Collection[Hashable], work: Callable, arguments: tuple):
-        self.keys, self._work, self._arguments = keys, work, arguments
+    ``stop``: what ends its waiting when it is interrupted; ``follow``: what was asked after it was.
+    """
+
+    def __init__(self, keys: Collection[Hashable], work: Callable, arguments: tuple, until: float = 0.0):
+        self.keys, self._work, self._arguments, self.until = keys, work, arguments, until
         self.interrupted, self.ended = False, Once()
         self.stop: Callable[[], object] = bool
-        self.result = self.error = None
+        self.result = self.error = self.follow = None
         self._begun, self._changing = False, threading.Lock()
         # What the caller's kernels write and read comes in its order: a thread has a stream of its own.
         self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
@@ -126,8 +129,12 @@ class Calls:
         if os.getpid() != self._process:  # its threads are not here
             if not self._forks:
                 raise Refused(text("store.forked"))
+            was_open = self._open
             self.__init__(self._name, self._patience, self._forks)
-        call = Call(keys, work, arguments)
+            self._open = was_open
+        if not self._open:
+            raise Refused(text("store.closed"))
+        call = Call(keys, work, arguments, time.monotonic() + self._patience)
         try:
             self._asked.put(call)
             while not call.ended.wait(1.0):
@@ -136,11 +143,12 @@ class Calls:
         except Refused:
             raise
         except BaseException as interruption:
-            begun, error = call.interrupt(), call.error
-            if error is None and missed and (not begun or call.ended.is_set()):
-                error = missed(begun)
-            interruption.counted = getattr(error, "counted", ())
-            interruption.unknown = getattr(error, "unknown", ())
+            while True:
+                try:
+                    self._settle(call, missed, interruption)
+                    break
+                except BaseException:  # a second Ctrl-C changes nothing: the first one is about to be raised
+                    continue
             raise
         if call.error is None:
             return call.result
@@ -149,21 +157,36 @@ class Calls:
         finally:
             del call  # which the error's traceback would hold, and with it the tensors
 
+    def _settle(self, call: Call, missed: Callable | None, interruption: BaseException) -> None:
+        """End an interrupted call, and say what became of it; if that is interrupted, too, it can be done again."""
+        begun, error = call.interrupt(), call.error
+        if error is None and missed and self._open and (not begun or call.ended.is_set()):
+            if call.follow is None:
+                follow = Call((), missed, (begun,))
+                self._asked.put(follow)
+                call.follow = follow
+            until = time.monotonic() + GRACE
+            while not call.follow.ended.wait(0.05) and time.monotonic() < until:
+                pass
+            error = call.follow.result
+        interruption.counted, interruption.unknown = getattr(error, "counted", ()), getattr(error, "unknown", ())
+
     def close(self) -> None:
         """Those that are at work end; no other begins."""
         self._open = False
         self._asked.put(None)
 
     def _start(self) -> None:
-        self._idle += 1
         threading.Thread(target=self._serve, daemon=True, name=self._name).start()
+        self._idle += 1
 
     def _serve(self) -> None:
         while (call := self._asked.get()) is not None:
             with self._changed:
                 self._idle -= 1
-                if not self._idle:
-                    self._start()
+                if self._idle <= 0:
+                    with suppress(RuntimeError):  # no thread is left: what is asked next waits for this one
+                        self._start()
             self._do(call)
             del call
             with self._changed:
@@ -186,10 +209,9 @@ class Calls:
             call.ended.set()
 
     def _take(self, call: Call) -> None:
-        until = time.monotonic() + self._patience
         with self._changed:
             while any(not frozenset(call.keys).isdisjoint(other.keys) for other in self._running):
-                if time.monotonic() > until:
+                if time.monotonic() > call.until:
                     raise Timeout(text("store.busy", seconds=f"{self._patience:.3g}"))
                 self._changed.wait(0.05)
                 call.require_wanted()

@@ -9,9 +9,10 @@
 
 A push that raises says which keys count: ``error.counted`` names those whose push is counted, ``error.unknown`` those
 of which it is not known; of all others it is not counted. So does the KeyboardInterrupt that ends a push. The same
-call again, with the same keys and the same values, is right for each of them: what is counted is not counted again. A
-call that names one of them and is another one does what it says: before a push of an unknown key counts, the one
-before it is brought to its end.
+call again, with the same keys and the same values, is right for each of them: what is counted is not counted again.
+That is so until another push of these keys, a pull of one, or a load is done. Any other call does what it says; before
+a push of an unknown key counts, the one before it is brought to its end. A KeyboardInterrupt without ``counted`` came
+before anything was sent.
 """
 
 from d2lps.messages.raised import Brief

@@ -10,37 +10,31 @@ from d2lps.kvstore.values import Given, KeySpec, copied, same
 
 
 class Raised(NamedTuple):
-    """A push of ``keys`` that raised: what was pushed to those that are ``counted``, or may be."""
+    """A push of ``keys`` that raised, what was pushed, and those that are ``counted``."""
 
     keys: list[KeySpec]
-    values: dict[KeySpec, list[Tensor]]
+    values: list[list[Tensor]]
     counted: frozenset[KeySpec]
 
 
 class Repeats:
-    """The pushes of one store that raised, each until the next call that names one of its keys."""
+    """The pushes of one store that raised, each until another push or pull of one of its keys is done."""
 
     def __init__(self):
         self._raised: list[Raised] = []
 
     def remember(self, keys: list[KeySpec], values: list[Given], error: KVError) -> KVError:
         """What ``error`` says is counted of a push; it is returned."""
-        counted, known = {*error.counted}, {*error.counted, *error.unknown}
-        if counted:
-            copies = {spec: copied(given) for spec, given in zip(keys, values, strict=True) if spec.key in known}
-            done = frozenset(spec for spec in copies if spec.key in counted)
-            self._raised.append(Raised(keys, copies, done))
+        if error.counted:
+            done = frozenset(spec for spec in keys if spec.key in {*error.counted})
+            self._raised.append(Raised(keys, [*map(copied, values)], done))
         return error
 
     def again(self, keys: list[KeySpec], values: list[Given]) -> frozenset[KeySpec]:
         """Those of ``keys`` that count already, where this is the same push again."""
         counted: frozenset[KeySpec] = frozenset()
         for raised in self._named(keys):
-            if raised.keys == keys and all(
-                same(raised.values[spec], given)
-                for spec, given in zip(keys, values, strict=True)
-                if spec in raised.values
-            ):
+            if raised.keys == keys and all(map(same, raised.values, values)):
                 counted = raised.counted
         return counted
 
@@ -48,6 +42,9 @@ class Repeats:
         """Let go of all that name one of ``keys``."""
         for raised in self._named(keys):
             self._raised.remove(raised)
+
+    def forget_all(self) -> None:
+        self._raised.clear()
 
     def _named(self, keys: Iterable[KeySpec]) -> list[Raised]:
         return [raised for raised in self._raised if not frozenset(raised.keys).isdisjoint(keys)]

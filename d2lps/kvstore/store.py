@@ -17,6 +17,7 @@ from d2lps.kvstore.values import (
     Key,
     KeySpec,
     as_tensor,
+    counted,
     each_of,
     in_place,
     paired,
@@ -55,6 +56,7 @@ class KVStore:
         self.optimizer: Optimizer | None = None
         self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
         self._met: dict[str, int] = {}  # how often all workers came together, by what for
+        self._unheard: dict[str, object] = {}  # what they have done whose caller was interrupted then
         weakref.finalize(self, self._calls.close)
 
     def init(self, key, value) -> None:
@@ -107,7 +109,7 @@ class KVStore:
             Taken, as MXNet has them, and change nothing.
         """
         keys, outs = self._resolve_outs(key, out)
-        self._calls.run(keys, self._pull_once, keys, outs)
+        self._calls.run(keys, self._pull_once, keys, self._pull, keys, outs)
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
         """Push, and pull into ``out``, or without one into the values that were pushed.
@@ -161,7 +163,8 @@ class KVStore:
                 spec.validate(array, "out", (index.numel(), *spec.shape[1:]))
                 require_writable(array, spec)
             wanted.append((spec, per_device(into), index))
-        self._calls.run([spec for spec, _, _ in wanted], self._pull_rows, wanted)
+        keys = [spec for spec, _, _ in wanted]
+        self._calls.run(keys, self._pull_once, keys, self._pull_rows, wanted)
 
     def set_optimizer(self, optimizer, **numbers) -> None:
         """From now on a push is the gradient of a step: ``set_optimizer("sgd", lr=0.1, momentum=0.9)``.
@@ -182,7 +185,7 @@ class KVStore:
         chosen = Optimizer.read(optimizer, numbers)
         for spec in self._keys.values():
             self._validate_steps(spec, chosen)
-        self._calls.run((STORE,), self._choose, chosen)
+        self._call_together("optimizer", chosen, self._choose, chosen)
 
     def save(self, path) -> None:
         """Write all keys, with the optimizer and what it remembers, to a file. All workers call it; worker 0 writes.
@@ -192,7 +195,7 @@ class KVStore:
         path : str or Path
             Where; what was there before stays until the new file is complete.
         """
-        self._calls.run((STORE,), self._together, "save", partial(self._save, path))
+        self._call_together("save", str(path), self._together, "save", partial(self._save, path))
 
     def load(self, path) -> None:
         """What :meth:`save` wrote, into the keys that were initialised as they were then. All workers call it.
@@ -204,7 +207,7 @@ class KVStore:
         path : str or Path
             A file that :meth:`save` wrote.
         """
-        self._calls.run((STORE,), self._load, path)
+        self._call_together("load", str(path), self._load, path)
 
     def trace(self, key=None, rounds: int = 8):
         """What was seen of ``key``, as a Trace.
@@ -230,7 +233,7 @@ class KVStore:
 
     def barrier(self) -> None:
         """Wait until every worker is here."""
-        self._calls.run((BARRIER,), self._meet_next)
+        self._call_together(BARRIER, BARRIER, self._meet_next)
 
     def _barrier(self) -> None:
         self.barrier()  # as MXNet's users call it
@@ -264,15 +267,17 @@ class KVStore:
 
     def _count(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None) -> None:
         again = self._repeats.again(keys, values)
-        self._repeats.forget(keys)
         try:
             if outs is None:
                 self._push(keys, values, again)
             else:
                 self._pushpull(keys, values, outs, again)
         except KVError as error:
-            self._repeats.remember(keys, values, error)
+            if error.counted or error.unknown:  # else nothing has changed
+                self._repeats.forget(keys)
+                self._repeats.remember(keys, values, error)
             raise
+        self._repeats.forget(keys)
 
     def _counted(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, done: bool) -> KVError:
         """What is counted of a push that was done before it could be interrupted, or had not begun."""
@@ -284,11 +289,12 @@ class KVStore:
 
     def _pushpull(self, keys: list[KeySpec], values: list[Given], outs: list[Given], again: Collection[KeySpec]):
         self._push(keys, values, again)
-        self._pull(keys, outs)
+        with counted(keys):
+            self._pull(keys, outs)
 
-    def _pull_once(self, keys: list[KeySpec], outs: list[Given]) -> None:
+    def _pull_once(self, keys: list[KeySpec], pull: Callable, *arguments) -> None:
+        pull(*arguments)
         self._repeats.forget(keys)
-        self._pull(keys, outs)
 
     def _choose(self, optimizer: Optimizer) -> None:
         self._set_optimizer(optimizer)
@@ -301,6 +307,7 @@ class KVStore:
     def _load(self, path) -> None:
         chosen = self._together("load", partial(self._read, path))
         self.optimizer = chosen and Optimizer.read(*chosen)
+        self._repeats.forget_all()  # what was counted is gone
 
     def _read(self, path) -> list | None:
         saved = checkpoint.read(path, {key: (spec.shape, spec.dtype) for key, spec in self._keys.items()})
@@ -338,6 +345,23 @@ class KVStore:
         if "error" in outcome:
             raise failure or Refused(f"worker 0 could not {what}: {outcome['error']}")
         return outcome.get("result")
+
+    def _call_together(self, what: str, said: object, work: Callable, *arguments) -> None:
+        """``work``, of all workers, unless this one was interrupted when it was done: then the same again hears of it.
+
+        ``said``: what makes it the same.
+        """
+        key = BARRIER if what == BARRIER else STORE
+        missed = partial(self._not_heard, what, said)
+        self._calls.run((key,), self._unless_done, what, said, work, *arguments, missed=missed)
+
+    def _unless_done(self, what: str, said: object, work: Callable, *arguments) -> None:
+        if self._unheard.pop(what, None) != said:
+            work(*arguments)
+
+    def _not_heard(self, what: str, said: object, done: bool) -> None:
+        if done:
+            self._unheard[what] = said
 
     def _meet_next(self) -> None:
         number = self._met.get(BARRIER, 0) + 1

@@ -1,6 +1,8 @@
 """What users push and pull: tensors of torch, arrays of NumPy and of MXNet, and lists of them, one per device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from math import prod
 from operator import attrgetter
 
@@ -8,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.wire.frames import DTYPES
 from d2lps.messages import text
 
@@ -60,7 +62,7 @@ class KeySpec:
         shape = self.shape if shape is None else shape
         called = text(f"store.role.{role}")
         tensor = array
-        if not isinstance(array, Tensor):
+        if not isinstance(array, Tensor) or array.layout is not torch.strided or array.is_nested:
             tensor = as_tensor(array, text("store.of-key", role=called, key=repr(self.key)))
         if tensor.shape != shape or tensor.dtype != self.dtype:
             given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": called}
@@ -150,6 +152,17 @@ def same(copies: list[Tensor], given: Given) -> bool:
     )
 
 
+@contextmanager
+def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
+    """What raises in it does so when the push of ``keys`` is counted, and says so."""
+    try:
+        yield
+    except Exception as error:
+        known = error if isinstance(error, KVError) else KVError(f"what came cannot be put into out: {error}")
+        known.counted = tuple(spec.key for spec in keys)
+        raise known from None
+
+
 def is_finite(tensor: Tensor) -> bool:
     """Whether all of it is; whole numbers are."""
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
@@ -172,10 +185,22 @@ def require_writable(out: object, spec: KeySpec) -> None:
 
 
 def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:
-    """Whether some of what is pushed lies where something is pulled into."""
-    pushed = [one.reshape(-1) for given in values for one in each_of(given)]
-    pulled = [memory_of(one) for given in outs for one in each_of(given)]
-    return overlap(pushed, pulled)
+    """Whether some of what is pushed lies where something is pulled into, however its elements lie there."""
+    pushed, pulled = ([*map(_extent, chain(*map(each_of, given)))] for given in (values, outs))
+    return any(start < stop and begin < end for start, end in pushed for begin, stop in pulled)
+
+
+def _extent(array: object) -> tuple[int, int]:
+    """Where in memory it begins and ends; an array that is neither torch's nor NumPy's lies where nothing else does."""
+    if isinstance(array, Tensor):
+        start, width, strides = array.data_ptr(), array.itemsize, [step * array.itemsize for step in array.stride()]
+    elif isinstance(array, np.ndarray):
+        start, width, strides = array.ctypes.data, array.itemsize, array.strides
+    else:
+        return 0, 0
+    steps = [step * (size - 1) for step, size in zip(strides, array.shape, strict=True)]
+    end = start + sum(step for step in steps if step > 0) + width * (0 not in array.shape)
+    return start + sum(step for step in steps if step < 0), end
 
 
 def overlap(pushed: Sequence[Tensor], pulled: Sequence["Tensor | None"]) -> bool:

@@ -308,6 +308,98 @@ def test_where_only_the_pull_fails_the_same_again_pulls():
         assert value.tolist() == [1.0] * 3, "in place, and nothing had come"
 
 
+def test_a_key_that_was_not_counted_tells_one_push_from_another(late):
+    with pytest.raises(Timeout) as error:  # of B the same bits as before, in another call: it waits for round 1
+        late[0].push([A, B], [full(11), full(20)])
+    assert error.value.counted == (A,)
+
+
+def test_what_is_refused_between_changes_nothing():
+    with kvstore.cluster("dist_sync", 2, 2, deadline=0.5, nan="reject") as stores:
+        begun(stores, A, B)[0].push(A, full(1))
+        with pytest.raises(Timeout):
+            stores[0].push([A, B], [full(10), full(20)])
+        with pytest.raises(Refused, match="not finite"):
+            stores[0].push(B, full(float("nan")))
+        stores[1].push(A, full(4))
+        stores[0].push([A, B], [full(10), full(20)])
+        stores[1].push([A, B], [full(40), full(80)])
+        assert [pulled(stores[0], key) for key in (A, B)] == [[50.0], [100.0]]
+
+
+def test_what_others_pushed_stays_when_one_pushes_again():
+    with kvstore.cluster("dist_sync", 3, 1, deadline=0.5) as stores:
+        begun(stores, "w", size=40_000)[1].push("w", full(10, 40_000))
+        value, out = full(1, 40_000), full(0, 40_000)
+        for _ in range(2):
+            with pytest.raises(Timeout):
+                stores[0].pushpull("w", value, out=out)
+        stores[2].push("w", full(100, 40_000))
+        stores[0].pushpull("w", value, out=out)
+        assert out.unique().tolist() == [111.0]
+
+
+def test_after_a_load_a_push_is_a_new_one(tmp_path):
+    with kvstore.cluster("dist_sync", 2, 1, deadline=0.5) as stores:
+        begun(stores, "w")
+        each(stores, lambda store: store.save(tmp_path / "store"))
+        with pytest.raises(Timeout):
+            stores[0].pushpull("w", full(1), out=full(0))
+        stores[1].push("w", full(4))
+        assert each(stores, lambda store: store.load(tmp_path / "store")) == [None, None]
+        stores[0].push("w", full(1))
+        stores[1].push("w", full(7))
+        assert pulled(stores[0], "w") == [8.0]
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize("pushed", [lambda x: x.t(), lambda x: [x.t()], lambda x: x.numpy().T, lambda x: x[:, ::2]])
+def test_what_is_pushed_in_place_stays_until_all_has_come(pushed, transport):
+    with kvstore.cluster("dist_sync", 2, 2, transport=transport, deadline=0.5, placement=PLACE) as stores:
+        x = torch.arange(40_000.0).reshape(200, 200)
+        given = pushed(x)
+        like = torch.as_tensor(given[0] if isinstance(given, list) else given)
+        out = x if like.shape == x.shape else x[:, 1::2]
+        each(stores, lambda store: store.init([A, B], [torch.zeros(like.shape)] * 2))
+        stores[1].push(A, torch.zeros(like.shape))
+        before = x.clone()
+        with pytest.raises(Timeout):  # of A all has come
+            stores[0].pushpull([A, B], [given, torch.ones(like.shape)], out=[out, torch.empty(like.shape)])
+        assert torch.equal(x, before)
+
+
+def test_several_outs_may_lie_in_one_place_and_odd_ones_are_refused():
+    for store in (kvstore.create("local"), kvstore.cluster("dist_sync", 1, 1)[0]):
+        store.init("w", torch.ones(3, 3))
+        store.pull("w", out=[x := torch.zeros(3, 3), x.t()])
+        assert x.unique().tolist() == [1.0]
+        for odd in (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), torch.eye(3).to_mkldnn()):
+            with pytest.raises(Refused):
+                store.pushpull("w", torch.ones(3, 3), out=odd)
+        assert pulled(store, "w", (3, 3)) == [1.0]
+
+
+def test_what_was_done_when_its_caller_was_interrupted_is_not_done_again():
+    with kvstore.cluster("dist_sync", 2, 1, deadline=0.5) as stores:
+        each(stores, lambda store: store.barrier())
+        stores[0]._not_heard("barrier", "barrier", done=True)
+        stores[0].barrier()
+        with pytest.raises(Timeout, match="worker 1 missing"):
+            stores[0].barrier()
+
+
+def test_no_thread_to_be_had_is_no_end_of_the_store(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("can't start new thread")
+
+    store = kvstore.create("local")
+    with monkeypatch.context() as patch:
+        patch.setattr("threading._start_new_thread", fail)
+        store.init("w", torch.ones(3))
+        assert pulled(store, "w") == [1.0]
+    assert pulled(store, "w") == [1.0]
+
+
 @pytest.mark.parametrize("size", [3, 40_000])
 def test_ctrl_c_while_a_push_waits_and_then_another_call(size):
     with kvstore.cluster("dist_sync", 2, 1, deadline=5.0) as stores:

@@ -19,7 +19,19 @@ from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.store import KVStore
-from d2lps.kvstore.values import Given, KeySpec, added, copied, fill, in_place, is_finite, memory_of, overlap, same
+from d2lps.kvstore.values import (
+    Given,
+    KeySpec,
+    added,
+    copied,
+    counted,
+    fill,
+    in_place,
+    is_finite,
+    memory_of,
+    overlap,
+    same,
+)
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
@@ -161,10 +173,11 @@ class DistStore(KVStore):
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
         rounds = [spec.pushes for spec in keys]
         destinations, finish = self._destinations(keys, outs)
-        self._send(
+        requests = [
             (bundle.server, Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces))
             for bundle, into, pieces in destinations
-        )
+        ]
+        self._send(requests, self._calls.current.until)
         finish()
 
     def _pushpull(
@@ -183,7 +196,7 @@ class DistStore(KVStore):
             for (_, request), (_, into, pieces) in zip(requests, destinations, strict=True):
                 request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
         try:
-            self._send((bundle.server, request) for bundle, request in requests)
+            self._send(((bundle.server, request) for bundle, request in requests), self._calls.current.until)
             if finish:
                 self._calls.current.require_wanted()  # what was pushed stays as it is, should it lie where that goes
         except KVError as error:
@@ -191,7 +204,8 @@ class DistStore(KVStore):
             raise
         self._conclude(keys, values, requests, again)
         if finish:
-            finish()
+            with counted(keys):
+                finish()
 
     def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
         requests, rooms, wholes = [], [], []
@@ -206,7 +220,7 @@ class DistStore(KVStore):
                     request = Request(Op.ROWS, metadata=metadata, payload=raw(rows), into=raw(room))
                     requests.append((part.server, request))
                     rooms.append((wholes[-1], here, room))
-        self._send(requests)
+        self._send(requests, self._calls.current.until)
         for whole, here, room in rooms:
             whole[here] = room.view(-1, whole.shape[1])
         with torch.inference_mode():  # as ``out`` may have been made there
@@ -241,8 +255,7 @@ class DistStore(KVStore):
     ) -> list[tuple[Bundle, Request]]:
         rounds = [spec.pushes + (spec not in again) for spec in keys] if again else [spec.pushes + 1 for spec in keys]
         for spec, number in zip(keys, rounds, strict=True):
-            # A server may still read the last push where it lies, but none before that: two places are enough. What is
-            # pushed again goes where it was: the same bits, which may be read meanwhile.
+            # A server may still read the last push where it lies, but none before that: two places are enough.
             if spec.staged < number:
                 spec.staged = number
                 if spec.released < spec.pushes:
@@ -250,28 +263,34 @@ class DistStore(KVStore):
         requests = []
         for bundle in self._bundled(keys):
             entries = bundle.entries(rounds, finite)
-            request = self._staged(bundle, keys, entries, flats) if self._shared(bundle) else None
+            request = self._staged(bundle, keys, entries, flats, again) if self._shared(bundle) else None
             requests.append((bundle, request or Request(Op.PUSH, entries, payload=raw(bundle.joined(flats)))))
         return requests
 
-    def _staged(self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor]) -> Request | None:
+    def _staged(
+        self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor], again: Collection[KeySpec]
+    ) -> Request | None:
         """A push through shared memory; None where there is no room in it."""
-        pieces, rooms = bundle.pieces(flats), []
+        pieces, rooms, copies = bundle.pieces(flats), [], []
         for place, piece in zip(bundle.places, pieces, strict=True):
             spec = keys[place]
-            room = spec.staging.get((bundle.server, spec.stage))
+            where = bundle.server, spec.stage
+            room, staged = spec.staging.get(where, (None, 0))
             if room is None:
                 room = self._arena.tensor(piece.numel(), piece.dtype)
                 if room is None:
                     return None
-                spec.staging[bundle.server, spec.stage] = room
             rooms.append(room)
+            # What is pushed again stays as it lies there: the server may have added others' pushes to it.
+            if staged != spec.staged or spec not in again and spec not in self._open:
+                copies.append((spec, where, room, piece))
         places = torch.tensor([*map(self._arena.offset, rooms), 0])
 
         def stage() -> None:
             places[-1] = time.monotonic_ns()
-            for room, piece in zip(rooms, pieces, strict=True):
+            for spec, where, room, piece in copies:
                 room.copy_(piece)
+                spec.staging[where] = room, spec.staged
 
         return Request(Op.PUSH, entries, payload=raw(places), stage=stage)
 
@@ -280,14 +299,13 @@ class DistStore(KVStore):
     ) -> tuple[list[tuple], Callable]:
         """[(bundle, where its values belong that come through the socket, where those from shared memory do)], and what
         to do when they have come. Where some of ``values``, flat ``pushed``, lies, nothing is written before that."""
-        flats, fills = [memory_of(into[0] if type(into) is list else into) for into in outs], []
-        lists = [given for given in values if type(given) is list]
-        if pushed and overlap(pushed, flats) or lists and in_place(lists, outs):
+        flats, fills = [memory_of(into) for into in outs], []  # a list has none: its arrays may overlap
+        odd = [given for given in values if type(given) is list or not given.is_contiguous()]
+        if pushed and overlap(pushed, flats) or odd and in_place(odd, outs):
             flats = [None] * len(keys)
         for place, into in enumerate(outs):
-            if flats[place] is None or type(into) is list:
-                if flats[place] is None:
-                    flats[place] = torch.empty(keys[place].elements, dtype=keys[place].dtype)
+            if flats[place] is None:
+                flats[place] = torch.empty(keys[place].elements, dtype=keys[place].dtype)
                 fills.append((into, flats[place]))
         destinations, copies = [], []
         for bundle in self._bundled(keys):
@@ -374,14 +392,14 @@ class DistStore(KVStore):
         self._send(requests)
         return [request.answer.metadata for _, request in requests]
 
-    def _send(self, requests: Iterable[tuple[int, Request]]) -> None:
+    def _send(self, requests: Iterable[tuple[int, Request]], until: float | None = None) -> None:
         """Ask all servers at once, and wait for all answers; with each request goes its server.
 
         Of several errors the one that tells most is raised. When it ends, however it does, nothing is sent any more.
         """
         if not self._end.alive:
             raise Refused(text("store.closed"))
-        until = time.monotonic() + self._patience
+        until = until or time.monotonic() + self._patience
         asked = [(self.clients[server], request) for server, request in requests]
         self._calls.current.stop_by(lambda: [client.let_go(request) for client, request in asked])
         by_client: dict[ServerClient, list[Request]] = {}
