@@ -110,7 +110,8 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
             raise Refused(text("store.no-option", kind=repr(kind), options=", ".join(options)))
         return LocalStore() if kind == "local" else DeviceStore()
     if kind not in ("dist_sync", "dist_async", "dist_ssp"):
-        raise Refused(text("store.kind", kind=repr(kind)))
+        kinds = "local, device, dist_sync, dist_async, dist_ssp"
+        raise Refused(text("store.kind", kind=repr(kind), kinds=kinds))
     from d2lps.kvstore.launch import launch
 
     return launch(kind, **options)

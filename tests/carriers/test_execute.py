@@ -515,7 +515,7 @@ REFUSED = {
         STAR,
         two,
         {"carrier": Here(["meta"])},
-        "gpu0's tensor is on cpu, but the carrier has gpu0 on meta: move it there with .to('meta')",
+        "the tensor of gpu0 is on cpu, but the carrier has gpu0 on meta: move it there with `.to('meta')`",
     ),
     "a carrier without that node": (
         STAR,

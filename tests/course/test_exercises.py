@@ -187,9 +187,9 @@ def test_the_player_takes_every_attempt(id):
 @pytest.mark.parametrize(
     "language, labels",
     [
-        ("en", ["Show hint 1 of 3", "Show hint 2 of 3", "Show hint 3 of 3"]),
-        ("vi", ["Xem gợi ý 1 trên 3", "Xem gợi ý 2 trên 3", "Xem gợi ý 3 trên 3"]),
-        ("zh", ["显示提示 1（共 3 条）", "显示提示 2（共 3 条）", "显示提示 3（共 3 条）"]),
+        ("en", [f"Show hint {i} of 4" for i in (1, 2, 3, 4)]),
+        ("vi", [f"Xem gợi ý {i} trên 4" for i in (1, 2, 3, 4)]),
+        ("zh", [f"显示提示 {i}（共 4 条）" for i in (1, 2, 3, 4)]),
     ],
 )
 def test_a_hint_is_shown_to_whoever_asks_and_to_nobody_by_trial(language, labels):
@@ -202,7 +202,7 @@ def test_a_hint_is_shown_to_whoever_asks_and_to_nobody_by_trial(language, labels
     html = seen[-1]._repr_html_()
     assert re.findall("<summary>(.*?)</summary>", html) == labels
     assert "<details open" not in html
-    assert re.fullmatch(r".*(<details>.*?){3}(</details>){3}</div>", html, re.DOTALL)
+    assert re.fullmatch(r".*(<details>.*?){4}(</details>){4}</div>", html, re.DOTALL)
     assert check_exercise("own-gpu", sharded).ladder == ()
 
 

@@ -150,7 +150,9 @@ def test_what_all_say_is_said_once(notebook):
 
 def test_an_error_of_all_is_one_sentence_with_its_place_in_the_cell(notebook):
     said = notebook.says("%%px\nx = 1\nd2lps.run(plan, torch.ones(3, 3), carrier)")
-    assert re.fullmatch(r" +1 x = 1\n-+> 2 d2lps.run\(.*\n\[0–3\] TensorError: rank0's tensor has shape .*", said)
+    assert re.fullmatch(
+        r" +1 x = 1\n-+> 2 d2lps.run\(.*\n\[0–3\] TensorError: tensor của rank0 có dạng \(shape\) .*", said
+    )
     assert notebook.says("%%px\ndef f(): g()\nf()").split("\n")[-3:] == [
         "in f()",
         "----> 1 def f(): g()",
@@ -170,7 +172,7 @@ def test_ctrl_c_stops_all_ranks_at_once_and_new_carriers_work(notebook, tmp_path
     ):
         (folder := tmp_path / str(len(waiting))).mkdir()
         said, seconds = notebook.interrupted(folder, waiting)
-        assert said == "KeyboardInterrupt: make the carriers anew, in the cell that made them" and seconds < 1
+        assert said == "KeyboardInterrupt: hãy tạo lại các carrier, trong ô đã tạo chúng" and seconds < 1
     assert notebook.says(RING).startswith("rank 0\n[1] rank 1")
 
 
@@ -185,12 +187,13 @@ def test_ranks_asked_for_again_are_the_same_unless_one_is_gone_or_stuck(notebook
     notebook.run('%%px\ndist.init_process_group("gloo")')
     said, seconds = notebook.interrupted(tmp_path, "time.sleep(500) if carrier.rank == 3 else dist.barrier()")
     assert seconds < 1 and said == (
-        "KeyboardInterrupt: [0–2] did not let go at once: wait a moment, then make the "
-        "carriers anew, in the cell that made them"
+        "KeyboardInterrupt: [0–2] chưa dừng ngay: hãy đợi một lát rồi tạo lại các carrier, trong ô đã tạo chúng"
     )
     said = notebook.says("%px os.kill(os.getpid(), 9) if carrier.rank == 3 else time.sleep(0.1)")
-    assert said.endswith("[3] this process has ended: d2lps.ranks(4) starts all of them anew")
-    assert notebook.says("%px 1") == "ProcessesError: rank 3 has ended: d2lps.ranks(4) starts all of them anew"
+    again = "đã kết thúc: d2lps.ranks(4) khởi động lại tất cả"
+    assert said.endswith(f"[3] tiến trình này {again}")
+    assert notebook.says("%px 1") == f"ProcessesError: rank 3 {again}"
+    assert re.fullmatch(rf"<4 ranks: processes( \d+){{3}}; rank 3 {re.escape(again)}>", notebook.says("ranks"))
     assert notebook.says("d2lps.ranks(4) is ranks, ranks") == "(False, <4 ranks: closed>)"
 
 

@@ -25,6 +25,10 @@ GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 PLAN = d2lps.sharded(GPUS)
 SERVER = d2lps.pcie_server(4)
 
+LINE = d2lps.Topology(
+    "line", dict.fromkeys("abc", "gpu"), [d2lps.Link(*ends, "1 GB/s") for ends in ("ab", "ba", "bc", "cb")]
+)
+
 
 def trace() -> Trace:
     return d2lps.cost.shared(PLAN, SERVER, "160 MB")
@@ -71,7 +75,7 @@ CAUSES = [
     (lambda: d2lps.Topology("t", {"a": "x"}, []), TopologyError, "kind"),
     (lambda: d2lps.Topology("t", {"a": "gpu"}, [d2lps.Link("a", "a", "1 GB/s")]), TopologyError, "link"),
     (lambda: d2lps.Topology("t", {"a": "gpu", "b": "gpu"}, []).route("a", "b"), TopologyError, "route"),
-    (lambda: d2lps.rings(d2lps.Topology("t", dict.fromkeys("abcd", "gpu"), [])), TopologyError, "ring"),
+    (lambda: d2lps.rings(LINE), TopologyError, "ring"),
     (lambda: d2lps.Topology.from_nvidia_smi("hello"), TopologyError, "nvidia-smi"),
     (lambda: d2lps.Topology.from_nvidia_smi("GPU0 X"), TopologyError, "nvidia-smi"),
     (lambda: trace().bytes_sent("gpu9"), TraceError, "trace gpu9"),

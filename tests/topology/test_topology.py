@@ -276,7 +276,7 @@ REFUSED = [
     ),
     (lambda: Link("a", "b", "1 GB/s", count=0), TopologyError, "link a→b has count 0: a whole number, 1 or more"),
     (lambda: Link("a", "b", "1 GB/s", count=1.5), TopologyError, None),
-    (lambda: Link("a", "b", "1 GB/s", latency=-1), UnitError, "time -1 is not a finite time of 0 s or more"),
+    (lambda: Link("a", "b", "1 GB/s", latency=-1), UnitError, "time -1 is not a finite time of 0 or more"),
     (lambda: mesh(("a", "b", "1 GB/s"), a="gpu"), TopologyError, "there is no node 'b' on mesh (nodes: a)"),
     (lambda: mesh(("a", "a", "1 GB/s"), a="gpu"), TopologyError, "a is linked to itself"),
     (
