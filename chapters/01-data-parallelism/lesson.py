@@ -101,6 +101,9 @@ guess.reveal(shared, ideal=ideal)
 # %% race
 watch(*shared.values(), names=list(shared))
 
+# %% what-if
+d2lps.explore()
+
 # %% bytes
 table("strategy", "node", "sent", "received", rows=[
     [name, node, shared[name].bytes_sent(node) / 1e6, shared[name].bytes_received(node) / 1e6]

@@ -221,12 +221,8 @@ for row in comparison:
 table("strategy", "measured", "ping-pong", "all-at-once", rows=rows)
 
 # %% more-ranks
-@interact(n=(2, 16), size=["4 MB", "32 MB", "160 MB"])
-def here(n=8, size="32 MB"):
-    place = calibration.topology(n)
-    names = [f"rank{i}" for i in range(n)]
-    for name, plan in {"ring": ring(names), "rank0": aggregate_at(names, "rank0"), "tree": tree(names)}.items():
-        print(f"{name:8}{show_seconds(cost.shared(plan, place, size).duration)}")
+d2lps.explore({"ring": ring, "rank0": lambda ranks: aggregate_at(ranks, "rank0"), "tree": tree},
+              calibration.topology, gpus=8, nbytes="32 MB")
 
 # %% bursts
 pieces = [1, 10, 100, 1000]

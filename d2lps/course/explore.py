@@ -136,20 +136,24 @@ class Exploration(ipywidgets.VBox):
             return ipywidgets.SelectionSlider(options=pairs, value=value, description=label, **look)
 
         made = {
-            "gpus": ipywidgets.IntSlider(gpus, min(2, gpus), max(16, gpus), description=text("explore.gpus"), **look),
-            "chunks": among([(str(c), c) for c in CHUNKS], require_chunks(chunks), text("explore.chunks")),
-            "nbytes": among([(s, size(s)) for s in SIZES], nbytes, text("explore.nbytes"), shown=show_size(nbytes)),
+            "gpus": ipywidgets.IntSlider(
+                gpus, min(2, gpus), max(16, gpus), description=text("explore.says-gpus"), **look
+            ),
+            "chunks": among([(str(c), c) for c in CHUNKS], require_chunks(chunks), text("explore.says-chunks")),
+            "nbytes": among(
+                [(s, size(s)) for s in SIZES], nbytes, text("explore.says-nbytes"), shown=show_size(nbytes)
+            ),
         }
         if _takes(self._place) > 1:
             rates = [(r, float(bandwidth(r))) for r in RATES]
-            made["bandwidth"] = among(rates, float(rate), text("explore.bandwidth"), shown=str(rate))
+            made["bandwidth"] = among(rates, float(rate), text("explore.says-bandwidth"), shown=str(rate))
         if links:
-            nothing = [(text("explore.none"), None)]
+            nothing = [(text("explore.says-none"), ())]
             options = nothing + [(f"{a} ↔ {b}", (a, b)) for a, b in links]
             made["slow"] = ipywidgets.Dropdown(
-                options=options, value=None, description=text("explore.slow"), style=look["style"]
+                options=options, value=(), description=text("explore.says-slow"), style=look["style"]
             )
-            made["slower"] = among([(f"÷ {by}", by) for by in SLOWER], 2, text("explore.slower"))
+            made["slower"] = among([(f"÷ {by}", by) for by in SLOWER], 2, text("explore.says-slower"))
         return made
 
     def _topology(self, count: int, rate: float) -> Topology:
@@ -178,7 +182,7 @@ class Exploration(ipywidgets.VBox):
         now = {name: control.value for name, control in self.controls.items()}
         topology = self._topology(now["gpus"], now.get("bandwidth", 0.0))
         self._follow_links(topology)
-        slow = self.controls["slow"].value if "slow" in self.controls else None
+        slow = self.controls["slow"].value if "slow" in self.controls else ()
         if slow:
             unslowed = topology
             topology = self._once(
@@ -202,7 +206,7 @@ class Exploration(ipywidgets.VBox):
             return
         slow, pairs = self.controls["slow"], _pairs(topology)
         if [pair for _, pair in slow.options[1:]] != pairs:
-            kept = slow.value if slow.value in pairs else None
+            kept = slow.value if slow.value in pairs else ()
             slow.unobserve_all("value")
             slow.options = [slow.options[0], *((f"{a} ↔ {b}", (a, b)) for a, b in pairs)]
             slow.value = kept
@@ -232,7 +236,7 @@ class Exploration(ipywidgets.VBox):
         for name, trace in self.traces.items():
             lines = str(trace.plan).splitlines()
             shown = "\n".join(lines[:LINES] + ["…"] * (len(lines) > LINES))
-            summary = escape(text("explore.plan", name=name))
+            summary = escape(text("explore.says-plan", name=name))
             parts.append(f"<details><summary>{summary}</summary><pre>{escape(shown)}</pre></details>")
         lang = {"zh": "zh-Hans"}.get(language(), language())
         return f'<div class="d2lps-explore" lang="{lang}">{"".join(parts)}</div>'

@@ -8,7 +8,7 @@ import ipywidgets
 from d2lps.course.entries import PredictionError
 from d2lps.messages import text
 
-WIDE = {"description_width": "initial"}
+WIDE = {"description_width": "8em"}  # so that the fields stand below one another
 
 
 class Fields(ipywidgets.VBox):
@@ -27,11 +27,11 @@ class Fields(ipywidgets.VBox):
         self._prediction = prediction
         self.entries = {
             what: ipywidgets.Text(
-                description=what, continuous_update=True, style=WIDE, layout=ipywidgets.Layout(width="14em")
+                description=what, continuous_update=True, style=WIDE, layout=ipywidgets.Layout(width="16em")
             )
             for what in prediction.asked
         }
-        self.button = ipywidgets.Button(layout=ipywidgets.Layout(width="auto"))
+        self.button = ipywidgets.Button(layout=ipywidgets.Layout(width="auto", align_self="flex-start"))
         self.said = ipywidgets.HTML()
         self.button.on_click(lambda _: self._pressed())
         rows = [

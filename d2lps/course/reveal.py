@@ -96,7 +96,9 @@ def chart(groups: dict[str, list[Bar]]) -> str:
         head = f'<th scope="rowgroup" rowspan="{len(shown)}" style="{_CELL}vertical-align:top">{escape(what)}</th>'
         rows = [_row(bar, longest[bar.unit]) for bar in shown]
         bodies.append(
-            "<tbody>" + "".join(f"<tr>{'' if i else head}{row}</tr>" for i, row in enumerate(rows)) + "</tbody>"
+            "<tbody>"
+            + "".join(f'<tr style="background:none">{"" if i else head}{row}</tr>' for i, row in enumerate(rows))
+            + "</tbody>"
         )
     return f'<table style="border-spacing:0 2px;border-collapse:separate">{"".join(bodies)}</table>'
 

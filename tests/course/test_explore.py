@@ -25,6 +25,7 @@ def test_it_begins_with_the_race_of_chapter_01():
     assert bars(lab) == ["60 ms", "80 ms", "15 ms"]
     assert repr(lab.player) == "<Player: GPU 0 60 ms, CPU 80 ms, g1…g4 15 ms>"
     assert list(lab.controls) == ["gpus", "chunks", "nbytes", "bandwidth", "slow", "slower"]
+    assert lab.controls["slow"].label == "none"
 
 
 @pytest.mark.parametrize(
@@ -54,10 +55,10 @@ def test_other_devices_have_other_links():
     lab.set(gpus=6, slow=("gpu5", "switch"))
     assert times(lab) == {"GPU 0": 100, "CPU": 120, "g1…g6": pytest.approx(2 * 2 * 5 * 10 / 6)}
     lab.set(gpus=4)
-    assert lab.controls["slow"].value is None and times(lab) == {"GPU 0": 60, "CPU": 80, "g1…g4": 15}
+    assert lab.controls["slow"].label == "none" and times(lab) == {"GPU 0": 60, "CPU": 80, "g1…g4": 15}
     lab.set(slow=("gpu0", "switch"), gpus=5)
     assert lab.controls["slow"].value == ("gpu0", "switch")
-    lab.set(slow=None)
+    lab.set(slow=())
     assert times(lab) == {"GPU 0": 80, "CPU": 100, "g1…g5": 16}
 
 

@@ -3,7 +3,6 @@
 import ast
 import re
 import sys
-import tomllib
 
 import nbformat
 import pytest
@@ -390,6 +389,18 @@ def test_a_kernel_goes_on_without_a_learner_and_shows_the_answer_once_there_is_o
     assert "You guessed: GPU 0 60 ms" in asked.data["text/plain"] and "<details>" not in answer.data["text/html"]
 
 
-def test_predictions_are_toml_that_can_be_read():
-    for path in CHAPTERS.glob("*/predictions.toml"):
-        assert tomllib.loads(path.read_text("utf-8"))
+def test_a_changed_thought_lets_its_section_be_read_again_and_no_other():
+    from dataclasses import replace
+
+    from d2lps.course.book.agree import digests
+    from d2lps.course.book.library import Book
+    from d2lps.course.book.reading import passages
+
+    book = Book(CHAPTERS.parent)
+    chapter = book.chapter("01-data-parallelism")
+    first, *others = chapter.predictions["race"]["thoughts"]
+    changed = {"race": chapter.predictions["race"] | {"thoughts": [first | {"vi": "khác"}, *others]}}
+    before, after = digests(book, chapter), digests(book, replace(chapter, predictions=changed))
+    assert [section for section in before if before[section] != after[section]] == ["predict"]
+    files = {passage.files["vi"] for passage in passages(chapter) if passage.kind == "prediction"}
+    assert files == {"chapters/01-data-parallelism/predictions.toml"}
