@@ -49,7 +49,7 @@ def ps() -> str:
     for i, x in enumerate(others):
         parts.append(arrow((x, gradient + HIGH + 3), (home + HALF + 1, total + 8 + 9 * i)))
         parts.append(arrow((home + HALF + 1, total + 30), (x - HALF - 1, weights + 6)))
-    parts += [cell(home, total, (0, 1, 2, 3), 4), symbol("Σg", home - 34, total + 22, "end")]
+    parts += [cell(home, total, (0, 1, 2, 3), 4), symbol("Σ∇ℓ", home - 34, total + 22, "end")]
     parts += [number(2, others[0] - 24, total - 22), number(3, others[0] - 24, weights - 22)]
     return sheet(wide, high, "GPU 0 … GPU 3: X, ℓ, g, Σg, w", *parts)
 

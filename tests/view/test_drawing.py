@@ -177,6 +177,31 @@ def test_parallel_links_are_drawn_as_parallel_lines():
         assert sorted(lanes) == [1] * 16 + [2] * 16
 
 
+def test_bandwidths_lie_on_no_other_link_on_no_box_and_not_on_each_other():
+    for topology in (dgx1_v100(), nvswitch(8), nvswitch(16), pcie_server(4)):
+        place, svg = arrange(topology), str(draw(topology))
+        told = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*d2-rate"[^>]*text-anchor="middle">([^<]*)<', svg)
+        boxes = [Box.around((float(x), float(y) - 4), 5.5 * len(words), 10) for x, y, words in told]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations([*boxes, *place.boxes.values()], 2))
+        for box, (_, _, words) in zip(boxes, told, strict=True):
+            on = [link for link in topology.links if box.hides(*place.lanes[link.src, link.dst], 0)]
+            assert {str(link.bandwidth) for link in on} <= {words.split(" × ")[-1]}, words
+
+
+def test_lanes_end_at_their_boxes_also_where_they_slant():
+    for topology, plan in (
+        (dgx1_v100(), None),
+        reversed(SCENES["pairs, both ways"](5)),
+        reversed(SCENES["pairs, servers"](4)),
+    ):
+        place = arrange(topology, plan)
+        for (src, dst), (a, b) in place.lanes.items():
+            for node, (x, y) in ((src, a), (dst, b)):
+                box = place.boxes[node]
+                away = max(box.x - x, x - box.x - box.w, box.y - y, y - box.y - box.h)
+                assert abs(away) < 1, f"{src}→{dst} ends {away} from {node}"
+
+
 def test_a_tree_hangs_below_its_root_and_no_link_crosses_another():
     for count in (4, 5, 8, 13, 16):
         plan, topology = SCENES["pairs, tree"](count)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from d2lps.messages import text
+from d2lps.units import show_size
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, corners, hatch, line, rect, shift, stroke, tag, words, worker
 from d2lps.view.drawing.theme import LIGHT
@@ -40,7 +41,8 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
         "server": (min(senders, default=0) < 0, tag("path", d=rect(3, 5, 20, 6), **area("soft"))),
         "update": (updates, tag("path", d=rect(9, 5, 8, 6), **area("ink"))),
     }
-    return [(mark, text(f"legend.{name}")) for name, (used, mark) in drawn.items() if used]
+    unit = show_size(scenes[0].most).split(" ")[1] if scenes else ""
+    return [(mark, text(f"legend.{name}", unit=unit)) for name, (used, mark) in drawn.items() if used]
 
 
 CELL = rect(6, 1, 14, 14)

@@ -103,11 +103,12 @@ def rates(topology: Topology, layout: Layout) -> str:
         if not math.isinf(link.capacity):
             alike.setdefault((link.bandwidth, link.count), []).append(link)
     parts, taken = [], []
-    for links in alike.values():
+    for links in sorted(alike.values(), key=len):  # few links leave no choice, and come first
         sentence = _rate(links[0])
         pairs = {frozenset((link.src, link.dst)): link for link in reversed(links)}  # the first of each two
         once = len(alike) == 1 or not layout.bars and len(pairs) > 3  # the lines themselves tell many from few
-        spots = [_beside_lane(layout, link) for link in (links if once else pairs.values())]
+        where = (0.5, 0.35, 0.65, 0.2, 0.8) if once else (0.5,)
+        spots = [_beside_lane(layout, link, part) for part in where for link in (links if once else pairs.values())]
         bars = [layout.boxes[node] for node in layout.bars]
         # There is no room beside a lane between two rows of nodes, nor below a bar with nothing above it.
         crowded = len(layout.boxes) > MOST + 2 or min(box.y for box in layout.boxes.values()) in [b.y for b in bars]
@@ -116,7 +117,7 @@ def rates(topology: Topology, layout: Layout) -> str:
             spots = [(bar.x + bar.w - 10, bar.centre[1] + 4, "end")]
         elif once:  # where it covers no box, and of such places at the uppermost
             spots = [min(spots, key=lambda spot: (_covering(layout, links, taken, sentence, *spot), spot[1]))]
-            taken.append(_around(sentence, *spots[0][:2]))
+        taken += [_around(sentence, x, y) for x, y, anchor in spots if anchor == "middle"]
         look = {"size": "note", "colour": "soft", "class_": "d2-note d2-soft d2-rate"}
         parts += [words(sentence, x, y, anchor=anchor, **look) for x, y, anchor in spots]
     return "".join(parts)
@@ -125,8 +126,11 @@ def rates(topology: Topology, layout: Layout) -> str:
 def _covering(
     layout: Layout, links: list[Link], taken: list[Box], sentence: str, x: float, y: float, anchor: str | None
 ) -> int:
-    """How many lanes of other links words in the middle of a lane would lie on; boxes and the edge count for more."""
-    spot, own = _around(sentence, x, y), {(link.src, link.dst) for link in links}
+    """How many lanes words in the middle of one would lie on; boxes and the edge count for more.
+
+    In the background words lie over their own lines.
+    """
+    spot, own = _around(sentence, x, y), {(link.src, link.dst) for link in links if _faint(layout, link)}
     if anchor is None:
         return 0
     beyond = min(spot.x, spot.y, layout.width - spot.x - spot.w) < 0
@@ -139,7 +143,7 @@ def _around(sentence: str, x: float, y: float) -> Box:
     return Box.around((x, y - 4), 6.5 * len(sentence), 14)
 
 
-def _beside_lane(layout: Layout, link: Link) -> tuple[float, float, str | None]:
+def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float, str | None]:
     """Where a link's bandwidth stands: x, y, and whether they are its beginning or its middle."""
     ends, lane = {link.src, link.dst}, layout.lanes[link.src, link.dst]
     if ends & layout.bars:  # to the right of both lanes, at the end that is not the bar's
@@ -149,7 +153,7 @@ def _beside_lane(layout: Layout, link: Link) -> tuple[float, float, str | None]:
         return x + (9 if by < ay else layout.room + 11), y, None
     # In the background, beside the boxes that it joins, or over the line.
     faint = ends & layout.faint
-    x, y = along(beside(lane, -24 if faint == ends else 0 if faint else layout.room / 2 + 12), 0.5)
+    x, y = along(beside(lane, -24 if faint == ends else 0 if faint else layout.room / 2 + 12), part)
     return x, y + 4, "middle"
 
 
