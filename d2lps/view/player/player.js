@@ -119,7 +119,9 @@ function perform(run, still, data, longest) {
   const hues = 1 + Math.max(0, ...run.colours) + 1;
   const left = new Float64Array(run.places.length * hues);
   const bars = tanks.map((tank) => { tank.replaceChildren(); return []; });
-  const drawnLeft = run.places.map(() => 0);
+  const drawnLeft = run.places.map(() => 0), sums = run.places.map(() => 0), numbers = run.places.map(() => null);
+  const seen = (0.25 * data.most) / run.long;
+  let fresh = true;
   function backlogs(tick) {
     left.fill(0);
     for (let i = 0; i < start.length; i++) {
@@ -131,10 +133,14 @@ function perform(run, still, data, longest) {
     for (let place = 0; place < tanks.length; place++) {
       let sum = 0;
       for (let hue = 0; hue < hues; hue++) sum += left[place * hues + hue];
-      const shown = sum > 0 && (run.told || place === deciding);
-      if (lefts[place].style.display !== (shown ? "inline" : "none")) lefts[place].style.display = shown ? "inline" : "none";
-      if (shown) tell(lefts[place], amount(sum, data.unit, run.told === 1));
-      if (sum === drawnLeft[place]) continue;
+      sums[place] = sum;
+      const shown = sum > 0 && (run.told || place === deciding) ? amount(sum, data.unit, run.told === 1) : "";
+      if (numbers[place] !== shown) {
+        lefts[place].style.display = shown ? "inline" : "none";
+        lefts[place].textContent = numbers[place] = shown;
+      }
+      // Less than the eye can see is left for the next frame, while the same messages are under way.
+      if (!fresh && Math.abs(sum - drawnLeft[place]) < seen) continue;
       drawnLeft[place] = sum;
       // The servers' grey comes first, then the workers in their order.
       for (let hue = 0, far = 0; hue < hues; hue++) {
@@ -148,7 +154,8 @@ function perform(run, still, data, longest) {
       }
     }
     tell(full, run.links ? fillIn(words.full, { full: filled, links: run.links }) : "");
-    const sum = deciding < 0 ? 0 : drawnLeft[deciding];
+    fresh = false;
+    const sum = deciding < 0 ? 0 : sums[deciding];
     tell(decides, sum ? fillIn(words.togo, { place: run.places[deciding], size: amount(sum, data.unit) }) : "");
   }
 
@@ -205,11 +212,15 @@ function perform(run, still, data, longest) {
     ticked = tick;
     for (let i = 0; i < start.length; i++) {
       if (start[i] <= tick && tick < end[i]) {
-        if (!live[i]) tiles.append((live[i] = tile(i)));
+        if (!live[i]) {
+          tiles.append((live[i] = tile(i)));
+          fresh = true;
+        }
         move(i, tick);
       } else if (live[i]) {
         live[i].remove();
         live[i] = null;
+        fresh = true;
       }
     }
     backlogs(tick);
@@ -247,7 +258,7 @@ function perform(run, still, data, longest) {
     if (boxes.includes(group)) return node(boxes.indexOf(group));
     if (live.includes(group)) return message(live.indexOf(group));
     const place = [shares, tanks, lefts].map((all) => all.indexOf(group)).find((k) => k >= 0);
-    return fillIn(words.togo, { place: run.places[place], size: amount(drawnLeft[place], data.unit) });
+    return fillIn(words.togo, { place: run.places[place], size: amount(sums[place], data.unit) });
   }
   function row(event) {
     const area = root.querySelector(".d2-track").getBoundingClientRect();
