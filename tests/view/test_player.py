@@ -19,6 +19,7 @@ from d2lps.view.drawing.motion import follow
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import place_name, state
 from d2lps.view.player import Player
+from d2lps.view.tables import Table
 
 pytestmark = pytest.mark.slow
 
@@ -620,3 +621,15 @@ def test_pictures_to_look_at(opened, language):
             page.screenshot(path=path, full_page=True)
             assert path.stat().st_size > 5000
         page.close()
+
+
+def test_a_table_wider_than_its_page_scrolls_by_itself_and_says_so(chromium, tmp_path):
+    wide = Table([f"column {i}" for i in range(20)], [["160 MB"] * 20])._repr_html_()
+    (tmp_path / "table.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{wide}', "utf-8")
+    page = chromium.new_page(viewport={"width": 480, "height": 300})
+    page.goto((tmp_path / "table.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 480
+    box = page.locator("div")
+    assert box.evaluate("e => e.scrollWidth > e.clientWidth && e.tabIndex === 0")
+    assert box.evaluate("e => getComputedStyle(e).backgroundAttachment") == "local, local, scroll, scroll"
+    page.close()

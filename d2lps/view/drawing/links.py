@@ -150,7 +150,7 @@ def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float,
         (x, ay), (_, by) = lane
         box = layout.boxes[min(ends, key=lambda node: layout.boxes[node].w)]
         y = box.y - 7 if box.centre[1] > (ay + by) / 2 else box.y + box.h + 15
-        return x + (9 if by < ay else layout.room + 11), y, None
+        return x + (19 if by < ay else layout.room + 21), y, None  # beyond the bar of what has to pass
     # In the background, beside the boxes that it joins, or over the line.
     faint = ends & layout.faint
     x, y = along(beside(lane, -24 if faint == ends else 0 if faint else layout.room / 2 + 12), part)
