@@ -7,7 +7,7 @@ from d2lps import cost
 from d2lps.algorithms import aggregate_at, sharded
 from d2lps.topology.hosts import pcie_server
 from d2lps.units import Bandwidth, bandwidth, show_seconds
-from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.scene import Scene, race
 from d2lps.view.drawing.shapes import HALF, HIGH, arrow, box, cell, gpu, number, sheet, symbol
 from d2lps.view.drawing.svg import area, tag, words
 from d2lps.view.drawing.timeline import timeline
@@ -33,7 +33,7 @@ def ps() -> str:
                 number(1, x - 24, data + 44),
                 symbol("ℓ" + below, x + 12, data + 47, "start"),
                 cell(x, gradient, (i,), of),
-                symbol("g" + below, x - 34, gradient + 22, "end"),
+                symbol("∇ℓ" + below, x - 34, gradient + 22, "end"),
                 cell(x, weights, tuple(range(of)), of, updated=True),
                 symbol("w", x, weights + HIGH + 17),
             ]
@@ -49,7 +49,7 @@ def ps() -> str:
     for i, x in enumerate(others):
         parts.append(arrow((x, gradient + HIGH + 3), (home + HALF + 1, total + 8 + 9 * i)))
         parts.append(arrow((home + HALF + 1, total + 30), (x - HALF - 1, weights + 6)))
-    parts += [cell(home, total, (0, 1, 2, 3), 4), symbol("Σg", home - 34, total + 22, "end")]
+    parts += [cell(home, total, (0, 1, 2, 3), 4), symbol("Σ∇ℓ", home - 34, total + 22, "end")]
     parts += [number(2, others[0] - 24, total - 22), number(3, others[0] - 24, weights - 22)]
     return sheet(wide, high, "GPU 0 … GPU 3: X, ℓ, g, Σg, w", *parts)
 
@@ -90,11 +90,12 @@ def ps_distributed() -> str:
     server = pcie_server(gpus=4, bandwidth="16 GB/s")
     plans = {"GPU 0": aggregate_at(GPUS, "gpu0"), "CPU": aggregate_at(GPUS, "cpu"), "GPU 0–3": sharded(GPUS)}
     scenes = {name: Scene(cost.shared(plan, server, "160 MB"), widest=76) for name, plan in plans.items()}
+    race([*scenes.values()])
     longest = max(scene.trace.duration for scene in scenes.values())
-    tall = max(scene.layout.height for scene in scenes.values())
+    tall = max(scene.view[3] for scene in scenes.values())
     x, parts, row = 14.0, [], 16.0
     for name, scene in scenes.items():
-        w, h, trace = scene.layout.width, scene.layout.height, scene.trace
+        (_, _, w, h), trace = scene.view, scene.trace
         at = scene.motion.telling()
         parts.append(words(name, x + 10, 32, anchor="start", font_weight=700))
         parts.append(words(show_seconds(trace.duration), x + w - 10, 32, anchor="end", font_weight=700))

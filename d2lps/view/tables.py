@@ -73,6 +73,19 @@ def _without_docstring(code: str) -> str:
     return "\n".join(before + after)
 
 
+# A table wider than its page scrolls by itself, and a shadow at an edge tells that there is more: it stays where it is,
+# while the covers of paper go along with what is scrolled, and hide it where nothing is left to see.
+PAPER = "var(--jp-layout-color0,var(--pst-color-background,Canvas))"
+SHADOW = "rgba(128,128,128,.55),rgba(128,128,128,0)"
+SCROLLS = (
+    "overflow-x:auto;max-width:100%;background:"
+    f"linear-gradient({PAPER},{PAPER}) 0 0/18px 100% no-repeat local,"
+    f"linear-gradient({PAPER},{PAPER}) 100% 0/18px 100% no-repeat local,"
+    f"linear-gradient(to right,{SHADOW}) 0 0/12px 100% no-repeat scroll,"
+    f"linear-gradient(to left,{SHADOW}) 100% 0/12px 100% no-repeat scroll"
+)
+
+
 class Table:
     """Rows under headings: aligned text, or HTML in a notebook. Made by :func:`table`.
 
@@ -98,7 +111,8 @@ class Table:
             return "<tr>" + "".join(f"<{tag}{style}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
         body = "".join(row("td", cells) for cells in self.rows)
-        return f"<table><thead>{row('th', self.heads)}</thead><tbody>{body}</tbody></table>"
+        inside = f"<table><thead>{row('th', self.heads)}</thead><tbody>{body}</tbody></table>"
+        return f'<div style="{SCROLLS}" tabindex="0">{inside}</div>'
 
 
 def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:

@@ -161,15 +161,45 @@ def test_the_double_links_of_a_dgx_are_the_outline_and_pcie_stands_in_the_backgr
         assert not any(boxes[node].hides(*line, 0) for node in place.faint for line in lines)
 
 
+def scene_of(svg: str) -> ElementTree.Element:
+    """The nodes and links of a picture, without its legend."""
+    return next(e for e in ElementTree.fromstring(svg).iter() if e.get("class") == "d2-scene")
+
+
 def test_parallel_links_are_drawn_as_parallel_lines():
     host = dgx1_v100()
     for svg in (str(draw(host)), str(draw(cost.shared(two_rings(host), host, "160 MB")))):
         lanes = [
             e.get("d").count("M")
-            for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}path")
+            for e in scene_of(svg).iter("{http://www.w3.org/2000/svg}path")
             if "d2-lane" in e.get("class") and "d2-faint" not in e.get("class")
         ]
         assert sorted(lanes) == [1] * 16 + [2] * 16
+
+
+def test_bandwidths_lie_on_no_other_link_on_no_box_and_not_on_each_other():
+    for topology in (dgx1_v100(), nvswitch(8), nvswitch(16), pcie_server(4)):
+        place, svg = arrange(topology), str(draw(topology))
+        told = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*d2-rate"[^>]*text-anchor="middle">([^<]*)<', svg)
+        boxes = [Box.around((float(x), float(y) - 4), 5.5 * len(words), 10) for x, y, words in told]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations([*boxes, *place.boxes.values()], 2))
+        for box, (_, _, words) in zip(boxes, told, strict=True):
+            on = [link for link in topology.links if box.hides(*place.lanes[link.src, link.dst], 0)]
+            assert {str(link.bandwidth) for link in on} <= {words.split(" × ")[-1]}, words
+
+
+def test_lanes_end_at_their_boxes_also_where_they_slant():
+    for topology, plan in (
+        (dgx1_v100(), None),
+        reversed(SCENES["pairs, both ways"](5)),
+        reversed(SCENES["pairs, servers"](4)),
+    ):
+        place = arrange(topology, plan)
+        for (src, dst), (a, b) in place.lanes.items():
+            for node, (x, y) in ((src, a), (dst, b)):
+                box = place.boxes[node]
+                away = max(box.x - x, x - box.x - box.w, box.y - y, y - box.y - box.h)
+                assert abs(away) < 1, f"{src}→{dst} ends {away} from {node}"
 
 
 def test_a_tree_hangs_below_its_root_and_no_link_crosses_another():
@@ -416,9 +446,53 @@ def test_each_bandwidth_is_said_once():
     assert "2 × 25 GB/s" in texts(str(draw(cost.shared(sharded(names(2)), both, "160 MB"))))
 
 
-def test_how_many_share_a_link_is_said_where_they_do():
-    shown = [words for words in texts(str(draw(predicted("pcie, at GPU 0", 4), at="1 ms"))) if words.startswith("×")]
-    assert shown.count("×3") == 1
+def test_how_much_a_link_has_still_to_pass_is_said_beside_it():
+    svg = str(draw(predicted("pcie, at GPU 0", 4), at="15 ms"))
+    assert re.findall(r"d2-left d2-ink\"[^>]*>([^<]+)<", svg.replace('display="none"', "")).count("240 MB") == 1
+    assert "links at full speed: 1 of 10 · ● switch→gpu0: 240 MB to go" in texts(svg)
+    assert svg.count('class="d2-share d2-decides"') == 1
+
+
+def test_the_backlog_is_what_the_messages_under_way_have_not_passed():
+    for trace in (
+        predicted("pcie, sharded", 4),
+        measured(PLANS["servers"]),
+        hurried(),
+        predicted("memory, sharded", 4),
+    ):
+        scene = Scene(trace)
+        for part in (0, 0.2, 0.5, 0.77, 1):
+            at = part * trace.duration
+            left = dict(zip(scene.motion.sharing, scene.load.backlogs_at(at), strict=True))
+            for resource, events in trace.occupied().items():
+                going = [e for e in events if e.start <= at < e.end]
+                bytes_left = sum(e.nbytes * (e.end - at) / (e.end - e.start) for e in going)
+                assert sum(left[resource].values()) == pytest.approx(bytes_left)
+                assert bytes_left <= scene.most * (1 + 1e-9)
+
+
+def test_at_any_time_one_place_decides_that_has_no_less_to_do_than_the_others_there():
+    for name in ("pcie, at GPU 0", "pcie, at the CPU", "pcie, sharded", "memory, sharded", "machines, ring"):
+        trace = predicted(name, 4)
+        load, motion = Scene(trace).load, follow(trace)
+        for part in (0.01, 0.3, 0.49, 0.51, 0.99):
+            at = part * trace.duration
+            left = [sum(each.values()) for each in load.backlogs_at(at)]
+            speed = [trace.topology.capacity(place) for place in motion.sharing]
+            todo = [size / fast for size, fast in zip(left, speed, strict=True)]
+            assert todo[load.decides_at(at)] == pytest.approx(max(todo)), (name, part)
+        assert load.decides_at(trace.duration) == -1
+
+
+def test_idle_links_can_be_told_from_the_paper_and_from_those_in_use():
+    def light(colour: str) -> float:
+        return sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear(colour), strict=True))
+
+    for theme in (0, 1):
+        paper = light(THEME["paper"][theme])
+        for name in ("lane", "flow", "warm", "busy"):
+            low, high = sorted((paper, light(THEME[name][theme])))
+            assert (high + 0.05) / (low + 0.05) >= 3, (name, theme)
 
 
 def test_the_moment_is_the_one_asked_for_or_the_one_that_tells_most():
@@ -456,7 +530,7 @@ def test_names_cannot_smuggle_anything_in():
     trace = cost.shared(plan, one_memory(evil, "10 GB/s"), "160 MB")
     svg = str(draw(replace(trace, origin="<u>", topology=replace(trace.topology, name="<s>"))))
     tags = {e.tag.split("}")[1] for e in ElementTree.fromstring(svg).iter()}
-    assert tags <= {"svg", "g", "path", "rect", "circle", "text", "title", "style"}
+    assert tags <= {"svg", "g", "path", "rect", "circle", "text", "tspan", "title", "style"}
     assert "<b>" in [e.text for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
 
 

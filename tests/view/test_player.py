@@ -16,7 +16,10 @@ from d2lps import Plan, Send, aggregate_at, cost, one_memory, pcie_server, shard
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.motion import follow
+from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.still import place_name, state
 from d2lps.view.player import Player
+from d2lps.view.tables import Table
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +47,11 @@ def test_the_data_are_json_and_say_what_the_motion_says(name):
         cells[place] = after
     shown = [(tuple(run["looks"][i][0]), *map(bool, run["looks"][i][1:])) for i in cells]
     assert shown == [tuple(look) for look in motion.cells_at(trace.duration)]
-    assert len(run["messages"][0]) == len(motion.messages)
-    assert all(0 <= start < end <= 1_000_000 for start, end in zip(*run["messages"][:2], strict=True))
+    assert len(run["messages"][1]) == len(motion.messages)
+    assert all(
+        0 <= start < end <= 1_000_000
+        for start, end in zip(run["messages"][0] or [0] * len(motion.messages), run["messages"][1], strict=True)
+    )
     assert run["steps"] == len(run["begins"]) == trace.steps
 
 
@@ -116,7 +122,9 @@ def test_the_words_are_those_of_the_language_in_which_it_was_made():
     assert [found[language]["play"] for language in found] == ["Play", "Phát", "播放"]
     assert [found[language]["pause"] for language in found] == ["Pause", "Tạm dừng", "暂停"]
     assert found["vi"]["step"] == "bước {step} / {steps}" and "{now}" in found["zh"]["clock"]
-    assert all(len({words[key] for words in found.values()}) == 3 for key in found["en"] if key != "clock")
+    assert all(
+        len({words[key] for words in found.values()}) == 3 for key in found["en"] if key not in ("clock", "message")
+    )
 
 
 # ---------------------------------------------------------------- forms
@@ -226,7 +234,7 @@ def test_it_plays_pauses_and_comes_to_the_end(opened):
 def test_keys_play_and_step(opened):
     trace = cost.shared(ring(4), pcie_server(4), "160 MB")
     page = opened(watch(trace))
-    page.get_by_role("group").focus()
+    page.locator(".d2-player").focus()
     seen = []
     for _ in range(7):
         seen.append(round(head(page), 1))
@@ -254,7 +262,7 @@ def test_keys_play_and_step(opened):
 
 def test_a_step_by_hand_is_seen_to_happen_unless_motion_is_unwanted(opened):
     page = opened(watch(predicted("pcie, sharded", 4)), reduced_motion="no-preference")
-    page.get_by_role("group").focus()
+    page.locator(".d2-player").focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_timeout(150)
     assert 0 < head(page) < 50
@@ -305,7 +313,7 @@ def test_the_timeline_can_be_pointed_at(opened):
 
 def test_a_race_runs_on_one_clock_and_the_shorter_finish_first(opened):
     page = opened(race())
-    page.get_by_role("group").focus()
+    page.locator(".d2-player").focus()
     for _ in range(2):  # the ends of the two steps of the shortest
         page.keyboard.press("ArrowRight")
     assert [clock(page, i) for i in range(3)] == ["15.0 ms of 60 ms", "15.0 ms of 80 ms", "15 ms of 15 ms"]
@@ -325,13 +333,13 @@ def test_numbers_of_steps_keep_apart_where_a_short_run_races_a_long_one():
     assert len(long) == 6 and short == [] and len(watch(one).data["runs"][0]["labels"]) == 6
 
 
-@pytest.mark.parametrize(("width", "abreast"), [(980, 3), (880, 2), (500, 1)])
+@pytest.mark.parametrize(("width", "abreast"), [(980, 3), (740, 2), (690, 1), (500, 1)])
 def test_as_many_runs_stand_abreast_as_can_be_read(opened, width, abreast):
     page = opened(race(), viewport={"width": width, "height": 900})
     tops = page.locator(".d2-run").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
     assert tops.count(tops[0]) == abreast
     size = "e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a"
-    assert all(text.evaluate(size) >= 8.5 for text in page.locator(".d2-scene .d2-name").all())
+    assert all(text.evaluate(size) >= 10 for text in page.locator(".d2-scene .d2-name").all())
 
 
 def test_steps_that_overlap_are_played_at_their_own_times(opened):
@@ -344,14 +352,167 @@ def test_steps_that_overlap_are_played_at_their_own_times(opened):
     assert page.locator(".d2-step").inner_text() == f"step {begun} of 6"
 
 
-def test_contention_is_seen(opened):
+def seen(page, run: int = 0) -> dict[str, float]:
+    """Of each link with a number beside it, that number."""
+    return (
+        page.locator(".d2-run")
+        .nth(run)
+        .evaluate(
+            """run => Object.fromEntries([...run.querySelectorAll('.d2-share')].map((share, i) => [
+          share.querySelector('title').textContent.split(' · ')[0], run.querySelectorAll('.d2-left')[i]])
+          .filter(([, left]) => left.style.display !== 'none')
+          .map(([name, left]) => [name, parseFloat(left.textContent)]))"""
+        )
+    )
+
+
+@pytest.mark.parametrize("part", [0, 0.1, 0.25, 0.6, 0.97, 0.3])
+@pytest.mark.parametrize("trace", [predicted("pcie, at GPU 0", 4), measured(PLANS["servers"]), hurried()])
+def test_what_has_still_to_pass_each_link_is_what_the_events_say(opened, trace, part):
+    page, scene = opened(watch(trace)), Scene(trace)
+    page.locator(".d2-controls input").evaluate(MOVE, part)
+    at = part * trace.duration
+    left = scene.load.backlogs_at(at)
+    told = {place_name(p): sum(x.values()) / 1e6 for p, x in zip(scene.motion.sharing, left, strict=True) if x}
+    if not scene.told:  # numbers have no room beside all
+        decides = place_name(scene.motion.sharing[scene.load.decides_at(at)]) if scene.load.decides_at(at) >= 0 else ""
+        told = {name: size for name, size in told.items() if name == decides}
+    found = seen(page)
+    assert found.keys() == told.keys()
+    assert all(found[name] == pytest.approx(told[name], abs=0.6) for name in told)
+    bars = page.locator(".d2-tank").evaluate_all(
+        "all => all.map(e => [...e.children].filter(bar => bar.getAttribute('width') > 0).length)"
+    )
+    assert bars == [len(each) for each in left]
+    full, decides = state(scene, at)
+    assert page.locator(".d2-full-links").text_content() == full
+    assert page.locator(".d2-share.d2-decides").count() == (scene.load.decides_at(at) >= 0)
+    assert page.locator(".d2-decider").text_content().split(":")[0] == decides.split(":")[0]
+
+
+def test_the_link_that_decides_stands_out_alone(opened):
     page = opened(watch(predicted("pcie, at GPU 0", 4)))
-    shown = page.locator(".d2-badge:visible")
-    assert shown.all_text_contents() == ["×3"]
-    assert page.locator(".d2-crowded").count() == 1
-    page.get_by_role("group").focus()
+    assert seen(page) == {"gpu1→switch": 160, "gpu2→switch": 160, "gpu3→switch": 160, "switch→gpu0": 480}
+    assert page.locator(".d2-share.d2-decides title").all_text_contents() == ["switch→gpu0 · 16 GB/s"]
+    assert page.locator(".d2-share.d2-busy").count() == 3
+    told = ["links at full speed: 1 of 10", "switch→gpu0: 480 MB to go"]
+    assert page.locator(".d2-links").inner_text().replace("\u00a0", " ").split("\n") == told
+    page.locator(".d2-player").focus()
     page.keyboard.press("End")
-    assert shown.count() == page.locator(".d2-crowded").count() == page.locator(".d2-busy.d2-share").count() == 0
+    assert (
+        page.locator(".d2-share.d2-decides").count()
+        == page.locator(".d2-share.d2-busy").count()
+        == len(seen(page))
+        == 0
+    )
+
+
+def test_a_race_tells_who_has_won_by_how_much_and_has_one_scale(opened):
+    page = opened(race())
+    full = page.locator(".d2-full-links")
+    assert [words.split(": ")[1] for words in full.all_text_contents()] == ["1 of 10", "1 of 10", "8 of 10"]
+    wide = [
+        page.locator(".d2-run")
+        .nth(i)
+        .locator(".d2-tank rect")
+        .evaluate_all("all => Math.max(...all.map(e => +e.getAttribute('x') + +e.getAttribute('width')))")
+        for i in range(3)
+    ]
+    assert wide[0] / wide[1] == pytest.approx(3 / 4, rel=0.02) and wide[2] / wide[1] == pytest.approx(
+        120 / 640, rel=0.02
+    )
+    assert page.locator(".d2-finish:visible").count() == 0
+    page.locator(".d2-player").focus()
+    page.keyboard.press("End")
+    told = page.locator(".d2-finish").all_text_contents()
+    assert told == ["60 ms · 1.3× as fast as CPU", "80 ms", "15 ms · 5.3× as fast as CPU"]
+    assert page.locator(".d2-finish:visible").count() == 3
+
+
+def test_the_switches_of_a_race_stand_at_one_height(opened):
+    page = opened(race())
+    tops = page.locator(".d2-bar").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
+    assert len(tops) == 3 and max(tops) - min(tops) < 1
+
+
+@pytest.mark.parametrize("width", [960, 1200, 480])
+def test_no_word_is_smaller_than_ten_pixels(opened, width):
+    page = opened(race(), viewport={"width": width, "height": 900})
+    size = (
+        "all => Math.min(...all.filter(e => e.textContent && e.getClientRects().length)"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize) * (e.getScreenCTM ? e.getScreenCTM().a : 1)))"
+    )
+    assert page.locator(".d2-player text, .d2-player span, .d2-player p, .d2-player b").evaluate_all(size) >= 10
+
+
+def test_the_shortest_of_a_race_is_seen_to_run(opened):
+    page = opened(race(), reduced_motion="no-preference")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_timeout(1500)
+    assert page.locator(".d2-over").count() == 0 and 0 < head(page, 2) < 75
+
+
+@pytest.mark.parametrize("width", [480, 690])
+def test_the_controls_stay_in_view_while_a_race_is_scrolled(opened, width):
+    page = opened(race(), viewport={"width": width, "height": 600})
+    left = page.locator(".d2-run").evaluate_all("all => all.map(e => e.getBoundingClientRect().left)")
+    assert len({*left}) == 1
+    for far in (0, 400, 700):
+        page.evaluate("far => window.scrollTo(0, far)", far)
+        box = page.get_by_role("button", name="Play").bounding_box()
+        assert 0 <= box["y"] < 100
+
+
+def test_the_legend_has_the_marks_in_use_and_no_others(opened):
+    page = opened(watch(predicted("pcie, at GPU 0", 4)))
+    sentences = page.locator(".d2-legend li")
+    assert not sentences.first.is_visible()
+    page.locator(".d2-legend summary").click()
+    assert sentences.first.is_visible()
+    words = " ".join(sentences.all_text_contents())
+    assert "framed" in words and "hatched" not in words and "grey" not in words
+    updated = watch(measured(PLANS["servers"]))
+    words = " ".join(sentence for _, sentence in updated.data["legend"])
+    assert all(word in words for word in ("hatched", "grey", "thick edge", "short bar"))
+    assert "hatched" in updated.still()
+
+
+def test_whatever_is_pointed_at_says_what_it_is(opened):
+    page = opened(watch(predicted("pcie, at GPU 0", 4)))
+    said = page.locator(".d2-said")
+    area = page.locator(".d2-track").bounding_box()
+    page.mouse.move(area["x"] + area["width"] / 4, area["y"] + area["height"] * 1.25 / 4)
+    told = said.text_content().replace("\u00a0", " ")
+    assert told == "gpu1→gpu0 · g · 160 MB · 0.0 ms–30.0 ms · 3 share the link"
+    page.locator(".d2-node").nth(1).focus()
+    told = "gpu1 · 160 MB still to send, 160 MB to receive"
+    assert said.text_content().replace("\u00a0", " ") == told
+    assert page.locator(".d2-node").nth(1).get_attribute("aria-label").replace("\u00a0", " ") == told
+    page.locator(".d2-controls input").evaluate(MOVE, 0.25)
+    page.locator(".d2-tiles > g").first.dispatch_event("pointerover")
+    assert said.text_content().startswith("gpu1→gpu0 · g · 160")
+
+
+def test_a_link_in_the_text_moves_the_player_of_that_name(chromium, tmp_path):
+    player = watch(predicted("pcie, at GPU 0", 4), name="race")
+    other = watch(predicted("pcie, at GPU 0", 4), name="another")
+    links = "".join(
+        f'<a href="{start}player:race?at=30ms&amp;show=switch%E2%86%92gpu1,gpu2">x</a>' for start in ("", "#")
+    )
+    page = chromium.new_page(reduced_motion="reduce")
+    (tmp_path / "text.html").write_text(
+        f'<!DOCTYPE html><meta charset="utf-8">{links}{player._repr_html_()}{other._repr_html_()}', "utf-8"
+    )
+    page.goto((tmp_path / "text.html").as_uri())
+    for i in range(2):
+        page.locator("a").nth(i).click()
+        assert [head(page, 0), head(page, 1)] == [50, 0]
+        shown = page.locator(".d2-shown > title").all_text_contents()
+        assert sorted(shown) == ["gpu2", "switch→gpu1 · 16 GB/s"]
+        page.locator(".d2-player").first.focus()
+        page.keyboard.press("Home")
+        assert head(page) == 0 and page.url.endswith("text.html")
+    page.close()
 
 
 def test_a_node_that_updates_is_seen_to_work(opened):
@@ -360,7 +521,7 @@ def test_a_node_that_updates_is_seen_to_work(opened):
     event = next(event for event in trace.events if event.kind == "update")
     for time, working in ((event.start + 1e-5, 1), (event.end + 1e-5, 0), (event.start + 1e-5, 1), (0, 0)):
         page.locator(".d2-controls input").evaluate(MOVE, time / trace.duration)
-        assert page.locator(".d2-working").count() == working
+        assert page.locator(".d2-node.d2-working").count() == working
 
 
 def test_what_takes_no_time_is_shown_as_it_ended(opened):
@@ -460,3 +621,15 @@ def test_pictures_to_look_at(opened, language):
             page.screenshot(path=path, full_page=True)
             assert path.stat().st_size > 5000
         page.close()
+
+
+def test_a_table_wider_than_its_page_scrolls_by_itself_and_says_so(chromium, tmp_path):
+    wide = Table([f"column {i}" for i in range(20)], [["160 MB"] * 20])._repr_html_()
+    (tmp_path / "table.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{wide}', "utf-8")
+    page = chromium.new_page(viewport={"width": 480, "height": 300})
+    page.goto((tmp_path / "table.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 480
+    box = page.locator("div")
+    assert box.evaluate("e => e.scrollWidth > e.clientWidth && e.tabIndex === 0")
+    assert box.evaluate("e => getComputedStyle(e).backgroundAttachment") == "local, local, scroll, scroll"
+    page.close()

@@ -15,7 +15,7 @@ from d2lps.view.drawing.boxes import WIDEST, Box, Participants
 
 MOST = 8  # nodes in one row below a bar
 BAR, ENDS = 46.0, 26.0  # how high a bar is, and how far it reaches beyond what it joins
-DROP, BETWEEN = 58.0, 30.0  # the length of a lane to a bar, the distance of two rows of nodes
+DROP, BETWEEN = 68.0, 30.0  # the length of a lane to a bar, the distance of two rows of nodes
 
 
 @dataclass(frozen=True)

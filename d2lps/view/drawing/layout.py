@@ -11,6 +11,7 @@ if there is one, with what forwards in the middle of it, in the background. Ever
 side of its direction, so that the two directions of a link lie side by side.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,8 +99,21 @@ def _lane(a: Box, b: Box, others: list[Box], middle: Point, aside: float) -> Lin
     upper, lower = (a, b) if p[1] < q[1] else (b, a)
     steep = (upper.centre[0], upper.y + upper.h), (lower.centre[0], lower.y)
     if steep[0][1] < steep[1][1] and not any(box.hides(*steep) for box in others):
-        return beside(steep if upper is a else steep[::-1], aside)
-    return beside((along((p, middle), a.exit(p, middle)), along((q, middle), b.exit(q, middle))), aside)
+        return _ending(beside(steep if upper is a else steep[::-1], aside), a, b)
+    ends = along((p, middle), a.exit(p, middle)), along((q, middle), b.exit(q, middle))
+    return _ending(beside(ends, aside), a, b)
+
+
+def _ending(line: Line, a: Box, b: Box) -> Line:
+    """The same line, from the very edge of ``a`` to that of ``b``: moved aside, a slanting one misses them."""
+    for box in (a, b):
+        start, end = line
+        far = math.dist(start, end) or 1.0
+        inside = along(line, -min(40.0, box.w / 2, box.h / 2) / far)
+        if box.x <= inside[0] <= box.x + box.w and box.y <= inside[1] <= box.y + box.h:
+            line = along((inside, end), box.exit(inside, end)), end
+        line = line[::-1]
+    return line
 
 
 def _upright(a: Box, b: Box, aside: float) -> Line:

@@ -1,4 +1,4 @@
-"""Links as lanes, switches and memories as bars; how many messages share them, and how fast they are."""
+"""Links as lanes, switches and memories as bars; which are idle, which decide, and how fast they are."""
 
 import math
 
@@ -7,41 +7,45 @@ from d2lps.units import Bandwidth
 from d2lps.view.drawing.boxes import Box
 from d2lps.view.drawing.hierarchy import MOST
 from d2lps.view.drawing.layout import Layout
-from d2lps.view.drawing.motion import Motion
 from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, line, say, short, stroke, tag, words
 from d2lps.view.drawing.theme import LIGHT
+from d2lps.view.drawing.traffic import Traffic
 
-THIN = 3.0  # lines thinner than that are too faint in the colour of idle lanes, and have no room for a head inside
+THIN = 3.0  # lines thinner than that have no room for a head inside
+DECIDES, LINK = 2, 3  # what a lane can be besides idle (0) and busy (1): it decides when all is over; no matter
+STATES = "", " d2-busy", " d2-decides", " d2-link"
+COLOURS = "lane", "flow", "warm", "busy"
 
 
 def lanes(
-    topology: Topology, layout: Layout, motion: Motion | None = None, at: float = 0.0, wide: float | None = None
+    topology: Topology, layout: Layout, load: Traffic | None = None, at: float = 0.0, wide: float | None = None
 ) -> str:
     """Every lane and bar: first those that no message ever uses, then the others as they are at a moment.
 
-    Without a motion it is the links that there is to see, and all are drawn as if they were in use.
+    Without traffic it is the links that there is to see, and none of them is drawn as idle.
     """
-    crowds = dict(zip(motion.sharing, motion.crowds_at(at), strict=True)) if motion else {}
+    states = {}
+    if load:
+        crowds = zip(load.motion.sharing, load.motion.crowds_at(at), strict=True)
+        states = {place: int(crowd > 0) for place, crowd in crowds}
+        if load.decides_at(at) >= 0:
+            states[load.motion.sharing[load.decides_at(at)]] = DECIDES
     wide = wide or breadth(topology, layout)
     # What stands in the background comes first, and all else is drawn over it.
     links = sorted(topology.links, key=lambda link: not _faint(layout, link))
-    idle = [link for link in links if link not in crowds]
-    parts = [_lane(layout, link, wide, 0 if motion or _faint(layout, link) else 1) for link in idle]
-    parts += [_bar(layout, node, 0) for node in topology.kinds if node in layout.bars and node not in crowds]
-    for resource, crowd in crowds.items():
+    idle = [link for link in links if link not in states]
+    parts = [_lane(layout, link, wide, 0 if load or _faint(layout, link) else LINK) for link in idle]
+    parts += [_bar(layout, node, 0) for node in topology.kinds if node in layout.bars and node not in states]
+    for resource, state in states.items():
         if isinstance(resource, Link):
-            parts.append(_lane(layout, resource, wide, crowd, "d2-share"))
+            parts.append(_lane(layout, resource, wide, state, "d2-share"))
         else:
-            parts.append(tag("g", _bar(layout, resource, crowd), class_="d2-share" + _state(crowd)))
+            parts.append(tag("g", _bar(layout, resource, state), class_="d2-share" + STATES[state]))
     return "".join(parts)
 
 
 def _faint(layout: Layout, link: Link) -> bool:
     return link.src in layout.faint or link.dst in layout.faint
-
-
-def _state(crowd: int) -> str:
-    return " d2-crowded" if crowd > 1 else " d2-busy" if crowd else ""
 
 
 def breadth(topology: Topology, layout: Layout) -> float:
@@ -50,21 +54,33 @@ def breadth(topology: Topology, layout: Layout) -> float:
     return max(1.2, min(7.0, layout.room * 0.45)) if most == 1 else max(0.7, min(2.6, layout.room * 0.55 / most))
 
 
-def _lane(layout: Layout, link: Link, wide: float, crowd: int, name: str = "") -> str:
+def _lane(layout: Layout, link: Link, wide: float, state: int, name: str = "") -> str:
     lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), wide < THIN
-    wide = 1.0 if faint else wide
-    colour = "warm" if crowd > 1 else ("soft" if fine else "busy") if crowd else "edge" if fine else "lane"
-    look = stroke("lane", wide * 1.6 if crowd > 1 else wide, colour)
+    wide, length = 1.0 if faint else wide, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
+    colour = "edge" if faint and state in (0, LINK) else COLOURS[state]
+    thick = wide * (1.6 if state == DECIDES else 1.0 if state or fine or faint else 0.4)
+    look = stroke("lane", thick, colour)
     if fine or faint:
         look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
-    beside_each_other = [(i - (link.count - 1) / 2) * wide * 1.7 for i in range(link.count)]
-    parts = [tag("path", d="".join(line(*beside(lane, offset)) for offset in beside_each_other), **look)]
-    if fine and not faint:  # a head that is seen beside the lines, instead of inside the only one
-        half = min(4.5, max(3.0, wide * 0.85 * link.count + 0.8))
-        parts.append(tag("path", d=_tip(lane, half), class_="d2-point", fill=LIGHT[colour]))
+    elif not state:
+        look["stroke_dasharray"] = "5 3"
+    # Lines end where their head begins: drawn through it they would blot it.
+    half, part = min(4.5, max(3.2, wide * 0.85 * link.count + 1.4)), max(0.5, 1 - 8 / length)
+    drawn = (lane[0], along(lane, part)) if fine and not faint else lane
+    offsets = [(i - (link.count - 1) / 2) * wide * 1.7 for i in range(link.count)]
+    said = f"{link.src}→{link.dst}" + ("" if math.isinf(link.capacity) else f" · {_rate(link)}")
+    parts = [tag("title", say(said)), tag("path", d="".join(line(*beside(drawn, x)) for x in offsets), **look)]
+    if fine and not faint:
+        rest = along(lane, part), lane[1]
+        head = corners(lane[1], beside(rest, half)[0], beside(rest, -half)[0])
+        parts.append(tag("path", d=head, class_="d2-point", fill=LIGHT[colour]))
     elif not faint:
-        parts.append(tag("path", d=_tip(lane, wide * 0.45), class_="d2-tip", fill=LIGHT["paper" if crowd else "edge"]))
-    return tag("g", "".join(parts), class_=(name + _state(crowd)).strip() or None)
+        parts.append(tag("path", d=_tip(lane, wide * 0.45), class_="d2-tip", fill=LIGHT["paper" if state else "lane"]))
+    return tag("g", "".join(parts), class_=(name + STATES[state]).strip() or None)
+
+
+def _rate(link: Link) -> str:
+    return (f"{link.count} × " if link.count > 1 else "") + str(Bandwidth(link.bandwidth))
 
 
 def _tip(lane: Line, half: float) -> str:
@@ -76,25 +92,8 @@ def _tip(lane: Line, half: float) -> str:
     return corners((x + ux, y + uy), (x - ux - uy, y - uy + ux), (x - ux + uy, y - uy - ux))
 
 
-def _bar(layout: Layout, node: str, crowd: int) -> str:
-    return block(layout.boxes[node], rx=10, **(area("bar", 3, "warm") if crowd > 1 else area("bar", 1)))
-
-
-def badges(layout: Layout, motion: Motion, at: float) -> str:
-    """For every place that messages share: how many."""
-    parts, aside = [], 22.0 if layout.room > 26 else 17.0 if layout.room > 20 else 0.0
-    for resource, crowd in zip(motion.sharing, motion.crowds_at(at), strict=True):
-        if isinstance(resource, Link):
-            # Nearer to a bar than to a box: there the rates stand.
-            part = 0.4 if resource.src in layout.bars else 0.6 if resource.dst in layout.bars else 0.5
-            x, y = along(beside(layout.lanes[resource.src, resource.dst], aside), part)
-        else:
-            box = layout.boxes[resource]
-            x, y = box.x + box.w - 22, box.y + box.h / 2
-        look = {"font_size": 13 if layout.room > 14 else 10, "font_weight": 700, "class_": "d2-badge d2-warm"}
-        look |= {"fill": LIGHT["warm"], "text_anchor": "middle", "display": None if crowd > 1 else "none"}
-        parts.append(tag("text", f"×{crowd}", x=x, y=y + 4.5, **look))
-    return "".join(parts)
+def _bar(layout: Layout, node: str, state: int) -> str:
+    return block(layout.boxes[node], rx=10, **(area("bar", 3, "warm") if state == DECIDES else area("bar", 1)))
 
 
 def rates(topology: Topology, layout: Layout) -> str:
@@ -103,40 +102,58 @@ def rates(topology: Topology, layout: Layout) -> str:
     for link in topology.links:
         if not math.isinf(link.capacity):
             alike.setdefault((link.bandwidth, link.count), []).append(link)
-    parts = []
-    for (bandwidth, count), links in alike.items():
-        sentence = (f"{count} × " if count > 1 else "") + str(Bandwidth(bandwidth))
+    parts, taken = [], []
+    for links in sorted(alike.values(), key=len):  # few links leave no choice, and come first
+        sentence = _rate(links[0])
         pairs = {frozenset((link.src, link.dst)): link for link in reversed(links)}  # the first of each two
         once = len(alike) == 1 or not layout.bars and len(pairs) > 3  # the lines themselves tell many from few
-        spots = [_beside_lane(layout, link) for link in (links if once else pairs.values())]
-        if once and layout.bars and len(layout.boxes) > MOST + 2:  # no room beside a lane between two rows of nodes
-            bar = max((layout.boxes[node] for node in layout.bars), key=lambda box: box.w)
+        where = (0.5, 0.35, 0.65, 0.2, 0.8) if once else (0.5,)
+        spots = [_beside_lane(layout, link, part) for part in where for link in (links if once else pairs.values())]
+        bars = [layout.boxes[node] for node in layout.bars]
+        # There is no room beside a lane between two rows of nodes, nor below a bar with nothing above it.
+        crowded = len(layout.boxes) > MOST + 2 or min(box.y for box in layout.boxes.values()) in [b.y for b in bars]
+        if once and bars and crowded:
+            bar = max(bars, key=lambda box: box.w)
             spots = [(bar.x + bar.w - 10, bar.centre[1] + 4, "end")]
         elif once:  # where it covers no box, and of such places at the uppermost
-            spots = [min(spots, key=lambda spot: (_covering(layout, sentence, *spot), spot[1]))]
+            spots = [min(spots, key=lambda spot: (_covering(layout, links, taken, sentence, *spot), spot[1]))]
+        taken += [_around(sentence, x, y) for x, y, anchor in spots if anchor == "middle"]
         look = {"size": "note", "colour": "soft", "class_": "d2-note d2-soft d2-rate"}
         parts += [words(sentence, x, y, anchor=anchor, **look) for x, y, anchor in spots]
     return "".join(parts)
 
 
-def _covering(layout: Layout, sentence: str, x: float, y: float, anchor: str | None) -> bool:
-    """Whether words in the middle of a lane would lie on a box, or beside the picture."""
-    spot = Box.around((x, y - 4), 6.5 * len(sentence), 14)
+def _covering(
+    layout: Layout, links: list[Link], taken: list[Box], sentence: str, x: float, y: float, anchor: str | None
+) -> int:
+    """How many lanes words in the middle of one would lie on; boxes and the edge count for more.
+
+    In the background words lie over their own lines.
+    """
+    spot, own = _around(sentence, x, y), {(link.src, link.dst) for link in links if _faint(layout, link)}
+    if anchor is None:
+        return 0
     beyond = min(spot.x, spot.y, layout.width - spot.x - spot.w) < 0
-    return anchor is not None and (beyond or any(box.overlaps(spot) for box in layout.boxes.values()))
+    on = sum(box.overlaps(spot) for box in (*layout.boxes.values(), *taken))
+    return 1000 * (beyond + on) + sum(spot.hides(*lane, 1) for ends, lane in layout.lanes.items() if ends not in own)
 
 
-def _beside_lane(layout: Layout, link: Link) -> tuple[float, float, str | None]:
+def _around(sentence: str, x: float, y: float) -> Box:
+    """The room that words take with their middle there."""
+    return Box.around((x, y - 4), 6.5 * len(sentence), 14)
+
+
+def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float, str | None]:
     """Where a link's bandwidth stands: x, y, and whether they are its beginning or its middle."""
     ends, lane = {link.src, link.dst}, layout.lanes[link.src, link.dst]
     if ends & layout.bars:  # to the right of both lanes, at the end that is not the bar's
         (x, ay), (_, by) = lane
         box = layout.boxes[min(ends, key=lambda node: layout.boxes[node].w)]
         y = box.y - 7 if box.centre[1] > (ay + by) / 2 else box.y + box.h + 15
-        return x + (9 if by < ay else layout.room + 11), y, None
+        return x + (19 if by < ay else layout.room + 21), y, None  # beyond the bar of what has to pass
     # In the background, beside the boxes that it joins, or over the line.
     faint = ends & layout.faint
-    x, y = along(beside(lane, -24 if faint == ends else 0 if faint else layout.room / 2 + 12), 0.5)
+    x, y = along(beside(lane, -24 if faint == ends else 0 if faint else layout.room / 2 + 12), part)
     return x, y + 4, "middle"
 
 

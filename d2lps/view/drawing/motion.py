@@ -37,7 +37,7 @@ EMPTY = Look(())
 
 
 class Message(NamedTuple):
-    """One message: when, from which cell to which (by number), and what it carries (number of a look)."""
+    """One message: when, from which cell to which, what it carries (number of a look), and how many bytes."""
 
     start: float
     end: float
@@ -46,6 +46,7 @@ class Message(NamedTuple):
     dst: str
     key: str
     look: int
+    nbytes: float = 0
 
 
 class Change(NamedTuple):
@@ -159,7 +160,7 @@ def follow(trace: Trace) -> Motion:
             continue
         arrived = part(event, have)
         ends = event.start, event.end, event.step, event.src, *cell
-        messages.append(Message(*ends, look(event.key, arrived)))
+        messages.append(Message(*ends, look(event.key, arrived), event.nbytes))
         if arrived is None:
             continue
         if recorded and event.op == "add" and (event.src, event.key) not in have:  # its own gradient is there by now

@@ -1,14 +1,17 @@
-"""The upper half of a picture: nodes with what they hold, links, and the messages under way."""
+"""The upper half of a picture: nodes with what they hold, links with what they have to pass, and the messages."""
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from d2lps.trace import Trace
 from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box
+from d2lps.view.drawing.gauges import backlogs, room
 from d2lps.view.drawing.layout import Layout, arrange
-from d2lps.view.drawing.links import badges, breadth, forwarding, lanes, rates
+from d2lps.view.drawing.links import breadth, forwarding, lanes, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
 from d2lps.view.drawing.paths import TILE, MessagePath, paths
 from d2lps.view.drawing.svg import area, block, fine, hatch, num, rect, say, shift, short, stroke, tag, words, worker
+from d2lps.view.drawing.traffic import Traffic, traffic
 
 
 class Scene:
@@ -16,13 +19,17 @@ class Scene:
 
     Of each key, as paths from the buffer's corner: a ``slot`` filled, the ``frame``, the ``hatch``; as paths around a
     message's middle: its ``sheet``, one ``layer``, the ``shading``, and its ``growth``, how much larger its cell is,
-    across and down. Of each message its path, in ``paths``.
+    across and down. Of each message its path, in ``paths``. ``view`` is what is seen of the sheet (left, top, width,
+    height), and ``most`` the bytes of the longest bar; of a race they are the same in all scenes.
     """
 
     def __init__(self, trace: Trace, widest: float = 104.0):
         self.trace = trace
         self.layout: Layout = arrange(trace.topology, trace.plan, widest)
         self.motion: Motion = follow(trace)
+        self.load: Traffic = traffic(trace, self.motion)
+        self.view = 0.0, 0.0, self.layout.width, self.layout.height
+        self.most, self.told = self.load.most, room(self.layout, self.load, 6.5)
         cells = list(self.layout.cells[trace.plan.nodes[0]].values())
         left, self.high = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
         self.across = [(cell.x - left, cell.w) for cell in cells]  # where a cell begins within it, and its width
@@ -50,15 +57,16 @@ class Scene:
 
     def svg(self, at: float, **place: object) -> str:
         """The picture at a moment."""
-        topology, layout, motion = self.trace.topology, self.layout, self.motion
-        busy = {self.trace.plan.nodes[i] for i in motion.working_at(at)}
-        parts = [lanes(topology, layout, motion, at)]
+        topology, layout = self.trace.topology, self.layout
+        busy = {self.trace.plan.nodes[i] for i in self.motion.working_at(at)}
+        parts = [lanes(topology, layout, self.load, at)]
         for node, box in layout.boxes.items():
             own = node in layout.cells
             parts.append(self._node(node, box, node in busy) if own else forwarding(topology, layout, node))
-        parts += [self._contents(at), rates(topology, layout), badges(layout, motion, at), self._tiles(at)]
-        size = f"--d2-wide:{fine(breadth(topology, layout))};--d2-natural:{num(layout.width)}"
-        view = f"0 0 {num(layout.width)} {num(layout.height)}"
+        parts += [self._contents(at), rates(topology, layout), backlogs(layout, self.load, at, self.most, self.told)]
+        parts.append(self._tiles(at))
+        size = f"--d2-wide:{fine(breadth(topology, layout))};--d2-natural:{num(self.view[2])}"
+        view = " ".join(map(num, self.view))
         return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=size, **place)
 
     def _node(self, node: str, box: Box, busy: bool) -> str:
@@ -126,3 +134,18 @@ class Scene:
         if look.updated:
             parts.append(tag("path", d=self.shading[key], **stroke("new")))
         return tag("g", "".join(parts), class_="d2-full" if look.complete else None)
+
+
+def race(scenes: Sequence[Scene]) -> None:
+    """Let what is the same in all scenes stand in the same places, with one scale for all their bars."""
+    most, wide = max(scene.load.most for scene in scenes), max(scene.layout.width for scene in scenes)
+    bars = [min((scene.layout.boxes[bar].y for bar in scene.layout.bars), default=None) for scene in scenes]
+    heights = [scene.layout.height for scene in scenes]
+    top = max((bar for bar in bars if bar is not None), default=0.0)
+    below = [high - bar for high, bar in zip(heights, bars, strict=True) if bar is not None]
+    tall = max([top + max(below, default=0.0), *heights])
+    for scene, bar, high in zip(scenes, bars, heights, strict=True):
+        up = (tall - high) / 2 if bar is None else top - bar
+        scene.most, left = most, (wide - scene.layout.width) / 2
+        scene.told = room(scene.layout, scene.load, 9.0 if len(scenes) > 1 else 6.5)
+        scene.view = (0.0 - left, 0.0 - up, wide, tall)

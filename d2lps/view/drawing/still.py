@@ -1,12 +1,16 @@
-"""The whole picture of a trace at a moment: a line of words, the scene, the timeline with its rows named."""
+"""The whole picture of a trace at a moment: words, the scene, the timeline with its rows named, the legend."""
 
 import re
+from collections.abc import Sequence
 
 from d2lps.messages import text
+from d2lps.topology import Link
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.legend import beneath
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, corners, letters, num, page, root, say, short, tag, words
+from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.timeline import timeline
 
 
@@ -17,17 +21,33 @@ def origin(trace: Trace) -> str:
     return " · ".join([*how, *where, show_size(trace.nbytes)])
 
 
-def still(scene: Scene, name: str = "", at: float | None = None) -> str:
-    """The SVG of ``scene`` at a moment, under ``name``."""
-    trace, layout = scene.trace, scene.layout
-    left, top, wide = 70.0, 28.0, max(layout.width, 400.0)
+def place_name(resource: "Link | str") -> str:
+    """What a link, or a node that is a limit itself, is called."""
+    return f"{resource.src}→{resource.dst}" if isinstance(resource, Link) else resource
+
+
+def state(scene: Scene, at: float) -> tuple[str, str]:
+    """How many links are full, and what the one that decides has still to pass; empty where nothing is under way."""
+    load = scene.load
+    full, decides = text("draw.full", full=load.full_at(at), links=load.links), load.decides_at(at)
+    if decides < 0:
+        return full if load.links else "", ""
+    size = show_size(round(sum(load.backlogs_at(at)[decides].values())))
+    return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=size)
+
+
+def still(scene: Scene, name: str = "", at: float | None = None, explained: Sequence[Scene] | None = None) -> str:
+    """The SVG of ``scene`` at a moment, under ``name``; its legend is about all scenes in ``explained``."""
+    trace, (_, _, width, height) = scene.trace, scene.view
+    left, top, wide = 70.0, 46.0, max(width, 400.0)
     at = min(scene.motion.telling() if at is None else at, trace.duration)
-    below, row = top + layout.height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
+    below, row = top + height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
     bottom, long = below + row * len(trace.plan.nodes), wide - left - 14
     heading = (tag("tspan", say(name), font_weight=700) + " · " if name else "") + say(origin(trace))
     parts = [
         tag("text", heading, x=14, y=20, **letters("note")),
-        scene.svg(at, x=(wide - layout.width) / 2, y=top, width=layout.width, height=layout.height),
+        _state(scene, at),
+        scene.svg(at, x=(wide - width) / 2, y=top, width=width, height=height),
         timeline(trace, scene.motion, at, x=left, y=below, width=long, height=bottom - below),
     ]
     for i, node in enumerate(trace.plan.nodes):
@@ -37,7 +57,14 @@ def still(scene: Scene, name: str = "", at: float | None = None) -> str:
         parts.append(words(str(number), left + long * middle, below - 4, "key", "soft"))
     parts += _axis(trace, at, left, long, bottom + 14)
     title = f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}"
-    return page(title, wide, bottom + 24, *parts)
+    legend, high = beneath([scene] if explained is None else explained, 14, bottom + 28)
+    return page(title, wide, bottom + 24 + (high + 8 if high else 0), *parts, legend)
+
+
+def _state(scene: Scene, at: float) -> str:
+    full, decides = state(scene, at)
+    mark = tag("tspan", "● ", class_="d2-warm", fill=LIGHT["warm"]) if decides else ""
+    return tag("text", say(full + (" · " if decides else "")) + mark + say(decides), x=14, y=37, **letters("note"))
 
 
 def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:

@@ -2,7 +2,7 @@
 
 The workers' colours keep apart for the three common kinds of colour blindness (the first five by more than 15 and
 the first eight by more than 10 in OKLab × 100), in each theme; and a worker's slot always has the same place in a
-cell, so that nothing is told by colour alone. The warm colour is kept for contention.
+cell, so that nothing is told by colour alone. The warm colour is kept for the one link that decides.
 """
 
 from pathlib import Path
@@ -23,10 +23,11 @@ THEME = {
     "ink": ("#1c2230", "#e9ecf2"),
     "soft": ("#5d6778", "#a0a9b8"),
     "edge": ("#b9c1ce", "#4a5260"),
-    "lane": ("#e3e7ee", "#2b313b"),
+    "lane": ("#8791a2", "#6f7b90"),
     "box": ("#f8f9fc", "#1d2128"),
     "well": ("#e8ebf2", "#2a2f38"),
-    "busy": ("#9aa7bb", "#66738a"),
+    "busy": ("#8490a4", "#717e95"),
+    "flow": ("#35618f", "#8db4e6"),
     "warm": ("#e4530a", "#ff8243"),
     "band": ("#f1f3f8", "#1f232b"),
     "accent": ("#1952af", "#7fb0ff"),
@@ -47,7 +48,11 @@ STYLE = _CSS.substitute(LIGHT=_LIGHT, BOTH=_BOTH, FONT=_FONT, FILLS=_FILLS)
 
 # What pictures need besides where links have parallel lines, or stand in the background. It outweighs the rules above,
 # which may come once more with another picture of the same page.
-THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}.d2-point{fill:var(--d2-edge)}
-.d2-busy .d2-lane.d2-thin{stroke:var(--d2-soft)}.d2-busy .d2-point{fill:var(--d2-soft)}
-.d2-crowded .d2-lane.d2-thin{stroke:var(--d2-warm)}.d2-crowded .d2-point{fill:var(--d2-warm)}
+THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}
+.d2-lane.d2-thin.d2-thin{stroke-width:var(--d2-wide);stroke-dasharray:none}
+.d2-lane.d2-thin:not(.d2-faint),.d2-link .d2-lane.d2-thin:not(.d2-faint){stroke:var(--d2-lane)}
+.d2-point,.d2-link .d2-point{fill:var(--d2-lane)}
+.d2-busy .d2-lane.d2-thin.d2-thin{stroke:var(--d2-flow)}.d2-busy .d2-point{fill:var(--d2-flow)}
+.d2-decides .d2-lane.d2-thin.d2-thin{stroke:var(--d2-warm);stroke-width:calc(1.6*var(--d2-wide))}
+.d2-decides .d2-point{fill:var(--d2-warm)}
 """

@@ -16,7 +16,7 @@ import traitlets
 from d2lps.messages import text
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError, require_trace
-from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.scene import Scene, race
 from d2lps.view.drawing.still import stacked, still
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import data
@@ -26,7 +26,7 @@ MODULE = (HERE / "player.js").read_text("utf-8")
 LOOKS = STYLE + THIN + (HERE / "player.css").read_text("utf-8")
 
 
-def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player":
+def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str = "") -> "Player":
     """The player of one trace, or of several on one clock: the shorter ones finish first.
 
     Parameters
@@ -35,6 +35,9 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player
         What to play, predicted or measured.
     names : str or sequence of str, optional
         Their headings, one for each; if left out, several are called A, B, C …
+    name : str, optional
+        By which links in a text find this player: ``[the one uplink](#player:race?at=30ms&show=switch→cpu)`` takes
+        the player called ``"race"`` to 30 ms and marks what is called so: a node, or a link as ``from→to``.
 
     Returns
     -------
@@ -61,13 +64,15 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None) -> "Player
         raise DrawingError(
             text("player.list", given=next(type(t).__name__ for t in traces if not isinstance(t, Trace)))
         )
-    scenes = [Scene(require_trace(trace, "watch")) for trace in traces]
+    # Side by side there is less room, and words need more of it.
+    scenes = [Scene(require_trace(trace, "watch"), 104.0 if len(traces) == 1 else 72.0) for trace in traces]
+    race(scenes)
     if names is None:
         names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]
     names = [names] if isinstance(names, str) else names  # one name, not a name per letter
     if len(names) != len(traces):
         raise DrawingError(text("player.names", names=len(names), traces=len(traces)))
-    return Player(scenes, [str(name) for name in names])
+    return Player(scenes, [str(heading) for heading in names], str(name))
 
 
 class Player(anywidget.AnyWidget):
@@ -79,15 +84,18 @@ class Player(anywidget.AnyWidget):
         What each run looks like.
     names : sequence of str
         Their headings, as many.
+    name : str
+        By which links in a text find it.
     """
 
     _esm = MODULE
     _css = LOOKS
     data = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, scenes: Sequence[Scene], names: Sequence[str]):
-        self._page = data.page(scenes, names)
-        self._stills = [still(*pair) for pair in zip(scenes, names, strict=True)]
+    def __init__(self, scenes: Sequence[Scene], names: Sequence[str], name: str = ""):
+        self._page = data.page(scenes, names, name)
+        *others, last = zip(scenes, names, strict=True)
+        self._stills = [still(*each, explained=()) for each in others] + [still(*last, explained=scenes)]
         super().__init__(data=self._page | {"stills": self._stills})
 
     def __repr__(self) -> str:
@@ -141,7 +149,8 @@ class Player(anywidget.AnyWidget):
         start = (
             f'<!DOCTYPE html><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width">'
-            "<style>:root{color-scheme:light dark}body{max-width:960px;margin:1em auto}</style>"
+            "<style>:root{color-scheme:light dark}body{max-width:1600px;margin:1em auto}"
+            "@media (max-width:700px){body{margin:0}}</style>"
         )
         path.write_text(start + self._repr_html_(), "utf-8")
         return path

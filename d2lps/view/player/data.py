@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from d2lps.messages import text
-from d2lps.units import show_seconds
+from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.gauges import gauges
+from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.paths import REACH, TILE
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.still import origin, step_labels
+from d2lps.view.drawing.still import origin, place_name, step_labels
 
 TICKS = 1_000_000
 WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "keys")
@@ -22,22 +24,54 @@ def _words() -> dict[str, str]:
     return fixed | {
         "clock": text("player.clock", now="{now}", end="{end}"),
         "step": text("player.step", step="{step}", steps="{steps}"),
+        "full": text("draw.full", full="{full}", links="{links}"),
+        "togo": text("draw.to-go", place="{place}", size="{size}"),
+        "message": text("player.message", **{name: f"{{{name}}}" for name in ("way", "key", "size", "start", "end")}),
+        "sharing": text("player.sharing", count="{count}"),
+        "node": text("player.node", **{name: f"{{{name}}}" for name in ("node", "out", "in")}),
+        "legend": text("legend.title"),
     }
 
 
-def page(scenes: Sequence[Scene], names: Sequence[str]) -> dict:
+def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
     """All that the pictures do, but not the pictures themselves. What is true of several stands above them, once."""
     longest = max(scene.trace.duration for scene in scenes)
     runs = [_run(scene, name, longest) for scene, name in zip(scenes, names, strict=True)]
+    slowest = max(runs, key=lambda run: run["duration"])
+    for run in runs:
+        run["finish"] = run["end"] if run is slowest or not run["duration"] else _finish(run, slowest)
     label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
     where = common.pop() if len(common) == 1 else ""
     runs = [run | {"where": ""} for run in runs] if where else runs
-    return {"words": _words() | {"label": label}, "where": where, "runs": runs}
+    return {
+        "name": name,
+        "words": _words() | {"label": label},
+        "where": where,
+        "most": scenes[0].most,
+        "unit": _unit(scenes[0].most),
+        "legend": marks(scenes),
+        "runs": runs,
+    }
+
+
+def _finish(run: dict, slowest: dict) -> str:
+    ratio = slowest["duration"] / run["duration"]
+    if ratio < 1.005:
+        return run["end"]
+    return text(
+        "player.finish", time=run["end"], ratio=f"{ratio:.2g}" if ratio < 100 else round(ratio), name=slowest["name"]
+    )
+
+
+def _unit(most: float) -> tuple[str, float]:
+    """In which unit backlogs are told: that of the largest, so that numbers can be compared."""
+    unit = show_size(most).split(" ")[1]
+    return unit, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}[unit]
 
 
 def _run(scene: Scene, name: str, longest: float) -> dict:
-    trace, motion = scene.trace, scene.motion
+    trace, motion, load = scene.trace, scene.motion, scene.load
     keys = {key: i for i, key in enumerate(trace.plan.share)}
 
     @cache
@@ -47,14 +81,18 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
     routes: dict[tuple, int] = {}
     for path in scene.paths:
         routes.setdefault(path.points, len(routes))
-    messages = [
-        (tick(m.start), tick(m.end), routes[path.points], keys[m.key], m.look, _tidy(path.behind), _tidy(path.last))
-        for m, path in zip(motion.messages, scene.paths, strict=True)
-    ]
+    nodes = {node: i for i, node in enumerate(trace.plan.nodes)}
+    ways: dict[tuple, int] = {}
+    sizes: dict[float, int] = {}
+    messages = []
+    for m, path, passed in zip(motion.messages, scene.paths, load.places, strict=True):
+        way = ways.setdefault((nodes[m.src], nodes[m.dst], passed), len(ways))
+        looks = routes[path.points], keys[m.key], m.look, _tidy(path.behind), _tidy(path.last)
+        messages.append((tick(m.start), tick(m.end), *looks, way, sizes.setdefault(m.nbytes, len(sizes))))
     return {
         "name": name,
         "where": origin(trace),
-        "width": scene.layout.width,
+        "width": scene.view[2],
         "duration": trace.duration,
         "end": show_seconds(trace.duration),
         "steps": trace.steps,
@@ -73,7 +111,18 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "crowd": _columns((tick(c.time), *c[1:]) for c in motion.crowd),
         "work": _columns((tick(c.time), *c[1:]) for c in motion.work),
         "routes": [[_tidy(x) for point in route for x in point] for route in routes],
-        "messages": _columns(messages),
+        # A column of nothing but 0 goes without saying.
+        "messages": [column if any(column) else [] for column in _columns(messages)],
+        "keys": list(keys),
+        "ways": [[src, dst, list(passed)] for src, dst, passed in ways],
+        "sizes": list(sizes),
+        "colours": [load.colours[node] for node in nodes],
+        "places": [place_name(resource) for resource in motion.sharing],
+        "links": load.links,
+        "full": _columns((tick(c.time), *c[1:]) for c in load.full),
+        "deciding": _columns((tick(c.time), *c[1:]) for c in load.deciding),
+        "long": round(gauges(scene.layout, load)[1], 1),
+        "told": scene.told,
     }
 
 

@@ -2,7 +2,9 @@
 
 const TICKS = 1e6;
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
-const LENGTH = 8; // seconds that the longest trace takes at 1×
+const LENGTH = 8; // seconds that the longest trace takes at 1×, or more,
+const LEAST = 3; // so that the shortest one takes as long as that,
+const MOST = 60; // or as near to it as patience allows
 const GLIDE = 0.45; // seconds that a step takes by hand
 const ICONS = {
   restart: "M3 3h2v12H3zM15 3v12L6 9z",
@@ -15,7 +17,7 @@ const ICONS = {
 export default { render: ({ model, el }) => play(el, model.get("data")) };
 
 function make(name, attributes = {}, ...children) {
-  const drawn = ["svg", "g", "path"].includes(name);
+  const drawn = ["svg", "g", "path", "rect"].includes(name);
   const node = drawn ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   node.append(...children);
@@ -39,12 +41,15 @@ function walk([time = [], place, before, after], become) {
 }
 
 // One trace: its picture, its clock, its timeline. Its `show` is all that happens in a frame.
-function perform(run, still, words, longest) {
+function perform(run, still, data, longest) {
+  const { words } = data;
   const scene = still.querySelector(".d2-scene");
   const time = still.querySelector(".d2-time");
   const fills = [...scene.querySelectorAll(".d2-fill")];
   const shares = [...scene.querySelectorAll(".d2-share")];
-  const badges = [...scene.querySelectorAll(".d2-badge")];
+  const tanks = [...scene.querySelectorAll(".d2-tank")];
+  const lefts = [...scene.querySelectorAll(".d2-left")];
+  const boxes = [...scene.querySelectorAll(".d2-node")];
   const tiles = scene.querySelector(".d2-tiles");
   for (const svg of [scene, time]) for (const name of ["x", "y", "width", "height"]) svg.removeAttribute(name);
   tiles.replaceChildren();
@@ -53,17 +58,24 @@ function perform(run, still, words, longest) {
   const clock = make("span", { class: "d2-clock" });
   const step = make("span", { class: "d2-step" });
   const head = make("div", { class: "d2-head" });
+  const full = make("span", { class: "d2-full-links" });
+  const decides = make("span", { class: "d2-decider" });
+  const said = make("p", { class: "d2-said", role: "status" });
   const labels = run.labels.map(([number, middle]) => make("span", { style: `left:${100 * middle}%` }, number));
   const width = `width:${longest ? (100 * run.duration) / longest : 100}%`;
   const size = { class: `d2-run${run.nodes.length > 8 ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
+  if (run.name) size["aria-label"] = run.name;
   const root = make("section", size,
     make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
-      make("span", { class: "d2-now" }, clock, step)),
+      make("span", { class: "d2-now" }, clock, " ", step),
+      make("span", { class: "d2-state" }, make("span", { class: "d2-links" }, full, " ", decides),
+        make("strong", { class: "d2-finish" }, run.finish))),
     make("div", { class: "d2-stage" }, scene),
     make("div", { class: "d2-rows" },
       make("div", { class: "d2-names" }, ...run.nodes.map((name) => make("span", { title: name }, name))),
       make("div", { class: "d2-steps" }, make("div", { style: width }, ...labels)),
-      make("div", { class: "d2-all" }, make("div", { class: "d2-track", style: width }, time, head))));
+      make("div", { class: "d2-all" }, make("div", { class: "d2-track", style: width }, time, head))),
+    said);
   const track = root.querySelector(".d2-all");
 
   // What each cell holds.
@@ -87,15 +99,66 @@ function perform(run, still, words, longest) {
     });
   }
 
-  // How many messages share each link.
-  function share(place, crowd) {
-    shares[place].setAttribute("class", `d2-share${crowd > 1 ? " d2-crowded" : crowd ? " d2-busy" : ""}`);
-    badges[place].setAttribute("display", crowd > 1 ? "inline" : "none");
-    if (crowd > 1) badges[place].textContent = `×${crowd}`;
+  // Which links are in use, which one decides, and how many are full.
+  const crowd = run.places.map(() => 0), marked = new Set();
+  let deciding = -1, filled = 0;
+  function share(place) {
+    const state = place === deciding ? " d2-decides" : crowd[place] ? " d2-busy" : "";
+    shares[place].setAttribute("class", `d2-share${state}${marked.has(shares[place]) ? " d2-shown" : ""}`);
   }
-  shares.forEach((_, place) => share(place, 0));
-  const crowds = walk(run.crowd, share);
-  const boxes = [...scene.querySelectorAll(".d2-node")];
+  shares.forEach((_, place) => share(place));
+  const crowds = walk(run.crowd, (place, count) => { crowd[place] = count; share(place); });
+  const decisions = walk(run.deciding, (_, place) => {
+    const before = deciding;
+    deciding = place;
+    for (const each of [before, place]) if (each >= 0) share(each);
+  });
+  const fullness = walk(run.full, (_, count) => { filled = count; });
+
+  // What has still to pass each of them: a bar with a colour for each sender.
+  const hues = 1 + Math.max(0, ...run.colours) + 1;
+  const left = new Float64Array(run.places.length * hues);
+  const bars = tanks.map((tank) => { tank.replaceChildren(); return []; });
+  const drawnLeft = run.places.map(() => 0), sums = run.places.map(() => 0), numbers = run.places.map(() => null);
+  const seen = (0.25 * data.most) / run.long;
+  let fresh = true;
+  function backlogs(tick) {
+    left.fill(0);
+    for (let i = 0; i < start.length; i++) {
+      if (!live[i]) continue;
+      const [src, , passed] = run.ways[way[i]];
+      const bytes = ((end[i] - tick) / (end[i] - start[i])) * run.sizes[bulk[i]];
+      for (const place of passed) left[place * hues + run.colours[src] + 1] += bytes;
+    }
+    for (let place = 0; place < tanks.length; place++) {
+      let sum = 0;
+      for (let hue = 0; hue < hues; hue++) sum += left[place * hues + hue];
+      sums[place] = sum;
+      const shown = sum > 0 && (run.told || place === deciding) ? amount(sum, data.unit, run.told === 1) : "";
+      if (numbers[place] !== shown) {
+        lefts[place].style.display = shown ? "inline" : "none";
+        lefts[place].textContent = numbers[place] = shown;
+      }
+      // Less than the eye can see is left for the next frame, while the same messages are under way.
+      if (!fresh && Math.abs(sum - drawnLeft[place]) < seen) continue;
+      drawnLeft[place] = sum;
+      // The servers' grey comes first, then the workers in their order.
+      for (let hue = 0, far = 0; hue < hues; hue++) {
+        const long = (left[place * hues + hue] / (data.most || 1)) * run.long;
+        if (!long && !bars[place][hue]) continue;
+        const bar = (bars[place][hue] ??= tanks[place].appendChild(make("rect", { y: -4, height: 8,
+          class: hue ? `d2-w${(hue - 1) % 16}` : "d2-soft" })));
+        bar.setAttribute("x", far.toFixed(1));
+        bar.setAttribute("width", long.toFixed(1));
+        far += long;
+      }
+    }
+    tell(full, run.links ? fillIn(words.full, { full: filled, links: run.links }) : "");
+    fresh = false;
+    const sum = deciding < 0 ? 0 : sums[deciding];
+    tell(decides, sum ? fillIn(words.togo, { place: run.places[deciding], size: amount(sum, data.unit) }) : "");
+  }
+
   boxes.forEach((box) => box.classList.remove("d2-working"));
   const works = walk(run.work, (node, on) => boxes[node].classList.toggle("d2-working", on > 0));
 
@@ -107,7 +170,9 @@ function perform(run, still, words, longest) {
     }
     return { points, far };
   });
-  const [start = [], end, route, key, look, behind, last] = run.messages;
+  const many = Math.max(0, ...run.messages.map((column) => column.length));
+  const columns = run.messages.map((column) => (column.length ? column : new Array(many).fill(0)));
+  const [start = [], end, route, key, look, behind, last, way, bulk] = columns;
   const live = start.map(() => null);
   function tile(i) {
     const [who, complete, updated] = run.looks[look[i]];
@@ -141,28 +206,126 @@ function perform(run, still, words, longest) {
     stale.forEach(fill);
     stale.clear();
     crowds(tick);
+    decisions(tick);
+    fullness(tick);
     works(tick);
+    ticked = tick;
     for (let i = 0; i < start.length; i++) {
       if (start[i] <= tick && tick < end[i]) {
-        if (!live[i]) tiles.append((live[i] = tile(i)));
+        if (!live[i]) {
+          tiles.append((live[i] = tile(i)));
+          fresh = true;
+        }
         move(i, tick);
       } else if (live[i]) {
         live[i].remove();
         live[i] = null;
+        fresh = true;
       }
     }
+    backlogs(tick);
     head.style.transform = `translateX(${tick / 1e4}%)`;
     const now = fillIn(words.clock, { now: over ? run.end : format(seconds, run.end), end: run.end });
-    if (clock.textContent !== now) clock.textContent = now;
+    tell(clock, now);
     const number = run.begins.filter((begin) => begin <= tick).length;
     const where = run.steps ? fillIn(words.step, { step: Math.max(1, number), steps: run.steps }) : "";
-    if (step.textContent !== where) step.textContent = where;
+    tell(step, where);
     root.classList.toggle("d2-over", over);
     return now;
   }
+
+  // What things are, where they are pointed at or reached with the keyboard.
+  let ticked = 0;
+  const clockOf = (tick) => format((tick / TICKS) * run.duration, run.end);
+  function message(i) {
+    const [src, dst, passed] = run.ways[way[i]];
+    const meets = (place) => start.filter((_, k) =>
+      start[k] < end[i] && start[i] < end[k] && run.ways[way[k]][2].includes(place)).length;
+    const most = Math.max(1, ...passed.map(meets));
+    const sentence = fillIn(words.message, { way: `${run.nodes[src]}→${run.nodes[dst]}`, key: run.keys[key[i]],
+      size: amount(run.sizes[bulk[i]], data.unit), start: clockOf(start[i]), end: clockOf(end[i]) });
+    return most > 1 ? `${sentence} · ${fillIn(words.sharing, { count: most })}` : sentence;
+  }
+  function node(number) {
+    const still = (side) => amount(start.reduce((sum, _, i) =>
+      sum + (run.ways[way[i]][side] !== number ? 0
+        : Math.max(0, Math.min(1, (end[i] - ticked) / (end[i] - start[i] || 1))) * run.sizes[bulk[i]]), 0), data.unit);
+    return fillIn(words.node, { node: run.nodes[number], out: still(0), in: still(1) });
+  }
+  function describe(target) {
+    const group = target.closest(".d2-node, .d2-share, .d2-tiles > g, .d2-tank, .d2-left");
+    if (!group) return "";
+    if (boxes.includes(group)) return node(boxes.indexOf(group));
+    if (live.includes(group)) return message(live.indexOf(group));
+    const place = [shares, tanks, lefts].map((all) => all.indexOf(group)).find((k) => k >= 0);
+    return fillIn(words.togo, { place: run.places[place], size: amount(sums[place], data.unit) });
+  }
+  function row(event) {
+    const area = root.querySelector(".d2-track").getBoundingClientRect();
+    const tick = ((event.clientX - area.left) / area.width) * TICKS;
+    const at = ((event.clientY - area.top) / area.height) * run.nodes.length, number = Math.floor(at);
+    const near = TICKS / 400, side = at % 1 < 0.5 ? 0 : 1;
+    const found = [...start.keys()].filter((i) =>
+      start[i] - near <= tick && tick <= end[i] + near && run.ways[way[i]][side] === number);
+    return found.slice(0, 3).map(message).join("; ") + (found.length > 3 ? " …" : "");
+  }
+  scene.addEventListener("pointerover", (event) => tell(said, describe(event.target)));
+  scene.addEventListener("pointerleave", () => tell(said, ""));
+  track.addEventListener("pointermove", (event) => {
+    const sentence = row(event);
+    tell(said, sentence);
+    track.title = sentence;
+  });
+  track.addEventListener("pointerleave", () => tell(said, ""));
+  boxes.forEach((box, number) => {
+    for (const [name, value] of Object.entries({ tabindex: 0, role: "img", "aria-label": run.nodes[number] })) box.setAttribute(name, value);
+    box.addEventListener("focus", () => { const all = node(number); box.setAttribute("aria-label", all); tell(said, all); });
+    box.addEventListener("blur", () => tell(said, ""));
+  });
+  for (const hidden of [tiles, time, ...shares, ...tanks, ...lefts, ...fills, ...scene.querySelectorAll("text")]) hidden.setAttribute("aria-hidden", "true");
+
+  // Marks the nodes and links called so, and no others.
+  function mark(names) {
+    for (const each of marked) each.classList.remove("d2-shown");
+    marked.clear();
+    for (const title of scene.querySelectorAll("g > title")) {
+      if (!names.includes(title.textContent.split(" · ")[0])) continue;
+      marked.add(title.parentNode);
+      title.parentNode.classList.add("d2-shown");
+    }
+  }
   const scale = () => scene.style.setProperty("--d2-zoom", run.width / (scene.clientWidth || run.width));
   const edges = [...run.begins, TICKS].map((tick) => (tick / TICKS) * run.duration);
-  return { root, track, scene, show, scale, edges };
+  return { root, track, scene, show, scale, edges, mark };
+}
+
+// Sets words only where they change.
+function tell(node, words) {
+  if (node.textContent !== words) node.textContent = words;
+}
+
+// Bytes in the unit of the picture.
+function amount(bytes, [unit, factor], bare = false) {
+  const value = bytes / factor;
+  return `${+value.toFixed(value >= 10 ? 0 : value >= 1 ? 1 : 2)}${bare ? "" : `\u00a0${unit}`}`;
+}
+
+// "#player:race?at=30ms&show=switch→cpu", also without #, as what it asks for; null for other links.
+function asked(link) {
+  const found = /^#?player:([^?]*)(?:\?(.*))?$/.exec(decode(link.getAttribute("href") ?? ""));
+  if (!found) return null;
+  const wishes = (found[2] ?? "").split("&").map((pair) => pair.split("="));
+  const [, value, unit] = /^([\d.]+) *(s|ms|us|µs|ns)$/.exec(wishes.find(([name]) => name === "at")?.[1] ?? "") ?? [];
+  const seconds = value && value * { s: 1, ms: 1e-3, us: 1e-6, "µs": 1e-6, ns: 1e-9 }[unit];
+  return { name: found[1], at: seconds, show: wishes.filter(([name]) => name === "show").flatMap(([, all = ""]) => all.split(",")) };
+}
+
+function decode(words) {
+  try {
+    return decodeURIComponent(words);
+  } catch {
+    return words;
+  }
 }
 
 // A sentence with its values; a number and its unit stay on one line.
@@ -182,8 +345,10 @@ function format(seconds, end) {
 export function play(el, data) {
   const { words, runs } = data;
   const longest = Math.max(...runs.map((run) => run.duration));
+  const shortest = Math.min(...runs.map((run) => run.duration || longest));
+  const lasts = Math.max(LENGTH, Math.min(MOST, (LEAST * longest) / (shortest || 1)));
   const stills = pictures(el, data);
-  const parts = runs.map((run, i) => perform(run, stills[i], words, longest));
+  const parts = runs.map((run, i) => perform(run, stills[i], data, longest));
   const edges = [...new Set([0, ...parts.flatMap((part) => part.edges), longest])].sort((a, b) => a - b);
 
   const actions = {
@@ -206,12 +371,18 @@ export function play(el, data) {
   const controls = make("div", { class: "d2-controls" },
     button("restart", "Home"), button("back", "ArrowLeft"), toggle, button("forward", "ArrowRight"), speed, slider);
   // JupyterLab, too, has shortcuts on keys without Ctrl: here they are ours.
-  const look = { class: "d2lps d2-player", role: "group", tabindex: 0, "aria-label": words.label,
+  const look = { class: `d2lps d2-player${runs.length > 1 ? " d2-race" : ""}`, role: "group", tabindex: 0, "aria-label": words.label,
     "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
   // As many side by side as can still be read.
   const widest = `--d2-natural:${Math.max(...runs.map((run) => run.width))}`;
-  const root = make("div", look, make("div", { class: "d2-where" }, data.where),
-    make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)), controls);
+  const entries = data.legend.map(([mark, sentence]) => {
+    const icon = make("svg", { viewBox: "0 0 26 16", "aria-hidden": "true" });
+    icon.innerHTML = mark;
+    return make("li", {}, icon, sentence);
+  });
+  const legend = make("details", { class: "d2-legend" }, make("summary", {}, words.legend), make("ul", {}, ...entries));
+  const root = make("div", look, controls, make("div", { class: "d2-where" }, data.where),
+    make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)), legend);
 
   let now = 0, playing = false, goal = null, rate = 1, last = 0, frame = 0;
 
@@ -243,7 +414,7 @@ export function play(el, data) {
   function begin() {
     if (now >= longest) go(0);
     playing = true;
-    run(null, (longest / LENGTH) * speed.value);
+    run(null, (longest / lasts) * speed.value);
     show();
   }
   function pause() {
@@ -264,6 +435,17 @@ export function play(el, data) {
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return go(to);
     run(to, (to - now) / GLIDE || 1);
   }
+  // A link in the text around it.
+  function follow(event) {
+    const link = event.target.closest?.("a[href*='player:']"), wish = link && asked(link);
+    if (!wish || !data.name || wish.name !== data.name) return;
+    event.preventDefault();
+    event.stopPropagation();
+    pause();
+    parts.forEach((part) => part.mark(wish.show));
+    if (wish.at !== undefined) go(wish.at);
+    root.scrollIntoView({ block: "nearest" });
+  }
   function faster(way) {
     speed.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, speed.selectedIndex + way));
     if (playing) begin();
@@ -272,7 +454,7 @@ export function play(el, data) {
   slider.addEventListener("input", () => jump(slider.value * longest));
   speed.addEventListener("change", () => playing && begin());
   root.addEventListener("keydown", (event) => {
-    const native = event.key === " " && event.target.closest("button, select");
+    const native = event.key === " " && event.target.closest("button, select, summary");
     if (native || event.ctrlKey || event.metaKey || event.altKey || !actions[event.key]) return;
     event.preventDefault();
     event.stopPropagation();
@@ -287,6 +469,7 @@ export function play(el, data) {
     for (const name of ["pointerdown", "pointermove"]) track.addEventListener(name, seek);
   }
 
+  document.addEventListener("click", follow, true);
   const watcher = new ResizeObserver(() => parts.forEach((part) => part.scale()));
   parts.forEach((part) => watcher.observe(part.scene));
   el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
@@ -295,6 +478,7 @@ export function play(el, data) {
   return () => {
     cancelAnimationFrame(frame);
     watcher.disconnect();
+    document.removeEventListener("click", follow, true);
     root.remove();
   };
 }

@@ -1,0 +1,107 @@
+"""The backlog of every link as a bar beside its lane: how much has still to pass, a colour for each sender.
+
+All bars of a picture have one scale, and a bar lies where the lane begins: what it shows waits there.
+"""
+
+import math
+from itertools import combinations
+from typing import NamedTuple
+
+from d2lps.topology import Link
+from d2lps.units import show_size
+from d2lps.view.drawing.boxes import Box
+from d2lps.view.drawing.layout import Layout
+from d2lps.view.drawing.svg import Line, along, area, beside, fine, num, tag, words, worker
+from d2lps.view.drawing.traffic import Traffic
+
+HIGH = 8.0  # the breadth of a bar
+LONGEST = 92.0
+
+
+class Gauge(NamedTuple):
+    """Where a bar begins, which way it goes (degrees), and where its number stands."""
+
+    x: float
+    y: float
+    turned: float
+    words: tuple[float, float, str]
+
+
+def gauges(layout: Layout, load: Traffic) -> tuple[list[Gauge], float]:
+    """A gauge for each place that messages use, and how long the longest of the bars can be."""
+    aside = _half(layout, load) + HIGH / 2 + 2 if layout.room > 14 else 0.0
+    lines = [_line(layout, resource) for resource in load.motion.sharing]
+    long = min([LONGEST, *(max(24.0, math.dist(*line)) for line in lines)])
+    places = []
+    for resource, (a, b) in zip(load.motion.sharing, lines, strict=True):
+        length, is_link = math.dist(a, b) or 1.0, isinstance(resource, Link)
+        (x, y), _ = beside((a, b), aside if is_link else 0.0)
+        ux, uy = (b[0] - a[0]) / length, (b[1] - a[1]) / length
+        nx, ny = -uy, ux  # to the right of it, where it has room
+        # Beside its beginning: so, where two lanes run up and down, one has it below and the other above.
+        part = 0.5 if not is_link or abs(nx) < 0.9 else min(0.5, (6 if uy < 0 else 12) / length)
+        wx, wy = along(beside((a, b), aside + HIGH / 2 + 3 if is_link else -HIGH), part)
+        anchor = "start" if nx > 0.4 else "end" if nx < -0.4 else "middle"
+        shift = 4.0 if anchor != "middle" else 9.0 if ny > 0 else 0.0
+        places.append(Gauge(x, y, math.degrees(math.atan2(uy, ux)), (wx, wy + shift, anchor)))
+    return places, long
+
+
+def _half(layout: Layout, load: Traffic) -> float:
+    """Half the breadth of the broadest lane: most of its lane may be for messages."""
+    links = [each for each in load.motion.sharing if isinstance(each, Link)]
+    return layout.room / 2 if any(link.count > 1 for link in links) else 6.0
+
+
+def _line(layout: Layout, resource: "Link | str") -> Line:
+    """The lane of a link; of a limited node, a line within its box."""
+    if isinstance(resource, Link):
+        return layout.lanes[resource.src, resource.dst]
+    box = layout.boxes[resource]
+    y = box.y + box.h - HIGH
+    return (box.x + box.w - min(box.w - 12, LONGEST) - 8, y), (box.x + box.w - 8, y)
+
+
+def room(layout: Layout, load: Traffic, letter: float) -> int:
+    """Whether every number has room with its unit (2), or without (1); else only that which decides is shown (0).
+
+    ``letter`` is how broad a letter is.
+    """
+    places, _ = gauges(layout, load)
+    if layout.room <= 14 or len(places) > 40:
+        return 0
+    for level, letters in ((2, 6), (1, 3)):
+        spots = [_spot(place, letters * letter) for place in places]
+        near = [beside(_line(layout, each), -2.0) for each in load.motion.sharing]
+        if not any(a.overlaps(b) for a, b in combinations(spots, 2)) and not any(
+            spot.hides(*lane, 1) for i, spot in enumerate(spots) for k, lane in enumerate(near) if i != k
+        ):
+            return level
+    return 0
+
+
+def _spot(place: Gauge, wide: float) -> Box:
+    x, y, anchor = place.words
+    left = {"start": x, "middle": x - wide / 2, "end": x - wide}[anchor]
+    return Box(left, y - 9, wide, 11)
+
+
+def backlogs(layout: Layout, load: Traffic, at: float, most: float, level: int) -> str:
+    """The bars and their numbers at a moment; ``most`` bytes fill the room there is; ``level`` is :func:`room`."""
+    places, long = gauges(layout, load)
+    decides, parts = load.decides_at(at), []
+    for i, (place, left) in enumerate(zip(places, load.backlogs_at(at), strict=True)):
+        bars, far = [], 0.0
+        for colour, size in left.items():
+            wide = size / (most or 1) * long
+            look = worker(colour) if colour >= 0 else area("soft")
+            bars.append(tag("rect", x=fine(far), width=fine(wide), y=-HIGH / 2, height=HIGH, **look))
+            far += wide
+        where = f"translate({num(place.x)} {num(place.y)}) rotate({fine(place.turned)})"
+        parts.append(tag("g", "".join(bars), class_="d2-tank", transform=where))
+        x, y, anchor = place.words
+        shown = bool(left) and (level > 0 or i == decides)
+        look = {"font_weight": 700, "class_": "d2-note d2-left d2-ink", "display": None if shown else "none"}
+        size = show_size(round(sum(left.values())))
+        parts.append(words(size.split(" ")[0] if level == 1 else size, x, y, "note", "ink", anchor, **look))
+    return "".join(parts)

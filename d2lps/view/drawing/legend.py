@@ -1,0 +1,74 @@
+"""What the marks of a picture mean: an entry for each that is in use, and for no other."""
+
+from collections.abc import Sequence
+
+from d2lps.messages import text
+from d2lps.units import show_size
+from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.svg import area, corners, hatch, line, rect, shift, stroke, tag, words, worker
+from d2lps.view.drawing.theme import LIGHT
+
+WIDE, HIGH = 26.0, 16.0  # of a mark
+LINE = 17.0
+
+
+def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
+    """The mark, as a piece of SVG of 26 × 16, and its meaning, of whatever the ``scenes`` ever show."""
+    looks = [look for scene in scenes for look in scene.motion.looks if look.who]
+    messages = [message for scene in scenes for message in scene.motion.messages]
+    updates = [event for scene in scenes for event in scene.trace.events if event.kind == "update"]
+    senders = {scene.load.colours[m.src] for scene in scenes for m in scene.motion.messages}
+    drawn = {
+        "worker": (any(look.who for look in looks), _cell(3)),
+        "complete": (any(look.complete for look in looks), _cell(3) + tag("path", d=CELL, **stroke("done", 1.5))),
+        "updated": (
+            any(look.updated for look in looks),
+            _cell(3) + tag("path", d=hatch(6, 1, 14, 14, 5), **stroke("new")),
+        ),
+        "working": (
+            any(event.start < event.end for event in updates),
+            tag("g", tag("rect", x=4, y=2, width=18, height=12, rx=3, **area("box", 2.5, "ink")), class_="d2-working"),
+        ),
+        "message": (messages, tag("path", d=rect(7, 2, 12, 12), **area("tile", 1)) + _slots(8.5, 3.5, 9, 3, 1)),
+        "idle": (messages, _lane("lane", "", 2.2)),
+        "busy": (messages, _lane("flow", "d2-busy", 6)),
+        "decides": (any(scene.load.deciding for scene in scenes), _lane("warm", "d2-decides", 8)),
+        "backlog": (messages, "".join(tag("path", d=rect(2 + 11 * i, 5, 11, 6), **worker(i)) for i in range(2))),
+        "timeline": (
+            messages,
+            tag("path", d=rect(1, 1, 14, 6), **worker(0)) + tag("path", d=rect(11, 9, 14, 6), **worker(1)),
+        ),
+        "server": (min(senders, default=0) < 0, tag("path", d=rect(3, 5, 20, 6), **area("soft"))),
+        "update": (updates, tag("path", d=rect(9, 5, 8, 6), **area("ink"))),
+    }
+    unit = show_size(scenes[0].most).split(" ")[1] if scenes else ""
+    return [(mark, text(f"legend.{name}", unit=unit)) for name, (used, mark) in drawn.items() if used]
+
+
+CELL = rect(6, 1, 14, 14)
+
+
+def _slots(x: float, y: float, wide: float, high: float, count: int) -> str:
+    return "".join(tag("path", d=rect(x, y + (2 - i) * high, wide, high), **worker(i)) for i in range(count))
+
+
+def _cell(count: int) -> str:
+    return tag("path", d=CELL, **area("well")) + _slots(6, 1, 14, 14 / 3, count)
+
+
+def _lane(colour: str, state: str, wide: float) -> str:
+    """A lane as it looks in that state, with its head."""
+    look = stroke("lane", wide, colour) | ({} if state else {"stroke_dasharray": "5 3"})
+    head = corners((20, 8), (15, 5), (15, 11))
+    tip = tag("path", d=head, class_="d2-tip", fill=LIGHT["paper" if state else "lane"])
+    return tag("g", tag("path", d=line((0, 8), (26, 8)), **look) + tip, class_=state or None, style="--d2-wide:5.5")
+
+
+def beneath(scenes: Sequence[Scene], x: float, y: float) -> tuple[str, float]:
+    """The legend as lines from (x, y) on, and its height."""
+    parts = []
+    entries = marks(scenes)
+    for i, (mark, sentence) in enumerate(entries):
+        parts.append(tag("g", mark, transform=shift(x, y + i * LINE)))
+        parts.append(words(sentence, x + WIDE + 8, y + i * LINE + 12, "note", "soft", None))
+    return tag("g", "".join(parts), class_="d2-legend"), LINE * len(entries)
