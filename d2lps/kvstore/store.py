@@ -19,7 +19,6 @@ from d2lps.kvstore.values import (
     as_tensor,
     counted,
     each_of,
-    in_place,
     paired,
     per_device,
     require_writable,
@@ -92,7 +91,7 @@ class KVStore:
             Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes another.
         """
         keys, values = self._resolve(key, value, "pushed", as_tensor)
-        self._calls.run(keys, self._count, keys, values, None, missed=partial(self._counted, keys, values, None))
+        self._calls.run(keys, self._count, keys, values, None, missed=partial(self._counted, keys, values))
 
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Fill ``out`` with the value of each key.
@@ -130,7 +129,7 @@ class KVStore:
         """
         keys, values = self._resolve(key, value, "pushed", as_tensor)
         _, outs = self._resolve_outs(key, value if out is None else out)
-        self._calls.run(keys, self._count, keys, values, outs, missed=partial(self._counted, keys, values, outs))
+        self._calls.run(keys, self._count, keys, values, outs, missed=partial(self._counted, keys, values))
 
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
         """Fill ``out`` with some rows of each key: only these travel.
@@ -279,11 +278,11 @@ class KVStore:
             raise
         self._repeats.forget(keys)
 
-    def _counted(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, done: bool) -> KVError:
+    def _counted(self, keys: list[KeySpec], values: list[Given], done: bool) -> KVError:
         """What is counted of a push that was done before it could be interrupted, or had not begun."""
         error, counted = KVError(), keys if done else self._repeats.again(keys, values)
         error.counted = tuple(spec.key for spec in keys if spec in counted)
-        if done and (outs is None or not in_place(values, outs)):  # else what was pushed is there no more
+        if done:  # where what was pulled took its place, that is what comes again
             self._repeats.remember(keys, values, error)
         return error
 

@@ -154,7 +154,7 @@ ENGLISH = {
     "kvstore/optimizers.py": 5,  # of MXNet's objects, and of saved states
     "kvstore/rendezvous.py": 1,  # hands on what another worker has said
     "kvstore/store.py": 1,  # hands on what worker 0 has said
-    "kvstore/values.py": 1,  # hands on what torch says
+    "kvstore/values.py": 2,  # hand on what torch says
     "kvstore/worker/client.py": 3,  # secrets, and answers that no server gives
     "kvstore/worker/dist.py": 1,
 }

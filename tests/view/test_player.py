@@ -87,7 +87,12 @@ def test_nothing_to_play_is_refused():
         watch()
 
 
-@pytest.mark.parametrize("wrong", [None, sharded(names(2)), "trace", [predicted("pairs, star", 2)]])
+def test_a_list_of_traces_is_given_one_by_one():
+    with pytest.raises(DrawingError, match=r"watch\(\*traces\)"):
+        watch([predicted("pairs, star", 2)])
+
+
+@pytest.mark.parametrize("wrong", [None, sharded(names(2)), "trace"])
 def test_only_traces_are_played(wrong):
     with pytest.raises(DrawingError, match=f"watch wants a trace, not {type(wrong).__name__}: cost.shared"):
         watch(predicted("pairs, star", 2), wrong)

@@ -378,6 +378,19 @@ class ServerClient:
             request.fail(error)
 
 
+def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
+    """Send one after the other; what cannot be sent has failed."""
+    for request in requests:
+        try:
+            if request.stage is not None:
+                request.stage()
+            client.ask(request)
+        except KVError as error:
+            request.fail(error)
+        except Exception as error:
+            request.fail(KVError(f"what is asked of server {client.number} cannot be sent: {error}"))
+
+
 def _counted(request: Request, metadata: dict) -> bool | None:
     """What an error says of a push: that all of its parts are counted, or none; else it is not known."""
     places = metadata.get("counted") or ()

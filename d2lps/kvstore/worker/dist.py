@@ -36,7 +36,7 @@ from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
-from d2lps.kvstore.worker.client import Request, ServerClient
+from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
 from d2lps.messages import text
 from d2lps.trace import Trace
 
@@ -405,11 +405,11 @@ class DistStore(KVStore):
         by_client: dict[ServerClient, list[Request]] = {}
         for client, request in asked:
             if len(request.payload) <= SMALL:  # also what only says where something lies: nobody else need send it
-                _ask_in_turn(client, [request])
+                ask_in_turn(client, [request])
             else:
                 by_client.setdefault(client, []).append(request)
         try:
-            sending = [self._pool.submit(_ask_in_turn, client, mine) for client, mine in by_client.items()]
+            sending = [self._pool.submit(ask_in_turn, client, mine) for client, mine in by_client.items()]
         except RuntimeError:  # another thread has closed the store
             raise Refused(text("store.closed")) from None
         errors = []
@@ -423,18 +423,6 @@ class DistStore(KVStore):
             for error in errors:
                 if isinstance(error, kind):
                     raise error
-
-
-def _ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
-    for request in requests:
-        try:
-            if request.stage is not None:
-                request.stage()
-            client.ask(request)
-        except KVError as error:
-            request.fail(error)
-        except Exception as error:
-            request.fail(KVError(f"what is asked of server {client.number} cannot be sent: {error}"))
 
 
 def _ended(
