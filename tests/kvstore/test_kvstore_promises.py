@@ -271,7 +271,7 @@ def alarm(first, every=0.0):
 @pytest.fixture
 def late():
     """Worker 0 has pushed to A and is a round ahead; what it pushes to both now counts for B alone."""
-    with kvstore.cluster("dist_sync", 2, 2, deadline=0.5) as stores:
+    with kvstore.cluster("dist_sync", 2, 2, deadline=1.0) as stores:
         begun(stores, A, B)[0].push(A, full(1))
         with pytest.raises(Timeout, match="waits for round 1 to close") as error:
             stores[0].push([A, B], [full(10), full(20)])
@@ -295,7 +295,7 @@ def test_another_push_is_another(late):
 
 
 def test_where_only_the_pull_fails_the_same_again_pulls():
-    with kvstore.cluster("dist_sync", 2, 1, deadline=0.5) as stores:
+    with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         store, value, out = begun(stores, "w")[0], full(1), full(UNTOUCHED)
         with pytest.raises(Timeout) as error:
             store.pushpull("w", value, out=out)
@@ -315,7 +315,7 @@ def test_a_key_that_was_not_counted_tells_one_push_from_another(late):
 
 
 def test_what_is_refused_between_changes_nothing():
-    with kvstore.cluster("dist_sync", 2, 2, deadline=0.5, nan="reject") as stores:
+    with kvstore.cluster("dist_sync", 2, 2, deadline=1.0, nan="reject") as stores:
         begun(stores, A, B)[0].push(A, full(1))
         with pytest.raises(Timeout):
             stores[0].push([A, B], [full(10), full(20)])
@@ -328,7 +328,7 @@ def test_what_is_refused_between_changes_nothing():
 
 
 def test_what_others_pushed_stays_when_one_pushes_again():
-    with kvstore.cluster("dist_sync", 3, 1, deadline=0.5) as stores:
+    with kvstore.cluster("dist_sync", 3, 1, deadline=1.0) as stores:
         begun(stores, "w", size=40_000)[1].push("w", full(10, 40_000))
         value, out = full(1, 40_000), full(0, 40_000)
         for _ in range(2):
@@ -340,7 +340,7 @@ def test_what_others_pushed_stays_when_one_pushes_again():
 
 
 def test_after_a_load_a_push_is_a_new_one(tmp_path):
-    with kvstore.cluster("dist_sync", 2, 1, deadline=0.5) as stores:
+    with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         begun(stores, "w")
         each(stores, lambda store: store.save(tmp_path / "store"))
         with pytest.raises(Timeout):
@@ -355,7 +355,7 @@ def test_after_a_load_a_push_is_a_new_one(tmp_path):
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 @pytest.mark.parametrize("pushed", [lambda x: x.t(), lambda x: [x.t()], lambda x: x.numpy().T, lambda x: x[:, ::2]])
 def test_what_is_pushed_in_place_stays_until_all_has_come(pushed, transport):
-    with kvstore.cluster("dist_sync", 2, 2, transport=transport, deadline=0.5, placement=PLACE) as stores:
+    with kvstore.cluster("dist_sync", 2, 2, transport=transport, deadline=1.0, placement=PLACE) as stores:
         x = torch.arange(40_000.0).reshape(200, 200)
         given = pushed(x)
         like = torch.as_tensor(given[0] if isinstance(given, list) else given)
@@ -380,7 +380,7 @@ def test_several_outs_may_lie_in_one_place_and_odd_ones_are_refused():
 
 
 def test_what_was_done_when_its_caller_was_interrupted_is_not_done_again():
-    with kvstore.cluster("dist_sync", 2, 1, deadline=0.5) as stores:
+    with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.barrier())
         stores[0]._not_heard("barrier", "barrier", done=True)
         stores[0].barrier()
