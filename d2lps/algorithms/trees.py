@@ -70,7 +70,7 @@ def tree(nodes: Iterable[str], key: str = "g") -> Plan:
 def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     """Recursive halving, then recursive doubling: a reduce-scatter and an all-gather in lg n steps each.
 
-    For n a power of two.
+    In its plain form, for n a power of two; libraries fold the surplus nodes into the others first.
 
     1. Halving: two nodes n/2 apart each send the other its half of the keys, which the other adds; then within
        each half two nodes n/4 apart their quarter, and so on. Node i then holds the complete sum of key i.

@@ -140,8 +140,8 @@ def dgx1_v100(
     Parameters
     ----------
     bandwidth : str or Bandwidth
-        Bytes per second of one NVLink, one way. The course's texts count with 18 GB/s, a fair effective figure;
-        NVLink 2 is specified as 25 GB/s: ``dgx1_v100("25 GB/s")``.
+        Bytes per second of one NVLink, one way. The default is the figure of *Dive into Deep Learning*, with which the
+        course counts. NVLink 2 is specified as 25 GB/s, of which copies reach about 24: ``dgx1_v100("25 GB/s")``.
     latency : float or str
         Seconds of each link.
     pcie, between_cpus : str or Bandwidth
