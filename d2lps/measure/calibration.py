@@ -28,6 +28,7 @@ from d2lps.plan.plan import Plan
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.topology.hosts import one_memory
 from d2lps.units import Bandwidth, show_seconds
+from d2lps.view.tables import Table, table
 
 SIZES = ("1 kB", "1 MB", "8 MB", "32 MB")  # of the buffer: the first is all latency, the others tell what bytes cost
 
@@ -90,6 +91,25 @@ class Calibration:
         named, latency = self._named(nodes), self.latency + self.overhead
         links = [Link(a, b, self.alone, latency) for a, b in permutations(named, 2)]
         return Topology("ping_pong", {node: kind_of(node) for node in named}, links)
+
+    def table(self) -> Table:
+        """The figures, each with a line that says what it is.
+
+        Returns
+        -------
+        Table
+            In the language in force.
+        """
+        found = {
+            "latency": show_seconds(self.latency),
+            "overhead": show_seconds(self.overhead),
+            "alone": str(self.alone),
+            "together": str(self.together),
+            "adding-together": str(self.adding),
+            "adding-alone": str(self.adding_alone),
+        }
+        rows = [[text(f"calibration.{name}"), value, text(f"calibration.{name}-is")] for name, value in found.items()]
+        return table("figure", "measured", "meaning", rows=rows)
 
     def _named(self, nodes: "Iterable[str] | int | None") -> tuple[str, ...]:
         if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0:

@@ -29,8 +29,10 @@ def text(key: str, /, **values: object) -> str:
 def named(name: str) -> str:
     """What a program calls ``"shards"`` or ``"4 servers"``, as the language in force has it; other names as they are.
 
-    The names are those of ``[names]``, by what they are called in English.
+    The names are those of ``[names]``, by what they are called in English; of several with commas between them, each.
     """
+    if ", " in name:
+        return ", ".join(map(named, name.split(", ")))
     for key, pattern in _names():
         if found := pattern.fullmatch(name):
             return text(key, **found.groupdict())

@@ -58,6 +58,9 @@ def test_what_was_measured_here_is_positive_and_says_what_it_is():
     assert [what for what, _, _ in found.measured] == [w for w in _plans(NODES) for _ in SIZES]
     said = r"latency .*\noverhead .*\nalone .*B/s\ntogether .*B/s\nadding .*B/s together, .*B/s alone"
     assert re.fullmatch(said, str(found))
+    shown = found.table()
+    assert [row[0] for row in shown.rows] == "latency,overhead,alone,together,adding together,adding alone".split(",")
+    assert [row[1] for row in shown.rows[2:4]] == [str(found.alone), str(found.together)]
     assert pickle.loads(pickle.dumps(found)) == found
     assert [node for node in found.topology(6).kinds] == [*(f"rank{i}" for i in range(6)), "memory"]
     assert [node for node in found.topology(["a", "b"]).kinds] == ["a", "b", "memory"]

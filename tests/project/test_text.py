@@ -96,3 +96,4 @@ def test_what_a_program_calls_things_is_shown_in_the_language_in_force():
     assert repr(table("strategy", rows=[["shards"]])).endswith("分片")
     speak("vi")
     assert named("shards") == "phân mảnh" and named("many servers") == "many servers"
+    assert named("ring, 160 MB") == "vòng, 160 MB" and named("2 rings") == "2 vòng"

@@ -33,13 +33,14 @@ def _unfinished(plan: Plan, node: str, workers: set[str]) -> str:
         return "todo"
     if node not in workers or {holder for holder, _ in plan.holds} != workers:
         return "task-changed"
-    everyone, early = complete(plan), False
+    everyone, early, once = complete(plan), False, set()
     for number, have in replay(plan):
+        once |= {key for (_, key), part in have.items() if part.who == everyone[key]}
         following = sends(plan.steps[number]) if number < len(plan.steps) else []
         early |= any(op == "copy" and have[src, key].who != everyone[key] for src, _, key, op in following)
     whole = {key: {n for (n, k), part in have.items() if k == key and part.who == everyone[key]} for key in plan.share}
     if not all(whole.values()):
-        return "not-collected"
+        return "lost-sum" if all(key in once for key, nodes in whole.items() if not nodes) else "not-collected"
     if early:
         return "too-early"
     return "last-one" if any(workers <= holders for holders in whole.values()) else "not-sent-back"
