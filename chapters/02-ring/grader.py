@@ -76,6 +76,11 @@ def one_port_case(n: int) -> PlanCase:
     )
 
 
+def fewest_steps(n: int) -> Fraction:
+    """What neighbours need: each key comes to its owner, and goes out again, by the shortest ways from both sides."""
+    return 2 * (n // 2) * ALPHA + link_time(Fraction(n - 1, n), NVLINK)
+
+
 def both_ways_mistake(counts: Counts) -> str:
     n = len(counts.case.workers)
     if counts.over():
@@ -153,7 +158,10 @@ def unequal_case(chunks: int, *rates: str) -> PlanCase:
     slowest, *others = sorted(rates, key=bandwidth)
     chain = link_time(Fraction(1), others[0]) if n > 1 else Fraction(0)  # every cut of the chain passes the whole sum
     both = sum(Fraction(bandwidth(rate)) for rate in (slowest, *others[:1])) if n > 2 else 0
-    bound = NBYTES / both if both else chain
+    # Behind the two slowest links lies what both sides want to know of each other; and all links have to move, in all,
+    # what n nodes send.
+    every = 2 * sum(Fraction(bandwidth(rate)) for rate in rates)
+    bound = max(NBYTES / both, 2 * (n - 1) * NBYTES / every) if both else chain
     steps = chunks + 2 * n - 3 if n > 1 else 0
     topology = loop(rates) if n != 2 else Topology("loop", dict.fromkeys(gpus, "gpu"), both_ways(*gpus, rates[0]))
     label = f"n = {n}, c = {chunks}" + (f", {gpus[rates.index(slowest)]} {slowest}" if n > 2 else "")
@@ -200,7 +208,7 @@ EXERCISES = {
         (*map(both_ways_case, (4, 2, 3, 5, 8, 1)), one_port_case(4)),
         PlanJudge(both_ways_mistake),
         shows=("n = 4, switch",),
-        fills=lambda trace: {"allowed": time_text(both_ways_case(4).allowed)},
+        fills=lambda trace: {"allowed": time_text(both_ways_case(4).allowed), "fewest": time_text(fewest_steps(4))},
     ),
     "few-steps": Exercise(
         ("gpus",),
@@ -216,6 +224,9 @@ EXERCISES = {
             host_case("n = 8 (2)", 2, 2, 0, 3, 1, 4, 7, 6, 5),
             host_case("n = 8 (3)", 2, 6, 4, 5, 7, 1, 3, 0, 2),
             host_case("n = 5", 1, 4, 0, 5, 3, 1),
+            host_case("n = 5 (2)", 1, 4, 0, 1, 2, 5),  # the widest link next leads into a dead end
+            host_case("n = 5 (3)", 1, 0, 7, 2, 3, 6),  # a way through all of them need not lead back
+            host_case("n = 6", 1, 7, 1, 6, 0, 5, 2),  # both, from whichever GPU
             host_case("n = 4", 1, 0, 1, 2, 3),
             host_case("n = 3", 1, 0, 2, 3),
             host_case("n = 2", 2, 0, 3),

@@ -1,7 +1,7 @@
 """Judge a reduction: put it through several plans, and say at which step its values first go wrong.
 
-The numbers are small enough for exact thought and large enough to overflow where the exponentials are taken as they
-stand; some are minus infinity, the logarithm of nothing. Torch is imported where it is needed: the chapter's other
+Some numbers overflow, or vanish, where the exponentials are taken as they stand or less a fixed number; some are minus
+infinity, the logarithm of nothing. Torch is imported where it is needed: the chapter's other
 exercises are judged without it.
 """
 
@@ -49,14 +49,16 @@ def judge(case: ReductionCase, answer: Callable) -> Trace:
 
 
 def gradients(case: ReductionCase) -> dict:
-    """Node → its values: moderate ones, 87.5 on every node (whose exponential float32 can hold three times, not four
-    times), minus infinity on every node, and on every other node.
+    """Node → its values: moderate ones; 87.5 on every node (whose exponential float32 can hold three times, not four
+    times); 1000 on every other node, and 0 on the rest, and the other way round; −1000 on every node; minus infinity
+    on every node, and on every other node.
     """
     import torch
 
     buffers = {}
     for i, node in enumerate(case.workers):
         values = [((7 * i + 3 * e) % 11 - 5) / 2 for e in range(COUNT)]
+        values[6], values[7], values[8] = (1000.0, 0.0, -1000.0) if i % 2 else (0.0, 1000.0, -1000.0)
         values[9], values[10] = 87.5, float("-inf")
         values[11] = float("-inf") if i % 2 else values[11]
         buffers[node] = torch.tensor(values)
@@ -111,13 +113,13 @@ def _require_neutral(case: ReductionCase, combine: Callable, identity: object) -
 
     if not isinstance(identity, int | float):
         raise failure("wrong-identity", "no-number", case, identity=repr(identity))
-    for value in (1.0, -4.0):
+    for value in (1.0, -4.0, -300.0, float("-inf")):
         sample = torch.tensor([value])
         neutral = torch.full_like(sample, identity)
         for pair in ((neutral, sample), (sample, neutral)):
             got = float(call(case, combine, *pair))
-            if not abs(got - value) < 1e-4:
-                values = {"identity": repr(identity), "value": f"{value:g}", "got": number_text(got)}
+            if got != value and not abs(got - value) < 1e-4:
+                values = {"identity": repr(identity), "value": number_text(value), "got": number_text(got)}
                 raise failure("wrong-identity", "wrong-identity", case, **values)
 
 
@@ -142,7 +144,8 @@ def _mistake(case: ReductionCase, combine: Callable, got: float) -> tuple[str, d
     ):
         if abs(one - other) > 1e-4:
             return mistake, {"one": number_text(one), "other": number_text(other)}
-    return "other-reduction", {}
+    lost = float("-inf") in (put(a, b), put(-1000.0, -1000.0))  # of numbers, none of which is minus infinity
+    return "underflow" if lost else "other-reduction", {}
 
 
 def number_text(value: float) -> str:
