@@ -3,16 +3,15 @@ import d2lps
 
 d2lps.speak("en")
 
+# %% opening
+d2lps.opening("02")
+
 # %% imports
 from fractions import Fraction
 
 import torch
-from ipywidgets import interact
 
-from d2lps import (
-    Link, Plan, Send, Topology, aggregate_at, all_gather, cost, d2l, dgx1_v100, double_tree, draw, halving_doubling,
-    naive_ring, nvswitch, pcie_server, reduce_scatter, ring, rings, run, sharded, table, tree, two_rings, watch)
-from d2lps.units import bandwidth, show_seconds
+from d2lps import Link, Plan, Send, Topology, cost, draw, ring, run, table, watch
 
 # %% nodes
 gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
@@ -21,19 +20,42 @@ circle = Topology("circle", dict.fromkeys(gpus, "gpu"), [
 draw(circle)
 
 # %% naive-plan
-print(naive_ring(gpus))
+steps = []
+for t in range(6):
+    op = "add" if t < 3 else "copy"
+    steps.append([Send(gpus[t % 4], gpus[(t + 1) % 4], "g", op)])
+whole = Plan(gpus, {"g": 1}, steps)
+print(whole)
 
 # %% guess
-guess = {"naive": None, "n chunks": None}
+guess = d2lps.predict("circle", {"c = 1": "ms", "c = 4": "ms"})
+guess
 
-# %% naive-cost
-naive = cost.shared(naive_ring(gpus), circle, "160 MB")
-watch(naive)
+# %% naive-watch
+naive = cost.shared(whole, circle, "160 MB")
+watch(naive, name="whole")
 
-# %% ring-plan
-print(ring(gpus))
+# %% ring-loop
+def in_chunks(nodes):
+    n, steps = len(nodes), []
+    for t in range(2 * (n - 1)):
+        op = "add" if t < n - 1 else "copy"
+        steps.append([Send(nodes[i], nodes[(i + 1) % n], f"g{(i - t) % n + 1}", op) for i in range(n)])
+    shares = {f"g{j + 1}": Fraction(1, n) for j in range(n)}
+    return Plan(nodes, shares, steps)
+
+print(in_chunks(gpus))
+
+# %% ring-watch
+chunked = cost.shared(in_chunks(gpus), circle, "160 MB")
+watch(chunked, name="ring")
+
+# %% ring-ready
+in_chunks(gpus) == ring(gpus)
 
 # %% three
+from d2lps import all_gather, reduce_scatter
+
 devices = ["device1", "device2", "device3"]
 gradients = {"device1": torch.tensor([2., 4., 6.]), "device2": torch.tensor([1., 2., 3.]),
              "device3": torch.tensor([4., 8., 12.])}
@@ -45,15 +67,14 @@ run(all_gather(devices), gradients)
 gradients
 
 # %% ring-cost
-chunked = cost.shared(ring(gpus), circle, "160 MB")
-table("strategy", "guess", "shared", rows=[
-    ["naive", guess["naive"], naive], ["n chunks", guess["n chunks"], chunked]])
+guess.reveal({"c = 1": naive, "c = 4": chunked})
 
 # %% ring-race
-watch(naive, chunked, names=["naive", "n chunks"])
+watch(naive, chunked, names=["c = 1", "c = 4"], name="race")
 
 # %% growth
-counts = [2, 4, 8, 16, 64, 256]
+from d2lps import d2l
+from d2lps.units import show_seconds
 
 def circle_of(n, latency):
     nodes = [f"gpu{i}" for i in range(n)]
@@ -64,44 +85,62 @@ def duration(algorithm, n, latency):
     nodes, place = circle_of(n, latency)
     return cost.shared(algorithm(nodes), place, "160 MB").duration
 
+counts = [2, 4, 8, 16, 64, 256]
 rows = {"reduce-scatter": (reduce_scatter, 0.0), "all-reduce": (ring, 0.0), "all-reduce, 10 µs": (ring, 1e-5)}
 times = {name: [duration(algorithm, n, latency) for n in counts] for name, (algorithm, latency) in rows.items()}
-table("strategy", *counts, rows=[[name, *map(show_seconds, found)] for name, found in times.items()])
+table("nodes", *counts, rows=[[name, *map(show_seconds, found)] for name, found in times.items()])
 
 # %% growth-plot
 d2l.plot(counts, [[1e3 * t for t in found] for found in times.values()], "n", "ms",
          legend=list(times), xscale="log", ylim=[0, 26])
 
 # %% server-meeting
+from d2lps import pcie_server, sharded
+
 server = pcie_server(gpus=4, bandwidth="16 GB/s")
 table("strategy", "ideal", "shared", rows=[
     [name, cost.ideal(plan, server, "160 MB"), cost.shared(plan, server, "160 MB")]
-    for name, plan in {"g1…g4": sharded(gpus), "n chunks": ring(gpus)}.items()])
+    for name, plan in {"shards": sharded(gpus), "ring": ring(gpus)}.items()])
 
 # %% dgx
+from d2lps import dgx1_v100
+
 dgx = dgx1_v100("18 GB/s")
 for gpu in [f"gpu{i}" for i in range(1, 8)]:
     route = dgx.route("gpu0", gpu)
     print("→".join(["gpu0", *(link.dst for link in route)]), f"{min(link.capacity for link in route) / 1e9:g} GB/s")
 
-# %% nvlink-units
-both = bandwidth("300 Gbit/s")
-one_way, links = both / 2, 6
-print(both, bandwidth(f"{one_way} B/s"), bandwidth(f"{links * 25} GB/s"), bandwidth(f"{2 * links * 25} GB/s"), sep="\n")
-
 # %% rings
+from d2lps import rings
+
 rings(dgx)
 
 # %% two-rings
+from d2lps import two_rings
+
 plan = two_rings(dgx)
 print({r: str(sum(part for key, part in plan.share.items() if key.startswith(r))) for r in ("g1", "g2")})
-plan
 
-# %% two-rings-switches
-@interact(link=["18 GB/s", "25 GB/s"], both=[False, True], latency=["0 s", "10 us"])
-def eight(link="18 GB/s", both=False, latency="0 s"):
-    place = dgx1_v100(link, latency)
-    print(show_seconds(cost.shared(two_rings(place, both=both), place, "160 MB").duration))
+# %% guess-order
+guess = d2lps.predict("device-order", {"0-1-2-3-4-5-6-7": "ms", "2 rings": "ms"})
+guess
+
+# %% device-order
+eight = [f"gpu{i}" for i in range(8)]
+by_number, both = cost.shared(ring(eight), dgx, "160 MB"), cost.shared(plan, dgx, "160 MB")
+guess.reveal({"0-1-2-3-4-5-6-7": by_number, "2 rings": both})
+
+# %% one-ring
+double, single = rings(dgx)
+over_pcie = pcie_server(gpus=8, bandwidth="16 GB/s")
+table("strategy", "shared", rows=[
+    ["PCIe", cost.shared(ring(eight), over_pcie, "160 MB")],
+    ["0-1-2-3-4-5-6-7", by_number],
+    ["-".join(node[3:] for node in double.nodes), cost.shared(ring(double.nodes), dgx, "160 MB")],
+    ["2 rings", both]])
+
+# %% two-rings-watch
+watch(both, name="two")
 
 # %% two-rings-table
 rows = []
@@ -112,18 +151,97 @@ for link in ["18 GB/s", "25 GB/s"]:
         rows.append([link, latency, *found])
 table("bandwidth", "latency", "one-way", "both-ways", rows=rows)
 
-# %% two-rings-watch
-watch(cost.shared(plan, dgx, "160 MB"))
+# %% two-rings-explore
+d2lps.explore({"0-1-2-3-4-5-6-7": lambda gpus: ring(eight), "2 rings": lambda gpus: two_rings(dgx)},
+              lambda gpus, bandwidth: dgx1_v100(bandwidth), gpus=8, bandwidth="18 GB/s")
 
-# %% one-ring
-eight_gpus = [f"gpu{i}" for i in range(8)]
-over_pcie = pcie_server(gpus=8, bandwidth="16 GB/s")
-outer, inner = rings(dgx)
-table("strategy", "shared", rows=[
-    ["PCIe", cost.shared(ring(eight_gpus), over_pcie, "160 MB")],
-    ["0-1-2-3-4-5-6-7", cost.shared(ring(eight_gpus), dgx, "160 MB")],
-    ["-".join(node[3:] for node in outer.nodes), cost.shared(ring(outer.nodes), dgx, "160 MB")],
-    ["2 rings", cost.shared(plan, dgx, "160 MB")]])
+# %% tournament
+from d2lps import tree
+
+rounds = [[(1, 0), (3, 2), (5, 4), (7, 6)], [(2, 0), (6, 4)], [(4, 0)]]
+up = [[Send(eight[out], eight[on], "g", "add") for out, on in pairs] for pairs in rounds]
+down = [[Send(eight[on], eight[out], "g", "copy") for out, on in pairs] for pairs in reversed(rounds)]
+tournament = Plan(eight, {"g": 1}, up + down)
+print(tournament)
+tournament == tree(eight)
+
+# %% tournament-run
+buffers = {gpu: torch.tensor([float(i)]) for i, gpu in enumerate(eight)}
+run(tournament, buffers)
+buffers
+
+# %% tournament-watch
+from d2lps import nvswitch
+
+switch = nvswitch(8, "16 GB/s", "5 us", links=1)
+watch(cost.shared(tournament, switch, "160 MB"), name="tree")
+
+# %% guess-tree
+guess = d2lps.predict("tree", {"tree, 160 MB": "ms", "ring, 160 MB": "ms", "tree, 10 kB": "ms", "ring, 10 kB": "ms"})
+guess
+
+# %% halving
+def halve_and_double(nodes):
+    n, halving, apart = len(nodes), [], len(nodes) // 2
+    while apart:
+        step = []
+        for i in range(n):
+            partner = i ^ apart
+            first = partner // apart * apart
+            step += [Send(nodes[i], nodes[partner], f"g{j + 1}", "add") for j in range(first, first + apart)]
+        halving.append(step)
+        apart //= 2
+    doubling = [[Send(dst, src, key, "copy") for src, dst, key, op in step] for step in reversed(halving)]
+    return Plan(nodes, {f"g{j + 1}": Fraction(1, n) for j in range(n)}, halving + doubling)
+
+print(halve_and_double(gpus))
+
+# %% halving-run
+buffers = {gpu: torch.full((8,), float(i)) for i, gpu in enumerate(eight)}
+run(halve_and_double(eight), buffers)
+torch.stack(list(buffers.values()))
+
+# %% halving-watch
+watch(cost.shared(ring(eight), switch, "160 MB"), cost.shared(halve_and_double(eight), switch, "160 MB"),
+      names=["ring", "halving–doubling"], name="halving")
+
+# %% tree-or-ring
+from d2lps import double_tree, halving_doubling
+
+def plans_of(n):
+    nodes = [f"gpu{i}" for i in range(n)]
+    return {"ring": [ring(nodes)], "tree": [tree(nodes)], "halving–doubling": [halving_doubling(nodes)],
+            "double tree": [double_tree(nodes, chunks=c) for c in (1, 8, 64)]}
+
+def quickest(plans, size):
+    place = nvswitch(len(plans[0].nodes), "16 GB/s", "5 us", links=1)
+    return min((cost.shared(plan, place, size) for plan in plans), key=lambda trace: trace.duration)
+
+sixteen = plans_of(16)
+guess.reveal({f"{name}, {size}": quickest(sixteen[name], size)
+              for name in ("tree", "ring") for size in ("160 MB", "10 kB")})
+
+# %% tree-or-ring-table
+counts = [4, 8, 16]
+plans = {n: plans_of(n) for n in counts}
+table("size", "strategy", *counts, rows=[
+    [size, name, *(quickest(plans[n][name], size) for n in counts)] for size in ["10 kB", "160 MB"] for name in sixteen])
+
+# %% tree-or-ring-plot
+sizes = [10**k for k in range(3, 10)]
+d2l.plot(sizes, [[1e3 * quickest(some, size).duration for size in sizes] for some in sixteen.values()],
+         "bytes", "ms", legend=list(sixteen), xscale="log", yscale="log")
+
+# %% behind-switch
+from d2lps import aggregate_at
+
+dgx2, nodes = nvswitch(16, "25 GB/s", "2.5 us"), [f"gpu{i}" for i in range(16)]
+rows = []
+for size, chunks in [("64 kB", 1), ("160 MB", 64)]:
+    plans = {"ring": ring(nodes), "tree": tree(nodes), "halving–doubling": halving_doubling(nodes),
+             "shards": sharded(nodes), "switch adds": aggregate_at(nodes, "switch", chunks=chunks)}
+    rows += [[size, name, len(plan.steps), cost.shared(plan, dgx2, size)] for name, plan in plans.items()]
+table("size", "strategy", "steps-in", "shared", rows=rows)
 
 # %% ranks
 ranks = d2lps.ranks(4)
@@ -132,7 +250,7 @@ ranks
 # %% px-ring
 # %%px
 import torch
-from d2lps import Processes, SharedMemory, calibrate, compare, ring, run, sharded, aggregate_at, naive_ring, tree
+from d2lps import Processes, ring, run
 
 carrier = Processes(backend="gloo")
 plan = ring(carrier.names)
@@ -163,6 +281,8 @@ table("strategy", "order", rows=[
 
 # %% px-bits
 # %%px
+from d2lps import SharedMemory
+
 value = torch.randn(100003, generator=torch.Generator().manual_seed(carrier.rank))
 by_gloo, by_memory = value.clone(), value.clone()
 memory = SharedMemory()
@@ -185,43 +305,71 @@ float((by_torch - first).abs().max()), int((by_torch != first).sum())
 
 # %% px-race
 # %%px
-race = compare({"ring": plan, "shared memory": (sharded(carrier.names), memory), "all_reduce": dist.all_reduce},
-               "40 MB", carrier)
+from d2lps import compare, sharded
+
+shards = sharded(carrier.names)
+race = compare({"ring, gloo": plan, "ring, SharedMemory": (plan, memory), "shards, gloo": shards,
+                "shards, SharedMemory": (shards, memory), "all_reduce": dist.all_reduce}, "40 MB", carrier)
 
 # %% race
 ranks[0]["race"]
 
+# %% px-ping-pong
+# %%px
+import time
+
+message = torch.zeros(2_000_000)
+for attempt in range(5):
+    dist.barrier()
+    start = time.perf_counter()
+    if carrier.rank == 0:
+        dist.send(message, 1)
+        dist.recv(message, 1)
+    if carrier.rank == 1:
+        dist.recv(message, 0)
+        dist.send(message, 0)
+    seconds = time.perf_counter() - start
+if carrier.rank == 0:
+    print(f"{2 * 4 * len(message) / seconds / 1e9:.2f} GB/s")
+
 # %% px-calibrate
 # %%px
+from d2lps import calibrate
+
 calibration = calibrate(carrier)
 
 # %% calibration
 calibration = ranks[0]["calibration"]
-print(calibration)
+calibration.table()
+
+# %% guess-ping-pong
+guess = d2lps.predict("ping-pong", {"ring": "", "shards": ""})
+guess
 
 # %% px-compare
 # %%px
-plans = {"ring": plan, "sharded": sharded(carrier.names), "rank0": aggregate_at(carrier.names, "rank0"),
+from d2lps import aggregate_at, naive_ring, tree
+
+plans = {"ring": plan, "shards": shards, "at rank 0": aggregate_at(carrier.names, "rank0"),
          "tree": tree(carrier.names), "naive": naive_ring(carrier.names)}
 comparison = compare(plans, "32 MB", carrier, calibration)
 
-# %% comparison
-ranks[0]["comparison"]
-
-# %% comparison-plot
-comparison = ranks[0]["comparison"]
-comparison.plot();
-
 # %% ping-pong
-plans, rows = ranks[0]["plans"], []
-for row in comparison:
-    alone, together = (cost.shared(plans[row.name], place, row.nbytes).duration
-                       for place in (calibration.ping_pong(), calibration.topology()))
-    rows.append([row.name, show_seconds(row.measured), *(f"{row.measured / t:.2f}" for t in (alone, together))])
-table("strategy", "measured", "ping-pong", "all-at-once", rows=rows)
+plans, comparison = ranks[0]["plans"], ranks[0]["comparison"]
+alone = {row.name: cost.shared(plans[row.name], calibration.ping_pong(), row.nbytes).duration for row in comparison}
+guess.reveal({row.name: row.predicted / alone[row.name] for row in comparison},
+             {row.name: row.measured / alone[row.name] for row in comparison})
+
+# %% comparison
+comparison
+
+# %% ping-pong-table
+table("strategy", "measured", "ping-pong", "all-at-once", "spread", rows=[
+    [row.name, show_seconds(row.measured), f"{row.measured / alone[row.name]:.2f}",
+     f"{row.measured / row.predicted:.2f}", f"{'' if row.steady else '~ '}{row.spread:.2f}"] for row in comparison])
 
 # %% more-ranks
-d2lps.explore({"ring": ring, "rank0": lambda ranks: aggregate_at(ranks, "rank0"), "tree": tree},
+d2lps.explore({"ring": ring, "at rank 0": lambda ranks: aggregate_at(ranks, "rank0"), "tree": tree},
               calibration.topology, gpus=8, nbytes="32 MB")
 
 # %% bursts
@@ -233,38 +381,15 @@ table("pieces", *pieces, rows=[
 
 # %% px-bursts
 # %%px
-bursts = [count * compare({"ring": plan}, 8_000_000 // count, carrier).rows[0].measured for count in (1, 10, 100)]
+bursts = {count: compare({"ring": plan}, 8_000_000 // count, carrier).rows[0] for count in (1, 10, 100)}
 
 # %% bursts-here
-table("pieces", 1, 10, 100, rows=[["ring", *map(show_seconds, ranks[0]["bursts"])]])
-
-# %% tree-plan
-print(tree(gpus))
-
-# %% tree-or-ring
-def plans_of(n):
-    nodes = [f"gpu{i}" for i in range(n)]
-    return {"ring": [ring(nodes)], "tree": [tree(nodes)], "halving–doubling": [halving_doubling(nodes)],
-            "double tree": [double_tree(nodes, chunks=c) for c in (1, 8, 64)]}
-
-def quickest(plans, size):
-    place = nvswitch(len(plans[0].nodes), "16 GB/s", "5 us", links=1)
-    return min(cost.shared(plan, place, size).duration for plan in plans)
-
-counts = [2, 4, 8, 16, 32]
-plans = {n: plans_of(n) for n in counts}
-table("size", "strategy", *counts, rows=[
-    [size, name, *(show_seconds(quickest(plans[n][name], size)) for n in counts)]
-    for size in ["10 kB", "160 MB"] for name in plans[2]])
-
-# %% tree-or-ring-plot
-sizes = [10**k for k in range(3, 10)]
-d2l.plot(sizes, [[1e3 * quickest(some, size) for size in sizes] for some in plans[16].values()],
-         "bytes", "ms", legend=list(plans[16]), xscale="log", yscale="log")
+bursts = ranks[0]["bursts"]
+table("pieces", *bursts, rows=[
+    ["ring", *(f"{'' if row.steady else '~ '}{show_seconds(count * row.measured)}" for count, row in bursts.items())]])
 
 # %% px-lost
 # %%px
-import time
 from d2lps import RankLost
 
 impatient = Processes(backend="gloo", deadline=2)
