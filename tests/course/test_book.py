@@ -159,8 +159,8 @@ REFUSED = [
         VI,
         "[[star]]",
         "[[cell:star]]",
-        "vi.md, section 'one': [[cell:star]] is not understood; write [[cell-id]], [[figure:name|caption]] or "
-        "[[cite:key]]",
+        "vi.md, section 'one': [[cell:star]] is not understood; write [[cell-id]], [[figure:name|caption]], "
+        "[[cite:key]] or [[chapter:01]]",
     ),
     (
         VI,

@@ -84,6 +84,24 @@ def test_prose_comes_home_and_the_other_languages_are_told(book, capsys):
     ]
 
 
+def test_a_chapter_is_found_from_the_course_and_from_the_workspace(book, capsys):
+    for name, old in ((EN, "Run it:"), (VI, "Hãy chạy thử:"), (ZH, "运行一下：")):
+        edit(book, name, old, f"{old} [[chapter:01]]")
+    assert main(["--root", str(book.root), "build"]) == main(["--root", str(book.root), "lab", "--no-start"]) == 0
+    made = nbformat.read(book.root / f"chapters/{SLUG}/vi.ipynb", as_version=4)
+    assert any(f"[Hai cách](../{SLUG}/vi.ipynb)" in cell.source for cell in made.cells)
+    notebook = Notebook(book)
+    assert f"[Hai cách]({SLUG}.ipynb)" in notebook["one"].source
+    notebook.replace("one", "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    notebook.save()
+    capsys.readouterr()
+    assert main(["--root", str(book.root), "pull", str(notebook.path)]) == 0
+    assert "Bây giờ hãy chạy thử: [[chapter:01]]" in sources(book)[VI]
+    edit(book, EN, "[[chapter:01]]", "[[chapter:07]]")
+    assert main(["--root", str(book.root), "build"]) == 1
+    assert "there is no [[chapter:07]]; chapters/toc.toml has chapter:01" in capsys.readouterr().err
+
+
 def test_figures_citations_and_heading_ids_survive_the_round_trip(book):
     notebook = Notebook(book)
     notebook.replace("one", "Mọi thứ đi qua", "Tất cả đi qua")

@@ -21,7 +21,9 @@ def build(book: Book, arguments: argparse.Namespace) -> int:
     for slug in book.slugs(arguments.chapters):
         chapter = book.chapter(slug)
         for language in LANGUAGES:
-            notebooks[book.folder(slug) / f"{language}.ipynb"] = dumps(notebook(chapter, language, book.cites))
+            notebooks[book.folder(slug) / f"{language}.ipynb"] = dumps(
+                notebook(chapter, language, book.links(language))
+            )
     return _write(book, notebooks)
 
 

@@ -197,7 +197,7 @@ def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
     """The notebooks are what the sources give."""
     for each in LANGUAGES:
         path = book.folder(chapter.slug) / f"{each}.ipynb"
-        if not path.is_file() or path.read_text("utf-8") != dumps(notebook(chapter, each, book.cites)):
+        if not path.is_file() or path.read_text("utf-8") != dumps(notebook(chapter, each, book.links(each))):
             message, remedy = f"{each}.ipynb is not what the sources give", f"{COMMAND} build {chapter.slug}"
             yield Finding("fail", "notebooks", "(chapter)", (each,), message, remedy)
 

@@ -3,7 +3,7 @@
 ``lesson.py`` is a py:percent script; what follows ``# %%`` is the cell's id, and magics are comments
 (``# %%px`` in the cell's first line is ``%%px`` in the notebook). A text is CommonMark with
 ``$…$``: one ``# Title``, then sections ``## Title {#section-id}``. Alone on a line, ``[[cell-id]]`` places a
-code cell and ``[[figure:name|caption]]`` a figure; ``[[cite:key]]`` stands inside a sentence.
+code cell and ``[[figure:name|caption]]`` a figure; ``[[cite:key]]`` and ``[[chapter:01]]`` stand inside a sentence.
 
 >>> text = read_text("# T\\n\\n[[language]]\\n\\n## A {#a}\\n\\nProse.\\n", "en.md")
 >>> [(section.id, [block.kind for block in section.blocks]) for section in text.sections]
@@ -24,7 +24,8 @@ from d2lps.course.book.findings import BookError
 ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
 HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)(?:[ \t]+\{#([^}]*)\})?[ \t]*")
 PLACED = re.compile(r"\[\[([^\[\]]+)\]\][ \t]*")
-CITE = re.compile(r"\[\[cite:([^\[\]|]*)\]\]")
+# A source, by its key, or another chapter, as chapter:01: what stands inside a sentence.
+CITE = re.compile(r"\[\[(?:cite:(?!chapter:))?((?<=cite:)[^\[\]|]*|chapter:[^\[\]|]*)\]\]")
 SPEAK = re.compile(r"(d2lps\.speak\()([\"'])(?:en|vi|zh)\2(\))")
 # What is neither prose nor placeholder: fenced code, code spans, displayed and inline math.
 OPAQUE = re.compile(
@@ -76,7 +77,7 @@ class Section:
         return [block.name for block in self.blocks if block.kind == kind]
 
     def cited(self) -> list[str]:
-        """The sources cited here, in order."""
+        """The sources, and the chapters, cited here, in order."""
         prose = (OPAQUE.sub(" ", block.text) for block in self.blocks if block.kind == "prose")
         return [key for text in prose for key in CITE.findall(text)]
 
@@ -180,7 +181,7 @@ def read_text(source: str, where: str) -> Text:
         elif line.strip() and not title:
             raise BookError(f"{where}: the text begins with {line.strip()[:40]!r}; begin with `# Title`")
         here = blocks[-1]
-        if placed and not placed[1].startswith("cite:"):
+        if placed and not placed[1].startswith(("cite:", "chapter:")):
             here.append(_placed(placed[1], line, f"{where}, section {ids[-1]!r}"))
         elif here and (not line.strip() or here[-1].kind == "prose"):
             here[-1] = replace(here[-1], text=here[-1].text + line)
@@ -227,7 +228,8 @@ def _placed(inside: str, line: str, where: str) -> Block:
     name, _, caption = rest.partition("|")
     if kind != "figure" or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise BookError(
-            f"{where}: [[{inside}]] is not understood; write [[cell-id]], [[figure:name|caption]] or [[cite:key]]"
+            f"{where}: [[{inside}]] is not understood; write [[cell-id]], [[figure:name|caption]], "
+            "[[cite:key]] or [[chapter:01]]"
         )
     if "*" in caption or "|" in caption:
         raise BookError(f"{where}: the caption of the figure {name!r} holds `*` or `|`; leave it out")

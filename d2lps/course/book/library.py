@@ -84,6 +84,14 @@ class Book:
             links[key] = link
         return links
 
+    def links(self, language: str, workspace: bool = False) -> dict[str, str]:
+        """What a placeholder in a sentence becomes: :attr:`cites`, and chapters, as a notebook of theirs finds them."""
+        links = dict(self.cites)
+        for slug, title in self.contents.items():
+            path = f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
+            links[f"chapter:{slug.partition('-')[0]}"] = f"[{title[language]}]({path})"
+        return links
+
     @cached_property
     def terms(self) -> dict:
         """The glossary as it is written: ``names`` and one table ``term`` per concept."""
@@ -281,8 +289,12 @@ def _names(book: Book, chapter: Chapter, section: Section, where: str, fault) ->
             remedy = f"{COMMAND} figures"
             sentence = f"{where}: there is no figure img/{name}.svg; draw it with `{remedy}` or mend the placeholder"
             yield fault(section.id, sentence=sentence, remedy=remedy)
+    chapters = [key for key in book.links(LANGUAGES[0]) if key.startswith("chapter:")]
     for key in section.cited():
-        if key not in book.references:
+        if key.startswith("chapter:") and key not in chapters:
+            sentence = f"{where}: there is no [[{key}]]; chapters/toc.toml has {', '.join(chapters)}"
+            yield fault(section.id, sentence=sentence)
+        elif not key.startswith("chapter:") and key not in book.references:
             sentence = f"{where}: references.toml has no source {key!r}; add it there or mend [[cite:…]]"
             yield fault(section.id, sentence=sentence, remedy="edit chapters/references.toml")
 

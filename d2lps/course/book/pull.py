@@ -54,7 +54,9 @@ def pull(book: Book, path: Path, code: bool = False) -> Pulled:
     report.written = write(changed)
     # From here on the notebook is made from what was brought home, so that it can be pulled again.
     lesson = replace_cells(base.lesson, codes) if codes else base.lesson
-    now = edition(base.chapter, base.language, lesson, prose, {**book.cites, **base.cites})
+    now = edition(
+        base.chapter, base.language, lesson, prose, {**book.links(base.language, workspace=True), **base.cites}
+    )
     if now != base:
         content = json.loads(path.read_text("utf-8"))
         content["metadata"][KEY].update(now.metadata())
@@ -146,7 +148,7 @@ def _written(source: str, part: Part | None, chapter: Chapter, base: Origin) -> 
 
     def placeholders(plain: str) -> str:
         for key, link in base.cites.items():
-            plain = plain.replace(link, f"[[cite:{key}]]")
+            plain = plain.replace(link, f"[[{key}]]" if key.startswith("chapter:") else f"[[cite:{key}]]")
         return plain
 
     text = outside(_IMAGE.sub(image, text), placeholders)

@@ -119,7 +119,7 @@ def lay_out(book: Book) -> list[str]:
     for slug in book.slugs():
         chapter = book.chapter(slug)
         for language, text in chapter.texts.items():
-            newest = edition(slug, language, chapter.lesson, text.source, book.cites)
+            newest = edition(slug, language, chapter.lesson, text.source, book.links(language, workspace=True))
             own = own_copy(book, slug, language)
             path = next(path for path in _names(own) if not path.exists() or _free(path, newest))
             if path.exists() and origin_of(load(path), path) == newest:
