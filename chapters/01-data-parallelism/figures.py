@@ -58,7 +58,7 @@ def ps() -> str:
         parts.append(arrow((home + HALF + 1, total + 30), (x - HALF - 1, weights + 6)))
     parts += [cell(home, total, (0, 1, 2, 3), 4), symbol("Σ∇ℓ", home - 34, total + 22, "end")]
     parts += [number(2, others[0] - 24, total - 22), number(3, others[0] - 24, weights - 22)]
-    return sheet(wide, high, "GPU 0 … GPU 3: X, ℓ, g, Σg, w", *parts)
+    return sheet(wide, high, "GPU 0 … GPU 3: X, ℓ, ∇ℓ, Σ∇ℓ, w", *parts)
 
 
 def bw_hierarchy() -> str:
@@ -95,7 +95,7 @@ def bw_hierarchy() -> str:
 def ps_distributed() -> str:
     """Three ways to synchronise the same 160 MB on the same server, at a telling moment, on one scale of time."""
     server = pcie_server(gpus=4, bandwidth="16 GB/s")
-    plans = {"GPU 0": aggregate_at(GPUS, "gpu0"), "CPU": aggregate_at(GPUS, "cpu"), "GPU 0–3": sharded(GPUS)}
+    plans = {"GPU 0": aggregate_at(GPUS, "gpu0"), "CPU": aggregate_at(GPUS, "cpu"), "shards": sharded(GPUS)}
     scenes = {name: Scene(cost.shared(plan, server, "160 MB"), widest=76) for name, plan in plans.items()}
     race([*scenes.values()])
     longest = max(scene.trace.duration for scene in scenes.values())

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(400)  # who needs a notebook that another proce
 
 # The cells that show nothing: those that only set something up.
 SILENT = {
-    "01-data-parallelism": ["language", "imports"],
+    "01-data-parallelism": ["language"],
     "02-ring": [
         "language",
         "imports",
