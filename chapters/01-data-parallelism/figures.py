@@ -32,7 +32,7 @@ def ps() -> str:
         below = BELOW[i] if of > 1 else ""
         parts.extend(
             [
-                box(x - 52, 12, 104, high - 24),
+                box(x - 58, 12, 112, high - 24),
                 gpu(i, x, 34),
                 box(x - 26, data, 52, 26, rx=13),
                 words("X" + below, x, data + 17.5, font_style="italic"),
@@ -48,7 +48,7 @@ def ps() -> str:
 
     lane(80, 0, 1)
     parts += [arrow((80, gradient + HIGH + 3), (80, weights - 4)), number(3, 64, weights - 34)]
-    home, *others = (260.0 + 124 * i for i in range(4))
+    home, *others = (264.0 + 126 * i for i in range(4))
     for i, x in enumerate((home, *others)):
         lane(x, i, 4)
     parts.append(arrow((home, gradient + HIGH + 3), (home, total - 3)))

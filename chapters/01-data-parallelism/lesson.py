@@ -249,7 +249,8 @@ with train.deterministic():
         took, computing, adding = runs[n][4]
         alone = runs[1][4][0]
         spread = runs[n][8][0] / runs[n][1][0]
-        rows.append([n, 1e3 * computing, 1e3 * adding, speed_up(alone, n, adding), alone / took,
+        expected, found = speed_up(alone, n, adding), alone / took
+        rows.append([n, round(1e3 * computing, 1), round(1e3 * adding, 2), round(expected, 2), round(found, 2),
                      f"{'' if spread <= 1.3 else '~ '}{spread:.2f}"])
 print(os.cpu_count())
 table("workers", "computing", "adding", "formula", "speed-up", "spread", rows=rows)
