@@ -133,8 +133,8 @@ table("strategy", "difference", "other-bits", rows=[
     for name, total in sums.items()])
 
 # %% order
-table("strategy", "order", rows=[
-    [f"{name}, {key}", plan.order(key)] for name, plan in plans.items() for key in plan.share])
+table("strategy", "key", "order", rows=[
+    [name, key, plan.order(key)] for name, plan in plans.items() for key in plan.share])
 
 # %% guess
 guess = d2lps.predict("race", {"GPU 0": "ms", "CPU": "ms", "shards": "ms"})
