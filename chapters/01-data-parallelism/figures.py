@@ -32,7 +32,7 @@ def ps() -> str:
         below = BELOW[i] if of > 1 else ""
         parts.extend(
             [
-                box(x - 52, 12, 104, high - 24),
+                box(x - 58, 12, 112, high - 24),
                 gpu(i, x, 34),
                 box(x - 26, data, 52, 26, rx=13),
                 words("X" + below, x, data + 17.5, font_style="italic"),
@@ -48,7 +48,7 @@ def ps() -> str:
 
     lane(80, 0, 1)
     parts += [arrow((80, gradient + HIGH + 3), (80, weights - 4)), number(3, 64, weights - 34)]
-    home, *others = (260.0 + 124 * i for i in range(4))
+    home, *others = (264.0 + 126 * i for i in range(4))
     for i, x in enumerate((home, *others)):
         lane(x, i, 4)
     parts.append(arrow((home, gradient + HIGH + 3), (home, total - 3)))
@@ -58,7 +58,7 @@ def ps() -> str:
         parts.append(arrow((home + HALF + 1, total + 30), (x - HALF - 1, weights + 6)))
     parts += [cell(home, total, (0, 1, 2, 3), 4), symbol("Σ∇ℓ", home - 34, total + 22, "end")]
     parts += [number(2, others[0] - 24, total - 22), number(3, others[0] - 24, weights - 22)]
-    return sheet(wide, high, "GPU 0 … GPU 3: X, ℓ, g, Σg, w", *parts)
+    return sheet(wide, high, "GPU 0 … GPU 3: X, ℓ, ∇ℓ, Σ∇ℓ, w", *parts)
 
 
 def bw_hierarchy() -> str:
@@ -95,7 +95,7 @@ def bw_hierarchy() -> str:
 def ps_distributed() -> str:
     """Three ways to synchronise the same 160 MB on the same server, at a telling moment, on one scale of time."""
     server = pcie_server(gpus=4, bandwidth="16 GB/s")
-    plans = {"GPU 0": aggregate_at(GPUS, "gpu0"), "CPU": aggregate_at(GPUS, "cpu"), "GPU 0–3": sharded(GPUS)}
+    plans = {"GPU 0": aggregate_at(GPUS, "gpu0"), "CPU": aggregate_at(GPUS, "cpu"), "shards": sharded(GPUS)}
     scenes = {name: Scene(cost.shared(plan, server, "160 MB"), widest=76) for name, plan in plans.items()}
     race([*scenes.values()])
     longest = max(scene.trace.duration for scene in scenes.values())

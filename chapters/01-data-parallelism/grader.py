@@ -1,9 +1,9 @@
 """What the exercises of this chapter ask of an answer, and what its typical mistakes look like."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from d2lps import Topology, pcie_server
+from d2lps import Topology
 from d2lps.course.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure
 from d2lps.plan import sends
 from d2lps.topology import both_ways
@@ -17,13 +17,21 @@ def gpu_names(count: int) -> list[str]:
     return [f"gpu{i}" for i in range(count)]
 
 
-def own_gpu_case(n: int) -> PlanCase:
-    gpus, part = gpu_names(n), Fraction(n - 1, n)
+def one_switch(gpus: Sequence[str], servers: Mapping[str, float]) -> Topology:
+    """GPUs and servers on one switch, by any names: an answer has to take those that it is given."""
+    ends = dict.fromkeys(gpus, bandwidth(RATE)) | servers
+    links = [link for end, rate in ends.items() for link in both_ways(end, "switch", rate)]
+    kinds = dict.fromkeys(gpus, "gpu") | {"switch": "switch"} | dict.fromkeys(servers, "cpu")
+    return Topology("pcie_server", kinds, tuple(links))
+
+
+def own_gpu_case(n: int, names: str = "") -> PlanCase:
+    gpus, part = names.split() or gpu_names(n), Fraction(n - 1, n)
     return PlanCase(
-        f"n = {n}",
+        f"n = {n}" + (f", {', '.join(gpus)}" if names else ""),
         (gpus,),
         tuple(gpus),
-        pcie_server(n, RATE),
+        one_switch(gpus, {}),
         steps=2,
         in_all=dict.fromkeys(gpus, 2 * part),
         per_step=dict.fromkeys(gpus, part or Fraction(1)),
@@ -32,7 +40,7 @@ def own_gpu_case(n: int) -> PlanCase:
 
 
 def own_gpu_mistake(counts: Counts) -> str:
-    every = [send for step in counts.plan.steps for send in sends(step)]
+    every = [send for step in counts.plan.steps for send in sends(step) if counts.plan.share[send.key]]
     over = counts.over()
     if over and len({send.dst for send in every if send.op == "add"}) == 1:
         return "all-on-one"
@@ -53,24 +61,25 @@ def require_servers_between(counts: Counts) -> None:
                 raise failure("between-workers", "between-workers", counts.case, counts.trace, **values)
 
 
-def overlap_case(n: int, chunks: int) -> PlanCase:
-    gpus, whole, part = gpu_names(n), Fraction(1), Fraction(1, chunks)
+def overlap_case(n: int, chunks: int, cpu: str = "cpu", names: str = "") -> PlanCase:
+    gpus, whole, part = names.split() or gpu_names(n), Fraction(1), Fraction(1, chunks)
     return PlanCase(
-        f"n = {n}, c = {chunks}",
-        (gpus, "cpu", chunks),
+        f"n = {n}, c = {chunks}" + (f", {cpu}, {', '.join(gpus)}" if names else ""),
+        (gpus, cpu, chunks),
         tuple(gpus),
-        pcie_server(n, RATE),
-        servers=("cpu",),
+        one_switch(gpus, {cpu: bandwidth(RATE)}),
+        servers=(cpu,),
         steps=chunks + 1,
-        in_all=dict.fromkeys(gpus, whole) | {"cpu": n * whole},
-        per_step=dict.fromkeys(gpus, part) | {"cpu": n * part},
+        in_all=dict.fromkeys(gpus, whole) | {cpu: n * whole},
+        per_step=dict.fromkeys(gpus, part) | {cpu: n * part},
         bound=(1 + part) * n / SPEED,
     )
 
 
 def overlap_mistake(counts: Counts) -> str:
     chunks = counts.case.steps - 1
-    both = [step for step in counts.busy if counts.moved("cpu", "src", step) and counts.moved("cpu", "dst", step)]
+    (cpu,) = counts.case.servers
+    both = [step for step in counts.busy if counts.moved(cpu, "src", step) and counts.moved(cpu, "dst", step)]
     if counts.over():
         return "too-many-bytes"
     if len(counts.keys) < chunks:
@@ -82,17 +91,14 @@ def overlap_mistake(counts: Counts) -> str:
     return "other-chunks" if len(counts.keys) > chunks else "waits-too-long"
 
 
-def split_case(n: int, *rates: str) -> PlanCase:
-    gpus, servers = gpu_names(n), {f"cpu{i}": bandwidth(rate) for i, rate in enumerate(rates)}
-    ends = dict.fromkeys(gpus, bandwidth(RATE)) | servers
-    links = [link for end, rate in ends.items() for link in both_ways(end, "switch", rate)]
-    kinds = dict.fromkeys(gpus, "gpu") | {"switch": "switch"} | dict.fromkeys(servers, "cpu")
+def split_case(n: int, *rates: str, names: str = "cpu0 cpu1 cpu2") -> PlanCase:
+    gpus, servers = gpu_names(n), dict(zip(names.split(), map(bandwidth, rates), strict=False))
     phase = max(n / sum(map(speed, servers.values())), 1 / SPEED)
     return PlanCase(
         ", ".join([f"n = {n}", *(f"{name} {rate}" for name, rate in servers.items())]).replace(" GB", "\u00a0GB"),
         (gpus, servers),
         tuple(gpus),
-        Topology("pcie_server", kinds, tuple(links)),
+        one_switch(gpus, servers),
         servers=tuple(servers),
         steps=2,
         in_all=dict.fromkeys(gpus, Fraction(1)),
@@ -123,11 +129,17 @@ def split_mistake(counts: Counts) -> str:
 
 EXERCISES = {
     "own-gpu": Exercise(
-        ("gpus",), tuple(map(own_gpu_case, (4, 2, 3, 5, 8, 1))), PlanJudge(own_gpu_mistake), shows=("n = 4",)
+        ("gpus",),
+        (*map(own_gpu_case, (4, 2, 3, 5, 8, 1)), own_gpu_case(3, "gpu4 gpu0 gpu7")),
+        PlanJudge(own_gpu_mistake),
+        shows=("n = 4",),
     ),
     "overlap": Exercise(
         ("gpus", "cpu", "chunks"),
-        tuple(overlap_case(*size) for size in ((4, 4), (4, 1), (4, 2), (4, 8), (3, 5), (2, 3), (5, 7), (1, 2))),
+        (
+            *(overlap_case(*size) for size in ((4, 4), (4, 1), (4, 2), (4, 8), (3, 5), (2, 3), (5, 7), (1, 2))),
+            overlap_case(2, 2, "cpu1", "gpu6 gpu3"),
+        ),
         PlanJudge(overlap_mistake, require_servers_between),
         shows=("n = 4, c = 1", "n = 4, c = 2", "n = 4, c = 4", "n = 4, c = 8"),
     ),
@@ -142,6 +154,9 @@ EXERCISES = {
             split_case(3, "8 GB/s", "8 GB/s"),
             split_case(2, "5 GB/s", "7 GB/s"),
             split_case(1, "16 GB/s", "8 GB/s"),
+            split_case(4, "32 GB/s", "8 GB/s"),
+            split_case(4, "15.753 GB/s", "7.877 GB/s"),
+            split_case(2, "6 GB/s", "10 GB/s", names="cpu5 cpu2"),
         ),
         PlanJudge(split_mistake, require_servers_between),
         shows=("n = 4, cpu0 16\u00a0GB/s, cpu1 8\u00a0GB/s",),

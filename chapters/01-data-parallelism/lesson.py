@@ -3,19 +3,80 @@ import d2lps
 
 d2lps.speak("en")
 
-# %% imports
-from fractions import Fraction
+# %% opening
+d2lps.opening("01")
 
+# %% allreduce
 import torch
 
-from d2lps import Here, Plan, Send, aggregate_at, cost, d2l, measure, one_memory, pcie_server, run, sharded, table, train, watch
+def allreduce(gradients):
+    root, *others = gradients
+    for gradient in others:
+        root += gradient.to(root.device)
+    for gradient in others:
+        gradient.copy_(root)
+
+gradients = [torch.full((2,), 10.0**i) for i in range(4)]
+allreduce(gradients)
+gradients
+
+# %% gpu0-run
+from d2lps import Plan, Send, run, watch
+
+gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
+at_gpu0 = Plan(
+    nodes=gpus,
+    share={"g": 1},
+    steps=[
+        [Send(gpu, "gpu0", "g", "add") for gpu in gpus[1:]],
+        [Send("gpu0", gpu, "g", "copy") for gpu in gpus[1:]],
+    ])
+buffers = {gpu: torch.full((1_000_000,), 10.0**i) for i, gpu in enumerate(gpus)}
+trace = run(at_gpu0, buffers)
+print(buffers["gpu3"])
+watch(trace)
+
+# %% gpu0-plan
+print(at_gpu0)
+
+# %% gpu0-refused
+from d2lps import PlanError
+
+try:
+    Plan(gpus, {"g": 1}, [*at_gpu0.steps, at_gpu0.steps[0]])
+except PlanError as error:
+    print(error)
+
+# %% by-hand-run
+def play(plan, buffers):
+    where = plan.slices(len(buffers[plan.nodes[0]]))
+    for step in plan.steps:
+        sent = [buffers[src][where[key]].clone() for src, dst, key, op in step]
+        for (src, dst, key, op), values in zip(step, sent):
+            if op == "add":
+                buffers[dst][where[key]] += values
+            else:
+                buffers[dst][where[key]] = values
+
+again = {gpu: torch.full((1_000_000,), 10.0**i) for i, gpu in enumerate(gpus)}
+play(at_gpu0, again)
+all(torch.equal(again[gpu], buffers[gpu]) for gpu in gpus)
+
+# %% gpu0-ready
+from d2lps import aggregate_at
+
+at_gpu0 == aggregate_at(gpus, "gpu0")
 
 # %% devices
-gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
+from d2lps import Here, d2l
+
 carrier = Here(d2l.try_all_gpus() or ["cpu"])
+places = carrier.place(gpus)
 print(carrier)
 
 # %% digits
+from d2lps import train
+
 digits = train.digits()
 images, labels = digits.train
 d2l.show_images(images[:10, 0], 1, 10, titles=labels[:10].tolist(), scale=0.8)
@@ -28,7 +89,6 @@ d2lps.source(new_net)
 
 # %% split
 X, y = images[:128], labels[:128]
-places = carrier.place(gpus)
 parts = dict(zip(gpus, train.split(X, y, [places[gpu] for gpu in gpus])))
 {gpu: len(part_y) for gpu, (part_X, part_y) in parts.items()}
 
@@ -45,36 +105,27 @@ with train.deterministic():
 total = sum(gradient.cpu() for gradient in gradients.values())
 float((total - whole).abs().max()), float(whole.abs().max())
 
-# %% gpu0-plan
-at_gpu0 = Plan(
-    nodes=gpus,
-    share={"g": 1},
-    steps=[
-        [Send(gpu, "gpu0", "g", "add") for gpu in gpus if gpu != "gpu0"],
-        [Send("gpu0", gpu, "g", "copy") for gpu in gpus if gpu != "gpu0"],
-    ])
-print(at_gpu0)
-
-# %% gpu0-run
-buffers = train.buffers(at_gpu0, gradients, carrier)
-trace = run(at_gpu0, buffers, carrier)
-watch(trace)
-
-# %% gpu0-ready
-at_gpu0 == aggregate_at(gpus, "gpu0")
-
 # %% cpu-plan
 print(aggregate_at(gpus, "cpu"))
 
+# %% fraction
+from fractions import Fraction
+
+sum([1 / 10] * 10) == 1, sum([Fraction(1, 10)] * 10) == 1
+
 # %% shards-plan
+from d2lps import sharded
+
 print(sharded(gpus))
 
 # %% three-strategies
-plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "CPU": aggregate_at(gpus, "cpu"), "g1…g4": sharded(gpus)}
-sums, traces = {}, {}
+from d2lps import table
+
+plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "CPU": aggregate_at(gpus, "cpu"), "shards": sharded(gpus)}
+sums = {}
 for name, plan in plans.items():
     buffers = train.buffers(plan, gradients, carrier)
-    traces[name] = run(plan, buffers, carrier)
+    run(plan, buffers, carrier)
     sums[name] = buffers["gpu0"].cpu()
 
 table("strategy", "difference", "other-bits", rows=[
@@ -82,55 +133,80 @@ table("strategy", "difference", "other-bits", rows=[
     for name, total in sums.items()])
 
 # %% order
-table("strategy", "order", rows=[
-    [f"{name}, {key}", plan.order(key)] for name, plan in plans.items() for key in plan.share])
-
-# %% three-runs
-watch(*traces.values(), names=list(traces))
+table("strategy", "key", "order", rows=[
+    [name, key, plan.order(key)] for name, plan in plans.items() for key in plan.share])
 
 # %% guess
-guess = d2lps.predict("race", {"GPU 0": "ms", "CPU": "ms", "g1…g4": "ms"})
+guess = d2lps.predict("race", {"GPU 0": "ms", "CPU": "ms", "shards": "ms"})
 guess
 
 # %% predicted
+from d2lps import cost, pcie_server
+
 server = pcie_server(gpus=4, bandwidth="16 GB/s")
 ideal = {name: cost.ideal(plan, server, "160 MB") for name, plan in plans.items()}
 shared = {name: cost.shared(plan, server, "160 MB") for name, plan in plans.items()}
 guess.reveal(shared, ideal=ideal)
 
 # %% race
-watch(*shared.values(), names=list(shared))
+watch(*shared.values(), names=list(shared), name="three")
+
+# %% by-hand-cost
+from collections import Counter
+
+def seconds(plan, nbytes, bandwidth):
+    total = 0
+    for step in plan.steps:
+        load = Counter()
+        for src, dst, key, op in step:
+            load[src, "out"] += plan.share[key] * nbytes
+            load[dst, "in"] += plan.share[key] * nbytes
+        total += max(load.values()) / bandwidth
+    return total
+
+{name: float(seconds(plan, 160_000_000, 16_000_000_000)) for name, plan in plans.items()}
 
 # %% what-if
-d2lps.explore()
+d2lps.explore({
+    "GPU 0": lambda gpus, chunks: aggregate_at(gpus, gpus[0], chunks=chunks),
+    "CPU": lambda gpus, chunks: aggregate_at(gpus, "cpu", chunks=chunks),
+    "shards": lambda gpus, chunks: sharded(gpus, chunks=chunks)})
 
 # %% bytes
 table("strategy", "node", "sent", "received", rows=[
     [name, node, shared[name].bytes_sent(node) / 1e6, shared[name].bytes_received(node) / 1e6]
     for name in shared for node in shared[name].plan.nodes if node in ("gpu0", "gpu1", "cpu")])
 
+# %% guess-here
+guess_here = d2lps.predict("one-memory", {"shards": "×"})
+guess_here
+
 # %% copy
+from d2lps import compare, measure, one_memory
+
 with train.deterministic():
     bandwidth = measure.copy_bandwidth("40 MB", places["gpu0"])
 print(bandwidth)
 
 # %% measured
+memory = one_memory([*gpus, "cpu"], bandwidth)
+everyone = Here(dict.fromkeys([*gpus, "cpu"], places["gpu0"]))
 with train.deterministic():
-    rows = []
-    for name, plan in plans.items():
-        memory = one_memory(plan.nodes, bandwidth)
-        here_predicted = cost.shared(plan, memory, "40 MB")
-        here_measured = measure.median_run(plan, "40 MB", places["gpu0"], topology=memory)
-        error = f"{here_predicted.duration / here_measured.duration - 1:+.0%}"
-        rows.append([name, shared[name], here_predicted, here_measured, error])
-table("strategy", "server", "here-predicted", "here-measured", "error", rows=rows)
+    here = compare(plans, "40 MB", everyone, memory)
+here
+
+# %% revealed-here
+row = {row.name: row for row in here}
+guess_here.reveal(
+    {"shards": row["GPU 0"].predicted / row["shards"].predicted},
+    {"shards": row["GPU 0"].measured / row["shards"].measured})
 
 # %% chunks
 counts = [1, 2, 4, 8, 16, 32]
 pipelined = {
     "GPU 0": [cost.shared(aggregate_at(gpus, "gpu0", chunks=c), server, "160 MB") for c in counts],
     "CPU": [cost.shared(aggregate_at(gpus, "cpu", chunks=c), server, "160 MB") for c in counts],
-    "g1…g4": [cost.shared(sharded(gpus, chunks=c), server, "160 MB") for c in counts]}
+    "shards": [cost.shared(sharded(gpus, chunks=c), server, "160 MB") for c in counts]}
 table("strategy", *counts, rows=[[name, *traces] for name, traces in pipelined.items()])
 
 # %% chunks-plot
@@ -138,17 +214,69 @@ d2l.plot(counts, [[1e3 * t.duration for t in traces] for traces in pipelined.val
          "c", "ms", legend=list(pipelined), xscale="log", ylim=[0, 85])
 
 # %% chunks-watch
-watch(pipelined["CPU"][0], pipelined["CPU"][2], names=["c = 1", "c = 4"])
+watch(pipelined["CPU"][0], pipelined["CPU"][2], names=["c = 1", "c = 4"], name="chunks")
+
+# %% guess-faster
+guess_faster = d2lps.predict("speed-up", {"GPU 0": "×", "CPU": "×", "shards": "×"})
+guess_faster
+
+# %% faster
+def speed_up(alone, n, sync):
+    return alone / (alone / n + sync)
+
+guess_faster.reveal({name: speed_up(0.2, 4, trace.duration) for name, trace in shared.items()})
+
+# %% faster-here
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+def step(n):
+    nets = [new_net() for _ in range(n)]
+    parts = train.split(images, labels, ["cpu"] * n)
+    with ThreadPoolExecutor(n) as threads:
+        begin = time.perf_counter()
+        found = list(threads.map(train.loss_and_gradient, nets, *zip(*parts), [len(labels)] * n))
+        computed = time.perf_counter()
+        allreduce([gradient for loss, gradient in found])
+        done = time.perf_counter()
+    return done - begin, computed - begin, done - computed
+
+runs, rows = {}, []
+with train.deterministic():
+    for n in (1, 2, 4):
+        runs[n] = sorted(step(n) for _ in range(10))
+        took, computing, adding = runs[n][4]
+        alone = runs[1][4][0]
+        spread = runs[n][8][0] / runs[n][1][0]
+        expected, found = speed_up(alone, n, adding), alone / took
+        rows.append([n, round(1e3 * computing, 1), round(1e3 * adding, 2), round(expected, 2), round(found, 2),
+                     f"{'' if spread <= 1.3 else '~ '}{spread:.2f}"])
+print(os.cpu_count())
+table("workers", "computing", "adding", "formula", "speed-up", "spread", rows=rows)
+
+# %% large-batches
+rows = []
+for V, steps, lr in [(128, 96, 0.03), (512, 24, 0.03), (512, 24, 0.12)]:
+    trained = train.one_device(new_net(), digits.train, size=V, steps=steps, lr=lr, momentum=0.9)
+    rows.append([V, steps, lr, f"{train.accuracy(new_net(), trained.weights, digits.test):.1%}"])
+table("batch-size", "steps-in", "learning-rate", "accuracy", rows=rows)
+
+# %% update-plan
+rule = ("sgd", {"lr": 0.03, "momentum": 0.9})
+print(sharded(gpus, update=rule))
+
+# %% loop-source
+d2lps.source(train.parallel)
 
 # %% training
-rule = ("sgd", {"lr": 0.03, "momentum": 0.9})
 training = dict(size=128, steps=48)
 joined = train.one_device(new_net(), digits.train, device=places["gpu0"], **training, **rule[1])
 
 runs, rows = {}, []
 for name, plan in {"GPU 0": aggregate_at(gpus, "gpu0", update=rule),
                    "CPU": aggregate_at(gpus, "cpu", update=rule),
-                   "g1…g4": sharded(gpus, update=rule)}.items():
+                   "shards": sharded(gpus, update=rule)}.items():
     runs[name] = train.parallel(new_net(), plan, digits.train, carrier=carrier, **training)
     in_turn = train.one_device(new_net(), digits.train, in_turn=plan, device=places["gpu0"], **training, **rule[1])
     rows.append([name, torch.equal(runs[name].weights, in_turn.weights),
@@ -160,7 +288,7 @@ table("strategy", "in-turn", "joined", "accuracy", rows=rows)
 d2l.plot(list(range(1, 49)), [joined.losses, *(r.losses for r in runs.values())], legend=["1", *runs], xlim=[1, 48])
 
 # %% training-watch
-watch(runs["g1…g4"].traces[0])
+watch(runs["shards"].traces[0])
 
 # %% concise-source
 d2lps.source(train.ddp.main)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(400)  # who needs a notebook that another proce
 
 # The cells that show nothing: those that only set something up.
 SILENT = {
-    "01-data-parallelism": ["language", "imports"],
+    "01-data-parallelism": ["language"],
     "02-ring": [
         "language",
         "imports",
@@ -78,7 +78,17 @@ def test_the_numbers_of_chapter_01(executed, language):
     assert [row[0] for row in rows] == ["60 ms", "80 ms", "15 ms"]
     assert [row[-1] for row in rows] == ["30.94 ms", "41.25 ms", "15 ms"]
     assert shown(book, "training").count("✓") == 3 and "✗" not in shown(book, "training")
-    assert shown(book, "gpu0-ready") == "True"
+    assert (shown(book, "gpu0-ready"), shown(book, "by-hand-run")) == ("True", "True")
+    assert shown(book, "by-hand-cost") == "{'GPU 0': 0.06, 'CPU': 0.08, 'shards': 0.015}"
+    folded = page(book, "faster").partition("<details>")[2]
+    assert re.findall(r">([\d.]+) ×<", folded) == ["1.818", "1.538", "3.077"]
+
+
+def test_chapter_01_lets_its_reader_make_a_first_animation_soon():
+    book = nbformat.read(ROOT / "chapters/01-data-parallelism/en.ipynb", as_version=4)
+    before = book.cells[: [cell.id for cell in book.cells].index("gpu0-run") + 1]
+    assert before[-1].source.endswith("watch(trace)") and len(before) <= 6
+    assert sum(len(cell.source.split()) for cell in before if cell.cell_type == "markdown") <= 250
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -138,6 +138,47 @@ def test_another_way_to_the_bound_is_right_too():
     assert check_exercise("own-gpu", finer).passed
 
 
+def halves_of_chunks(gpus, cpu, chunks):
+    """Two keys for each chunk, which always travel together."""
+    keys = [[f"g{i}{half}" for half in "ab"] for i in range(chunks)]
+    up = [[Send(gpu, cpu, key) for gpu in gpus for key in pair] for pair in keys] + [[]]
+    down = [[]] + [[Send(cpu, gpu, key, "copy") for gpu in gpus for key in pair] for pair in keys]
+    shares = dict.fromkeys(sum(keys, []), Fraction(1, 2 * chunks))
+    return Plan([*gpus, cpu], shares, map(list.__add__, down, up), holds=gpus, wants=gpus)
+
+
+def shares_as_text_and_servers_first(gpus, servers):
+    total = int(sum(servers.values()))
+    collect = [Send(gpu, name, f"of-{name}") for gpu in gpus for name in reversed(servers)]
+    back = [Send(dst, src, key, "copy") for src, dst, key, _ in reversed(collect)]
+    shares = {f"of-{name}": f"{int(rate)}/{total}" for name, rate in servers.items()}
+    return Plan([*servers, *gpus], shares, [collect, back], holds=gpus, wants=gpus)
+
+
+def two_keys_for_each_server(gpus, servers):
+    total = Fraction(sum(servers.values()))
+    shares = {f"{name}.{i}": Fraction(rate) / total * Fraction(i, 3) for name, rate in servers.items() for i in (1, 2)}
+    collect = [Send(gpu, key.partition(".")[0], key) for key in shares for gpu in gpus]
+    back = [Send(dst, src, key, "copy") for src, dst, key, _ in collect]
+    return Plan([*gpus, *servers], shares, [collect, back], holds=gpus, wants=gpus)
+
+
+@pytest.mark.parametrize(
+    "id, answer",
+    [
+        ("own-gpu", lambda gpus: sharded(gpus, gpus[::-1])),
+        ("own-gpu", lambda gpus: sharded(gpus, dict.fromkeys([*gpus[1:], gpus[0]], f"1/{len(gpus)}"))),
+        ("overlap", halves_of_chunks),
+        ("overlap", lambda gpus, cpu, chunks: sharded(gpus[::-1], [cpu], chunks=chunks, key="part")),
+        ("split", shares_as_text_and_servers_first),
+        ("split", two_keys_for_each_server),
+    ],
+)
+def test_right_answers_unlike_the_solution_pass(id, answer):
+    verdict = check_exercise(id, answer)
+    assert verdict.passed, verdict
+
+
 @pytest.mark.parametrize("id", IDS)
 def test_the_bounds_are_the_closed_forms(id):
     S, B = 160 * 10**6, 16 * 10**9
@@ -147,7 +188,10 @@ def test_the_bounds_are_the_closed_forms(id):
             expected, counted = Fraction(2 * (n - 1) * S, n * B), dict.fromkeys(case.workers, Fraction(2 * (n - 1), n))
         elif id == "overlap":
             c = case.arguments[2]
-            expected, counted = Fraction((c + 1) * n * S, c * B), dict.fromkeys(case.workers, 1) | {"cpu": n}
+            expected, counted = (
+                Fraction((c + 1) * n * S, c * B),
+                dict.fromkeys(case.workers, 1) | {case.arguments[1]: n},
+            )
         else:
             rates = {name: Fraction(rate) for name, rate in case.arguments[1].items()}
             expected = 2 * max(n * S / sum(rates.values()), Fraction(S, B))

@@ -18,8 +18,8 @@ from d2lps.course.reveal import COLOURS, OTHER
 from d2lps.messages import LANGUAGES, sentences
 from d2lps.view.drawing.theme import THEME
 
-ASKED = {"GPU 0": "ms", "CPU": "ms", "g1…g4": "ms"}
-RIGHT = {"GPU 0": 60, "CPU": 80, "g1…g4": 15}
+ASKED = {"GPU 0": "ms", "CPU": "ms", "shards": "ms"}
+RIGHT = {"GPU 0": 60, "CPU": 80, "shards": 15}
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def place(tmp_path, monkeypatch):
 
 
 def off(**changed):
-    return RIGHT | {"g1…g4": changed.pop("shards", 15)} | changed
+    return RIGHT | {"shards": changed.pop("shards", 15)} | changed
 
 
 def said(revealed) -> str:
@@ -139,11 +139,11 @@ def test_where_nobody_has_guessed_the_answer_is_hidden(guess, place):
 
 def test_guess_model_and_measurement_stand_side_by_side_as_bars():
     server, gpus = pcie_server(), ["gpu0", "gpu1", "gpu2", "gpu3"]
-    plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "CPU": aggregate_at(gpus, "cpu"), "g1…g4": sharded(gpus)}
+    plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "CPU": aggregate_at(gpus, "cpu"), "shards": sharded(gpus)}
     shared = {name: cost.shared(plan, server, "160 MB") for name, plan in plans.items()}
     ideal = {name: cost.ideal(plan, server, "160 MB") for name, plan in plans.items()}
-    measured = {"GPU 0": 64.5, "CPU": 90, "g1…g4": 17}
-    race = predict("race", ASKED, guess={"GPU 0": 20, "CPU": 20, "g1…g4": 7.5})
+    measured = {"GPU 0": 64.5, "CPU": 90, "shards": 17}
+    race = predict("race", ASKED, guess={"GPU 0": 20, "CPU": 20, "shards": 7.5})
     revealed = race.reveal(shared, measured, ideal=ideal)
     html = revealed._repr_html_()
     assert "<details>" not in html
@@ -153,7 +153,7 @@ def test_guess_model_and_measurement_stand_side_by_side_as_bars():
     assert widths == pytest.approx([number * max(widths) / 90 for number in numbers], abs=0.01)
     labels = re.findall(r'scope="row"[^>]*>([^<]+)', html)
     assert labels == ["you", "links unshared", "shared links", "measured"] * 3
-    assert repr(revealed).splitlines()[0] == "GPU 0   you              20 ms"
+    assert repr(revealed).splitlines()[0] == "GPU 0    you              20 ms"
 
 
 def test_what_has_another_unit_has_another_scale():
@@ -185,10 +185,10 @@ def test_a_trace_answers_only_a_question_about_time():
 @pytest.mark.parametrize(
     "guess, words",
     [
-        (RIGHT, "GPU 0, CPU, g1…g4: right."),
-        (off(CPU=79), "GPU 0, CPU, g1…g4: right."),
+        (RIGHT, "GPU 0, CPU, shards: right."),
+        (off(CPU=79), "GPU 0, CPU, shards: right."),
         (off(**{"GPU 0": 20, "CPU": 20}), "GPU 0, CPU: 20\u00a0ms is one transfer there and one back. You forgot"),
-        (off(shards=7.5), "g1…g4: 7.5\u00a0ms is one direction only"),
+        (off(shards=7.5), "shards: 7.5\u00a0ms is one direction only"),
         (off(**{"GPU 0": 30}), "GPU 0: 30\u00a0ms is one direction only"),
         (off(CPU=60), "CPU: 60\u00a0ms counts three gradients, but the CPU has none of its own"),
         (off(CPU=200), "CPU: 2.5 times too much."),
@@ -236,10 +236,18 @@ def test_the_wrong_numbers_of_the_race_come_from_their_thoughts():
     numbers = {
         "GPU 0": {2 * one, one, (workers - 1) * one, 2 * workers * one},
         "CPU": {2 * one, one, workers * one, 2 * (workers - 1) * one},
-        "g1…g4": {(workers - 1) * shard, 2 * shard, 2 * workers * shard, 4 * (workers - 1) * shard, 2 * 3 * one},
+        "shards": {(workers - 1) * shard, 2 * shard, 2 * workers * shard, 4 * (workers - 1) * shard, 2 * 3 * one},
     }
     for what, right in numbers.items():
         assert {thought["guess"] for thought in known()["race"]["thoughts"] if what in thought["of"]} == right
+
+
+def test_the_wrong_speed_ups_come_from_their_thoughts():
+    """Counted anew: one GPU computes for 200 ms, four synchronise for the time of the race."""
+    for what, sync in RIGHT.items():
+        numbers = {4, 200 / sync, 200 / (200 + sync)}
+        told = {thought["guess"] for thought in known()["speed-up"]["thoughts"] if what in thought["of"]}
+        assert sorted(told) == pytest.approx(sorted(numbers), rel=0.001)
 
 
 # ---------------------------------------------------------------- kept
@@ -264,7 +272,7 @@ def test_what_was_asked_otherwise_is_asked_again():
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "7", "{", '{"asked": 1}', None, '{"guess": {"GPU 0": -1, "CPU": 1, "g1…g4": 1}}']
+    "content", ["", "[]", "7", "{", '{"asked": 1}', None, '{"guess": {"GPU 0": -1, "CPU": 1, "shards": 1}}']
 )
 def test_a_file_that_says_nothing_sensible_is_no_guess(content, place):
     predict("race", ASKED, guess=RIGHT)
@@ -272,7 +280,7 @@ def test_a_file_that_says_nothing_sensible_is_no_guess(content, place):
     if content is None:
         path.write_bytes(b"\xff\xfe\x00")
     else:
-        path.write_text(content.replace("{", '{"asked": {"GPU 0": "ms", "CPU": "ms", "g1…g4": "ms"}, ', 1), "utf-8")
+        path.write_text(content.replace("{", '{"asked": {"GPU 0": "ms", "CPU": "ms", "shards": "ms"}, ', 1), "utf-8")
     assert predict("race", ASKED).guess is None
 
 
@@ -359,7 +367,7 @@ def test_without_widgets_the_program_says_how_to_guess(monkeypatch):
     monkeypatch.setitem(sys.modules, "d2lps.course.fields", None)
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle["text/plain"]))
     predict("race", ASKED)._ipython_display_()
-    assert "Nobody has guessed yet." in shown[0] and "guess={…}" in shown[0] and "GPU 0, CPU, g1…g4" in shown[0]
+    assert "Nobody has guessed yet." in shown[0] and "guess={…}" in shown[0] and "GPU 0, CPU, shards" in shown[0]
 
 
 # ---------------------------------------------------------------- in a kernel
@@ -399,7 +407,8 @@ def test_a_changed_thought_lets_its_section_be_read_again_and_no_other():
     book = Book(CHAPTERS.parent)
     chapter = book.chapter("01-data-parallelism")
     first, *others = chapter.predictions["race"]["thoughts"]
-    changed = {"race": chapter.predictions["race"] | {"thoughts": [first | {"vi": "khác"}, *others]}}
+    race = chapter.predictions["race"] | {"thoughts": [first | {"vi": "khác"}, *others]}
+    changed = chapter.predictions | {"race": race}
     before, after = digests(book, chapter), digests(book, replace(chapter, predictions=changed))
     assert [section for section in before if before[section] != after[section]] == ["predict"]
     files = {passage.files["vi"] for passage in passages(chapter) if passage.kind == "prediction"}
