@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from d2lps import Event, Link, Plan, Topology, Trace
 
-WORKERS, SERVER = ("worker0", "worker1", "worker2"), "server0"
+WORKERS, SERVER = ("w0", "w1", "w2"), "server"  # short, since three pictures stand side by side
 COMPUTING = (0.010, 0.010, 0.030)  # seconds that each worker needs for its gradient
 TRAVEL = 0.004  # seconds for which a gradient is under way, or the weights
 PUSHES = 12  # of all workers together
