@@ -471,11 +471,11 @@ def seconds(store, rounds=20):
     return out[0].item(), sorted(times)
 
 race = {name: seconds(engine) for name, engine in
-        {"d2lps, TCP": tcp, "MXNet, TCP": mxnet, "d2lps, shared memory": store}.items() if engine}
+        {"d2lps, TCP": tcp, "MXNet, TCP": mxnet, "d2lps, memory": store}.items() if engine}
 
 # %% mxnet
 rows, race = [], ranks[0]["race"]
-for name in filter(race.get, ["d2lps, TCP", "MXNet, TCP", "d2lps, shared memory"]):
+for name in filter(race.get, ["d2lps, TCP", "MXNet, TCP", "d2lps, memory"]):
     found, times = race[name]
     spread = times[-2] / times[1]
     rows.append([name, f"{found:g}", f"{1e3 * times[len(times) // 2]:.2f}", f"{'~ ' if spread > 1.3 else ''}{spread:.2f}"])
