@@ -32,7 +32,7 @@ class Store:
 # %% scratch-run
 def twice(store):
     seen, found = torch.empty(2), []
-    store.init("conv.weight", torch.tensor([7., 7.]))
+    store.init("conv.weight", torch.tensor([500., 500.]))
     for _ in range(2):
         store.push("conv.weight", [torch.full((2,), 10.0**j) for j in range(4)])
         store.pull("conv.weight", out=seen)
