@@ -4,19 +4,24 @@ Worker i pushes 4^i, each round in an element of its own, so a sum tells who is 
 whose sum depends on the order of adding: it must not depend on the order in which they came.
 """
 
+import gc
 import random
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
 import torch
 
-from d2lps.course.grading import Failure, call, failure
+from d2lps.course.grading import Failure, call, failure, size_text
 from d2lps.messages import text
 
 ROUNDS = 4
 ELEMENTS = 64  # of a value with real numbers
 SEEDS = 12
+MANY = (100, 300)  # rounds after which it is measured what a server keeps
+SLACK = 1000  # bytes by which that may grow in between: 200 numbers take more
 
 
 class Push(NamedTuple):
@@ -53,13 +58,22 @@ def rounds_case(n: int) -> RoundsCase:
         [*first, *first, *second],
         [second[0], *first, *second[1:]],
     )
-    drawn = []
-    for seed in range(SEEDS):
-        draw = random.Random(f"{n} {seed}")
+    drawn, seed = [], 0
+    while len(drawn) < SEEDS:
+        draw, seed = random.Random(f"{n} {seed}"), seed + 1
         pushes = [push for one in rounds for push in one]
         pushes += draw.choices(pushes, k=2 * n)
-        drawn.append(sorted(pushes, key=lambda push: push.number + draw.uniform(0, 2)))
-    return RoundsCase(n, tuple(map(tuple, (*alone, *drawn))))
+        pushes.sort(key=lambda push: push.number + draw.uniform(0, 2))
+        if _in_order(pushes, n):
+            drawn.append(pushes)
+    return RoundsCase(n, tuple(tuple(pushes) for pushes in (*alone, *drawn) if _in_order(pushes, n)))
+
+
+def _in_order(pushes: Sequence[Push], n: int) -> bool:
+    """Whether each round is complete before the next one."""
+    rounds = sorted({push.number for push in pushes})
+    complete = [max(pushes.index(Push(i, number)) for i in range(n)) for number in rounds]
+    return complete == sorted(complete)
 
 
 def decode(total: float, n: int) -> list[int] | None:
@@ -80,6 +94,8 @@ def judge(case: RoundsCase, answer: Callable) -> int:
     for pushes in case.sequences:
         _play(case, answer, pushes)
     _require_same_bits(case, answer)
+    _require_equal_values(case, answer)
+    _require_little_kept(case, answer)
     return sum(map(len, case.sequences))
 
 
@@ -191,6 +207,57 @@ def _require_same_bits(case: RoundsCase, answer: Callable) -> None:
         if other:
             first, last = (" ".join(map(str, each)) for each in (orders[0], order))
             raise failure("arrival-order", "arrival-order", case, first=first, order=last, count=other, all=ELEMENTS)
+
+
+def _require_equal_values(case: RoundsCase, answer: Callable) -> None:
+    """That two workers push the same is no repetition."""
+    receive, came = _receive(case, answer), [Push(worker, 1) for worker in range(case.n)]
+    *_, total = [call(case, receive, *push, torch.ones(ROUNDS), none=True) for push in came]
+    if total is None:
+        raise _failure("stays-open", "stays-open", case, came)
+    if not isinstance(total, torch.Tensor) or not torch.equal(total.double(), torch.full((ROUNDS,), case.n).double()):
+        raise _failure("wrong-sum", "sum-of-numbers", case, came)
+
+
+def _require_little_kept(case: RoundsCase, answer: Callable) -> None:
+    """What a server keeps does not grow with the number of rounds."""
+    receive, sizes = _receive(case, answer), []
+    for number in range(1, MANY[-1] + 1):
+        for worker in range(case.n):
+            call(case, receive, worker, number, torch.full((ROUNDS,), float(worker)), none=True)
+        if number in MANY:
+            sizes.append(kept(receive))
+    few, many = sizes
+    if many > few + SLACK:
+        first, last = MANY
+        sizes = {"few": size_text(few), "many": size_text(many)}
+        raise failure("keeps-all", "keeps-all", case, first=first, last=last, **sizes)
+
+
+def kept(receive: Callable) -> int:
+    """Bytes of all that a function holds on to from one call to the next.
+
+    >>> def make():
+    ...     had = []
+    ...     return lambda value: had.append(value)
+    >>> receive = make()
+    >>> before, _ = kept(receive), [receive(i) for i in range(1000)]
+    >>> kept(receive) - before > 8000
+    True
+    """
+    seen, found, size = set(), [receive], 0
+    while found:
+        thing = found.pop()
+        if id(thing) in seen or isinstance(thing, type | ModuleType | CodeType | BuiltinFunctionType):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, FunctionType):  # of what is around it only what it names
+            found += [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), vars(thing)]
+            found += [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
+            continue
+        size += sys.getsizeof(thing) + (thing.nbytes if isinstance(thing, torch.Tensor) else 0)
+        found += gc.get_referents(thing)
+    return size
 
 
 def _powers(push: Push, n: int):

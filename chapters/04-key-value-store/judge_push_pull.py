@@ -21,6 +21,7 @@ KEYS, ROUNDS = 6, 3
 ELEMENTS = 1080  # of a value: KEYS · ROUNDS divides it
 NBYTES = 4 * ELEMENTS
 HEADER = 64  # bytes of a message beside the value: words, keys, numbers
+UNEVEN = 1.5  # times its even part that a server may take in
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,12 @@ class _Run:
         for name in case.servers:
             if not any(each.dst == name and each.nbytes > HEADER for each in messages):
                 raise self._counted("one-server", "idle-server", case.workers[0], idle=name)
+        for name in case.servers:
+            own = [each.nbytes for each in messages if each.dst == name]
+            even = payload * case.n / case.k
+            if sum(own) > UNEVEN * even + HEADER * len(own):
+                sizes = {"got": size_text(sum(own)), "enough": size_text(round(even))}
+                raise self._counted("uneven-servers", "uneven-servers", name, **sizes)
 
     def _counted(self, mistake: str, sentence: str, node: str, **values: object) -> Failure:
         """The Failure, with a line for each pair that ``node`` is one of."""

@@ -3,19 +3,17 @@ import d2lps
 
 d2lps.speak("en")
 
-# %% imports
-import copy
-import socket
-import time
+# %% opening
+d2lps.opening("04")
 
+# %% imports
 import torch
 
-from d2lps import d2l, draw, kvstore, table, train, watch
-from d2lps.kvstore import Broken, Channel, Entry, Op, Placement, ShardStore, raw
-from d2lps.train import by_store
+from d2lps import kvstore, table, watch
 
 # %% guess
-guess = {"pull 1": None, "pull 2": None}
+pulls = d2lps.predict("twice", {"pull 1": "", "pull 2": ""})
+pulls
 
 # %% scratch
 class Store:
@@ -34,50 +32,168 @@ class Store:
 # %% scratch-run
 def twice(store):
     seen, found = torch.empty(2), []
-    store.init("conv.weight", torch.tensor([7., 7.]))
+    store.init("conv.weight", torch.tensor([500., 500.]))
     for _ in range(2):
         store.push("conv.weight", [torch.full((2,), 10.0**j) for j in range(4)])
         store.pull("conv.weight", out=seen)
         found.append(seen.tolist())
     return found
 
-print(guess)
-twice(Store())
+first, second = twice(Store())
+pulls.reveal({"pull 1": first[0], "pull 2": second[0]})
 
 # %% local
-twice(kvstore.create("local"))
+first, second, twice(kvstore.create("local"))
 
 # %% device
 store = kvstore.create("device")
 print(twice(store))
-watch(store.trace())
+watch(store.trace(), name="device")
 
 # %% loop
-def fit(store, net, steps):
+from torch.nn import functional
+
+from d2lps import train
+
+digits = train.digits()
+
+def fit(store, net, steps, after=lambda: None):
     names = [name for name, _ in net.named_parameters()]
     weights = [weight.detach() for weight in net.parameters()]
     store.init(names, weights)
     store.set_optimizer("sgd", lr=0.03, momentum=0.9)
     store.pull(names, out=weights)
-    for X, y in train.batches(train.digits().train, 128, steps):
-        X, y = train.split(X, y, ["cpu"] * store.num_workers)[store.rank]
-        train.loss_and_gradient(net, X, y, count=128)
-        store.pushpull(names, [weight.grad for weight in net.parameters()], out=weights)
+    for X, y in train.batches(digits.train, 128, steps):
+        X, y = X[store.rank::store.num_workers], y[store.rank::store.num_workers]
+        net.zero_grad()
+        loss = functional.cross_entropy(net(X), y, reduction="sum") / 128
+        loss.backward()
+        gradients = [weight.grad for weight in net.parameters()]
+        store.pushpull(names, gradients, out=weights)
+        after()
     return net
 
 # %% loop-local
 def accuracy(net):
-    return f"{train.accuracy(net, torch.nn.utils.parameters_to_vector(net.parameters()), train.digits().test):.1%}"
+    X, y = digits.test
+    return f"{(net(X).argmax(1) == y).float().mean():.1%}"
 
 accuracy(fit(kvstore.create("local"), train.small_cnn(), 48))
 
 # %% loop-cluster
+from d2lps.train import by_store
+
 nets = [train.small_cnn() for _ in range(3)]
 with kvstore.cluster("dist_sync", workers=3, servers=2) as stores:
     by_store.each(stores, lambda store: fit(store, nets[store.rank], 48))
 [accuracy(net) for net in nets]
 
+# %% all-reduce
+from d2lps import Here, ring, run
+
+workers = [f"worker{i}" for i in range(4)]
+
+def total(store):
+    value = torch.full((8,), 4.0**store.rank)
+    store.init("g", torch.zeros(8))
+    store.pushpull("g", value, out=value)
+    return value
+
+with kvstore.cluster("dist_sync", workers=4, servers=2) as stores:
+    pulled = by_store.each(stores, total)
+
+buffers = {worker: torch.full((8,), 4.0**i) for i, worker in enumerate(workers)}
+run(ring(workers), buffers, Here())
+[value[0].item() for value in pulled], [value[0].item() for value in buffers.values()]
+
+# %% store-or-ring
+from d2lps import Link, Topology, cost, sharded
+
+workers, servers = ([f"{what}{i}" for i in range(8)] for what in ("worker", "server"))
+links = [Link(*ends, "1.25 GB/s") for node in workers + servers for ends in [(node, "switch"), ("switch", node)]]
+kinds = dict.fromkeys(workers + servers, "machine") | {"switch": "switch"}
+network = Topology("network", kinds, links)
+
+plans = {f"k = {k}": sharded(workers, servers[:k]) for k in [1, 2, 4, 8]}
+plans |= {"k = n": sharded(workers), "ring": ring(workers)}
+table("strategy", "shared", rows=[[name, cost.shared(plan, network, "160 MB")] for name, plan in plans.items()])
+
+# %% federated
+from itertools import islice
+
+def average(store, net, rounds, local):
+    names = [name for name, _ in net.named_parameters()]
+    weights = [weight.detach() for weight in net.parameters()]
+    own = slice(*[(0, 768), (768, 1280), (1280, 1536)][store.rank])
+    X, y = digits.train[0][own], digits.train[1][own]
+    data, step = train.batches((X, y), 64, rounds * local), torch.optim.SGD(net.parameters(), lr=0.1)
+    store.init(names, weights)
+    for _ in range(rounds):
+        for X, y in islice(data, local):
+            net.zero_grad()
+            functional.cross_entropy(net(X), y).backward()
+            step.step()
+        part = (own.stop - own.start) / len(digits.train[1])
+        store.pushpull(names, [weight * part for weight in weights], out=weights)
+    return accuracy(net)
+
+for rounds, local in [(48, 1), (6, 8)]:
+    nets = [train.small_cnn() for _ in range(3)]
+    with kvstore.cluster("dist_sync", workers=3) as stores:
+        print(rounds, "×", local, by_store.each(stores, lambda store: average(store, nets[store.rank], rounds, local)))
+
+# %% guess-moved
+moving = d2lps.predict("moved", {"number % k": "%"})
+moving
+
+# %% modulo
+names = [name for name, _ in train.small_cnn().named_parameters()]
+keys = [f"layer{i}.{name}" for i in range(500) for name in names]
+
+def modulo(key, servers):
+    return sum(key.encode()) % servers
+
+def moved(before, after):
+    return 100 * sum(before(key) != after(key) for key in keys) / len(keys)
+
+remainder = moved(lambda key: modulo(key, 4), lambda key: modulo(key, 5))
+moving.reveal({"number % k": remainder})
+
+# %% hash-ring
+from bisect import bisect
+from hashlib import sha256
+
+def number(text):
+    return int.from_bytes(sha256(text.encode()).digest()[:8], "big")
+
+def owner(key, servers, places=256):
+    ring = sorted((number(f"{server} {i}"), server) for server in range(servers) for i in range(places))
+    return ring[bisect(ring, (number(key), -1)) % len(ring)][1]
+
+[owner(key, 4) for key in keys[:6]], [owner(key, 5) for key in keys[:6]]
+
+# %% placement
+from d2lps import draw
+
+four, five = kvstore.Placement(4), kvstore.Placement(5)
+print(f"{remainder:.1f}% → {moved(four.owner, five.owner):.1f}%")
+draw(kvstore.Placement(5, virtual=8))
+
+# %% virtual
+rows = []
+for virtual in [1, 4, 16, 64, 256, 1024]:
+    place = kvstore.Placement(5, virtual=virtual)
+    loads = [place.share(server) * 5 for server in range(5)]
+    rows.append([virtual, f"{min(loads):.2f}", f"{max(loads):.2f}"])
+table("virtual", "least", "most", rows=rows)
+
+# %% large
+for part in five.parts("embedding.weight", 10_000 * 64, width=64):
+    print(part)
+
 # %% round-trip
+import time
+
 def rounds(store, count=3, pauses=(0.01, 0.01, 0.01)):
     value, gradient = torch.zeros(2_000_000), torch.full((2_000_000,), 4.0**store.rank)
     store.init("w", value)
@@ -92,71 +208,11 @@ def rounds(store, count=3, pauses=(0.01, 0.01, 0.01)):
 with kvstore.cluster("dist_sync", workers=3, servers=2, record=True, transport="tcp") as stores:
     print(by_store.each(stores, rounds))
     sync = stores[0].trace("w")
-watch(sync)
+watch(sync, name="round-trip")
 
 # %% round-trip-bytes
 table("node", "sent", "received", rows=[
     [node, sync.bytes_sent(node) / 1e6, sync.bytes_received(node) / 1e6] for node in sync.plan.nodes])
-
-# %% guess-moved
-guess["moved"] = None
-
-# %% modulo
-names = [name for name, _ in train.small_cnn().named_parameters()]
-keys = [f"layer{i}.{name}" for i in range(500) for name in names]
-
-def modulo(key, servers):
-    return sum(key.encode()) % servers
-
-def moved(before, after):
-    return sum(before(key) != after(key) for key in keys) / len(keys)
-
-four, five = Placement(4), Placement(5)
-table("guess-moved", "modulo", "hash-ring", rows=[[
-    guess["moved"], f"{moved(lambda k: modulo(k, 4), lambda k: modulo(k, 5)):.1%}",
-    f"{moved(four.owner, five.owner):.1%}"]])
-
-# %% placement
-print(five)
-draw(Placement(5, virtual=8))
-
-# %% virtual
-rows = []
-for virtual in [1, 4, 16, 64, 256, 1024]:
-    place = Placement(5, virtual=virtual)
-    loads = [place.share(server) * 5 for server in range(5)]
-    rows.append([virtual, f"{min(loads):.2f}", f"{max(loads):.2f}"])
-table("virtual", "least", "most", rows=rows)
-
-# %% large
-for part in five.parts("embedding.weight", 10_000 * 64, width=64):
-    print(part)
-
-# %% frame
-one, other = (Channel(end, seconds=5) for end in socket.socketpair())
-gradient = torch.tensor([1., 2., 3.])
-one.send(Op.PUSH, number=7, entries=[Entry(part=0, dtype=0, finite=1, elements=3, round=1)], payload=raw(gradient))
-wire = other.sock.recv(1000)
-for name, start, stop in [("magic", 0, 4), ("version", 4, 5), ("op", 5, 6), ("flags", 6, 8), ("entries", 8, 12),
-                          ("table", 12, 16), ("payload", 16, 24), ("number", 24, 32)]:
-    print(f"{name:8}  {wire[start:stop].hex(' '):24}", int.from_bytes(wire[start:stop], "little"))
-
-# %% frame-read
-one.sock.sendall(wire)
-frame, arrived = other.receive(), torch.empty(3)
-other.into(frame, raw(arrived))
-print(frame, arrived, sep="\n")
-
-# %% frame-flip
-def flipped(at):
-    one, other = (Channel(end, seconds=5) for end in socket.socketpair())
-    one.sock.sendall(wire[:at] + bytes([wire[at] ^ 1]) + wire[at + 1:])
-    try:
-        other.into(other.receive(), raw(torch.empty(3)))
-    except Broken as error:
-        return error
-
-print(flipped(16), flipped(40), flipped(len(wire) - 12), sep="\n")
 
 # %% count-messages
 class CountsMessages:
@@ -174,17 +230,21 @@ server.push(0, 1, 4.0**0)
 server.value
 
 # %% count-workers
-server = ShardStore("dist_sync", workers=2)
-for rank in range(2):
-    server.init(rank, "w", 1, torch.float32, torch.zeros(1) if rank == 0 else None)
+class CountsWorkers:
+    def __init__(self, workers):
+        self.workers, self.version, self.value, self.arrived = workers, 0, 0.0, {}
 
-def push(rank, number):
-    if server.admit(rank, 0, 1, torch.float32, number):
-        server.push(rank, 0, number, torch.tensor([4.0**rank]))
-    shard = server.shards[0]
-    return shard.version, shard.value.item()
+    def push(self, worker, number, value):
+        if number > self.version:
+            self.arrived[worker] = value
+        if len(self.arrived) == self.workers:
+            self.value = sum(self.arrived[rank] for rank in range(self.workers))
+            self.version, self.arrived = self.version + 1, {}
+        return self.version, self.value
 
-push(0, 1), push(0, 1), push(1, 1)
+server = CountsWorkers(2)
+for worker, number in [(0, 1), (0, 1), (1, 1), (1, 1)]:
+    print(worker, number, "→", server.push(worker, number, 4.0**worker))
 
 # %% optimizer
 weight = torch.nn.Parameter(torch.ones(5))
@@ -198,47 +258,117 @@ for i in range(10):
     store.pushpull("w", weight.grad, out=value)
 torch.equal(weight.detach(), value)
 
-# %% optimizer-code
-try:
-    store.set_optimizer(torch.optim.SGD([weight], lr=0.1))
-except kvstore.Refused as error:
-    print(error)
-
 # %% in-turn
-net, data, update = train.small_cnn(), train.digits().train, ("sgd", {"lr": 0.03, "momentum": 0.9})
+def in_turn(net, workers, steps):
+    step = torch.optim.SGD(net.parameters(), lr=0.03, momentum=0.9)
+    for X, y in train.batches(digits.train, 128, steps):
+        parts = []
+        for rank in range(workers):
+            net.zero_grad()
+            loss = functional.cross_entropy(net(X[rank::workers]), y[rank::workers], reduction="sum") / 128
+            loss.backward()
+            parts.append([weight.grad.clone() for weight in net.parameters()])
+        for weight, *gradients in zip(net.parameters(), *parts):
+            weight.grad = sum(gradients)
+        step.step()
+    return net
+
+def same(one, other):
+    return all(torch.equal(*pair) for pair in zip(one.parameters(), other.parameters()))
+
 rows = []
-for workers, servers, devices in [(1, 1, 2), (2, 1, 1), (2, 3, 2), (3, 2, 1)]:
-    with kvstore.cluster("dist_sync", workers=workers, servers=servers) as stores:
-        done = by_store.each(stores, lambda store: by_store.work(
-            store, copy.deepcopy(net), data, 128, 12, update, devices=["cpu"] * devices))
-    one = by_store.in_turn(net, data, 128, 12, update, workers=[devices] * workers)
-    rows.append([workers, servers, devices, all(torch.equal(worker.weights, one.weights) for worker in done)])
-table("workers", "servers", "devices", "in-turn", rows=rows)
+for n, k in [(1, 1), (2, 1), (2, 3), (3, 2)]:
+    nets = [train.small_cnn() for _ in range(n)]
+    with kvstore.cluster("dist_sync", workers=n, servers=k) as stores:
+        by_store.each(stores, lambda store: fit(store, nets[store.rank], 12))
+    with train.deterministic():
+        one = in_turn(train.small_cnn(), n, 12)
+    rows.append([n, k, all(same(net, one) for net in nets)])
+table("workers", "servers", "in-turn", rows=rows)
+
+# %% guess-slow
+pauses, steps = [0.005, 0.005, 0.02], 32
+slow = d2lps.predict("slow", {"sync": "ms", "async": "ms", "staleness 4": "ms"})
+slow
 
 # %% curves
-curves = by_store.curves(net, data, size=96, steps=32, update=("sgd", {"lr": 0.1}), pauses=[0, 0, 0.02])
-table("store", "steps-in", "seconds", "most-behind", "loss", rows=[
-    [name, len(curve.losses), f"{curve.seconds[-1]:.2f}", max(curve.staleness), curve.losses[-1]]
-    for name, curve in curves.items()])
+import copy
+import time
+
+kinds = {"sync": {"kind": "dist_sync"}, "async": {"kind": "dist_async"}}
+kinds |= {f"staleness {s}": {"kind": "dist_ssp", "staleness": s} for s in (0, 1, 4)}
+
+def watched(options):
+    nets, seconds, kept = [train.small_cnn() for _ in range(3)], [], []
+    start = time.perf_counter()
+
+    def work(store):
+        def after():
+            if store.rank == 0:
+                seconds.append(time.perf_counter() - start)
+                kept.append(copy.deepcopy(nets[0]))
+            time.sleep(pauses[store.rank])
+
+        fit(store, nets[store.rank], steps, after)
+
+    with kvstore.cluster(workers=3, servers=1, record=True, **options) as stores:
+        by_store.each(stores, work)
+        behind = max(pull.behind for pull in stores[0].staleness("0.weight") if pull.rank == 0)
+    with train.deterministic(), torch.no_grad():
+        losses = [functional.cross_entropy(net(digits.train[0]), digits.train[1]).item() for net in kept]
+    return seconds, losses, behind
+
+curves = {name: watched(options) for name, options in kinds.items()}
+asleep = {"sync": steps * 20, "async": steps * 5, "staleness 4": (steps - 4) * 20}
+slow.reveal(asleep, {name: 1e3 * curves[name][0][-1] for name in asleep})
+
+# %% curves-table
+from d2lps import d2l
+
+table("store", "seconds", "most-behind", "loss", rows=[
+    [name, f"{seconds[-1]:.2f}", behind, losses[-1]] for name, (seconds, losses, behind) in curves.items()])
 
 # %% curves-steps
 FMTS = ["-", "m--", "g-.", "r:", "k-"]
-d2l.plot(list(range(1, 33)), [curve.losses for curve in curves.values()],
-         "c", "loss", legend=list(curves), fmts=FMTS, figsize=(5, 3))
+d2l.plot(list(range(1, steps + 1)), [losses for _, losses, _ in curves.values()],
+         "t", "loss", legend=list(curves), fmts=FMTS, figsize=(5, 3))
 
 # %% curves-seconds
-d2l.plot([curve.seconds for curve in curves.values()], [curve.losses for curve in curves.values()],
-         "t / s", "loss", legend=list(curves), fmts=FMTS, figsize=(5, 3))
+d2l.plot([seconds for seconds, *_ in curves.values()], [losses for _, losses, _ in curves.values()],
+         "s", "loss", legend=list(curves), fmts=FMTS, figsize=(5, 3))
+
+# %% guess-ahead
+lead = d2lps.predict("ahead", {"s = 0": "", "s = 1": "", "s = 2": ""})
+lead
+
+# %% ahead
+def ahead(s):
+    done = []
+    def work(store):
+        store.init("w", torch.zeros(1))
+        store.set_optimizer("sgd", lr=1.0)
+        time.sleep(0.3 * store.rank)
+        before = len(done)
+        for _ in range(4):
+            store.push("w", torch.ones(1))
+            done.append(store.rank)
+            store.pull("w", out=torch.empty(1))
+        return before
+
+    with kvstore.cluster("dist_ssp", workers=2, staleness=s) as stores:
+        return by_store.each(stores, work)[1]
+
+lead.reveal({f"s = {s}": ahead(s) for s in range(3)})
 
 # %% stale
 with kvstore.cluster("dist_ssp", workers=3, servers=1, staleness=1, record=True, transport="tcp") as stores:
     by_store.each(stores, lambda store: rounds(store, count=6, pauses=(0.01, 0.01, 0.05)))
-    bounded, pulls = stores[0].trace("w"), stores[0].staleness("w")
-watch(bounded)
+    bounded, seen = stores[0].trace("w"), stores[0].staleness("w")
+watch(bounded, name="stale")
 
 # %% stale-table
 table("worker", "clock", "seen", "behind", rows=[
-    [f"worker{pull.rank}", pull.clock, " ".join(map(str, pull.seen)), pull.behind] for pull in pulls[:10]])
+    [f"worker{pull.rank}", pull.clock, " ".join(map(str, pull.seen)), pull.behind] for pull in seen[:10]])
 
 # %% sparse
 with kvstore.cluster("dist_sync", workers=1, servers=3) as stores:
@@ -248,7 +378,46 @@ with kvstore.cluster("dist_sync", workers=1, servers=3) as stores:
     stores[0].row_sparse_pull("embedding", out=rows, row_ids=wanted)
 print(torch.equal(rows, embedding[wanted]), embedding.nbytes, rows.nbytes)
 
+# %% ratings
+users, films, size = 500, 1500, 8
+make = torch.Generator().manual_seed(0)
+likes, tells = (torch.randn(count, size, generator=make) / size**0.5 for count in (users, films))
+who = torch.randint(users, (8192,), generator=make)
+what = torch.multinomial(1 / torch.arange(1., films + 1), 8192, replacement=True, generator=make)
+rating = (likes[who] * tells[what]).sum(1)
+what.bincount()[:3].tolist(), len(what.unique())
+
+# %% recommend
+def recommend(store, epochs=4, batch=128):
+    keys = [f"user {i}" for i in range(users)] + [f"film {i}" for i in range(films)]
+    start = 0.3 * torch.randn(len(keys), size, generator=torch.Generator().manual_seed(1))
+    store.init(keys, list(start))
+    store.set_optimizer("sgd", lr=0.7)
+    losses, pushed = [], []
+    for _ in range(epochs):
+        for at in range(store.rank * batch, len(rating), store.num_workers * batch):
+            now = slice(at, at + batch)
+            rows, places = torch.cat([who[now], users + what[now]]).unique(return_inverse=True)
+            wanted, values = [keys[row] for row in rows], torch.empty(len(rows), size)
+            store.pull(wanted, out=list(values))
+            values.requires_grad_()
+            user, film = values[places].chunk(2)
+            loss = ((user * film).sum(1) - rating[now]).square().sum() / 8
+            loss.backward()
+            store.push(wanted, list(values.grad))
+            losses.append(8 * loss.item() / batch)
+            pushed.append(len(rows))
+    return losses, pushed
+
+with kvstore.cluster("dist_async", workers=2, servers=2) as stores:
+    (losses, pushed), _ = by_store.each(stores, recommend)
+print(f"{sum(losses[:8]) / 8:.3f} → {sum(losses[-8:]) / 8:.3f}", sum(pushed) / len(pushed), users + films)
+
 # %% ranks
+import os
+import secrets
+
+os.environ["D2LPS_SECRET"] = secrets.token_hex()
 ranks = d2lps.ranks(4)
 ranks
 
@@ -268,11 +437,11 @@ trace = store.trace("w")
 print(store.rank, value[0].item(), value[-1].item())
 
 # %% px-watch
-watch(ranks[0]["trace"])
+watch(ranks[0]["trace"], name="processes")
 
 # %% px-lost
 # %%px
-impatient = kvstore.create("dist_sync", servers=1, deadline=2)
+impatient = kvstore.create("dist_sync", servers=1, deadline=2, joining=30)
 impatient.init("w", torch.zeros(3))
 try:
     if impatient.rank == 2:
@@ -284,13 +453,14 @@ except kvstore.KVError as error:
 
 # %% px-mxnet
 # %%px
+tcp = kvstore.create("dist_sync", servers=2, transport="tcp")
 try:
-    pslite = kvstore.create("dist_sync", engine="mxnet", servers=2)
+    mxnet = kvstore.create("dist_sync", engine="mxnet", servers=2)
 except kvstore.Refused as error:
-    pslite = None
+    mxnet = None
     print(error)
 
-def seconds(store, rounds=10):
+def seconds(store, rounds=20):
     out, times = torch.empty_like(gradient), []
     store.init("race", torch.zeros_like(gradient))
     for _ in range(rounds):
@@ -298,13 +468,18 @@ def seconds(store, rounds=10):
         start = time.perf_counter()
         store.pushpull("race", gradient, out=out)
         times.append(time.perf_counter() - start)
-    return out[0].item(), sorted(times)[rounds // 2]
+    return out[0].item(), sorted(times)
 
-race = {name: seconds(engine) for name, engine in {"d2lps": store, "MXNet": pslite}.items() if engine}
+race = {name: seconds(engine) for name, engine in
+        {"d2lps, TCP": tcp, "MXNet, TCP": mxnet, "d2lps, memory": store}.items() if engine}
 
 # %% mxnet
-table("engine", "sum", "milliseconds", rows=[
-    [name, f"{found:g}", f"{1e3 * taken:.2f}"] for name, (found, taken) in sorted(ranks[0]["race"].items(), reverse=True)])
+rows, race = [], ranks[0]["race"]
+for name in filter(race.get, ["d2lps, TCP", "MXNet, TCP", "d2lps, memory"]):
+    found, times = race[name]
+    spread = times[-2] / times[1]
+    rows.append([name, f"{found:g}", f"{1e3 * times[len(times) // 2]:.2f}", f"{'~ ' if spread > 1.3 else ''}{spread:.2f}"])
+table("engine", "sum", "milliseconds", "spread", rows=rows)
 
 # %% close
 ranks.close()
@@ -348,3 +523,40 @@ def sparse_pull(rows, cuts, ask):
     return found
 
 d2lps.check_exercise("sparse-pull", sparse_pull)
+
+# %% frame
+import socket
+
+from d2lps.kvstore import Broken, Channel, Entry, Op, raw
+
+one, other = (Channel(end, seconds=5) for end in socket.socketpair())
+gradient = torch.tensor([1., 2., 3.])
+one.send(Op.PUSH, number=7, entries=[Entry(part=0, dtype=0, finite=1, elements=3, round=1)], payload=raw(gradient))
+wire = other.sock.recv(1000)
+for name, start, stop in [("magic", 0, 4), ("version", 4, 5), ("op", 5, 6), ("flags", 6, 8), ("entries", 8, 12),
+                          ("table", 12, 16), ("payload", 16, 24), ("number", 24, 32)]:
+    print(f"{name:8}  {wire[start:stop].hex(' '):24}", int.from_bytes(wire[start:stop], "little"))
+
+# %% frame-read
+one.sock.sendall(wire)
+frame, arrived = other.receive(), torch.empty(3)
+other.into(frame, raw(arrived))
+print(frame, arrived, sep="\n")
+
+# %% frame-flip
+def flipped(at):
+    one, other = (Channel(end, seconds=5) for end in socket.socketpair())
+    one.sock.sendall(wire[:at] + bytes([wire[at] ^ 1]) + wire[at + 1:])
+    try:
+        other.into(other.receive(), raw(torch.empty(3)))
+    except Broken as error:
+        return error
+
+print(flipped(16), flipped(40), flipped(len(wire) - 12), sep="\n")
+
+# %% optimizer-code
+store = kvstore.create("local")
+try:
+    store.set_optimizer(torch.optim.SGD([weight], lr=0.1))
+except kvstore.Refused as error:
+    print(error)

@@ -52,16 +52,17 @@ def placement(keys, servers):
 
 
 def count_workers(n):
-    rounds, closed = {}, set()
+    rounds, closed = {}, 0
 
     def receive(worker, number, value):
-        if number in closed:
+        nonlocal closed
+        if number <= closed:
             return None
         values = rounds.setdefault(number, {})
         values[worker] = value
         if len(values) < n:
             return None
-        closed.add(number)
+        closed = number
         del rounds[number]
         total = values[0].clone()
         for i in range(1, n):
@@ -77,7 +78,7 @@ def sparse_pull(rows, cuts, ask):
         here = sorted({row for row in rows if start <= row < stop})
         if here:
             found.update(zip(here, ask(server, [row - start for row in here])))
-    return torch.stack([found[row] for row in rows])
+    return torch.stack([found[row] for row in rows]) if rows else torch.empty(0)
 
 
 # What learners write instead. Each answer does one thing wrong; `stored`, `ringed`, `server_of` and `tables` are what
@@ -344,6 +345,44 @@ def in_place(server, send, recv):
     return push
 
 
+def last_total_at_once(n, send, recv):
+    """Whoever asks gets the last complete sum, even of the round before."""
+    values, totals, asking = {}, {}, {}
+    while True:
+        worker, (word, key, value) = recv()
+        if word == "push":
+            values.setdefault(key, {})[worker] = value
+            if len(values[key]) == n:
+                totals[key] = sum(values.pop(key).values())
+                for one in asking.pop(key, []):
+                    send(one, totals[key])
+        elif key in totals:
+            send(worker, totals[key])
+        else:
+            asking.setdefault(key, []).append(worker)
+
+
+def told_to_all(n, send, recv):
+    """A complete sum goes to everyone, and nobody says of which key it is."""
+    values = {}
+    while True:
+        worker, (word, key, value) = recv()
+        values.setdefault(key, {})[worker] = value
+        if len(values[key]) == n:
+            had = values.pop(key)
+            for one in had:
+                send(one, sum(had.values()))
+
+
+def takes_the_next(server, send, recv):
+    return lambda key: recv()[1]
+
+
+def in_double(n, send, recv):
+    """Adds in double precision, and sends that."""
+    counted(n, send, recv, make=lambda values: sum(value.double() for value in values))
+
+
 def broken_up(server, send, recv):
     """A message for each element."""
     def push(key, value):
@@ -417,6 +456,33 @@ def ringed(name=lambda i, server: server, virtual=256, number=stable, key_number
         places = [at for at, _ in ring]
         return {key: ring[bisect(places, (key_number or number)(key)) % len(ring)][1] for key in keys}
     return answer
+
+
+H = hash
+
+
+def by_another_name(keys, servers):
+    """Python's hash, which is called otherwise here."""
+    return {key: max(servers, key=lambda server: H(f"{server} {key}")) for key in keys}
+
+
+def by_method(keys, servers):
+    return ringed(number=lambda text: text.__hash__())(keys, servers)
+
+
+def by_stretches(keys, servers):
+    """The circle of hashes in as many equal stretches as there are servers."""
+    return {key: sorted(servers)[stable(key) * len(servers) >> 64] for key in keys}
+
+
+FOUND = {}
+
+
+def remembered(keys, servers):
+    """Where a key was found once it is looked for again."""
+    for key, server in placement(keys, servers).items():
+        FOUND.setdefault(key, server)
+    return {key: FOUND[key] for key in keys}
 
 
 def round_robin(keys, servers):
@@ -550,6 +616,64 @@ def into_the_first(n):
     return receive
 
 
+def remembers_numbers(n):
+    """Right, but the set of the closed rounds has a number more with every one."""
+    rounds, closed = {}, set()
+
+    def receive(worker, number, value):
+        if number in closed:
+            return None
+        values = rounds.setdefault(number, {})
+        values[worker] = value
+        if len(values) < n:
+            return None
+        closed.add(number)
+        del rounds[number]
+        return sum(values[i] for i in range(n))
+    return receive
+
+
+def two_slots(n):
+    """One for this round and one for the next, and a late repetition finds that of another."""
+    slots = [{}, {}]
+
+    def receive(worker, number, value):
+        values = slots[number % 2]
+        values[worker] = value
+        if len(values) < n:
+            return None
+        slots[number % 2] = {}
+        return sum(values[i] for i in range(n))
+    return receive
+
+
+def known_by_value(n):
+    """A value that is there already is taken for a repetition."""
+    rounds, closed = {}, [0]
+
+    def receive(worker, number, value):
+        values = rounds.setdefault(number, {})
+        if number <= closed[0] or any(torch.equal(value, each) for each in values.values()):
+            return None
+        values[worker] = value
+        if len(values) < n:
+            return None
+        closed[0] = number
+        del rounds[number]
+        return sum(values[i] for i in sorted(values))
+    return receive
+
+
+def when_the_last_comes(n):
+    """The worker with the highest number closes the round."""
+    rounds = {}
+
+    def receive(worker, number, value):
+        rounds.setdefault(number, {})[worker] = value
+        return sum(rounds.pop(number).values()) if worker == n - 1 else None
+    return receive
+
+
 def sum_so_far(n):
     receive = added_on_arrival(n)
     totals = {}
@@ -647,6 +771,48 @@ def cut_too_late(rows, cuts, ask):
     return torch.stack([found[row] for row in rows])
 
 
+def by_runs(rows, cuts, ask):
+    """A message for each run of neighbouring rows."""
+    found, run = {}, []
+    for row in [*sorted(set(rows)), None]:
+        if run and (row is None or row != run[-1] + 1 or part_of(cuts, row) != part_of(cuts, run[0])):
+            server = part_of(cuts, run[0])
+            found.update(zip(run, ask(server, [each - cuts[server] for each in run])))
+            run = []
+        run.append(row)
+    return torch.stack([found[row] for row in rows]) if rows else torch.empty(0)
+
+
+def by_first_cut(rows, cuts, ask):
+    """Where two cuts are equal, the server between them has nothing, and is taken."""
+    found = {}
+    for server in sorted({cuts.index(max(cut for cut in cuts if cut <= row)) for row in rows}):
+        here = sorted({row for row in rows if cuts.index(max(cut for cut in cuts if cut <= row)) == server})
+        found.update(zip(here, ask(server, [row - cuts[server] for row in here])))
+    return torch.stack([found[row] for row in rows]) if rows else torch.empty(0)
+
+
+def sixteen_wide(rows, cuts, ask):
+    """As if every row had sixteen elements, as in the first case."""
+    found = torch.empty(len(rows), 16)
+    for server in sorted({part_of(cuts, row) for row in rows}):
+        here = sorted({row for row in rows if part_of(cuts, row) == server})
+        got = ask(server, [row - cuts[server] for row in here])
+        for at, row in enumerate(rows):
+            if row in here:
+                found[at] = got[here.index(row)]
+    return found
+
+
+def asks_to_learn_the_width(rows, cuts, ask):
+    return sparse_pull(rows, cuts, ask) if rows else ask(0, [])
+
+
+def never_without_rows(rows, cuts, ask):
+    """Nothing to stack is an error of torch."""
+    return collected()(rows, cuts, ask)
+
+
 def every_server(rows, cuts):
     return range(len(cuts) - 1)
 
@@ -659,7 +825,7 @@ def one_off(row, start):
 WRONG = {
     "push-pull": {
         "too-early": [stored(answers_at_once)],
-        "old-round": [stored(never_forgets)],
+        "old-round": [stored(never_forgets), stored(last_total_at_once)],
         "not-added": [stored(last_value)],
         "wrong-sum": [stored(mean)],
         "counted-twice": [stored(first_again)],
@@ -669,12 +835,14 @@ WRONG = {
         "waits-first": [stored(right, pull=received_first)],
         "no-answer": [stored(never_answers)],
         "overtaken": [stored(counts_on)],
-        "other-key": [stored(one_key_at_a_time)],
+        "other-key": [stored(one_key_at_a_time), stored(told_to_all, pull=takes_the_next)],
         "serve-ended": [stored(handles_one), stored(lambda n, send, recv: None)],
         "too-many-messages": [stored(says_not_yet, pull=asks_again), stored(right, push=broken_up)],
         "whole-store": [stored(whole_store, pull=from_the_store), stored(first_of_many, push=all_in_every_push)],
-        "too-many-bytes": [stored(ignores_copies, push=pushed_twice), stored(from_numbers, push=as_numbers)],
+        "too-many-bytes": [stored(ignores_copies, push=pushed_twice), stored(from_numbers, push=as_numbers),
+                           stored(in_double)],
         "one-server": [stored(right, at=lambda key, servers: servers[0])],
+        "uneven-servers": [stored(right, at=lambda key, servers: servers[min(key, len(servers) - 1)])],
         "past-the-wire": [behind_the_network],
         "not-the-value": [stored(takes_whatever_comes), stored(right, pull=with_the_sender)],
         "nothing-pulled": [stored(right, pull=without_a_return)],
@@ -688,8 +856,8 @@ WRONG = {
     },
     "placement": {
         "python-hash": [lambda keys, servers: {key: servers[hash(key) % len(servers)] for key in keys},
-                        ringed(number=lambda text: hash(text)), ringed(key_number=lambda key: hash((key, "place")))],
-        "modulo": [lambda keys, servers: {key: sorted(servers)[stable(key) % len(servers)] for key in keys},
+                        ringed(number=lambda text: hash(text)), ringed(key_number=lambda key: hash((key, "place"))), by_another_name, by_method],
+        "modulo": [by_stretches, lambda keys, servers: {key: sorted(servers)[stable(key) % len(servers)] for key in keys},
                    lambda keys, servers: {key: servers[sum(map(ord, key)) % len(servers)] for key in keys}],
         "moves-between": [lambda keys, servers: ringed(virtual=600 // len(servers))(keys, servers)],
         "depends-on-others": [round_robin, in_ranges, least_loaded],
@@ -699,7 +867,8 @@ WRONG = {
         "changes": [lambda keys, servers: {key: random.choice(servers) for key in keys}],
         "other-keys": [lambda keys, servers: placement(keys[1:], servers),
                        lambda keys, servers: {place: key for key, place in placement(keys, servers).items()}],
-        "other-servers": [lambda keys, servers: {key: servers.index(at) for key, at in placement(keys, servers).items()}],
+        "other-servers": [lambda keys, servers: {key: servers.index(at) for key, at in placement(keys, servers).items()},
+                          remembered],
         "not-a-dict": [lambda keys, servers: [servers[stable(key) % len(servers)] for key in keys]],
         "nothing-returned": [lambda keys, servers: None],
         "raised": [lambda keys, servers: {key: servers[key % len(servers)] for key in keys}],
@@ -710,7 +879,8 @@ WRONG = {
         "counted-twice": [tables(add=lambda old, new: old + new), added_again_on_arrival],
         "overwritten": [tables(by_round=False)],
         "early-lost": [tables(take=lambda number, now: number <= now)],
-        "repeat-opens": [tables(late=True), tables(late=True, forget=False)],
+        "repeat-opens": [tables(late=True), tables(late=True, forget=False), two_slots, when_the_last_comes],
+        "keeps-all": [remembers_numbers, tables(forget=False)],
         "arrival-order": [added_on_arrival, tables(order=list)],
         "too-soon": [sum_so_far, lambda n: lambda worker, number, value: True,
                      lambda n: lambda worker, number, value: value.clone()],
@@ -721,15 +891,16 @@ WRONG = {
         "not-a-function": [lambda n: torch.zeros(4)],
         "nothing-returned": [lambda n: None],
         "raised": [lambda n: lambda worker, number, value: [][worker]],
-        "stays-open": [lambda n: count_workers(n + 1), lambda n: tables(take=lambda number, now: number == 1)(n)],
+        "stays-open": [known_by_value, lambda n: count_workers(n + 1), lambda n: tables(take=lambda number, now: number == 1)(n)],
     },
     "sparse-pull": {
         "everything": [every_row, every_row_of_theirs],
-        "every-server": [collected(servers=every_server)],
+        "every-server": [collected(servers=every_server), asks_to_learn_the_width],
         "twice": [collected(wanted=list, put=lambda rows, found: torch.stack([found[row] for row in rows]))],
-        "row-by-row": [one_by_one, one_by_one_without_repeats],
+        "row-by-row": [one_by_one, one_by_one_without_repeats, by_runs],
         "wrong-offset": [collected(local=lambda row, start: row), collected(local=one_off)],
-        "wrong-cut": [cut_too_late, by_division],
+        "wrong-cut": [cut_too_late, by_division, by_first_cut],
+        "not-general": [sixteen_wide, never_without_rows],
         "order-lost": [lambda rows, cuts, ask: sparse_pull(sorted(rows), cuts, ask)],
         "repeats-lost": [lambda rows, cuts, ask: sparse_pull(sorted(set(rows)), cuts, ask)],
         "rows-lost": [lambda rows, cuts, ask: sparse_pull(rows[:2], cuts, ask)],

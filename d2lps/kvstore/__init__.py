@@ -70,6 +70,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         Between hosts: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
         "authority": …}``, or those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and ``D2LPS_TLS_AUTHORITY`` name;
         no secret is needed then. On one host it does nothing: what travels there is on no wire.
+    transport : {"tcp"}, optional
+        TCP also where all are on one host, which otherwise has Unix sockets and shared memory: for comparisons. It
+        needs a secret in ``D2LPS_SECRET``, or ``tls``, as between hosts.
 
     Returns
     -------

@@ -19,6 +19,7 @@ from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates, context, validate_certificates
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
+from d2lps.messages import text
 
 MOST_OF_A_PATH = 70  # bytes of a folder's path that leave room for a name in it and the number of a server
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
@@ -36,6 +37,7 @@ def launch(
     record: bool = False,
     placement: Placement | Mapping | None = None,
     tls: Mapping | Certificates | None = None,
+    transport: str | None = None,
 ) -> DistStore:
     """This process's store, as one of the workers that torchrun or ``d2lps.ranks`` started.
 
@@ -49,14 +51,18 @@ def launch(
         validate_placement(placement, require_count("servers", servers))
     files = validate_certificates(tls)
     where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
-    options = settings | {"servers": servers, "placement": where, "tls": files is not None}  # not where the files lie
+    if transport not in (None, "tcp"):
+        raise Refused(text("store.over-tcp", transport=repr(transport)))
+    options = settings | {"servers": servers, "placement": where, "transport": transport}
+    options["tls"] = files is not None  # not where the files lie
     workers = meet("kvstore", options, joining, secrets.token_hex(8))
-    files = None if workers.one_host else files
+    local = workers.one_host and transport is None  # Unix sockets and shared memory
+    files = None if local else files
     with closing(workers.rendezvous), ExitStack() as undo:
         count = require_count("servers", workers.size if servers is None else servers)
         placement = validate_placement(placement, count)
-        started, addresses = _start_servers(workers, count, settings | {"workers": workers.size}, files, undo)
-        arena, clients = Arena.available() if workers.one_host else None, []
+        started, addresses = _start_servers(workers, count, settings | {"workers": workers.size}, local, files, undo)
+        arena, clients = Arena.available() if local else None, []
 
         def connect_to_all() -> None:
             who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
@@ -69,16 +75,19 @@ def launch(
 
 
 def _start_servers(
-    workers: Workers, count: int, settings: dict, files: Certificates | None, undo: ExitStack
+    workers: Workers, count: int, settings: dict, local: bool, files: Certificates | None, undo: ExitStack
 ) -> tuple[list[ServerProcess], list[Address]]:
-    """This worker's part of ``count`` servers, and where all of them listen; ``undo`` ends those started here."""
+    """This worker's part of ``count`` servers, and where all of them listen; ``undo`` ends those started here.
+
+    ``local``: over Unix sockets.
+    """
     mine = [number for number, owner in enumerate(_owners(workers.hosts, count)) if owner == workers.rank]
     started: list[ServerProcess] = []
 
     def start() -> dict[int, Address]:
         files and context(files, False)  # so that all hear what is wrong with them
         with ExitStack() as until_they_hold_it:
-            folder, *holds = socket_folder() if mine and workers.one_host else (None,)
+            folder, *holds = socket_folder() if mine and local else (None,)
             for descriptor in holds:
                 until_they_hold_it.callback(os.close, descriptor)
             for number in mine:

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from helpers.scripts import forked
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused
@@ -61,3 +62,37 @@ def test_a_placement_is_given_as_it_is_or_by_its_numbers(placement):
 def test_another_placement_is_refused(make, placement, sentence):
     with pytest.raises(Refused, match=sentence):
         MAKE[make](placement=placement)
+
+
+TRANSPORT = """
+import os, torch
+from d2lps import kvstore
+
+with kvstore.create("dist_sync", servers=2, joining=60.0, transport='tcp') as store:
+    store.init("w", torch.zeros(400_000))
+    store.pushpull("w", torch.full((400_000,), 4.0**store.rank), out=(out := torch.empty(400_000)))
+    store.barrier()
+    print(out.unique().tolist(), {type(client.address).__name__ for client in store.clients})
+"""
+
+
+@pytest.mark.parametrize("transport, where", [("tcp", "tuple"), (None, "str")])
+def test_a_store_of_one_host_may_go_over_tcp(tmp_path, transport, where):
+    script = tmp_path / "work.py"
+    script.write_text(TRANSPORT.replace("'tcp'", repr(transport)))
+    assert forked(script, 2, D2LPS_SECRET="of this test alone") == [[f"[5.0] {{'{where}'}}"]] * 2
+
+
+def test_over_tcp_a_secret_is_wanted(tmp_path):
+    script = tmp_path / "work.py"
+    lines = TRANSPORT.replace("\n", "\n    ")
+    script.write_text(
+        f"try:{lines}\nexcept Exception as error:\n    print(type(error).__name__, 'secret' in str(error))"
+    )
+    assert forked(script, 2, without=("D2LPS_SECRET",)) == [["Refused True"]] * 2
+
+
+@pytest.mark.parametrize("transport", ["udp", "unix", 4])
+def test_another_transport_is_refused(transport):
+    with pytest.raises(Refused, match="transport = .*: a store that create makes takes 'tcp'"):
+        kvstore.create("dist_sync", transport=transport)
