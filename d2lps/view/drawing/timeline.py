@@ -17,8 +17,8 @@ WIDE, TALL = 1000, 20  # of the whole, and of a row
 SERVER, UPDATE = -1, -2  # instead of a worker's number, for what has no worker's colour
 
 
-def timeline(trace: Trace, motion: Motion, at: float, **place: object) -> str:
-    """The timeline, with the play-head at a moment."""
+def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: object) -> str:
+    """The timeline, with the play-head at a moment, or ``moved`` by a rule of style of that name."""
     nodes, scale = trace.plan.nodes, WIDE / (trace.duration or 1)
     height, parts = TALL * len(nodes), []
     for i, (start, end) in enumerate(_alone(trace.step_times())):
@@ -29,7 +29,11 @@ def timeline(trace: Trace, motion: Motion, at: float, **place: object) -> str:
         plain = {SERVER: "soft", UPDATE: "ink"}.get(colour)
         look = area(plain) if plain else worker(colour)
         parts.append(tag("path", d="".join(pieces), transform=f"translate(0 {row * TALL})", **look))
-    head = {"class_": "d2-head d2-ink", "fill": LIGHT["ink"], "transform": f"translate({fine(at * scale)} 0)"}
+    head = {
+        "class_": f"d2-head d2-ink {moved}".strip(),
+        "fill": LIGHT["ink"],
+        "transform": f"translate({fine(at * scale)} 0)",
+    }
     parts.append(tag("rect", x=-1, width=2, y=0, height=height, **head))
     look = {"class_": "d2-time", "viewBox": f"0 0 {WIDE} {height}", "preserveAspectRatio": "none"}
     return tag("svg", "".join(parts), **look, **place)
