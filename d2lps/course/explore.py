@@ -15,7 +15,7 @@ from d2lps import units
 from d2lps.algorithms import aggregate_at, sharded
 from d2lps.algorithms.servers import require_chunks
 from d2lps.course.reveal import Bar, chart
-from d2lps.messages import language, text
+from d2lps.messages import html_language, text
 from d2lps.plan import Plan
 from d2lps.simulate import cost
 from d2lps.topology import Topology, pcie_server
@@ -238,8 +238,7 @@ class Exploration(ipywidgets.VBox):
             shown = "\n".join(lines[:LINES] + ["…"] * (len(lines) > LINES))
             summary = escape(text("explore.says-plan", name=name))
             parts.append(f"<details><summary>{summary}</summary><pre>{escape(shown)}</pre></details>")
-        lang = {"zh": "zh-Hans"}.get(language(), language())
-        return f'<div class="d2lps-explore" lang="{lang}">{"".join(parts)}</div>'
+        return f'<div class="d2lps-explore" lang="{html_language()}">{"".join(parts)}</div>'
 
     def __repr__(self) -> str:
         told = [f"{name} {show_seconds(trace.duration)}" for name, trace in self.traces.items()]

@@ -12,7 +12,7 @@ the sentences, ``raised`` shows errors in a notebook.
 """
 
 from d2lps.messages.raised import Brief
-from d2lps.messages.spoken import LANGUAGES, choose, flat, language, sentences, text  # noqa: F401
+from d2lps.messages.spoken import LANGUAGES, choose, flat, html_language, language, sentences, text  # noqa: F401
 
 __all__ = ["LANGUAGES", "LanguageError", "language", "sentences", "speak", "text"]
 

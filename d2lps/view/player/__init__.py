@@ -147,7 +147,7 @@ class Player(anywidget.AnyWidget):
         path = Path(path)
         title = html.escape(self._page["words"]["label"])
         start = (
-            f'<!DOCTYPE html><meta charset="utf-8"><title>{title}</title>'
+            f'<!DOCTYPE html><html lang="{self._page["lang"]}"><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width">'
             "<style>:root{color-scheme:light dark}body{max-width:1600px;margin:1em auto}"
             "@media (max-width:700px){body{margin:0}}</style>"

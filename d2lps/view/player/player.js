@@ -371,7 +371,7 @@ export function play(el, data) {
   const controls = make("div", { class: "d2-controls" },
     button("restart", "Home"), button("back", "ArrowLeft"), toggle, button("forward", "ArrowRight"), speed, slider);
   // JupyterLab, too, has shortcuts on keys without Ctrl: here they are ours.
-  const look = { class: `d2lps d2-player${runs.length > 1 ? " d2-race" : ""}`, role: "group", tabindex: 0, "aria-label": words.label,
+  const look = { class: `d2lps d2-player${runs.length > 1 ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
     "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
   // As many side by side as can still be read.
   const widest = `--d2-natural:${Math.max(...runs.map((run) => run.width))}`;
