@@ -546,7 +546,9 @@ def test_other_colours_are_no_other_figure(book):
         figure.write_text(svg, "utf-8")
         return [finding.section for finding in check_chapter(book, SLUG) if finding.check == "agreed"]
 
-    assert stale("<svg><style>.a{fill:red}</style></svg>\n") == []
+    assert stale("<svg><style>.a{fill:red}</style></svg>\n") == ["one"]
+    assert main(["--root", str(book.root), "agree", "one"]) == 0
+    assert stale("<svg><style>.a{fill:blue}</style></svg>\n") == []
     assert stale("<svg><style>.a{fill:red}</style><path/></svg>\n") == ["one"]
 
 

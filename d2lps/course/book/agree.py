@@ -1,8 +1,8 @@
 """``agreed.txt``: for each section, what its three texts were when last read side by side.
 
-The digest is over the texts, the cells placed there, the figures but for their colours, the messages that those cells name and the
-texts of the exercises and predictions. No language is the source of the others: whichever changes, the three are read
-again.
+The digest is over the texts, the cells placed there, the figures but for their colours, the messages that those cells
+name and the texts of the exercises and predictions. No language is the source of the others: whichever changes, the
+three are read again.
 """
 
 import json
