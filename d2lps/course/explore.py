@@ -23,6 +23,7 @@ from d2lps.trace import Trace
 from d2lps.units import Bandwidth, bandwidth, show_seconds, show_size, size
 from d2lps.view.drawing import DrawingError
 from d2lps.view.player import Player, watch
+from d2lps.view.tables import plan_table
 
 SIZES = ["1 MB", "4 MB", "16 MB", "40 MB", "160 MB", "640 MB", "2.5 GB"]
 RATES = ["1 GB/s", "2 GB/s", "4 GB/s", "8 GB/s", "16 GB/s", "25 GB/s", "32 GB/s", "64 GB/s", "150 GB/s"]
@@ -30,7 +31,6 @@ CHUNKS = [1, 2, 4, 8, 16, 32]
 SLOWER = [1, 2, 4, 10]
 # Pictures of more messages than this, in all, take longer to make than a reader waits for: numbers alone then.
 MOST_MESSAGES = 600
-LINES = 40  # of a plan that are shown
 
 
 def explore(
@@ -234,10 +234,8 @@ class Exploration(ipywidgets.VBox):
             parts.append(f"<p>{escape(text('explore.too-many', most=MOST_MESSAGES))}</p>")
         parts += [f"<p>✗ {escape(f'{name}: {why}'.removeprefix(': '))}</p>" for name, why in self.refused.items()]
         for name, trace in self.traces.items():
-            lines = str(trace.plan).splitlines()
-            shown = "\n".join(lines[:LINES] + ["…"] * (len(lines) > LINES))
             summary = escape(text("explore.says-plan", name=name))
-            parts.append(f"<details><summary>{summary}</summary><pre>{escape(shown)}</pre></details>")
+            parts.append(f"<details><summary>{summary}</summary>{plan_table(trace.plan)}</details>")
         return f'<div class="d2lps-explore" lang="{html_language()}">{"".join(parts)}</div>'
 
     def __repr__(self) -> str:

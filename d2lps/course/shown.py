@@ -1,0 +1,45 @@
+"""Values that a notebook shows by themselves: a topology and a trace as pictures, a plan as a table.
+
+Nothing is imported until one of them is shown.
+"""
+
+import sys
+from collections.abc import Callable
+
+MOST_NODES, MOST_EVENTS = 64, 2000  # more than that would be long in coming: their ``repr`` has to do
+
+
+def register() -> None:
+    """Tell the notebook's formatter of HTML, where there is one. IPython has been imported."""
+    shell = sys.modules["IPython"].get_ipython()
+    if shell is None:
+        return
+    shown: dict[tuple[str, str], Callable] = {
+        ("d2lps.topology.graph", "Topology"): topology,
+        ("d2lps.trace", "Trace"): trace,
+        ("d2lps.plan.plan", "Plan"): plan,
+    }
+    for (module, name), form in shown.items():
+        shell.display_formatter.formatters["text/html"].for_type_by_name(module, name, form)
+
+
+def topology(value) -> str | None:
+    """Its drawing; None where it has more nodes than can be seen."""
+    from d2lps.view.drawing import draw
+
+    return draw(value)._repr_html_() if len(value.kinds) <= MOST_NODES else None
+
+
+def trace(value) -> str | None:
+    """Its still; None where it is too long."""
+    from d2lps.view.drawing import draw
+
+    small = len(value.topology.kinds) <= MOST_NODES and len(value.events) <= MOST_EVENTS
+    return draw(value)._repr_html_() if small else None
+
+
+def plan(value) -> str | None:
+    """Its steps as a table; None where it is too large to be read."""
+    from d2lps.view.tables import plan_table
+
+    return plan_table(value) if len(value.nodes) <= MOST_NODES else None
