@@ -121,7 +121,7 @@ STEPS = 40  # of a plan that are shown
 
 
 def plan_table(plan: Plan) -> str:
-    """The same as ``print(plan)``, as HTML: a font for code may lack letters of a language and misplace their accents."""
+    """The same as ``print(plan)``, as HTML: fonts for code lack letters, and misplace accents."""
     nodes, shares, *_ = str(plan).splitlines()
     cell = "text-align:left;vertical-align:top;padding:0 1.2em 0 0;white-space:nowrap"
     rows = []
