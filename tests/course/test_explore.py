@@ -5,7 +5,8 @@ import re
 import pytest
 
 from d2lps import Plan, PlanError, Send, aggregate_at, explore, one_memory, pcie_server, ring, sharded, speak
-from d2lps.course.explore import MOST_MESSAGES, slowed
+from d2lps.course.explore import slowed
+from d2lps.course.explore_page import MOST_MESSAGES
 from d2lps.messages import LANGUAGES
 from d2lps.topology import TopologyError
 from d2lps.units import UnitError
