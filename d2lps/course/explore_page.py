@@ -58,8 +58,8 @@ def told(traces: dict[str, Trace], refused: dict[str, str]) -> str:
     return f'<div class="d2lps-explore" lang="{html_language()}">{"".join(parts)}</div>'
 
 
-LOOK = """.d2lps-explored [role=group]{display:flex;flex-wrap:wrap;gap:4px 8px;align-items:center;margin:4px 0}
-.d2lps-explored [role=group]>span{min-width:9em}
+LOOK = """.d2lps-explored>[role=group]{display:flex;flex-wrap:wrap;gap:4px 8px;align-items:center;margin:4px 0}
+.d2lps-explored>[role=group]>span{min-width:9em}
 .d2lps-explored [data-shows]{min-height:36px;padding:2px 14px;border:1px solid currentColor;border-radius:18px;
 background:none;color:inherit;font:inherit;cursor:pointer}
 .d2lps-explored [aria-pressed=true]{font-weight:700;box-shadow:inset 0 0 0 2px currentColor}"""

@@ -84,8 +84,8 @@ def film(scene: Scene, clock: Clock, **place: object) -> str:
         if working := _working(scene, node):
             parts.append(tag("g", scene.node(node, box, busy=True), **clock.seen(working)))
     parts += [*_contents(scene, clock), rates(topology, layout), *_backlogs(scene, clock), *_messages(scene, clock)]
-    size, view = f"--d2-wide:{fine(breadth(topology, layout))}", " ".join(map(num, scene.view))
-    return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=size, **place)
+    view = " ".join(map(num, scene.view))
+    return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=scene.looks(), **place)
 
 
 def film_of_time(scene: Scene, clock: Clock, **place: object) -> str:

@@ -65,9 +65,14 @@ class Scene:
             parts.append(self.node(node, box, node in busy) if own else forwarding(topology, layout, node))
         parts += [self._contents(at), rates(topology, layout), backlogs(layout, self.load, at, self.most, self.told)]
         parts.append(self._tiles(at))
-        size = f"--d2-wide:{fine(breadth(topology, layout))};--d2-natural:{num(self.view[2])}"
+        size = f"{self.looks()};--d2-natural:{num(self.view[2])}"
         view = " ".join(map(num, self.view))
         return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=size, **place)
+
+    def looks(self) -> str:
+        """What its rules of style have to know: how wide lanes are, and where slots are too thin for rims."""
+        wide = f"--d2-wide:{fine(breadth(self.trace.topology, self.layout))}"
+        return wide if self.slots <= 8 else f"{wide};--d2-rim:0"
 
     def node(self, node: str, box: Box, busy: bool = False) -> str:
         """A node's box with its name, and the empty buffer; ``busy``: in the midst of an update."""
