@@ -1,4 +1,4 @@
-"""Values that a notebook shows by themselves: a topology and a trace as pictures, a plan as a table.
+"""Values that show themselves in a notebook: topologies and traces as pictures, plans as tables, plots in its theme.
 
 Nothing is imported until one of them is shown.
 """
@@ -18,6 +18,7 @@ def register() -> None:
         ("d2lps.topology.graph", "Topology"): topology,
         ("d2lps.trace", "Trace"): trace,
         ("d2lps.plan.plan", "Plan"): plan,
+        ("matplotlib.figure", "Figure"): plot,
     }
     for (module, name), form in shown.items():
         shell.display_formatter.formatters["text/html"].for_type_by_name(module, name, form)
@@ -43,3 +44,10 @@ def plan(value) -> str | None:
     from d2lps.view.tables import plan_table
 
     return plan_table(value) if len(value.nodes) <= MOST_NODES else None
+
+
+def plot(value) -> str:
+    """A figure of matplotlib, in the theme of the page."""
+    from d2lps.course.plots import as_html
+
+    return as_html(value)

@@ -50,6 +50,14 @@ def test_a_plan_shows_its_steps_in_the_language_of_the_reader(notebook, spoken, 
     assert bundle["text/plain"] == "<Plan: 4 nodes, 1 keys, 2 steps, 6 sends>"
 
 
+def test_a_plot_follows_the_page(notebook):
+    from matplotlib.figure import Figure
+
+    made = Figure()
+    made.subplots().plot([1, 2])
+    assert "light-dark(" in notebook(made)["text/html"]
+
+
 def test_a_plan_of_many_steps_is_cut(notebook):
     bundle = notebook(ring([f"gpu{i}" for i in range(40)]))
     assert bundle["text/html"].count("<tr") == 40 and "…" in bundle["text/html"]

@@ -60,21 +60,20 @@ RIMS = tuple(tuple(rim(colour, theme) for theme, colour in enumerate(pair)) for 
 COLOURS = [light for light, _ in WORKERS]
 LIGHT = {name: light for name, (light, _) in THEME.items()}
 
-_PAIRS = THEME | {f"{name}{i}": pair for name, pairs in (("w", WORKERS), ("r", RIMS)) for i, pair in enumerate(pairs)}
+_PAIRS = THEME | {f"w{i}": pair for i, pair in enumerate(WORKERS)}
+_RIMS = {f"r{i}": pair for i, pair in enumerate(RIMS) if pair != WORKERS[i]}
 _LIGHT = ";".join(f"--d2-{name}:{light}" for name, (light, _) in _PAIRS.items())
-_BOTH = ";".join(f"--d2-{name}:light-dark({light},{dark})" for name, (light, dark) in _PAIRS.items())
+_BOTH = ";".join(f"--d2-{name}:light-dark({light},{dark})" for name, (light, dark) in (_PAIRS | _RIMS).items())
 _FONT = 'system-ui,"Segoe UI",Roboto,"DejaVu Sans","Noto Sans","Noto Sans CJK SC","PingFang SC",sans-serif'
 
 # A drawing stands by its presentation attributes alone. The style adds the theme of the page around it, and keeps
 # words readable where a picture is small: --d2-zoom is how many of its units make a pixel. What is too thin for a rim
 # has --d2-rim: 0.
 _CSS = Template((Path(__file__).parent / "drawing.css").read_text("utf-8"))
-_FILLS = "".join(f".d2-{name}{{fill:var(--d2-{name})}}" for name in THEME)
-_FILLS += "".join(f".d2-w{i}{{fill:var(--d2-w{i});stroke:var(--d2-r{i})}}" for i in range(len(WORKERS)))
-_FILLS += (
-    ",".join(f".d2-w{i}" for i in range(len(WORKERS)))
-    + "{stroke-width:var(--d2-rim,.8);vector-effect:non-scaling-stroke}"
-)
+_FILLS = "".join(f".d2-{name}{{fill:var(--d2-{name})}}" for name in _PAIRS)
+_FILLS += "".join(f".d2-w{name[1:]}{{stroke:var(--d2-{name})}}" for name in _RIMS)
+_FILLS += ",".join(f".d2-w{name[1:]}" for name in _RIMS)
+_FILLS += "{stroke-width:var(--d2-rim,.8);vector-effect:non-scaling-stroke}"
 STYLE = _CSS.substitute(LIGHT=_LIGHT, BOTH=_BOTH, FONT=_FONT, FILLS=_FILLS)
 
 # What pictures need besides where links have parallel lines, or stand in the background. It outweighs the rules above,
