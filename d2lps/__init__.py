@@ -47,6 +47,7 @@ _HOME = {
     "naive_ring": "algorithms",
     "nvswitch": "topology",
     "one_memory": "topology",
+    "opening": "course.opening",
     "pcie_server": "topology",
     "predict": "course.predict",
     "progress": "course.progress",

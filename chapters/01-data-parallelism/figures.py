@@ -23,6 +23,13 @@ GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
 BELOW = "₀₁₂₃"
 
 
+def opening() -> dict:
+    """The race of this chapter: three meeting places for 160 MB."""
+    server = pcie_server(gpus=4, bandwidth="16 GB/s")
+    plans = {"GPU 0": aggregate_at(GPUS, "gpu0"), "CPU": aggregate_at(GPUS, "cpu"), "shards": sharded(GPUS)}
+    return {name: cost.shared(plan, server, "160 MB") for name, plan in plans.items()}
+
+
 def ps() -> str:
     """Training on one GPU; and on four: (1) loss and gradient, (2) the sum on GPU 0, (3) new weights for everyone."""
     data, gradient, total, weights = 50.0, 108.0, 186.0, 264.0

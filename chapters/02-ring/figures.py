@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from d2lps.algorithms import ring
+from d2lps import Link, cost
+from d2lps.algorithms import naive_ring, ring
 from d2lps.plan.acts import sends
 from d2lps.plan.checking import replay
 from d2lps.topology import Topology
@@ -15,6 +16,13 @@ from d2lps.view.drawing.theme import THIN
 from d2lps.view.drawing.topology_picture import network
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]
+
+
+def opening() -> dict:
+    """The race of this chapter: a whole gradient around a circle, and the same in chunks."""
+    links = [Link(a, b, "16 GB/s") for i, a in enumerate(GPUS) for b in (GPUS[i - 1], GPUS[(i + 1) % len(GPUS)])]
+    circle = Topology("circle", dict.fromkeys(GPUS, "gpu"), links)
+    return {"naive": cost.shared(naive_ring(GPUS), circle, "160 MB"), "ring": cost.shared(ring(GPUS), circle, "160 MB")}
 
 
 def nvlink() -> str:

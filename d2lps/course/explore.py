@@ -14,7 +14,7 @@ from d2lps import units
 from d2lps.algorithms import aggregate_at, sharded
 from d2lps.algorithms.servers import require_chunks
 from d2lps.course.explore_page import Offer, can_race, page, told
-from d2lps.messages import text
+from d2lps.messages import named, text
 from d2lps.plan import Plan
 from d2lps.simulate import cost
 from d2lps.topology import Topology, pcie_server
@@ -77,20 +77,19 @@ def explore(
     --------
     >>> lab = explore(gpus=4)
     >>> lab
-    <explore: GPU 0 60 ms, CPU 80 ms, g1…g4 15 ms>
+    <explore: GPU 0 60 ms, CPU 80 ms, shards 15 ms>
     >>> lab.controls["gpus"].value = 8
     >>> lab
-    <explore: GPU 0 140 ms, CPU 160 ms, g1…g8 17.5 ms>
+    <explore: GPU 0 140 ms, CPU 160 ms, shards 17.5 ms>
     """
-    return Exploration(strategies or _usual, place, gpus, chunks, size(nbytes), units.bandwidth(bandwidth))
+    return Exploration(strategies or USUAL, place, gpus, chunks, size(nbytes), units.bandwidth(bandwidth))
 
 
-def _usual(gpus: list[str]) -> dict[str, Callable[..., Plan]]:
-    return {
-        "GPU 0": lambda gpus, chunks: aggregate_at(gpus, gpus[0], chunks=chunks),
-        "CPU": lambda gpus, chunks: aggregate_at(gpus, "cpu", chunks=chunks),
-        f"g1…g{len(gpus)}": lambda gpus, chunks: sharded(gpus, chunks=chunks),
-    }
+USUAL = {
+    "GPU 0": lambda gpus, chunks: aggregate_at(gpus, gpus[0], chunks=chunks),
+    "CPU": lambda gpus, chunks: aggregate_at(gpus, "cpu", chunks=chunks),
+    "shards": lambda gpus, chunks: sharded(gpus, chunks=chunks),
+}
 
 
 class Exploration(ipywidgets.VBox):
@@ -110,7 +109,7 @@ class Exploration(ipywidgets.VBox):
 
     def __init__(
         self,
-        strategies: "Mapping[str, Callable[..., Plan]] | Callable",
+        strategies: Mapping[str, Callable[..., Plan]],
         place: Callable[..., Topology],
         gpus: int,
         chunks: int,
@@ -201,9 +200,8 @@ class Exploration(ipywidgets.VBox):
             by, unslowed = values["slower"], topology
             topology = self._once(("slow", topology, slow, by), lambda: slowed(unslowed, slow, by))
         names = _devices(topology)[: values["gpus"]]
-        strategies = self._strategies(names) if callable(self._strategies) else self._strategies
         traces, refused = {}, {}
-        for name, make in strategies.items():
+        for name, make in self._strategies.items():
             try:
                 plan = make(names, chunks=values["chunks"]) if _takes_chunks(make) else make(names)
                 traces[name] = cost.shared(plan, topology, values["nbytes"])
@@ -235,7 +233,7 @@ class Exploration(ipywidgets.VBox):
             old.close()
 
     def __repr__(self) -> str:
-        told = [f"{name} {show_seconds(trace.duration)}" for name, trace in self.traces.items()]
+        told = [f"{named(name)} {show_seconds(trace.duration)}" for name, trace in self.traces.items()]
         return f"<explore: {', '.join(told + list(self.refused))}>"
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from d2lps.course.reveal import Bar, chart
-from d2lps.messages import html_language, text
+from d2lps.messages import html_language, named, text
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.theme import STYLE, THIN
@@ -47,11 +47,13 @@ def can_race(traces: dict[str, Trace]) -> bool:
 
 def told(traces: dict[str, Trace], refused: dict[str, str]) -> str:
     """Times as bars, refusals, and the plans, folded."""
-    bars = {name: [Bar("model", text("table.shared"), 1e3 * trace.duration, "ms")] for name, trace in traces.items()}
+    bars = {
+        named(name): [Bar("model", text("table.shared"), 1e3 * trace.duration, "ms")] for name, trace in traces.items()
+    }
     parts = [chart(bars)] if bars else []
     if traces and not can_race(traces):
         parts.append(f"<p>{escape(text('explore.too-many', most=MOST_MESSAGES))}</p>")
-    parts += [f"<p>✗ {escape(f'{name}: {why}'.removeprefix(': '))}</p>" for name, why in refused.items()]
+    parts += [f"<p>✗ {escape(f'{named(name)}: {why}'.removeprefix(': '))}</p>" for name, why in refused.items()]
     for name, trace in traces.items():
         summary = escape(text("explore.says-plan", name=name))
         parts.append(f"<details><summary>{summary}</summary>{plan_table(trace.plan)}</details>")
@@ -104,8 +106,9 @@ def _shown(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
         scenes = staged([*traces.values()])
     except DrawingError as error:
         return {"told": told(traces, refused | {"": str(error)})}
-    plain = [each.replace(f"<style>{STYLE + THIN}</style>", "") for each in stills(scenes, [*traces])]
-    return {"told": told(traces, refused), "stills": plain, "data": data.page(scenes, [*traces])}
+    names = [named(name) for name in traces]
+    plain = [each.replace(f"<style>{STYLE + THIN}</style>", "") for each in stills(scenes, names)]
+    return {"told": told(traces, refused), "stills": plain, "data": data.page(scenes, names)}
 
 
 def _packed(shown: dict) -> str:

@@ -19,7 +19,7 @@ from d2lps.course import kept
 from d2lps.course.entries import PredictionError, number, number_text
 from d2lps.course.grading.course import CHAPTERS, tables
 from d2lps.course.reveal import Bar, Revealed
-from d2lps.messages import language, text
+from d2lps.messages import language, named, text
 from d2lps.trace import Trace
 from d2lps.units import SECONDS
 
@@ -95,7 +95,7 @@ class Prediction:
         self.guess = self._again(old) if old.get("asked") == asked else None
 
     def __repr__(self) -> str:
-        what = ", ".join(f"{each} ({unit})" if unit else each for each, unit in self.asked.items())
+        what = ", ".join(f"{named(each)} ({unit})" if unit else named(each) for each, unit in self.asked.items())
         return f"{text('predict.ask', what=what)} {self.said()}"
 
     def said(self) -> str:
@@ -108,7 +108,7 @@ class Prediction:
         """
         if self.guess is None:
             return text("predict.none")
-        own = ", ".join(f"{what} {number_text(value, self.asked[what])}" for what, value in self.guess.items())
+        own = ", ".join(f"{named(what)} {number_text(value, self.asked[what])}" for what, value in self.guess.items())
         return text("predict.yours", guess=own)
 
     def commit(self, guess: "Mapping[str, float | str]") -> None:
@@ -153,7 +153,7 @@ class Prediction:
         PredictionError
             For what is no number in that unit, or can hardly be meant.
         """
-        return number(what, entry, self.asked[what], *self._known.get("within", (0, math.inf)))
+        return number(named(what), entry, self.asked[what], *self._known.get("within", (0, math.inf)))
 
     def reveal(
         self,
@@ -193,7 +193,7 @@ class Prediction:
         def bars() -> dict[str, list[Bar]]:
             own = self.guess or {}
             return {
-                what: [Bar("guess", text("predict.you"), own.get(what), unit)]
+                named(what): [Bar("guess", text("predict.you"), own.get(what), unit)]
                 + [Bar(source, labels[source], values[what], unit) for source, values in true.items()]
                 for what, unit in self.asked.items()
             }
@@ -224,7 +224,7 @@ class Prediction:
         """What the guess tells, a sentence for each thing that was asked; the same sentence is said once."""
         said: dict[str, list[str]] = {}
         for what, own in (self.guess or {}).items():
-            said.setdefault(self._thought(what, own, true[what]), []).append(what)
+            said.setdefault(self._thought(what, own, true[what]), []).append(named(what))
         return [f"{', '.join(names)}{text('predict.colon')}{sentence}" for sentence, names in said.items()]
 
     def _thought(self, what: str, own: float, right: float) -> str:

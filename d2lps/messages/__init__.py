@@ -12,9 +12,18 @@ the sentences, ``raised`` shows errors in a notebook.
 """
 
 from d2lps.messages.raised import Brief
-from d2lps.messages.spoken import LANGUAGES, choose, flat, html_language, language, sentences, text  # noqa: F401
+from d2lps.messages.spoken import (  # noqa: F401
+    LANGUAGES,
+    choose,
+    flat,
+    html_language,
+    language,
+    named,
+    sentences,
+    text,
+)
 
-__all__ = ["LANGUAGES", "LanguageError", "language", "sentences", "speak", "text"]
+__all__ = ["LANGUAGES", "LanguageError", "language", "named", "sentences", "speak", "text"]
 
 
 class LanguageError(Brief, ValueError):

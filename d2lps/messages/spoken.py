@@ -1,5 +1,6 @@
 """The sentences, and the language in force: what the rest of this room stands on."""
 
+import re
 import tomllib
 from functools import cache
 from importlib import resources
@@ -28,6 +29,24 @@ def html_language() -> str:
 def text(key: str, /, **values: object) -> str:
     """The sentence under ``key`` in the language in force, its ``{placeholders}`` filled with ``values``."""
     return sentences(_language)[key].format(**values)
+
+
+def named(name: str) -> str:
+    """What a program calls ``"shards"`` or ``"4 servers"``, as the language in force has it; other names as they are.
+
+    The names are those of ``[names]``, by what they are called in English.
+    """
+    for key, pattern in _names():
+        if found := pattern.fullmatch(name):
+            return text(key, **found.groupdict())
+    return name
+
+
+@cache
+def _names() -> list[tuple[str, re.Pattern]]:
+    known = {key: value for key, value in sentences("en").items() if key.startswith("names.")}
+    holes = {key: re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(value)) for key, value in known.items()}
+    return [(key, re.compile(pattern)) for key, pattern in holes.items()]
 
 
 @cache

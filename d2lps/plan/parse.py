@@ -8,7 +8,7 @@ from numbers import Rational
 from d2lps.messages import text
 from d2lps.plan.acts import PlanError, Send, Update
 from d2lps.plan.lazy import LARGE, Lazy, Product
-from d2lps.plan.optimizers import RULES, is_number, numbers_of
+from d2lps.plan.optimizers import RULES, fitting, is_number, numbers_of
 from d2lps.plan.share import Share
 
 Pair = tuple[str, str]
@@ -167,6 +167,9 @@ def _numbers(step: int, act: Update) -> tuple[tuple[str, float], ...]:
     for name, value in numbers.items():
         if name not in known or not is_number(value):
             raise refusal(name)
+        if taken := fitting(name, value):
+            shown = {"step": step, "node": act.node, "rule": act.rule, "name": name, "value": f"{value:g}"}
+            raise PlanError("unfit-number", **shown, taken=taken)
     for name, needed in known.items():
         if needed and name not in numbers:
             raise refusal(name)

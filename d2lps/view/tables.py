@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-from d2lps.messages import html_language, text
+from d2lps.messages import html_language, named, text
 from d2lps.plan.acts import show_step
 from d2lps.plan.plan import Plan
 from d2lps.trace import Trace
@@ -149,7 +149,8 @@ def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
         The headings: names of the sentences ``table.<column>`` of :mod:`d2lps.messages`, or numbers.
     rows : iterable of iterables
         The cells of each row. A trace is shown by its duration, an order of additions as a sum, True and False as
-        ✓ and ✗, None as –, floats with four digits, anything else as its ``str``.
+        ✓ and ✗, None as –, floats with four digits, a known name in the language in force, anything else as its
+        ``str``.
 
     Returns
     -------
@@ -173,6 +174,8 @@ def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
                 return show_seconds(value.duration)
             case float():
                 return f"{value:.4g}"
+            case str():
+                return named(value)
             case (first, second):
                 right = f"({cell(second)})" if isinstance(second, tuple) else second
                 return f"{cell(first)} + {right}"

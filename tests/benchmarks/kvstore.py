@@ -11,7 +11,8 @@ P4      MXNet dist_sync ÷ ours, push and pull of 40 MB in 4 keys: over TCP, and
         whose gradients must not change, and with the best settings that were found right before: they are printed
 small   the same with 10 000 keys of 100 floats, in operations (a push or a pull of one key by one worker) per second
 P5      round of the store ÷ ring over sockets, 4 workers, 40 MB
-P14     push and pull with a secret ÷ without, over a shaped link, in a network namespace of its own
+P14     push and pull with a code on every frame ÷ with a secret that is only proved as they meet (on the loopback
+        interface), over a shaped link, in a network namespace of its own
 memory  the most that a server process held, beyond what it held before the first key, ÷ the bytes of its values
 """
 
@@ -62,10 +63,11 @@ SETTINGS = {  # what is tried for MXNet, one after the other, starting with the 
 # ---------------------------------------------------------------- on the ranks: ways to do a round
 
 
-def opened(where: "list | None", run: str, servers: int, secret: bytes = b"") -> DistStore:
+def opened(where: "list | None", run: str, servers: int) -> DistStore:
     """Our store; ``where``: its servers' addresses, or None for what ``create`` makes."""
     if where is None:
         return kvstore.create("dist_sync", servers=servers, deadline=DEADLINE)
+    secret = os.environ["D2LPS_SECRET"].encode()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     lines = [
         ServerClient(number, tuple(address), rank, secret=secret, run=run, deadline=DEADLINE)
@@ -408,18 +410,13 @@ def own_address() -> "str | None":
 
 
 def with_secret(found: list, host: "str | None", pairs: int, what: str) -> None:
-    """Both over the same interface: without one at 127.0.0.1, with one at an address where it covers all data."""
+    """Both over the same interface: at 127.0.0.1 nothing is coded, at another address all data are."""
     if host is None:
         print("P14    not measured: this machine has no address but that of its loopback interface")
         return
-    secret, sizes = secrets.token_hex(32), [SHAPED // 16] * 4
-    with our_servers(2, 2) as (plain, run, _):
-        os.environ["D2LPS_SECRET"] = secret  # its servers read it as they start
-        with our_servers(2, 2, host) as (covered, other, _):
-            mine, bare, busy = on_ranks(
-                2, timed, ("ours", sizes, covered, other, 2, secret.encode()), ("ours", sizes, plain, run, 2), pairs
-            )
-        del os.environ["D2LPS_SECRET"]
+    sizes = [SHAPED // 16] * 4
+    with our_servers(2, 2) as (plain, run, _), our_servers(2, 2, host) as (covered, other, _):
+        mine, bare, busy = on_ranks(2, timed, ("ours", sizes, covered, other, 2), ("ours", sizes, plain, run, 2), pairs)
     ratios = [a / b for a, b in zip(mine, bare, strict=True)]
     found.append(row("P14", what, ratios, {"secret": mine, "bare": bare}, "≤ 1.05", busy=busy))
     print(f"       processors {busy:.0%} busy{': they were the limit, not the link' if busy > BUSY else ''}")
@@ -430,13 +427,14 @@ def main() -> None:
     rows = {"P4": measure_p4, "small": measure_small, "P5": measure_p5, "P14": measure_p14, "memory": measure_memory}
     options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
     options.add_argument("--quick", action="store_true", help="fewer iterations, to see that it works; MXNet untuned")
-    options.add_argument("--pairs", type=int, default=20, help="paired runs of each comparison (20)")
+    options.add_argument("--pairs", type=int, help="paired runs of each comparison (20; quick: 3)")
     options.add_argument("--only", choices=tuple(rows), help="one of the comparisons")
     options.add_argument("--inside", help=argparse.SUPPRESS)
     options = options.parse_args()
-    pairs = 3 if options.quick else options.pairs
+    os.environ.setdefault("D2LPS_SECRET", secrets.token_hex(32))  # of our servers and workers alike
+    pairs = options.pairs or (3 if options.quick else 20)
     if options.inside:
-        inside_namespace(options.inside, options.pairs)
+        inside_namespace(options.inside, pairs)
         return
     host, found = this_host(), []
     print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, ranks of 1 thread")

@@ -417,6 +417,27 @@ WRONG = {
         "Which link is used most?",
         "fail  star.hints[1] [vi]  language: 'Which link is used most?' is the English text",
     ),
+    # 7 plain
+    "long sentence": (
+        EN,
+        "The sum then goes back the same way, and it takes",
+        "The sum then goes back the same way, " + "and it waits, " * 13 + "and it takes",
+        "fail  one [en]  sentence: 'The sum then goes back the same way, and it waits…': 58 words in one sentence; "
+        "at most 35",
+    ),
+    "long without spaces": (
+        ZH,
+        "- 受限的是带宽。",
+        "- 受限的是带宽" + "，而不是任何别的东西" * 7 + "。",
+        f"warn  one [zh]  sentence: '受限的是带宽{'，而不是任何别的东西' * 4}，而不…': "
+        "69 characters in one sentence; at most 60",
+    ),
+    "symbol": (
+        EN,
+        "$n$ workers",
+        "$q_n$ workers",
+        "fail  turn [en]  symbols: q is none of the symbols; take one of n, m, t, S, b, or add it",
+    ),
     "exercise mark": (
         EXERCISES,
         "哪条链路最忙？",

@@ -30,6 +30,13 @@ url = "https://example.org/li"
     "chapters/terms.toml": """
 names = ["GPU", "NVLink"]
 
+[symbols]
+n = "workers"
+m = "machines"
+t = "a time"
+S = "bytes"
+b = "bandwidth"
+
 [[term]]
 en = "worker"
 vi = "máy thợ"

@@ -245,6 +245,12 @@ BROKEN = [
         "(it takes: lr momentum weight_decay)",
     ),
     Broken(
+        "unfit-number",
+        lambda: plan([to_a(), step(lr=0.1, momentum=-1)]),
+        1,
+        "step 1: momentum = -1 at a: sgd takes 0 or more",
+    ),
+    Broken(
         "not-an-act",
         lambda: plan([to_a()], ["broadcast"]),
         2,

@@ -18,7 +18,7 @@ HOME = Path(d2lps.__file__).parent
 PUBLIC = (
     "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Update "
     "aggregate_at all_gather bidirectional_ring calibrate check check_exercise compare cost d2l dgx1_v100 double_tree "
-    "draw explore halving_doubling kvstore naive_ring nvswitch one_memory pcie_server predict progress ranks "
+    "draw explore halving_doubling kvstore naive_ring nvswitch one_memory opening pcie_server predict progress ranks "
     "reduce_scatter ring rings run sharded solution source speak table this_host together tree two_rings watch"
 ).split()
 PUBLIC_MODULES = {"cost", "d2l", "kvstore"}

@@ -7,7 +7,8 @@ from string import Formatter
 import pytest
 
 import d2lps
-from d2lps.messages import LANGUAGES, LanguageError, language, sentences, speak, text
+from d2lps.messages import LANGUAGES, LanguageError, language, named, sentences, speak, text
+from d2lps.view.tables import table
 
 REFUSALS = "plan error unit number topology nvidia trace tensor reduction processes ranks store".split()
 SOURCES = sorted(Path(d2lps.__file__).parent.rglob("*.py"))
@@ -85,5 +86,13 @@ def test_no_key_is_asked_for_that_is_not_written():
 
 def test_no_sentence_is_written_that_nobody_says():
     whole = {key for key, is_whole in said() if is_whole}
-    beginnings = tuple(key for key, is_whole in said() if not is_whole)
+    beginnings = ("names.", *(key for key, is_whole in said() if not is_whole))  # names: see the test below
     assert [key for key in sentences("en") if key not in whole and not key.startswith(beginnings)] == []
+
+
+def test_what_a_program_calls_things_is_shown_in_the_language_in_force():
+    speak("zh")
+    assert named("4 servers") == "4 台服务器" and named("GPU 0") == "GPU 0"
+    assert repr(table("strategy", rows=[["shards"]])).endswith("分片")
+    speak("vi")
+    assert named("shards") == "phân mảnh" and named("many servers") == "many servers"

@@ -41,7 +41,7 @@ def check_chapter(book: Book, slug: str) -> list[Finding]:
     for passage in every:
         if passage.kind == "section":
             findings += [*links(book, slug, passage), *captions(chapter, passage)]
-    findings += glossary.of_chapter(every, words, slug)
+    findings += [*glossary.of_chapter(every, words, slug), *glossary.symbols(every, words, slug)]
     return [*findings, *agree.stale(book, chapter), *notebooks(book, chapter)]
 
 
@@ -68,6 +68,7 @@ def _texts(every: list[Passage], words: glossary.Glossary) -> list[Finding]:
             *language.letters(passage),
             *language.markup(passage),
             *language.length(passage),
+            *language.long_sentences(passage),
             *language.too_often(passage),
             *language.own_language(passage, words.names),
             *glossary.wrong_words(passage, words),

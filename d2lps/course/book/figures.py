@@ -10,7 +10,7 @@ def figures(folder: Path) -> dict[str, Callable[[], str]]:
     """The name of each figure of the chapter in ``folder`` → the function that gives its SVG; none without figures.py.
 
     Every function of that file is one unless its name begins with an underscore; ``bw_hierarchy`` draws
-    ``img/bw-hierarchy.svg``.
+    ``img/bw-hierarchy.svg``. ``opening`` gives traces instead: those with which the chapter opens.
     """
     path = folder / "figures.py"
     if not path.is_file():
@@ -19,4 +19,5 @@ def figures(folder: Path) -> dict[str, Callable[[], str]]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     own = inspect.getmembers(module, lambda value: inspect.isfunction(value) and value.__module__ == module.__name__)
-    return {name.replace("_", "-"): function for name, function in own if not name.startswith("_")}
+    drawing = [(name, function) for name, function in own if name != "opening" and not name.startswith("_")]
+    return {name.replace("_", "-"): function for name, function in drawing}

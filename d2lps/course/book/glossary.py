@@ -11,6 +11,11 @@ from d2lps.course.book.reading import Passage
 from d2lps.messages import LANGUAGES
 
 COVERAGE = 0.95
+# What stands in a formula: words, which say themselves what they are, a command of TeX, or a letter, which is a symbol.
+_TEX = re.compile(r"\\(?:text|mathrm|operatorname)\{[^{}]*\}|\\(?P<command>[A-Za-z]+)|(?P<letter>[A-Za-z])")
+GREEK = set(
+    "alpha beta gamma delta epsilon varepsilon eta theta lambda mu nu rho sigma tau phi omega Gamma Delta Theta".split()
+)
 OTHERS = LANGUAGES[1:]
 
 
@@ -45,6 +50,7 @@ class Glossary:
             )
             for table in written.get("term", [])
         ]
+        self.symbols = dict(written.get("symbols", {}))
         # What each language leaves in English: the listed names, and terms that it does not translate.
         self.names = {language: {name.lower() for name in written.get("names", [])} for language in LANGUAGES}
         for term in self.terms:
@@ -195,3 +201,15 @@ def _one_word(passages: list[Passage], glossary: Glossary, slug: str, language: 
 
 def _chapter_finding(message: str, slug: str, language: str, other: str = "") -> Finding:
     return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md{other}")
+
+
+def symbols(every: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
+    """Every letter of a formula is one of the course's symbols, which have one meaning each."""
+    for passage in every:
+        for language, reading in passage.readings.items():
+            used = {found["letter"] or found["command"] for formula in reading.math for found in _TEX.finditer(formula)}
+            letters = {each for each in used - {None} if len(each) == 1 or each in GREEK}
+            for letter in sorted(letters - set(glossary.symbols)) if glossary.symbols else ():
+                message = f"{letter} is none of the symbols; take one of {', '.join(glossary.symbols)}, or add it"
+                remedy = f"edit chapters/{slug}/{language}.md or [symbols] in chapters/terms.toml"
+                yield Finding("fail", "symbols", passage.name, (language,), message, remedy)

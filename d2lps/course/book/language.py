@@ -170,15 +170,27 @@ def _sentences(reading: Reading) -> int:
     return sum(bool(part.strip()) for unit in reading.units for part in _SENTENCE.split(unit.text))
 
 
+def long_sentences(passage: Passage) -> Iterator[Finding]:
+    """A sentence that is read twice because it is long: in words, or letters where words are not parted."""
+    for language, reading in passage.readings.items() if passage.kind != "message" else ():
+        wanted = FILES[language]["sentence"]
+        for unit in reading.units:
+            for sentence in _SENTENCE.split(unit.text):
+                size = len(regex(wanted["counted"]).findall(sentence))
+                if size > wanted["most"]:
+                    level = "fail" if size > wanted["never"] else "warn"
+                    message = f"{head(sentence)!r}: {size} {wanted['unit']} in one sentence; at most {wanted['most']}"
+                    yield passage.finding(level, "sentence", message, language)
+
+
 def too_often(passage: Passage) -> Iterator[Finding]:
     """A turn of phrase that machines leave behind, more often than people do."""
     for language, reading in passage.readings.items():
-        if not (rule := FILES[language].get("often")):
-            continue
-        count = reading.text.lower().count(rule["word"])
-        size = len(reading.text.split()) if rule["of"] == "words" else len(reading.text)
-        if size > rule.get("least", 0) and count > rule.get("base", 0) + rule["share"] * size:
-            yield passage.warn("style", rule["message"].format(count=count, share=count / size), language)
+        for rule in FILES[language].get("often", ()):
+            count = len(regex(rule["word"]).findall(reading.text))
+            size = len(reading.text.split()) if rule["of"] == "words" else len(reading.text)
+            if size > rule.get("least", 0) and count > rule.get("base", 0) + rule["share"] * size:
+                yield passage.warn("style", rule["message"].format(count=count, share=count / size), language)
 
 
 # ---- numbers

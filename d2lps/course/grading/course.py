@@ -28,8 +28,8 @@ class ExerciseError(Brief, ValueError):
     Attributes
     ----------
     reason : str
-        The sentence's key under ``checks`` in the messages: ``"unknown"``, ``"no-course"``, ``"no-grader"``,
-        ``"broken-grader"`` or ``"ungraded"``.
+        The sentence's key under ``checks`` in the messages: ``"unknown"``, ``"no-course"``, ``"no-chapter"``,
+        ``"no-grader"``, ``"broken-grader"`` or ``"ungraded"``.
     """
 
     def __init__(self, reason: str, **values: object):

@@ -13,7 +13,7 @@ from pathlib import Path
 import anywidget
 import traitlets
 
-from d2lps.messages import text
+from d2lps.messages import named, text
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError, require_trace
 from d2lps.view.drawing.scene import Scene, race
@@ -70,7 +70,7 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
     names = [names] if isinstance(names, str) else names  # one name, not a name per letter
     if len(names) != len(traces):
         raise DrawingError(text("player.names", names=len(names), traces=len(traces)))
-    return Player(scenes, [str(heading) for heading in names], str(name))
+    return Player(scenes, [named(str(heading)) for heading in names], str(name))
 
 
 def staged(traces: Sequence[Trace]) -> list[Scene]:
