@@ -21,6 +21,7 @@ from d2lps.messages.spoken import (  # noqa: F401
     named,
     sentences,
     text,
+    text_in,
 )
 
 __all__ = ["LANGUAGES", "LanguageError", "language", "named", "sentences", "speak", "text"]
