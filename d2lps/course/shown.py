@@ -22,6 +22,10 @@ def register() -> None:
     }
     for (module, name), form in shown.items():
         shell.display_formatter.formatters["text/html"].for_type_by_name(module, name, form)
+    if hasattr(shell, "kernel") and not hasattr(shell, "d2lps_working"):
+        from d2lps.course.working import Working
+
+        shell.d2lps_working = Working(shell)
 
 
 def topology(value) -> str | None:
