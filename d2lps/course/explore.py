@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+import anywidget
 import ipywidgets
 
 from d2lps import units
@@ -92,6 +93,25 @@ USUAL = {
 }
 
 
+class Names(anywidget.AnyWidget):
+    """Names the sliders beside it for those who hear them: ipywidgets leaves their handles without a name."""
+
+    _esm = """
+    export default { render({ el }) {
+      const name = () => el.parentElement?.querySelectorAll(".noUi-handle").forEach((handle) => {
+        const label = handle.closest(".jupyter-widgets").querySelector(".widget-label");
+        handle.setAttribute("aria-label", label.textContent);
+      });
+      const watcher = new MutationObserver(name);
+      requestAnimationFrame(() => {
+        name();
+        if (el.parentElement) watcher.observe(el.parentElement, { childList: true, subtree: true });
+      });
+      return () => watcher.disconnect();
+    } }
+    """
+
+
 class Exploration(ipywidgets.VBox):
     """What :func:`explore` gives.
 
@@ -125,7 +145,7 @@ class Exploration(ipywidgets.VBox):
             control.observe(lambda _: self.redraw(), "value")
         row = ipywidgets.HBox(list(self.controls.values()), layout=ipywidgets.Layout(flex_flow="row wrap"))
         self._told, self._stage = ipywidgets.HTML(), ipywidgets.VBox()
-        super().__init__([row, self._stage, self._told])
+        super().__init__([row, self._stage, self._told, Names()])
         self.redraw()
 
     def _make_controls(self, gpus: int, chunks: int, nbytes: int, rate: Bandwidth) -> dict[str, ipywidgets.Widget]:

@@ -18,14 +18,21 @@ def register() -> None:
         ("d2lps.topology.graph", "Topology"): topology,
         ("d2lps.trace", "Trace"): trace,
         ("d2lps.plan.plan", "Plan"): plan,
-        ("matplotlib.figure", "Figure"): plot,
     }
     for (module, name), form in shown.items():
         shell.display_formatter.formatters["text/html"].for_type_by_name(module, name, form)
+    # What d2l does for its first plot takes away all forms of figures, so this one is put back before they are shown.
+    shell.events.register("post_execute", figures)
     if hasattr(shell, "kernel") and not hasattr(shell, "d2lps_working"):
         from d2lps.course.working import Working
 
         shell.d2lps_working = Working(shell)
+
+
+def figures() -> None:
+    """Let figures of matplotlib be shown in the theme of the page."""
+    formatter = sys.modules["IPython"].get_ipython().display_formatter.formatters["text/html"]
+    formatter.for_type_by_name("matplotlib.figure", "Figure", plot)
 
 
 def topology(value) -> str | None:
