@@ -10,7 +10,7 @@ from d2lps.messages import html_language, text
 # Told apart by more than 3:1 from white paper and from a dark page alike; every bar has its name beside it, too.
 COLOURS = {"guess": "#7a6ff0", "model": "#1f8fb3", "measured": "#2e9e6b"}
 OTHER = "#808896"
-WIDE = 24  # em, of the longest bar
+WIDE = "min(24em,45vw)"  # of the longest bar; less on a phone
 
 
 class Bar(NamedTuple):
@@ -106,8 +106,8 @@ _CELL = "text-align:left;white-space:nowrap;padding:0 .7em 0 0;"
 
 
 def _row(bar: Bar, longest: float) -> str:
-    long = round(WIDE * abs(bar.value) / longest, 2) if longest else 0
-    look = f"display:inline-block;height:.85em;width:{long}em;background:{COLOURS.get(bar.source, OTHER)}"
+    part = round(abs(bar.value) / longest, 3) if longest else 0
+    look = f"display:inline-block;height:.85em;width:calc({WIDE}*{part:g});background:{COLOURS.get(bar.source, OTHER)}"
     return (
         f'<th scope="row" style="{_CELL}font-weight:normal">{escape(bar.label)}</th>'
         f'<td style="{_CELL}"><span aria-hidden="true" style="{look};border-radius:2px;margin-right:.5em"></span>'
