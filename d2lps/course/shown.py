@@ -23,7 +23,9 @@ def register() -> None:
         shell.display_formatter.formatters["text/html"].for_type_by_name(module, name, form)
     # What d2l does for its first plot takes away all forms of figures, so this one is put back before they are shown.
     shell.events.register("post_execute", figures)
-    if hasattr(shell, "kernel") and not hasattr(shell, "d2lps_working"):
+    # The ranks of %%px are kernels, too, but of ipyparallel: while they run, it is the notebook that waits and says so.
+    kernel = type(getattr(shell, "kernel", None)).__module__.partition(".")[0]
+    if kernel == "ipykernel" and not hasattr(shell, "d2lps_working"):
         from d2lps.course.working import Working
 
         shell.d2lps_working = Working(shell)

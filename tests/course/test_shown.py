@@ -54,7 +54,7 @@ def test_a_plan_shows_its_steps_in_the_language_of_the_reader(notebook, spoken, 
 
 @pytest.mark.slow(8)
 def test_a_plot_follows_the_page():
-    begin = "import os; os.environ['D2LPS_PROGRESS'] = '0'\nimport d2lps\nfrom d2lps import d2l"
+    begin = "import d2lps\nfrom d2lps import d2l"
     sources = [begin, *["d2l.plot([1, 2, 4], [[1, 2, 3]], 'c', 'ms')"] * 2]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     NotebookClient(book, timeout=120, kernel_name="python3").execute()

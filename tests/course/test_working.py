@@ -26,7 +26,7 @@ for each in counted(range(3), of=3):
 @pytest.mark.slow(5)
 @pytest.mark.parametrize("off", [False, True])
 def test_a_long_cell_says_how_far_it_is_and_a_short_one_nothing(off):
-    sources = ["import d2lps", LONG, "import os; os.environ['D2LPS_PROGRESS'] = '0'" if off else "1", TELL]
+    sources = ["import d2lps", LONG, f"import os; os.environ['D2LPS_PROGRESS'] = '{int(not off)}'", TELL]
     sources.append("told")
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     NotebookClient(book, timeout=60, kernel_name="python3").execute()
