@@ -123,3 +123,4 @@ def __dir__() -> list[str]:
 
 if sys.modules.get("IPython"):
     import_module("d2lps.course.ranks.waiting").stand_in()
+    import_module("d2lps.course.shown").register()

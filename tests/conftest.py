@@ -21,6 +21,7 @@ settings.register_profile("d2lps", deadline=None, derandomize=True, database=Non
 settings.register_profile("explore", deadline=None, max_examples=2000)  # pytest --hypothesis-profile=explore
 settings.load_profile("d2lps")
 
+os.environ["D2LPS_PROGRESS"] = "0"  # what is said while a cell runs depends on how long it takes
 sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it takes 3 s to make a grammar
 
 # Slow are those that use one of these, which start processes or wait for deadlines; those that are marked so, about a

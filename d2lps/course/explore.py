@@ -7,15 +7,15 @@ own answer to an exercise can race, too.
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from html import escape
 
+import anywidget
 import ipywidgets
 
 from d2lps import units
 from d2lps.algorithms import aggregate_at, sharded
 from d2lps.algorithms.servers import require_chunks
-from d2lps.course.reveal import Bar, chart
-from d2lps.messages import language, text
+from d2lps.course.explore_page import Offer, can_race, page, told
+from d2lps.messages import named, text
 from d2lps.plan import Plan
 from d2lps.simulate import cost
 from d2lps.topology import Topology, pcie_server
@@ -28,9 +28,14 @@ SIZES = ["1 MB", "4 MB", "16 MB", "40 MB", "160 MB", "640 MB", "2.5 GB"]
 RATES = ["1 GB/s", "2 GB/s", "4 GB/s", "8 GB/s", "16 GB/s", "25 GB/s", "32 GB/s", "64 GB/s", "150 GB/s"]
 CHUNKS = [1, 2, 4, 8, 16, 32]
 SLOWER = [1, 2, 4, 10]
-# Pictures of more messages than this, in all, take longer to make than a reader waits for: numbers alone then.
-MOST_MESSAGES = 600
-LINES = 40  # of a plan that are shown
+# What can be had where there is no kernel, if a slider has it: a few values of each, the most telling first.
+FEW = {
+    "gpus": (8, 2, 16),
+    "slow": lambda pairs: [*pairs][1:2] + [*pairs][-1:],
+    "chunks": (4, 2),
+    "bandwidth": tuple(float(bandwidth(rate)) for rate in ("32 GB/s", "8 GB/s")),
+    "nbytes": tuple(size(nbytes) for nbytes in ("640 MB", "16 MB")),
+}
 
 
 def explore(
@@ -73,20 +78,38 @@ def explore(
     --------
     >>> lab = explore(gpus=4)
     >>> lab
-    <explore: GPU 0 60 ms, CPU 80 ms, g1…g4 15 ms>
+    <explore: GPU 0 60 ms, CPU 80 ms, shards 15 ms>
     >>> lab.controls["gpus"].value = 8
     >>> lab
-    <explore: GPU 0 140 ms, CPU 160 ms, g1…g8 17.5 ms>
+    <explore: GPU 0 140 ms, CPU 160 ms, shards 17.5 ms>
     """
-    return Exploration(strategies or _usual, place, gpus, chunks, size(nbytes), units.bandwidth(bandwidth))
+    return Exploration(strategies or USUAL, place, gpus, chunks, size(nbytes), units.bandwidth(bandwidth))
 
 
-def _usual(gpus: list[str]) -> dict[str, Callable[..., Plan]]:
-    return {
-        "GPU 0": lambda gpus, chunks: aggregate_at(gpus, gpus[0], chunks=chunks),
-        "CPU": lambda gpus, chunks: aggregate_at(gpus, "cpu", chunks=chunks),
-        f"g1…g{len(gpus)}": lambda gpus, chunks: sharded(gpus, chunks=chunks),
-    }
+USUAL = {
+    "GPU 0": lambda gpus, chunks: aggregate_at(gpus, gpus[0], chunks=chunks),
+    "CPU": lambda gpus, chunks: aggregate_at(gpus, "cpu", chunks=chunks),
+    "shards": lambda gpus, chunks: sharded(gpus, chunks=chunks),
+}
+
+
+class Names(anywidget.AnyWidget):
+    """Names the sliders beside it for those who hear them: ipywidgets leaves their handles without a name."""
+
+    _esm = """
+    export default { render({ el }) {
+      const name = () => el.parentElement?.querySelectorAll(".noUi-handle").forEach((handle) => {
+        const label = handle.closest(".jupyter-widgets").querySelector(".widget-label");
+        handle.setAttribute("aria-label", label.textContent);
+      });
+      const watcher = new MutationObserver(name);
+      requestAnimationFrame(() => {
+        name();
+        if (el.parentElement) watcher.observe(el.parentElement, { childList: true, subtree: true });
+      });
+      return () => watcher.disconnect();
+    } }
+    """
 
 
 class Exploration(ipywidgets.VBox):
@@ -106,7 +129,7 @@ class Exploration(ipywidgets.VBox):
 
     def __init__(
         self,
-        strategies: "Mapping[str, Callable[..., Plan]] | Callable",
+        strategies: Mapping[str, Callable[..., Plan]],
         place: Callable[..., Topology],
         gpus: int,
         chunks: int,
@@ -122,7 +145,7 @@ class Exploration(ipywidgets.VBox):
             control.observe(lambda _: self.redraw(), "value")
         row = ipywidgets.HBox(list(self.controls.values()), layout=ipywidgets.Layout(flex_flow="row wrap"))
         self._told, self._stage = ipywidgets.HTML(), ipywidgets.VBox()
-        super().__init__([row, self._stage, self._told])
+        super().__init__([row, self._stage, self._told, Names()])
         self.redraw()
 
     def _make_controls(self, gpus: int, chunks: int, nbytes: int, rate: Bandwidth) -> dict[str, ipywidgets.Widget]:
@@ -179,26 +202,32 @@ class Exploration(ipywidgets.VBox):
 
     def redraw(self) -> None:
         """Work everything out anew from where the sliders stand."""
-        now = {name: control.value for name, control in self.controls.items()}
-        topology = self._topology(now["gpus"], now.get("bandwidth", 0.0))
-        self._follow_links(topology)
-        slow = self.controls["slow"].value if "slow" in self.controls else ()
-        if slow:
-            unslowed = topology
-            topology = self._once(
-                ("slow", topology, slow, now["slower"]), lambda: slowed(unslowed, slow, now["slower"])
-            )
-        names = _devices(topology)[: now["gpus"]]
-        strategies = self._strategies(names) if callable(self._strategies) else self._strategies
-        self.traces, self.refused = {}, {}
-        for name, make in strategies.items():
-            try:
-                plan = make(names, chunks=now["chunks"]) if _takes_chunks(make) else make(names)
-                self.traces[name] = cost.shared(plan, topology, now["nbytes"])
-            except Exception as error:  # a reader's own function may raise anything; the others go on
-                self.refused[name] = f"{type(error).__name__}: {error}"
+        self._follow_links(self._topology(*self._place_of(self._now())))
+        self.traces, self.refused = self._run(self._now())
         self._race()
-        self._told.value = self._page()
+        self._told.value = told(self.traces, self.refused)
+
+    def _now(self) -> dict[str, object]:
+        return {name: control.value for name, control in self.controls.items()}
+
+    def _place_of(self, values: dict) -> tuple[int, float]:
+        return values["gpus"], values.get("bandwidth", 0.0)
+
+    def _run(self, values: dict) -> tuple[dict[str, Trace], dict[str, str]]:
+        """What each strategy takes where the sliders stand so, and why others have no plan there."""
+        topology = self._topology(*self._place_of(values))
+        if slow := values.get("slow"):
+            by, unslowed = values["slower"], topology
+            topology = self._once(("slow", topology, slow, by), lambda: slowed(unslowed, slow, by))
+        names = _devices(topology)[: values["gpus"]]
+        traces, refused = {}, {}
+        for name, make in self._strategies.items():
+            try:
+                plan = make(names, chunks=values["chunks"]) if _takes_chunks(make) else make(names)
+                traces[name] = cost.shared(plan, topology, values["nbytes"])
+            except Exception as error:  # a reader's own function may raise anything; the others go on
+                refused[name] = f"{type(error).__name__}: {error}"
+        return traces, refused
 
     def _follow_links(self, topology: Topology) -> None:
         """The list of links is that of the topology: other devices, other links."""
@@ -214,7 +243,7 @@ class Exploration(ipywidgets.VBox):
 
     def _race(self) -> None:
         old, self.player = self.player, None
-        if self.traces and sum(len(trace.events) for trace in self.traces.values()) <= MOST_MESSAGES:
+        if can_race(self.traces):
             try:
                 self.player = watch(*self.traces.values(), names=list(self.traces))
             except DrawingError as error:
@@ -223,33 +252,36 @@ class Exploration(ipywidgets.VBox):
         if old:
             old.close()
 
-    def _page(self) -> str:
-        """Times as bars, refusals, and the plans, folded."""
-        bars = {
-            name: [Bar("model", text("table.shared"), 1e3 * trace.duration, "ms")]
-            for name, trace in self.traces.items()
-        }
-        parts = [chart(bars)] if bars else []
-        if self.traces and not self.player:
-            parts.append(f"<p>{escape(text('explore.too-many', most=MOST_MESSAGES))}</p>")
-        parts += [f"<p>✗ {escape(f'{name}: {why}'.removeprefix(': '))}</p>" for name, why in self.refused.items()]
-        for name, trace in self.traces.items():
-            lines = str(trace.plan).splitlines()
-            shown = "\n".join(lines[:LINES] + ["…"] * (len(lines) > LINES))
-            summary = escape(text("explore.says-plan", name=name))
-            parts.append(f"<details><summary>{summary}</summary><pre>{escape(shown)}</pre></details>")
-        lang = {"zh": "zh-Hans"}.get(language(), language())
-        return f'<div class="d2lps-explore" lang="{lang}">{"".join(parts)}</div>'
-
     def __repr__(self) -> str:
-        told = [f"{name} {show_seconds(trace.duration)}" for name, trace in self.traces.items()]
+        told = [f"{named(name)} {show_seconds(trace.duration)}" for name, trace in self.traces.items()]
         return f"<explore: {', '.join(told + list(self.refused))}>"
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
-        """Where there is no kernel, the race that the sliders stood at last."""
+        """Where there is no kernel, some positions of the sliders, worked out in advance."""
         own = super()._repr_mimebundle_(**kwargs)
-        still = self.player._repr_html_() if self.player else ""
-        return own | {"text/plain": repr(self), "text/html": still + self._told.value}
+        return own | {"text/plain": repr(self), "text/html": page(self._offers(), self._run)}
+
+    def _offers(self) -> list[Offer]:
+        """For each slider where it stands, and a few other positions."""
+        now, offers = self._now(), []
+        for name, few in FEW.items():
+            if name not in self.controls:
+                continue
+            options = dict(_options(self.controls[name]))
+            values = few(options) if callable(few) else few
+            others = [value for value in values if value in options and value != now[name]]
+            labels = {value: label for value, label in options.items() if value in (now[name], *others)}
+            if name == "slow":
+                labels |= {pair: f"{label} ÷ {now['slower']}" for pair, label in labels.items() if pair}
+            offers.append(Offer(name, self.controls[name].description, now, others, labels))
+        return offers
+
+
+def _options(control: ipywidgets.Widget) -> list[tuple[object, str]]:
+    """What a slider can stand at, and how it says so."""
+    if isinstance(control, ipywidgets.IntSlider):
+        return [(value, str(value)) for value in range(control.min, control.max + 1)]
+    return [(value, label) for label, value in control.options]
 
 
 def slowed(topology: Topology, pair: tuple[str, str], by: float) -> Topology:

@@ -4,7 +4,7 @@ from html import escape
 
 from d2lps.course import kept
 from d2lps.course.grading.course import CHAPTERS, all_texts, tables
-from d2lps.messages import language, text
+from d2lps.messages import html_language, language, text
 
 
 class Progress:
@@ -33,11 +33,10 @@ class Progress:
         return f"{self.titles[chapter]}{text('predict.colon')}{each}"
 
     def _repr_html_(self) -> str:
-        lang = {"zh": "zh-Hans"}.get(language(), language())
         rows = "".join(self._row(chapter) for chapter in self.chapters)
         style = "text-align:left;border-spacing:0 .3em;border-collapse:separate"
         return (
-            f'<div class="d2lps-progress" lang="{lang}"><p><strong>{escape(self._sum())}</strong></p>'
+            f'<div class="d2lps-progress" lang="{html_language()}"><p><strong>{escape(self._sum())}</strong></p>'
             f'<table style="{style}"><tbody>{rows}</tbody></table></div>'
         )
 

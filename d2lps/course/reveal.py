@@ -5,12 +5,12 @@ from html import escape
 from typing import NamedTuple
 
 from d2lps.course.entries import number_text
-from d2lps.messages import language, text
+from d2lps.messages import html_language, text
 
 # Told apart by more than 3:1 from white paper and from a dark page alike; every bar has its name beside it, too.
 COLOURS = {"guess": "#7a6ff0", "model": "#1f8fb3", "measured": "#2e9e6b"}
 OTHER = "#808896"
-WIDE = 24  # em, of the longest bar
+WIDE = "min(24em,45vw)"  # of the longest bar; less on a phone
 
 
 class Bar(NamedTuple):
@@ -76,13 +76,12 @@ class Revealed:
         self._handle = display(self._bundle(), raw=True, display_id=True)
 
     def _repr_html_(self) -> str:
-        lang = {"zh": "zh-Hans"}.get(language(), language())
         said = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.thoughts)
         inside = chart(self._bars()) + said
         if self.hidden:  # a page without a kernel, too, can be asked for the answer, but not by accident
             summary = f"<summary>{escape(text('predict.show-anyway'))}</summary>"
             inside = f"<p>{escape(text('predict.hidden'))}</p><details>{summary}{inside}</details>"
-        return f'<div class="d2lps-revealed" lang="{lang}" style="max-width:48em">{inside}</div>'
+        return f'<div class="d2lps-revealed" lang="{html_language()}" style="max-width:48em">{inside}</div>'
 
 
 def chart(groups: dict[str, list[Bar]]) -> str:
@@ -107,8 +106,8 @@ _CELL = "text-align:left;white-space:nowrap;padding:0 .7em 0 0;"
 
 
 def _row(bar: Bar, longest: float) -> str:
-    long = round(WIDE * abs(bar.value) / longest, 2) if longest else 0
-    look = f"display:inline-block;height:.85em;width:{long}em;background:{COLOURS.get(bar.source, OTHER)}"
+    part = round(abs(bar.value) / longest, 3) if longest else 0
+    look = f"display:inline-block;height:.85em;width:calc({WIDE}*{part:g});background:{COLOURS.get(bar.source, OTHER)}"
     return (
         f'<th scope="row" style="{_CELL}font-weight:normal">{escape(bar.label)}</th>'
         f'<td style="{_CELL}"><span aria-hidden="true" style="{look};border-radius:2px;margin-right:.5em"></span>'

@@ -9,6 +9,7 @@ from torch import Tensor
 from d2lps import units
 from d2lps.carriers.execute import run
 from d2lps.carriers.here import Here
+from d2lps.messages.counted import counted
 from d2lps.plan.plan import Plan
 from d2lps.topology.graph import Topology
 from d2lps.trace import Trace
@@ -27,7 +28,7 @@ def repeat(
     so that what disturbs the machine disturbs all alike.
     """
     results: dict[Name, list[Result]] = {name: [] for name in jobs}
-    for turn in range(warm + repeats):
+    for turn in counted(range(warm + repeats), of=warm + repeats):
         for name in list(jobs)[:: 1 if turn % 2 else -1]:
             tensors, go = jobs[name]
             for tensor in tensors:

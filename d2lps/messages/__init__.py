@@ -12,7 +12,17 @@ the sentences, ``raised`` shows errors in a notebook.
 """
 
 from d2lps.messages.raised import Brief
-from d2lps.messages.spoken import LANGUAGES, choose, flat, language, named, sentences, text  # noqa: F401
+from d2lps.messages.spoken import (  # noqa: F401
+    LANGUAGES,
+    choose,
+    flat,
+    html_language,
+    language,
+    named,
+    sentences,
+    text,
+    text_in,
+)
 
 __all__ = ["LANGUAGES", "LanguageError", "language", "named", "sentences", "speak", "text"]
 

@@ -21,9 +21,19 @@ def language() -> str:
     return _language
 
 
+def html_language() -> str:
+    """The same as a page names it, so that it is read aloud and set in letters of that language."""
+    return {"zh": "zh-Hans"}.get(_language, _language)
+
+
 def text(key: str, /, **values: object) -> str:
     """The sentence under ``key`` in the language in force, its ``{placeholders}`` filled with ``values``."""
-    return sentences(_language)[key].format(**values)
+    return text_in(_language, key, **values)
+
+
+def text_in(language: str, key: str, /, **values: object) -> str:
+    """The same in a language that need not be in force: notebooks are written in all of them."""
+    return sentences(language)[key].format(**values)
 
 
 def named(name: str) -> str:

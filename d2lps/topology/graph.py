@@ -11,7 +11,7 @@ Switches and processors forward; GPUs never do: on an NVLink mesh a plain shorte
 third GPU, which no hardware does by itself.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from d2lps.topology.links import BETWEEN_CPUS, FORWARDING, KINDS, NVLINK, PCIE, 
 from d2lps.units import Bandwidth
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Topology:
     """Nodes, each of a kind, and the directed links between them. Equal by content, and hashable.
 
@@ -108,6 +108,10 @@ class Topology:
 
     def __hash__(self):
         return hash((self.name, self.links))  # what is equal by content has these in common
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(self.kinds.values()).items())
+        return f"<Topology: {self.name}, {kinds}, {len(self.links)} links>"
 
     @classmethod
     def from_nvidia_smi(

@@ -21,6 +21,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from d2lps.carriers.base import Carrier
 from d2lps.carriers.execute import run
 from d2lps.carriers.here import Here
+from d2lps.messages.counted import counted
 from d2lps.plan.acts import updates
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
@@ -244,7 +245,7 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
         copies = {worker: copy.deepcopy(net).to(places[worker]) for worker in workers}
         weights = {server: result.weights.to(places[server], copy=True) for server in servers}
         memory: dict = {}
-        for X, y in batches(data, size, steps):
+        for X, y in counted(batches(data, size, steps), of=steps):
             parts = split(X, y, [places[worker] for worker in workers])
             done = {
                 worker: loss_and_gradient(copies[worker], *part, count=len(X))
@@ -295,7 +296,7 @@ def one_device(
     result = Run([], parameters_to_vector(net.parameters()).detach().clone(), [])
     memory: dict = {}
     with deterministic():
-        for X, y in batches(data, size, steps):
+        for X, y in counted(batches(data, size, steps), of=steps):
             if in_turn is None:
                 loss, total = loss_and_gradient(net, X.to(device), y.to(device), count=len(X))
             else:

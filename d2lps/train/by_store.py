@@ -27,6 +27,7 @@ from d2lps.kvstore.in_process import Cluster
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
 from d2lps.messages import text
+from d2lps.messages.counted import counted
 from d2lps.plan.optimizers import RULES
 from d2lps.train.by_plan import Batch, Run, batches, deterministic, loss_and_gradient, split
 
@@ -233,7 +234,7 @@ def curves(
     [True, True, True]
     """
     trained = {}
-    for name, options in stores.items():
+    for name, options in counted(stores.items(), of=len(stores)):
         with kvstore.cluster(workers=len(pauses), servers=servers, **options) as cluster:
             trained[name] = _curve(cluster, net, data, size, steps, update, pauses)
     return trained
@@ -323,7 +324,7 @@ def in_turn(
     sizes = [weight.numel() for weight in net.parameters()]
     losses, memory = [], [{} for _ in sizes]
     with deterministic():
-        for X, y in batches(data, require_count("size", size), steps):
+        for X, y in counted(batches(data, require_count("size", size), steps), of=steps):
             parts = split(X, y, [CPU] * len(workers))
             done = [
                 [loss_and_gradient(net, *piece, count=size) for piece in split(*part, [torch.device(device)] * n)]

@@ -7,7 +7,9 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-from d2lps.messages import named, text
+from d2lps.messages import html_language, named, text
+from d2lps.plan.acts import show_step
+from d2lps.plan.plan import Plan
 from d2lps.trace import Trace
 from d2lps.units import show_seconds
 
@@ -113,6 +115,29 @@ class Table:
         body = "".join(row("td", cells) for cells in self.rows)
         inside = f"<table><thead>{row('th', self.heads)}</thead><tbody>{body}</tbody></table>"
         return f'<div style="{SCROLLS}" tabindex="0">{inside}</div>'
+
+
+STEPS = 40  # of a plan that are shown
+
+
+def plan_table(plan: Plan) -> str:
+    """The same as ``print(plan)``, as HTML: fonts for code lack letters, and misplace accents."""
+    nodes, shares, *_ = str(plan).splitlines()
+    cell = "text-align:left;vertical-align:top;padding:0 1.2em 0 0;white-space:nowrap"
+    rows = []
+    for number, step in enumerate(plan.steps[:STEPS], 1):
+        acts = " &emsp; ".join(f'<span style="white-space:nowrap">{html.escape(act)}</span>' for act in show_step(step))
+        said = html.escape(text("plan.step", step=number))
+        rows.append(
+            f'<tr style="background:none"><th scope="row" style="{cell}">{said}</th>'
+            f'<td style="text-align:left;white-space:normal">{acts}</td></tr>'
+        )
+    rest = "<p>…</p>" if len(plan.steps) > STEPS else ""
+    style = "margin:.3em 0;border-spacing:0 .1em;border-collapse:separate"
+    return (
+        f'<div class="d2lps-plan" lang="{html_language()}"><p style="margin:0">{html.escape(nodes)}<br>'
+        f'{html.escape(shares)}</p><table style="{style}"><tbody>{"".join(rows)}</tbody></table>{rest}</div>'
+    )
 
 
 def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:

@@ -3,7 +3,8 @@
     python tests/benchmarks/player.py
 
 Prints, for a ring and for everyone-to-everyone, the time to build the data, its size, and the script time per
-frame (the frame function, wrapped with performance.now()).
+frame (the frame function, wrapped with performance.now()); and of the race of chapter 01 the size of its saved page,
+and after how long a browser first paints it.
 """
 
 import statistics
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.browser import launch  # noqa: E402
 from helpers.traces import heavy  # noqa: E402
 
+from d2lps import opening
 from d2lps.view.player import Player, watch
 
 WRAP = """
@@ -48,7 +50,24 @@ def frames(player: Player) -> list[float]:
     return times
 
 
+def first_paint(player: Player) -> float:
+    """Milliseconds until a saved page is first painted: the median of five times."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page_path, browser, times = player.save(Path(folder) / "race.html"), launch(playwright), []
+        for _ in range(5):
+            page = browser.new_page(viewport={"width": 1200, "height": 900})
+            page.goto(page_path.as_uri())
+            page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+            times.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+            page.close()
+        browser.close()
+    return statistics.median(times)
+
+
 def main() -> None:
+    race = opening("01")
+    size = len(race._repr_html_().encode())
+    print(f"the race of chapter 01: {size / 1000:.0f} kB, first painted after {first_paint(race):.0f} ms")
     for name, trace in heavy().items():
         begin = time.perf_counter()
         player = watch(trace)

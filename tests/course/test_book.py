@@ -305,7 +305,7 @@ def test_a_notebook_shows_figures_citations_and_headings_without_ids(book):
     assert "như [Li et al., 2014](https://example.org/li) mô tả" in source
     assert source.endswith(
         "![Các gradient gặp nhau trên GPU 0.](../../img/star.svg)\n\n"
-        "*Các gradient gặp nhau trên GPU 0.*\n\nHãy chạy thử:"
+        "*Hình 1.1. Các gradient gặp nhau trên GPU 0.*\n\nHãy chạy thử:"
     )
 
 

@@ -560,6 +560,19 @@ def test_whatever_changes_makes_its_section_stale(book, name, old, new, sections
     assert stale[0].message == "the section has changed since its three texts were read side by side"
 
 
+def test_other_colours_are_no_other_figure(book):
+    figure = book.figure("star")
+
+    def stale(svg: str) -> list[str]:
+        figure.write_text(svg, "utf-8")
+        return [finding.section for finding in check_chapter(book, SLUG) if finding.check == "agreed"]
+
+    assert stale("<svg><style>.a{fill:red}</style></svg>\n") == ["one"]
+    assert main(["--root", str(book.root), "agree", "one"]) == 0
+    assert stale("<svg><style>.a{fill:blue}</style></svg>\n") == []
+    assert stale("<svg><style>.a{fill:red}</style><path/></svg>\n") == ["one"]
+
+
 def test_agree_shows_the_heads_and_renews_only_the_named_sections(book, capsys):
     edit(book, EN, "Run it:", "Now run it:")
     edit(book, EN, "Write the time", "Write down the time")

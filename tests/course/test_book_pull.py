@@ -106,7 +106,9 @@ def test_figures_citations_and_heading_ids_survive_the_round_trip(book):
     notebook = Notebook(book)
     notebook.replace("one", "Mọi thứ đi qua", "Tất cả đi qua")
     notebook.replace("one", "mô tả.", "mô tả rất rõ.")
-    notebook.replace("one", "*Các gradient gặp nhau trên GPU 0.*", "*Mọi gradient gặp nhau trên GPU 0.*")
+    notebook.replace(
+        "one", "Hình 1.1. Các gradient gặp nhau trên GPU 0.*", "Hình 1.1. Mọi gradient gặp nhau trên GPU 0.*"
+    )
     notebook.save()
     assert pull(book, notebook.path).sections == ["one"]
     expected = FILES[VI].replace("Mọi thứ đi qua", "Tất cả đi qua").replace("mô tả.", "mô tả rất rõ.")

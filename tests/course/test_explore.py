@@ -5,7 +5,8 @@ import re
 import pytest
 
 from d2lps import Plan, PlanError, Send, aggregate_at, explore, one_memory, pcie_server, ring, sharded, speak
-from d2lps.course.explore import MOST_MESSAGES, slowed
+from d2lps.course.explore import slowed
+from d2lps.course.explore_page import MOST_MESSAGES
 from d2lps.messages import LANGUAGES
 from d2lps.topology import TopologyError
 from d2lps.units import UnitError
@@ -21,9 +22,9 @@ def bars(lab) -> list[str]:
 
 def test_it_begins_with_the_race_of_chapter_01():
     lab = explore()
-    assert times(lab) == {"GPU 0": 60, "CPU": 80, "g1…g4": 15}
+    assert times(lab) == {"GPU 0": 60, "CPU": 80, "shards": 15}
     assert bars(lab) == ["60 ms", "80 ms", "15 ms"]
-    assert repr(lab.player) == "<Player: GPU 0 60 ms, CPU 80 ms, g1…g4 15 ms>"
+    assert repr(lab.player) == "<Player: GPU 0 60 ms, CPU 80 ms, shards 15 ms>"
     assert list(lab.controls) == ["gpus", "chunks", "nbytes", "bandwidth", "slow", "slower"]
     assert lab.controls["slow"].label == "none"
 
@@ -31,13 +32,13 @@ def test_it_begins_with_the_race_of_chapter_01():
 @pytest.mark.parametrize(
     "moved, wanted",
     [
-        ({"gpus": 8}, {"GPU 0": 140, "CPU": 160, "g1…g8": 17.5}),
-        ({"chunks": 4}, {"GPU 0": 37.5, "CPU": 50, "g1…g4": 15}),
-        ({"nbytes": 640_000_000}, {"GPU 0": 240, "CPU": 320, "g1…g4": 60}),
-        ({"bandwidth": 32e9}, {"GPU 0": 30, "CPU": 40, "g1…g4": 7.5}),
-        ({"slow": ("cpu", "switch")}, {"GPU 0": 60, "CPU": 160, "g1…g4": 15}),
-        ({"slow": ("gpu0", "switch")}, {"GPU 0": 120, "CPU": 80, "g1…g4": 30}),
-        ({"slow": ("gpu0", "switch"), "slower": 10}, {"GPU 0": 600, "CPU": 200, "g1…g4": 150}),
+        ({"gpus": 8}, {"GPU 0": 140, "CPU": 160, "shards": 17.5}),
+        ({"chunks": 4}, {"GPU 0": 37.5, "CPU": 50, "shards": 15}),
+        ({"nbytes": 640_000_000}, {"GPU 0": 240, "CPU": 320, "shards": 60}),
+        ({"bandwidth": 32e9}, {"GPU 0": 30, "CPU": 40, "shards": 7.5}),
+        ({"slow": ("cpu", "switch")}, {"GPU 0": 60, "CPU": 160, "shards": 15}),
+        ({"slow": ("gpu0", "switch")}, {"GPU 0": 120, "CPU": 80, "shards": 30}),
+        ({"slow": ("gpu0", "switch"), "slower": 10}, {"GPU 0": 600, "CPU": 200, "shards": 150}),
     ],
 )
 def test_each_slider_shows_everything_anew(moved, wanted):
@@ -53,13 +54,13 @@ def test_each_slider_shows_everything_anew(moved, wanted):
 def test_other_devices_have_other_links():
     lab = explore()
     lab.set(gpus=6, slow=("gpu5", "switch"))
-    assert times(lab) == {"GPU 0": 100, "CPU": 120, "g1…g6": pytest.approx(2 * 2 * 5 * 10 / 6)}
+    assert times(lab) == {"GPU 0": 100, "CPU": 120, "shards": pytest.approx(2 * 2 * 5 * 10 / 6)}
     lab.set(gpus=4)
-    assert lab.controls["slow"].label == "none" and times(lab) == {"GPU 0": 60, "CPU": 80, "g1…g4": 15}
+    assert lab.controls["slow"].label == "none" and times(lab) == {"GPU 0": 60, "CPU": 80, "shards": 15}
     lab.set(slow=("gpu0", "switch"), gpus=5)
     assert lab.controls["slow"].value == ("gpu0", "switch")
     lab.set(slow=())
-    assert times(lab) == {"GPU 0": 80, "CPU": 100, "g1…g5": 16}
+    assert times(lab) == {"GPU 0": 80, "CPU": 100, "shards": 16}
 
 
 def test_a_slowed_link_is_slow_both_ways_and_no_other():

@@ -1,8 +1,12 @@
 """JupyterLab as a reader uses it: open the chapter, run it, press play, see the run move."""
 
+import json
+
 import pytest
-from helpers.lab import FIRST
+from helpers.lab import FIRST, PLAY
 from helpers.notebooks import IN_LAB
+
+from d2lps.course.book.workspace import show_contents
 
 
 @pytest.mark.timeout(400)
@@ -13,3 +17,23 @@ def test_a_reader_runs_the_chapter_and_plays_the_run_just_made(executed, languag
     (style, clock), (later_style, later_clock) = seen["before"], seen["after"]
     assert later_style != style
     assert later_clock != clock
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("language", PLAY)
+def test_it_opens_with_the_table_of_contents_and_axe_finds_nothing_grave_in_it(executed, language):
+    seen = executed(FIRST, language).seen
+    assert seen["contents"] is True
+    assert seen["grave"] == []
+
+
+def test_who_has_arranged_jupyterlab_finds_it_so_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTERLAB_WORKSPACES_DIR", str(tmp_path))
+    show_contents("vi", "workspace/vi/01.ipynb")
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_text("utf-8"))["metadata"]["id"] == "vi"
+    file.write_text('{"data": {}, "metadata": {"id": "vi"}}', "utf-8")
+    show_contents("vi", "workspace/vi/01.ipynb")
+    assert [json.loads(each.read_text("utf-8"))["data"] for each in tmp_path.iterdir()] == [{}]
+    show_contents("zh", "workspace/zh/01.ipynb")
+    assert len(list(tmp_path.iterdir())) == 2

@@ -15,6 +15,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from helpers import browser
+from helpers.axe import grave
 
 ROOT = Path(__file__).parents[2]
 FIRST = "01-data-parallelism"  # the chapter that JupyterLab opens
@@ -99,6 +100,9 @@ def read(folder: Path, chapter: str, language: str, picture: Path, before: str =
         seen["after"] = head.get_attribute("style"), clock.text_content()
         picture.parent.mkdir(exist_ok=True)
         page.screenshot(path=picture)
+        if chapter == FIRST:
+            seen["contents"] = page.locator(".jp-TableOfContents-tree").is_visible()
+            seen["grave"] = grave(page, ".jp-OutputArea-output")
 
         choose(page, "File", "Save Notebook")
         book = _saved(next((folder / "workspace" / language).glob(f"{chapter}*.ipynb")))

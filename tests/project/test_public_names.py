@@ -36,7 +36,7 @@ HEAVY = {
     "train": {"torch"},
     "measure": {"torch"},
     "d2lps.course.fields": {"ipywidgets"},  # where there is none, a guess is a dict
-    "d2lps.course.explore": {"ipywidgets"},  # it is all sliders
+    "d2lps.course.explore": {"ipywidgets", "anywidget"},  # it is all sliders
     "course": {"torch", "IPython", "ipyparallel", "nbformat", "jupytext", "markdown_it"},
 }
 MODULES = {

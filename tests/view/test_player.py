@@ -468,6 +468,25 @@ def test_the_controls_stay_in_view_while_a_race_is_scrolled(opened, width):
         assert 0 <= box["y"] < 100
 
 
+def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(opened):
+    page = opened(race(), viewport={"width": 390, "height": 844}, reduced_motion="no-preference")
+    lines = page.locator(".d2-standings > div")
+    assert [line.locator("b").inner_text() for line in lines.all()] == ["GPU 0", "CPU", "GPU 0–3"]
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_timeout(400)
+    page.evaluate("window.scrollTo(0, 900)")
+    long = "all => all.map(e => e.getBoundingClientRect().width)"
+    first = page.locator(".d2-standings i").evaluate_all(long)
+    page.wait_for_timeout(400)
+    assert all(b > a > 0 for a, b in zip(first, page.locator(".d2-standings i").evaluate_all(long), strict=True))
+    assert all(0 <= line.bounding_box()["y"] < 200 for line in page.locator(".d2-standings b").all())
+    page.keyboard.press("End")
+    assert [line.locator("span").last.inner_text() for line in lines.all()] == ["⚑ 60 ms", "⚑ 80 ms", "⚑ 15 ms"]
+    page.set_viewport_size({"width": 1000, "height": 844})
+    assert not page.locator(".d2-standings").is_visible()
+    assert opened(watch(predicted("pcie, sharded", 4))).locator(".d2-standings").count() == 0
+
+
 def test_the_legend_has_the_marks_in_use_and_no_others(opened):
     page = opened(watch(predicted("pcie, at GPU 0", 4)))
     sentences = page.locator(".d2-legend li")

@@ -1,8 +1,8 @@
 """``agreed.txt``: for each section, what its three texts were when last read side by side.
 
-The digest is over the texts, the cells placed there, the figures, the messages that those cells name and the
-texts of the exercises and predictions. No language is the source of the others: whichever changes, the three are read
-again.
+The digest is over the texts, the cells placed there, the figures but for their colours, the messages that those cells
+name and the texts of the exercises and predictions. No language is the source of the others: whichever changes, the
+three are read again.
 """
 
 import json
@@ -29,7 +29,7 @@ def digests(book: Book, chapter: Chapter) -> dict[str, str]:
         parts = {
             "texts": {language: section.source.strip() for language, section in sections.items()},
             "cells": [[cell.id, cell.source] for cell in cells],
-            "figures": {name: digest(book.figure(name).read_bytes()) for name in figures},
+            "figures": {name: digest(_drawn(book.figure(name).read_text("utf-8"))) for name in figures},
             "messages": {language: _named(code, messages[language]) for language in LANGUAGES},
             "exercises": [chapter.exercises.get(cell.exercise) for cell in cells if cell.exercise is not None],
         }
@@ -37,6 +37,11 @@ def digests(book: Book, chapter: Chapter) -> dict[str, str]:
             parts["predictions"] = asked
         by_section[id] = digest(json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str))
     return by_section
+
+
+def _drawn(svg: str) -> str:
+    """What a figure shows, without the rules of style, which say in which colours."""
+    return re.sub(r"<style>.*?</style>", "", svg, flags=re.DOTALL)
 
 
 def _named(code: str, sentences: dict[str, str]) -> dict[str, str]:

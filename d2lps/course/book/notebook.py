@@ -14,6 +14,7 @@ from nbformat import v4
 
 from d2lps.course.book.lesson import CITE, HEADING, Block, literal, outside, speaking
 from d2lps.course.book.library import Chapter
+from d2lps.messages import text_in
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -60,17 +61,34 @@ def alternative(name: str, caption: str) -> str:
     return re.sub(r"[\[\]$\\]", "", caption) or name
 
 
-def figure(name: str, caption: str) -> str:
-    """How a placed figure looks in a notebook: the image, and its caption below."""
-    return f"![{alternative(name, caption)}](../../img/{name}.svg)" + (f"\n\n*{caption}*" if caption else "")
+def captions(chapter: Chapter, language: str) -> dict[str, str]:
+    """Name of each figure → its caption with its number, as in "Figure 1.2. …"."""
+    blocks = [block for section in chapter.texts[language].sections for block in section.blocks]
+    figures = {block.name: block.caption for block in reversed(blocks) if block.kind == "figure"}
+    first = re.match(r"0*(\d*)", chapter.slug)[1]
+    numbered = {}
+    for count, (name, caption) in enumerate(reversed(figures.items()), 1):
+        number = f"{first}.{count}" if first else str(count)
+        numbered[name] = text_in(language, "book.figure", number=number, caption=caption) if caption else ""
+    return numbered
 
 
-def rendered(blocks: tuple[Block, ...], cites: dict[str, str]) -> str:
-    """The markdown of a cell: headings without ids, figures as images, citations as links."""
+def without_number(caption: str, language: str) -> str:
+    """A caption as it is written in a chapter."""
+    pattern = re.escape(text_in(language, "book.figure", number="@", caption=""))
+    return re.sub("^" + pattern.replace("@", r"\d+(?:\.\d+)?"), "", caption)
+
+
+def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[str, str]) -> str:
+    """The markdown of a cell: headings without ids, figures as images, citations as links.
+
+    ``numbered``: the captions of :func:`captions`.
+    """
     shown = []
     for block in blocks:
         if block.kind == "figure":
-            shown.append(figure(block.name, block.caption))
+            image = f"![{alternative(block.name, block.caption)}](../../img/{block.name}.svg)"
+            shown.append(f"{image}\n\n*{numbered[block.name]}*" if block.caption else image)
         elif block.text.strip():
             shown.append(outside(block.text, lambda text: CITE.sub(lambda match: cites[match[1]], text)).strip("\n"))
     return _without_ids("\n\n".join(shown))
@@ -88,7 +106,7 @@ def _without_ids(text: str) -> str:
 
 def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat.NotebookNode:
     """One language's notebook, without outputs."""
-    cells = []
+    cells, numbered = [], captions(chapter, language)
     for part in parts(chapter, language):
         if part.code:
             cell = chapter.cell(part.id)
@@ -96,7 +114,7 @@ def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat
             tags = {"tags": ["exercise"]} if cell.exercise is not None else {}
             cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))
         else:
-            cells.append(v4.new_markdown_cell(rendered(part.blocks, cites), id=part.id))
+            cells.append(v4.new_markdown_cell(rendered(part.blocks, cites, numbered), id=part.id))
     made = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
     nbformat.validate(made)
     return made

@@ -15,7 +15,7 @@ from d2lps.course.book.agree import digests
 from d2lps.course.book.findings import COMMAND, BookError
 from d2lps.course.book.lesson import literal, outside, replace_cells, speaking
 from d2lps.course.book.library import Book, Chapter, chapter_of, write
-from d2lps.course.book.notebook import Part, alternative, parts, rendered
+from d2lps.course.book.notebook import Part, alternative, captions, parts, rendered, without_number
 from d2lps.course.book.workspace import KEY, Origin, edition, load, origin_of
 from d2lps.messages import LANGUAGES
 
@@ -105,11 +105,11 @@ def _prose(base: Origin, cells: list, left: list[str]) -> str:
     """The prose as it would be written if the notebook were all there is."""
     chapter = base.read()
     every = list(parts(chapter, base.language))
-    known = {part.id: part for part in every}
+    known, numbered = {part.id: part for part in every}, captions(chapter, base.language)
     pieces: list[tuple[str, str, bool]] = []  # the cell's id, what is written, and whether it is new
     for cell in cells:
         id, part = cell.get("id", ""), known.get(cell.get("id"))
-        same = part and not part.code and cell.source.strip("\n") == rendered(part.blocks, base.cites)
+        same = part and not part.code and cell.source.strip("\n") == rendered(part.blocks, base.cites, numbered)
         if part and (same if cell.cell_type == "markdown" else part.code):
             pieces.append((id, part.source, False))
         elif cell.source.strip() and cell.cell_type == "markdown":
@@ -135,13 +135,13 @@ def _written(source: str, part: Part | None, chapter: Chapter, base: Origin) -> 
     text = source.strip("\n")
     sections = chapter.texts[base.language].sections
     blocks = [block for section in sections for block in section.blocks if block.kind == "figure"]
-    captions = {block.name: block.caption for block in blocks}
+    written = {block.name: block.caption for block in blocks}
 
     def image(match: re.Match) -> str:
         if literal(text)(match.start()):
             return match[0]
         alt, name, caption = match.groups()
-        known = captions.get(name)
+        known, caption = written.get(name), caption and without_number(caption, base.language)
         if caption is None or (caption == known and alt != alternative(name, known)):
             caption = alt
         return f"[[figure:{name}|{caption}]]" if caption and caption != name else f"[[figure:{name}]]"

@@ -164,16 +164,36 @@ def language(book: Book, wanted: str | None) -> tuple[str, list[str]]:
     return LANGUAGES[0], ["Opening English. Tiếng Việt: make lab-vi. 中文：make lab-zh."]
 
 
+def show_contents(chosen: str, first: str) -> None:
+    """Let JupyterLab begin with the table of contents beside the chapter, unless it knows how it was left."""
+    from jupyter_core.paths import jupyter_config_dir
+    from jupyterlab_server.workspaces_handler import WorkspacesManager
+
+    place = os.environ.get("JUPYTERLAB_WORKSPACES_DIR") or Path(jupyter_config_dir(), "lab", "workspaces")
+    kept, shown = WorkspacesManager(str(place)), f"notebook:{first}"
+    if any(each["metadata"].get("id") == chosen for each in kept.list_workspaces()):
+        return
+    contents = "@jupyterlab/toc:plugin"
+    left = {"collapsed": False, "visible": True, "current": contents, "widgets": ["filebrowser", contents]}
+    main = {"dock": {"type": "tab-area", "currentIndex": 0, "widgets": [shown]}, "current": shown}
+    data = {
+        "layout-restorer:data": {"main": main, "left": left},
+        shown: {"data": {"path": first, "factory": "Notebook"}},
+    }
+    kept.save(chosen, json.dumps({"data": data, "metadata": {"id": chosen}}))
+
+
 def start(book: Book, chosen: str, browser: bool = True) -> None:
     """Become JupyterLab, at the first chapter, for this machine only and with a token."""
-    first = own_copy(book, book.slugs()[0], chosen).relative_to(book.root)
+    first = own_copy(book, book.slugs()[0], chosen).relative_to(book.root).as_posix()
+    show_contents(chosen, first)
     command = [
         sys.executable,
         "-m",
         "jupyterlab",
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.root_dir={book.root.resolve()}",
-        f"--LabApp.default_url=/lab/workspaces/{chosen}/tree/{quote(first.as_posix())}",
+        f"--LabApp.default_url=/lab/workspaces/{chosen}/tree/{quote(first)}",
         f"--LabApp.app_settings_dir={Path(__file__).with_name('settings')}",  # asks nothing of the network
     ]
     if not browser:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from html import escape
 
-from d2lps.messages import language, text
+from d2lps.messages import html_language, text
 from d2lps.trace import Trace
 
 
@@ -58,8 +58,7 @@ class Verdict:
         # The text takes the page's own colour, so that it is readable on light and dark.
         edge = "solid #2e9e6b" if self.passed else "double #d9822b"
         style = f"border-left:.3em {edge};padding-left:.9em;max-width:48em"
-        lang = {"zh": "zh-Hans"}.get(language(), language())
-        return f'<div class="d2lps-verdict" lang="{lang}" style="{style}">{"".join(parts)}</div>'
+        return f'<div class="d2lps-verdict" lang="{html_language()}" style="{style}">{"".join(parts)}</div>'
 
     def _ipython_display_(self) -> None:
         from IPython.display import display

@@ -106,6 +106,9 @@ class Drawing:
     def _repr_svg_(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        return f"<div>{self}</div>"  # within the page, whose theme it follows; an image would not
+
     def save(self, path: "str | Path") -> Path:
         """Write the SVG to a file.
 

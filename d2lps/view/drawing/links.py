@@ -31,17 +31,26 @@ def lanes(
         if load.decides_at(at) >= 0:
             states[load.motion.sharing[load.decides_at(at)]] = DECIDES
     wide = wide or breadth(topology, layout)
+    parts = [used(layout, resource, wide, state) for resource, state in states.items()]
+    return idle(topology, layout, load, wide) + "".join(parts)
+
+
+def idle(topology: Topology, layout: Layout, load: Traffic | None, wide: float | None = None) -> str:
+    """The lanes and bars that no message ever uses."""
+    wide, ever = wide or breadth(topology, layout), {*load.motion.sharing} if load else set()
     # What stands in the background comes first, and all else is drawn over it.
     links = sorted(topology.links, key=lambda link: not _faint(layout, link))
-    idle = [link for link in links if link not in states]
-    parts = [_lane(layout, link, wide, 0 if load or _faint(layout, link) else LINK) for link in idle]
-    parts += [_bar(layout, node, 0) for node in topology.kinds if node in layout.bars and node not in states]
-    for resource, state in states.items():
-        if isinstance(resource, Link):
-            parts.append(_lane(layout, resource, wide, state, "d2-share"))
-        else:
-            parts.append(tag("g", _bar(layout, resource, state), class_="d2-share" + STATES[state]))
+    never = [link for link in links if link not in ever]
+    parts = [_lane(layout, link, wide, 0 if load or _faint(layout, link) else LINK) for link in never]
+    parts += [_bar(layout, node, 0) for node in topology.kinds if node in layout.bars and node not in ever]
     return "".join(parts)
+
+
+def used(layout: Layout, resource: "Link | str", wide: float, state: int) -> str:
+    """A lane or bar that messages use, in a state."""
+    if isinstance(resource, Link):
+        return _lane(layout, resource, wide, state, "d2-share")
+    return tag("g", _bar(layout, resource, state), class_="d2-share" + STATES[state])
 
 
 def _faint(layout: Layout, link: Link) -> bool:

@@ -62,14 +62,19 @@ class Scene:
         parts = [lanes(topology, layout, self.load, at)]
         for node, box in layout.boxes.items():
             own = node in layout.cells
-            parts.append(self._node(node, box, node in busy) if own else forwarding(topology, layout, node))
+            parts.append(self.node(node, box, node in busy) if own else forwarding(topology, layout, node))
         parts += [self._contents(at), rates(topology, layout), backlogs(layout, self.load, at, self.most, self.told)]
         parts.append(self._tiles(at))
-        size = f"--d2-wide:{fine(breadth(topology, layout))};--d2-natural:{num(self.view[2])}"
+        size = f"{self.looks()};--d2-natural:{num(self.view[2])}"
         view = " ".join(map(num, self.view))
         return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=size, **place)
 
-    def _node(self, node: str, box: Box, busy: bool) -> str:
+    def looks(self) -> str:
+        """What its rules of style have to know: how wide lanes are, and where slots are too thin for rims."""
+        wide = f"--d2-wide:{fine(breadth(self.trace.topology, self.layout))}"
+        return wide if self.slots <= 8 else f"{wide};--d2-rim:0"
+
+    def node(self, node: str, box: Box, busy: bool = False) -> str:
         """A node's box with its name, and the empty buffer; ``busy``: in the midst of an update."""
         left, parts = box.x + PAD, [tag("title", say(node))]
         parts.append(block(box, **(area("box", 2, "ink") if busy else area("box", 1))))
@@ -90,21 +95,38 @@ class Scene:
     def _contents(self, at: float) -> str:
         """Per node a group: a path per worker over all cells, the hatching, the lines between cells, the frames."""
         looks, keys, parts = self.motion.cells_at(at), len(self.across), []
-        between = "".join(f"M{fine(x)} 0v{fine(self.high)}" for x in sorted({x for x, w in self.across if x and w}))
         for i, node in enumerate(self.trace.plan.nodes):
-            mine, box = looks[i * keys : (i + 1) * keys], self.layout.boxes[node]
-            inside = []
+            mine, inside = looks[i * keys : (i + 1) * keys], []
             for w in range(len(self.motion.contributors)):
-                where = f"translate(0 {fine(self.level(w, self.high))})"
-                filled = self._runs([w in look.who for look in mine])
-                inside.append(tag("path", d=filled, **worker(w), transform=where))
+                inside.append(self.filling(w, self._runs([w in look.who for look in mine])))
             hatches = "".join(piece for piece, look in zip(self.hatch, mine, strict=True) if look.updated)
             frames = "".join(piece for piece, look in zip(self.frame, mine, strict=True) if look.complete)
-            inside.append(tag("path", d=hatches, **stroke("new")))
-            inside.append(tag("path", d=between, **stroke("gaps", self.gap)) if between else "")
-            inside.append(tag("path", d=frames, **stroke("done", 1.5 if keys <= 4 else 1)))
-            parts.append(tag("g", "".join(inside), class_="d2-fill", transform=shift(box.x + PAD, box.y + PAD + LABEL)))
+            inside += [self.hatching(hatches), self.between(), self.frames(frames)]
+            parts.append(tag("g", "".join(inside), class_="d2-fill", transform=self.corner(node)))
         return "".join(parts)
+
+    def corner(self, node: str) -> str:
+        """The transformation to where a node's buffer begins."""
+        box = self.layout.boxes[node]
+        return shift(box.x + PAD, box.y + PAD + LABEL)
+
+    def filling(self, number: int, pieces: str) -> str:
+        """Filled slots of a worker."""
+        where = f"translate(0 {fine(self.level(number, self.high))})"
+        return tag("path", d=pieces, **worker(number), transform=where)
+
+    def hatching(self, pieces: str) -> str:
+        """The mark of new weights."""
+        return tag("path", d=pieces, **stroke("new"))
+
+    def frames(self, pieces: str) -> str:
+        """The mark of complete sums."""
+        return tag("path", d=pieces, **stroke("done", 1.5 if len(self.across) <= 4 else 1))
+
+    def between(self) -> str:
+        """The lines between cells."""
+        lines = "".join(f"M{fine(x)} 0v{fine(self.high)}" for x in sorted({x for x, w in self.across if x and w}))
+        return tag("path", d=lines, **stroke("gaps", self.gap)) if lines else ""
 
     def _runs(self, filled: list[bool]) -> str:
         """The filled slots of one worker, neighbours in one piece."""
@@ -120,10 +142,10 @@ class Scene:
                 key = keys.index(m.key)
                 wide, high = (1 + (size - 1) * grown for size in self.growth[key])
                 where = shift(x, y) + (f" scale({wide:.2f} {high:.2f})" if grown else "")
-                parts.append(tag("g", self._tile(key, self.motion.looks[m.look], 1 - grown), transform=where))
+                parts.append(tag("g", self.tile(key, self.motion.looks[m.look], 1 - grown), transform=where))
         return tag("g", "".join(parts), class_="d2-tiles")
 
-    def _tile(self, key: int, look: Look, opacity: float) -> str:
+    def tile(self, key: int, look: Look, opacity: float) -> str:
         """A message around its own middle. Near a cell its sheet fades, until only what it carries is seen."""
         edge = area("tile", 1, "ink" if look.complete else None)
         parts = [tag("path", d=self.sheet[key], **edge, opacity=f"{opacity:.2f}" if opacity < 1 else None)]

@@ -2,7 +2,8 @@
 
 The workers' colours keep apart for the three common kinds of colour blindness (the first five by more than 15 and
 the first eight by more than 10 in OKLab × 100), in each theme; and a worker's slot always has the same place in a
-cell, so that nothing is told by colour alone. The warm colour is kept for the one link that decides.
+cell, so that nothing is told by colour alone. The warm colour is kept for the one link that decides. A colour that
+stands out too little from an empty cell, a light one on white paper, has a rim of its own that does.
 """
 
 from pathlib import Path
@@ -32,18 +33,47 @@ THEME = {
     "band": ("#f1f3f8", "#1f232b"),
     "accent": ("#1952af", "#7fb0ff"),
 }
+ENOUGH = 3.0  # the least contrast of a mark
+
+
+def contrast(one: str, other: str) -> float:
+    """How much two colours differ in brightness, as WCAG has it: from 1 to 21."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def rim(colour: str, theme: int) -> str:
+    """The same colour, with so much ink that it stands out from an empty cell."""
+    ink, well = THEME["ink"][theme], THEME["well"][theme]
+    pairs = [[int(each[i : i + 2], 16) for each in (colour, ink)] for i in (1, 3, 5)]
+    mixes = ("#" + "".join(f"{round(a + (b - a) * part / 100):02x}" for a, b in pairs) for part in range(101))
+    return next(mix for mix in mixes if contrast(mix, well) >= ENOUGH)
+
+
+RIMS = tuple(tuple(rim(colour, theme) for theme, colour in enumerate(pair)) for pair in WORKERS)
 COLOURS = [light for light, _ in WORKERS]
 LIGHT = {name: light for name, (light, _) in THEME.items()}
 
 _PAIRS = THEME | {f"w{i}": pair for i, pair in enumerate(WORKERS)}
+_RIMS = {f"r{i}": pair for i, pair in enumerate(RIMS) if pair != WORKERS[i]}
 _LIGHT = ";".join(f"--d2-{name}:{light}" for name, (light, _) in _PAIRS.items())
-_BOTH = ";".join(f"--d2-{name}:light-dark({light},{dark})" for name, (light, dark) in _PAIRS.items())
+_BOTH = ";".join(f"--d2-{name}:light-dark({light},{dark})" for name, (light, dark) in (_PAIRS | _RIMS).items())
 _FONT = 'system-ui,"Segoe UI",Roboto,"DejaVu Sans","Noto Sans","Noto Sans CJK SC","PingFang SC",sans-serif'
 
 # A drawing stands by its presentation attributes alone. The style adds the theme of the page around it, and keeps
-# words readable where a picture is small: --d2-zoom is how many of its units make a pixel.
+# words readable where a picture is small: --d2-zoom is how many of its units make a pixel. What is too thin for a rim
+# has --d2-rim: 0.
 _CSS = Template((Path(__file__).parent / "drawing.css").read_text("utf-8"))
 _FILLS = "".join(f".d2-{name}{{fill:var(--d2-{name})}}" for name in _PAIRS)
+_FILLS += "".join(f".d2-w{name[1:]}{{stroke:var(--d2-{name})}}" for name in _RIMS)
+_FILLS += ",".join(f".d2-w{name[1:]}" for name in _RIMS)
+_FILLS += "{stroke-width:var(--d2-rim,.8);vector-effect:non-scaling-stroke}"
 STYLE = _CSS.substitute(LIGHT=_LIGHT, BOTH=_BOTH, FONT=_FONT, FILLS=_FILLS)
 
 # What pictures need besides where links have parallel lines, or stand in the background. It outweighs the rules above,

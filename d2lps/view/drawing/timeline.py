@@ -17,19 +17,23 @@ WIDE, TALL = 1000, 20  # of the whole, and of a row
 SERVER, UPDATE = -1, -2  # instead of a worker's number, for what has no worker's colour
 
 
-def timeline(trace: Trace, motion: Motion, at: float, **place: object) -> str:
-    """The timeline, with the play-head at a moment."""
+def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: object) -> str:
+    """The timeline, with the play-head at a moment, or ``moved`` by a rule of style of that name."""
     nodes, scale = trace.plan.nodes, WIDE / (trace.duration or 1)
     height, parts = TALL * len(nodes), []
     for i, (start, end) in enumerate(_alone(trace.step_times())):
         if i % 2 == 0 and start < end:
             span = {"x": fine(start * scale), "y": 0, "width": fine((end - start) * scale)}
             parts.append(tag("rect", **span, height=height, **area("band")))
-    for (row, colour), pieces in sorted(_blocks(trace, motion, scale).items()):
+    for (row, colour, thin), pieces in sorted(_blocks(trace, motion, scale).items()):
         plain = {SERVER: "soft", UPDATE: "ink"}.get(colour)
-        look = area(plain) if plain else worker(colour)
+        look = area(plain) if plain else worker(colour) | ({"style": "--d2-rim:0"} if thin else {})
         parts.append(tag("path", d="".join(pieces), transform=f"translate(0 {row * TALL})", **look))
-    head = {"class_": "d2-head d2-ink", "fill": LIGHT["ink"], "transform": f"translate({fine(at * scale)} 0)"}
+    head = {
+        "class_": f"d2-head d2-ink {moved}".strip(),
+        "fill": LIGHT["ink"],
+        "transform": f"translate({fine(at * scale)} 0)",
+    }
     parts.append(tag("rect", x=-1, width=2, y=0, height=height, **head))
     look = {"class_": "d2-time", "viewBox": f"0 0 {WIDE} {height}", "preserveAspectRatio": "none"}
     return tag("svg", "".join(parts), **look, **place)
@@ -44,23 +48,23 @@ def _alone(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     ]
 
 
-def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int], list[str]]:
-    """(row, sender's colour) → pieces of a path. What runs at the same time shares the height of its lane."""
+def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int, bool], list[str]]:
+    """(row, sender's colour, thin) → pieces of a path. What runs at the same time shares the height of its lane."""
     rows = {node: i for i, node in enumerate(trace.plan.nodes)}
     colours = {node: i for i, node in enumerate(motion.contributors)}
     lanes: dict[tuple, list[Message]] = defaultdict(list)
     for message in motion.messages:
         lanes[message.src, 1.5].append(message)
         lanes[message.dst, TALL / 2 + 0.5].append(message)
-    blocks: dict[tuple[int, int], list[str]] = defaultdict(list)
+    blocks: dict[tuple[int, int, bool], list[str]] = defaultdict(list)
     for (node, top), members in lanes.items():
         for message, (seat, crowd) in zip(members, seats(members), strict=True):
             high = (TALL / 2 - 2) / crowd
             x, w = message.start * scale, max(0.6, (message.end - message.start) * scale - 0.8)
-            blocks[rows[node], colours.get(message.src, SERVER)].append(rect(x, top + seat * high, w, high))
+            blocks[rows[node], colours.get(message.src, SERVER), crowd > 2].append(rect(x, top + seat * high, w, high))
     for event in trace.events:
         if event.kind == "update":
             w = max(3.0, (event.end - event.start) * scale)
             x = min(event.start * scale, WIDE - w)
-            blocks[rows[event.dst], UPDATE].append(rect(x, TALL / 2 - 3, w, 6))
+            blocks[rows[event.dst], UPDATE, False].append(rect(x, TALL / 2 - 3, w, 6))
     return blocks

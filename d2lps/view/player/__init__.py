@@ -64,15 +64,27 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
         raise DrawingError(
             text("player.list", given=next(type(t).__name__ for t in traces if not isinstance(t, Trace)))
         )
-    # Side by side there is less room, and words need more of it.
-    scenes = [Scene(require_trace(trace, "watch"), 104.0 if len(traces) == 1 else 72.0) for trace in traces]
-    race(scenes)
+    scenes = staged(traces)
     if names is None:
         names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]
     names = [names] if isinstance(names, str) else names  # one name, not a name per letter
     if len(names) != len(traces):
         raise DrawingError(text("player.names", names=len(names), traces=len(traces)))
     return Player(scenes, [named(str(heading)) for heading in names], str(name))
+
+
+def staged(traces: Sequence[Trace]) -> list[Scene]:
+    """What is seen of each trace, in the same places; raises DrawingError as :func:`watch` does."""
+    # Side by side there is less room, and words need more of it.
+    scenes = [Scene(require_trace(trace, "watch"), 104.0 if len(traces) == 1 else 72.0) for trace in traces]
+    race(scenes)
+    return scenes
+
+
+def stills(scenes: Sequence[Scene], names: Sequence[str]) -> list[str]:
+    """The picture of each run; below the last of them the legend of all."""
+    *others, last = zip(scenes, names, strict=True)
+    return [still(*each, explained=()) for each in others] + [still(*last, explained=scenes)]
 
 
 class Player(anywidget.AnyWidget):
@@ -94,8 +106,7 @@ class Player(anywidget.AnyWidget):
 
     def __init__(self, scenes: Sequence[Scene], names: Sequence[str], name: str = ""):
         self._page = data.page(scenes, names, name)
-        *others, last = zip(scenes, names, strict=True)
-        self._stills = [still(*each, explained=()) for each in others] + [still(*last, explained=scenes)]
+        self._stills = stills(scenes, names)
         super().__init__(data=self._page | {"stills": self._stills})
 
     def __repr__(self) -> str:
@@ -147,7 +158,7 @@ class Player(anywidget.AnyWidget):
         path = Path(path)
         title = html.escape(self._page["words"]["label"])
         start = (
-            f'<!DOCTYPE html><meta charset="utf-8"><title>{title}</title>'
+            f'<!DOCTYPE html><html lang="{self._page["lang"]}"><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width">'
             "<style>:root{color-scheme:light dark}body{max-width:1600px;margin:1em auto}"
             "@media (max-width:700px){body{margin:0}}</style>"

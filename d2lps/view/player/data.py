@@ -6,7 +6,7 @@ Times are whole numbers of ticks, a million for the whole trace.
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from d2lps.messages import text
+from d2lps.messages import html_language, text
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.gauges import gauges
 from d2lps.view.drawing.legend import marks
@@ -46,6 +46,7 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
     runs = [run | {"where": ""} for run in runs] if where else runs
     return {
         "name": name,
+        "lang": html_language(),
         "words": _words() | {"label": label},
         "where": where,
         "most": scenes[0].most,

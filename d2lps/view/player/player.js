@@ -77,6 +77,9 @@ function perform(run, still, data, longest) {
       make("div", { class: "d2-all" }, make("div", { class: "d2-track", style: width }, time, head))),
     said);
   const track = root.querySelector(".d2-all");
+  // Its line among the others, beside the controls: seen where the runs stand below each other.
+  const gone = make("i", {}), told = make("span", {});
+  const standing = make("div", {}, make("b", {}, run.name), make("span", {}, make("span", { style: width }, gone)), told);
 
   // What each cell holds.
   const cells = run.first.slice(), keys = run.cell[0].length;
@@ -227,6 +230,8 @@ function perform(run, still, data, longest) {
     head.style.transform = `translateX(${tick / 1e4}%)`;
     const now = fillIn(words.clock, { now: over ? run.end : format(seconds, run.end), end: run.end });
     tell(clock, now);
+    gone.style.transform = `scaleX(${tick / TICKS})`;
+    tell(told, over ? `⚑ ${run.end}` : format(seconds, run.end));
     const number = run.begins.filter((begin) => begin <= tick).length;
     const where = run.steps ? fillIn(words.step, { step: Math.max(1, number), steps: run.steps }) : "";
     tell(step, where);
@@ -296,7 +301,7 @@ function perform(run, still, data, longest) {
   }
   const scale = () => scene.style.setProperty("--d2-zoom", run.width / (scene.clientWidth || run.width));
   const edges = [...run.begins, TICKS].map((tick) => (tick / TICKS) * run.duration);
-  return { root, track, scene, show, scale, edges, mark };
+  return { root, standing, track, scene, show, scale, edges, mark };
 }
 
 // Sets words only where they change.
@@ -370,8 +375,9 @@ export function play(el, data) {
   speed.value = 1;
   const controls = make("div", { class: "d2-controls" },
     button("restart", "Home"), button("back", "ArrowLeft"), toggle, button("forward", "ArrowRight"), speed, slider);
+  if (runs.length > 1) controls.append(make("div", { class: "d2-standings", "aria-hidden": "true" }, ...parts.map((part) => part.standing)));
   // JupyterLab, too, has shortcuts on keys without Ctrl: here they are ours.
-  const look = { class: `d2lps d2-player${runs.length > 1 ? " d2-race" : ""}`, role: "group", tabindex: 0, "aria-label": words.label,
+  const look = { class: `d2lps d2-player${runs.length > 1 ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
     "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
   // As many side by side as can still be read.
   const widest = `--d2-natural:${Math.max(...runs.map((run) => run.width))}`;

@@ -1,0 +1,128 @@
+"""What ``explore`` shows besides its sliders, and the page that stands for them where there is no kernel.
+
+On that page a few positions of the sliders can be chosen. They have been worked out in advance and are packed
+together, so that the page stays small; each slider is moved alone, since all positions together would be too many.
+"""
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from d2lps.course.reveal import Bar, chart
+from d2lps.messages import html_language, named, text
+from d2lps.trace import Trace
+from d2lps.view.drawing import DrawingError
+from d2lps.view.drawing.theme import STYLE, THIN
+from d2lps.view.player import LOOKS, MODULE, data, staged, stills
+from d2lps.view.tables import plan_table
+
+CHOOSE = Path(__file__).with_name("explore.js").read_text("utf-8")
+# Pictures of more messages than this, in all, take longer to make than a reader waits for: numbers alone then.
+MOST_MESSAGES = 600
+LARGEST = 300_000  # bytes of a page; what would make it larger is not offered
+
+
+class Offer(NamedTuple):
+    """A slider: its name and words, where all sliders stand, other positions (the most telling first), all labels."""
+
+    name: str
+    says: str
+    now: dict[str, object]
+    others: list[object]
+    labels: dict[object, str]
+
+
+Run = Callable[[dict[str, object]], tuple[dict[str, Trace], dict[str, str]]]
+
+
+def can_race(traces: dict[str, Trace]) -> bool:
+    """Whether there is something to play, and not too much."""
+    return 0 < sum(len(trace.events) for trace in traces.values()) <= MOST_MESSAGES
+
+
+def told(traces: dict[str, Trace], refused: dict[str, str]) -> str:
+    """Times as bars, refusals, and the plans, folded."""
+    bars = {
+        named(name): [Bar("model", text("table.shared"), 1e3 * trace.duration, "ms")] for name, trace in traces.items()
+    }
+    parts = [chart(bars)] if bars else []
+    if traces and not can_race(traces):
+        parts.append(f"<p>{escape(text('explore.too-many', most=MOST_MESSAGES))}</p>")
+    parts += [f"<p>✗ {escape(f'{named(name)}: {why}'.removeprefix(': '))}</p>" for name, why in refused.items()]
+    for name, trace in traces.items():
+        summary = escape(text("explore.says-plan", name=name))
+        parts.append(f"<details><summary>{summary}</summary>{plan_table(trace.plan)}</details>")
+    return f'<div class="d2lps-explore" lang="{html_language()}">{"".join(parts)}</div>'
+
+
+LOOK = """.d2lps-explored>[role=group]{display:flex;flex-wrap:wrap;gap:4px 8px;align-items:center;margin:4px 0}
+.d2lps-explored>[role=group]>span{min-width:9em}
+.d2lps-explored [data-shows]{min-height:36px;padding:2px 14px;border:1px solid currentColor;border-radius:18px;
+background:none;color:inherit;font:inherit;cursor:pointer}
+.d2lps-explored [aria-pressed=true]{font-weight:700;box-shadow:inset 0 0 0 2px currentColor}"""
+
+
+def page(offers: list[Offer], run: Run) -> str:
+    """The page: the race where the sliders stand, and buttons for other positions."""
+    now = run(offers[0].now)
+    first = _shown(*now)
+    pictures, packed = "".join(first.get("stills", ())), [_packed(first)]
+    frame = LOOKS + LOOK + MODULE + CHOOSE + told(*now) + packed[0]
+    size = len((frame + pictures).encode()) + 4000  # the buttons, and the sentence above them
+    if size > LARGEST:  # pictures that stand there only until the script shows them
+        size, pictures = size - len(pictures.encode()), ""
+    had: dict[tuple[str, object], int] = {}
+    for turn in range(max(len(offer.others) for offer in offers)):  # the first of each slider, then the second …
+        for offer in offers:
+            for value in offer.others[turn : turn + 1]:
+                other = _shown(*run(offer.now | {offer.name: value}))
+                more = _packed(other)
+                if other != first and size + len(more) <= LARGEST:
+                    had[offer.name, value] = len(packed)
+                    packed.append(more)
+                    size += len(more) + 4
+    rows = "".join(_row(offer, had) for offer in offers if any(name == offer.name for name, _ in had))
+    name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]
+    start = f"document.querySelectorAll('#{name}:not([data-plays])').forEach((each) => choose(each, play));"
+    return (
+        f'<div id="{name}" class="d2lps-explored" lang="{html_language()}"><style>{LOOKS}{LOOK}</style>'
+        f"<p>{escape(text('explore.in-advance'))}</p>{rows}"
+        f'<div class="d2-chosen">{pictures}</div><div>{told(*now)}</div>'
+        f'<script type="application/json">{json.dumps(packed)}</script></div>'
+        f'<script type="module">{MODULE}\n{CHOOSE}\n{start}</script>'
+    )
+
+
+def _shown(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
+    """One position of the sliders: its race, if it can be seen, and what is told of it."""
+    if not can_race(traces):
+        return {"told": told(traces, refused)}
+    try:
+        scenes = staged([*traces.values()])
+    except DrawingError as error:
+        return {"told": told(traces, refused | {"": str(error)})}
+    names = [named(name) for name in traces]
+    plain = [each.replace(f"<style>{STYLE + THIN}</style>", "") for each in stills(scenes, names)]
+    return {"told": told(traces, refused), "stills": plain, "data": data.page(scenes, names)}
+
+
+def _packed(shown: dict) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(shown, ensure_ascii=False).encode(), 9)).decode()
+
+
+def _row(offer: Offer, had: dict[tuple[str, object], int]) -> str:
+    """A slider as buttons: where it stands, and where it can be moved."""
+    buttons = []
+    for value, label in offer.labels.items():
+        stands = value == offer.now[offer.name]
+        if stands or (offer.name, value) in had:
+            number, pressed = 0 if stands else had[offer.name, value], str(stands).lower()
+            look = f'type="button" data-shows="{number}" aria-pressed="{pressed}"'
+            buttons.append(f"<button {look}>{escape(label)}</button>")
+    says = escape(offer.says)
+    return f'<div role="group" aria-label="{says}"><span>{says}</span> {"".join(buttons)}</div>'

@@ -1,0 +1,63 @@
+"""Plots of matplotlib in a notebook: in the theme of the page, and in colours that no node has."""
+
+import io
+import re
+from html import escape
+
+from d2lps.view.drawing.theme import STYLE
+
+# Of a line or of bars, in light and dark: none is that of a node, nor the warm one of the link that decides.
+LINES = (("#1c2230", "#e9ecf2"), ("#6b4fd0", "#ab9dff"), ("#1d7f52", "#5cc492"), ("#96552b", "#dc9a70"))
+# What matplotlib and d2l.plot take of their own accord → the number of a line.
+THEIRS = {"#1f77b4": 0, "#ff7f0e": 1, "#2ca02c": 2, "#d62728": 3, "#bf00bf": 1, "#008000": 2, "#ff0000": 3}
+REST = {"#000000": "ink", "#b0b0b0": "edge", "#cccccc": "edge", "#ffffff": "paper"}
+
+
+def as_html(figure) -> str:
+    """A figure of matplotlib as a piece of HTML, said in words too."""
+    from matplotlib import rc_context
+
+    for axes in figure.axes:
+        _count(axes)
+    written = io.StringIO()
+    with rc_context({"svg.hashsalt": "d2lps"}):  # the same figure is the same text every time
+        figure.savefig(written, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
+    svg = written.getvalue()
+    svg = re.sub(r"#[0-9a-f]{6}\b", _in_theme, svg[svg.index("<svg") :])
+    colours = "".join(f"--d2-line{i}:light-dark({light},{dark});" for i, (light, dark) in enumerate(LINES))
+    look = f"{colours}fill:var(--d2-ink);background:var(--d2-paper);max-width:100%;height:auto"
+    said = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look}"'
+    return f'<div class="d2lps d2lps-plot"><style>{STYLE}</style>{svg.replace("<svg", said, 1)}</div>'
+
+
+def _count(axes) -> None:
+    """Where few whole numbers stand on a logarithmic axis, as 1, 2, 4, 8, they are its labels, and not powers of 10."""
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
+    for axis, scale, data in (
+        (axes.xaxis, axes.get_xscale(), "get_xdata"),
+        (axes.yaxis, axes.get_yscale(), "get_ydata"),
+    ):
+        values = sorted({float(value) for line in axes.lines for value in getattr(line, data)()})
+        if scale == "log" and 1 < len(values) <= 12 and all(value == int(value) < 1e5 for value in values):
+            axis.set_major_locator(FixedLocator(values))
+            axis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+            axis.set_minor_locator(NullLocator())
+
+
+def _in_theme(found: re.Match) -> str:
+    colour = found[0]
+    if colour in THEIRS:
+        return f"var(--d2-line{THEIRS[colour]})"
+    return f"var(--d2-{REST[colour]})" if colour in REST else colour
+
+
+def words(figure) -> str:
+    """What a figure shows, for who does not see it: its axes and the names of its lines."""
+    told = []
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        lines = ", ".join(each.get_text() for each in legend.get_texts()) if legend else ""
+        labels = [axes.get_title(), axes.get_ylabel(), axes.get_xlabel(), lines]
+        told.append(" · ".join(label for label in labels if label))
+    return "; ".join(each for each in told if each)

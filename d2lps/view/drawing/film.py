@@ -1,0 +1,243 @@
+"""A trace as a picture that moves by itself: SVG with rules of style and no script, for where nothing can be pressed.
+
+It runs again and again, from the beginning to the end of the slowest trace, and stays there for a while. Who wants no
+motion, and whoever cannot show it, sees the moment ``at``.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from d2lps.units import show_size
+from d2lps.view.drawing.gauges import HIGH, gauges
+from d2lps.view.drawing.links import DECIDES, breadth, forwarding, idle, rates, used
+from d2lps.view.drawing.motion import Look
+from d2lps.view.drawing.paths import REACH, MessagePath
+from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.svg import area, fine, num, shift, tag, words, worker
+from d2lps.view.drawing.timeline import WIDE, timeline
+
+WAITS, LASTS, STAYS = 0.8, 11.0, 3.2  # seconds: before it begins, of the slowest trace, at its end
+TOLD = 40  # so often numbers change while the slowest trace lasts
+
+Span = tuple[float, float]
+
+
+class Clock:
+    """When what is seen, and where: the rules of style of one film, whose slowest trace takes ``longest`` seconds."""
+
+    def __init__(self, longest: float, at: float):
+        self.longest, self.at = longest, at
+        self._rules: dict[tuple[str, str], str] = {}
+
+    def part(self, time: float) -> float:
+        """That moment of the traces in percent of the whole."""
+        told = WAITS + LASTS * min(1.0, time / self.longest)
+        return 100 * told / (WAITS + LASTS + STAYS)
+
+    def seen(self, spans: Sequence[Span], still: bool | None = None) -> dict[str, str]:
+        """The attributes of what is seen during ``spans`` alone; ``still``: whether where nothing moves."""
+        if still is None:
+            still = any(start <= self.at < end for start, end in spans)
+        look = {} if still else {"visibility": "hidden"}
+        if [*spans] == [(0.0, math.inf)]:
+            return look
+        turns = [] if spans and spans[0][0] <= 0 else [(0.0, "hidden")]
+        for start, end in spans:
+            turns.append((0.0 if start <= 0 else self.part(start), "visible"))
+            turns += [(self.part(end), "hidden")] if end < math.inf else []
+        return look | self._rule("step-end", ((part, f"visibility:{how}") for part, how in turns))
+
+    def moved(self, places: Iterable[tuple[float, str]]) -> dict[str, str]:
+        """The attributes of what goes from one transformation to the next: (seconds, transformation) in order."""
+        frames = [(self.part(time), f"transform:{how}") for time, how in places]
+        frames = [(0.0, frames[0][1]), *frames, (100.0, frames[-1][1])]
+        last, turns = len(frames) - 1, []
+        for i, (part, how) in enumerate(frames):  # without those in the middle of a rest
+            if i in (0, last) or not frames[i - 1][1] == how == frames[i + 1][1]:
+                turns.append((part, how))
+        return self._rule("linear", turns)
+
+    def _rule(self, timing: str, frames: Iterable[tuple[float, str]]) -> dict[str, str]:
+        rule = "".join(f"{part:.2f}%{{{what}}}" for part, what in frames)
+        return {"class_": self._rules.setdefault((timing, rule), f"f{len(self._rules)}")}
+
+    def style(self) -> str:
+        """All rules."""
+        whole = WAITS + LASTS + STAYS
+        rules = [
+            f"@keyframes {name}{{{rule}}}.{name}{{animation:{name} {whole:g}s {timing} infinite}}"
+            for (timing, rule), name in self._rules.items()
+        ]
+        return "".join(rules) + "@media (prefers-reduced-motion:reduce){*{animation:none!important}}"
+
+
+def film(scene: Scene, clock: Clock, **place: object) -> str:
+    """The scene, moving; its rules are those of ``clock``."""
+    topology, layout = scene.trace.topology, scene.layout
+    parts = [idle(topology, layout, scene.load), *_lanes(scene, clock)]
+    for node, box in layout.boxes.items():
+        if node not in layout.cells:
+            parts.append(forwarding(topology, layout, node))
+            continue
+        parts.append(scene.node(node, box))
+        if working := _working(scene, node):
+            parts.append(tag("g", scene.node(node, box, busy=True), **clock.seen(working)))
+    parts += [*_contents(scene, clock), rates(topology, layout), *_backlogs(scene, clock), *_messages(scene, clock)]
+    view = " ".join(map(num, scene.view))
+    return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=scene.looks(), **place)
+
+
+def film_of_time(scene: Scene, clock: Clock, **place: object) -> str:
+    """Its timeline, the play-head moving."""
+    end = scene.trace.duration
+    head = clock.moved([(0.0, "translate(0,0)"), (end, f"translate({WIDE}px,0)")])
+    return timeline(scene.trace, scene.motion, min(clock.at, end), head["class_"], **place)
+
+
+def _spans(states: Iterable[tuple[float, object]], wanted: Callable[[object], bool]) -> list[Span]:
+    """During which time the state is one that is wanted; ``states``: (from when on, which), in order."""
+    spans: list[Span] = []
+    for (start, state), (end, _) in pairwise([*states, (math.inf, None)]):
+        if not wanted(state) or start == end:
+            continue
+        if spans and spans[-1][1] == start:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def _working(scene: Scene, node: str) -> list[Span]:
+    """When a node is in the midst of an update."""
+    number = scene.trace.plan.nodes.index(node)
+    changes = [(change.time, change.after) for change in scene.motion.work if change.place == number]
+    return _spans([(0.0, 0), *changes], bool) if changes else []
+
+
+def _lanes(scene: Scene, clock: Clock) -> list[str]:
+    """Every lane that messages use, once in each of its states."""
+    load, sharing, parts = scene.load, scene.motion.sharing, []
+    times = sorted({0.0, *(change.time for change in (*scene.motion.crowd, *load.deciding))})
+    crowds = {time: scene.motion.crowds_at(time) for time in times}
+    wide = breadth(scene.trace.topology, scene.layout)
+    for i, resource in enumerate(sharing):
+        states = [(time, DECIDES if load.decides_at(time) == i else int(crowds[time][i] > 0)) for time in times]
+        for state in dict.fromkeys(state for _, state in states):
+            shown = clock.seen(_spans(states, lambda each, state=state: each == state))
+            parts.append(tag("g", used(scene.layout, resource, wide, state), **shown))
+    return parts
+
+
+def _contents(scene: Scene, clock: Clock) -> list[str]:
+    """Per node what its cells hold: each slot, hatching and frame, while it is there."""
+    motion, keys, parts = scene.motion, len(scene.across), []
+    looks: list[list[tuple[float, Look]]] = [[(0.0, motion.looks[i])] for i in motion.first]
+    for change in motion.changes:
+        looks[change.place].append((change.time, motion.looks[change.after]))
+    for i, node in enumerate(scene.trace.plan.nodes):
+        mine = looks[i * keys : (i + 1) * keys]
+
+        def seen(wanted: Callable[[Look], bool], pieces: Sequence[str], drawn: Callable[[str], str], mine=mine) -> str:
+            """Cells that are alike all the time are drawn as one."""
+            alike: dict[tuple[Span, ...], str] = {}
+            for cell, piece in zip(mine, pieces, strict=True):
+                spans = tuple(_spans(cell, wanted))
+                alike[spans] = alike.get(spans, "") + piece
+            return "".join(tag("g", drawn(all), **clock.seen(spans)) for spans, all in alike.items() if spans)
+
+        inside = [
+            seen(lambda look, w=w: w in look.who, scene.slot, lambda pieces, w=w: scene.filling(w, pieces))
+            for w in range(len(motion.contributors))
+        ]
+        inside.append(seen(lambda look: look.updated, scene.hatch, scene.hatching))
+        inside += [scene.between(), seen(lambda look: look.complete, scene.frame, scene.frames)]
+        parts.append(tag("g", "".join(inside), class_="d2-fill", transform=scene.corner(node)))
+    return parts
+
+
+def _backlogs(scene: Scene, clock: Clock) -> list[str]:
+    """The bars of what has still to pass, and their numbers."""
+    load, places = scene.load, gauges(scene.layout, scene.load)
+    edges = sorted({0.0, *(t for m in scene.motion.messages for t in (m.start, m.end))})
+    before = 3e-4 * clock.longest  # what is new at an edge comes at once, and not little by little from the edge before
+    moments = [moment for edge in edges for moment in (edge - before, edge)][1:]
+    bars = {moment: load.backlogs_at(moment) for moment in moments}
+    now = load.backlogs_at(clock.at)
+    parts = []
+    for i, place in enumerate(places[0]):
+        drawn = []
+        for colour in dict.fromkeys(colour for bar in bars.values() for colour in bar[i]):
+
+            def stands(left: dict[int, float], colour=colour) -> tuple[str, str]:
+                """Where the bar begins and how long it is; never nothing, which no browser can stretch."""
+                far = sum(size for other, size in left.items() if other < colour)
+                x, wide = (size / (scene.most or 1) * places[1] for size in (far, left.get(colour, 0.0)))
+                return fine(x), fine(max(0.01, wide))
+
+            states = [(moment, stands(bars[moment][i])) for moment in moments]
+            moved = clock.moved((time, f"translate({x}px,0)scale({wide},1)") for time, (x, wide) in states)
+            bar = tag("rect", width=1, y=-HIGH / 2, height=HIGH, **(worker(colour) if colour >= 0 else area("soft")))
+            drawn.append(tag("g", bar, transform="translate({} 0) scale({} 1)".format(*stands(now[i])), **moved))
+        where = f"translate({num(place.x)} {num(place.y)}) rotate({fine(place.turned)})"
+        parts.append(tag("g", "".join(drawn), class_="d2-bars", transform=where))
+        parts += _numbers(scene, clock, i, place.words)
+    return parts
+
+
+def _numbers(scene: Scene, clock: Clock, i: int, spot: tuple[float, float, str]) -> list[str]:
+    """What has to pass place ``i``, in numbers, for as long as each of them stands."""
+    pace, load = clock.longest / TOLD, scene.load
+    edges = {0.0, *(t for m in scene.motion.messages for t in (m.start, m.end))}
+    times = sorted(edges | {k * pace for k in range(TOLD) if k * pace < scene.trace.duration})
+    states = []
+    for time in times:
+        left = load.backlogs_at(time)[i]
+        shown = left and (scene.told > 0 or load.decides_at(time) == i)
+        states.append((time, _size(sum(left.values()), scene.told) if shown else ""))
+    x, y, anchor = spot
+    parts = []
+    for size in dict.fromkeys(size for _, size in states if size):
+        seen = clock.seen(_spans(states, lambda each, size=size: each == size))
+        look = {"font_weight": 700, "class_": "d2-note d2-left d2-ink"}
+        parts.append(tag("g", words(size, x, y, "note", "ink", anchor, **look), **seen))
+    return parts
+
+
+def _size(nbytes: float, told: int) -> str:
+    """Bytes with as many digits as can be read while they run down; ``told`` is :func:`gauges.room`."""
+    value, unit = show_size(round(nbytes)).split(" ")
+    value = f"{float(value):.0f}" if float(value) >= 10 else value
+    return value if told == 1 else f"{value} {unit}"
+
+
+def _messages(scene: Scene, clock: Clock) -> list[str]:
+    keys, parts = list(scene.trace.plan.share), []
+    for message, path in zip(scene.motion.messages, scene.paths, strict=True):
+        key, took = keys.index(message.key), message.end - message.start
+        look = scene.motion.looks[message.look]
+        if not took:
+            continue
+        stands = [(message.start + part * took, path.at(part)) for part in _turns(path)]
+
+        def where(x: float, y: float, grown: float, key=key) -> str:
+            wide, high = (1 + (size - 1) * grown for size in scene.growth[key])
+            return f"translate({num(x)}px,{num(y)}px)scale({wide:.2f},{high:.2f})"
+
+        moved = clock.moved((time, where(*stand)) for time, stand in stands)
+        under_way = message.start <= clock.at < message.end
+        x, y, grown = path.at((clock.at - message.start) / took if under_way else 0.0)
+        tile = tag("g", scene.tile(key, look, 1.0), **moved, transform=shift(x, y))
+        parts.append(tag("g", tile, **clock.seen([(message.start, message.end)])))
+    return parts
+
+
+def _turns(path: MessagePath) -> list[float]:
+    """The parts of its time at which a message turns, or begins or ends to grow."""
+    lengths = [math.dist(*pair) for pair in pairwise(path.points)]
+    whole, far, turns = sum(lengths) + path.last, 0.0, {0.0, 1.0}
+    for length in lengths:
+        turns |= {(far + path.behind) / whole, (far + length + path.behind) / whole}
+        far += length
+    turns |= {REACH / whole, 1 - REACH / whole} if whole > 2 * REACH else {0.5}
+    return sorted(turn for turn in turns if 0 <= turn <= 1)

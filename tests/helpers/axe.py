@@ -1,0 +1,17 @@
+"""What axe-core finds wrong with a page for readers who see little, or use no mouse."""
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+GRAVE = ("serious", "critical")
+
+
+def grave(page: Page, inside: str | None = None) -> list[str]:
+    """Every grave finding in a sentence: what is wrong with which element; ``inside``: of what the selector names."""
+    found = Axe().run(page, context=inside).response["violations"]
+    return [
+        f"{each['id']}: {node['target']} {node['failureSummary']}"
+        for each in found
+        if each["impact"] in GRAVE
+        for node in each["nodes"]
+    ]

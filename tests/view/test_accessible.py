@@ -1,0 +1,151 @@
+"""What axe-core and the colours say of everything that is shown, in light and dark; what keys reach."""
+
+import itertools
+
+import pytest
+from helpers import browser as browsers
+from helpers.axe import grave
+from helpers.traces import PLANS, measured, names, predicted
+from playwright.sync_api import sync_playwright
+
+from d2lps import aggregate_at, cost, draw, explore, pcie_server, predict, progress, sharded, speak, table, watch
+from d2lps.messages import LANGUAGES
+from d2lps.view.drawing.theme import RIMS, THEME, WORKERS, contrast
+
+pytestmark = pytest.mark.slow
+
+PAGE = (
+    '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title>'
+    "<style>:root{color-scheme:light dark}</style><main>%s</main>"
+)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_playwright() as playwright:
+        browser = browsers.launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium, tmp_path):
+    """Opens a saved page, or a page around a piece of HTML, in both themes."""
+    pages = []
+
+    def open_it(shown, scheme: str, **options):
+        path = tmp_path / f"{len(pages)}.html"
+        if hasattr(shown, "save"):
+            shown.save(path)
+        else:
+            path.write_text(PAGE % shown, "utf-8")
+        page = chromium.new_page(color_scheme=scheme, reduced_motion="reduce", **options)
+        page.goto(path.as_uri())
+        pages.append(page)
+        return page
+
+    yield open_it
+    for page in pages:
+        page.close()
+
+
+def race():
+    plans = [aggregate_at(names(4), "gpu0"), aggregate_at(names(4), "cpu"), sharded(names(4))]
+    return watch(*(cost.shared(plan, pcie_server(4), "160 MB") for plan in plans), names=["GPU 0", "CPU", "g1…g4"])
+
+
+def prediction(guess: dict | None) -> str:
+    asked = predict("race", {"GPU 0": "ms", "CPU": "ms"}, guess)
+    truth = asked.reveal({"GPU 0": 60, "CPU": 80}, {"GPU 0": 61, "CPU": 85})
+    return asked._repr_html_() + truth._repr_html_()
+
+
+SHOWN = {
+    "race": race,
+    "ring": lambda: watch(predicted("pairs, ring", 5)),
+    "store": lambda: watch(measured(PLANS["servers"])),
+    "still": lambda: str(draw(predicted("pcie, sharded", 4))),
+    "topology": lambda: str(draw(pcie_server(4))),
+    "explore": lambda: explore()._repr_mimebundle_()["text/html"],
+    "before": lambda: prediction(None),
+    "after": lambda: prediction({"GPU 0": 20, "CPU": 80}),
+    "progress": lambda: progress()._repr_html_(),
+    "table": lambda: table("strategy", "shared", rows=[["GPU 0", 60.0]])._repr_html_(),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_axe_finds_nothing_grave(opened, name):
+    shown = SHOWN[name]()
+    for scheme in ("light", "dark"):
+        page = opened(shown, scheme)
+        for folded in page.locator("details").all():
+            folded.evaluate("e => e.open = true")
+        assert grave(page) == []
+
+
+@pytest.mark.parametrize("spoken", LANGUAGES)
+def test_a_saved_page_says_its_language(opened, spoken):
+    speak(spoken)
+    page = opened(race(), "light")
+    assert page.locator("html").get_attribute("lang").startswith(spoken)
+    assert page.locator(".d2-player").get_attribute("lang").startswith(spoken)
+
+
+def test_axe_would_find_something(opened):
+    found = grave(opened('<img src="data:,"><p style="color:#999;background:#fff">pale</p>', "light"))
+    assert [each.split(":")[0] for each in found] == ["color-contrast", "image-alt"]
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_words_and_marks_stand_out_from_what_is_below_them(theme):
+    colour = {name: pair[theme] for name, pair in THEME.items()}
+    for name, below in itertools.product(("ink", "soft", "accent"), ("paper", "box", "well", "band")):
+        assert contrast(colour[name], colour[below]) >= 4.5, (name, below)
+    for name, below in itertools.product(("lane", "busy", "flow", "warm"), ("paper", "box")):
+        assert contrast(colour[name], colour[below]) >= 3, (name, below)
+    for (own, rim), below in itertools.product(zip(WORKERS, RIMS, strict=True), ("paper", "box", "well")):
+        assert max(contrast(own[theme], colour[below]), contrast(rim[theme], colour[below])) >= 3, (own, below)
+
+
+def test_contrast_is_that_of_the_guidelines():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_a_light_colour_has_its_rim_in_the_player_and_in_the_still(opened):
+    page = opened(race(), "light")
+    looks = page.locator(".d2-fill .d2-w1").evaluate_all(
+        "all => all.map(e => [getComputedStyle(e).fill, getComputedStyle(e).stroke])"
+    )
+    as_rgb = [f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for c in (WORKERS[1][0], RIMS[1][0])]
+    assert as_rgb[0] != as_rgb[1] and {tuple(look) for look in looks} == {tuple(as_rgb)}
+
+
+def test_everything_is_reached_with_the_keyboard_in_the_order_in_which_it_is_read(opened):
+    page = opened(race(), "light", viewport={"width": 1200, "height": 900})
+    page.evaluate("document.body.focus()")
+    told = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        name = page.evaluate(
+            """() => { const e = document.activeElement; return e === document.body ? null
+              : e.getAttribute('aria-label') || e.textContent; }"""
+        )
+        if name is None:
+            break
+        told.append(name.split(" ·")[0])
+    controls = ["From the beginning", "Previous step", "Play", "Next step"]
+    assert told[1:5] == controls and told[-1] == "Legend"
+    nodes = [f"gpu{i}" for i in range(4)]
+    assert told[7:-1] == [*nodes, *nodes, "cpu", *nodes]
+
+
+def test_no_name_is_said_twice(opened):
+    page = opened(race(), "light")
+    tree = page.locator(".d2-player").aria_snapshot()
+    lines = [line.strip(" -") for line in tree.splitlines()]
+    assert len([line for line in lines if line.startswith("button")]) == 4
+    assert all(lines.count(f'region "{name}":') == 1 for name in ("GPU 0", "CPU", "g1…g4")), tree
+    assert sum('img "gpu0"' in line for line in lines) == 3, tree
+    assert "msstep" not in tree

@@ -1,0 +1,108 @@
+"""The picture that moves by itself: at every moment it shows what the still of that moment shows."""
+
+import re
+from pathlib import Path
+
+import pytest
+from helpers import browser as browsers
+from helpers.traces import PLANS, measured, names, predicted
+from playwright.sync_api import sync_playwright
+
+from d2lps import aggregate_at, cost, pcie_server, sharded
+from d2lps.view.drawing.film import LASTS, STAYS, WAITS, Clock, film, film_of_time
+from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.svg import page as sheet
+from d2lps.view.drawing.theme import STYLE
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+AT = "time => document.getAnimations().forEach(each => { each.pause(); each.currentTime = time; })"
+# Of every tile, slot and bar that is seen: where it is, in pixels, and its colour.
+SEEN = """() => [...document.querySelectorAll(
+    '.d2-tile, .d2-fill [class*="d2-w"], .d2-fill .d2-done, .d2-fill .d2-new, .d2-tank rect, .d2-bars rect')]
+  .filter(e => getComputedStyle(e).visibility === 'visible')
+  .filter(e => !e.closest('.d2-bars') || new DOMMatrix(getComputedStyle(e.parentNode).transform).a > 0.1)
+  .map(e => {
+    const area = e.getBoundingClientRect(), look = getComputedStyle(e);
+    return [look.fill === 'none' ? look.stroke : look.fill, area.x, area.y, area.width, area.height];
+  })"""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_playwright() as playwright:
+        browser = browsers.launch(playwright)
+        yield browser
+        browser.close()
+
+
+def alone(scene: Scene, drawn: str, looks: str = "") -> str:
+    _, _, wide, high = scene.view
+    return sheet("", wide, high + 100, drawn, looks=STYLE + looks)
+
+
+def covered(seen: list) -> dict[str, list[int]]:
+    """Which pixels' columns and rows are covered by what has a colour: pieces may be cut in other places."""
+    found: dict[str, set] = {}
+    for colour, x, y, wide, high in seen:
+        cells = {(i, k) for i in range(round(x), round(x + wide)) for k in range(round(y), round(y + high))}
+        found[colour] = found.get(colour, set()) | cells
+    return {colour: cells for colour, cells in found.items() if cells}
+
+
+@pytest.mark.parametrize("trace", [predicted("pcie, sharded", 4), measured(PLANS["servers"])])
+def test_it_shows_at_every_moment_what_is_so_then(chromium, tmp_path, trace):
+    scene, clock = Scene(trace), Clock(trace.duration, trace.duration / 3)
+    moving, still = chromium.new_page(), chromium.new_page()
+    size = {"x": 0, "y": 0, "width": scene.view[2], "height": scene.view[3]}
+    drawn = film(scene, clock, **size) + film_of_time(scene, clock, x=0, y=scene.view[3], width=500, height=100)
+    (tmp_path / "film.svg").write_text(alone(scene, drawn, clock.style()), "utf-8")
+    moving.goto((tmp_path / "film.svg").as_uri())
+    for part in (0.1, 0.37, 0.66, 0.92):
+        moving.evaluate(AT, 1000 * (WAITS + LASTS * part))
+        (tmp_path / "still.svg").write_text(alone(scene, scene.svg(part * trace.duration, **size)), "utf-8")
+        still.goto((tmp_path / "still.svg").as_uri())
+        one, other = (covered(page.evaluate(SEEN)) for page in (moving, still))
+        assert one.keys() == other.keys()
+        for colour, cells in other.items():
+            assert len(cells ^ one[colour]) <= 0.06 * len(cells) + 60, colour
+        head = moving.locator(".d2-head").evaluate("e => new DOMMatrix(getComputedStyle(e).transform).e")
+        assert head == pytest.approx(1000 * part, abs=1)
+    moving.close()
+    still.close()
+
+
+def test_the_race_ends_with_its_times_and_begins_again(chromium):
+    page = chromium.new_page(viewport={"width": 1300, "height": 600})
+    page.goto((ROOT / "img" / "race.svg").as_uri())
+    traces = [
+        cost.shared(plan, pcie_server(4), "160 MB")
+        for plan in (aggregate_at(names(4), "gpu0"), aggregate_at(names(4), "cpu"), sharded(names(4)))
+    ]
+    ends = page.locator(".d2-still > g > text[font-weight='700']")
+    assert ends.all_text_contents() == ["60 ms", "80 ms", "15 ms"]
+    for now in (10, 20, 70, 90):
+        page.evaluate(AT, 1000 * (WAITS + LASTS * now / 80))
+        seen = ends.evaluate_all("all => all.map(e => getComputedStyle(e).visibility === 'visible')")
+        assert seen == [trace.duration <= now / 1000 for trace in traces]
+    whole = page.evaluate("document.getAnimations().map(e => e.effect.getTiming().duration)")
+    assert {*whole} == {1000 * (WAITS + LASTS + STAYS)}
+    page.close()
+
+
+def test_who_wants_no_motion_sees_one_moment_with_all_times(chromium):
+    page = chromium.new_page(reduced_motion="reduce")
+    page.goto((ROOT / "img" / "race.svg").as_uri())
+    assert page.evaluate("document.getAnimations().length") == 0
+    assert page.locator(".d2-still > g > text[font-weight='700']:visible").count() == 3
+    assert page.locator(".d2-tile:visible").count() == 3 + 4 + 12
+    page.close()
+
+
+def test_it_asks_for_nothing_and_is_small():
+    svg = (ROOT / "img" / "race.svg").read_text("utf-8")
+    assert len(svg.encode()) < 1_000_000 and "<script" not in svg
+    assert set(re.findall(r"https?://[^\"' )]*", svg)) == {"http://www.w3.org/2000/svg"}
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert re.search(r'<img src="img/race.svg"[^>]* alt="[^"]{80,}"', readme.partition("```")[0])
