@@ -21,10 +21,14 @@ ROOT = Path(__file__).parents[2]
 FIRST = "01-data-parallelism"  # the chapter that JupyterLab opens
 PLAY = {"en": "Play", "vi": "Phát", "zh": "播放"}
 
-# Every cell has its number, or one of them failed, and those behind it will never run.
-DONE = """() =>
-    [...document.querySelectorAll(".jp-OutputArea-output")].some(o => o.textContent.includes("Traceback")) ||
-    [...document.querySelectorAll(".jp-Notebook .jp-CodeCell .jp-InputPrompt")].every(p => /\\d/.test(p.textContent))"""
+# Every cell has its number, or one of them failed, and those behind it will never run. Behind the notebook that is seen
+# there may be the first chapter's, which JupyterLab opens by itself.
+DONE = """() => {
+    const book = document.querySelector(".jp-NotebookPanel:not(.lm-mod-hidden)");
+    const all = (of) => [...book.querySelectorAll(of)];
+    return all(".jp-OutputArea-output").some(o => o.textContent.includes("Traceback")) ||
+        all(".jp-CodeCell .jp-InputPrompt").every(p => /\\d/.test(p.textContent));
+}"""
 
 
 @contextmanager
