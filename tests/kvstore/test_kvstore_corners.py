@@ -165,7 +165,7 @@ def test_who_is_alone_saves_and_loads_again_whatever_was_interrupted(tmp_path):
 
 
 def test_what_was_done_is_done_anew_when_there_was_another_call_since():
-    with kvstore.cluster("dist_sync", 2, 1, deadline=0.5) as stores:
+    with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.init("w", full(0)))
         stores[0]._not_heard("barrier", "barrier", done=True)
         stores[0].push("w", full(1))
@@ -224,7 +224,7 @@ def test_a_load_that_is_interrupted_is_done_on_all_servers_or_on_none(at, loaded
 
 
 def test_who_has_given_up_a_barrier_is_not_there():
-    with kvstore.cluster("dist_sync", 2, 1, deadline=0.3) as stores:
+    with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         for store, other in ((stores[1], 0), (stores[0], 1)):
             with pytest.raises(Timeout, match=f"worker {other} missing"):
                 store.barrier()
