@@ -220,11 +220,8 @@ pipelined = {
 table("strategy", *counts, rows=[[name, *traces] for name, traces in pipelined.items()])
 
 # %% chunks-plot
-from d2lps.messages import named
-
 times = [[1e3 * trace.duration for trace in traces] for traces in pipelined.values()]
-d2l.plot(counts, times, "c", "ms", legend=list(map(named, pipelined)), xscale="log",
-         ylim=[0, 105])
+d2l.plot(counts, times, "c", "ms", legend=list(pipelined), xscale="log", ylim=[0, 105])
 
 # %% chunks-watch
 one, two, four, *more = pipelined["CPU"]
@@ -309,10 +306,10 @@ for name, plan in {"GPU 0": aggregate_at(gpus, "gpu0", update=rule),
 table("strategy", "same-bits", "distance", "accuracy", rows=rows)
 
 # %% losses
-losses = {"1 device": joined.losses}
+losses = {"n = 1": joined.losses}
 losses |= {name: each.losses for name, each in runs.items()}
 d2l.plot(list(range(1, 49)), list(losses.values()), "t", "ℓ",
-         legend=list(map(named, losses)), xlim=[1, 48])
+         legend=list(losses), xlim=[1, 48])
 
 # %% training-watch
 watch(runs["shards"].traces[0])
