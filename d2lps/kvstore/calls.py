@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 import torch
 
-from d2lps.kvstore.errors import KVError, Refused, Timeout
+from d2lps.kvstore.errors import KVError, Refused, Timeout, as_known
 from d2lps.messages import text
 
 GRACE = 10.0  # seconds at most for which an interrupted call may end what it is at
@@ -129,9 +129,8 @@ class Calls:
         if os.getpid() != self._process:  # its threads are not here
             if not self._forks:
                 raise Refused(text("store.forked"))
-            was_open = self._open
-            self.__init__(self._name, self._patience, self._forks)
-            self._open = was_open
+            if self._open:
+                self.__init__(self._name, self._patience, self._forks)
         if not self._open:
             raise Refused(text("store.closed"))
         call = Call(keys, work, arguments, time.monotonic() + self._patience)
@@ -169,7 +168,8 @@ class Calls:
             while not call.follow.ended.wait(0.05) and time.monotonic() < until:
                 pass
             error = call.follow.result
-        interruption.counted, interruption.unknown = getattr(error, "counted", ()), getattr(error, "unknown", ())
+        with suppress(Exception):  # there are some that take no attributes
+            interruption.counted, interruption.unknown = getattr(error, "counted", ()), getattr(error, "unknown", ())
 
     def close(self) -> None:
         """Those that are at work end; no other begins."""
@@ -203,8 +203,8 @@ class Calls:
                 finally:
                     self._mine.call = None
                     self._give_back(call)
-        except BaseException as error:
-            call.error = error
+        except Exception as error:
+            call.error = as_known(error)
         finally:
             call.ended.set()
 

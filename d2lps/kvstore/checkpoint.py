@@ -5,11 +5,10 @@ after the other, whose SHA-256 the header has. It is complete, or it is not ther
 flushed to the disk, and renamed.
 """
 
-import fcntl
 import hashlib
 import json
 import os
-import re
+import secrets
 import stat
 import struct
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 from torch import dtype as Dtype
 
+from d2lps.carriers import leftovers
 from d2lps.kvstore.codec import State, numbers_of, read_tensors, tensors_of
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer, validate_state
@@ -36,12 +36,9 @@ class Checkpoint(NamedTuple):
     keys: dict[Key, tuple[tuple[int, ...], State]]
     optimizer: Optimizer | None
 
-    def validate(self, keys: dict[Key, tuple[tuple[int, ...], Dtype]], path: object) -> None:
-        """Raises Refused unless it has these very keys, each of its shape and dtype."""
-        _require(keys, {key: (shape, state["value"].dtype) for key, (shape, state) in self.keys.items()}, path)
-
 
 def _require(keys: dict, saved: dict, path: object) -> None:
+    """Raises Refused unless these very keys are saved, each with its shape and dtype."""
     lacking, more = [*(keys.keys() - saved.keys())], [*(saved.keys() - keys.keys())]
     if lacking or more:
         what = f"lacks key {lacking[0]!r}" if lacking else f"has key {more[0]!r}, which is not initialised"
@@ -68,10 +65,10 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
     header = json.dumps({"keys": keys, "optimizer": optimizer, "sha256": digest.hexdigest()}).encode()
     beside = None
     try:
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        _sweep(path)
-        with open(beside, "xb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is complete, or this process has gone
+        if path.exists() and not path.is_file():
+            raise ValueError("it is there, and no file")
+        beside, descriptor = leftovers.held(_made, path.parent)
+        with open(descriptor, "wb") as file:
             file.write(MAGIC + LENGTH.pack(len(header)) + hashlib.sha256(header).digest() + header)
             for tensor in tensors:
                 file.write(tensor)
@@ -83,8 +80,6 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
             os.fsync(folder)  # or the file may be complete, and its name gone, after the power was
         finally:
             os.close(folder)
-    except FileExistsError as error:
-        raise Refused(f"the store cannot be saved in {path}: this process saves there already") from error
     except (OSError, ValueError) as error:
         beside and _unlink(beside)
         raise Refused(f"the store cannot be saved in {path} ({getattr(error, 'strerror', None) or error})") from None
@@ -104,24 +99,10 @@ def _path(path: object) -> Path:
     return Path(name)
 
 
-def _sweep(path: Path) -> None:
-    """Remove what processes that were killed while they saved to ``path`` have left beside it."""
-    for each in os.listdir(path.parent):
-        pid = re.fullmatch(re.escape(f".{path.name}.") + r"(\d{1,9})", each)
-        if pid and (int(pid[1]) == os.getpid() or not _runs(int(pid[1]))):
-            with suppress(OSError), open(path.with_name(each), "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # or a process of another host still writes
-                os.unlink(file.name)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is somebody else's
-        pass
-    return True
+def _made(prefix: str, dir: os.PathLike) -> tuple[int, str]:
+    """As mkstemp, but for all whom the umask lets read it."""
+    path = os.path.join(dir, prefix + secrets.token_hex(8))
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path
 
 
 def _unlink(path: Path) -> None:
@@ -132,12 +113,11 @@ def _unlink(path: Path) -> None:
 def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], Dtype]] | None = None) -> Checkpoint:
     """What :func:`write` wrote. Raises Refused, with the file's name, where anything of it is not as it was.
 
-    ``keys``, as :meth:`Checkpoint.validate` has them: what must be there, looked at before the tensors are read.
+    ``keys``: what must be there, by key its shape and dtype, looked at before the tensors are read.
     """
     path = _path(path)
     try:
-        with suppress(OSError, ValueError):
-            _sweep(path)
+        leftovers.sweep(path.parent)
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             header, there = _header(file, path)
             layout, size = _layout(header)

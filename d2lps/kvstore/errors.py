@@ -11,10 +11,11 @@ A push that raises says which keys count: ``error.counted`` names those whose pu
 of which it is not known; of all others it is not counted. So does the KeyboardInterrupt that ends a push. The same
 call again, with the same keys and the same values, is right for each of them: what is counted is not counted again.
 That is so until another push of these keys, a pull of one, or a load is done. Any other call does what it says; before
-a push of an unknown key counts, the one before it is brought to its end. A KeyboardInterrupt without ``counted`` came
-before anything was sent.
+a push of an unknown key counts, or a load is done, the one before it is brought to its end. A KeyboardInterrupt
+without ``counted`` came before anything was sent.
 """
 
+from d2lps.messages import text
 from d2lps.messages.raised import Brief
 
 
@@ -75,3 +76,22 @@ class Timeout(KVError, TimeoutError):
 
 class Unknown(KVError):
     """A push was sent and not answered: it is counted once or not at all. The same push again counts once."""
+
+
+def as_known(error: Exception) -> KVError:
+    """``error``, or where it is none of a store's, one that says so, and has it as its cause.
+
+    Parameters
+    ----------
+    error : Exception
+        What went wrong.
+
+    Returns
+    -------
+    KVError
+    """
+    if isinstance(error, KVError):
+        return error
+    known = KVError(text("store.failed", kind=type(error).__name__, why=error))
+    known.__cause__ = error
+    return known

@@ -95,7 +95,7 @@ class Cluster:
         files = None if tls is None else validate_certificates(tls)
         if transport == "tcp" and files is None:
             secret = secret or secrets.token_bytes(32)
-        self.placement = validate_placement(placement, servers)
+        self._process, self.placement = os.getpid(), validate_placement(placement, servers)
         self.servers: list[Server] = []
         self.stores: list[DistStore] = []
         self._folder, *self._holds = socket_folder() if transport == "unix" else (None,)
@@ -117,7 +117,9 @@ class Cluster:
             raise
 
     def close(self) -> None:
-        """Close the stores and the servers."""
+        """Close the stores and the servers; in a child that was forked, nothing: they are its parent's."""
+        if os.getpid() != self._process:
+            return
         for end in (*self.stores, *self.servers):
             end.close()
         if self._holds:

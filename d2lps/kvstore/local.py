@@ -10,7 +10,7 @@ from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Memory, Optimizer, remembered
 from d2lps.kvstore.store import KVStore
-from d2lps.kvstore.values import Given, KeySpec, added, each_of, fill
+from d2lps.kvstore.values import Given, KeySpec, added, counted, each_of, fill
 from d2lps.messages import text
 
 
@@ -29,14 +29,19 @@ class LocalStore(KVStore):
             self._values[spec], self._memory[spec] = added([value]).clone(), {}
 
     def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
-        for spec, given in zip(keys, values, strict=True):
-            if spec in again:
-                continue
-            total = self._sum(given)
-            if self.optimizer is not None:
-                value = self._values[spec]
-                total = self.optimizer.stepped(value, total, self._memory[spec], 1, torch.empty_like(value))
-            self._values[spec] = total
+        done = [spec for spec in keys if spec in again]
+        with counted(done):
+            for spec, given in zip(keys, values, strict=True):
+                if spec not in again:
+                    self._values[spec] = self._added(spec, given)
+                    done.append(spec)
+
+    def _added(self, spec: KeySpec, given: Given) -> Tensor:
+        total = self._sum(given)
+        if self.optimizer is None:
+            return total
+        value = self._values[spec]
+        return self.optimizer.stepped(value, total, self._memory[spec], 1, torch.empty_like(value))
 
     def _sum(self, given: Given) -> Tensor:
         total = added(given)

@@ -10,7 +10,7 @@ from d2lps.carriers.tensors import widened
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
 from d2lps.messages import text
-from d2lps.plan.optimizers import COUNTS, REMEMBERED, RULES, fitting, numbers_of
+from d2lps.plan.optimizers import COUNTS, REMEMBERED, RULES, fitting, is_number, numbers_of
 
 Memory = dict[str, State]  # what is remembered of a key, by the rule that does: of one rule at a time
 
@@ -34,7 +34,7 @@ class Optimizer(NamedTuple):
         for name, value in numbers.items():
             if name not in known:
                 raise Refused(text("store.no-number", rule=rule, name=repr(name), names=", ".join(known)))
-            if taken := fitting(name, value):
+            if taken := fitting(name, float(value) if is_number(value) else value):  # which may have become 1
                 raise Refused(text("store.number", name=name, value=_shown(value), rule=rule, taken=taken))
         for name, needed in known.items():
             if needed and name not in numbers:

@@ -20,6 +20,13 @@ def validate_joining(joining: object, deadline: float) -> float:
     return max(deadline, JOINING) if joining is None else validate_deadline(joining, "joining")
 
 
+def validate_staleness(staleness: object) -> int:
+    """It, where it is a number of pushes. Raises Refused."""
+    if type(staleness) is not int or not 0 <= staleness < 1 << 53:  # JSON has no larger ones
+        raise Refused(text("store.staleness", value=repr(staleness)))
+    return staleness
+
+
 def validate_placement(placement: Placement | Mapping | None, servers: int) -> Placement:
     """Where keys lie among so many servers, as asked for or by default. Raises Refused."""
     if isinstance(placement, Placement):

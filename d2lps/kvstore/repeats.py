@@ -3,17 +3,15 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from torch import Tensor
-
 from d2lps.kvstore.errors import KVError
-from d2lps.kvstore.values import Given, KeySpec, copied, same
+from d2lps.kvstore.values import Given, KeySpec, digests
 
 
 class Raised(NamedTuple):
     """A push of ``keys`` that raised, what was pushed, and those that are ``counted``."""
 
     keys: list[KeySpec]
-    values: list[list[Tensor]]
+    values: list[list[bytes]]  # their digests: memory may have been what was lacking
     counted: frozenset[KeySpec]
 
 
@@ -27,14 +25,14 @@ class Repeats:
         """What ``error`` says is counted of a push; it is returned."""
         if error.counted:
             done = frozenset(spec for spec in keys if spec.key in {*error.counted})
-            self._raised.append(Raised(keys, [*map(copied, values)], done))
+            self._raised.append(Raised(keys, [*map(digests, values)], done))
         return error
 
     def again(self, keys: list[KeySpec], values: list[Given]) -> frozenset[KeySpec]:
         """Those of ``keys`` that count already, where this is the same push again."""
         counted: frozenset[KeySpec] = frozenset()
         for raised in self._named(keys):
-            if raised.keys == keys and all(map(same, raised.values, values)):
+            if raised.keys == keys and raised.values == [*map(digests, values)]:
                 counted = raised.counted
         return counted
 

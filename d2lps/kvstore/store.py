@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Collection
 from functools import partial
 
-from torch import Tensor
+from torch import Tensor, int64
 
 from d2lps.kvstore import checkpoint
 from d2lps.kvstore.calls import Calls, Interrupted
@@ -55,7 +55,7 @@ class KVStore:
         self.optimizer: Optimizer | None = None
         self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
         self._met: dict[str, int] = {}  # how often all workers came together, by what for
-        self._unheard: dict[str, object] = {}  # what they have done whose caller was interrupted then
+        self._unheard: tuple | None = None  # what they did, where its caller was interrupted then, and nothing since
         weakref.finalize(self, self._calls.close)
 
     def init(self, key, value) -> None:
@@ -114,7 +114,8 @@ class KVStore:
         """Push, and pull into ``out``, or without one into the values that were pushed.
 
         A push that is refused is heard of at once. Where only the pull fails, ``error.counted`` names all keys, and the
-        same call again pulls. Where it raises, nothing has been written into values that were pushed.
+        same call again pulls. Where it raises, nothing has been written into values that were pushed; but Ctrl-C may
+        come when all is done: then what was pulled is there, and the same call again pushes none of it.
 
         Parameters
         ----------
@@ -153,7 +154,7 @@ class KVStore:
             index = as_tensor(rows, text("store.of-key", role="row_ids", key=repr(each)))
             if index.is_floating_point():
                 raise Refused(text("store.row-dtype", key=repr(each), dtype=index.dtype))
-            index = index.reshape(-1).long().cpu()
+            index = index.reshape(-1).to("cpu", int64, copy=True)  # it may lie where something is pulled into
             count = spec.shape[0] if spec.shape else 0
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
                 asked = {"least": int(index.min()), "most": int(index.max())}
@@ -161,7 +162,8 @@ class KVStore:
             for array in per_device(into):
                 spec.validate(array, "out", (index.numel(), *spec.shape[1:]))
                 require_writable(array, spec)
-            wanted.append((spec, per_device(into), index))
+            if spec.elements:
+                wanted.append((spec, per_device(into), index))
         keys = [spec for spec, _, _ in wanted]
         self._calls.run(keys, self._pull_once, keys, self._pull_rows, wanted)
 
@@ -251,6 +253,7 @@ class KVStore:
     # _pull, _pull_rows, _set_optimizer, and, of what is saved, _states and _restore
 
     def _init_once(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
+        self._unheard = None
         for spec, _ in fresh:
             if spec.key in self._keys:
                 raise Refused(text("store.init-twice", key=repr(spec.key)))
@@ -265,7 +268,7 @@ class KVStore:
             self._keys.pop(spec.key, None)
 
     def _count(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None) -> None:
-        again = self._repeats.again(keys, values)
+        again, self._unheard = self._repeats.again(keys, values), None
         try:
             if outs is None:
                 self._push(keys, values, again)
@@ -289,9 +292,11 @@ class KVStore:
     def _pushpull(self, keys: list[KeySpec], values: list[Given], outs: list[Given], again: Collection[KeySpec]):
         self._push(keys, values, again)
         with counted(keys):
+            self._calls.current.require_wanted()  # what was pushed stays as it is, should it lie where that goes
             self._pull(keys, outs)
 
     def _pull_once(self, keys: list[KeySpec], pull: Callable, *arguments) -> None:
+        self._unheard = None
         pull(*arguments)
         self._repeats.forget(keys)
 
@@ -350,17 +355,20 @@ class KVStore:
 
         ``said``: what makes it the same.
         """
-        key = BARRIER if what == BARRIER else STORE
+        keys = (BARRIER,) if what == BARRIER else (STORE,)
+        if what != BARRIER and self.num_workers == 1:  # several would wait for each other's pushes
+            keys = STORE, INIT, *self._keys.values()
         missed = partial(self._not_heard, what, said)
-        self._calls.run((key,), self._unless_done, what, said, work, *arguments, missed=missed)
+        self._calls.run(keys, self._unless_done, what, said, work, *arguments, missed=missed)
 
     def _unless_done(self, what: str, said: object, work: Callable, *arguments) -> None:
-        if self._unheard.pop(what, None) != said:
+        unheard, self._unheard = self._unheard, None
+        if unheard != (what, said):
             work(*arguments)
 
     def _not_heard(self, what: str, said: object, done: bool) -> None:
-        if done:
-            self._unheard[what] = said
+        if done and self.num_workers > 1:  # who is alone can do it again
+            self._unheard = what, said
 
     def _meet_next(self) -> None:
         number = self._met.get(BARRIER, 0) + 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from itertools import chain
 from math import prod
 from operator import attrgetter
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.wire.frames import DTYPES
+from d2lps.kvstore.errors import Refused, as_known
+from d2lps.kvstore.wire.frames import DTYPES, as_bytes, raw
 from d2lps.messages import text
 
 Key = str | int
@@ -74,10 +75,10 @@ class KeySpec:
 
 def validate_key(key: object) -> str:
     """A key as it is written everywhere: 3 and "3" are two keys. Raises Refused."""
-    whole = isinstance(key, int) and not isinstance(key, bool)
-    if whole and key.bit_length() > 850 or isinstance(key, str) and len(key) > 256:  # or it could not be shown
+    if type(key) is int and key.bit_length() > 850 or isinstance(key, str) and len(key) > 256:  # it could not be shown
         raise Refused(text("store.long-key"))
-    if not whole and not isinstance(key, str) or not 0 < len(repr(key)) <= 256:
+    # Of no other type, however like these it is: as keys of a dict they are equal, written they need not be.
+    if type(key) not in (str, int) or not 0 < len(repr(key)) <= 256:
         raise Refused(text("store.bad-key", key=repr(key)))
     return repr(key)
 
@@ -144,11 +145,16 @@ def copied(given: Given) -> list[Tensor]:
     return [added(one).resolve_neg().clone() for one in each_of(given)]
 
 
+def digests(given: Given) -> list[bytes]:
+    """By which it is known again, bit for bit."""
+    return [blake2b(raw(added(one).resolve_neg()), digest_size=32).digest() for one in each_of(given)]
+
+
 def same(copies: list[Tensor], given: Given) -> bool:
     """Whether it is the same, bit for bit, as when it was :func:`copied`."""
     ones = [added(one).resolve_neg() for one in each_of(given)]
     return len(ones) == len(copies) and all(
-        torch.equal(one.view(torch.uint8), copy.view(torch.uint8)) for one, copy in zip(ones, copies, strict=True)
+        torch.equal(as_bytes(one), as_bytes(copy)) for one, copy in zip(ones, copies, strict=True)
     )
 
 
@@ -158,9 +164,9 @@ def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        known = error if isinstance(error, KVError) else KVError(f"what came cannot be put into out: {error}")
+        known = as_known(error)
         known.counted = tuple(spec.key for spec in keys)
-        raise known from None
+        raise known from known.__cause__
 
 
 def is_finite(tensor: Tensor) -> bool:

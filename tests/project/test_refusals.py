@@ -102,6 +102,7 @@ CAUSES = [
     (lambda: d2lps.ranks(0), ProcessesError, "ranks"),
     (lambda: kvstore.create("dist"), NoRanks, "d2lps.ranks(4)"),
     (lambda: kvstore.create("global"), Refused, "kind dist_sync"),
+    (lambda: kvstore.cluster("dist_ssp", staleness=-1), Refused, "staleness push worker"),
     (lambda: kvstore.create("local", servers=2), Refused, "servers"),
     (lambda: kvstore.create("local", engine="other"), Refused, "engine"),
     (lambda: store(lambda made: made.push("v", ones(2))), Refused, "key init worker"),
@@ -154,7 +155,7 @@ ENGLISH = {
     "kvstore/optimizers.py": 5,  # of MXNet's objects, and of saved states
     "kvstore/rendezvous.py": 1,  # hands on what another worker has said
     "kvstore/store.py": 1,  # hands on what worker 0 has said
-    "kvstore/values.py": 2,  # hand on what torch says
+    "kvstore/values.py": 1,  # hand on what torch says
     "kvstore/worker/client.py": 4,  # secrets, what cannot be sent, and answers that no server gives
 }
 

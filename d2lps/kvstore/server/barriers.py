@@ -1,5 +1,7 @@
 """Where the workers of a store wait for each other, by name and number."""
 
+from collections import Counter
+
 from d2lps.kvstore.errors import Refused
 
 KEPT = 4  # of a name: who was interrupted may come again
@@ -9,8 +11,16 @@ class Barrier:
     """Who has come, and what worker 0 tells those who do."""
 
     def __init__(self):
-        self.came: set[int] = set()
+        self._calls: Counter[int] = Counter()  # of each who came: who asks again waits twice for a while
         self.note: str | None = None
+
+    @property
+    def came(self) -> set[int]:
+        return {*+self._calls}
+
+    def leave(self, rank: int) -> None:
+        """A worker does not wait any more: it has not come."""
+        self._calls[rank] -= 1
 
 
 class Barriers:
@@ -31,7 +41,7 @@ class Barriers:
         barrier = known.setdefault(number, Barrier())
         for old in [each for each in known if each <= number - KEPT]:
             del known[old]
-        barrier.came.add(rank)
+        barrier._calls[rank] += 1
         if rank == 0:
             barrier.note = note
         return barrier

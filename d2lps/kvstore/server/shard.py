@@ -177,7 +177,9 @@ def wait_until(
     """Wait until ``done``. Raises Timeout, which says who is ``missing`` for ``what``."""
     end = time.monotonic() + seconds
     while not done():
-        if not condition.wait(min(1.0, max(0.0, end - time.monotonic()))) and time.monotonic() >= end:
+        left = end - time.monotonic()
+        if left <= 0:
             ranks = missing()
             lacking = f", {workers(ranks)} missing" if ranks else ""
             raise Timeout(f"{what}: {seconds:g} s are over{lacking}")
+        condition.wait(min(1.0, left))

@@ -17,7 +17,7 @@ from torch import Tensor
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.options import validate_deadline
+from d2lps.kvstore.options import validate_deadline, validate_staleness
 from d2lps.kvstore.record import Record
 from d2lps.kvstore.server.barriers import Barriers
 from d2lps.kvstore.server.loading import Loading
@@ -86,7 +86,8 @@ class ShardStore(Merging):
         for what, value, known in (("kind", kind, KINDS), ("nan", nan, NAN), ("lost", lost, LOST)):
             if value not in known:
                 raise Refused(f"{what} = {value!r}: it is one of {', '.join(known)}")
-        self.kind, self.workers, self.staleness, self.nan, self.lost = kind, workers, staleness, nan, lost
+        self.kind, self.workers, self.nan, self.lost = kind, workers, nan, lost
+        self.staleness = validate_staleness(staleness)
         self.deadline, self.record = validate_deadline(deadline), Record() if record else None
         self.live = set(range(workers))  # who is not lost
         self.failed = self.left = None  # WorkerLost: for all, or for who still pushes
@@ -365,13 +366,14 @@ class ShardStore(Merging):
         with self._changed:
             barrier = self._barriers.come(name, number, rank, note)
             self._changed.notify_all()
-            wait_until(
-                self._changed,
-                lambda: barrier.came >= self.live or self.failed,
-                self.deadline,
-                f"barrier {name}" if name else "the barrier",
-                lambda: sorted(self.live - barrier.came),
-            )
+            what, missing = f"barrier {name}" if name else "the barrier", lambda: sorted(self.live - barrier.came)
+            try:
+                wait_until(
+                    self._changed, lambda: barrier.came >= self.live or self.failed, self.deadline, what, missing
+                )
+            except Timeout:
+                barrier.leave(rank)  # or the next one to come would find it here
+                raise
             if self.failed and not barrier.came >= self.live.union(self.failed.ranks):
                 raise self.failed
             return barrier.note

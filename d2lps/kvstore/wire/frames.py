@@ -123,7 +123,24 @@ def raw(tensor: Tensor) -> memoryview:
     >>> bytes(raw(torch.tensor([1, 2], dtype=torch.uint8)))
     b'\\x01\\x02'
     """
-    return memoryview(tensor.view(torch.uint8).numpy()) if tensor.numel() else NOTHING
+    return memoryview(as_bytes(tensor).numpy()) if tensor.numel() else NOTHING
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The same, as a tensor.
+
+    Parameters
+    ----------
+    tensor : Tensor of shape (n,)
+        Contiguous.
+
+    Returns
+    -------
+    Tensor
+        Its bytes, where they lie.
+    """
+    # What has one element is contiguous whatever its stride, and would not be seen as bytes then.
+    return tensor.as_strided(tensor.shape, (1,)).view(torch.uint8)
 
 
 class Checksum:

@@ -170,12 +170,14 @@ class ServerClient:
 
     def close(self) -> None:
         """Say goodbye, and hang up."""
-        if self._open and not self._lost:
-            with suppress(KVError):
-                self.ask(Request(Op.BYE)).done.wait(min(1.0, self.deadline))
-        self._open = False
-        self._channel.close()
-        self._fail(KVError(text("store.closed-meanwhile")))
+        try:
+            if self._open and not self._lost:
+                with suppress(KVError):
+                    self.ask(Request(Op.BYE)).done.wait(min(1.0, self.deadline))
+        finally:  # also where that is interrupted
+            self._open = False
+            self._channel.close()
+            self._fail(KVError(text("store.closed-meanwhile")))
         if threading.current_thread() is not self._listener:  # at its end Python would abort a thread within torch
             self._listener.join(1.0)
 

@@ -5,6 +5,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 from functools import partial
 from hashlib import sha256
 
@@ -81,10 +82,12 @@ class DistStore(KVStore):
         self._loads = 0
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
-        self._end = weakref.finalize(self, _ended, os.getpid(), self.clients, self._pool, self.started, arena)
+        self._ends = os.getpid(), self.clients, self._pool, self.started, arena
+        self._end = weakref.finalize(self, _ended, *self._ends)
 
     def close(self) -> None:
-        self._end()
+        self._end.detach()
+        _ended(*self._ends)  # again, where that was interrupted
         super().close()
 
     # ---- what it can be asked about itself
@@ -118,6 +121,10 @@ class DistStore(KVStore):
             records[client.number] = record.ServerRecord.read(pages, ahead - first)
         return records
 
+    def _load(self, path) -> None:
+        self._end_open([*self._open])  # or it would count afterwards
+        super()._load(path)
+
     def _states(self) -> Iterator[tuple[KeySpec, State]]:
         for spec in self._keys.values():
             asked = [(part.server, Request(Op.STATE, metadata={"part": number})) for part, number in spec.parts]
@@ -139,13 +146,12 @@ class DistStore(KVStore):
                     requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
                     counts[part.server] += 1
                 self._send(requests)
-        except Interrupted:
-            raise  # the next load begins anew
         except KVError:
-            self._ask(self.clients, Op.COMMIT, load | {"drop": True})
+            with suppress(KVError):  # what went wrong first is said
+                self._ask_all([Request(Op.COMMIT, metadata=load | {"drop": True}) for _ in counts])
             raise
-        commits = [Request(Op.COMMIT, metadata=load | rule | {"parts": count}) for count in counts]
-        self._send(enumerate(commits))
+        self._calls.current.require_wanted()
+        self._ask_all([Request(Op.COMMIT, metadata=load | rule | {"parts": count}) for count in counts])
 
     # ---- the words of the store
 
@@ -189,7 +195,8 @@ class DistStore(KVStore):
         if self._nan == "reject" and not all(finite):
             raise Refused(text("store.not-finite", key=repr(keys[finite.index(False)].key)))
         if self._open:
-            self._end_open(keys, values)
+            given = zip(keys, values, strict=True)
+            self._end_open([spec for spec, one in given if spec in self._open and not same(self._open[spec], one)])
         requests, finish = self._push_requests(keys, flats, finite, again), None
         if outs is not None:
             destinations, finish = self._destinations(keys, outs, values, flats)
@@ -228,8 +235,8 @@ class DistStore(KVStore):
                 fill(outs, whole.view(-1))
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
-        tell = partial(self._ask, self.clients, Op.OPTIMIZER, _said(optimizer))
-        self._together("set the optimizer", tell, begin=False)
+        requests = [Request(Op.OPTIMIZER, metadata=_said(optimizer)) for _ in self.clients]
+        self._together("set the optimizer", partial(self._ask_all, requests), begin=False)
 
     def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
         # One server is enough; where all is recorded, every server has seen everything before the barrier is over.
@@ -323,7 +330,8 @@ class DistStore(KVStore):
         def finish() -> None:
             for pieces, received in copies:
                 if any(map(Tensor.is_neg, pieces)):
-                    fills.extend(zip(pieces, received, strict=True))
+                    for piece, value in zip(pieces, received, strict=True):
+                        fill(piece, value)
                 else:
                     torch._foreach_copy_(pieces, received)
             for into, flat in fills:
@@ -333,23 +341,17 @@ class DistStore(KVStore):
 
         return destinations, finish
 
-    def _end_open(self, keys: list[KeySpec], values: list[Given]) -> None:
-        """Bring to its end what was pushed to one of ``keys`` and may be counted in part, unless it is pushed again."""
-        late = {
-            spec: self._open[spec]
-            for spec, given in zip(keys, values, strict=True)
-            if spec in self._open and not same(self._open[spec], given)
-        }
-        counted = [spec.pushes for spec in late]
-        if late:
-            try:
-                self._pushpull([*late], [*late.values()], None)
-            except KVError as error:
-                error.counted = error.unknown = ()  # of the push that was to come, nothing is
-                for spec, before in zip(late, counted, strict=True):
-                    if spec.pushes == before:  # also where no server has counted it: it was said to be unknown
-                        self._open[spec] = late[spec]
-                raise
+    def _end_open(self, keys: list[KeySpec]) -> None:
+        """Bring to its end what was pushed to ``keys`` and may be counted in part."""
+        late, counted = [self._open[spec] for spec in keys], [spec.pushes for spec in keys]
+        try:
+            keys and self._pushpull(keys, late, None)
+        except KVError as error:
+            error.counted = error.unknown = ()  # of the push that was to come, nothing is
+            for spec, value, before in zip(keys, late, counted, strict=True):
+                if spec.pushes == before:  # also where no server has counted it: it was said to be unknown
+                    self._open[spec] = value
+            raise
 
     def _conclude(
         self,
@@ -375,8 +377,7 @@ class DistStore(KVStore):
         if error is None:
             return
         some, silent = places(lambda request: request.counted is not False), places(lambda request: not request.answer)
-        for place in missing:
-            spec = keys[place]
+        for place, spec in ((place, keys[place]) for place in missing):
             if place not in some and place not in silent:  # all servers say that they have not counted it
                 self._open.pop(spec, None)
             elif place in some and spec not in again and spec not in self._open:
@@ -391,6 +392,14 @@ class DistStore(KVStore):
         requests = [(client.number, Request(op, metadata=metadata)) for client in clients]
         self._send(requests)
         return [request.answer.metadata for _, request in requests]
+
+    def _ask_all(self, requests: Sequence[Request]) -> None:
+        """One of every server, whatever interrupts this call: all of them do it, or none."""
+        asked, until = [*zip(self.clients, requests, strict=True)], time.monotonic() + self._patience
+        for client, request in asked:
+            ask_in_turn(client, [request])
+        for client, request in asked:
+            client.wait(request, until)
 
     def _send(self, requests: Iterable[tuple[int, Request]], until: float | None = None) -> None:
         """Ask all servers at once, and wait for all answers; with each request goes its server.
@@ -430,13 +439,10 @@ def _ended(
 ) -> None:
     if os.getpid() != process:
         return  # a child that was forked: the sockets and servers are its parent's
-    for client in clients:
-        client.close()
     pool.shutdown(wait=False)
-    for server in started:
-        server.close()
-    if arena:
-        arena.close()
+    with ExitStack() as ends:  # of which none is left out where another is interrupted
+        for each in reversed([*clients, *started, *filter(None, [arena])]):
+            ends.callback(each.close)
 
 
 def _said(optimizer: Optimizer | None) -> dict:
