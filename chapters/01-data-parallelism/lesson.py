@@ -37,7 +37,7 @@ print(buffers["gpu3"])
 watch(trace)
 
 # %% gpu0-plan
-print(at_gpu0)
+at_gpu0
 
 # %% gpu0-refused
 from d2lps import PlanError
@@ -99,14 +99,15 @@ d2lps.source(train.loss_and_gradient)
 with train.deterministic():
     gradients = {}
     for gpu, part in parts.items():
-        loss, gradients[gpu] = train.loss_and_gradient(new_net().to(places[gpu]), *part, count=len(y))
+        net = new_net().to(places[gpu])
+        loss, gradients[gpu] = train.loss_and_gradient(net, *part, count=len(y))
     loss, whole = train.loss_and_gradient(new_net(), X, y, count=len(y))
 
 total = sum(gradient.cpu() for gradient in gradients.values())
 float((total - whole).abs().max()), float(whole.abs().max())
 
 # %% cpu-plan
-print(aggregate_at(gpus, "cpu"))
+aggregate_at(gpus, "cpu")
 
 # %% fraction
 from fractions import Fraction
@@ -116,12 +117,15 @@ sum([1 / 10] * 10) == 1, sum([Fraction(1, 10)] * 10) == 1
 # %% shards-plan
 from d2lps import sharded
 
-print(sharded(gpus))
+sharded(gpus)
 
 # %% three-strategies
 from d2lps import table
 
-plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "CPU": aggregate_at(gpus, "cpu"), "shards": sharded(gpus)}
+plans = {
+    "GPU 0": aggregate_at(gpus, "gpu0"),
+    "CPU": aggregate_at(gpus, "cpu"),
+    "shards": sharded(gpus)}
 sums = {}
 for name, plan in plans.items():
     buffers = train.buffers(plan, gradients, carrier)
@@ -129,7 +133,8 @@ for name, plan in plans.items():
     sums[name] = buffers["gpu0"].cpu()
 
 table("strategy", "difference", "other-bits", rows=[
-    [name, float((total - sums["GPU 0"]).abs().max()), int((total != sums["GPU 0"]).sum())]
+    [name, float((total - sums["GPU 0"]).abs().max()),
+     int((total != sums["GPU 0"]).sum())]
     for name, total in sums.items()])
 
 # %% order
@@ -164,7 +169,8 @@ def seconds(plan, nbytes, bandwidth):
         total += max(load.values()) / bandwidth
     return total
 
-{name: float(seconds(plan, 160_000_000, 16_000_000_000)) for name, plan in plans.items()}
+{name: float(seconds(plan, 160_000_000, 16_000_000_000))
+ for name, plan in plans.items()}
 
 # %% what-if
 d2lps.explore({
@@ -174,8 +180,9 @@ d2lps.explore({
 
 # %% bytes
 table("strategy", "node", "sent", "received", rows=[
-    [name, node, shared[name].bytes_sent(node) / 1e6, shared[name].bytes_received(node) / 1e6]
-    for name in shared for node in shared[name].plan.nodes if node in ("gpu0", "gpu1", "cpu")])
+    [name, node, trace.bytes_sent(node) / 1e6, trace.bytes_received(node) / 1e6]
+    for name, trace in shared.items()
+    for node in ("gpu0", "gpu1", "cpu") if node in trace.plan.nodes])
 
 # %% guess-here
 guess_here = d2lps.predict("one-memory", {"shards": "×"})
@@ -203,18 +210,22 @@ guess_here.reveal(
 
 # %% chunks
 counts = [1, 2, 4, 8, 16, 32]
+in_chunks = {
+    "GPU 0": [aggregate_at(gpus, "gpu0", chunks=c) for c in counts],
+    "CPU": [aggregate_at(gpus, "cpu", chunks=c) for c in counts],
+    "shards": [sharded(gpus, chunks=c) for c in counts]}
 pipelined = {
-    "GPU 0": [cost.shared(aggregate_at(gpus, "gpu0", chunks=c), server, "160 MB") for c in counts],
-    "CPU": [cost.shared(aggregate_at(gpus, "cpu", chunks=c), server, "160 MB") for c in counts],
-    "shards": [cost.shared(sharded(gpus, chunks=c), server, "160 MB") for c in counts]}
+    name: [cost.shared(plan, server, "160 MB") for plan in plans]
+    for name, plans in in_chunks.items()}
 table("strategy", *counts, rows=[[name, *traces] for name, traces in pipelined.items()])
 
 # %% chunks-plot
-d2l.plot(counts, [[1e3 * t.duration for t in traces] for traces in pipelined.values()],
-         "c", "ms", legend=list(pipelined), xscale="log", ylim=[0, 85])
+times = [[1e3 * trace.duration for trace in traces] for traces in pipelined.values()]
+d2l.plot(counts, times, "c", "ms", legend=list(pipelined), xscale="log", ylim=[0, 105])
 
 # %% chunks-watch
-watch(pipelined["CPU"][0], pipelined["CPU"][2], names=["c = 1", "c = 4"], name="chunks")
+one, two, four, *more = pipelined["CPU"]
+watch(one, four, names=["c = 1", "c = 4"], name="chunks")
 
 # %% guess-faster
 guess_faster = d2lps.predict("speed-up", {"GPU 0": "×", "CPU": "×", "shards": "×"})
@@ -224,7 +235,8 @@ guess_faster
 def speed_up(alone, n, sync):
     return alone / (alone / n + sync)
 
-guess_faster.reveal({name: speed_up(0.2, 4, trace.duration) for name, trace in shared.items()})
+guess_faster.reveal({
+    name: speed_up(0.2, 4, trace.duration) for name, trace in shared.items()})
 
 # %% faster-here
 import os
@@ -236,7 +248,8 @@ def step(n):
     parts = train.split(images, labels, ["cpu"] * n)
     with ThreadPoolExecutor(n) as threads:
         begin = time.perf_counter()
-        found = list(threads.map(train.loss_and_gradient, nets, *zip(*parts), [len(labels)] * n))
+        found = list(threads.map(
+            train.loss_and_gradient, nets, *zip(*parts), [len(labels)] * n))
         computed = time.perf_counter()
         allreduce([gradient for loss, gradient in found])
         done = time.perf_counter()
@@ -250,42 +263,53 @@ with train.deterministic():
         alone = runs[1][4][0]
         spread = runs[n][8][0] / runs[n][1][0]
         expected, found = speed_up(alone, n, adding), alone / took
-        rows.append([n, round(1e3 * computing, 1), round(1e3 * adding, 2), round(expected, 2), round(found, 2),
-                     f"{'' if spread <= 1.3 else '~ '}{spread:.2f}"])
+        rows.append([
+            n, round(1e3 * computing, 1), round(1e3 * adding, 2),
+            round(expected, 2), round(found, 2),
+            f"{'' if spread <= 1.3 else '~ '}{spread:.2f}"])
 print(os.cpu_count())
-table("workers", "computing", "adding", "formula", "speed-up", "spread", rows=rows)
+table("workers", "computing", "adding", "formula", "speed-up", "spread",
+      rows=rows)
 
 # %% large-batches
 rows = []
 for V, steps, lr in [(128, 96, 0.03), (512, 24, 0.03), (512, 24, 0.12)]:
-    trained = train.one_device(new_net(), digits.train, size=V, steps=steps, lr=lr, momentum=0.9)
-    rows.append([V, steps, lr, f"{train.accuracy(new_net(), trained.weights, digits.test):.1%}"])
+    trained = train.one_device(
+        new_net(), digits.train, size=V, steps=steps, lr=lr, momentum=0.9)
+    accuracy = train.accuracy(new_net(), trained.weights, digits.test)
+    rows.append([V, steps, lr, f"{accuracy:.1%}"])
 table("batch-size", "steps-in", "learning-rate", "accuracy", rows=rows)
 
 # %% update-plan
 rule = ("sgd", {"lr": 0.03, "momentum": 0.9})
-print(sharded(gpus, update=rule))
+sharded(gpus, update=rule)
 
 # %% loop-source
 d2lps.source(train.parallel)
 
 # %% training
 training = dict(size=128, steps=48)
-joined = train.one_device(new_net(), digits.train, device=places["gpu0"], **training, **rule[1])
+alone = dict(device=places["gpu0"], **training, **rule[1])
+joined = train.one_device(new_net(), digits.train, **alone)
 
 runs, rows = {}, []
 for name, plan in {"GPU 0": aggregate_at(gpus, "gpu0", update=rule),
                    "CPU": aggregate_at(gpus, "cpu", update=rule),
                    "shards": sharded(gpus, update=rule)}.items():
-    runs[name] = train.parallel(new_net(), plan, digits.train, carrier=carrier, **training)
-    in_turn = train.one_device(new_net(), digits.train, in_turn=plan, device=places["gpu0"], **training, **rule[1])
-    rows.append([name, torch.equal(runs[name].weights, in_turn.weights),
-                 float((runs[name].weights - joined.weights).abs().max()),
-                 f"{train.accuracy(new_net(), runs[name].weights, digits.test):.1%}"])
-table("strategy", "in-turn", "joined", "accuracy", rows=rows)
+    runs[name] = train.parallel(
+        new_net(), plan, digits.train, carrier=carrier, **training)
+    in_turn = train.one_device(new_net(), digits.train, in_turn=plan, **alone)
+    weights = runs[name].weights
+    accuracy = train.accuracy(new_net(), weights, digits.test)
+    rows.append([name, torch.equal(weights, in_turn.weights),
+                 float((weights - joined.weights).abs().max()), f"{accuracy:.1%}"])
+table("strategy", "same-bits", "distance", "accuracy", rows=rows)
 
 # %% losses
-d2l.plot(list(range(1, 49)), [joined.losses, *(r.losses for r in runs.values())], legend=["1", *runs], xlim=[1, 48])
+losses = {"n = 1": joined.losses}
+losses |= {name: each.losses for name, each in runs.items()}
+d2l.plot(list(range(1, 49)), list(losses.values()), "t", "ℓ",
+         legend=list(losses), xlim=[1, 48])
 
 # %% training-watch
 watch(runs["shards"].traces[0])
@@ -295,7 +319,8 @@ d2lps.source(train.ddp.main)
 
 # %% concise
 ddp = train.ddp.weights(processes=4)
-float((ddp - joined.weights).abs().max()), train.accuracy(new_net(), ddp, digits.test)
+accuracy = train.accuracy(new_net(), ddp, digits.test)
+float((ddp - joined.weights).abs().max()), accuracy
 
 # %% exercise-own-gpu
 def own_gpu(gpus):
