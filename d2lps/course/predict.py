@@ -2,9 +2,9 @@
 
 >>> race = predict("race", {"CPU": "ms"})
 >>> race
-What do you think? CPU (ms). Nobody has guessed yet.
+What do you think? CPU (ms). You have not guessed yet.
 >>> race.reveal({"CPU": 80})
-Nobody has guessed yet: the answer stays hidden until you commit yourself above.
+You have not guessed yet: the answer stays hidden until you commit yourself above.
 
 What a chapter knows of its predictions stands in its ``predictions.toml``: in which range a guess can be meant, and
 which thought leads to which wrong number.

@@ -88,6 +88,9 @@ SCROLLS = (
 )
 
 
+_NUMBER = re.compile(r"(~ ?)?[-+−]?\d|[–✓✗]$")  # how a cell of numbers begins, or one that has none
+
+
 class Table:
     """Rows under headings: aligned text, or HTML in a notebook. Made by :func:`table`.
 
@@ -108,9 +111,14 @@ class Table:
         return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
+        # Words begin at the left, numbers end at the right; a number stays with its unit, however narrow the page.
+        columns = [[each[i] for each in self.rows] for i in range(len(self.heads))]
+        sides = ["right" if i and all(map(_NUMBER.match, column)) else "left" for i, column in enumerate(columns)]
+        styles = [f' style="white-space:nowrap;text-align:{side}"' for side in sides]
+
         def row(tag: str, cells: list[str]) -> str:
-            style = ' style="white-space:nowrap"'  # a number stays with its unit, however narrow the page
-            return "<tr>" + "".join(f"<{tag}{style}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+            filled = zip(styles, cells, strict=True)
+            return "<tr>" + "".join(f"<{tag}{style}>{html.escape(cell)}</{tag}>" for style, cell in filled) + "</tr>"
 
         body = "".join(row("td", cells) for cells in self.rows)
         inside = f"<table><thead>{row('th', self.heads)}</thead><tbody>{body}</tbody></table>"

@@ -128,9 +128,9 @@ def test_what_is_asked_has_units(asked):
 @pytest.mark.parametrize("guess", [None, dict.fromkeys(ASKED), dict.fromkeys(ASKED, "")])
 def test_where_nobody_has_guessed_the_answer_is_hidden(guess, place):
     race = predict("race", ASKED, guess=guess)
-    assert repr(race).endswith("Nobody has guessed yet.")
+    assert repr(race).endswith("You have not guessed yet.")
     revealed = race.reveal(RIGHT)
-    assert revealed.hidden and repr(revealed).startswith("Nobody has guessed yet")
+    assert revealed.hidden and repr(revealed).startswith("You have not guessed yet")
     assert "60" not in repr(revealed)
     before, folded, inside = revealed._repr_html_().partition("<details>")
     assert folded and "60" not in before and "60 ms" in inside
@@ -367,7 +367,7 @@ def test_without_widgets_the_program_says_how_to_guess(monkeypatch):
     monkeypatch.setitem(sys.modules, "d2lps.course.fields", None)
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle["text/plain"]))
     predict("race", ASKED)._ipython_display_()
-    assert "Nobody has guessed yet." in shown[0] and "guess={…}" in shown[0] and "GPU 0, CPU, shards" in shown[0]
+    assert "You have not guessed yet." in shown[0] and "guess={…}" in shown[0] and "GPU 0, CPU, shards" in shown[0]
 
 
 # ---------------------------------------------------------------- in a kernel
@@ -387,8 +387,8 @@ def test_a_kernel_goes_on_without_a_learner_and_shows_the_answer_once_there_is_o
 
     (asked,), (answer,) = run(*CELLS)
     assert "application/vnd.jupyter.widget-view+json" in asked.data
-    assert asked.data["text/plain"].endswith("Nobody has guessed yet.")
-    assert answer.data["text/plain"].startswith("Nobody has guessed yet") and "<details>" in answer.data["text/html"]
+    assert asked.data["text/plain"].endswith("You have not guessed yet.")
+    assert answer.data["text/plain"].startswith("You have not guessed yet") and "<details>" in answer.data["text/html"]
     assert workspaces.contents(place) == {}
 
     (asked,), (answer,), _ = run(*CELLS, "race.commit({'GPU 0': 60, 'CPU': 80})")

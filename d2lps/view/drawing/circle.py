@@ -113,6 +113,23 @@ def _middle(inner: list[str], boxes: dict[str, Box], topology: Topology) -> dict
         for i, node in enumerate(row):
             x[node] = (i - (len(row) - 1) / 2) * ACROSS[k > 0]
             middle[node] = Box.around((x[node], -DOWN * k), *INNER)
+
+    def behind(standing: dict[str, Box]) -> bool:
+        """Whether a link runs behind a node that it does not join, and seems to end there."""
+        every = boxes | standing
+        return any(
+            box.hides(every[a].centre, every[b].centre)
+            for a, b in graph.edges
+            if a in standing or b in standing
+            for node, box in standing.items()
+            if node not in (a, b)
+        )
+
+    for far in range(0, 97, 8):  # the upper rows give way to links of those below
+        higher = {node: box.moved(0, box.centre[1] / DOWN * far) for node, box in middle.items()}
+        if not behind(higher):
+            middle = higher
+            break
     lift = 0.0
     if any(box.overlaps(other, 8) for box in middle.values() for other in boxes.values()):
         lift = max(box.y + box.h for box in middle.values()) - min(box.y for box in boxes.values()) + 30
