@@ -57,20 +57,20 @@ from d2lps import train
 
 digits = train.digits()
 
-def fit(store, net, steps, after=lambda: None):
+def fit(store, net, steps, before=lambda: None, lr=0.03, momentum=0.9):
     names = [name for name, _ in net.named_parameters()]
     weights = [weight.detach() for weight in net.parameters()]
     store.init(names, weights)
-    store.set_optimizer("sgd", lr=0.03, momentum=0.9)
+    store.set_optimizer("sgd", lr=lr, momentum=momentum)
     store.pull(names, out=weights)
     for X, y in train.batches(digits.train, 128, steps):
+        before()
         X, y = X[store.rank::store.num_workers], y[store.rank::store.num_workers]
         net.zero_grad()
         loss = functional.cross_entropy(net(X), y, reduction="sum") / 128
         loss.backward()
         gradients = [weight.grad for weight in net.parameters()]
         store.pushpull(names, gradients, out=weights)
-        after()
     return net
 
 # %% loop-local
@@ -110,13 +110,15 @@ run(ring(workers), buffers, Here())
 from d2lps import Link, Topology, cost, sharded
 
 workers, servers = ([f"{what}{i}" for i in range(8)] for what in ("worker", "server"))
-links = [Link(*ends, "1.25 GB/s") for node in workers + servers for ends in [(node, "switch"), ("switch", node)]]
+ends = [(node, "switch") for node in workers + servers]
+links = [Link(*pair, "1.25 GB/s") for end in ends for pair in (end, end[::-1])]
 kinds = dict.fromkeys(workers + servers, "machine") | {"switch": "switch"}
 network = Topology("network", kinds, links)
 
 plans = {f"k = {k}": sharded(workers, servers[:k]) for k in [1, 2, 4, 8]}
 plans |= {"k = n": sharded(workers), "ring": ring(workers)}
-table("strategy", "shared", rows=[[name, cost.shared(plan, network, "160 MB")] for name, plan in plans.items()])
+table("strategy", "shared", rows=[
+    [name, cost.shared(plan, network, "160 MB")] for name, plan in plans.items()])
 
 # %% federated
 from itertools import islice
@@ -126,7 +128,8 @@ def average(store, net, rounds, local):
     weights = [weight.detach() for weight in net.parameters()]
     own = slice(*[(0, 768), (768, 1280), (1280, 1536)][store.rank])
     X, y = digits.train[0][own], digits.train[1][own]
-    data, step = train.batches((X, y), 64, rounds * local), torch.optim.SGD(net.parameters(), lr=0.1)
+    data = train.batches((X, y), 64, rounds * local)
+    step = torch.optim.SGD(net.parameters(), lr=0.1)
     store.init(names, weights)
     for _ in range(rounds):
         for X, y in islice(data, local):
@@ -140,7 +143,9 @@ def average(store, net, rounds, local):
 for rounds, local in [(48, 1), (6, 8)]:
     nets = [train.small_cnn() for _ in range(3)]
     with kvstore.cluster("dist_sync", workers=3) as stores:
-        print(rounds, "×", local, by_store.each(stores, lambda store: average(store, nets[store.rank], rounds, local)))
+        found = by_store.each(
+            stores, lambda store: average(store, nets[store.rank], rounds, local))
+    print(rounds, "×", local, found)
 
 # %% guess-moved
 moving = d2lps.predict("moved", {"number % k": "%"})
@@ -167,8 +172,10 @@ def number(text):
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big")
 
 def owner(key, servers, places=256):
-    ring = sorted((number(f"{server} {i}"), server) for server in range(servers) for i in range(places))
-    return ring[bisect(ring, (number(key), -1)) % len(ring)][1]
+    circle = sorted((number(f"{server} {i}"), server)
+                    for server in range(servers) for i in range(places))
+    after = bisect([at for at, _ in circle], number(key))
+    return circle[after % len(circle)][1]
 
 [owner(key, 4) for key in keys[:6]], [owner(key, 5) for key in keys[:6]]
 
@@ -205,14 +212,16 @@ def rounds(store, count=3, pauses=(0.01, 0.01, 0.01)):
     store.barrier()
     return value[0].item(), value[-1].item()
 
-with kvstore.cluster("dist_sync", workers=3, servers=2, record=True, transport="tcp") as stores:
+with kvstore.cluster("dist_sync", workers=3, servers=2,
+                     record=True, transport="tcp") as stores:
     print(by_store.each(stores, rounds))
     sync = stores[0].trace("w")
 watch(sync, name="round-trip")
 
 # %% round-trip-bytes
 table("node", "sent", "received", rows=[
-    [node, sync.bytes_sent(node) / 1e6, sync.bytes_received(node) / 1e6] for node in sync.plan.nodes])
+    [node, sync.bytes_sent(node) / 1e6, sync.bytes_received(node) / 1e6]
+    for node in sync.plan.nodes])
 
 # %% count-messages
 class CountsMessages:
@@ -265,8 +274,8 @@ def in_turn(net, workers, steps):
         parts = []
         for rank in range(workers):
             net.zero_grad()
-            loss = functional.cross_entropy(net(X[rank::workers]), y[rank::workers], reduction="sum") / 128
-            loss.backward()
+            found, right = net(X[rank::workers]), y[rank::workers]
+            (functional.cross_entropy(found, right, reduction="sum") / 128).backward()
             parts.append([weight.grad.clone() for weight in net.parameters()])
         for weight, *gradients in zip(net.parameters(), *parts):
             weight.grad = sum(gradients)
@@ -287,7 +296,7 @@ for n, k in [(1, 1), (2, 1), (2, 3), (3, 2)]:
 table("workers", "servers", "in-turn", rows=rows)
 
 # %% guess-slow
-pauses, steps = [0.005, 0.005, 0.02], 32
+pauses, steps = [0.02, 0.02, 0.08], 24
 slow = d2lps.predict("slow", {"sync": "ms", "async": "ms", "staleness 4": "ms"})
 slow
 
@@ -295,47 +304,56 @@ slow
 import copy
 import time
 
-kinds = {"sync": {"kind": "dist_sync"}, "async": {"kind": "dist_async"}}
-kinds |= {f"staleness {s}": {"kind": "dist_ssp", "staleness": s} for s in (0, 1, 4)}
+kinds = {"sync": {"kind": "dist_sync"}, "async": {"kind": "dist_async"},
+         "staleness 4": {"kind": "dist_ssp", "staleness": 4}}
 
 def watched(options):
-    nets, seconds, kept = [train.small_cnn() for _ in range(3)], [], []
-    start = time.perf_counter()
+    nets, times, kept = [train.small_cnn() for _ in range(3)], [], []
+
+    def note(store):
+        if store.rank == 0:
+            times.append(time.perf_counter())
+            kept.append(copy.deepcopy(nets[0]))
 
     def work(store):
-        def after():
-            if store.rank == 0:
-                seconds.append(time.perf_counter() - start)
-                kept.append(copy.deepcopy(nets[0]))
+        def before():
+            note(store)
             time.sleep(pauses[store.rank])
 
-        fit(store, nets[store.rank], steps, after)
+        fit(store, nets[store.rank], steps, before, lr=0.1, momentum=0.0)
+        note(store)
 
     with kvstore.cluster(workers=3, servers=1, record=True, **options) as stores:
         by_store.each(stores, work)
-        behind = max(pull.behind for pull in stores[0].staleness("0.weight") if pull.rank == 0)
+        pulls = stores[0].staleness("0.weight")
+    behind = max(pull.behind for pull in pulls if pull.rank == 0)
     with train.deterministic(), torch.no_grad():
-        losses = [functional.cross_entropy(net(digits.train[0]), digits.train[1]).item() for net in kept]
-    return seconds, losses, behind
+        X, y = digits.train
+        losses = [functional.cross_entropy(net(X), y).item() for net in kept]
+    return [at - times[0] for at in times], losses, behind
 
 curves = {name: watched(options) for name, options in kinds.items()}
-asleep = {"sync": steps * 20, "async": steps * 5, "staleness 4": (steps - 4) * 20}
+asleep = {"sync": steps * 80, "async": steps * 20, "staleness 4": (steps - 4) * 80}
 slow.reveal(asleep, {name: 1e3 * curves[name][0][-1] for name in asleep})
 
 # %% curves-table
 from d2lps import d2l
 
 table("store", "seconds", "most-behind", "loss", rows=[
-    [name, f"{seconds[-1]:.2f}", behind, losses[-1]] for name, (seconds, losses, behind) in curves.items()])
+    [name, f"{seconds[-1]:.2f}", behind, losses[-1]]
+    for name, (seconds, losses, behind) in curves.items()])
 
 # %% curves-steps
-FMTS = ["-", "m--", "g-.", "r:", "k-"]
-d2l.plot(list(range(1, steps + 1)), [losses for _, losses, _ in curves.values()],
-         "t", "loss", legend=list(curves), fmts=FMTS, figsize=(5, 3))
+from d2lps.messages import named, text
+
+losses = [losses for _, losses, _ in curves.values()]
+style = {"legend": [named(name) for name in curves],
+         "fmts": ["-", "m--", "g-."], "figsize": (5, 3)}
+d2l.plot(list(range(steps + 1)), losses, text("table.steps-in"), "loss", **style)
 
 # %% curves-seconds
-d2l.plot([seconds for seconds, *_ in curves.values()], [losses for _, losses, _ in curves.values()],
-         "s", "loss", legend=list(curves), fmts=FMTS, figsize=(5, 3))
+seconds = [seconds for seconds, *_ in curves.values()]
+d2l.plot(seconds, losses, text("table.seconds"), "loss", **style)
 
 # %% guess-ahead
 lead = d2lps.predict("ahead", {"s = 0": "", "s = 1": "", "s = 2": ""})
@@ -361,14 +379,17 @@ def ahead(s):
 lead.reveal({f"s = {s}": ahead(s) for s in range(3)})
 
 # %% stale
-with kvstore.cluster("dist_ssp", workers=3, servers=1, staleness=1, record=True, transport="tcp") as stores:
-    by_store.each(stores, lambda store: rounds(store, count=6, pauses=(0.01, 0.01, 0.05)))
+with kvstore.cluster("dist_ssp", workers=3, servers=1, staleness=1,
+                     record=True, transport="tcp") as stores:
+    by_store.each(
+        stores, lambda store: rounds(store, count=6, pauses=(0.01, 0.01, 0.05)))
     bounded, seen = stores[0].trace("w"), stores[0].staleness("w")
 watch(bounded, name="stale")
 
 # %% stale-table
 table("worker", "clock", "seen", "behind", rows=[
-    [f"worker{pull.rank}", pull.clock, " ".join(map(str, pull.seen)), pull.behind] for pull in seen[:10]])
+    [f"worker{pull.rank}", pull.clock, " ".join(map(str, pull.seen)), pull.behind]
+    for pull in seen[:10]])
 
 # %% sparse
 with kvstore.cluster("dist_sync", workers=1, servers=3) as stores:
@@ -381,37 +402,41 @@ print(torch.equal(rows, embedding[wanted]), embedding.nbytes, rows.nbytes)
 # %% ratings
 users, films, size = 500, 1500, 8
 make = torch.Generator().manual_seed(0)
-likes, tells = (torch.randn(count, size, generator=make) / size**0.5 for count in (users, films))
+likes = torch.randn(users, size, generator=make) / size**0.5
+tells = torch.randn(films, size, generator=make) / size**0.5
 who = torch.randint(users, (8192,), generator=make)
-what = torch.multinomial(1 / torch.arange(1., films + 1), 8192, replacement=True, generator=make)
+popular = 1 / torch.arange(1., films + 1)
+what = torch.multinomial(popular, 8192, replacement=True, generator=make)
 rating = (likes[who] * tells[what]).sum(1)
 what.bincount()[:3].tolist(), len(what.unique())
 
 # %% recommend
 def recommend(store, epochs=4, batch=128):
     keys = [f"user {i}" for i in range(users)] + [f"film {i}" for i in range(films)]
-    start = 0.3 * torch.randn(len(keys), size, generator=torch.Generator().manual_seed(1))
-    store.init(keys, list(start))
-    store.set_optimizer("sgd", lr=0.7)
+    make = torch.Generator().manual_seed(1)
+    store.init(keys, list(0.3 * torch.randn(len(keys), size, generator=make)))
+    store.set_optimizer("sgd", lr=0.09)
     losses, pushed = [], []
     for _ in range(epochs):
         for at in range(store.rank * batch, len(rating), store.num_workers * batch):
             now = slice(at, at + batch)
-            rows, places = torch.cat([who[now], users + what[now]]).unique(return_inverse=True)
+            both = torch.cat([who[now], users + what[now]])
+            rows, places = both.unique(return_inverse=True)
             wanted, values = [keys[row] for row in rows], torch.empty(len(rows), size)
             store.pull(wanted, out=list(values))
             values.requires_grad_()
             user, film = values[places].chunk(2)
-            loss = ((user * film).sum(1) - rating[now]).square().sum() / 8
+            loss = ((user * film).sum(1) - rating[now]).square().sum()
             loss.backward()
             store.push(wanted, list(values.grad))
-            losses.append(8 * loss.item() / batch)
+            losses.append(loss.item() / batch)
             pushed.append(len(rows))
     return losses, pushed
 
 with kvstore.cluster("dist_async", workers=2, servers=2) as stores:
     (losses, pushed), _ = by_store.each(stores, recommend)
-print(f"{sum(losses[:8]) / 8:.3f} → {sum(losses[-8:]) / 8:.3f}", sum(pushed) / len(pushed), users + films)
+print(f"{sum(losses[:8]) / 8:.3f} → {sum(losses[-8:]) / 8:.3f}")
+print(f"{sum(pushed) / len(pushed):.0f} / {users + films}")
 
 # %% ranks
 import os
@@ -428,8 +453,8 @@ import torch
 from d2lps import kvstore
 
 store = kvstore.create("dist_sync", servers=2, record=True)
-gradient, value = torch.full((1_000_003,), 4.0**store.rank), torch.empty(1_000_003)
-store.init("w", torch.zeros(1_000_003))
+gradient, value = torch.full((1_000_000,), 4.0**store.rank), torch.empty(1_000_000)
+store.init("w", torch.zeros(1_000_000))
 for _ in range(3):
     store.pushpull("w", gradient, out=value)
 store.barrier()
@@ -470,15 +495,16 @@ def seconds(store, rounds=20):
         times.append(time.perf_counter() - start)
     return out[0].item(), sorted(times)
 
-race = {name: seconds(engine) for name, engine in
-        {"d2lps, TCP": tcp, "MXNet, TCP": mxnet, "d2lps, memory": store}.items() if engine}
+engines = {"d2lps, TCP": tcp, "MXNet, TCP": mxnet, "d2lps, memory": store}
+race = {name: seconds(engine) for name, engine in engines.items() if engine}
 
 # %% mxnet
 rows, race = [], ranks[0]["race"]
 for name in filter(race.get, ["d2lps, TCP", "MXNet, TCP", "d2lps, memory"]):
     found, times = race[name]
-    spread = times[-2] / times[1]
-    rows.append([name, f"{found:g}", f"{1e3 * times[len(times) // 2]:.2f}", f"{'~ ' if spread > 1.3 else ''}{spread:.2f}"])
+    median, spread = times[len(times) // 2], times[-3] / times[2]
+    unsteady = "~ " if spread > 1.3 else ""
+    rows.append([name, f"{found:g}", f"{1e3 * median:.2f}", f"{unsteady}{spread:.2f}"])
 table("engine", "sum", "milliseconds", "spread", rows=rows)
 
 # %% close
@@ -531,11 +557,14 @@ from d2lps.kvstore import Broken, Channel, Entry, Op, raw
 
 one, other = (Channel(end, seconds=5) for end in socket.socketpair())
 gradient = torch.tensor([1., 2., 3.])
-one.send(Op.PUSH, number=7, entries=[Entry(part=0, dtype=0, finite=1, elements=3, round=1)], payload=raw(gradient))
+entry = Entry(part=0, dtype=0, finite=1, elements=3, round=1)
+one.send(Op.PUSH, number=7, entries=[entry], payload=raw(gradient))
 wire = other.sock.recv(1000)
-for name, start, stop in [("magic", 0, 4), ("version", 4, 5), ("op", 5, 6), ("flags", 6, 8), ("entries", 8, 12),
-                          ("table", 12, 16), ("payload", 16, 24), ("number", 24, 32)]:
-    print(f"{name:8}  {wire[start:stop].hex(' '):24}", int.from_bytes(wire[start:stop], "little"))
+for name, start, stop in [
+        ("magic", 0, 4), ("version", 4, 5), ("op", 5, 6), ("flags", 6, 8),
+        ("entries", 8, 12), ("table", 12, 16), ("payload", 16, 24), ("number", 24, 32)]:
+    field = wire[start:stop]
+    print(f"{name:8}  {field.hex(' '):24}", int.from_bytes(field, "little"))
 
 # %% frame-read
 one.sock.sendall(wire)

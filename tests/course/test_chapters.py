@@ -143,6 +143,9 @@ def test_the_numbers_of_chapter_04(executed, language):
     assert shown(book, "optimizer") == "True" and shown(book, "in-turn").count("✓") == 4
     ahead = page(book, "ahead").partition("<details>")[2]
     assert re.findall(r">(\d)<", ahead) == ["1", "2", "3"]
+    ends = [line.split() for line in shown(book, "curves-table").splitlines()[1:]]
+    (*_, together, sync), (*_, behind, alone), (*_, bounded, _) = ends
+    assert together == "0" and int(bounded) <= 4 < int(behind) and float(sync) < float(alone)
     rows = [line.split() for line in shown(book, "stale-table").splitlines()[1:]]
     assert len(rows) == 10 and {row[-1] for row in rows} <= {"0", "1"}
     assert shown(book, "sparse").split() == ["True", "2560000", "768"]
