@@ -223,7 +223,7 @@ def halve_and_double(nodes):
                      for j in range(first, first + apart)]
         halving.append(step)
         apart //= 2
-    doubling = [[Send(dst, src, key, "copy") for src, dst, key, op in step]
+    doubling = [sorted(Send(dst, src, key, "copy") for src, dst, key, op in step)
                 for step in reversed(halving)]
     shares = {f"g{j + 1}": Fraction(1, n) for j in range(n)}
     return Plan(nodes, shares, halving + doubling)

@@ -344,16 +344,14 @@ table("store", "seconds", "most-behind", "loss", rows=[
     for name, (seconds, losses, behind) in curves.items()])
 
 # %% curves-steps
-from d2lps.messages import named, text
-
 losses = [losses for _, losses, _ in curves.values()]
-style = {"legend": [named(name) for name in curves],
+style = {"legend": list(curves),
          "fmts": ["-", "m--", "g-."], "figsize": (5, 3)}
-d2l.plot(list(range(steps + 1)), losses, text("table.steps-in"), "loss", **style)
+d2l.plot(list(range(steps + 1)), losses, "step", "loss", **style)
 
 # %% curves-seconds
 seconds = [seconds for seconds, *_ in curves.values()]
-d2l.plot(seconds, losses, text("table.seconds"), "loss", **style)
+d2l.plot(seconds, losses, "s", "loss", **style)
 
 # %% guess-ahead
 lead = d2lps.predict("ahead", {"s = 0": "", "s = 1": "", "s = 2": ""})

@@ -109,6 +109,7 @@ def test_the_numbers_of_chapter_02(executed, language):
     sums = re.findall(r"\[ ?(\d+)\., +(\d+)\., +(\d+)\.\]", shown(book, "three"))
     assert sums == [("2", "14", "18"), ("3", "2", "21"), ("7", "10", "12")]
     assert shown(book, "three-gather").count("[ 7., 14., 21.]") == 3
+    assert shown(book, "halving").rstrip().endswith("True")
     assert shown(book, "tournament-run").count("28.") == 8 and shown(book, "halving-run").count("28.") == 64
     rows = [re.findall(r"[\d.]+ ms", line) for line in shown(book, "two-rings-table").splitlines()[1:]]
     assert rows[0] == ["5.185 ms", "2.593 ms"] and rows[2] == ["3.733 ms", "1.867 ms"]

@@ -37,7 +37,8 @@ class Traffic:
 
     The place that decides: begin with the message that arrives last and go back to the one that ended latest before
     it began (where runs are measured, of those that its sender sent or received), and so on. So the time of the run is
-    theirs. Of the places that such a message passes, the one with most seconds of work meanwhile decides.
+    theirs. Of the places that such a message passes, the one with most seconds of work meanwhile decides; none does
+    where others, elsewhere, have as much.
     """
 
     motion: Motion
@@ -144,7 +145,10 @@ def _deciding(trace: Trace, motion: Motion, places: dict, users: list, capacity:
 
     changes, later, until = [], -1, math.inf
     for message in _chain(trace, motion):
-        best = max(places[message], key=lambda place: (*(round(x, 12) for x in work(place, message)), place == later))
+        todo = [tuple(round(x, 12) for x in work(place, message)) for place in range(len(users))]
+        best = max(places[message], key=lambda place: (todo[place], place == later))
+        if any(todo[place] >= todo[best] for place in range(len(users)) if place not in places[message]):
+            best = -1  # all that have as much to do decide together: none of them stands out
         if message.end < until:
             changes.append(Change(message.end, 0, best, -1))
         changes.append(Change(message.start, 0, -1, best))
