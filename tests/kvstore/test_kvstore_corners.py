@@ -66,19 +66,21 @@ def test_a_negated_view_beside_one_with_gaps_gets_what_is_its_own(transport, siz
 
 
 def test_what_has_one_element_may_have_any_stride():
-    for store in (kvstore.create("local"), kvstore.cluster("dist_sync", 1, 1)[0]):
-        store.init("w", torch.zeros(1))
-        store.pushpull("w", torch.arange(4.0)[1::2][:1], out=(out := torch.zeros(4)[::2][:1]))
-        assert out.tolist() == [1.0]
+    with kvstore.cluster("dist_sync", 1, 1) as (other,):
+        for store in (kvstore.create("local"), other):
+            store.init("w", torch.zeros(1))
+            store.pushpull("w", torch.arange(4.0)[1::2][:1], out=(out := torch.zeros(4)[::2][:1]))
+            assert out.tolist() == [1.0]
 
 
 def test_rows_without_elements_and_rows_that_are_named_where_others_go():
-    for store in (kvstore.create("local"), kvstore.cluster("dist_sync", 1, 2)[0]):
-        store.init(["empty", "a", "b"], [torch.zeros(5, 0), *[torch.arange(8, 12).reshape(4, 1)] * 2])
-        store.row_sparse_pull("empty", out=torch.empty(2, 0), row_ids=torch.tensor([0, 1]))
-        rows, out = torch.tensor([1, 3]), torch.empty(2, 1, dtype=torch.int64)
-        store.row_sparse_pull(["a", "b"], out=[rows.view(2, 1), out], row_ids=[torch.tensor([0, 2]), rows])
-        assert (rows.tolist(), out.flatten().tolist()) == ([8, 10], [9, 11])
+    with kvstore.cluster("dist_sync", 1, 2) as (other,):
+        for store in (kvstore.create("local"), other):
+            store.init(["empty", "a", "b"], [torch.zeros(5, 0), *[torch.arange(8, 12).reshape(4, 1)] * 2])
+            store.row_sparse_pull("empty", out=torch.empty(2, 0), row_ids=torch.tensor([0, 1]))
+            rows, out = torch.tensor([1, 3]), torch.empty(2, 1, dtype=torch.int64)
+            store.row_sparse_pull(["a", "b"], out=[rows.view(2, 1), out], row_ids=[torch.tensor([0, 2]), rows])
+            assert (rows.tolist(), out.flatten().tolist()) == ([8, 10], [9, 11])
 
 
 class Number(enum.IntEnum):

@@ -380,14 +380,15 @@ def test_what_is_pushed_in_place_stays_until_all_has_come(pushed, transport):
 
 
 def test_several_outs_may_lie_in_one_place_and_odd_ones_are_refused():
-    for store in (kvstore.create("local"), kvstore.cluster("dist_sync", 1, 1)[0]):
-        store.init("w", torch.ones(3, 3))
-        store.pull("w", out=[x := torch.zeros(3, 3), x.t()])
-        assert x.unique().tolist() == [1.0]
-        for odd in (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), torch.eye(3).to_mkldnn()):
-            with pytest.raises(Refused):
-                store.pushpull("w", torch.ones(3, 3), out=odd)
-        assert pulled(store, "w", (3, 3)) == [1.0]
+    with kvstore.cluster("dist_sync", 1, 1) as (other,):
+        for store in (kvstore.create("local"), other):
+            store.init("w", torch.ones(3, 3))
+            store.pull("w", out=[x := torch.zeros(3, 3), x.t()])
+            assert x.unique().tolist() == [1.0]
+            for odd in (torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr(), torch.eye(3).to_mkldnn()):
+                with pytest.raises(Refused):
+                    store.pushpull("w", torch.ones(3, 3), out=odd)
+            assert pulled(store, "w", (3, 3)) == [1.0]
 
 
 def test_what_was_done_when_its_caller_was_interrupted_is_not_done_again():
