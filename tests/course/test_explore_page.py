@@ -5,27 +5,19 @@ import re
 import pytest
 from helpers import browser as browsers
 from helpers.axe import grave
-from playwright.sync_api import sync_playwright
 
 from d2lps import aggregate_at, explore, one_memory, ring, sharded, speak
 from d2lps.course.explore_page import LARGEST
 from d2lps.messages import LANGUAGES
 
 pytestmark = pytest.mark.slow
+chromium = browsers.chromium
 
 PAGE = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title><main>%s</main>'
 
 
 def form(lab) -> str:
     return lab._repr_mimebundle_()["text/html"]
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with sync_playwright() as playwright:
-        browser = browsers.launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -6,6 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+from playwright.sync_api import sync_playwright
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ON_A_MAC = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
@@ -45,9 +48,16 @@ def launch(playwright, **options):
     return playwright.chromium.launch(executable_path=executable(), **options)
 
 
-if __name__ == "__main__":  # the set-up asks whether a browser starts here
-    from playwright.sync_api import sync_playwright
+@pytest.fixture(scope="module")  # no longer: while it runs, this thread has an event loop, which others refuse
+def chromium():
+    """One browser for the tests of a module, as `chromium = browsers.chromium` there."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
 
+
+if __name__ == "__main__":  # the set-up asks whether a browser starts here
     with sync_playwright() as playwright:
         browser = launch(playwright)
         print(executable() or "Playwright's own", browser.version)

@@ -6,26 +6,18 @@ import pytest
 from helpers import browser as browsers
 from helpers.axe import grave
 from helpers.traces import PLANS, measured, names, predicted
-from playwright.sync_api import sync_playwright
 
 from d2lps import aggregate_at, cost, draw, explore, pcie_server, predict, progress, sharded, speak, table, watch
 from d2lps.messages import LANGUAGES
 from d2lps.view.drawing.theme import RIMS, THEME, WORKERS, contrast
 
 pytestmark = pytest.mark.slow
+chromium = browsers.chromium
 
 PAGE = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title>'
     "<style>:root{color-scheme:light dark}</style><main>%s</main>"
 )
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with sync_playwright() as playwright:
-        browser = browsers.launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

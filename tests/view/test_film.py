@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from helpers import browser as browsers
 from helpers.traces import PLANS, measured, names, predicted
-from playwright.sync_api import sync_playwright
 
 from d2lps import aggregate_at, cost, pcie_server, sharded
 from d2lps.view.drawing.film import LASTS, STAYS, WAITS, Clock, film, film_of_time
@@ -16,6 +15,7 @@ from d2lps.view.drawing.theme import STYLE
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
+chromium = browsers.chromium
 
 AT = "time => document.getAnimations().forEach(each => { each.pause(); each.currentTime = time; })"
 # Of every tile, slot and bar that is seen: where it is, in pixels, and its colour.
@@ -27,14 +27,6 @@ SEEN = """() => [...document.querySelectorAll(
     const area = e.getBoundingClientRect(), look = getComputedStyle(e);
     return [look.fill === 'none' ? look.stroke : look.fill, area.x, area.y, area.width, area.height];
   })"""
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with sync_playwright() as playwright:
-        browser = browsers.launch(playwright)
-        yield browser
-        browser.close()
 
 
 def alone(scene: Scene, drawn: str, looks: str = "") -> str:

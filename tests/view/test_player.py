@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 from helpers import browser as browsers
 from helpers.traces import PLANS, heavy, hurried, measured, names, predicted, ring
-from playwright.sync_api import sync_playwright
 
 from d2lps import Plan, Send, aggregate_at, cost, one_memory, pcie_server, sharded, speak, two_rings, watch
 from d2lps.topology.hosts import dgx1_v100, nvswitch
@@ -22,6 +21,7 @@ from d2lps.view.player import Player
 from d2lps.view.tables import Table
 
 pytestmark = pytest.mark.slow
+chromium = browsers.chromium
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
 PICTURES = Path(__file__).parents[1] / "pictures"
@@ -161,14 +161,6 @@ def test_the_same_trace_makes_the_same_page_and_others_another():
 
 
 # ---------------------------------------------------------------- in the browser
-
-
-@pytest.fixture(scope="module")  # no longer: while it runs, this thread has an event loop, which others refuse
-def chromium():
-    with sync_playwright() as playwright:
-        browser = browsers.launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -5,19 +5,24 @@ from itertools import pairwise
 
 from d2lps.algorithms.placement import Placement
 from d2lps.view.drawing.shapes import sheet
-from d2lps.view.drawing.svg import fine, letters, say, tag, worker
+from d2lps.view.drawing.svg import fine, letters, say, tag, words, worker
 
 OUTER, INNER, MIDDLE = 92.0, 66.0, 104.0  # radii of the ring, and where its centre lies
+NUMBERED = 0.025  # of a turn: a stretch so long says its server's number too, since colours may look alike
 LINE = 21.0  # from one line of the legend to the next
 
 
 def hash_ring(place: Placement) -> str:
     """The SVG of a placement: every stretch of the ring has the colour of the server to which it leads."""
     arcs: dict[int, list[str]] = {server: [] for server in place.servers}
+    numbers = []
     before = (place.ring[-1][0] - 2**64, place.ring[-1][1])
     for (start, _), (end, owner) in pairwise((before, *place.ring)):
         arcs[owner].append(_arc(start / 2**64, end / 2**64))
-    parts = [tag("path", d="".join(stretches), **worker(i)) for i, stretches in enumerate(arcs.values())]
+        if end - start > NUMBERED * 2**64:
+            x, y = _at((start + end) / 2**65, INNER - 10)
+            numbers.append(words(str(owner), x, y + 4, "note"))
+    parts = [tag("path", d="".join(stretches), **worker(i)) for i, stretches in enumerate(arcs.values())] + numbers
     left, top = 2 * MIDDLE + 24, MIDDLE - LINE * (len(place.servers) + 2) / 2
     for i, server in enumerate(place.servers):
         y = top + LINE * i
@@ -33,14 +38,17 @@ def hash_ring(place: Placement) -> str:
 
 
 def _arc(start: float, end: float) -> str:
-    """The stretch of the ring from one part of a turn to another, clockwise from the top."""
-    a, b = (2 * math.pi * part - math.pi / 2 for part in (start, end))
+    """The stretch of the ring from one part of a turn to another."""
+    ends = ((start, OUTER), (end, OUTER), (end, INNER), (start, INNER))
+    points = [" ".join(map(fine, _at(turn, radius))) for turn, radius in ends]
     long = int(end - start > 0.5)
-    points = [
-        f"{fine(MIDDLE + r * math.cos(t))} {fine(MIDDLE + r * math.sin(t))}"
-        for r, t in ((OUTER, a), (OUTER, b), (INNER, b), (INNER, a))
-    ]
     return (
         f"M{points[0]}A{OUTER:g} {OUTER:g} 0 {long} 1 {points[1]}L{points[2]}"
         f"A{INNER:g} {INNER:g} 0 {long} 0 {points[3]}Z"
     )
+
+
+def _at(turn: float, radius: float) -> tuple[float, float]:
+    """Where a part of a turn lies, clockwise from the top."""
+    angle = 2 * math.pi * turn - math.pi / 2
+    return MIDDLE + radius * math.cos(angle), MIDDLE + radius * math.sin(angle)
