@@ -2,10 +2,12 @@
 
 import contextlib
 import random
+import sys
 import threading
 import time as clock
 from collections import Counter
 
+import cloudpickle
 import pytest
 from helpers.exercises import EXERCISES, be_impatient, ids_of, module, wrong_answers
 
@@ -14,6 +16,9 @@ from d2lps.course.grading import Failure
 from d2lps.course.grading.course import texts_of
 
 torch = pytest.importorskip("torch")
+
+# An answer of these tests goes to another process as a learner's does: whole, without the module where it stands.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CHAPTER = "04-key-value-store"
 IDS = ("push-pull", "placement", "count-workers", "sparse-pull")
@@ -491,11 +496,11 @@ def faulty_push_pull(seed):
 
 def faulty_placement(seed):
     draw = random.Random(seed)
-    fault = draw.choice(["some", "missing", "more", "by number", "none", "text"])
+    fault, solved = draw.choice(["some", "missing", "more", "by number", "none", "text"]), SOLVED["placement"]
     key = f"layer{draw.randrange(50)}.weight.{draw.randrange(20)}"
 
     def answer(keys, servers):
-        place = SOLVED["placement"](keys, servers)
+        place = solved(keys, servers)
         if fault == "some":  # a few keys go by their number
             place.update((each, servers[len(each) % len(servers)]) for each in keys if key[:-2] in each or key == each)
             place[keys[0]] = servers[-1]
@@ -667,9 +672,11 @@ def test_an_endless_answer_is_stopped(id, monkeypatch):
 
 def test_an_answer_may_change_its_arguments():
     def greedy(id):
+        solved = SOLVED[id]
+
         def answer(*given):
             copies = [list(each) if isinstance(each, list) else each for each in given]
-            found = SOLVED[id](*copies)
+            found = solved(*copies)
             for each in given:
                 if isinstance(each, list):
                     each.clear()
