@@ -191,7 +191,7 @@ def head(page, run: int = 0) -> float:
 
 
 def clock(page, run: int = 0) -> str:
-    return page.locator(".d2-clock").nth(run).inner_text().replace("\u00a0", " ")
+    return page.locator(".d2-clock").nth(run).text_content().replace("\u00a0", " ")
 
 
 def tiles(page) -> list[str]:
@@ -521,6 +521,19 @@ def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(ope
     page.set_viewport_size({"width": 1000, "height": 844})
     assert not page.locator(".d2-standings").is_visible()
     assert opened(watch(predicted("pcie, sharded", 4))).locator(".d2-standings").count() == 0
+
+
+@pytest.mark.parametrize(("width", "abreast"), [(1000, True), (760, False)])
+def test_where_not_all_runs_are_abreast_each_has_its_line_beside_the_controls(opened, width, abreast):
+    page = opened(race(), viewport={"width": width, "height": 800})
+    tops = {round(run.bounding_box()["y"]) for run in page.locator(".d2-run").all()}
+    assert (len(tops) == 1) is abreast
+    assert page.locator(".d2-standings").is_visible() is not abreast
+    page.locator(".d2-player").focus()
+    long = page.locator(".d2-standings > div > span:nth-child(2)").first
+    before = long.bounding_box()
+    page.keyboard.press("End")
+    assert long.bounding_box() == before  # nothing moves while it is watched
 
 
 def test_the_legend_has_the_marks_in_use_and_no_others(opened):

@@ -42,7 +42,7 @@ function walk([time = [], place, before, after], become) {
 
 // One trace: its picture, its clock, its timeline. Its `show` is all that happens in a frame.
 function perform(run, still, data, longest) {
-  const { words } = data;
+  const { words, runs } = data;
   const scene = still.querySelector(".d2-scene");
   const time = still.querySelector(".d2-time");
   const fills = [...scene.querySelectorAll(".d2-fill")];
@@ -65,11 +65,12 @@ function perform(run, still, data, longest) {
   const said = make("p", { class: "d2-said", role: "status" });
   const labels = run.labels.map(([number, middle]) => make("span", { style: `left:${100 * middle}%` }, number));
   const width = `width:${longest ? (100 * run.duration) / longest : 100}%`;
-  const size = { class: `d2-run${data.runs.some((each) => each.nodes.length > 8) ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
+  const size = { class: `d2-run${runs.some((each) => each.nodes.length > 8) ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
   if (run.name) size["aria-label"] = run.name;
   const root = make("section", size,
-    make("header", {}, make("b", {}, run.name), ...(data.runs[1] ? [make("strong", { class: "d2-finish" }, run.finish)] : []),
-      make("span", { class: "d2-where" }, run.where), make("span", { class: "d2-now" }, clock, " ", step),
+    make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
+      make("span", { class: "d2-now" }, make("span", {}, clock, " ", step),
+        ...(runs[1] ? [make("strong", { class: "d2-finish" }, run.finish)] : [])),
       make("span", { class: "d2-state" }, make("span", { class: "d2-at-work" }, atWork),
         make("span", {}, full, make("span", { class: "d2-mean" }, mean)),
         make("span", {}, decides, make("span", { class: run.awaited ? "d2-why d2-awaited" : "d2-why" }, why)))),
@@ -80,7 +81,7 @@ function perform(run, still, data, longest) {
       make("div", { class: "d2-all" }, make("div", { class: "d2-track", style: width }, time, head))),
     said);
   const track = root.querySelector(".d2-all");
-  // Its line among the others, beside the controls: seen where the runs stand below each other.
+  // Its line among the others, beside the controls: seen where not all runs are abreast.
   const gone = make("i", {}), told = make("span", {}), links = make("span", { class: "d2-told" });
   const standing = make("div", {}, make("b", {}, run.name), make("span", {}, make("span", { style: width }, gone)), told, links);
 
@@ -483,7 +484,11 @@ export function play(el, data) {
   }
 
   document.addEventListener("click", follow, true);
-  const watcher = new ResizeObserver(() => parts.forEach((part) => part.scale()));
+  const watcher = new ResizeObserver(() => {
+    parts.forEach((part) => part.scale());
+    // Where not all are abreast, not all are in view: then each has its line beside the controls.
+    root.classList.toggle("d2-stacked", new Set(parts.map((part) => part.root.offsetTop)).size > 1);
+  });
   parts.forEach((part) => watcher.observe(part.scene));
   el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
   go(0);
