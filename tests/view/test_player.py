@@ -11,7 +11,7 @@ import pytest
 from helpers import browser as browsers
 from helpers.traces import PLANS, heavy, hurried, measured, names, predicted, ring
 
-from d2lps import Plan, Send, aggregate_at, cost, one_memory, pcie_server, sharded, speak, two_rings, watch
+from d2lps import Plan, Send, aggregate_at, cost, draw, one_memory, pcie_server, sharded, speak, two_rings, watch
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.motion import follow
@@ -613,6 +613,22 @@ def test_two_copies_of_one_output_play_apart(chromium, tmp_path):
     assert page.locator(".d2-player").count() == 2 and page.locator("svg.d2-still").count() == 0
     page.get_by_role("button", name="Next step").nth(1).click()
     assert [head(page, 0), head(page, 1)] == [0, 50]
+
+
+@pytest.mark.parametrize("language", ["en", "vi", "zh"])
+@pytest.mark.parametrize("width", [420, 480, 1000])
+def test_in_a_still_every_word_is_within_the_picture(chromium, tmp_path, language, width):
+    speak(language)
+    traces = predicted("pcie, at GPU 0", 3), measured(PLANS["servers"]), predicted("pcie, sharded", 8)
+    shown = "".join(draw(trace)._repr_html_() for trace in traces)
+    (tmp_path / "stills.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{shown}', "utf-8")
+    page = chromium.new_page(viewport={"width": width, "height": 800})
+    page.goto((tmp_path / "stills.html").as_uri())
+    beyond = """all => all.filter(e => e.getBoundingClientRect().right
+      > e.closest('.d2-still').getBoundingClientRect().right + 1).map(e => e.textContent)"""
+    assert page.locator(".d2-still text").count() > 60
+    assert page.locator(".d2-still text").evaluate_all(beyond) == []
+    page.close()
 
 
 def test_where_no_script_runs_the_still_stands(chromium, tmp_path):
