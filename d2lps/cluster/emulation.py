@@ -377,24 +377,6 @@ def emulated(
     return Cluster(hosts, gpus_per_host, rate, servers, units.bandwidth(inside))
 
 
-def playing() -> tuple[str, ...]:
-    """The nodes that this process of a cluster plays, for ``Processes(playing())``.
-
-    Returns
-    -------
-    tuple of str
-        Such as ``("host0/gpu0", "host0/gpu1", "host0/cpu")``.
-
-    Raises
-    ------
-    ClusterError
-        If this is no process of a cluster.
-    """
-    if "D2LPS_PLAYING" not in os.environ:
-        raise ClusterError(text("cluster.nowhere"))
-    return tuple(os.environ["D2LPS_PLAYING"].split())
-
-
 def _shape(rate: Bandwidth) -> str:
     return f"tbf rate {round(8 * rate)}bit burst {BURST}b latency {os.environ.get('D2LAT', '400')}ms"
 
