@@ -5,6 +5,7 @@ answered, not counted twice. A server that cannot be reached within the deadline
 """
 
 import copy
+import math
 import os
 import secrets
 import socket
@@ -38,7 +39,7 @@ class Request:
 
     ``into``: where the answer belongs, as it comes through the socket; ``stage``: what puts a push into shared memory,
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory;
-    ``counted``: whether a push is, None where that is not known.
+    ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more.
     """
 
     op: Op
@@ -52,6 +53,7 @@ class Request:
     answer: Frame | None = None
     error: KVError | None = None
     counted: bool | None = False
+    until: float = math.inf
     done: Once = field(default_factory=Once)
 
     @property
@@ -96,6 +98,7 @@ class ServerClient:
         self._pending: dict[int, Request] = {}
         self._leaving: Request | None = None  # which is being sent, and
         self._coming: Request | None = None  # whose answer is being put where it belongs
+        self._goodbye: Request | None = None
         self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
@@ -110,8 +113,11 @@ class ServerClient:
     # ---- asking
 
     def ask(self, request: Request) -> Request:
-        """Send it; :meth:`wait` for its answer."""
-        with self._sending:
+        """Send it; :meth:`wait` for its answer. Raises Interrupted where nobody wants that before it is its turn."""
+        while not self._sending.acquire(timeout=0.05):  # what another call sends may take its time
+            if request.done.is_set() or time.monotonic() > request.until:
+                raise Interrupted("nobody waits for it any more")
+        try:
             with self._state:
                 if self._lost:
                     raise copy.copy(self._lost)  # each call says what became of its own keys
@@ -131,6 +137,8 @@ class ServerClient:
                 with self._state:  # it would be asked again
                     self._pending.pop(request.number, None)
                 raise
+        finally:
+            self._sending.release()
         return request
 
     @property
@@ -161,6 +169,7 @@ class ServerClient:
         """Nobody waits for it any more: when this returns, nothing reads what it sends, or writes where it belongs."""
         with self._state:
             self._pending.pop(request.number, None)
+            request.done.set()  # nor is it sent, where it was not yet
             # The connection is made again. A push that waits for its round would keep back what is asked next.
             if request is self._leaving or request is self._coming or request.op in PUSHES and request.counted is None:
                 self._channel.close()
@@ -168,12 +177,19 @@ class ServerClient:
         while (request is self._leaving or request is self._coming) and time.monotonic() < until:
             time.sleep(0.001)
 
+    def leave(self) -> None:
+        """Say goodbye, which :meth:`close` waits for."""
+        if self._open and not self._lost and self._goodbye is None:
+            self._goodbye = Request(Op.BYE, until=time.monotonic() + min(1.0, self.deadline))
+            with suppress(KVError):
+                self.ask(self._goodbye)
+
     def close(self) -> None:
         """Say goodbye, and hang up."""
         try:
-            if self._open and not self._lost:
-                with suppress(KVError):
-                    self.ask(Request(Op.BYE)).done.wait(min(1.0, self.deadline))
+            self.leave()
+            if self._goodbye and not self._lost:
+                self._goodbye.done.wait(max(0.0, self._goodbye.until - time.monotonic()))
         finally:  # also where that is interrupted
             self._open = False
             self._channel.close()
@@ -207,7 +223,8 @@ class ServerClient:
             except Broken as error:
                 channel.close()
                 channel.remote and channel.remote.close()
-                if self._lost or self._open and not self._reconnect(str(error)):
+                left = self._goodbye and self._goodbye.done.is_set()
+                if self._lost or left or self._open and not self._reconnect(str(error)):
                     return
         self._channel.close()  # it may have been made again while this was closed
 
@@ -387,6 +404,8 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
             if request.stage is not None:
                 request.stage()
             client.ask(request)
+        except Interrupted:
+            continue  # who waited for it knows why it does not any more
         except KVError as error:
             request.fail(error)
         except Exception as error:
