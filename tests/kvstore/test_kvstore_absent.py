@@ -111,6 +111,27 @@ def test_ctrl_c_ends_a_call_whose_turn_to_send_does_not_come():
         assert pulled(store) == [0.0]
 
 
+def test_what_is_pulled_and_not_waited_for_is_not_kept():
+    size = 40_000
+    with kvstore.cluster("dist_sync", 2, 1) as cluster:
+        store, other = cluster
+        each(cluster, lambda store: store.init("w", full(0, size)))
+        (shard,), session = cluster.servers[0].store.shards, cluster.servers[0]._sessions[0]
+        for _ in range(5):
+            store.push("w", full(1, size))
+            pull = threading.Thread(target=lambda: pytest.raises(Interrupted, pulled, store, "w", size))
+            pull.start()
+            until = time.monotonic() + 10
+            while not shard.waiting and time.monotonic() < until:
+                time.sleep(0.001)
+            assert store._calls._running[0].interrupt()
+            pull.join(10)
+            other.push("w", full(1, size))
+        assert pulled(store, "w", size) == [2.0]
+        store.push("w", full(1, size))  # with which it is told what has been read
+        assert not session._unread
+
+
 def test_who_closes_says_goodbye_to_all_before_it_waits_for_one(monkeypatch):
     said = []
 
@@ -179,3 +200,14 @@ def test_a_server_that_was_stopped_hears_what_was_said_before_it_calls_anybody_l
         assert server.store.live == {0, 1}
         each(cluster, lambda store: store.pushpull("w", full(1)))
         assert pulled(cluster[0]) == [2.0]
+
+
+def test_a_worker_that_was_stopped_looks_at_what_came_before_it_calls_a_server_lost():
+    with kvstore.cluster("dist_sync", 2, 1, deadline=8.0) as (store, other):
+        (client,), request = store.clients, Request(Op.BARRIER, metadata={"name": "", "round": 1})
+        client.ask(request)
+        client._heard -= 100
+        late = threading.Timer(0.1, other._calls.run, [(), other._meet, "", 1])
+        late.start()
+        assert client.wait(request, time.monotonic()).op == Op.OK
+        late.join(10)

@@ -149,8 +149,9 @@ class ServerClient:
     def wait(self, request: Request, until: float) -> Frame:
         """The answer. Raises what the server says, ServerLost, Interrupted, or, after ``until``, Timeout or Unknown."""
         over = not request.done.wait(max(0.0, until - time.monotonic()))
-        if over and self._silent > self.deadline / 2:  # it is stopped, or gone: which, is soon known
-            over = not request.done.wait(max(0.0, min(self.deadline - self._silent, self.deadline / 2)) + 0.01)
+        if over and self._silent > self.deadline / 2:  # it is stopped, or gone; or this process was: that is soon known
+            left = max(self.deadline - self._silent, self.deadline / 8)
+            over = not request.done.wait(min(left, self.deadline / 2))
         if request.answer is None and request.error is None:
             self.forget(request)
         if request.error is not None:
@@ -233,6 +234,8 @@ class ServerClient:
             request = self._coming = self._pending.get(frame.number)
         try:
             if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
+                if frame.shared:  # the server need not keep what nobody reads
+                    self._read.append((frame.number, time.monotonic(), time.monotonic()))
                 channel.skip(frame)
                 return
             request.counted = frame.op != Op.ERROR or _counted(request, frame.metadata)
