@@ -14,6 +14,7 @@ tree 12
 """
 
 from d2lps.algorithms.compose import together
+from d2lps.algorithms.levels import hierarchical
 from d2lps.algorithms.rings import all_gather, bidirectional_ring, naive_ring, reduce_scatter, ring, two_rings
 from d2lps.algorithms.servers import aggregate_at, sharded
 from d2lps.algorithms.trees import double_tree, halving_doubling, tree
@@ -24,6 +25,7 @@ __all__ = [
     "bidirectional_ring",
     "double_tree",
     "halving_doubling",
+    "hierarchical",
     "naive_ring",
     "reduce_scatter",
     "ring",

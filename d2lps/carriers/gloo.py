@@ -5,10 +5,11 @@ messages takes as long as the Python around it.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -17,10 +18,24 @@ from torch import Tensor
 
 from d2lps.carriers.background import Progress
 from d2lps.carriers.base import Executed, Operation, Program, Step, Timed
+from d2lps.plan.acts import Send, Update, sends
 
-SEGMENT = 1 << 20  # bytes that travel at once: added while they are still in the cache, and the next ones on their way
-STRETCH = 1 << 24  # of what is only copied, straight to its place: few calls, and yet a sign of life on slow links
-AHEAD = 2  # segments that a receiver asks for before it adds the first
+
+class Cut(NamedTuple):
+    """How messages are cut: bytes of a segment that is added, and of one that is only copied, straight to its place.
+
+    ``ahead``: how many segments a receiver asks for before it has written the first.
+    """
+
+    added: int
+    copied: int
+    ahead: int
+
+
+# Added while they are still in the cache, and the next on their way; copied in few calls, and yet with a sign of life.
+PLAIN = Cut(added=1 << 20, copied=1 << 24, ahead=2)
+# Two ranks on two hosts that send to each other at once: while gloo writes a segment, it does not read from that rank.
+BOTH_WAYS = Cut(added=1 << 16, copied=1 << 16, ahead=12)
 
 
 class Departure(NamedTuple):
@@ -33,13 +48,24 @@ class Departure(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A segment that arrives in ``parts`` and is then ``put`` where it belongs; None if it already is there."""
+    """A segment that arrives in ``parts``, and what is then ``put`` where it belongs: nothing where it already is."""
 
     index: int
     parts: list[Tensor]
     rank: int
     tag: int
-    put: Callable[[], object] | None
+    put: list[Callable[[], object]]
+
+
+class Piece(NamedTuple):
+    """A segment of a message for a node of this rank: the ``part`` to write, and what is written if it is ``here``."""
+
+    index: int
+    begins: bool
+    part: Tensor | None
+    here: Tensor | None
+    rank: int
+    tag: int
 
 
 class GlooStep(NamedTuple):
@@ -51,6 +77,7 @@ class GlooStep(NamedTuple):
     departures: list[Departure]
     arrivals: list[Arrival]
     updates: list[tuple[int, list[Operation], Callable[[], object]]]
+    ahead: int
 
 
 class Gloo:
@@ -61,11 +88,10 @@ class Gloo:
         with progress.of():
             self._group = dist.ProcessGroupGloo(store, rank, size, patience)
 
-    def load(self, program: Program, ranks: Mapping[str, int]) -> Callable[[], Executed]:
-        """What executes ``program``, where ``ranks`` says who plays which node. It raises Closed."""
-        length = max(1, SEGMENT // program.like.element_size())
-        scratch = [torch.empty(length, dtype=program.like.dtype) for _ in range(AHEAD)]
-        return partial(self._execute, [_loaded(step, program, ranks, scratch) for step in program.steps])
+    def load(self, program: Program, ranks: Mapping[str, int], hosts: Sequence[str]) -> Callable[[], Executed]:
+        """What executes ``program``; ``ranks``: who plays which node; ``hosts``: by rank. It raises Closed."""
+        rank, scratch = self._group.rank(), []
+        return partial(self._execute, [_loaded(step, program, ranks, rank, hosts, scratch) for step in program.steps])
 
     def _execute(self, steps: list[GlooStep]) -> Executed:
         now, progress, limit = time.perf_counter, self._progress, self._patience
@@ -88,15 +114,15 @@ class Gloo:
                 with progress.of(rank):
                     leaving.setdefault(sent, []).append((rank, self._group.send(parts, rank, tag)))
                 ends[sent.index] = now()  # of leaving; when it has arrived, the other end knows
-            asked = [self._asked(arrival) for arrival in step.arrivals[:AHEAD]]
+            asked = [self._asked(arrival) for arrival in step.arrivals[: step.ahead]]
             for i, (index, _, rank, _, put) in enumerate(step.arrivals):
                 if asked[i] is not None:
                     with progress.of(rank):
                         asked[i].wait(limit)
-                if put is not None:
-                    put()
-                if i + AHEAD < len(step.arrivals):
-                    asked.append(self._asked(step.arrivals[i + AHEAD]))
+                for each in put:
+                    each()
+                if i + step.ahead < len(step.arrivals):
+                    asked.append(self._asked(step.arrivals[i + step.ahead]))
                 ends[index] = now()
             timed += [Timed(step.number, index, started, end) for index, end in ends.items()]
             for index, leave, update in step.updates:
@@ -127,39 +153,86 @@ class Gloo:
                 self._group.recv([torch.empty(1)], rank, 0x7FFFFFFF).wait(timedelta(milliseconds=1))
 
 
-def _loaded(step: Step, program: Program, ranks: Mapping[str, int], scratch: list[Tensor]) -> GlooStep:
+def _loaded(
+    step: Step, program: Program, ranks: Mapping[str, int], rank: int, hosts: Sequence[str], scratch: list[Tensor]
+) -> GlooStep:
     def departed(operations: list[Operation]) -> list[Operation]:
         before = dict.fromkeys(earlier for done in operations for earlier in done.after)
         return [done for done in before if program.part(done.writes) is None]
 
-    departures, arrivals = [], []
+    cut = _cut(program.plan.steps[step.number - 1], ranks, hosts)
+    departures, coming = [], []
     for sent, source, target in program.bound(step.sends):
-        index, begins = sent.index, sent.begins
+        index, begins, src = sent.index, sent.begins, ranks[sent.reads.node]
         if not (source if target is None else target).numel():
-            arrivals.append(Arrival(index, [], -1, 0, None))  # nothing travels, and yet it has been sent
+            coming.append([Piece(index, begins, None, None, src, 0)])  # nothing travels, and yet it has been sent
         elif target is None:
             to = ranks[sent.writes.node]
-            departures += [Departure(sent, [part], to, tag) for tag, part in _cut(index, begins, source)]
-        elif source is not None:
-            arrivals.append(Arrival(index, [], -1, 0, partial(program.write, begins, target, source)))
+            departures += [Departure(sent, [part], to, tag) for tag, part in _segments(index, begins, source, cut)]
         else:
-            for tag, part in _cut(index, begins, target):
-                room, put = part, None
-                if not (begins and part.is_contiguous()):
-                    room = scratch[len(arrivals) % AHEAD]
-                    room = room[: part.numel()] if part.numel() <= room.numel() else room.new_empty(part.numel())
-                    put = partial(program.write, begins, part, room)
-                arrivals.append(Arrival(index, [room], ranks[sent.reads.node], tag, put))
+            there = _segments(index, begins, target, cut)
+            here = [(0, None)] * len(there) if source is None else _segments(index, begins, source, cut)
+            pairs = zip(there, here, strict=True)
+            coming.append([Piece(index, begins, part, own, src, tag) for (tag, part), (_, own) in pairs])
     copies = [partial(spare.copy_, source) for _, source, spare in program.bound(step.kept)]
     changes = [
         (change.index, departed([change]), partial(program.update, change.act, gradient))
         for change, gradient, _ in program.bound(step.updates)
     ]
-    return GlooStep(step.number, departed([*step.kept, *step.sends]), copies, departures, arrivals, changes)
+    rooms = Rooms(scratch, len(coming) + cut.ahead - 1)
+    arrivals = _in_turn(coming, program, lambda piece: (rank - piece.rank) % len(hosts), rooms)
+    return GlooStep(step.number, departed([*step.kept, *step.sends]), copies, departures, arrivals, changes, cut.ahead)
 
 
-def _cut(index: int, begins: bool, buffer: Tensor) -> list[tuple[int, Tensor]]:
+def _cut(step: Iterable[Send | Update], ranks: Mapping[str, int], hosts: Sequence[str]) -> Cut:
+    """How the messages of a step are cut; all ranks see it alike."""
+    pairs = {(ranks[send.src], ranks[send.dst]) for send in sends(step)}
+    apart = ((src, dst) for src, dst in pairs if hosts[src] != hosts[dst])
+    return BOTH_WAYS if any((dst, src) in pairs for src, dst in apart) else PLAIN
+
+
+def _in_turn(coming: list[list[Piece]], program: Program, far: Callable[[Piece], int], rooms: "Rooms") -> list[Arrival]:
+    """What is asked for, in this order: a piece of every sender, then the next piece of each.
+
+    Everybody asks the rank before it first, then the one before that (``far``), so that not all ask the same one. What
+    is written to one place is written in the order of the plan nevertheless, when all of a turn is there; until then
+    it has room of its own.
+    """
+    arrivals = []
+    for turn in zip_longest(*coming):
+        pieces = [piece for piece in turn if piece is not None]
+        arrived = {}
+        for piece in sorted(pieces, key=far):
+            parts, room = [], piece.here
+            if piece.part is not None and room is None:
+                straight = piece.begins and piece.part.is_contiguous()
+                room = piece.part if straight else rooms.room(len(arrivals), piece.part)
+                parts = [room]
+            arrivals.append(Arrival(piece.index, parts, piece.rank, piece.tag, []))
+            arrived[piece.index] = room
+        for piece in pieces:
+            if (room := arrived[piece.index]) is not piece.part:
+                arrivals[-1].put.append(partial(program.write, piece.begins, piece.part, room))
+    return arrivals
+
+
+class Rooms(NamedTuple):
+    """Room for segments on their way: ``count`` of them are in use at once, the same ones in all steps."""
+
+    scratch: list[Tensor]
+    count: int
+
+    def room(self, number: int, part: Tensor) -> Tensor:
+        """Room for ``part``, the segment of this number."""
+        number, scratch = number % self.count, self.scratch
+        scratch += [part[:0]] * (number + 1 - len(scratch))
+        if scratch[number].numel() < part.numel():
+            scratch[number] = part.new_empty(part.numel())
+        return scratch[number][: part.numel()]
+
+
+def _segments(index: int, begins: bool, buffer: Tensor, cut: Cut) -> list[tuple[int, Tensor]]:
     """(tag, part) of each segment of a step's send number ``index``; both its ends cut alike."""
-    length = max(1, (STRETCH if begins else SEGMENT) // buffer.element_size())
+    length = max(1, (cut.copied if begins else cut.added) // buffer.element_size())
     first = index << 16 & 0x7FFFFFFF  # where tags come again, gloo keeps the order in which they are sent
     return [(first | i, part) for i, part in enumerate(buffer.split(length))]

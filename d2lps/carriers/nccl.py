@@ -1,7 +1,7 @@
 """One rank's part of a program over NCCL: the tensors of each rank lie on a GPU of its own."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -28,8 +28,8 @@ class Nccl:
         # NCCL sets its connections up at the first exchange, in which all ranks must take part.
         dist.barrier(self._group, device_ids=[device.index])
 
-    def load(self, program: Program, ranks: Mapping[str, int]) -> Callable[[], Executed]:
-        """What executes ``program``, where ``ranks`` says who plays which node."""
+    def load(self, program: Program, ranks: Mapping[str, int], hosts: Sequence[str]) -> Callable[[], Executed]:
+        """What executes ``program``; ``ranks``: who plays which node; ``hosts``: by rank, which NCCL finds itself."""
         return program.stepwise(partial(self._exchange, program, ranks), self._clock)
 
     def _exchange(

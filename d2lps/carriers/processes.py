@@ -72,7 +72,8 @@ class Processes(Ranks):
 
     def load(self, program: Program) -> Callable[[], Executed]:
         with self.telling():
-            execute = torch.no_grad()(self._connections.load(program, self.ranks(program.plan)))
+            hosts = [member["host"] for member in self.members]
+            execute = torch.no_grad()(self._connections.load(program, self.ranks(program.plan), hosts))
         return lambda: self._watched(execute)
 
     def barrier(self) -> None:

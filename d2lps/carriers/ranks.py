@@ -263,9 +263,11 @@ def _leave(patience: float = 5.0) -> None:
 
 
 def host() -> str:
-    """The same text for all processes of one running machine."""
+    """The same text for all processes that share a machine, its network and its files: containers are hosts."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text().strip() if boot.exists() else f"{platform.node()} {socket.gethostname()}"
+    if not boot.exists():
+        return f"{platform.node()} {socket.gethostname()}"
+    return " ".join([boot.read_text().strip(), *(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "mnt"))])
 
 
 @lru_cache(maxsize=64)

@@ -10,12 +10,13 @@ that links form. All are data: nothing here knows about plans, times or tensors.
 
 from d2lps.topology.cycles import Ring, rings
 from d2lps.topology.graph import Topology
-from d2lps.topology.hosts import dgx1_v100, nvswitch, one_memory, pcie_server
-from d2lps.topology.links import FORWARDING, Link, Resource, TopologyError, both_ways, kind_of
+from d2lps.topology.hosts import dgx1_v100, machines, nvswitch, one_memory, pcie_server
+from d2lps.topology.links import FORWARDING, PCIE, Link, Resource, TopologyError, both_ways, kind_of
 from d2lps.topology.local import this_host
 
 __all__ = [
     "FORWARDING",
+    "PCIE",
     "Link",
     "Resource",
     "Ring",
@@ -24,6 +25,7 @@ __all__ = [
     "both_ways",
     "dgx1_v100",
     "kind_of",
+    "machines",
     "nvswitch",
     "one_memory",
     "pcie_server",

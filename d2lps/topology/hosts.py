@@ -232,6 +232,75 @@ def nvswitch(
     return Topology("nvswitch", {**dict.fromkeys(ends, "gpu"), "switch": "switch"}, each)
 
 
+def machines(
+    hosts: int = 4,
+    gpus_per_host: int = 2,
+    nic: "str | Bandwidth | Sequence[str | Bandwidth]" = "10 Gbit/s",
+    inside: "str | Bandwidth" = PCIE,
+    latency: "float | str" = 0.0,
+    servers: int = 0,
+) -> Topology:
+    """Hosts on one network switch: in each, GPUs and a CPU on a PCIe switch, and a network card.
+
+    A node of a host is called after it: ``host0/gpu1``, ``host0/cpu``.
+
+    Parameters
+    ----------
+    hosts : int
+        How many hosts have GPUs, 1 or more.
+    gpus_per_host : int
+        How many each has, 0 or more.
+    nic : str, Bandwidth or sequence of them
+        Bytes per second of a network card, one way; a sequence gives each host, then each server, its own.
+    inside : str or Bandwidth
+        Bytes per second of each PCIe link, one way.
+    latency : float or str
+        Seconds of each link to the network switch; a message between hosts takes two.
+    servers : int
+        How many hosts more, ``server0`` …, of which only a processor takes part.
+
+    Returns
+    -------
+    Topology
+        With the nodes ``host0/gpu0`` …, ``host0/cpu``, ``host0/switch``, …, ``server0`` …, ``network``.
+
+    Raises
+    ------
+    TopologyError, UnitError
+        For numbers that do not fit, and for bad units.
+
+    Examples
+    --------
+    >>> two = machines(hosts=2, gpus_per_host=1, nic="400 Mbit/s")
+    >>> [f"{link.src}→{link.dst}" for link in two.route("host0/gpu0", "host1/gpu0")]
+    ['host0/gpu0→host0/switch', 'host0/switch→network', 'network→host1/switch', 'host1/switch→host1/gpu0']
+    """
+    _require_count("hosts", hosts, 1)
+    _require_count("gpus_per_host", gpus_per_host, 0)
+    _require_count("servers", servers, 0)
+    names = [f"host{i}" for i in range(hosts)]
+    cards = [*(f"{name}/switch" for name in names), *(f"server{i}" for i in range(servers))]
+    several = isinstance(nic, Sequence) and not isinstance(nic, str)
+    rates = list(nic) if several else [nic] * len(cards)
+    if len(rates) != len(cards):
+        raise TopologyError(text("topology.cards", bandwidths=len(rates), cards=len(cards)))
+    kinds, links = {}, []
+    for name in names:
+        ends = [*(f"{name}/gpu{i}" for i in range(gpus_per_host)), f"{name}/cpu"]
+        kinds |= {**dict.fromkeys(ends[:-1], "gpu"), ends[-1]: "cpu", f"{name}/switch": "switch"}
+        links += [link for end in ends for link in both_ways(end, f"{name}/switch", inside)]
+    kinds |= dict.fromkeys(cards[hosts:], "cpu") | {"network": "switch"}
+    links += [
+        link for card, rate in zip(cards, rates, strict=True) for link in both_ways(card, "network", rate, latency)
+    ]
+    return Topology("machines", kinds, links)
+
+
+def _require_count(what: str, count: int, least: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        raise TopologyError(text("topology.hosts", what=what, count=repr(count), least=least))
+
+
 def _gpus(gpus: int) -> list[str]:
     if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
         raise TopologyError(text("topology.gpus", gpus=repr(gpus)))

@@ -185,8 +185,9 @@ def test_what_is_overwritten_has_left_before():
 
 def test_a_tag_fits_however_many_sends_a_step_has():
     for index in (0, 2**15, 2**16 + 1, 10**6):
-        cut = gloo._cut(index, False, torch.empty(3 * gloo.SEGMENT // 4 + 5))
-        assert [len(part) for _, part in cut] == [gloo.SEGMENT // 4] * 3 + [5]
+        added = gloo.PLAIN.added
+        cut = gloo._segments(index, False, torch.empty(3 * added // 4 + 5), gloo.PLAIN)
+        assert [len(part) for _, part in cut] == [added // 4] * 3 + [5]
         assert all(0 <= tag < 2**31 for tag, _ in cut)
 
 

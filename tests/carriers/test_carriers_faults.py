@@ -83,6 +83,7 @@ def held():
     return len(psutil.Process().net_connections()), sum("d2lps" in line for line in maps)
 
 
+BUSY = 3.0  # seconds: the ranks of all faults share the processors with whatever else is tested
 SILENT = rf"gave no sign of life for {DEADLINE:g} s \(dead, stopped or busy\)"
 FIRST = "before the first step"
 WHERE = rf"(in step \d|{FIRST})"
@@ -131,7 +132,7 @@ def test_every_other_rank_names_the_one_that_is_lost_within_twice_the_deadline(k
     (begin, said, woken), (victim, _, number, *_, sentence) = befallen()[0][kind, fault], FAULTS[fault]
     for lost, when, again, nothing_kept in said:
         assert re.fullmatch(rf"rank {victim},? {sentence}\.", str(lost))
-        assert lost.ranks == (victim,) and when - begin < 2 * DEADLINE and nothing_kept
+        assert lost.ranks == (victim,) and when - begin < 2 * DEADLINE + BUSY and nothing_kept
         if lost.step is not None:
             assert f"in step {lost.step}" in str(lost)
         else:  # in shared memory all wait for each other before the first step, too

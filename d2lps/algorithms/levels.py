@@ -1,0 +1,71 @@
+"""Two levels: first inside every machine, then between machines, then inside again.
+
+>>> from d2lps import sharded
+>>> inside = {"a/cpu": ["a/gpu0", "a/gpu1"], "b/cpu": ["b/gpu0", "b/gpu1"]}
+>>> print(hierarchical(inside, sharded(["a/cpu", "b/cpu"])))
+6 nodes: a/gpu0 a/gpu1 a/cpu b/gpu0 b/gpu1 b/cpu
+shares: g1 = g2 = 1/2
+step 1   a/gpu0,a/gpu1→a/cpu +g1 +g2   b/gpu0,b/gpu1→b/cpu +g1 +g2
+step 2   b/cpu→a/cpu +g1   a/cpu→b/cpu +g2
+step 3   a/cpu→b/cpu =g1   b/cpu→a/cpu =g2
+step 4   a/cpu→a/gpu0,a/gpu1 =g1 =g2   b/cpu→b/gpu0,b/gpu1 =g1 =g2
+"""
+
+from collections.abc import Iterable, Mapping
+
+from d2lps.plan.acts import PlanError, Send
+from d2lps.plan.parse import names
+from d2lps.plan.plan import Plan, require_plan
+
+
+def hierarchical(inside: Mapping[str, Iterable[str]], across: Plan) -> Plan:
+    """What is added inside a machine crosses its network card once, however many GPUs it has.
+
+    1. In every machine the devices send their gradients to its leader, which then holds the machine's sum.
+    2. The leaders' sums are brought together as ``across`` says, with servers where it has some.
+    3. The leaders send the total to their devices.
+
+    Steps: those of ``across``, and 2. Of g devices a leader of its own receives and sends g·S inside, a leader that is
+    one of them (g−1)·S; between machines everyone moves what ``across`` moves, instead of g times as much.
+
+    Parameters
+    ----------
+    inside : mapping of str to iterable of str
+        Leader → the devices of its machine that have a gradient. A leader may be one of them (GPU 0), or a node of its
+        own (the CPU).
+    across : Plan
+        Between the leaders, all of whom hold a gradient and want the sum: ``ring(leaders)``,
+        ``sharded(leaders, servers=["server0"])``, …
+
+    Returns
+    -------
+    Plan
+        With the keys of ``across``. What it updates on the way, the devices get updated.
+
+    Raises
+    ------
+    PlanError
+        If leaders and plan do not go together, or a device is in two machines.
+
+    References
+    ----------
+    The seven steps of *Dive into Deep Learning*, 12.7.3; Horovod's and NCCL's hierarchical all-reduce do the same.
+    """
+    require_plan("hierarchical", across)
+    if not isinstance(inside, Mapping) or not inside:
+        raise PlanError("inside-wanted", given=repr(inside))
+    machines = {leader: names(devices) for leader, devices in inside.items()}
+    devices = names(device for some in machines.values() for device in some)
+    holding, wanting = {*across.holds}, {(node, key) for node, key, _ in across.wants}
+    for leader in machines:
+        if not {(leader, key) for key in across.share} <= holding & wanting:
+            raise PlanError("leader-without", leader=leader)
+    for node in across.nodes:
+        if node not in machines and (node in devices or any(holder == node for holder, _ in holding)):
+            raise PlanError("no-leader", node=node)
+    pairs = [(leader, device) for leader, some in machines.items() for device in some if device != leader]
+    gather = [Send(device, leader, key, "add") for key in across.share for leader, device in pairs]
+    spread = [Send(leader, device, key, "copy") for key in across.share for leader, device in pairs]
+    nodes = dict.fromkeys(node for leader, some in machines.items() for node in (*some, leader))
+    nodes |= dict.fromkeys(across.nodes)
+    return Plan(nodes, across.share, filter(None, [gather, *across.steps, spread]), holds=devices, wants=devices)

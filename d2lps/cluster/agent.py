@@ -1,0 +1,235 @@
+"""What runs inside an emulated cluster: the first process of the switch, and the first process of every host.
+
+The switch's process is started in namespaces of its own (``unshare``). It imports torch once, then makes the hosts,
+each with a network, files in memory, a name and process numbers of its own. Both kinds do what they are asked over a
+socket: lay links, start processes, end them. When the other end of that socket is gone, so are they; and with the
+first process of its namespace the kernel ends all others there, however they hide.
+"""
+
+import ctypes
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000  # <sched.h>
+REC, PRIVATE, BIND = 0x4000, 0x40000, 0x1000  # <sys/mount.h>
+MOST = 1 << 20  # bytes of one request
+# A round after a pause is to be as fast as the one before it, and the same everywhere.
+TCP = {"tcp_slow_start_after_idle": "0", "tcp_congestion_control": "cubic"}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(world: int, hosts: dict[str, int], table: str) -> NoReturn:
+    """Be the switch: make ``hosts`` (name → descriptor of its socket), say what their processes are, and serve."""
+    import torch.distributed  # noqa: F401 - once, before there are several
+
+    import d2lps.algorithms
+    import d2lps.carriers.processes
+    import d2lps.topology  # noqa: F401
+
+    pids = {}
+    for name, descriptor in hosts.items():
+        pids[name] = _new_host(name, descriptor, table)
+        os.close(descriptor)
+    control = socket.socket(fileno=world)
+    control.send(json.dumps({"pids": pids}).encode())
+    Agent(control).serve()
+
+
+def _new_host(name: str, descriptor: int, table: str) -> int:
+    """Start the first process of a host; its number, as the switch counts."""
+    reading, writing = os.pipe()
+    if not (pid := os.fork()):
+        # What is asked for here, the next child gets: only a child can be the first of a new namespace of processes.
+        _require(_libc.unshare(NEWNS | NEWUTS | NEWIPC | NEWPID | NEWNET), "unshare")
+        if first := os.fork():
+            os.write(writing, str(first).encode())
+            os._exit(0)
+        try:
+            _furnish(name, table)
+            Agent(socket.socket(fileno=descriptor)).serve()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    first = int(os.read(reading, 32) or 0)
+    os.close(reading)
+    return first
+
+
+def _furnish(name: str, table: str) -> None:
+    """What a host has for itself: its name, those of the others, its processes, its shared memory."""
+    os.setsid()
+    socket.sethostname(name)
+    _mount(None, "/", None, REC | PRIVATE)
+    _mount("tmpfs", "/dev/shm", "tmpfs", 0, b"mode=1777")
+    names = Path("/dev/shm/.hosts")
+    names.write_text(table, "utf-8")
+    with suppress(OSError):  # without it, hosts are known by their addresses only
+        _mount(str(names), "/etc/hosts", None, BIND)
+    with suppress(OSError):  # in some containers /proc is covered in part: then it stays that of the machine
+        _mount("proc", "/proc", "proc", 0)
+    for setting, value in TCP.items():
+        with suppress(OSError):
+            Path("/proc/sys/net/ipv4", setting).write_text(value)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: bytes | None = None) -> None:
+    encoded = [None if each is None else each.encode() for each in (source, target, kind)]
+    _require(_libc.mount(*encoded, ctypes.c_ulong(flags), data), f"mount {target}")
+
+
+def _require(result: int, what: str) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+class Agent:
+    """Does what it is asked over ``control``, one request after the other, and tells how processes end."""
+
+    def __init__(self, control: socket.socket):
+        self.control = control
+        self.running: dict[int, tuple[int, int]] = {}  # process → the number of its request, and its rank there
+        self.woken, self.wake = socket.socketpair()
+        for end in (self.woken, self.wake):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake
+        signal.set_wakeup_fd(self.wake.fileno())
+
+    def serve(self) -> NoReturn:
+        while True:
+            ready, *_ = select.select([self.control, self.woken], [], [])
+            if self.woken in ready:
+                self.woken.recv(4096)
+                self._reap()
+            if self.control in ready:
+                message, descriptors, *_ = socket.recv_fds(self.control, MOST, 3)
+                if not message:
+                    os._exit(0)
+                request = json.loads(message)
+                try:
+                    answer = getattr(self, f"_{request.pop('do')}")(*descriptors, **request)
+                except Exception as error:
+                    said = f"{type(error).__name__}: {error}"
+                    answer = {key: request.get(key) for key in ("number", "rank")} | {"error": said}
+                finally:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                if answer is not None:
+                    self._tell(answer)
+
+    def _tell(self, answer: dict) -> None:
+        try:
+            self.control.send(json.dumps(answer).encode())
+        except OSError:
+            os._exit(0)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if (mine := self.running.pop(ended[0], None)) is not None:
+                    number, rank = mine
+                    self._tell({"number": number, "rank": rank, "status": os.waitstatus_to_exitcode(ended[1])})
+
+    def _network(self, number: int, ip: list[str], tc: list[str]) -> dict:
+        """Lay and shape links: lines for the programs of iproute2."""
+        for program, lines in (("ip", ip), ("tc", tc)):
+            if lines:
+                command = [program, "-batch", "-"]
+                done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, timeout=60)
+                if done.returncode:
+                    return {"number": number, "error": f"{program}: {done.stderr.strip()}"}
+        return {"number": number}
+
+    def _kill(self, number: int, pid: int) -> dict:
+        """End a host as if its power were cut: nothing of it says goodbye."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return {"number": number}
+
+    def _stop(self, number: int) -> dict | None:
+        """End the processes of a request; once no other runs here, whatever it has left behind, too."""
+        for pid, (started, _) in self.running.items():
+            if started == number:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+        if {started for started, _ in self.running.values()} <= {number}:
+            with suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # everybody in this namespace but its first process
+        return None
+
+    def _start(
+        self, given: int, output: int, result: int, *, number: int, rank: int, argv: list | None, env: dict, cwd: str
+    ) -> None:
+        """A process of its own, for a program or for a function that lies in ``given``; it answers when it ends."""
+        if pid := os.fork():
+            self.running[pid] = number, rank
+            return
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.environ |= env
+            os.chdir(cwd)
+            for mine in (self.control, self.woken, self.wake):
+                mine.close()
+            if argv is not None:
+                os.execvp(argv[0], argv)
+            status = _meet(env) if rank < 0 else _call(given, result)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+
+def _meet(env: dict) -> NoReturn:
+    """Be the place where the processes of a run meet, until they have ended."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), is_master=True, wait_for_workers=False)
+    while store:
+        signal.pause()
+
+
+def _call(given: int, result: int) -> int:
+    """Call a function, and leave what it returns or raises in the file ``result``."""
+    import cloudpickle
+    import torch
+
+    torch.set_num_threads(1)
+    status = 0
+    try:
+        # All processes share the place up to which this file is read, so it is read without one.
+        function, arguments = pickle.loads(os.pread(given, os.fstat(given).st_size, 0))
+        said = {"returned": function(*arguments)}
+        pickled = cloudpickle.dumps(said)
+    except BaseException as error:
+        status, trace = 1, traceback.format_exc()
+        try:
+            pickled = cloudpickle.dumps({"raised": error, "traceback": trace})
+            pickle.loads(pickled)
+        except Exception:  # an error that cannot travel
+            pickled = cloudpickle.dumps({"raised": None, "traceback": trace})
+    with open(result, "wb", closefd=False) as file:
+        file.write(pickled)
+    return status
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

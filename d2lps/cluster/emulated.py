@@ -1,0 +1,635 @@
+"""Several hosts on one machine, with networks of their own and links as slow as you say.
+
+>>> from d2lps import cluster
+>>> import socket
+>>> with cluster.emulated(hosts=2, bandwidth="100 Mbit/s") as two:
+...     two.run(socket.gethostname)
+['host0', 'host1']
+
+No root is needed, nothing outside is touched, and nothing is left: the hosts live in namespaces of the kernel, and
+end with the process that holds them. Every host has a network card (``eth0``) on one switch; both directions of every
+card are shaped.
+"""
+
+import json
+import math
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from pathlib import Path
+
+from d2lps import units
+from d2lps.cluster.errors import ClusterError, HostLost, NoEmulation
+from d2lps.cluster.run import Member, Run
+from d2lps.messages import text
+from d2lps.plan.plan import Plan
+from d2lps.topology import PCIE, Topology, machines
+from d2lps.trace import Trace
+from d2lps.units import Bandwidth
+
+NETWORK = "10.77.0"  # of a world of its own, so it is in nobody's way
+MOST = 64  # hosts
+SLOWEST, FASTEST = 125_000.0, 1.25e9  # bytes per second that shaping keeps to
+PER_CORE = 200_000_000  # bytes per second that one core moves between hosts; links that ask for more would not decide
+BURST = 80 * 1024  # bytes that may pass at once: at least one segment of 64 KiB
+STARTING = 30.0  # seconds
+TOOLS = "unshare", "ip", "tc"
+PATHS = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # Debian hides two of them there
+# A packet of 1514 bytes carries 1448; where both directions are busy, every second one is answered by 66 bytes more.
+GOODPUT = 1448 / 1514
+
+
+class Cluster:
+    """Emulated hosts: made by :func:`emulated`. In a ``with`` block they are gone when it ends."""
+
+    def __init__(self, hosts: int, gpus_per_host: int, bandwidth: Bandwidth, servers: int, inside: Bandwidth):
+        self.gpus_per_host, self.bandwidth, self.inside = gpus_per_host, bandwidth, inside
+        self.hosts = tuple(f"host{i}" for i in range(hosts)) + tuple(f"server{i}" for i in range(servers))
+        self._workers, self._servers = hosts, servers
+        self.address = {name: f"{NETWORK}.{i}" for i, name in enumerate(self.hosts, 1)}
+        self._rates = dict.fromkeys(self.hosts, bandwidth)
+        self._numbers, self._lock = count(1), threading.Condition()
+        self._answers: dict[int, dict] = {}
+        self._runs: dict[int, Run] = {}
+        self._outputs: dict[int, tuple[Run, Member]] = {}
+        self._secret = secrets.token_hex(16)
+        self.lost: set[str] = set()
+        self.closed = False
+        self._begin()
+
+    # ---- its life
+
+    def _begin(self) -> None:
+        names = ["switch", *self.hosts]
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
+        self._control = {name: mine for name, (mine, _) in zip(names, pairs, strict=True)}
+        theirs = {name: other for name, (_, other) in zip(names, pairs, strict=True)}
+        table = "127.0.0.1 localhost\n" + "".join(
+            f"{at} {name}\n::ffff:{at} {name}\n" for name, at in self.address.items()
+        )
+        given = {
+            "world": theirs["switch"].fileno(),
+            "hosts": {name: theirs[name].fileno() for name in self.hosts},
+            "table": table,
+        }
+        spaces = "--user --map-root-user --net --mount --uts --ipc --pid --fork --kill-child --mount-proc".split()
+        paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
+        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PATH": PATHS}
+        self._world = subprocess.Popen(
+            ["unshare", *spaces, sys.executable, "-m", "d2lps.cluster.agent", json.dumps(given)],
+            pass_fds=[end.fileno() for end in theirs.values()],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        for end in theirs.values():
+            end.close()
+        self._wake = os.pipe()
+        try:
+            self._pids = self._hello()
+            self._thread = threading.Thread(target=self._listen, name="d2lps cluster", daemon=True)
+            self._thread.start()
+            self._lay()
+        except BaseException:
+            self.close()
+            raise
+
+    def _hello(self) -> dict[str, int]:
+        control = self._control["switch"]
+        ready, *_ = select.select([control], [], [], STARTING)
+        said = control.recv(1 << 20) if ready else b""
+        if not said:
+            os.killpg(self._world.pid, signal.SIGKILL)
+            why = self._world.stderr.read().decode(errors="replace").strip()
+            raise NoEmulation(text("cluster.refused", why=why.splitlines()[-1] if why else f"> {STARTING:g} s"))
+        return json.loads(said)["pids"]
+
+    def _lay(self) -> None:
+        ip = ["link set lo up", "link add name net type bridge", "link set net up"]
+        for name, pid in self._pids.items():
+            ip += [f"link add name {name} type veth peer name eth0 netns {pid}"]
+            ip += [f"link set {name} master net up", f"link set {name} type bridge_slave flood off"]
+        self._network("switch", ip, [f"qdisc add dev {name} root {_shape(self.bandwidth)}" for name in self.hosts])
+        asked = {
+            name: self._ask(
+                name,
+                do="network",
+                ip=["link set lo up", f"address add {at}/24 dev eth0", "link set eth0 up"],
+                tc=[f"qdisc add dev eth0 root {_shape(self.bandwidth)}"],
+            )
+            for name, at in self.address.items()
+        }
+        for name, number in asked.items():
+            self._answer(name, number)
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self.hosts) - len(self.lost)} hosts"
+        return f"<Cluster of {len(self.hosts)} emulated hosts, {self.bandwidth} each way: {state}>"
+
+    def close(self) -> None:
+        """End everything on all hosts, and the hosts. Nothing is left; closing twice does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        for control in self._control.values():
+            control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._world.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._world.pid, signal.SIGKILL)
+            self._world.wait(10)
+        os.write(self._wake[1], b"x")
+        if thread := getattr(self, "_thread", None):
+            thread.join(10)
+        for control in self._control.values():
+            control.close()
+        self._world.stderr.close()
+        for descriptor in self._wake:
+            os.close(descriptor)
+
+    # ---- what it is
+
+    @property
+    def topology(self) -> Topology:
+        """The hosts as the cost model sees them: their links carry what is left beside the headers of packets."""
+        rates = [Bandwidth(rate * GOODPUT) for rate in self._rates.values()]
+        return machines(self._workers, self.gpus_per_host, nic=rates, inside=self.inside, servers=self._servers)
+
+    def nodes(self, host: str) -> tuple[str, ...]:
+        """The nodes of the topology that are ``host``'s, which one process plays.
+
+        Parameters
+        ----------
+        host : str
+            Its name, as in :attr:`hosts`.
+        """
+        self._require(host)
+        kinds = self.topology.kinds
+        return tuple(node for node in kinds if node.partition("/")[0] == host and kinds[node] != "switch")
+
+    # ---- what it does
+
+    def start(
+        self,
+        what: "Callable | Sequence[str]",
+        *arguments: object,
+        hosts: Iterable[str] | None = None,
+        per_host: int = 1,
+        deadline: "float | str" = 120.0,
+        env: "dict[str, str] | None" = None,
+    ) -> Run:
+        """Start a function or a program on hosts, and go on: :meth:`Run.results` waits for it.
+
+        Every process finds what torchrun would tell it in its environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
+        and MASTER_PORT; also which interface gloo and NCCL are to take, a secret for the store (D2LPS_SECRET), and
+        the nodes that it plays (:func:`playing`).
+
+        Parameters
+        ----------
+        what : callable or sequence of str
+            A function, called with ``arguments`` in a process of its own that has torch already; or a program and
+            its arguments.
+        *arguments
+            What the function is given; all of it is copied to the hosts.
+        hosts : iterable of str, optional
+            Where; on all hosts if left out.
+        per_host : int
+            How many processes on each.
+        deadline : float or str
+            Seconds until all must have ended, or such as ``"30 s"``; then those that have not are ended.
+        env : dict, optional
+            More for their environment.
+
+        Returns
+        -------
+        Run
+            The processes.
+
+        Raises
+        ------
+        ClusterError
+            If there is no such host or program, or the cluster is closed.
+        HostLost
+            If one of the hosts is lost.
+        """
+        self._require_open()
+        names = self.hosts if hosts is None else ([hosts] if isinstance(hosts, str) else list(hosts))
+        for name in names:
+            self._require(name)
+            if name in self.lost:
+                raise HostLost(text("cluster.host-lost", host=name), [])
+        _require_count("per_host", per_host, 1, MOST)
+        seconds = units.seconds(deadline)
+        function = callable(what)
+        argv = None if function else _program(what)
+        given = os.memfd_create("given")
+        number = next(self._numbers)
+        places = [(name, local) for name in names for local in range(per_host)]
+        members = [Member(name, rank) for rank, (name, _) in enumerate(places)]
+        run = Run(number, members, function, seconds, self._stop)
+        try:
+            if function:
+                import cloudpickle
+
+                with os.fdopen(os.dup(given), "wb") as file:
+                    file.write(cloudpickle.dumps((what, arguments)))
+            common = {
+                "WORLD_SIZE": str(len(places)),
+                "LOCAL_WORLD_SIZE": str(per_host),
+                "MASTER_ADDR": self.address[names[0]],
+                "MASTER_PORT": str(29500 + number % 20000),
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "NCCL_SOCKET_IFNAME": "eth0",
+                "D2LPS_SECRET": self._secret,
+                "PYTHONUNBUFFERED": "1",
+            }
+            with self._lock:
+                self._runs[number] = run
+                self._outputs |= {member.output[0]: (run, member) for member in members}
+            os.write(self._wake[1], b"r")  # there is more to listen to
+            request = {"do": "start", "number": number, "argv": argv, "cwd": os.getcwd()}
+            if function:
+                common["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+                null = os.open(os.devnull, os.O_RDWR)
+                self._send(names[0], request | {"env": common, "rank": -1}, [null, null, null])
+                os.close(null)
+            for member, (name, local) in zip(members, places, strict=True):
+                own = {"RANK": str(member.rank), "LOCAL_RANK": str(local), "D2LPS_PLAYING": " ".join(self.nodes(name))}
+                mine = {"env": common | own | (env or {}), "rank": member.rank}
+                self._send(name, request | mine, [given, member.output[1], member.result])
+                os.close(member.output[1])
+        finally:
+            os.close(given)
+        return run
+
+    def run(self, what: "Callable | Sequence[str]", *arguments: object, **options) -> list:
+        """:meth:`start`, and wait for the :meth:`Run.results`.
+
+        Parameters
+        ----------
+        what, *arguments, **options
+            As for :meth:`start`.
+
+        Returns
+        -------
+        list
+            What the function returned on each host, or how the program ended there, in the order of ranks.
+
+        Raises
+        ------
+        ClusterError, HostLost, RunFailed
+            As for :meth:`start` and :meth:`Run.results`; an error that a function raised is raised here.
+        """
+        return self.start(what, *arguments, **options).results()
+
+    def measure(self, plan: Plan, nbytes: "int | str", rounds: int = 3, deadline: "float | str" = 120.0) -> Trace:
+        """Run ``plan`` on the hosts, every one of which plays its nodes, and see to it that all sums are right.
+
+        Parameters
+        ----------
+        plan : Plan
+            Between nodes of :attr:`topology`; hosts that play none of them rest.
+        nbytes : int or str
+            The gradient's size in bytes, such as ``"20 MB"``.
+        rounds : int
+            How often, after one round to warm up.
+        deadline : float or str
+            Seconds for all of it.
+
+        Returns
+        -------
+        Trace
+            Of the round whose time is the middle one.
+
+        Raises
+        ------
+        ClusterError, HostLost, RunFailed
+            As for :meth:`run`.
+        TopologyError
+            If a node of the plan is on no host.
+        """
+        from d2lps.cluster.measured import measured
+
+        topology = self.topology
+        for node in plan.nodes:
+            topology.require_node(node)
+        there = [name for name in self.hosts if {*self.nodes(name)} & {*plan.nodes}]
+        _require_count("rounds", rounds, 1, 1000)
+        return self.run(measured, plan, topology, units.size(nbytes), rounds, hosts=there, deadline=deadline)[0]
+
+    def kill(self, host: str) -> None:
+        """End a host as if its power were cut. It does not come back.
+
+        Parameters
+        ----------
+        host : str
+            Its name.
+        """
+        self._require(host)
+        if host not in self.lost:
+            self._answer("switch", self._ask("switch", do="kill", pid=self._pids[host]))
+            with self._lock:
+                if not self._lock.wait_for(lambda: host in self.lost, 10):
+                    raise ClusterError(text("cluster.deaf", host=host))
+
+    def cut(self, a: str, b: "str | None" = None) -> None:
+        """Let nothing pass between two hosts any more, or between one and all others: packets vanish, nobody is told.
+
+        Parameters
+        ----------
+        a, b : str
+            Their names; without ``b``, all others.
+        """
+        self._between(a, b, "replace", "lladdr 02:00:00:00:00:00 nud permanent")  # nobody has that address
+
+    def heal(self, a: str, b: "str | None" = None) -> None:
+        """Undo :meth:`cut`.
+
+        Parameters
+        ----------
+        a, b : str
+            As they were given to it.
+        """
+        self._between(a, b, "del", "")
+
+    def reshape(self, host: str, bandwidth: "str | Bandwidth") -> None:
+        """Give a host's card another bandwidth, both ways.
+
+        Parameters
+        ----------
+        host : str
+            Its name.
+        bandwidth : str or Bandwidth
+            Bytes per second, one way, such as ``"40 Mbit/s"``.
+        """
+        self._require(host)
+        rate = _require_shapeable(bandwidth)
+        _require_honest({**self._rates, host: rate}.values())
+        self._network("switch", [], [f"qdisc change dev {host} root {_shape(rate)}"])
+        self._network(host, [], [f"qdisc change dev eth0 root {_shape(rate)}"])
+        self._rates[host] = rate
+
+    # ---- how it does it
+
+    def _between(self, a: str, b: "str | None", do: str, how: str) -> None:
+        for name in (a, b) if b is not None else (a,):
+            self._require(name)
+        others = [b] if b is not None else [name for name in self.hosts if name != a and name not in self.lost]
+        for one, other in [(a, other) for other in others] + [(other, a) for other in others]:
+            self._network(one, [f"neighbour {do} {self.address[other]} dev eth0 {how}"], [])
+
+    def _require(self, host: str) -> None:
+        self._require_open()
+        if host not in self.hosts:
+            raise ClusterError(text("cluster.unknown", host=repr(host), hosts=" ".join(self.hosts)))
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ClusterError(text("cluster.closed"))
+
+    def _network(self, name: str, ip: list[str], tc: list[str]) -> None:
+        self._answer(name, self._ask(name, do="network", ip=ip, tc=tc))
+
+    def _ask(self, name: str, **request) -> int:
+        number = next(self._numbers)
+        self._send(name, {"number": number, **request})
+        return number
+
+    def _send(self, name: str, request: dict, descriptors: Sequence[int] = ()) -> None:
+        try:
+            socket.send_fds(self._control[name], [json.dumps(request).encode()], list(descriptors))
+        except OSError:
+            if name == "switch":
+                raise ClusterError(text("cluster.over")) from None
+            raise HostLost(text("cluster.host-lost", host=name), []) from None
+
+    def _answer(self, name: str, number: int) -> None:
+        with self._lock:
+            there = self._lock.wait_for(lambda: number in self._answers or name in self.lost, STARTING)
+            said = self._answers.pop(number, None)
+        if said is None:
+            if name in self.lost and name != "switch":
+                raise HostLost(text("cluster.host-lost", host=name), [])
+            raise ClusterError(text("cluster.over" if there else "cluster.deaf", host=name))
+        if "error" in said:
+            raise ClusterError(text("cluster.network", host=name, why=said["error"]))
+
+    def _stop(self, run: Run) -> None:
+        for name in {member.host for member in run.members} - self.lost:
+            try:
+                self._send(name, {"do": "stop", "number": run.number})
+            except ClusterError:  # it has gone by itself
+                continue
+
+    # ---- the thread that listens
+
+    def _listen(self) -> None:
+        controls = {control.fileno(): name for name, control in self._control.items()}
+        while not self.closed:
+            with self._lock:
+                outputs = dict(self._outputs)
+            ready, *_ = select.select([*controls, *outputs, self._wake[0]], [], [])
+            for descriptor in ready:
+                if descriptor == self._wake[0]:
+                    os.read(descriptor, 4096)
+                elif descriptor in outputs:
+                    self._read(descriptor, *outputs[descriptor])
+                elif message := self._message(controls[descriptor]):
+                    self._hear(controls[descriptor], message)
+                else:
+                    self._lose(controls.pop(descriptor))
+        self._lose("switch")
+
+    def _message(self, name: str) -> bytes:
+        try:
+            return self._control[name].recv(1 << 20)
+        except OSError:
+            return b""
+
+    def _read(self, descriptor: int, run: Run, member: Member) -> bool:
+        """Read what a process has said; whether there may be more."""
+        try:
+            said = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return False
+        except OSError:
+            said = b""
+        if said:
+            run.heard(member, said)
+        else:
+            with self._lock:
+                if self._outputs.pop(descriptor, None):
+                    os.close(descriptor)
+        return bool(said)
+
+    def _hear(self, name: str, message: bytes) -> None:
+        said = json.loads(message)
+        with self._lock:
+            run = self._runs.get(said["number"])
+            if run is None:
+                self._answers[said["number"]] = said
+                self._lock.notify_all()
+                return
+        if said["rank"] >= 0:
+            self._end(run, run.members[said["rank"]], said.get("status", "late"))
+
+    def _end(self, run: Run, member: Member, status: "int | str") -> None:
+        """A process has ended: read what it said, which lies in its pipe, and tell the run."""
+        descriptor = member.output[0]
+        while descriptor in self._outputs and self._read(descriptor, run, member):
+            pass
+        with self._lock:
+            if self._outputs.pop(descriptor, None):  # held open by what it has left behind
+                os.close(descriptor)
+        run.ended(member, status)
+        if run.over:
+            self._stop(run)  # the store in which they met
+            with self._lock:
+                self._runs.pop(run.number, None)
+
+    def _lose(self, name: str) -> None:
+        """Nothing more is heard of a host; without its switch, of none."""
+        gone = {name} if name != "switch" else {"switch", *self.hosts}
+        with self._lock:
+            self.lost |= gone
+            runs = list(self._runs.values())
+            self._lock.notify_all()
+        for run in runs:
+            for member in run.members:
+                if member.host in gone and member.status is None:
+                    self._end(run, member, "over" if self.closed else "host-lost")
+
+
+def emulated(
+    hosts: int = 4,
+    gpus_per_host: int = 2,
+    bandwidth: "str | Bandwidth" = "400 Mbit/s",
+    *,
+    servers: int = 0,
+    inside: "str | Bandwidth" = PCIE,
+) -> Cluster:
+    """Hosts with networks of their own, on this machine: use it in a ``with`` block, at whose end they are gone.
+
+    Parameters
+    ----------
+    hosts : int
+        How many hosts have workers.
+    gpus_per_host : int
+        How many GPUs each has. They are names of the topology: the one process on a host plays them.
+    bandwidth : str or Bandwidth
+        Of each network card, one way, both ways shaped alike: 1 Mbit/s to 10 Gbit/s, and no more in all than the
+        processors here can carry, or the links would not be what decides.
+    servers : int
+        How many hosts more, ``server0`` …, with a processor and no worker.
+    inside : str or Bandwidth
+        Of the links inside a host, one way, in the topology only: inside a host nothing is shaped.
+
+    Returns
+    -------
+    Cluster
+        The hosts ``host0``, ``host1``, …, and servers.
+
+    Raises
+    ------
+    ClusterError
+        For numbers that do not fit, and for more hosts or faster links than this machine can emulate.
+    NoEmulation
+        If this system has no namespaces to give, or lacks a program; the sentence says which.
+    UnitError
+        For a bandwidth that is none.
+
+    Examples
+    --------
+    >>> from d2lps import ring
+    >>> with emulated(hosts=2, gpus_per_host=0, bandwidth="100 Mbit/s") as two:
+    ...     trace = two.measure(ring(["host0/cpu", "host1/cpu"]), "1 MB", rounds=1)
+    ...     two.kill("host1")
+    >>> trace.measured, trace.steps
+    (True, 2)
+    """
+    _require_count("hosts", hosts, 1, MOST)
+    _require_count("servers", servers, 0, MOST - hosts)
+    _require_count("gpus_per_host", gpus_per_host, 0, MOST)
+    rate = _require_shapeable(bandwidth)
+    _require_honest([rate] * (hosts + servers))
+    _require_able()
+    return Cluster(hosts, gpus_per_host, rate, servers, units.bandwidth(inside))
+
+
+def playing() -> tuple[str, ...]:
+    """The nodes that this process of a cluster plays, for ``Processes(playing())``.
+
+    Returns
+    -------
+    tuple of str
+        Such as ``("host0/gpu0", "host0/gpu1", "host0/cpu")``.
+
+    Raises
+    ------
+    ClusterError
+        If this is no process of a cluster.
+    """
+    if "D2LPS_PLAYING" not in os.environ:
+        raise ClusterError(text("cluster.nowhere"))
+    return tuple(os.environ["D2LPS_PLAYING"].split())
+
+
+def _shape(rate: Bandwidth) -> str:
+    return f"tbf rate {round(8 * rate)}bit burst {BURST}b latency {os.environ.get('D2LAT', '400')}ms"
+
+
+def _program(argv: Sequence[str]) -> list[str]:
+    if isinstance(argv, str | bytes) or not isinstance(argv, Sequence) or not argv:
+        raise ClusterError(text("cluster.program", given=repr(argv)))
+    argv = [str(each) for each in argv]
+    if shutil.which(argv[0]) is None:
+        raise ClusterError(text("cluster.no-program", program=argv[0]))
+    for each in argv[1:]:
+        if each.endswith(".py") and not Path(each).exists():
+            raise ClusterError(text("cluster.no-script", script=each, folder=os.getcwd()))
+    return argv
+
+
+def _require_count(what: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ClusterError(text("cluster.count", what=what, value=repr(value), least=least, most=most))
+
+
+def _require_shapeable(bandwidth: "str | Bandwidth") -> Bandwidth:
+    rate = units.bandwidth(bandwidth)
+    if not SLOWEST <= rate <= FASTEST:
+        raise ClusterError(text("cluster.bandwidth", value=rate, least=Bandwidth(SLOWEST), most=Bandwidth(FASTEST)))
+    return rate
+
+
+def _require_honest(rates: Iterable[float]) -> None:
+    """What all hosts send at once must be less than the processors can carry."""
+    rates, carried = list(rates), PER_CORE * (os.cpu_count() or 1)
+    if sum(rates) > carried:
+        honest = 10 ** math.floor(math.log10(carried / len(rates)))
+        honest = Bandwidth(carried / len(rates) // honest * honest)
+        said = {"hosts": len(rates), "carried": Bandwidth(carried), "honest": honest, "cores": os.cpu_count()}
+        raise ClusterError(text("cluster.too-much", **said))
+
+
+def _require_able() -> None:
+    if sys.platform != "linux":
+        raise NoEmulation(text("cluster.not-linux", system=sys.platform))
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=PATHS) is None]
+    if missing:
+        raise NoEmulation(text("cluster.missing", tools=", ".join(missing)))
