@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from d2lps import aggregate_at, cluster, cost, hierarchical, kvstore, ring, sharded
+from d2lps import aggregate_at, cluster, cost, hierarchical, kvstore, ring, sharded, speak
 from d2lps.carriers.execute import run
 from d2lps.carriers.processes import Processes
 from d2lps.carriers.rendezvous import RankLost
 from d2lps.cluster import ClusterError, HostLost, NoEmulation, RunFailed, emulation
-from d2lps.units import UnitError
+from d2lps.units import UnitError, bandwidth
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -101,6 +101,13 @@ def test_an_error_of_a_function_is_raised_here_with_its_traceback(three):
     with pytest.raises(UnitError, match="no unit") as failed:
         three.run(fails)
     assert "in fails" in failed.value.__notes__[0] and failed.value.__notes__[0].startswith("host1")
+
+    speak("vi")
+    try:
+        with pytest.raises(UnitError, match="thiếu đơn vị"):
+            three.run(bandwidth, 400, hosts=["host0"])  # it speaks as the notebook does
+    finally:
+        speak("en")
 
     def strange():
         raise type("Strange", (Exception,), {"__reduce__": lambda self: 1 / 0})("odd")
