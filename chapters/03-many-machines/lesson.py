@@ -219,23 +219,25 @@ compared({"k = m": sharded(leaders), "ring": ring(leaders)}, network)
 
 # %% levels
 shuffled = sorted(gpus, key=lambda gpu: gpu[-1])
-compared({"8 GPU, ring": ring(gpus), "8 GPU, ring 2": ring(shuffled),
-          "4 + 2, ring": hierarchical(inside, ring(leaders)),
-          "8 GPU, k = 8": sharded(gpus),
-          "4 + 2, k = 4": hierarchical(inside, sharded(leaders))}, network)
+compared({"0-1-2-3-4-5-6-7": ring(gpus), "0-2-4-6-1-3-5-7": ring(shuffled),
+          "4 × 2, ring": hierarchical(inside, ring(leaders)),
+          "8 GPU, shards": sharded(gpus),
+          "4 × 2, shards": hierarchical(inside, sharded(leaders))}, network)
 
 # %% best-mix
-def mixed(m, k):
-    whole = m * m + k * m - 2 * k
-    shares = {leader: Fraction(m - k, whole) for leader in leaders if k < m}
-    shares |= {f"server{j}": Fraction(2 * (m - 1), whole) for j in range(k)}
-    return sharded(leaders, shares, chunks=64), Fraction(2 * m * (m - 1), whole)
+from d2lps import together
+
+def mixed(m, k, chunks=32):
+    places = leaders[:m] * (m - k) + [f"server{j}" for j in range(k)] * 2 * (m - 1)
+    return together(*(sharded(leaders[:m], [place], chunks, key=f"g{i}-")
+                      for i, place in enumerate(places, 1)))
 
 rows = []
 for k in range(5):
-    plan, factor = mixed(4, k)
+    factor = Fraction(2 * 4 * (4 - 1), 4**2 + k * 4 - 2 * k)
     seconds = float(factor) * 4e6 / network.links[-1].bandwidth
-    rows.append([k, str(factor), show_seconds(seconds), cost.shared(plan, network, "4 MB")])
+    rows.append([k, str(factor), show_seconds(seconds),
+                 cost.shared(mixed(4, k), network, "4 MB")])
 table("servers", "factor", "formula-time", "predicted", rows=rows)
 
 # %% job
@@ -259,14 +261,13 @@ def fit(plan, data, steps):
     return losses, (time.perf_counter() - start) / steps, weights
 
 # %% job-run
-data = train.digits().train
-ways = {"8 GPU, ring": ring(gpus), "4 + 2, ring": hierarchical(inside, ring(leaders)),
+ways = {"8 GPU, ring": ring(gpus), "4 × 2, ring": hierarchical(inside, ring(leaders)),
         "1 server": hierarchical(inside, aggregate_at(leaders, "server0")),
         "4 servers": hierarchical(inside, on_servers(4))}
 
 def fitted(plan):
     there = [host for host in four.hosts if {*four.nodes(host)} & {*plan.nodes}]
-    return four.run(fit, plan, data, 4, hosts=there)
+    return four.run(fit, plan, digits, 4, hosts=there)
 
 jobs = {name: fitted(plan) for name, plan in ways.items()} if four else {}
 
@@ -291,7 +292,7 @@ def fit_by_store(data, steps):
     return losses, seconds, weights
 
 if four:
-    jobs["dist_sync"] = four.run(fit_by_store, data, 4, hosts=hosts)
+    jobs["dist_sync"] = four.run(fit_by_store, digits, 4, hosts=hosts)
 
 # %% ddp
 from torch.nn.parallel import DistributedDataParallel
@@ -314,7 +315,7 @@ def fit_by_ddp(data, steps):
     return losses, seconds, parameters_to_vector(net.parameters()).detach()
 
 if four:
-    jobs["DDP"] = four.run(fit_by_ddp, data, 4, hosts=hosts)
+    jobs["DDP"] = four.run(fit_by_ddp, digits, 4, hosts=hosts)
 
 # %% job-table
 rows = []
@@ -374,3 +375,37 @@ compared({"ring": ring(left)}, network)
 # %% close
 if four:
     four.close()
+
+# %% exercise-servers
+def servers(m, machine, server):
+    k = 0
+    # TODO
+    return k
+
+d2lps.check_exercise("servers", servers)
+
+# %% exercise-seven-steps
+def seven_steps(trace):
+    seconds = {3: 0.0, 4: 0.0, 5: 0.0, 6: 0.0, 7: 0.0}
+    # TODO
+    return seconds
+
+d2lps.check_exercise("seven-steps", seven_steps)
+
+# %% exercise-hierarchy
+def hierarchy(hosts):
+    gpus = [gpu for some in hosts for gpu in some]
+    shares = {"g": 1}
+    steps = []
+    # TODO
+    return Plan(gpus, shares, steps)
+
+d2lps.check_exercise("hierarchy", hierarchy)
+
+# %% exercise-best-mix
+def best_mix(machines, bandwidth, servers):
+    shares = {}
+    # TODO
+    return shares
+
+d2lps.check_exercise("best-mix", best_mix)
