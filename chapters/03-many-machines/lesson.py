@@ -147,8 +147,9 @@ def all_seven(plan, place, data):
         vector_to_parameters(held[mine[0]], net.parameters())
     return clock[1] - clock[0], clock[2] - clock[1], trace
 
-predicted = cost.shared(seven, network, nbytes)
-found = four and four.run(all_seven, seven, network, digits, hosts=[*hosts, "server0"])
+place = machines(4, 2, mbit(400), servers=1)
+predicted = cost.shared(seven, place, nbytes)
+found = four and four.run(all_seven, seven, place, digits, hosts=[*hosts, "server0"])
 reading, computing, trace = found[0] if four else (None, None, predicted)
 
 # %% seven-watch
@@ -209,7 +210,15 @@ d2l.plot([list(expected), list(seen)],
          [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
          "k", "ms", fmts=["-", "o"], figsize=(5, 3))
 
-# %% no-servers
+# %% in-turn
+def in_turn(k):
+    servers = [f"server{j}" for j in range(k)]
+    there = [[Send(leader, servers[(i + t) % k], f"g{(i + t) % k + 1}", "add")
+              for i, leader in enumerate(leaders)] for t in range(k)]
+    back = [[Send(dst, src, key, "copy") for src, dst, key, op in step] for step in there]
+    shares = {f"g{j + 1}": Fraction(1, k) for j in range(k)}
+    return Plan(leaders + servers, shares, there + back, holds=leaders, wants=leaders)
+
 def compared(plans, place, rounds=1):
     rows = []
     for name, plan in plans.items():
@@ -218,6 +227,9 @@ def compared(plans, place, rounds=1):
         rows.append([name, expected, seen, ratio])
     return table("strategy", "predicted", "measured", "off-by", rows=rows)
 
+compared({"4 servers": on_servers(4), "4 servers ↻": in_turn(4)}, network)
+
+# %% no-servers
 compared({"k = m": sharded(leaders), "ring": ring(leaders)}, network, rounds=2)
 
 # %% levels
