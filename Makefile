@@ -25,6 +25,7 @@ lab-en lab-vi lab-zh:
 
 test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=3: so many processes)
 	@sh .ci/setup browser
+	@sh .ci/setup hosts
 	$(python) -m ruff check
 	$(python) -m ruff format --check -q d2lps tests
 	@# .ci/run asks for pytest's own exit status, which make would not pass on.

@@ -134,7 +134,7 @@ def by_way_of_the_first(gpus):
     return Plan(gpus, dict.fromkeys(each_its_own(gpus), Fraction(1, len(gpus))), [collect, to_first, from_first])
 
 
-def from_a_neighbour_only(gpus):
+def from_a_neighbor_only(gpus):
     around = [(a, b, key) for key, a, b in zip(each_its_own(gpus), gpus, [*gpus[1:], gpus[0]]) if a != b]
     return Plan(gpus, dict.fromkeys(each_its_own(gpus), Fraction(1, len(gpus))),
                 [[Send(b, a, key, "add") for a, b, key in around], [Send(a, b, key, "copy") for a, b, key in around]])
@@ -219,7 +219,7 @@ WRONG = {
         "not-sent-back": [lambda gpus: owned(gpus, each_its_own(gpus), steps=lambda collect, give_back: [collect])],
         "last-one": [lambda gpus: owned(gpus, each_its_own(gpus), steps=lambda up, down: [up, down[: 1 - len(gpus)]]),
                      lambda gpus: owned(gpus, each_its_own(gpus), steps=first_key_kept)],
-        "not-collected": [from_a_neighbour_only],
+        "not-collected": [from_a_neighbor_only],
         "counted-twice": [lambda gpus: owned(gpus, each_its_own(gpus), back="add")],
         "too-early": [at_once],
         "overwritten": [lambda gpus: owned(gpus, each_its_own(gpus),

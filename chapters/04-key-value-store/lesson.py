@@ -183,7 +183,8 @@ def owner(key, servers, places=256):
 from d2lps import draw
 
 four, five = kvstore.Placement(4), kvstore.Placement(5)
-print(f"{remainder:.1f}% → {moved(four.owner, five.owner):.1f}%")
+print(f"number % k: {remainder:.1f}%")
+print(f"Placement: {moved(four.owner, five.owner):.1f}%")
 draw(kvstore.Placement(5, virtual=8))
 
 # %% virtual

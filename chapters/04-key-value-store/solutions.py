@@ -772,7 +772,7 @@ def cut_too_late(rows, cuts, ask):
 
 
 def by_runs(rows, cuts, ask):
-    """A message for each run of neighbouring rows."""
+    """A message for each run of neighboring rows."""
     found, run = {}, []
     for row in [*sorted(set(rows)), None]:
         if run and (row is None or row != run[-1] + 1 or part_of(cuts, row) != part_of(cuts, run[0])):

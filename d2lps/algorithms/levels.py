@@ -5,10 +5,10 @@
 >>> print(hierarchical(inside, sharded(["a/cpu", "b/cpu"])))
 6 nodes: a/gpu0 a/gpu1 a/cpu b/gpu0 b/gpu1 b/cpu
 shares: g1 = g2 = 1/2
-step 1   a/gpu0,a/gpu1→a/cpu +g1 +g2   b/gpu0,b/gpu1→b/cpu +g1 +g2
+step 1   a/gpu0,a/gpu1→a/cpu +g1   b/gpu0,b/gpu1→b/cpu +g1   a/gpu0,a/gpu1→a/cpu +g2   b/gpu0,b/gpu1→b/cpu +g2
 step 2   b/cpu→a/cpu +g1   a/cpu→b/cpu +g2
 step 3   a/cpu→b/cpu =g1   b/cpu→a/cpu =g2
-step 4   a/cpu→a/gpu0,a/gpu1 =g1 =g2   b/cpu→b/gpu0,b/gpu1 =g1 =g2
+step 4   a/cpu→a/gpu0,a/gpu1 =g1   b/cpu→b/gpu0,b/gpu1 =g1   a/cpu→a/gpu0,a/gpu1 =g2   b/cpu→b/gpu0,b/gpu1 =g2
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,6 +46,17 @@ def hierarchical(inside: Mapping[str, Iterable[str]], across: Plan) -> Plan:
     ------
     PlanError
         If leaders and plan do not go together, or a device is in two machines.
+
+    Examples
+    --------
+    >>> from d2lps import aggregate_at
+    >>> print(hierarchical({"a0": ["a0", "a1"], "b0": ["b0", "b1"]}, aggregate_at(["a0", "b0"], "server")))
+    5 nodes: a0 a1 b0 b1 server
+    shares: g = 1
+    step 1   a1→a0 +g   b1→b0 +g
+    step 2   a0,b0→server +g
+    step 3   server→a0,b0 =g
+    step 4   a0→a1 =g   b0→b1 =g
 
     References
     ----------

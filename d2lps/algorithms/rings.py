@@ -1,4 +1,4 @@
-"""Rings: everyone speaks to its neighbours only.
+"""Rings: everyone speaks to its neighbors only.
 
 >>> from d2lps import ring
 >>> print(ring(["device1", "device2", "device3"]))
@@ -30,7 +30,7 @@ def ring(nodes: Iterable[str], key: str = "g") -> Plan:
     2. All-gather, n−1 steps: the complete keys go on round the ring in the same way; everyone holds them all.
 
     Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S, which no algorithm between the workers alone can beat, and
-    sends to one neighbour only. Step by step: 2(n−1)·α + 2(n−1)/n·S/b.
+    sends to one neighbor only. Step by step: 2(n−1)·α + 2(n−1)/n·S/b.
 
     Parameters
     ----------
@@ -204,8 +204,8 @@ def bidirectional_ring(nodes: Iterable[str], key: str = "g") -> Plan:
     1. Reduce-scatter, n−1 steps: node i then holds the complete sums of key i+1 of the one way and of one of the other.
     2. All-gather, n−1 steps: everyone holds everything.
 
-    Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S, half of it to each neighbour. Step by step, where the links
-    to the two neighbours are separate: 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port: as long as :func:`ring`,
+    Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S, half of it to each neighbor. Step by step, where the links
+    to the two neighbors are separate: 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port: as long as :func:`ring`,
     which already fills both directions of the port.
 
     Parameters

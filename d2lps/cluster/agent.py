@@ -36,17 +36,18 @@ def main(world: int, hosts: dict[str, int], table: str) -> NoReturn:
     import d2lps.carriers.processes
     import d2lps.topology  # noqa: F401
 
-    pids = {}
+    pids, open_ends = {}, {world, *hosts.values()}
     for name, descriptor in hosts.items():
-        pids[name] = _new_host(name, descriptor, table)
+        pids[name] = _new_host(name, descriptor, table, open_ends - {descriptor})
         os.close(descriptor)
+        open_ends.remove(descriptor)
     control = socket.socket(fileno=world)
     control.send(json.dumps({"pids": pids}).encode())
-    Agent(control).serve()
+    Agent(control, {pid: name for name, pid in pids.items()}).serve()
 
 
-def _new_host(name: str, descriptor: int, table: str) -> int:
-    """Start the first process of a host; its number, as the switch counts."""
+def _new_host(name: str, descriptor: int, table: str, others: set[int]) -> int:
+    """Start the first process of a host; its number, as the switch counts. ``others``: what it must not hold open."""
     reading, writing = os.pipe()
     if not (pid := os.fork()):
         # What is asked for here, the next child gets: only a child can be the first of a new namespace of processes.
@@ -55,6 +56,8 @@ def _new_host(name: str, descriptor: int, table: str) -> int:
             os.write(writing, str(first).encode())
             os._exit(0)
         try:
+            for other in others:
+                os.close(other)
             _furnish(name, table)
             Agent(socket.socket(fileno=descriptor)).serve()
         finally:
@@ -96,8 +99,8 @@ def _require(result: int, what: str) -> None:
 class Agent:
     """Does what it is asked over ``control``, one request after the other, and tells how processes end."""
 
-    def __init__(self, control: socket.socket):
-        self.control = control
+    def __init__(self, control: socket.socket, hosts: dict[int, str] | None = None):
+        self.control, self.hosts = control, hosts or {}  # the switch's: process → the host whose first it is
         self.running: dict[int, tuple[int, int]] = {}  # process → the number of its request, and its rank there
         self.woken, self.wake = socket.socketpair()
         for end in (self.woken, self.wake):
@@ -139,6 +142,8 @@ class Agent:
                 if (mine := self.running.pop(ended[0], None)) is not None:
                     number, rank = mine
                     self._tell({"number": number, "rank": rank, "status": os.waitstatus_to_exitcode(ended[1])})
+                elif ended[0] in self.hosts:
+                    self._tell({"lost": self.hosts[ended[0]]})
 
     def _network(self, number: int, ip: list[str], tc: list[str]) -> dict:
         """Lay and shape links: lines for the programs of iproute2."""
@@ -156,16 +161,16 @@ class Agent:
             os.kill(pid, signal.SIGKILL)
         return {"number": number}
 
-    def _stop(self, number: int) -> dict | None:
-        """End the processes of a request; once no other runs here, whatever it has left behind, too."""
+    def _stop(self, number: int, run: int) -> dict:
+        """End the processes of a run; where no other is under way, whatever it has left behind, too."""
         for pid, (started, _) in self.running.items():
-            if started == number:
+            if started == run:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
-        if {started for started, _ in self.running.values()} <= {number}:
+        if {started for started, _ in self.running.values()} <= {run}:
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # everybody in this namespace but its first process
-        return None
+        return {"number": number}
 
     def _start(
         self, given: int, output: int, result: int, *, number: int, rank: int, argv: list | None, env: dict, cwd: str

@@ -1,5 +1,6 @@
 """What runs on the hosts of a cluster: one process or several on each, what they say, how they end."""
 
+import math
 import os
 import pickle
 import sys
@@ -8,10 +9,11 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from d2lps.cluster.errors import HostLost, RunFailed
+from d2lps.cluster.errors import ClusterError, HostLost, RunFailed
 from d2lps.messages import text
 
 KEPT = 1 << 16  # bytes of what a process says last
+GONE = 10.0  # seconds until what is ended must have ended
 SHOWN = 1 << 18  # bytes of what all processes of a run say that are shown
 
 
@@ -29,9 +31,11 @@ class Member:
 
     def __init__(self, host: str, rank: int):
         self.host, self.rank = host, rank
-        self.output, self.result = os.pipe(), os.memfd_create("result")
-        os.set_blocking(self.output[0], False)
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self.result = os.fdopen(os.memfd_create("result"), "rb")
         self.said: deque[bytes] = deque()
+        self.open_line = b""  # not shown until it ends
         self.status: int | str | None = None  # a word where it is not known: the host is lost
 
     def keep(self, said: bytes) -> None:
@@ -47,8 +51,8 @@ class Member:
         if self.status == 0:
             return Ended(self.host, self.rank, 0, words), None
         if isinstance(self.status, str):
-            sentence = text(f"cluster.{self.status}", host=self.host)
-            return None, HostLost(sentence, [])
+            kind = RunFailed if self.status == "late" else HostLost
+            return None, kind(text(f"cluster.{self.status}", host=self.host), [])
         if function and (said := self._read()):
             error = said["raised"] or RunFailed(said["traceback"], [])
             error.__notes__ = [*getattr(error, "__notes__", []), f"{self.host}:\n{said['traceback']}"]
@@ -58,13 +62,9 @@ class Member:
         return None, RunFailed(text("cluster.status", host=self.host, rank=self.rank, status=how, output=tail), [])
 
     def _read(self) -> dict:
-        with os.fdopen(os.dup(self.result), "rb") as file:
-            file.seek(0)
-            said = file.read()
+        self.result.seek(0)
+        said = self.result.read()
         return pickle.loads(said) if said else {}
-
-    def close(self) -> None:
-        os.close(self.result)
 
 
 class Run:
@@ -74,22 +74,30 @@ class Run:
         self.number, self.members, self.function = number, members, function
         self.deadline, self._until, self._stop = deadline, time.monotonic() + deadline, stop
         self._changed = threading.Condition()
-        self._lines: deque[tuple[str, bytes]] = deque()
+        self._lines: list[str] = []
         self._shown, self._left = 0, {id(member) for member in members}
 
     # ---- what the cluster's thread tells
 
     def heard(self, member: Member, said: bytes) -> None:
         member.keep(said)
+        whole, newline, rest = (member.open_line + said).rpartition(b"\n")
+        if len(rest) > KEPT:  # a line without an end is shown in pieces
+            whole, newline, rest = whole + newline, rest, b""
+        member.open_line = rest
+        self._show(member.host, whole + newline)
+
+    def _show(self, host: str, said: bytes) -> None:
         with self._changed:
             if self._shown < SHOWN:
-                self._lines.append((member.host, said))
+                self._lines += [f"{host} │ {line}\n" for line in said.decode(errors="replace").splitlines()]
                 self._shown += len(said)
                 if self._shown >= SHOWN:
-                    self._lines.append((member.host, ("\n" + text("cluster.flood", bytes=SHOWN) + "\n").encode()))
+                    self._lines.append(text("cluster.flood", bytes=SHOWN) + "\n")
             self._changed.notify_all()
 
     def ended(self, member: Member, status: "int | str") -> None:
+        self._show(member.host, member.open_line)
         with self._changed:
             if member.status is None:
                 member.status = status
@@ -121,12 +129,9 @@ class Run:
         """
         try:
             self._wait()
-        except KeyboardInterrupt:
+        finally:
             self.stop()
-            raise
         outcomes = [member.outcome(self.function) for member in self.members]
-        for member in self.members:
-            member.close()
         results = [value if error is None else error for value, error in outcomes]
         failed = [error for _, error in outcomes if error is not None]
         if failed:
@@ -137,32 +142,22 @@ class Run:
         """End its processes, and wait until they are gone."""
         self._stop(self)
         with self._changed:
-            self._changed.wait_for(lambda: self.over, 10)
+            if not self._changed.wait_for(lambda: self.over, GONE):
+                raise ClusterError(text("cluster.deaf", host=self.members[0].host))
 
     def _wait(self) -> None:
-        open_line = None
-        while True:
+        over = False
+        while not over:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: self._lines or self.over, min(1.0, max(0.0, self._until - time.monotonic()))
-                )
-                lines, over = list(self._lines), self.over
-                self._lines.clear()
-            for host, said in lines:
-                for line in said.decode(errors="replace").splitlines(keepends=True):
-                    if open_line != host:
-                        sys.stdout.write(("" if open_line is None else "\n") + f"{host} │ ")
-                    sys.stdout.write(line)
-                    open_line = None if line.endswith("\n") else host
-            if over and not lines:
-                break
+                self._changed.wait_for(lambda: self._lines or self.over, max(0.0, self._until - time.monotonic()))
+                lines, over = self._lines, self.over
+                self._lines = []
+            sys.stdout.write("".join(lines))
             if time.monotonic() > self._until and not over:
-                late = [member for member in self.members if member.status is None]
-                for member in late:
-                    member.status = "late"
+                for member in self.members:
+                    member.status = "late" if member.status is None else member.status
                 self.stop()
-        if open_line is not None:
-            sys.stdout.write("\n")
+                self._until = math.inf
 
 
 def _first(failed: list[BaseException], results: list) -> BaseException:

@@ -143,6 +143,7 @@ class Exploration(ipywidgets.VBox):
         self.controls = self._make_controls(gpus, chunks, nbytes, rate)
         for control in self.controls.values():
             control.observe(lambda _: self.redraw(), "value")
+            control.layout.margin = "2px 20px 2px 2px"  # a label does not touch what stands before it
         row = ipywidgets.HBox(list(self.controls.values()), layout=ipywidgets.Layout(flex_flow="row wrap"))
         self._told, self._stage = ipywidgets.HTML(), ipywidgets.VBox()
         super().__init__([row, self._stage, self._told, Names()])

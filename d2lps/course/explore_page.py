@@ -55,7 +55,7 @@ def told(traces: dict[str, Trace], refused: dict[str, str]) -> str:
         parts.append(f"<p>{escape(text('explore.too-many', most=MOST_MESSAGES))}</p>")
     parts += [f"<p>✗ {escape(f'{named(name)}: {why}'.removeprefix(': '))}</p>" for name, why in refused.items()]
     for name, trace in traces.items():
-        summary = escape(text("explore.says-plan", name=name))
+        summary = escape(text("explore.says-plan", name=named(name)))
         parts.append(f"<details><summary>{summary}</summary>{plan_table(trace.plan)}</details>")
     return f'<div class="d2lps-explore" lang="{html_language()}">{"".join(parts)}</div>'
 

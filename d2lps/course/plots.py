@@ -1,15 +1,21 @@
-"""Plots of matplotlib in a notebook: in the theme of the page, and in colours that no node has."""
+"""Plots of matplotlib in a notebook: in the theme, the language and the letters of the page, in colours of their own.
+
+matplotlib has no letters for Chinese, so words are left to the browser, as text.
+"""
 
 import io
 import re
-from html import escape
+import warnings
+from html import escape, unescape
 
+from d2lps.messages import named
 from d2lps.view.drawing.theme import STYLE
 
 # Of a line or of bars, in light and dark: none is that of a node, nor the warm one of the link that decides.
 LINES = (("#1c2230", "#e9ecf2"), ("#6b4fd0", "#ab9dff"), ("#1d7f52", "#5cc492"), ("#96552b", "#dc9a70"))
 # What matplotlib and d2l.plot take of their own accord → the number of a line.
 THEIRS = {"#1f77b4": 0, "#ff7f0e": 1, "#2ca02c": 2, "#d62728": 3, "#bf00bf": 1, "#008000": 2, "#ff0000": 3}
+LETTERS = ".d2lps-plot text,.d2lps-plot tspan{font-family:inherit!important}"
 REST = {"#000000": "ink", "#b0b0b0": "edge", "#cccccc": "edge", "#ffffff": "paper"}
 
 
@@ -20,14 +26,17 @@ def as_html(figure) -> str:
     for axes in figure.axes:
         _count(axes)
     written = io.StringIO()
-    with rc_context({"svg.hashsalt": "d2lps"}):  # the same figure is the same text every time
+    # The same figure is the same text every time.
+    with rc_context({"svg.hashsalt": "d2lps", "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # the browser has it
         figure.savefig(written, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
     svg = written.getvalue()
     svg = re.sub(r"#[0-9a-f]{6}\b", _in_theme, svg[svg.index("<svg") :])
+    svg = re.sub(r">([^<>]+)</text>", lambda found: f">{escape(named(unescape(found[1])))}</text>", svg)
     colours = "".join(f"--d2-line{i}:light-dark({light},{dark});" for i, (light, dark) in enumerate(LINES))
     look = f"{colours}fill:var(--d2-ink);background:var(--d2-paper);max-width:100%;height:auto"
     said = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look}"'
-    return f'<div class="d2lps d2lps-plot"><style>{STYLE}</style>{svg.replace("<svg", said, 1)}</div>'
+    return f'<div class="d2lps d2lps-plot"><style>{STYLE}{LETTERS}</style>{svg.replace("<svg", said, 1)}</div>'
 
 
 def _count(axes) -> None:
@@ -57,7 +66,7 @@ def words(figure) -> str:
     told = []
     for axes in figure.axes:
         legend = axes.get_legend()
-        lines = ", ".join(each.get_text() for each in legend.get_texts()) if legend else ""
-        labels = [axes.get_title(), axes.get_ylabel(), axes.get_xlabel(), lines]
+        lines = ", ".join(named(each.get_text()) for each in legend.get_texts()) if legend else ""
+        labels = [*map(named, (axes.get_title(), axes.get_ylabel(), axes.get_xlabel())), lines]
         told.append(" · ".join(label for label in labels if label))
     return "; ".join(each for each in told if each)

@@ -235,7 +235,8 @@ class Prediction:
                 return thought[language()]
         if not own or not right:
             return text("predict.wrong")
-        factor = f"{max(own, right) / min(own, right):.2g}"
+        times = max(own, right) / min(own, right)
+        factor = f"{times:.2g}" if times < 100 else f"{times:.0f}"
         return text("predict.above", factor=factor) if own > right else text("predict.below", factor=factor)
 
     def _repr_html_(self) -> str:

@@ -10,7 +10,7 @@ from d2lps.messages import html_language, text
 # Told apart by more than 3:1 from white paper and from a dark page alike; every bar has its name beside it, too.
 COLOURS = {"guess": "#7a6ff0", "model": "#1f8fb3", "measured": "#2e9e6b"}
 OTHER = "#808896"
-WIDE = "min(24em,45vw)"  # of the longest bar; less on a phone
+WIDE = "min(24em,26vw)"  # of the longest bar; less on a phone
 
 
 class Bar(NamedTuple):

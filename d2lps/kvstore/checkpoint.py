@@ -41,7 +41,7 @@ def _require(keys: dict, saved: dict, path: object) -> None:
     """Raises Refused unless these very keys are saved, each with its shape and dtype."""
     lacking, more = [*(keys.keys() - saved.keys())], [*(saved.keys() - keys.keys())]
     if lacking or more:
-        what = f"lacks key {lacking[0]!r}" if lacking else f"has key {more[0]!r}, which is not initialised"
+        what = f"lacks key {lacking[0]!r}" if lacking else f"has key {more[0]!r}, which is not initialized"
         raise Refused(f"{path} {what}: init the keys that were saved, then load")
     for key, (shape, dtype) in keys.items():
         if saved[key] != (shape, dtype):

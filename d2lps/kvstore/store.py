@@ -199,7 +199,7 @@ class KVStore:
         self._call_together("save", str(path), self._together, "save", partial(self._save, path))
 
     def load(self, path) -> None:
-        """What :meth:`save` wrote, into the keys that were initialised as they were then. All workers call it.
+        """What :meth:`save` wrote, into the keys that were initialized as they were then. All workers call it.
 
         Worker 0 reads the file, and the optimizer is the one that was saved. What is refused has changed nothing.
 
@@ -229,7 +229,7 @@ class KVStore:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Those that are initialised, in that order."""
+        """Those that are initialized, in that order."""
         return tuple(self._keys)
 
     def barrier(self) -> None:

@@ -20,7 +20,7 @@ Given = Tensor | list  # for one key: a tensor of its shape, or a list of what s
 
 
 class KeySpec:
-    """A key that was initialised: what its values are like, where its parts are, how often it was pushed."""
+    """A key that was initialized: what its values are like, where its parts are, how often it was pushed."""
 
     __slots__ = (
         "key",
@@ -56,7 +56,7 @@ class KeySpec:
         )
 
     def validate(self, array: object, role: str, shape: tuple[int, ...] | None = None) -> None:
-        """Raises Refused unless ``array`` is like what the key was initialised with (or of another ``shape``).
+        """Raises Refused unless ``array`` is like what the key was initialized with (or of another ``shape``).
 
         ``role``: ``"pushed"`` or ``"out"``.
         """

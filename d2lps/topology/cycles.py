@@ -23,14 +23,14 @@ Pair = tuple[int, int]
 
 
 class Ring(NamedTuple):
-    """A cycle through nodes and back to the first, with links between neighbours for itself.
+    """A cycle through nodes and back to the first, with links between neighbors for itself.
 
     Parameters
     ----------
     nodes : tuple of str
         In the order in which they follow one another.
     count : int
-        How many parallel links it has between two neighbours.
+        How many parallel links it has between two neighbors.
     """
 
     nodes: tuple[str, ...]
@@ -40,10 +40,10 @@ class Ring(NamedTuple):
 def rings(topology: Topology) -> tuple[Ring, ...]:
     """The rings through all GPUs over direct links that together have the largest count, in as few rings as that takes.
 
-    No two rings share a link: the counts of the rings between two neighbours are together at most the count of their
+    No two rings share a link: the counts of the rings between two neighbors are together at most the count of their
     link, which is the smaller one of its two directions. That no others have a larger count is proven; that fewer
     rings have none as large is as well, unless there are thousands of ways to choose them. The answer is always the
-    same: wide rings first, each from the topology's first node towards that one of its two neighbours that comes first.
+    same: wide rings first, each from the topology's first node towards that one of its two neighbors that comes first.
 
     Where there are no GPUs the machines take part, or else the CPUs. Two form a ring there and back, one a ring
     by itself. Where none has a direct link to another (they meet at switches), the ring is that of the topology's

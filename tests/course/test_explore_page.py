@@ -110,3 +110,14 @@ def test_a_place_of_ones_own_offers_what_its_sliders_have(opened):
 
 def test_axe_finds_nothing_grave(opened):
     assert grave(opened(form(explore()))) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_it_is_not_broader_than_a_phone_and_calls_everything_by_one_name(opened, language):
+    speak(language)
+    page = opened(form(explore()))
+    page.set_viewport_size({"width": 480, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 480
+    plans = page.locator(".d2lps-explore summary").all_inner_texts()
+    names = page.locator(".d2-standings b").all_inner_texts()
+    assert len(plans) == 3 and all(plan.endswith(name) for plan, name in zip(plans, names, strict=True))

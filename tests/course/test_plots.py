@@ -6,6 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from d2lps.course.plots import LINES, as_html, words
+from d2lps.messages import speak
 from d2lps.view.drawing.theme import THEME, WORKERS, contrast
 
 
@@ -48,6 +49,18 @@ def test_it_is_said_in_words_and_the_same_every_time():
     assert f'aria-label="{words(figure())}"' in as_html(figure())
     assert as_html(figure()) == as_html(figure())
     assert words(Figure()) == ""
+
+
+def test_words_are_text_in_the_language_and_the_letters_of_the_page(recwarn):
+    made = figure()
+    made.axes[0].legend(["shards", "<4 servers>", "4 servers", "自己的"])
+    speak("zh")
+    shown = as_html(made)
+    written = re.findall(r">([^<>]+)</text>", shown)
+    assert written[-4:] == ["分片", "&lt;4 servers&gt;", "4 台服务器", "自己的"] and "ms" in written
+    assert "font-family:inherit!important" in shown
+    assert words(made) == "ms · c · 分片, <4 servers>, 4 台服务器, 自己的"
+    assert len(recwarn) == 0  # such as those of letters that matplotlib has not
 
 
 @pytest.mark.parametrize("scale, labels", [("log", ["1", "2", "4", "8"]), ("linear", None)])

@@ -1,5 +1,7 @@
 """What is said while a cell takes long, and that nothing is left of it."""
 
+import re
+
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -35,6 +37,27 @@ def test_a_long_cell_says_how_far_it_is_and_a_short_one_nothing(off):
     assert [output.data["text/plain"] for output in long.outputs] == ([] if off else [""])
     words = told.outputs[0].data["text/plain"]
     assert ("2 of 3" in words and "running for" in words) is not off
+
+
+RANKS = """%%px
+import time
+from d2lps.messages.counted import counted
+for each in counted(range(3), of=3):
+    time.sleep(1)
+"""
+
+
+@pytest.mark.slow(8)
+def test_of_ranks_too_it_says_how_far_they_are():
+    follow = "from d2lps.course import working\nworking.AFTER = working.EVERY = 0.2\ntold, say = [], working.said\n"
+    follow += "working.said = lambda seconds: told.append(say(seconds)['text/plain']) or say(seconds)"
+    follow += "\nimport os\nos.environ['D2LPS_PROGRESS'] = '1'"
+    sources = ["import d2lps", "ranks = d2lps.ranks(2)", follow, RANKS, "ranks.close()\ntold"]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    NotebookClient(book, timeout=60, kernel_name="python3").execute()
+    words = book.cells[-1].outputs[-1].data["text/plain"]  # before it, what the last cell said while it took long
+    assert len({*re.findall(r"\d of 3", words)}) >= 2
+    assert [output.data["text/plain"] for output in book.cells[3].outputs] == [""]
 
 
 def test_it_is_said_in_the_language_of_the_reader(monkeypatch):

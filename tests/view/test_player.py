@@ -11,7 +11,7 @@ import pytest
 from helpers import browser as browsers
 from helpers.traces import PLANS, heavy, hurried, measured, names, predicted, ring
 
-from d2lps import Plan, Send, aggregate_at, cost, one_memory, pcie_server, sharded, speak, two_rings, watch
+from d2lps import Plan, Send, aggregate_at, cost, draw, one_memory, pcie_server, sharded, speak, two_rings, watch
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.motion import follow
@@ -191,7 +191,7 @@ def head(page, run: int = 0) -> float:
 
 
 def clock(page, run: int = 0) -> str:
-    return page.locator(".d2-clock").nth(run).inner_text().replace("\u00a0", " ")
+    return page.locator(".d2-clock").nth(run).text_content().replace("\u00a0", " ")
 
 
 def tiles(page) -> list[str]:
@@ -393,7 +393,8 @@ def test_the_link_that_decides_stands_out_alone(opened):
     assert page.locator(".d2-share.d2-decides title").all_text_contents() == ["switch→gpu0 · 16 GB/s"]
     assert page.locator(".d2-share.d2-busy").count() == 3
     told = ["links at full speed: 1 of 10", "switch→gpu0: 480 MB to go"]
-    assert page.locator(".d2-links").inner_text().replace("\u00a0", " ").split("\n") == told
+    found = page.locator(".d2-full-links, .d2-decider").all_text_contents()
+    assert [each.replace("\u00a0", " ") for each in found] == told
     page.locator(".d2-player").focus()
     page.keyboard.press("End")
     assert (
@@ -424,6 +425,46 @@ def test_a_race_tells_who_has_won_by_how_much_and_has_one_scale(opened):
     told = page.locator(".d2-finish").all_text_contents()
     assert told == ["60 ms · 1.3× as fast as CPU", "80 ms", "15 ms · 5.3× as fast as CPU"]
     assert page.locator(".d2-finish:visible").count() == 3
+
+
+def test_at_the_end_of_a_race_it_says_why(opened):
+    page = opened(race())
+    why = page.locator(".d2-mean, .d2-why")
+    assert all(not each.is_visible() for each in why.all())
+    page.locator(".d2-player").focus()
+    page.keyboard.press("End")
+    assert why.all_inner_texts() == [
+        "on average 1 of 10 links at full speed",
+        "everything waits for switch→gpu0, then gpu0→switch",
+        "on average 1 of 10 links at full speed",
+        "everything waits for switch→cpu, then cpu→switch",
+        "on average 8 of 10 links at full speed",
+        "no single link holds up the rest",
+    ]
+    wide = page.locator(".d2-at-work i").evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+    whole = page.locator(".d2-at-work").first.bounding_box()["width"]
+    assert [round(each / whole, 2) for each in wide] == [0.1, 0.1, 0.8]
+    assert not page.locator(".d2-full-links, .d2-decider").first.is_visible()
+
+
+def test_names_are_drawn_over_the_messages(opened):
+    page = opened(race())
+    page.locator(".d2-controls input").evaluate(MOVE, 0.1)
+    names = page.locator(".d2-run").nth(2).locator(".d2-names-above .d2-name")
+    assert names.all_text_contents()[:3] == ["switch", "gpu0", "gpu1"]
+    assert len(tiles(page)) > 0
+    behind = "e => e.closest('.d2-scene').querySelector('.d2-tiles').compareDocumentPosition(e)"
+    assert {each.evaluate(behind) for each in names.all()} == {4}  # after them
+
+
+def test_unit_and_legend_stand_above_the_pictures(opened):
+    page = opened(race())
+    summary = page.locator(".d2-legend summary")
+    assert summary.inner_text() == "Legend · beside links: MB still to pass"
+    assert summary.bounding_box()["y"] < page.locator(".d2-run").first.bounding_box()["y"] < 250
+    summary.click()
+    told = " ".join(page.locator(".d2-legend li").all_inner_texts())
+    assert "in the colour of its sender, also of a finished sum" in told
 
 
 def test_the_switches_of_a_race_stand_at_one_height(opened):
@@ -473,10 +514,26 @@ def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(ope
     assert all(b > a > 0 for a, b in zip(first, page.locator(".d2-standings i").evaluate_all(long), strict=True))
     assert all(0 <= line.bounding_box()["y"] < 200 for line in page.locator(".d2-standings b").all())
     page.keyboard.press("End")
-    assert [line.locator("span").last.inner_text() for line in lines.all()] == ["⚑ 60 ms", "⚑ 80 ms", "⚑ 15 ms"]
+    times = [line.locator("> span").nth(1).inner_text() for line in lines.all()]
+    assert times == ["⚑ 60 ms", "⚑ 80 ms", "⚑ 15 ms"]
+    told = page.locator(".d2-told").all_text_contents()
+    assert told == [f"on average {full} of 10 links at full speed" for full in (1, 1, 8)]
     page.set_viewport_size({"width": 1000, "height": 844})
     assert not page.locator(".d2-standings").is_visible()
     assert opened(watch(predicted("pcie, sharded", 4))).locator(".d2-standings").count() == 0
+
+
+@pytest.mark.parametrize(("width", "abreast"), [(1000, True), (760, False)])
+def test_where_not_all_runs_are_abreast_each_has_its_line_beside_the_controls(opened, width, abreast):
+    page = opened(race(), viewport={"width": width, "height": 800})
+    tops = {round(run.bounding_box()["y"]) for run in page.locator(".d2-run").all()}
+    assert (len(tops) == 1) is abreast
+    assert page.locator(".d2-standings").is_visible() is not abreast
+    page.locator(".d2-player").focus()
+    long = page.locator(".d2-standings > div > span:nth-child(2)").first
+    before = long.bounding_box()
+    page.keyboard.press("End")
+    assert long.bounding_box() == before  # nothing moves while it is watched
 
 
 def test_the_legend_has_the_marks_in_use_and_no_others(opened):
@@ -556,6 +613,22 @@ def test_two_copies_of_one_output_play_apart(chromium, tmp_path):
     assert page.locator(".d2-player").count() == 2 and page.locator("svg.d2-still").count() == 0
     page.get_by_role("button", name="Next step").nth(1).click()
     assert [head(page, 0), head(page, 1)] == [0, 50]
+
+
+@pytest.mark.parametrize("language", ["en", "vi", "zh"])
+@pytest.mark.parametrize("width", [420, 480, 1000])
+def test_in_a_still_every_word_is_within_the_picture(chromium, tmp_path, language, width):
+    speak(language)
+    traces = predicted("pcie, at GPU 0", 3), measured(PLANS["servers"]), predicted("pcie, sharded", 8)
+    shown = "".join(draw(trace)._repr_html_() for trace in traces)
+    (tmp_path / "stills.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{shown}', "utf-8")
+    page = chromium.new_page(viewport={"width": width, "height": 800})
+    page.goto((tmp_path / "stills.html").as_uri())
+    beyond = """all => all.filter(e => e.getBoundingClientRect().right
+      > e.closest('.d2-still').getBoundingClientRect().right + 1).map(e => e.textContent)"""
+    assert page.locator(".d2-still text").count() > 60
+    assert page.locator(".d2-still text").evaluate_all(beyond) == []
+    page.close()
 
 
 def test_where_no_script_runs_the_still_stands(chromium, tmp_path):

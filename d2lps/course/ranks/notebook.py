@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 import d2lps
 from d2lps.carriers.rendezvous import ProcessesError
-from d2lps.course.ranks.rank import process, read_connection
-from d2lps.messages import text
+from d2lps.course.ranks.rank import process, read_connection, read_reached
+from d2lps.messages import counted, text
 
 MOST = 64  # more ranks on one machine are a slip of the pen
 
@@ -151,6 +151,11 @@ class RunningRanks:
     def gone(self) -> list[int]:
         """The numbers of those whose processes have ended."""
         return [rank for rank in range(len(self._processes)) if not self.alive(rank)]
+
+    @property
+    def reached(self) -> counted.Reached | None:
+        """How far rank 0 has come in a long loop; None where it is in none."""
+        return read_reached(self._folder)
 
     def alive(self, rank: int) -> bool:
         """Whether this rank's process is still there.

@@ -2,10 +2,13 @@
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
-from d2lps.messages import speak
+from d2lps.messages import counted, speak
+
+TELLS = 0.5  # seconds: so often rank 0 says how far it is
 
 
 def load() -> None:
@@ -29,6 +32,8 @@ def play(folder: str, number: int) -> None:
     while not (connection := read_connection(folder, "engine")):
         time.sleep(0.02)
     os.environ["IPP_CONNECTION_INFO"] = json.dumps(connection)
+    if number == 0:
+        threading.Thread(target=tell, args=(Path(folder, "reached"),), daemon=True).start()
     options = ["IPEngine.enable_nanny=False", "IPEngine.timeout=60", "IPEngine.max_heartbeat_misses=0"]
     launch(IPEngine, folder, f"IPEngine.id={number}", *options)
 
@@ -43,6 +48,25 @@ def read_connection(folder: str | Path, role: str) -> dict | None:
     try:
         return json.loads(Path(folder, "security", f"ipcontroller-{role}.json").read_text("utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def tell(file: Path) -> None:
+    """Write down how far a long loop of this process has come, whenever it has; nobody is asked, so nobody waits."""
+    before = None
+    while True:
+        time.sleep(TELLS)
+        if (now := counted.reached) != before:
+            file.write_text(f"{now.done} {now.of}" if now else "", "utf-8")
+            before = now
+
+
+def read_reached(folder: str | Path) -> counted.Reached | None:
+    """What rank 0 wrote down last; None where it is in no loop."""
+    try:
+        done, of = Path(folder, "reached").read_text("utf-8").split()
+        return counted.Reached(int(done), int(of))
+    except (FileNotFoundError, ValueError):  # it may just be writing
         return None
 
 
@@ -63,5 +87,6 @@ def begin(cell: int, language: str) -> None:
     from torch.distributed import distributed_c10d
 
     speak(language)
+    counted.reached = None  # a loop that was broken off may have left it
     if not distributed_c10d.is_initialized():
         distributed_c10d._world.group_count = cell * 1_000_000

@@ -145,7 +145,7 @@ class PsLiteStore(KVStore):
         for rank, theirs in enumerate(inits):
             if theirs != inits[0]:
                 raise Refused(
-                    f"worker {rank} has initialised {theirs}, worker 0 {inits[0]}: all workers init the same "
+                    f"worker {rank} has initialized {theirs}, worker 0 {inits[0]}: all workers init the same "
                     "keys, with values alike"
                 )
 

@@ -27,7 +27,7 @@ def validate_init(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
     for part in parts:
         name, elements = part if isinstance(part, list) and len(part) == 2 else (None, None)
         if not isinstance(name, str) or not 0 < len(name) <= 512 or not is_count(elements):
-            raise Refused("a part is initialised by a short name and its number of elements")
+            raise Refused("a part is initialized by a short name and its number of elements")
         named.append((name, elements))
     size = sum(elements for _, elements in named) * dtype.itemsize
     if frame.payload not in (0, size):

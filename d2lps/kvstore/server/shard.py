@@ -106,7 +106,7 @@ class Shard:
         if (self.elements, self.dtype) != (elements, dtype):
             raise Refused(
                 f"key {self.name} has {self.elements} elements of {self.dtype} here, and {elements} of "
-                f"{dtype} are pushed: push what was initialised"
+                f"{dtype} are pushed: push what was initialized"
             )
         if self.value is None:
             raise Refused(f"key {self.name} has no value yet: init it before the first push")

@@ -83,7 +83,8 @@ def film(scene: Scene, clock: Clock, **place: object) -> str:
         parts.append(scene.node(node, box))
         if working := _working(scene, node):
             parts.append(tag("g", scene.node(node, box, busy=True), **clock.seen(working)))
-    parts += [*_contents(scene, clock), rates(topology, layout), *_backlogs(scene, clock), *_messages(scene, clock)]
+    parts += [*_contents(scene, clock), *_backlogs(scene, clock), *_messages(scene, clock)]
+    parts += [rates(topology, layout), scene.names()]
     view = " ".join(map(num, scene.view))
     return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=scene.looks(), **place)
 
@@ -179,8 +180,7 @@ def _backlogs(scene: Scene, clock: Clock) -> list[str]:
             moved = clock.moved((time, f"translate({x}px,0)scale({wide},1)") for time, (x, wide) in states)
             bar = tag("rect", width=1, y=-HIGH / 2, height=HIGH, **(worker(colour) if colour >= 0 else area("soft")))
             drawn.append(tag("g", bar, transform="translate({} 0) scale({} 1)".format(*stands(now[i])), **moved))
-        where = f"translate({num(place.x)} {num(place.y)}) rotate({fine(place.turned)})"
-        parts.append(tag("g", "".join(drawn), class_="d2-bars", transform=where))
+        parts.append(tag("g", "".join(drawn), class_="d2-bars", transform=place.where))
         parts += _numbers(scene, clock, i, place.words)
     return parts
 

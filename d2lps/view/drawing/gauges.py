@@ -19,17 +19,25 @@ LONGEST = 92.0
 
 
 class Gauge(NamedTuple):
-    """Where a bar begins, which way it goes (degrees), and where its number stands."""
+    """Where a bar begins, which way it goes (degrees), where its number stands, how broad it is, 1 where it can be."""
 
     x: float
     y: float
     turned: float
     words: tuple[float, float, str]
+    broad: float
+
+    @property
+    def where(self) -> str:
+        """The transformation to there."""
+        narrow = f" scale(1 {fine(self.broad)})" if self.broad < 1 else ""
+        return f"translate({num(self.x)} {num(self.y)}) rotate({num(self.turned)}){narrow}"
 
 
 def gauges(layout: Layout, load: Traffic) -> tuple[list[Gauge], float]:
     """A gauge for each place that messages use, and how long the longest of the bars can be."""
     aside = _half(layout, load) + HIGH / 2 + 2 if layout.room > 14 else 0.0
+    over = max(0.4, layout.room / 24)  # of its breadth, where it lies on its lane, which shall be seen too
     lines = [_line(layout, resource) for resource in load.motion.sharing]
     long = min([LONGEST, *(max(24.0, math.dist(*line)) for line in lines)])
     places = []
@@ -43,7 +51,7 @@ def gauges(layout: Layout, load: Traffic) -> tuple[list[Gauge], float]:
         wx, wy = along(beside((a, b), aside + HIGH / 2 + 3 if is_link else -HIGH), part)
         anchor = "start" if nx > 0.4 else "end" if nx < -0.4 else "middle"
         shift = 4.0 if anchor != "middle" else 9.0 if ny > 0 else 0.0
-        places.append(Gauge(x, y, math.degrees(math.atan2(uy, ux)), (wx, wy + shift, anchor)))
+        places.append(Gauge(x, y, math.degrees(math.atan2(uy, ux)), (wx, wy + shift, anchor), 1.0 if aside else over))
     return places, long
 
 
@@ -97,8 +105,7 @@ def backlogs(layout: Layout, load: Traffic, at: float, most: float, level: int) 
             look = worker(colour) if colour >= 0 else area("soft")
             bars.append(tag("rect", x=fine(far), width=fine(wide), y=-HIGH / 2, height=HIGH, **look))
             far += wide
-        where = f"translate({num(place.x)} {num(place.y)}) rotate({fine(place.turned)})"
-        parts.append(tag("g", "".join(bars), class_="d2-tank", transform=where))
+        parts.append(tag("g", "".join(bars), class_="d2-tank", transform=place.where))
         x, y, anchor = place.words
         shown = bool(left) and (level > 0 or i == decides)
         look = {"font_weight": 700, "class_": "d2-note d2-left d2-ink", "display": None if shown else "none"}

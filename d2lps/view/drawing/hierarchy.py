@@ -15,6 +15,7 @@ from d2lps.view.drawing.boxes import WIDEST, Box, Participants
 
 MOST = 8  # nodes in one row below a bar
 BAR, ENDS = 46.0, 26.0  # how high a bar is, and how far it reaches beyond what it joins
+PASSAGE = 32.0  # the room between two boxes with lanes through it
 DROP, BETWEEN = 68.0, 30.0  # the length of a lane to a bar, the distance of two rows of nodes
 
 
@@ -92,7 +93,10 @@ def stand(tree: Hierarchy, participants: Participants, widest: float) -> dict[st
     span = max(tree.span(root), len(above), 2)
     room = math.ceil(span)
     width = min(widest, 104.0 if room <= 5 else 86.0 if room <= 7 else max(30.0, min(70.0, WIDEST / room - 20)))
-    pitch = width + (14 if width > 80 else 20 if width > 40 else 12)
+    gap = 14 if width > 80 else 20 if width > 40 else 12
+    if any(map(tree.staggered, tree.bars)):  # between two boxes pass the lanes of the one below
+        width, gap = min(width, max(30.0, WIDEST // room - PASSAGE)), PASSAGE
+    pitch = width + gap
     boxes = {}
 
     def high(nodes: Sequence[str]) -> float:

@@ -19,7 +19,7 @@ from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
 from d2lps.view.drawing.boxes import MARGIN, Box, Participants
 from d2lps.view.drawing.circle import circle
-from d2lps.view.drawing.hierarchy import hierarchy, stand
+from d2lps.view.drawing.hierarchy import PASSAGE, hierarchy, stand
 from d2lps.view.drawing.svg import Line, Point, along, beside
 
 MANY = 24  # nodes: with more of them something is always in the way
@@ -70,7 +70,8 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     width = max(box.x + box.w for box in boxes.values()) + MARGIN
     height = max(box.y + box.h for box in boxes.values()) + MARGIN
     if bars:
-        apart = min(16.0, min(boxes[node].w for node in participants.nodes) / 6)
+        passages = any(map(tree.staggered, bars))
+        apart = min(PASSAGE / 4 if passages else 16.0, min(boxes[node].w for node in participants.nodes) / 6)
     else:
         links = [link for link in topology.links if link.src not in faint and link.dst not in faint]
         most = max([sum(node in (x.src, x.dst) for x in links) for node in topology.kinds], default=0)

@@ -1,6 +1,8 @@
 """What the marks of a picture mean: an entry for each that is in use, and for no other."""
 
+import re
 from collections.abc import Sequence
+from unicodedata import east_asian_width
 
 from d2lps.messages import text
 from d2lps.units import show_size
@@ -64,11 +66,32 @@ def _lane(colour: str, state: str, wide: float) -> str:
     return tag("g", tag("path", d=line((0, 8), (26, 8)), **look) + tip, class_=state or None, style="--d2-wide:5.5")
 
 
-def beneath(scenes: Sequence[Scene], x: float, y: float) -> tuple[str, float]:
-    """The legend as lines from (x, y) on, and its height."""
-    parts = []
-    entries = marks(scenes)
-    for i, (mark, sentence) in enumerate(entries):
-        parts.append(tag("g", mark, transform=shift(x, y + i * LINE)))
-        parts.append(words(sentence, x + WIDE + 8, y + i * LINE + 12, "note", "soft", None))
-    return tag("g", "".join(parts), class_="d2-legend"), LINE * len(entries)
+def beneath(scenes: Sequence[Scene], x: float, y: float, room: float, letter: float) -> tuple[str, float]:
+    """The legend from (x, y) on, no broader than ``room``, where a letter is so broad; and its height."""
+    parts, top = [], y
+    for mark, sentence in marks(scenes):
+        parts.append(tag("g", mark, transform=shift(x, y)))
+        for part in broken(sentence, (room - WIDE - 8) / letter):
+            parts.append(words(part, x + WIDE + 8, y + 12, "note", "soft", None))
+            y += LINE - 4
+        y += 4
+    return tag("g", "".join(parts), class_="d2-legend"), y - top
+
+
+def broken(sentence: str, fits: float) -> list[str]:
+    """Its lines of so many letters at most; what is written without spaces is broken anywhere.
+
+    >>> broken("a link in use", 9), broken("正在传输的链路", 6)
+    (['a link in', 'use'], ['正在传', '输的链', '路'])
+    """
+    lines = [""]
+    for piece in re.findall(r"[\u2e80-\uffef][，。；：、）]?|[^\s\u2e80-\uffef]+| ", sentence):
+        if _long(lines[-1] + piece.strip()) > fits and lines[-1]:
+            lines.append("")
+        lines[-1] += piece if lines[-1] else piece.strip()
+    return [line.strip() for line in lines]
+
+
+def _long(sentence: str) -> int:
+    """How many letters it is long; one of Chinese is as broad as two."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in sentence)

@@ -167,12 +167,16 @@ def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float,
 
 
 def forwarding(topology: Topology, layout: Layout, node: str) -> str:
-    """A node that only forwards: its name, and its rate where that is limited."""
+    """A node that only forwards, without its name."""
+    box = layout.boxes[node]
+    return tag("g", tag("title", say(node)) + ("" if node in layout.bars else block(box, **area("box"))))
+
+
+def called(topology: Topology, layout: Layout, node: str) -> str:
+    """Its name, and its rate where that is limited."""
     box, bar, rate = layout.boxes[node], node in layout.bars, topology.through.get(node, math.inf)
     size, middle = "note" if node in layout.faint else "name", box.centre[1] + 4 - (7 if rate < math.inf else 0)
     x, anchor = (box.x + 9, None) if bar else (box.centre[0], "middle")
-    parts = [tag("title", say(node)), "" if bar else block(box, **area("box"))]
-    parts.append(words(short(node, 62 if bar else box.w, 6.6), x, middle, size, "soft", anchor))
-    if rate < math.inf:
-        parts.append(words(str(Bandwidth(rate)), x, middle + 14, "note", "soft", anchor))
-    return tag("g", "".join(parts))
+    name = words(short(node, 62 if bar else box.w, 6.6), x, middle, size, "soft", anchor)
+    limit = words(str(Bandwidth(rate)), x, middle + 14, "note", "soft", anchor) if rate < math.inf else ""
+    return name + limit

@@ -7,7 +7,7 @@ from d2lps.trace import Trace
 from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box
 from d2lps.view.drawing.gauges import backlogs, room
 from d2lps.view.drawing.layout import Layout, arrange
-from d2lps.view.drawing.links import breadth, forwarding, lanes, rates
+from d2lps.view.drawing.links import breadth, called, forwarding, lanes, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
 from d2lps.view.drawing.paths import TILE, MessagePath, paths
 from d2lps.view.drawing.svg import area, block, fine, hatch, num, rect, say, shift, short, stroke, tag, words, worker
@@ -63,8 +63,8 @@ class Scene:
         for node, box in layout.boxes.items():
             own = node in layout.cells
             parts.append(self.node(node, box, node in busy) if own else forwarding(topology, layout, node))
-        parts += [self._contents(at), rates(topology, layout), backlogs(layout, self.load, at, self.most, self.told)]
-        parts.append(self._tiles(at))
+        parts += [self._contents(at), backlogs(layout, self.load, at, self.most, self.told), self._tiles(at)]
+        parts += [rates(topology, layout), self.names()]
         size = f"{self.looks()};--d2-natural:{num(self.view[2])}"
         view = " ".join(map(num, self.view))
         return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=size, **place)
@@ -75,22 +75,34 @@ class Scene:
         return wide if self.slots <= 8 else f"{wide};--d2-rim:0"
 
     def node(self, node: str, box: Box, busy: bool = False) -> str:
-        """A node's box with its name, and the empty buffer; ``busy``: in the midst of an update."""
-        left, parts = box.x + PAD, [tag("title", say(node))]
-        parts.append(block(box, **(area("box", 2, "ink") if busy else area("box", 1))))
-        if node in self.motion.contributors:
-            number = self.motion.contributors.index(node)
-            parts.append(tag("circle", cx=left + 5, cy=box.y + PAD + 8, r=4.5, **worker(number)))
-            left += 13
-        room = box.x + box.w - PAD - left
-        most = f"--d2-most:{num(min(17, room / (0.6 * len(node))))}px"
-        parts.append(words(short(node, room), left, box.y + PAD + 13, anchor=None, style=most))
+        """A node's box and the empty buffer; ``busy``: in the midst of an update."""
+        parts = [tag("title", say(node)), block(box, **(area("box", 2, "ink") if busy else area("box", 1)))]
         well, where = rect(0, 0, self.wide, self.high), shift(box.x + PAD, box.y + PAD + LABEL)
         parts.append(tag("path", d=well, **area("well"), transform=where))
         for key, cell in self.layout.cells[node].items():
             if self.layout.labelled and cell.w:  # a key without a share has a place, but no breadth
                 parts.append(words(short(key, cell.w, KEY), cell.centre[0], cell.y + cell.h + 11, "key", "soft"))
         return tag("g", "".join(parts), class_="d2-node d2-working" if busy else "d2-node")
+
+    def names(self) -> str:
+        """The names of all nodes, to be drawn last: messages pass behind them."""
+        parts, plan = [], self.trace.plan.nodes
+        longest = max((len(node) for node in plan if node[-1].isdigit()), default=0)
+        for node, box in self.layout.boxes.items():
+            if node not in self.layout.cells:
+                parts.append(called(self.trace.topology, self.layout, node))
+                continue
+            left = box.x + PAD
+            if node in self.motion.contributors:
+                number = self.motion.contributors.index(node)
+                parts.append(tag("circle", cx=left + 5, cy=box.y + PAD + 8, r=4.5, **worker(number)))
+                left += 13
+            room = box.x + box.w - PAD - left
+            # Where one of those with a number has no room for more than that, so it is with the others.
+            shown = short(node, room * len(node) / longest if node[-1].isdigit() else room)
+            most = f"--d2-most:{num(min(17, room / (0.6 * len(shown))))}px"
+            parts.append(words(shown, left, box.y + PAD + 13, anchor=None, style=most))
+        return tag("g", "".join(parts), class_="d2-names-above")
 
     def _contents(self, at: float) -> str:
         """Per node a group: a path per worker over all cells, the hatching, the lines between cells, the frames."""

@@ -13,6 +13,8 @@ from d2lps.view.drawing.svg import area, corners, letters, num, page, root, say,
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.timeline import timeline
 
+SMALL = 480.0  # the breadth of a picture that a phone shows without making it smaller, so that words need not grow
+
 
 def origin(trace: Trace) -> str:
     """How a trace came about, where, and with how many bytes, in the language in force."""
@@ -57,8 +59,12 @@ def still(scene: Scene, name: str = "", at: float | None = None, explained: Sequ
         parts.append(words(str(number), left + long * middle, below - 4, "key", "soft"))
     parts += _axis(trace, at, left, long, bottom + 14)
     title = f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}"
-    legend, high = beneath([scene] if explained is None else explained, 14, bottom + 28)
-    return page(title, wide, bottom + 24 + (high + 8 if high else 0), *parts, legend)
+    small = wide <= SMALL
+    legend, high = beneath(
+        [scene] if explained is None else explained, 14, bottom + 28, wide - 28, 5.4 if small else 7.4
+    )
+    looks = {"style": "--d2-zoom:1"} if small else {}
+    return page(title, wide, bottom + 24 + (high + 8 if high else 0), *parts, legend, **looks)
 
 
 def _state(scene: Scene, at: float) -> str:

@@ -2,7 +2,7 @@
 
 from d2lps.topology import Topology
 from d2lps.view.drawing.layout import Layout, arrange
-from d2lps.view.drawing.links import breadth, forwarding, lanes, rates
+from d2lps.view.drawing.links import breadth, called, forwarding, lanes, rates
 from d2lps.view.drawing.svg import area, block, fine, num, page, say, short, tag, words
 
 
@@ -19,10 +19,14 @@ def network(topology: Topology, layout: Layout, whole: Topology | None = None, *
     wide = breadth(whole or topology, layout)
     parts = [lanes(topology, layout, wide=wide)]
     for node in topology.kinds:
-        parts.append(_node(layout, node) if node in layout.cells else forwarding(topology, layout, node))
+        parts.append(_node(layout, node) if node in layout.cells else _forwarding(topology, layout, node))
     parts.append("" if whole else rates(topology, layout))
     view = f"0 0 {num(layout.width)} {num(layout.height)}"
     return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=f"--d2-wide:{fine(wide)}", **place)
+
+
+def _forwarding(topology: Topology, layout: Layout, node: str) -> str:
+    return forwarding(topology, layout, node) + called(topology, layout, node)
 
 
 def _node(layout: Layout, node: str) -> str:

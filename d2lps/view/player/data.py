@@ -11,6 +11,7 @@ from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.gauges import gauges
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.paths import REACH, TILE
+from d2lps.view.drawing.reason import awaited, mean_full, reason
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import origin, place_name, step_labels
 
@@ -40,6 +41,7 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
     slowest = max(runs, key=lambda run: run["duration"])
     for run in runs:
         run["finish"] = run["end"] if run is slowest or not run["duration"] else _finish(run, slowest)
+    unit = _unit(scenes[0].most)
     label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
     where = common.pop() if len(common) == 1 else ""
@@ -47,10 +49,10 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
     return {
         "name": name,
         "lang": html_language(),
-        "words": _words() | {"label": label},
+        "words": _words() | {"label": label, "numbers": text("player.numbers", unit=unit[0])},
         "where": where,
         "most": scenes[0].most,
-        "unit": _unit(scenes[0].most),
+        "unit": unit,
         "legend": marks(scenes),
         "runs": runs,
     }
@@ -122,6 +124,9 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "links": load.links,
         "full": _columns((tick(c.time), *c[1:]) for c in load.full),
         "deciding": _columns((tick(c.time), *c[1:]) for c in load.deciding),
+        "mean": round(mean_full(load, trace.duration), 4),
+        "reason": reason(load, trace.duration),
+        "awaited": bool(awaited(load, trace.duration)),
         "long": round(gauges(scene.layout, load)[1], 1),
         "told": scene.told,
     }

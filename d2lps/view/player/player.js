@@ -42,7 +42,7 @@ function walk([time = [], place, before, after], become) {
 
 // One trace: its picture, its clock, its timeline. Its `show` is all that happens in a frame.
 function perform(run, still, data, longest) {
-  const { words } = data;
+  const { words, runs } = data;
   const scene = still.querySelector(".d2-scene");
   const time = still.querySelector(".d2-time");
   const fills = [...scene.querySelectorAll(".d2-fill")];
@@ -60,16 +60,20 @@ function perform(run, still, data, longest) {
   const head = make("div", { class: "d2-head" });
   const full = make("span", { class: "d2-full-links" });
   const decides = make("span", { class: "d2-decider" });
+  const atWork = make("i", {});
+  const [mean, why] = run.reason;
   const said = make("p", { class: "d2-said", role: "status" });
   const labels = run.labels.map(([number, middle]) => make("span", { style: `left:${100 * middle}%` }, number));
   const width = `width:${longest ? (100 * run.duration) / longest : 100}%`;
-  const size = { class: `d2-run${run.nodes.length > 8 ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
+  const size = { class: `d2-run${runs.some((each) => each.nodes.length > 8) ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
   if (run.name) size["aria-label"] = run.name;
   const root = make("section", size,
     make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
-      make("span", { class: "d2-now" }, clock, " ", step),
-      make("span", { class: "d2-state" }, make("span", { class: "d2-links" }, full, " ", decides),
-        make("strong", { class: "d2-finish" }, run.finish))),
+      make("span", { class: "d2-now" }, make("span", {}, clock, " ", step),
+        ...(runs[1] ? [make("strong", { class: "d2-finish" }, run.finish)] : [])),
+      make("span", { class: "d2-state" }, make("span", { class: "d2-at-work" }, atWork),
+        make("span", {}, full, make("span", { class: "d2-mean" }, mean)),
+        make("span", {}, decides, make("span", { class: run.awaited ? "d2-why d2-awaited" : "d2-why" }, why)))),
     make("div", { class: "d2-stage" }, scene),
     make("div", { class: "d2-rows" },
       make("div", { class: "d2-names" }, ...run.nodes.map((name) => make("span", { title: name }, name))),
@@ -77,9 +81,9 @@ function perform(run, still, data, longest) {
       make("div", { class: "d2-all" }, make("div", { class: "d2-track", style: width }, time, head))),
     said);
   const track = root.querySelector(".d2-all");
-  // Its line among the others, beside the controls: seen where the runs stand below each other.
-  const gone = make("i", {}), told = make("span", {});
-  const standing = make("div", {}, make("b", {}, run.name), make("span", {}, make("span", { style: width }, gone)), told);
+  // Its line among the others, beside the controls: seen where not all runs are abreast.
+  const gone = make("i", {}), told = make("span", {}), links = make("span", { class: "d2-told" });
+  const standing = make("div", {}, make("b", {}, run.name), make("span", {}, make("span", { style: width }, gone)), told, links);
 
   // What each cell holds.
   const cells = run.first.slice(), keys = run.cell[0].length;
@@ -104,7 +108,7 @@ function perform(run, still, data, longest) {
 
   // Which links are in use, which one decides, and how many are full.
   const crowd = run.places.map(() => 0), marked = new Set();
-  let deciding = -1, filled = 0;
+  let deciding = -1, filled = 0, worked = null;
   function share(place) {
     const state = place === deciding ? " d2-decides" : crowd[place] ? " d2-busy" : "";
     shares[place].setAttribute("class", `d2-share${state}${marked.has(shares[place]) ? " d2-shown" : ""}`);
@@ -157,6 +161,8 @@ function perform(run, still, data, longest) {
       }
     }
     tell(full, run.links ? fillIn(words.full, { full: filled, links: run.links }) : "");
+    const part = (tick < TICKS ? filled : run.mean) / (run.links || 1);
+    if (part !== worked) atWork.style.transform = `scaleX(${(worked = part)})`;
     fresh = false;
     const sum = deciding < 0 ? 0 : sums[deciding];
     tell(decides, sum ? fillIn(words.togo, { place: run.places[deciding], size: amount(sum, data.unit) }) : "");
@@ -232,6 +238,7 @@ function perform(run, still, data, longest) {
     tell(clock, now);
     gone.style.transform = `scaleX(${tick / TICKS})`;
     tell(told, over ? `⚑ ${run.end}` : format(seconds, run.end));
+    tell(links, over ? mean : full.textContent);
     const number = run.begins.filter((begin) => begin <= tick).length;
     const where = run.steps ? fillIn(words.step, { step: Math.max(1, number), steps: run.steps }) : "";
     tell(step, where);
@@ -386,9 +393,10 @@ export function play(el, data) {
     icon.innerHTML = mark;
     return make("li", {}, icon, sentence);
   });
-  const legend = make("details", { class: "d2-legend" }, make("summary", {}, words.legend), make("ul", {}, ...entries));
-  const root = make("div", look, controls, make("div", { class: "d2-where" }, data.where),
-    make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)), legend);
+  const summary = make("summary", {}, words.legend, ...(data.most ? [" · ", make("span", {}, words.numbers)] : []));
+  const legend = make("details", { class: "d2-legend" }, summary, make("ul", {}, ...entries));
+  const root = make("div", look, controls, make("div", { class: "d2-where" }, data.where), legend,
+    make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)));
 
   let now = 0, playing = false, goal = null, rate = 1, last = 0, frame = 0;
 
@@ -476,7 +484,11 @@ export function play(el, data) {
   }
 
   document.addEventListener("click", follow, true);
-  const watcher = new ResizeObserver(() => parts.forEach((part) => part.scale()));
+  const watcher = new ResizeObserver(() => {
+    parts.forEach((part) => part.scale());
+    // Where not all are abreast, not all are in view: then each has its line beside the controls.
+    root.classList.toggle("d2-stacked", new Set(parts.map((part) => part.root.offsetTop)).size > 1);
+  });
   parts.forEach((part) => watcher.observe(part.scene));
   el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
   go(0);

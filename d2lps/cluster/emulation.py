@@ -11,22 +11,16 @@ end with the process that holds them. Every host has a network card (``eth0``) o
 card are shaped.
 """
 
-import json
 import math
 import os
 import secrets
-import select
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 from pathlib import Path
 
 from d2lps import units
+from d2lps.cluster.control import PATHS, SWITCH, Control
 from d2lps.cluster.errors import ClusterError, HostLost, NoEmulation
 from d2lps.cluster.run import Member, Run
 from d2lps.messages import text
@@ -40,11 +34,9 @@ MOST = 64  # hosts
 SLOWEST, FASTEST = 125_000.0, 1.25e9  # bytes per second that shaping keeps to
 PER_CORE = 200_000_000  # bytes per second that one core moves between hosts; links that ask for more would not decide
 BURST = 80 * 1024  # bytes that may pass at once: at least one segment of 64 KiB
-STARTING = 30.0  # seconds
+PORTS = range(29500, 49500)  # on which the processes of a run meet, each run on the next
 TOOLS = "unshare", "ip", "tc"
-PATHS = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # Debian hides two of them there
-# A packet of 1514 bytes carries 1448; where both directions are busy, every second one is answered by 66 bytes more.
-GOODPUT = 1448 / 1514
+GOODPUT = 1448 / 1514  # what a packet carries, and what it takes on an Ethernet link
 
 
 class Cluster:
@@ -53,83 +45,32 @@ class Cluster:
     def __init__(self, hosts: int, gpus_per_host: int, bandwidth: Bandwidth, servers: int, inside: Bandwidth):
         self.gpus_per_host, self.bandwidth, self.inside = gpus_per_host, bandwidth, inside
         self.hosts = tuple(f"host{i}" for i in range(hosts)) + tuple(f"server{i}" for i in range(servers))
-        self._workers, self._servers = hosts, servers
         self.address = {name: f"{NETWORK}.{i}" for i, name in enumerate(self.hosts, 1)}
+        self._workers, self._servers = hosts, servers
         self._rates = dict.fromkeys(self.hosts, bandwidth)
-        self._numbers, self._lock = count(1), threading.Condition()
-        self._answers: dict[int, dict] = {}
-        self._runs: dict[int, Run] = {}
-        self._outputs: dict[int, tuple[Run, Member]] = {}
-        self._secret = secrets.token_hex(16)
-        self.lost: set[str] = set()
-        self.closed = False
-        self._begin()
-
-    # ---- its life
-
-    def _begin(self) -> None:
-        names = ["switch", *self.hosts]
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
-        self._control = {name: mine for name, (mine, _) in zip(names, pairs, strict=True)}
-        theirs = {name: other for name, (_, other) in zip(names, pairs, strict=True)}
-        table = "127.0.0.1 localhost\n" + "".join(
-            f"{at} {name}\n::ffff:{at} {name}\n" for name, at in self.address.items()
-        )
-        given = {
-            "world": theirs["switch"].fileno(),
-            "hosts": {name: theirs[name].fileno() for name in self.hosts},
-            "table": table,
-        }
-        spaces = "--user --map-root-user --net --mount --uts --ipc --pid --fork --kill-child --mount-proc".split()
-        paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
-        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PATH": PATHS}
-        self._world = subprocess.Popen(
-            ["unshare", *spaces, sys.executable, "-m", "d2lps.cluster.agent", json.dumps(given)],
-            pass_fds=[end.fileno() for end in theirs.values()],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
-        for end in theirs.values():
-            end.close()
-        self._wake = os.pipe()
+        self._started, self._secret = 0, secrets.token_hex(16)
+        self._control = Control(self.address)
         try:
-            self._pids = self._hello()
-            self._thread = threading.Thread(target=self._listen, name="d2lps cluster", daemon=True)
-            self._thread.start()
             self._lay()
         except BaseException:
             self.close()
             raise
 
-    def _hello(self) -> dict[str, int]:
-        control = self._control["switch"]
-        ready, *_ = select.select([control], [], [], STARTING)
-        said = control.recv(1 << 20) if ready else b""
-        if not said:
-            os.killpg(self._world.pid, signal.SIGKILL)
-            why = self._world.stderr.read().decode(errors="replace").strip()
-            raise NoEmulation(text("cluster.refused", why=why.splitlines()[-1] if why else f"> {STARTING:g} s"))
-        return json.loads(said)["pids"]
-
     def _lay(self) -> None:
         ip = ["link set lo up", "link add name net type bridge", "link set net up"]
-        for name, pid in self._pids.items():
+        for name, pid in self._control.pids.items():
             ip += [f"link add name {name} type veth peer name eth0 netns {pid}"]
             ip += [f"link set {name} master net up", f"link set {name} type bridge_slave flood off"]
-        self._network("switch", ip, [f"qdisc add dev {name} root {_shape(self.bandwidth)}" for name in self.hosts])
-        asked = {
-            name: self._ask(
-                name,
-                do="network",
-                ip=["link set lo up", f"address add {at}/24 dev eth0", "link set eth0 up"],
-                tc=[f"qdisc add dev eth0 root {_shape(self.bandwidth)}"],
+        shape = _shape(self.bandwidth)
+        self._control.network({SWITCH: (ip, [f"qdisc add dev {name} root {shape}" for name in self.hosts])})
+        inside = {
+            name: (
+                ["link set lo up", f"address add {at}/24 dev eth0", "link set eth0 up"],
+                [f"qdisc add dev eth0 root {shape}"],
             )
             for name, at in self.address.items()
         }
-        for name, number in asked.items():
-            self._answer(name, number)
+        self._control.network(inside)
 
     def __enter__(self) -> "Cluster":
         return self
@@ -143,26 +84,19 @@ class Cluster:
 
     def close(self) -> None:
         """End everything on all hosts, and the hosts. Nothing is left; closing twice does nothing."""
-        if self.closed:
-            return
-        self.closed = True
-        for control in self._control.values():
-            control.shutdown(socket.SHUT_RDWR)
-        try:
-            self._world.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._world.pid, signal.SIGKILL)
-            self._world.wait(10)
-        os.write(self._wake[1], b"x")
-        if thread := getattr(self, "_thread", None):
-            thread.join(10)
-        for control in self._control.values():
-            control.close()
-        self._world.stderr.close()
-        for descriptor in self._wake:
-            os.close(descriptor)
+        self._control.close()
 
     # ---- what it is
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is gone."""
+        return self._control.closed
+
+    @property
+    def lost(self) -> set[str]:
+        """The hosts that are lost."""
+        return self._control.lost - {SWITCH}
 
     @property
     def topology(self) -> Topology:
@@ -228,54 +162,37 @@ class Cluster:
             If one of the hosts is lost.
         """
         self._require_open()
-        names = self.hosts if hosts is None else ([hosts] if isinstance(hosts, str) else list(hosts))
+        names = self.hosts if hosts is None else [hosts] if isinstance(hosts, str) else list(hosts)
         for name in names:
-            self._require(name)
-            if name in self.lost:
-                raise HostLost(text("cluster.host-lost", host=name), [])
+            self._require_there(name)
+        if not names:
+            raise ClusterError(text("cluster.no-hosts", hosts=" ".join(self.hosts)))
         _require_count("per_host", per_host, 1, MOST)
-        seconds = units.seconds(deadline)
-        function = callable(what)
-        argv = None if function else _program(what)
-        given = os.memfd_create("given")
-        number = next(self._numbers)
-        places = [(name, local) for name in names for local in range(per_host)]
-        members = [Member(name, rank) for rank, (name, _) in enumerate(places)]
-        run = Run(number, members, function, seconds, self._stop)
-        try:
-            if function:
+        seconds, argv = units.seconds(deadline), None if callable(what) else _program(what)
+        self._started += 1
+        common = {
+            "WORLD_SIZE": str(len(names) * per_host),
+            "LOCAL_WORLD_SIZE": str(per_host),
+            "MASTER_ADDR": self.address[names[0]],
+            "MASTER_PORT": str(PORTS[self._started % len(PORTS)]),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "NCCL_SOCKET_IFNAME": "eth0",
+            "D2LPS_SECRET": self._secret,
+            "PYTHONUNBUFFERED": "1",
+        }
+        if argv is None:  # where they meet is made for them, as by torchrun
+            common["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        members, environments = [], []
+        for rank, (name, local) in enumerate((name, local) for name in names for local in range(per_host)):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(local), "D2LPS_PLAYING": " ".join(self.nodes(name))}
+            environments.append(common | own | (env or {}))
+            members.append(Member(name, rank))
+        with os.fdopen(os.memfd_create("given"), "wb", buffering=0) as given:
+            if argv is None:
                 import cloudpickle
 
-                with os.fdopen(os.dup(given), "wb") as file:
-                    file.write(cloudpickle.dumps((what, arguments)))
-            common = {
-                "WORLD_SIZE": str(len(places)),
-                "LOCAL_WORLD_SIZE": str(per_host),
-                "MASTER_ADDR": self.address[names[0]],
-                "MASTER_PORT": str(29500 + number % 20000),
-                "GLOO_SOCKET_IFNAME": "eth0",
-                "NCCL_SOCKET_IFNAME": "eth0",
-                "D2LPS_SECRET": self._secret,
-                "PYTHONUNBUFFERED": "1",
-            }
-            with self._lock:
-                self._runs[number] = run
-                self._outputs |= {member.output[0]: (run, member) for member in members}
-            os.write(self._wake[1], b"r")  # there is more to listen to
-            request = {"do": "start", "number": number, "argv": argv, "cwd": os.getcwd()}
-            if function:
-                common["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-                null = os.open(os.devnull, os.O_RDWR)
-                self._send(names[0], request | {"env": common, "rank": -1}, [null, null, null])
-                os.close(null)
-            for member, (name, local) in zip(members, places, strict=True):
-                own = {"RANK": str(member.rank), "LOCAL_RANK": str(local), "D2LPS_PLAYING": " ".join(self.nodes(name))}
-                mine = {"env": common | own | (env or {}), "rank": member.rank}
-                self._send(name, request | mine, [given, member.output[1], member.result])
-                os.close(member.output[1])
-        finally:
-            os.close(given)
-        return run
+                given.write(cloudpickle.dumps((what, arguments)))
+            return self._control.start(members, argv, given.fileno(), environments, seconds)
 
     def run(self, what: "Callable | Sequence[str]", *arguments: object, **options) -> list:
         """:meth:`start`, and wait for the :meth:`Run.results`.
@@ -341,11 +258,7 @@ class Cluster:
             Its name.
         """
         self._require(host)
-        if host not in self.lost:
-            self._answer("switch", self._ask("switch", do="kill", pid=self._pids[host]))
-            with self._lock:
-                if not self._lock.wait_for(lambda: host in self.lost, 10):
-                    raise ClusterError(text("cluster.deaf", host=host))
+        self._control.kill(host)
 
     def cut(self, a: str, b: "str | None" = None) -> None:
         """Let nothing pass between two hosts any more, or between one and all others: packets vanish, nobody is told.
@@ -377,142 +290,35 @@ class Cluster:
         bandwidth : str or Bandwidth
             Bytes per second, one way, such as ``"40 Mbit/s"``.
         """
-        self._require(host)
+        self._require_there(host)
         rate = _require_shapeable(bandwidth)
         _require_honest({**self._rates, host: rate}.values())
-        self._network("switch", [], [f"qdisc change dev {host} root {_shape(rate)}"])
-        self._network(host, [], [f"qdisc change dev eth0 root {_shape(rate)}"])
+        change = f"root {_shape(rate)}"
+        lines = {SWITCH: ([], [f"qdisc change dev {host} {change}"]), host: ([], [f"qdisc change dev eth0 {change}"])}
+        self._control.network(lines)
         self._rates[host] = rate
-
-    # ---- how it does it
 
     def _between(self, a: str, b: "str | None", do: str, how: str) -> None:
         for name in (a, b) if b is not None else (a,):
-            self._require(name)
-        others = [b] if b is not None else [name for name in self.hosts if name != a and name not in self.lost]
-        for one, other in [(a, other) for other in others] + [(other, a) for other in others]:
-            self._network(one, [f"neighbour {do} {self.address[other]} dev eth0 {how}"], [])
+            self._require_there(name)
+        others = [b] if b is not None else [name for name in self.hosts if name not in {a, *self.lost}]
+        lines = {a: ([f"neighbour {do} {self.address[other]} dev eth0 {how}" for other in others], [])}
+        lines |= {other: ([f"neighbour {do} {self.address[a]} dev eth0 {how}"], []) for other in others}
+        self._control.network(lines)
 
     def _require(self, host: str) -> None:
         self._require_open()
         if host not in self.hosts:
             raise ClusterError(text("cluster.unknown", host=repr(host), hosts=" ".join(self.hosts)))
 
+    def _require_there(self, host: str) -> None:
+        self._require(host)
+        if host in self.lost:
+            raise HostLost(text("cluster.host-lost", host=host), [])
+
     def _require_open(self) -> None:
         if self.closed:
             raise ClusterError(text("cluster.closed"))
-
-    def _network(self, name: str, ip: list[str], tc: list[str]) -> None:
-        self._answer(name, self._ask(name, do="network", ip=ip, tc=tc))
-
-    def _ask(self, name: str, **request) -> int:
-        number = next(self._numbers)
-        self._send(name, {"number": number, **request})
-        return number
-
-    def _send(self, name: str, request: dict, descriptors: Sequence[int] = ()) -> None:
-        try:
-            socket.send_fds(self._control[name], [json.dumps(request).encode()], list(descriptors))
-        except OSError:
-            if name == "switch":
-                raise ClusterError(text("cluster.over")) from None
-            raise HostLost(text("cluster.host-lost", host=name), []) from None
-
-    def _answer(self, name: str, number: int) -> None:
-        with self._lock:
-            there = self._lock.wait_for(lambda: number in self._answers or name in self.lost, STARTING)
-            said = self._answers.pop(number, None)
-        if said is None:
-            if name in self.lost and name != "switch":
-                raise HostLost(text("cluster.host-lost", host=name), [])
-            raise ClusterError(text("cluster.over" if there else "cluster.deaf", host=name))
-        if "error" in said:
-            raise ClusterError(text("cluster.network", host=name, why=said["error"]))
-
-    def _stop(self, run: Run) -> None:
-        for name in {member.host for member in run.members} - self.lost:
-            try:
-                self._send(name, {"do": "stop", "number": run.number})
-            except ClusterError:  # it has gone by itself
-                continue
-
-    # ---- the thread that listens
-
-    def _listen(self) -> None:
-        controls = {control.fileno(): name for name, control in self._control.items()}
-        while not self.closed:
-            with self._lock:
-                outputs = dict(self._outputs)
-            ready, *_ = select.select([*controls, *outputs, self._wake[0]], [], [])
-            for descriptor in ready:
-                if descriptor == self._wake[0]:
-                    os.read(descriptor, 4096)
-                elif descriptor in outputs:
-                    self._read(descriptor, *outputs[descriptor])
-                elif message := self._message(controls[descriptor]):
-                    self._hear(controls[descriptor], message)
-                else:
-                    self._lose(controls.pop(descriptor))
-        self._lose("switch")
-
-    def _message(self, name: str) -> bytes:
-        try:
-            return self._control[name].recv(1 << 20)
-        except OSError:
-            return b""
-
-    def _read(self, descriptor: int, run: Run, member: Member) -> bool:
-        """Read what a process has said; whether there may be more."""
-        try:
-            said = os.read(descriptor, 1 << 16)
-        except BlockingIOError:
-            return False
-        except OSError:
-            said = b""
-        if said:
-            run.heard(member, said)
-        else:
-            with self._lock:
-                if self._outputs.pop(descriptor, None):
-                    os.close(descriptor)
-        return bool(said)
-
-    def _hear(self, name: str, message: bytes) -> None:
-        said = json.loads(message)
-        with self._lock:
-            run = self._runs.get(said["number"])
-            if run is None:
-                self._answers[said["number"]] = said
-                self._lock.notify_all()
-                return
-        if said["rank"] >= 0:
-            self._end(run, run.members[said["rank"]], said.get("status", "late"))
-
-    def _end(self, run: Run, member: Member, status: "int | str") -> None:
-        """A process has ended: read what it said, which lies in its pipe, and tell the run."""
-        descriptor = member.output[0]
-        while descriptor in self._outputs and self._read(descriptor, run, member):
-            pass
-        with self._lock:
-            if self._outputs.pop(descriptor, None):  # held open by what it has left behind
-                os.close(descriptor)
-        run.ended(member, status)
-        if run.over:
-            self._stop(run)  # the store in which they met
-            with self._lock:
-                self._runs.pop(run.number, None)
-
-    def _lose(self, name: str) -> None:
-        """Nothing more is heard of a host; without its switch, of none."""
-        gone = {name} if name != "switch" else {"switch", *self.hosts}
-        with self._lock:
-            self.lost |= gone
-            runs = list(self._runs.values())
-            self._lock.notify_all()
-        for run in runs:
-            for member in run.members:
-                if member.host in gone and member.status is None:
-                    self._end(run, member, "over" if self.closed else "host-lost")
 
 
 def emulated(
@@ -569,24 +375,6 @@ def emulated(
     _require_honest([rate] * (hosts + servers))
     _require_able()
     return Cluster(hosts, gpus_per_host, rate, servers, units.bandwidth(inside))
-
-
-def playing() -> tuple[str, ...]:
-    """The nodes that this process of a cluster plays, for ``Processes(playing())``.
-
-    Returns
-    -------
-    tuple of str
-        Such as ``("host0/gpu0", "host0/gpu1", "host0/cpu")``.
-
-    Raises
-    ------
-    ClusterError
-        If this is no process of a cluster.
-    """
-    if "D2LPS_PLAYING" not in os.environ:
-        raise ClusterError(text("cluster.nowhere"))
-    return tuple(os.environ["D2LPS_PLAYING"].split())
 
 
 def _shape(rate: Bandwidth) -> str:

@@ -1,0 +1,354 @@
+"""Several hosts on this machine: what runs on them, what slows them down, what kills them, and that nothing is left."""
+
+import contextlib
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from d2lps import aggregate_at, cluster, cost, hierarchical, kvstore, ring, sharded
+from d2lps.carriers.execute import run
+from d2lps.carriers.processes import Processes
+from d2lps.carriers.rendezvous import RankLost
+from d2lps.cluster import ClusterError, HostLost, NoEmulation, RunFailed, emulation
+from d2lps.units import UnitError
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+DEADLINE = 4.0
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def three():
+    """Three hosts with a GPU each and a server, for the tests that leave them as they are."""
+    with emulated(hosts=3, gpus_per_host=1, bandwidth="200 Mbit/s", servers=1) as hosts:
+        yield hosts
+
+
+def emulated(**options):
+    try:
+        return cluster.emulated(**options)
+    except NoEmulation as error:
+        pytest.skip(f"system: {error}")
+
+
+def me():
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+    return socket.gethostname(), [os.environ[name] for name in names], cluster.playing(), "torch" in sys.modules
+
+
+def test_a_function_runs_on_every_host(three):
+    found = three.run(me)
+    assert [name for name, *_ in found] == ["host0", "host1", "host2", "server0"] == list(three.hosts)
+    assert [ranks for _, ranks, *_ in found] == [[str(rank), "4", "0"] for rank in range(4)]
+    assert [nodes for *_, nodes, _ in found] == [*((f"host{i}/gpu0", f"host{i}/cpu") for i in range(3)), ("server0",)]
+    assert all(there for *_, there in found)
+    some = three.run(me, hosts=["host1", "host0"], per_host=2)
+    assert [(name, *ranks) for name, ranks, *_ in some] == [
+        ("host1", "0", "4", "0"),
+        ("host1", "1", "4", "1"),
+        ("host0", "2", "4", "0"),
+        ("host0", "3", "4", "1"),
+    ]
+
+
+def test_hosts_have_networks_of_their_own(three):
+    def addresses():
+        with socket.create_server(("0.0.0.0", 8888)):  # the same port on all
+            found = {a.address for some in psutil.net_if_addrs().values() for a in some if a.family == socket.AF_INET}
+            return found, socket.gethostbyname("host2"), len(os.listdir("/dev/shm"))
+
+    for found, name in zip(three.run(addresses), three.hosts, strict=True):
+        assert found == ({"127.0.0.1", three.address[name]}, three.address["host2"], 1)  # its table of names
+    here = {address.address for some in psutil.net_if_addrs().values() for address in some}
+    assert here.isdisjoint(three.address.values())
+
+
+def test_what_programs_say_is_shown_with_their_host(three, capfd):
+    ended = three.run(["sh", "-c", "echo here; echo $HOME-there >&2"], hosts=["host0", "host2"], env={"HOME": "x"})
+    assert [(each.host, each.rank, each.status, each.output) for each in ended] == [
+        ("host0", 0, 0, "here\nx-there\n"),
+        ("host2", 1, 0, "here\nx-there\n"),
+    ]
+    assert sorted(capfd.readouterr().out.splitlines()) == sorted(
+        f"{host} │ {line}" for host in ("host0", "host2") for line in ("here", "x-there")
+    )
+
+
+def test_a_program_that_fails_is_named_with_what_it_said(three):
+    with pytest.raises(RunFailed, match="server0, rank 3, ended with 3.*\nlast words") as failed:
+        three.run(["sh", "-c", "[ $RANK = 3 ] && echo last words && exit 3; true"])
+    assert [getattr(each, "status", None) for each in failed.value.results[:3]] == [0, 0, 0]
+    with pytest.raises(RunFailed, match="signal 9"):
+        three.run(["sh", "-c", "kill -9 $$"], hosts=["host0"])
+
+
+def test_an_error_of_a_function_is_raised_here_with_its_traceback(three):
+    def fails():
+        if os.environ["RANK"] == "1":
+            raise UnitError("no unit")
+
+    with pytest.raises(UnitError, match="no unit") as failed:
+        three.run(fails)
+    assert "in fails" in failed.value.__notes__[0] and failed.value.__notes__[0].startswith("host1")
+
+    def strange():
+        raise type("Strange", (Exception,), {"__reduce__": lambda self: 1 / 0})("odd")
+
+    with pytest.raises(RunFailed, match="odd"):
+        three.run(strange, hosts=["host0"])
+
+
+def test_what_does_not_end_is_ended(three):
+    begin = time.monotonic()
+    with pytest.raises(RunFailed, match="host1 was not done"):
+        three.run(lambda: os.environ["RANK"] == "0" or time.sleep(1000), hosts=["host0", "host1"], deadline=0.5)
+    assert time.monotonic() - begin < 20
+
+    def leaves_something():
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+
+    three.run(leaves_something)
+    assert three.run(lambda: len(psutil.pids())) == [3, 2, 2, 2]  # the first, the one that counts; where all meet
+
+
+def test_a_flood_is_cut_off_and_stops_nobody(three):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert three.run(lambda: print("x" * 5_000_000) or 1, hosts=["host0", "host1"]) == [1, 1]
+    assert 200_000 < len(shown.getvalue()) < 800_000 and "the rest is not shown" in shown.getvalue()
+
+
+def test_ctrl_c_ends_the_run_and_not_the_cluster(three):
+    three.start(lambda: 0, hosts=["host0"]).results()
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        three.run(time.sleep, 1000)
+    assert three.run(lambda: len(psutil.pids()), hosts=["server0"]) == [3]
+
+
+def plans():
+    hosts = [f"host{i}/cpu" for i in range(3)]
+    inside = {f"host{i}/cpu": [f"host{i}/gpu0", f"host{i}/cpu"] for i in range(3)}
+    return {
+        "ring": ring(hosts),
+        "sharded": sharded(hosts, chunks=2),
+        "server": aggregate_at(hosts, "server0"),
+        "levels": hierarchical(inside, sharded(hosts, ["server0"])),
+    }
+
+
+@pytest.mark.parametrize("name", plans())
+def test_a_plan_is_run_and_no_faster_than_its_links(three, name):
+    plan, nbytes = plans()[name], 4_000_001
+    trace = three.measure(plan, nbytes, rounds=1)
+    assert trace.measured and trace.plan == plan and trace.nbytes == 4_000_000
+    bursts = 2 * 80 * 1024 * len(plan.steps) / 25e6
+    assert trace.duration > 0.95 * cost.shared(plan, three.topology, nbytes).duration - bursts
+
+
+def test_the_store_works_between_hosts(three):
+    def pushes():
+        with kvstore.create("dist_sync", servers=2, deadline=20.0) as store:
+            value = torch.zeros(1000)
+            store.init("w", value)
+            store.pushpull("w", torch.full((1000,), 4.0**store.rank), out=value)
+            return value[0].item()
+
+    assert three.run(pushes, hosts=three.hosts[:3]) == [21.0] * 3
+
+
+SCRIPT = """
+import os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.tensor(4.0 ** dist.get_rank())
+dist.all_reduce(value)
+sys.stdout.write(f"sum {value.item()} {dist.get_world_size()}\\n")
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_finds_its_other_node(three, tmp_path):
+    (tmp_path / "sum.py").write_text(SCRIPT, "utf-8")
+    meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=host0:29400", "--rdzv-id=1"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", *meeting]
+    ended = three.run([*command, str(tmp_path / "sum.py")], hosts=["host0", "host1"], deadline=100)
+    assert [each.output.count("sum 85.0 4") for each in ended] == [2, 2]
+
+
+# ---------------------------------------------------------------- hosts that are lost, links that are cut
+
+
+def rounds_for_ever(deadline):
+    carrier = Processes(cluster.playing()[-1:], deadline=deadline)
+    plan, tensor = ring([f"host{i}/cpu" for i in range(carrier.size)]), torch.ones(100_000)
+    print("at it", flush=True)
+    while True:
+        run(plan, tensor, carrier)
+
+
+def begun(cluster, **options):
+    job = cluster.start(rounds_for_ever, DEADLINE, **options)
+    until = time.monotonic() + 60
+    while not all(b"at it" in b"".join(member.said) for member in job.members):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return job
+
+
+def test_links_are_reshaped_cut_and_healed_and_a_host_is_killed():
+    with emulated(hosts=3, gpus_per_host=0, bandwidth="200 Mbit/s") as hosts:
+        hosts.reshape("host1", "20 Mbit/s")
+        two = ring(["host0/cpu", "host1/cpu"])
+        assert hosts.measure(two, "2 MB", rounds=1).duration > 0.6  # 2 MB each way at 2.5 MB/s, less two bursts
+        assert hosts.topology.route("host1/cpu", "host0/cpu")[1].capacity < 2.5e6
+        hosts.reshape("host1", "200 Mbit/s")
+
+        job = begun(hosts, hosts=["host0", "host1"])
+        hosts.cut("host1")
+        with pytest.raises((RankLost, RunFailed)):
+            job.results()
+        hosts.heal("host1")
+        assert hosts.measure(two, "1 MB", rounds=1).measured
+
+        job = begun(hosts)
+        hosts.kill("host2")
+        with pytest.raises(HostLost, match="host2 is lost") as lost:
+            job.results()
+        assert [type(each) for each in lost.value.results] == [RankLost, RankLost, HostLost]
+        for call in (lambda: hosts.run(me), lambda: hosts.reshape("host2", "20 Mbit/s")):
+            with pytest.raises(HostLost, match="host2"):
+                call()
+        hosts.kill("host2")
+        assert len(hosts.run(me, hosts=["host0", "host1"])) == 2
+
+
+# ---------------------------------------------------------------- what is left
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """The processes that this test has started and that live; others may have hosts of their own meanwhile."""
+    mark = f"test-{time.time_ns()}"
+    monkeypatch.setenv("D2LPS_TEST", mark)
+
+    def still() -> set[int]:
+        found = set()
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if each.environ().get("D2LPS_TEST") == mark:
+                    found.add(each.pid)
+        return found
+
+    return still
+
+
+def gone(left) -> bool:
+    until = time.monotonic() + 10
+    while left() and time.monotonic() < until:
+        time.sleep(0.02)
+    return not left()
+
+
+def test_nothing_is_left_of_one_after_another_and_two_at_once(left):
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(2):
+        one, other = emulated(hosts=2, bandwidth="50 Mbit/s"), emulated(hosts=1, bandwidth="50 Mbit/s")
+        with contextlib.suppress(ZeroDivisionError), one, other:
+            assert one.run(me)[1][0] == "host1" and len(other.run(me)) == 1
+            one.start(time.sleep, 1000)
+            raise ZeroDivisionError
+        one.close()
+        assert "closed" in repr(one)
+        for call, *given in [(one.run, me), (one.kill, "host0"), (one.cut, "host0"), (one.reshape, "host0", "1 MB/s")]:
+            with pytest.raises(ClusterError, match="closed"):
+                call(*given)
+    assert gone(left)  # and with the last process of a namespace the kernel removes its network
+    assert len(os.listdir("/proc/self/fd")) <= before[0] and threading.active_count() <= before[1]
+
+
+ALONE = """
+import sys, time
+from d2lps import cluster
+hosts = cluster.emulated(hosts=2, bandwidth="50 Mbit/s")
+print(hosts.run(lambda: 7), flush=True)
+hosts.start(time.sleep, 1000)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("user", ["who runs the tests", "nobody in particular"])
+def test_nothing_is_left_of_a_notebook_that_is_killed(user, left):
+    emulated(hosts=1).close()
+    # As a user who is not root, and yet may read what root may: neither names nor files of an account are needed.
+    as_user = [] if user == "who runs the tests" else ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*as_user, sys.executable, "-c", ALONE], cwd=ROOT, **given) as process:
+        assert process.stdout.readline() == "[7, 7]\n" and process.stdout.readline() == "ready\n"
+        assert len(left()) >= 5  # the notebook, unshare, the switch, two hosts (and what has just been started there)
+        process.kill()
+    assert gone(left)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"hosts": 0}, "hosts = 0"),
+        ({"hosts": 2.0}, "hosts = 2.0"),
+        ({"hosts": 65}, "from 1 to 64"),
+        ({"servers": -1}, "servers = -1"),
+        ({"gpus_per_host": True}, "gpus_per_host = True"),
+        ({"bandwidth": "900 kbit/s"}, "from 125 kB/s"),
+        ({"bandwidth": "100 Gbit/s"}, "to 1.25 GB/s"),
+        ({"hosts": 64, "bandwidth": "10 Gbit/s"}, "64 hosts .* processors .* at most"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, said):
+    with pytest.raises(ClusterError, match=said):
+        cluster.emulated(**options)
+
+
+def test_where_it_cannot_be_a_sentence_says_so(monkeypatch):
+    with pytest.raises(UnitError):
+        cluster.emulated(bandwidth=400)
+    with pytest.raises(ClusterError, match="belongs to no cluster"):
+        cluster.playing()
+    monkeypatch.setattr(emulation, "PATHS", "/nowhere")
+    with pytest.raises(NoEmulation, match="missing here: unshare, ip, tc"):
+        cluster.emulated()
+    monkeypatch.setattr(emulation.sys, "platform", "darwin")
+    with pytest.raises(NoEmulation, match="Linux only"):
+        cluster.emulated()
+
+
+def test_what_cannot_be_run_is_refused(three, tmp_path):
+    for what, options, said in [
+        (me, {"hosts": ["host7"]}, "no host 'host7'; there are host0"),
+        (me, {"per_host": 0}, "per_host = 0"),
+        ("ls", {}, "its arguments as a list"),
+        ([], {}, "its arguments as a list"),
+        (["no-such-program"], {}, "no program no-such-program"),
+        ([sys.executable, "no-such.py"], {}, "no script no-such.py"),
+    ]:
+        with pytest.raises(ClusterError, match=said):
+            three.run(what, **options)
+    for call in (lambda: three.kill("x"), lambda: three.cut("host0", "x"), lambda: three.reshape("host0", "1 bit/s")):
+        with pytest.raises(ClusterError):
+            call()
+    assert three.run(lambda: 1, hosts="host1") == [1]
