@@ -169,23 +169,14 @@ def test_the_store_works_between_hosts(three):
     assert three.run(pushes, hosts=three.hosts[:3]) == [21.0] * 3
 
 
-SCRIPT = """
-import os, sys
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-value = torch.tensor(4.0 ** dist.get_rank())
-dist.all_reduce(value)
-sys.stdout.write(f"sum {value.item()} {dist.get_world_size()}\\n")
-dist.destroy_process_group()
-"""
-
-
-def test_torchrun_finds_its_other_node(three, tmp_path):
-    (tmp_path / "sum.py").write_text(SCRIPT, "utf-8")
-    meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=host0:29400", "--rdzv-id=1"]
+@pytest.mark.parametrize("strategy", ["ring"])
+def test_torchrun_trains_on_two_nodes(three, strategy):
+    meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=host0:29400", f"--rdzv-id={strategy}"]
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", *meeting]
-    ended = three.run([*command, str(tmp_path / "sum.py")], hosts=["host0", "host1"], deadline=100)
-    assert [each.output.count("sum 85.0 4") for each in ended] == [2, 2]
+    script = [str(ROOT / "examples/many_hosts.py"), "--strategy", strategy, "--steps", "6"]
+    ended = three.run([*command, *script], hosts=["host0", "host1"], deadline=100)
+    said = [line for each in ended for line in each.output.splitlines() if line.startswith(strategy)]
+    assert len(said) == 4 and len({line.partition(" (")[0] for line in said}) == 1
 
 
 # ---------------------------------------------------------------- hosts that are lost, links that are cut
