@@ -13,7 +13,17 @@ from d2lps.units import show_seconds
 
 ROOT = Path(__file__).parents[2]
 DRAWN = {name: draw for folder in sorted((ROOT / "chapters").iterdir()) for name, draw in figures(folder).items()}
-FIGURES = ["ps", "bw-hierarchy", "ps-distributed", "race", "nvlink", "nvlink-twoloop", "ringsync"]
+FIGURES = [
+    "ps",
+    "bw-hierarchy",
+    "ps-distributed",
+    "race",
+    "nvlink",
+    "nvlink-twoloop",
+    "ringsync",
+    "ps-multimachine",
+    "ps-multips",
+]
 
 
 def test_the_figures_are_those_that_the_chapters_draw():
