@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from d2lps.topology import Topology
-from d2lps.view.drawing.boxes import WIDEST, Box, Participants
-from d2lps.view.drawing.hosts import EDGE, host, tops
+from d2lps.view.drawing.boxes import WIDEST, Box, Participants, host
+from d2lps.view.drawing.hosts import EDGE, tops
 
 MOST = 8  # nodes in one row below a bar
 BAR, ENDS = 46.0, 26.0  # how high a bar is, and how far it reaches beyond what it joins
@@ -120,7 +120,7 @@ def stand(tree: Hierarchy, participants: Participants, widest: float) -> dict[st
     def put(node: str, left: float, y: float) -> None:
         wide, near = broad(node), tree.below.get(node, [])
         if node in tree.bars:
-            inset = 6 + EDGE if node in tree.tops else 6
+            inset = EDGE if node in tree.tops else 6
             boxes[node] = Box(left + inset, y, wide - 2 * inset, BAR)
         elif node:
             line([node], left + wide / 2, y)

@@ -1,8 +1,6 @@
 """Hosts as boxes: nodes whose names are the same before "/" stand in one box, which is called so.
 
 >>> from d2lps import machines
->>> host("host0/gpu1"), own("host0/gpu1"), host("gpu1"), own("gpu1")
-('host0', 'gpu1', '', 'gpu1')
 >>> tops(machines(hosts=2, gpus_per_host=1).kinds, {"network": ["host0/switch", "host1/switch"]})
 frozenset({'host0/switch', 'host1/switch'})
 """
@@ -10,21 +8,11 @@ frozenset({'host0/switch', 'host1/switch'})
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-from d2lps.view.drawing.boxes import Box
+from d2lps.view.drawing.boxes import Box, host
 from d2lps.view.drawing.svg import area, block, say, tag, words
 
 SIDE, TOP, CAPTION = 8.0, 5.0, 19.0  # from those inside to the edge of their box: beside, above, where its name stands
-EDGE = 10.0  # what a host takes more on either side than those inside, so that two of them stand apart
-
-
-def host(node: str) -> str:
-    """The host that ``node`` is named after; "" where it is named after none."""
-    return node.rpartition("/")[0]
-
-
-def own(node: str) -> str:
-    """What ``node`` is called within its host."""
-    return node.rpartition("/")[2]
+EDGE = 12.0  # what a host takes more on either side than those inside, so that two of them stand apart
 
 
 def tops(nodes: Iterable[str], below: Mapping[str, Sequence[str]]) -> frozenset[str]:

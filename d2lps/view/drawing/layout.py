@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
-from d2lps.view.drawing.boxes import MARGIN, Box, Participants
+from d2lps.view.drawing.boxes import MARGIN, Box, Participants, host, own
 from d2lps.view.drawing.circle import circle
 from d2lps.view.drawing.hierarchy import PASSAGE, hierarchy, stand
-from d2lps.view.drawing.hosts import enclosed, own
+from d2lps.view.drawing.hosts import enclosed
 from d2lps.view.drawing.svg import Line, Point, along, beside
 
 MANY = 24  # nodes: with more of them something is always in the way
@@ -68,7 +68,7 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     if tree := hierarchy(topology, participants):
         boxes, bars, faint = stand(tree, participants, widest), tree.bars, frozenset()
         if tree.tops:
-            joining = [node for node in participants.inner(topology) if "/" not in node and node in tree.bars]
+            joining = [node for node in participants.inner(topology) if not host(node) and node in tree.bars]
             hosts = enclosed(boxes, joining, tree.above)
     else:
         boxes, bars, faint = circle(topology, participants), frozenset(), frozenset(participants.inner(topology))

@@ -4,9 +4,8 @@ import math
 
 from d2lps.topology import Link, Topology
 from d2lps.units import Bandwidth
-from d2lps.view.drawing.boxes import Box
+from d2lps.view.drawing.boxes import Box, host
 from d2lps.view.drawing.hierarchy import MOST
-from d2lps.view.drawing.hosts import host
 from d2lps.view.drawing.layout import Layout
 from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, line, say, short, stroke, tag, words
 from d2lps.view.drawing.theme import LIGHT
@@ -140,15 +139,20 @@ def rates(topology: Topology, layout: Layout) -> str:
 
 
 def _once(topology: Topology, layout: Layout, link: Link) -> frozenset[str]:
-    """By what a link's bandwidth is known: its two ends; all links within a host by the bar that they share."""
-    ends = frozenset((link.src, link.dst))
-    for bar in ends & layout.bars:
-        inside = [each for each in topology.links if bar in (each.src, each.dst) and host(each.src) == host(each.dst)]
-        alike = {(each.bandwidth, each.count) for each in inside}
-        room = layout.boxes[bar].w - 6.6 * (len(layout.shown[bar]) + len(_rate(link))) - 20
-        if layout.hosts and link in inside and len(alike) == 1 and room > 0:
+    """By what a link's bandwidth is known: its two ends; where hosts are seen and all are alike, the bar they share."""
+    for bar in {link.src, link.dst} & layout.bars if layout.hosts else ():
+        if host(bar) != _within(link):
+            continue
+        near = [each for each in topology.links if bar in (each.src, each.dst) and _within(each) == host(bar)]
+        room = layout.boxes[bar].w - 7 * len(layout.shown[bar]) - 6 * len(_rate(link)) - 19
+        if room > 0 and len({(each.bandwidth, each.count) for each in near}) == 1:
             return frozenset((bar,))
-    return ends
+    return frozenset((link.src, link.dst))
+
+
+def _within(link: Link) -> str:
+    """The host within which a link is, or ""."""
+    return host(link.src) if host(link.src) == host(link.dst) else ""
 
 
 def _covering(

@@ -7,7 +7,7 @@ from d2lps.messages import text
 from d2lps.topology import Link
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
-from d2lps.view.drawing.hosts import host
+from d2lps.view.drawing.boxes import host
 from d2lps.view.drawing.legend import beneath
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, corners, letters, num, page, root, say, short, tag, words
