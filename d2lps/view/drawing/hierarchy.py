@@ -58,7 +58,8 @@ def hierarchy(topology: Topology, participants: Participants) -> Hierarchy | Non
     graph = joined(topology, order)
     if not networkx.is_tree(graph):
         return None
-    inside = [node for node, degree in graph.degree if degree > 1] or inner
+    named = any(map(host, order))  # after hosts: of a single one the network is an end, and yet above it
+    inside = [node for node, degree in graph.degree if degree > 1 or (named and node in inner)] or inner
     if not inner and (len(graph) <= 4 or any(degree > 2 for _, degree in graph.degree)):
         inside = order  # nodes only, and no long chain
     elif not inner or not set(inside) <= set(inner):
@@ -141,9 +142,10 @@ def stand(tree: Hierarchy, participants: Participants, widest: float) -> dict[st
     left, top = max(0.0, (span * pitch - broad(root)) / 2), high(above) + gap
     put(root, left, top)
     middle = left + broad(root) / 2
-    line(above, middle, top - gap - high(above), pitch if root else pitch * min(1.7, span / len(above)))
+    across = pitch + (EDGE if tree.tops else 0)
+    line(above, middle, top - gap - high(above), across if root else pitch * min(1.7, span / len(above)))
     if root in tree.bars:
-        wide = max(span * pitch, broad(root)) + 2 * ENDS
+        wide = max(span * pitch, broad(root), len(above) * across) + 2 * ENDS
         boxes[root] = Box(middle - wide / 2, top, wide, BAR)
     return boxes
 
