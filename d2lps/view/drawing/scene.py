@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from d2lps.trace import Trace
-from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box
+from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box, host
 from d2lps.view.drawing.gauges import backlogs, room
 from d2lps.view.drawing.hosts import drawn
 from d2lps.view.drawing.layout import Layout, arrange
@@ -96,7 +96,7 @@ class Scene:
             name, left, right = names[node], box.x + PAD, box.x + box.w - PAD
             if node in self.motion.contributors:
                 dot, left = (left + 5, box.y + PAD + 8), left + 13
-                if self.layout.hosts and 7.6 * len(name) > right - left:  # the name has all the room, the dot a corner
+                if host(node) and 7.6 * len(name) > right - left:  # the name has all the room, the dot a corner
                     dot, left, right = (box.x + 2, box.y + 2), box.x + 3, right + 3
                 number = self.motion.contributors.index(node)
                 parts.append(tag("circle", cx=dot[0], cy=dot[1], r=4.5, **worker(number)))
