@@ -566,6 +566,15 @@ def test_whatever_is_pointed_at_says_what_it_is(opened):
     assert said.text_content().startswith("gpu1→gpu0 · g · 160")
 
 
+def test_each_node_is_told_of_whatever_the_order_of_the_plan(opened):
+    page = opened(watch(cost.shared(aggregate_at(["gpu2", "gpu0"], "cpu"), pcie_server(), "160 MB")))
+    told = page.locator(".d2-node").evaluate_all(
+        "all => all.map(e => [e.querySelector('title').textContent, e.getAttribute('aria-label')])"
+    )
+    assert sorted(title for title, _ in told) == ["cpu", "gpu0", "gpu2"]
+    assert all(title == label for title, label in told)
+
+
 def test_a_link_in_the_text_moves_the_player_of_that_name(chromium, tmp_path):
     player = watch(predicted("pcie, at GPU 0", 4), name="race")
     other = watch(predicted("pcie, at GPU 0", 4), name="another")

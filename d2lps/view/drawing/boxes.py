@@ -5,6 +5,8 @@
 (104, 93.0)
 >>> Participants.on(pcie_server(gpus=2)).nodes
 ('gpu0', 'gpu1')
+>>> host("host0/gpu1"), own("host0/gpu1"), host("gpu1"), own("gpu1")
+('host0', 'gpu1', '', 'gpu1')
 """
 
 from collections.abc import Mapping
@@ -67,6 +69,16 @@ class Box:
         return low < high
 
 
+def host(node: str) -> str:
+    """The host that ``node`` is named after; "" where it is named after none."""
+    return node.rpartition("/")[0]
+
+
+def own(node: str) -> str:
+    """What ``node`` is called within its host."""
+    return node.rpartition("/")[2]
+
+
 @dataclass(frozen=True)
 class Participants:
     """The nodes that take part, which of them are servers, and how their buffers are cut (not at all: no buffers)."""
@@ -83,8 +95,12 @@ class Participants:
 
     @classmethod
     def on(cls, topology: Topology) -> "Participants":
-        """Those who could take part: whatever does not only forward."""
-        return cls(tuple(n for n, kind in topology.kinds.items() if kind not in FORWARDING) or tuple(topology.kinds))
+        """Those who could take part: whatever does not only forward; in hosts with nothing else their processors."""
+        kinds = topology.kinds
+        nodes = [node for node, kind in kinds.items() if kind not in FORWARDING]
+        if not nodes and any(map(host, kinds)):
+            nodes = [node for node, kind in kinds.items() if kind == "cpu"]
+        return cls(tuple(nodes or kinds))
 
     def inner(self, topology: Topology) -> list[str]:
         """The nodes of ``topology`` that only forward."""

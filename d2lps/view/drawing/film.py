@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from d2lps.units import show_size
 from d2lps.view.drawing.gauges import HIGH, gauges
+from d2lps.view.drawing.hosts import drawn
 from d2lps.view.drawing.links import DECIDES, breadth, forwarding, idle, rates, used
 from d2lps.view.drawing.motion import Look
 from d2lps.view.drawing.paths import REACH, MessagePath
@@ -75,7 +76,7 @@ class Clock:
 def film(scene: Scene, clock: Clock, **place: object) -> str:
     """The scene, moving; its rules are those of ``clock``."""
     topology, layout = scene.trace.topology, scene.layout
-    parts = [idle(topology, layout, scene.load), *_lanes(scene, clock)]
+    parts = [drawn(layout.hosts, layout.boxes), idle(topology, layout, scene.load), *_lanes(scene, clock)]
     for node, box in layout.boxes.items():
         if node not in layout.cells:
             parts.append(forwarding(topology, layout, node))

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from d2lps.topology import Topology
-from d2lps.view.drawing.boxes import WIDEST, Box, Participants
+from d2lps.view.drawing.boxes import WIDEST, Box, Participants, host
+from d2lps.view.drawing.hosts import EDGE, tops
 
 MOST = 8  # nodes in one row below a bar
 BAR, ENDS = 46.0, 26.0  # how high a bar is, and how far it reaches beyond what it joins
@@ -23,13 +24,14 @@ DROP, BETWEEN = 68.0, 30.0  # the length of a lane to a bar, the distance of two
 class Hierarchy:
     """Who hangs below whom from ``root`` on, and who stands above it; ``bars`` are drawn as wide as what hangs below.
 
-    The root "" is no node, only the gap between those above and those below.
+    The root "" is no node, only the gap between those above and those below. ``tops`` are the uppermost of hosts.
     """
 
     root: str
     below: dict[str, list[str]]
     above: list[str] = field(default_factory=list)
     bars: frozenset[str] = frozenset()
+    tops: frozenset[str] = frozenset()
 
     def staggered(self, node: str) -> bool:
         """Whether what hangs below ``node`` stands in two rows."""
@@ -40,6 +42,10 @@ class Hierarchy:
         """How many nodes have room side by side below ``node``."""
         near = self.below.get(node, [])
         return math.ceil(len(near) / 2) + 0.5 if self.staggered(node) else max(1.0, sum(map(self.span, near)))
+
+    def edges(self, node: str) -> float:
+        """The room for the edges of hosts below ``node``, and for its own."""
+        return sum(map(self.edges, self.below.get(node, []))) + (2 * EDGE if node in self.tops else 0)
 
 
 def hierarchy(topology: Topology, participants: Participants) -> Hierarchy | None:
@@ -52,18 +58,19 @@ def hierarchy(topology: Topology, participants: Participants) -> Hierarchy | Non
     graph = joined(topology, order)
     if not networkx.is_tree(graph):
         return None
-    inside = [node for node, degree in graph.degree if degree > 1] or inner
+    named = any(map(host, order))  # after hosts: of a single one the network is an end, and yet above it
+    inside = [node for node, degree in graph.degree if degree > 1 or (named and node in inner)] or inner
     if not inner and (len(graph) <= 4 or any(degree > 2 for _, degree in graph.degree)):
         inside = order  # nodes only, and no long chain
     elif not inner or not set(inside) <= set(inner):
         return None
     far = networkx.eccentricity(graph)
-    root = min(inside, key=lambda node: (far[node], -graph.degree[node]))
+    root = min(inside, key=lambda node: (host(node) != "", far[node], -graph.degree[node]))
     below = dict(networkx.bfs_successors(graph, root, sort_neighbors=lambda near: sorted(near, key=order.index)))
     bars = frozenset(node for node in below if node == root or len(below[node]) > 1) if inner else frozenset()
     above = _above(root, below, topology, participants) if inner else []
     below[root] = [node for node in below.get(root, []) if node not in above]
-    return Hierarchy(root, below, above, bars)
+    return Hierarchy(root, below, above, bars, tops(order, below) if bars else frozenset())
 
 
 def _above(root: str, below: dict[str, list[str]], topology: Topology, participants: Participants) -> list[str]:
@@ -92,7 +99,8 @@ def stand(tree: Hierarchy, participants: Participants, widest: float) -> dict[st
     root, above = tree.root, tree.above
     span = max(tree.span(root), len(above), 2)
     room = math.ceil(span)
-    width = min(widest, 104.0 if room <= 5 else 86.0 if room <= 7 else max(30.0, min(70.0, WIDEST / room - 20)))
+    least = 40.0 if tree.tops and room <= 16 else 30.0  # within a host "gpu0" is told from "cpu"
+    width = min(widest, 104.0 if room <= 5 else 86.0 if room <= 7 else max(least, min(70.0, WIDEST / room - 20)))
     gap = 14 if width > 80 else 20 if width > 40 else 12
     if any(map(tree.staggered, tree.bars)):  # between two boxes pass the lanes of the one below
         width, gap = min(width, max(30.0, WIDEST // room - PASSAGE)), PASSAGE
@@ -107,10 +115,14 @@ def stand(tree: Hierarchy, participants: Participants, widest: float) -> dict[st
             w, h = participants.size(node, width)
             boxes[node] = Box(middle + (i - (len(nodes) - 1) / 2) * pitch - w / 2, y, w, h)
 
+    def broad(node: str) -> float:
+        return tree.span(node) * pitch + tree.edges(node)
+
     def put(node: str, left: float, y: float) -> None:
-        wide, near = tree.span(node) * pitch, tree.below.get(node, [])
+        wide, near = broad(node), tree.below.get(node, [])
         if node in tree.bars:
-            boxes[node] = Box(left + 6, y, wide - 12, BAR)
+            inset = EDGE if node in tree.tops else 6
+            boxes[node] = Box(left + inset, y, wide - 2 * inset, BAR)
         elif node:
             line([node], left + wide / 2, y)
         if node:
@@ -121,18 +133,20 @@ def stand(tree: Hierarchy, participants: Participants, widest: float) -> dict[st
                 row, column = divmod(i, half)
                 put(child, left + (column + 0.5 * row) * pitch, y + row * (high(near) + BETWEEN))
             return
-        x = left + (wide - sum(map(tree.span, near)) * pitch) / 2
+        x = left + (wide - sum(map(tree.span, near)) * pitch - sum(map(tree.edges, near))) / 2
         for child in near:
             put(child, x, y)
-            x += tree.span(child) * pitch
+            x += broad(child)
 
     gap = 0 if not above else DROP if root else _drop(len(above) * len(tree.below[root]))
-    left, top = max(0.0, (span - tree.span(root)) * pitch / 2), high(above) + gap
+    left, top = max(0.0, (span * pitch - broad(root)) / 2), high(above) + gap
     put(root, left, top)
-    middle = left + tree.span(root) * pitch / 2
-    line(above, middle, top - gap - high(above), pitch if root else pitch * min(1.7, span / len(above)))
+    middle = left + broad(root) / 2
+    across = pitch + (EDGE if tree.tops else 0)
+    line(above, middle, top - gap - high(above), across if root else pitch * min(1.7, span / len(above)))
     if root in tree.bars:
-        boxes[root] = Box(middle - span * pitch / 2 - ENDS, top, span * pitch + 2 * ENDS, BAR)
+        wide = max(span * pitch, broad(root), len(above) * across) + 2 * ENDS
+        boxes[root] = Box(middle - wide / 2, top, wide, BAR)
     return boxes
 
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
-from d2lps.view.drawing.boxes import MARGIN, Box, Participants
+from d2lps.view.drawing.boxes import MARGIN, Box, Participants, host, own
 from d2lps.view.drawing.circle import circle
 from d2lps.view.drawing.hierarchy import PASSAGE, hierarchy, stand
+from d2lps.view.drawing.hosts import enclosed
 from d2lps.view.drawing.svg import Line, Point, along, beside
 
 MANY = 24  # nodes: with more of them something is always in the way
@@ -38,6 +39,8 @@ class Layout:
     faint: frozenset[str]  # the nodes that stand in the background, with their links
     room: float  # the breadth of one lane
     labelled: bool  # whether the keys have room for their names
+    hosts: dict[str, Box]  # around those that are named after one, where names say so
+    shown: dict[str, str]  # what is written in each box
 
     def route(self, hops: Sequence[tuple[str, str]], start: Point, end: Point, aside: Sequence[float], row: float):
         """The way of a message over the lanes ``hops``, from ``start`` to ``end``, as points.
@@ -61,14 +64,21 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     Without a plan it is that of the topology alone, whose nodes then have no buffers.
     """
     participants = Participants.of(plan) if plan is not None else Participants.on(topology)
+    hosts = {}
     if tree := hierarchy(topology, participants):
         boxes, bars, faint = stand(tree, participants, widest), tree.bars, frozenset()
+        if tree.tops:
+            joining = [node for node in participants.inner(topology) if not host(node) and node in tree.bars]
+            hosts = enclosed(boxes, joining, tree.above)
     else:
         boxes, bars, faint = circle(topology, participants), frozenset(), frozenset(participants.inner(topology))
-    left, top = min(box.x for box in boxes.values()), min(box.y for box in boxes.values())
-    boxes = {node: box.moved(MARGIN - left, MARGIN - top) for node, box in boxes.items()}
-    width = max(box.x + box.w for box in boxes.values()) + MARGIN
-    height = max(box.y + box.h for box in boxes.values()) + MARGIN
+    every = [*boxes.values(), *hosts.values()]
+    left, top = min(box.x for box in every), min(box.y for box in every)
+    boxes, hosts = (
+        {name: box.moved(MARGIN - left, MARGIN - top) for name, box in each.items()} for each in (boxes, hosts)
+    )
+    width = max(box.x + box.w for box in every) - left + 2 * MARGIN
+    height = max(box.y + box.h for box in every) - top + 2 * MARGIN
     if bars:
         passages = any(map(tree.staggered, bars))
         apart = min(PASSAGE / 4 if passages else 16.0, min(boxes[node].w for node in participants.nodes) / 6)
@@ -88,7 +98,9 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
             lanes[src, dst] = _lane(boxes[src], boxes[dst], others, (width / 2, height / 2), aside)
     cells = {node: participants.cells(boxes[node]) for node in participants.nodes}
     labelled = all(participants.labelled(boxes[node].w) for node in participants.nodes)
-    return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled)
+    # Who is a host by itself is called so outside; inside it is told what it is.
+    shown = {node: kind if node in hosts else own(node) if hosts else node for node, kind in topology.kinds.items()}
+    return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled, hosts, shown)
 
 
 def _lane(a: Box, b: Box, others: list[Box], middle: Point, aside: float) -> Line:

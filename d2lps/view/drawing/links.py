@@ -4,7 +4,7 @@ import math
 
 from d2lps.topology import Link, Topology
 from d2lps.units import Bandwidth
-from d2lps.view.drawing.boxes import Box
+from d2lps.view.drawing.boxes import Box, host
 from d2lps.view.drawing.hierarchy import MOST
 from d2lps.view.drawing.layout import Layout
 from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, line, say, short, stroke, tag, words
@@ -114,22 +114,45 @@ def rates(topology: Topology, layout: Layout) -> str:
     parts, taken = [], []
     for links in sorted(alike.values(), key=len):  # few links leave no choice, and come first
         sentence = _rate(links[0])
-        pairs = {frozenset((link.src, link.dst)): link for link in reversed(links)}  # the first of each two
+        pairs = {_once(topology, layout, link): link for link in reversed(links)}  # the first of each two
         once = len(alike) == 1 or not layout.bars and len(pairs) > 3  # the lines themselves tell many from few
-        where = (0.5, 0.35, 0.65, 0.2, 0.8) if once else (0.5,)
-        spots = [_beside_lane(layout, link, part) for part in where for link in (links if once else pairs.values())]
+        where = (0.5, 0.35, 0.65, 0.2, 0.8)
+        spots = (
+            [_beside_lane(layout, link, part) for part in where for link in links]
+            if once
+            else [
+                _in_bar(layout, *known) if len(known) == 1 else _beside_lane(layout, link, 0.5)
+                for known, link in pairs.items()
+            ]
+        )
         bars = [layout.boxes[node] for node in layout.bars]
         # There is no room beside a lane between two rows of nodes, nor below a bar with nothing above it.
         crowded = len(layout.boxes) > MOST + 2 or min(box.y for box in layout.boxes.values()) in [b.y for b in bars]
         if once and bars and crowded:
-            bar = max(bars, key=lambda box: box.w)
-            spots = [(bar.x + bar.w - 10, bar.centre[1] + 4, "end")]
+            spots = [_in_bar(layout, max(layout.bars, key=lambda node: layout.boxes[node].w))]
         elif once:  # where it covers no box, and of such places at the uppermost
             spots = [min(spots, key=lambda spot: (_covering(layout, links, taken, sentence, *spot), spot[1]))]
         taken += [_around(sentence, x, y) for x, y, anchor in spots if anchor == "middle"]
         look = {"size": "note", "colour": "soft", "class_": "d2-note d2-soft d2-rate"}
         parts += [words(sentence, x, y, anchor=anchor, **look) for x, y, anchor in spots]
     return "".join(parts)
+
+
+def _once(topology: Topology, layout: Layout, link: Link) -> frozenset[str]:
+    """By what a link's bandwidth is known: its two ends; where hosts are seen and all are alike, the bar they share."""
+    for bar in {link.src, link.dst} & layout.bars if layout.hosts else ():
+        if host(bar) != _within(link):
+            continue
+        near = [each for each in topology.links if bar in (each.src, each.dst) and _within(each) == host(bar)]
+        room = layout.boxes[bar].w - 7 * len(layout.shown[bar]) - 6 * len(_rate(link)) - 19
+        if room > 0 and len({(each.bandwidth, each.count) for each in near}) == 1:
+            return frozenset((bar,))
+    return frozenset((link.src, link.dst))
+
+
+def _within(link: Link) -> str:
+    """The host within which a link is, or ""."""
+    return host(link.src) if host(link.src) == host(link.dst) else ""
 
 
 def _covering(
@@ -150,6 +173,12 @@ def _covering(
 def _around(sentence: str, x: float, y: float) -> Box:
     """The room that words take with their middle there."""
     return Box.around((x, y - 4), 6.5 * len(sentence), 14)
+
+
+def _in_bar(layout: Layout, bar: str) -> tuple[float, float, str]:
+    """At the right end of a bar."""
+    box = layout.boxes[bar]
+    return box.x + box.w - 10, box.centre[1] + 4, "end"
 
 
 def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float, str | None]:
@@ -177,6 +206,6 @@ def called(topology: Topology, layout: Layout, node: str) -> str:
     box, bar, rate = layout.boxes[node], node in layout.bars, topology.through.get(node, math.inf)
     size, middle = "note" if node in layout.faint else "name", box.centre[1] + 4 - (7 if rate < math.inf else 0)
     x, anchor = (box.x + 9, None) if bar else (box.centre[0], "middle")
-    name = words(short(node, 62 if bar else box.w, 6.6), x, middle, size, "soft", anchor)
+    name = words(short(layout.shown[node], 62 if bar else box.w, 6.6), x, middle, size, "soft", anchor)
     limit = words(str(Bandwidth(rate)), x, middle + 14, "note", "soft", anchor) if rate < math.inf else ""
     return name + limit

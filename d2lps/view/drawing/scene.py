@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from d2lps.trace import Trace
-from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box
+from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box, host
 from d2lps.view.drawing.gauges import backlogs, room
+from d2lps.view.drawing.hosts import drawn
 from d2lps.view.drawing.layout import Layout, arrange
 from d2lps.view.drawing.links import breadth, called, forwarding, lanes, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
@@ -59,7 +60,7 @@ class Scene:
         """The picture at a moment."""
         topology, layout = self.trace.topology, self.layout
         busy = {self.trace.plan.nodes[i] for i in self.motion.working_at(at)}
-        parts = [lanes(topology, layout, self.load, at)]
+        parts = [drawn(layout.hosts, layout.boxes), lanes(topology, layout, self.load, at)]
         for node, box in layout.boxes.items():
             own = node in layout.cells
             parts.append(self.node(node, box, node in busy) if own else forwarding(topology, layout, node))
@@ -86,20 +87,22 @@ class Scene:
 
     def names(self) -> str:
         """The names of all nodes, to be drawn last: messages pass behind them."""
-        parts, plan = [], self.trace.plan.nodes
-        longest = max((len(node) for node in plan if node[-1].isdigit()), default=0)
+        parts, names = [], self.layout.shown
+        longest = max((len(names[node]) for node in self.trace.plan.nodes if names[node][-1].isdigit()), default=0)
         for node, box in self.layout.boxes.items():
             if node not in self.layout.cells:
                 parts.append(called(self.trace.topology, self.layout, node))
                 continue
-            left = box.x + PAD
+            name, left, right = names[node], box.x + PAD, box.x + box.w - PAD
             if node in self.motion.contributors:
+                dot, left = (left + 5, box.y + PAD + 8), left + 13
+                if host(node) and 7.6 * len(name) > right - left:  # the name has all the room, the dot a corner
+                    dot, left, right = (box.x + 2, box.y + 2), box.x + 3, right + 3
                 number = self.motion.contributors.index(node)
-                parts.append(tag("circle", cx=left + 5, cy=box.y + PAD + 8, r=4.5, **worker(number)))
-                left += 13
-            room = box.x + box.w - PAD - left
+                parts.append(tag("circle", cx=dot[0], cy=dot[1], r=4.5, **worker(number)))
+            room = right - left
             # Where one of those with a number has no room for more than that, so it is with the others.
-            shown = short(node, room * len(node) / longest if node[-1].isdigit() else room)
+            shown = short(name, room * len(name) / longest if name[-1].isdigit() else room)
             most = f"--d2-most:{num(min(17, room / (0.6 * len(shown))))}px"
             parts.append(words(shown, left, box.y + PAD + 13, anchor=None, style=most))
         return tag("g", "".join(parts), class_="d2-names-above")

@@ -7,6 +7,7 @@ from d2lps.messages import text
 from d2lps.topology import Link
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.boxes import host
 from d2lps.view.drawing.legend import beneath
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, corners, letters, num, page, root, say, short, tag, words
@@ -41,7 +42,8 @@ def state(scene: Scene, at: float) -> tuple[str, str]:
 def still(scene: Scene, name: str = "", at: float | None = None, explained: Sequence[Scene] | None = None) -> str:
     """The SVG of ``scene`` at a moment, under ``name``; its legend is about all scenes in ``explained``."""
     trace, (_, _, width, height) = scene.trace, scene.view
-    left, top, wide = 70.0, 46.0, max(width, 400.0)
+    names = max((len(node) for node in trace.plan.nodes if host(node)), default=0)  # cut, they would be the same
+    left, top, wide = max(70.0, 24 + 7.0 * min(names, 14)), 46.0, max(width, 400.0)
     at = min(scene.motion.telling() if at is None else at, trace.duration)
     below, row = top + height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
     bottom, long = below + row * len(trace.plan.nodes), wide - left - 14

@@ -49,7 +49,9 @@ function perform(run, still, data, longest) {
   const shares = [...scene.querySelectorAll(".d2-share")];
   const tanks = [...scene.querySelectorAll(".d2-tank")];
   const lefts = [...scene.querySelectorAll(".d2-left")];
-  const boxes = [...scene.querySelectorAll(".d2-node")];
+  // They are drawn as they stand, which need not be the order of the plan.
+  const nodes = new Map([...scene.querySelectorAll(".d2-node")].map((box) => [box.querySelector("title").textContent, box]));
+  const boxes = run.nodes.map((name) => nodes.get(name));
   const tiles = scene.querySelector(".d2-tiles");
   for (const svg of [scene, time]) for (const name of ["x", "y", "width", "height"]) svg.removeAttribute(name);
   tiles.replaceChildren();
