@@ -131,10 +131,10 @@ def test_a_flood_is_cut_off_and_stops_nobody(three):
 
 
 def test_ctrl_c_ends_the_run_and_not_the_cluster(three):
-    three.start(lambda: 0, hosts=["host0"]).results()
+    job = three.start(time.sleep, 1000)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        three.run(time.sleep, 1000)
+        job.results()
     assert three.run(lambda: len(psutil.pids()), hosts=["server0"]) == [3]
 
 
