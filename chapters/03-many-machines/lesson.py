@@ -210,15 +210,7 @@ d2l.plot([list(expected), list(seen)],
          [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
          "k", "ms", fmts=["-", "o"], figsize=(5, 3))
 
-# %% in-turn
-def in_turn(k):
-    servers = [f"server{j}" for j in range(k)]
-    there = [[Send(leader, servers[(i + t) % k], f"g{(i + t) % k + 1}", "add")
-              for i, leader in enumerate(leaders)] for t in range(k)]
-    back = [[Send(dst, src, key, "copy") for src, dst, key, op in step] for step in there]
-    shares = {f"g{j + 1}": Fraction(1, k) for j in range(k)}
-    return Plan(leaders + servers, shares, there + back, holds=leaders, wants=leaders)
-
+# %% no-servers
 def compared(plans, place, rounds=1):
     rows = []
     for name, plan in plans.items():
@@ -227,9 +219,6 @@ def compared(plans, place, rounds=1):
         rows.append([name, expected, seen, ratio])
     return table("strategy", "predicted", "measured", "off-by", rows=rows)
 
-compared({"4 servers": on_servers(4), "4 servers ↻": in_turn(4)}, network)
-
-# %% no-servers
 compared({"k = m": sharded(leaders), "ring": ring(leaders)}, network, rounds=2)
 
 # %% levels
