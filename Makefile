@@ -45,6 +45,7 @@ bench: $(ready) ## measure: carriers against gloo, the store against MXNet, pred
 	$(python) tests/benchmarks/model.py
 	$(python) tests/benchmarks/carriers.py
 	$(python) tests/benchmarks/kvstore.py
+	$(python) tests/benchmarks/cluster.py
 	@sh .ci/setup browser
 	$(python) tests/benchmarks/player.py
 

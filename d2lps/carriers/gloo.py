@@ -34,8 +34,9 @@ class Cut(NamedTuple):
 
 # Added while they are still in the cache, and the next on their way; copied in few calls, and yet with a sign of life.
 PLAIN = Cut(added=1 << 20, copied=1 << 24, ahead=2)
-# Two ranks on two hosts that send to each other at once: while gloo writes a segment, it does not read from that rank.
-BOTH_WAYS = Cut(added=1 << 16, copied=1 << 16, ahead=12)
+# Between hosts, where two send to each other at once, or several to several: while gloo writes a segment to a rank it
+# does not read from it, and of several senders it lets some wait.
+CROWDED = Cut(added=1 << 16, copied=1 << 16, ahead=12)
 
 
 class Departure(NamedTuple):
@@ -187,8 +188,10 @@ def _loaded(
 def _cut(step: Iterable[Send | Update], ranks: Mapping[str, int], hosts: Sequence[str]) -> Cut:
     """How the messages of a step are cut; all ranks see it alike."""
     pairs = {(ranks[send.src], ranks[send.dst]) for send in sends(step)}
-    apart = ((src, dst) for src, dst in pairs if hosts[src] != hosts[dst])
-    return BOTH_WAYS if any((dst, src) in pairs for src, dst in apart) else PLAIN
+    apart = {(src, dst) for src, dst in pairs if hosts[src] != hosts[dst]}
+    both_ways = any((dst, src) in apart for src, dst in apart)
+    several = all(len({*ends}) < len(apart) for ends in zip(*apart, strict=True))
+    return CROWDED if apart and (both_ways or several) else PLAIN
 
 
 def _in_turn(coming: list[list[Piece]], program: Program, far: Callable[[Piece], int], rooms: "Rooms") -> list[Arrival]:

@@ -217,6 +217,9 @@ def _call(given: int, result: int) -> int:
     import cloudpickle
     import torch
 
+    from d2lps.messages import speak
+
+    speak(os.environ["D2LPS_LANGUAGE"])  # that of the notebook, which is shown what fails
     torch.set_num_threads(1)
     status = 0
     try:

@@ -23,7 +23,7 @@ from d2lps import units
 from d2lps.cluster.control import PATHS, SWITCH, Control
 from d2lps.cluster.errors import ClusterError, HostLost, NoEmulation
 from d2lps.cluster.run import Member, Run
-from d2lps.messages import text
+from d2lps.messages import language, text
 from d2lps.plan.plan import Plan
 from d2lps.topology import PCIE, Topology, machines
 from d2lps.trace import Trace
@@ -177,6 +177,7 @@ class Cluster:
             "MASTER_PORT": str(PORTS[self._started % len(PORTS)]),
             "GLOO_SOCKET_IFNAME": "eth0",
             "NCCL_SOCKET_IFNAME": "eth0",
+            "D2LPS_LANGUAGE": language(),
             "D2LPS_SECRET": self._secret,
             "PYTHONUNBUFFERED": "1",
         }

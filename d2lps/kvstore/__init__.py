@@ -60,7 +60,7 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         the whole round out for all.
     lost : {"fail", "drop"}
         What a lost worker does to the others: all their calls raise WorkerLost, or rounds close over those who are
-        left.
+        left. What worker 0 does for all, which is to save, to load and to set an optimizer, raises it without worker 0.
     record : bool, default False
         Whether servers remember who pushed and pulled what when, for ``trace``.
     placement : Placement or mapping, optional

@@ -203,7 +203,7 @@ class Calls:
                 finally:
                     self._mine.call = None
                     self._give_back(call)
-        except Exception as error:
+        except BaseException as error:  # whoever struck this thread: the call is not done
             call.error = as_known(error)
         finally:
             call.ended.set()

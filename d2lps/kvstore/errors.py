@@ -78,12 +78,12 @@ class Unknown(KVError):
     """A push was sent and not answered: it is counted once or not at all. The same push again counts once."""
 
 
-def as_known(error: Exception) -> KVError:
+def as_known(error: BaseException) -> KVError:
     """``error``, or where it is none of a store's, one that says so, and has it as its cause.
 
     Parameters
     ----------
-    error : Exception
+    error : BaseException
         What went wrong.
 
     Returns

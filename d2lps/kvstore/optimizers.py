@@ -92,6 +92,11 @@ def validate_state(state: State, optimizer: Optimizer | None, elements: int, dty
         raise Refused(f"key {key} has {', '.join(kept)}, which is not what {rule} remembers: load what was saved")
 
 
+def said(optimizer: Optimizer | None) -> dict:
+    """It as servers are told it."""
+    return {"rule": optimizer and optimizer.rule, "numbers": optimizer.as_read if optimizer else {}}
+
+
 def of_mxnet(optimizer) -> tuple[str, dict]:
     """(rule, numbers) that do the same steps as an optimizer of MXNet. Raises Refused."""
     # AdaGrad is not among them: MXNet takes ε into the root, and decays weights otherwise.

@@ -23,7 +23,7 @@ class Repeats:
 
     def remember(self, keys: list[KeySpec], values: list[Given], error: KVError) -> KVError:
         """What ``error`` says is counted of a push; it is returned."""
-        if error.counted:
+        if error.counted or error.unknown:
             done = frozenset(spec for spec in keys if spec.key in {*error.counted})
             self._raised.append(Raised(keys, [*map(digests, values)], done))
         return error
@@ -35,6 +35,13 @@ class Repeats:
             if raised.keys == keys and raised.values == [*map(digests, values)]:
                 counted = raised.counted
         return counted
+
+    def count(self, keys: Iterable[KeySpec]) -> None:
+        """Of ``keys`` it was not known whether they are counted, and now they are."""
+        done = frozenset(keys)
+        self._raised = [
+            raised._replace(counted=raised.counted | done.intersection(raised.keys)) for raised in self._raised
+        ]
 
     def forget(self, keys: Iterable[KeySpec]) -> None:
         """Let go of all that name one of ``keys``."""

@@ -9,7 +9,7 @@ from torch import Tensor, int64
 
 from d2lps.kvstore import checkpoint
 from d2lps.kvstore.calls import Calls, Interrupted
-from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.errors import KVError, Refused, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, of_mxnet
 from d2lps.kvstore.repeats import Repeats
 from d2lps.kvstore.values import (
@@ -340,11 +340,14 @@ class KVStore:
             except Exception as error:  # whatever it is, the others do not wait in vain
                 failure, note = error, json.dumps({"error": str(error)})
         try:
-            outcome = json.loads(self._meet(what, number, note) or "{}")
+            said = self._meet(what, number, note)
         except Interrupted:
             raise
         except KVError as error:
             raise failure or error from None
+        if said is None:  # the others went on without worker 0, who does it
+            raise WorkerLost(text("store.first-lost", what=what), (0,))
+        outcome = json.loads(said)
         self._met[what] = number
         if "error" in outcome:
             raise failure or Refused(f"worker 0 could not {what}: {outcome['error']}")

@@ -183,6 +183,21 @@ def test_what_is_overwritten_has_left_before():
     assert ranks()(overwritten_while_it_leaves, n=3) == [(2.0, 2.0), (0.0, 0.0), (2.0, 2.0)]
 
 
+def test_messages_are_cut_small_where_several_hosts_meet_several():
+    names = ["a", "b", "c", "s", "t"]
+    ranks_of, apart = {name: i for i, name in enumerate(names)}, list("01234")
+    for plan, hosts, cut in [
+        (ring(names[:3]), apart, gloo.PLAIN),
+        (ring(names[:2]), apart, gloo.CROWDED),  # each sends to the other
+        (aggregate_at(names[:3], "s"), apart, gloo.PLAIN),
+        (sharded(names[:3]), apart, gloo.CROWDED),
+        (sharded(names[:3], ["s", "t"]), apart, gloo.CROWDED),
+        (sharded(names[:3]), ["0"] * 5, gloo.PLAIN),
+        (sharded(names[:3]), ["0", "0", "1", "2", "2"], gloo.CROWDED),
+    ]:
+        assert {gloo._cut(step, ranks_of, hosts) for step in plan.steps} == {cut}
+
+
 def test_a_tag_fits_however_many_sends_a_step_has():
     for index in (0, 2**15, 2**16 + 1, 10**6):
         added = gloo.PLAIN.added

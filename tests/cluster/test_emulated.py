@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from d2lps import aggregate_at, cluster, cost, hierarchical, kvstore, ring, sharded
+from d2lps import aggregate_at, cluster, cost, hierarchical, kvstore, ring, sharded, speak
 from d2lps.carriers.execute import run
 from d2lps.carriers.processes import Processes
 from d2lps.carriers.rendezvous import RankLost
 from d2lps.cluster import ClusterError, HostLost, NoEmulation, RunFailed, emulation
-from d2lps.units import UnitError
+from d2lps.units import UnitError, bandwidth
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -102,6 +102,13 @@ def test_an_error_of_a_function_is_raised_here_with_its_traceback(three):
         three.run(fails)
     assert "in fails" in failed.value.__notes__[0] and failed.value.__notes__[0].startswith("host1")
 
+    speak("vi")
+    try:
+        with pytest.raises(UnitError, match="thiếu đơn vị"):
+            three.run(bandwidth, 400, hosts=["host0"])  # it speaks as the notebook does
+    finally:
+        speak("en")
+
     def strange():
         raise type("Strange", (Exception,), {"__reduce__": lambda self: 1 / 0})("odd")
 
@@ -131,10 +138,10 @@ def test_a_flood_is_cut_off_and_stops_nobody(three):
 
 
 def test_ctrl_c_ends_the_run_and_not_the_cluster(three):
-    three.start(lambda: 0, hosts=["host0"]).results()
+    job = three.start(time.sleep, 1000)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        three.run(time.sleep, 1000)
+        job.results()
     assert three.run(lambda: len(psutil.pids()), hosts=["server0"]) == [3]
 
 
@@ -169,23 +176,14 @@ def test_the_store_works_between_hosts(three):
     assert three.run(pushes, hosts=three.hosts[:3]) == [21.0] * 3
 
 
-SCRIPT = """
-import os, sys
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-value = torch.tensor(4.0 ** dist.get_rank())
-dist.all_reduce(value)
-sys.stdout.write(f"sum {value.item()} {dist.get_world_size()}\\n")
-dist.destroy_process_group()
-"""
-
-
-def test_torchrun_finds_its_other_node(three, tmp_path):
-    (tmp_path / "sum.py").write_text(SCRIPT, "utf-8")
-    meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=host0:29400", "--rdzv-id=1"]
+@pytest.mark.parametrize("strategy", ["ring"])
+def test_torchrun_trains_on_two_nodes(three, strategy):
+    meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=host0:29400", f"--rdzv-id={strategy}"]
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", *meeting]
-    ended = three.run([*command, str(tmp_path / "sum.py")], hosts=["host0", "host1"], deadline=100)
-    assert [each.output.count("sum 85.0 4") for each in ended] == [2, 2]
+    script = [str(ROOT / "examples/many_hosts.py"), "--strategy", strategy, "--steps", "6"]
+    ended = three.run([*command, *script], hosts=["host0", "host1"], deadline=100)
+    said = [line for each in ended for line in each.output.splitlines() if line.startswith(strategy)]
+    assert len(said) == 4 and len({line.partition(" (")[0] for line in said}) == 1
 
 
 # ---------------------------------------------------------------- hosts that are lost, links that are cut

@@ -30,9 +30,10 @@ SILENT = {
         "px-bursts",
         "close",
     ],
+    "03-many-machines": ["language", "imports", "seven-run", "one-server-plot", "job", "close"],
     "04-key-value-store": ["language", "imports", "scratch", "loop", "px-mxnet", "close"],
 }
-STUBS = {"01-data-parallelism": 3, "02-ring": 5, "04-key-value-store": 4}
+STUBS = {"01-data-parallelism": 3, "02-ring": 5, "03-many-machines": 4, "04-key-value-store": 4}
 
 
 def shown(book: nbformat.NotebookNode, cell_id: str) -> str:

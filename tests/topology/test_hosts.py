@@ -4,7 +4,7 @@ import pytest
 
 from d2lps import Topology, aggregate_at, cost, two_rings
 from d2lps.topology import TopologyError
-from d2lps.topology.hosts import dgx1_v100, nvswitch, one_memory, pcie_server
+from d2lps.topology.hosts import dgx1_v100, machines, nvswitch, one_memory, pcie_server
 from d2lps.units import UnitError
 
 GPUS = [f"gpu{i}" for i in range(8)]
@@ -93,3 +93,27 @@ def test_a_host_that_cannot_be_is_refused(build, error, sentence):
 def test_hosts_are_hashable():
     hosts = [pcie_server(2), dgx1_v100(), nvswitch(4), one_memory(["a"], "1 GB/s")]
     assert len({*hosts, *hosts, pcie_server(2)}) == 4 and all(isinstance(host, Topology) for host in hosts)
+
+
+def test_machines_have_cards_of_their_own():
+    network = machines(hosts=2, gpus_per_host=2, nic=["10 Gbit/s", "20 Gbit/s", "40 Gbit/s"], servers=1, latency="5 us")
+    assert [node for node, kind in network.kinds.items() if kind != "switch"] == (
+        "host0/gpu0 host0/gpu1 host0/cpu host1/gpu0 host1/gpu1 host1/cpu server0".split()
+    )
+    route = network.route("host0/gpu1", "server0")
+    assert [(link.src, link.dst) for link in route] == [
+        ("host0/gpu1", "host0/switch"),
+        ("host0/switch", "network"),
+        ("network", "server0"),
+    ]
+    assert [link.capacity for link in route] == [16e9, 1.25e9, 5e9]
+    assert sum(link.latency for link in route) == pytest.approx(1e-5)
+    assert len(network.route("host0/gpu0", "host0/cpu")) == 2  # inside, no card is passed
+
+
+@pytest.mark.parametrize(
+    "options", [{"hosts": 0}, {"hosts": True}, {"gpus_per_host": -1}, {"servers": 1.5}, {"nic": ["1 GB/s"] * 3}]
+)
+def test_machines_that_cannot_be_are_refused(options):
+    with pytest.raises(TopologyError):
+        machines(**options)

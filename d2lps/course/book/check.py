@@ -170,6 +170,8 @@ def _impurities(cell: Cell) -> Iterator[str]:
         yield f"holds the comment {comment!r}; say it in the prose"
     for token in tokens:
         if token.type == tokenize.STRING or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
+            if token.string.startswith('"""#!'):  # a program for the shell
+                continue
             words = re.findall(r"[A-Za-z]{2,}", re.sub(r"\{[^}]*\}", "", token.string))
             if len(words) >= 3 and " " in token.string.strip() or FOREIGN.search(token.string):
                 yield f"says {token.string}; move the sentence to d2lps/messages"

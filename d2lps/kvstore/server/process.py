@@ -21,6 +21,7 @@ class ServerProcess(ChildProcess):
     def __init__(self, spec: dict, seconds: float, holds: Sequence[int] = ()):
         super().__init__("d2lps.kvstore.server", keeps=holds)
         self.number, self._path, self._until = spec["number"], spec["address"], time.monotonic() + seconds
+        self._moment = min(5.0, max(1.0, spec["store"].get("deadline", 5.0)))
         with suppress(ConnectionError):  # that it has ended is heard when its address is asked for
             send(self.line, spec)
 
@@ -37,11 +38,17 @@ class ServerProcess(ChildProcess):
             raise ServerLost(f"server {self.number} did not start", (self.number,))
         return tuple(answer["address"]) if isinstance(answer["address"], list) else answer["address"]
 
-    def close(self, seconds: float = 5.0) -> None:
-        """Let go of it: it ends by itself when its workers have gone. Those who started it wait a moment for that."""
-        self.line.close()
+    def leave(self) -> None:
+        """Let go of it: it ends by itself when its workers have gone."""
+        if not self.line.closed:
+            self.line.close()
+            self._until = time.monotonic() + self._moment
+
+    def close(self) -> None:
+        """Let go of it, and wait a moment for its end."""
+        self.leave()
         try:
-            self.process.wait(seconds)
+            self.process.wait(max(0.0, self._until - time.monotonic()))
         except subprocess.TimeoutExpired:
             return
         if isinstance(self._path, str):  # which it has removed, unless it was killed

@@ -185,7 +185,10 @@ class Server:
         # Where the others go on without it, that is known before those who wait for it give up.
         patience = self.store.deadline * (0.75 if self.store.lost == "drop" else 1.0)
         while self._open:
+            asleep = time.monotonic()
             time.sleep(min(0.25, self.store.deadline / 8))
+            if time.monotonic() - asleep > self.store.deadline / 4:
+                continue  # it is this process that was stopped: what the others said meanwhile is heard first
             self.store.expire()
             for session in list(self._sessions.values()):
                 silent = time.monotonic() - session.heard

@@ -374,8 +374,8 @@ class ShardStore(Merging):
             except Timeout:
                 barrier.leave(rank)  # or the next one to come would find it here
                 raise
-            if self.failed and not barrier.came >= self.live.union(self.failed.ranks):
-                raise self.failed
+            if (gone := self.failed or self.left) and len(barrier.came) < self.workers:
+                raise gone
             return barrier.note
 
     # ---- what happens to workers

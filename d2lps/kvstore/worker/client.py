@@ -5,6 +5,7 @@ answered, not counted twice. A server that cannot be reached within the deadline
 """
 
 import copy
+import math
 import os
 import secrets
 import socket
@@ -38,7 +39,7 @@ class Request:
 
     ``into``: where the answer belongs, as it comes through the socket; ``stage``: what puts a push into shared memory,
     done once, before it is sent; ``pieces``: where the parts of an answer belong that may lie in shared memory;
-    ``counted``: whether a push is, None where that is not known.
+    ``counted``: whether a push is, None where that is not known; ``until``: when it need not be sent any more.
     """
 
     op: Op
@@ -52,6 +53,7 @@ class Request:
     answer: Frame | None = None
     error: KVError | None = None
     counted: bool | None = False
+    until: float = math.inf
     done: Once = field(default_factory=Once)
 
     @property
@@ -96,6 +98,7 @@ class ServerClient:
         self._pending: dict[int, Request] = {}
         self._leaving: Request | None = None  # which is being sent, and
         self._coming: Request | None = None  # whose answer is being put where it belongs
+        self._goodbye: Request | None = None
         self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
         self._lost: ServerLost | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
@@ -110,8 +113,11 @@ class ServerClient:
     # ---- asking
 
     def ask(self, request: Request) -> Request:
-        """Send it; :meth:`wait` for its answer."""
-        with self._sending:
+        """Send it; :meth:`wait` for its answer. Raises Interrupted where nobody wants that before it is its turn."""
+        while not self._sending.acquire(timeout=0.05):  # what another call sends may take its time
+            if request.done.is_set() or time.monotonic() > request.until:
+                raise Interrupted("nobody waits for it any more")
+        try:
             with self._state:
                 if self._lost:
                     raise copy.copy(self._lost)  # each call says what became of its own keys
@@ -131,6 +137,8 @@ class ServerClient:
                 with self._state:  # it would be asked again
                     self._pending.pop(request.number, None)
                 raise
+        finally:
+            self._sending.release()
         return request
 
     @property
@@ -141,8 +149,9 @@ class ServerClient:
     def wait(self, request: Request, until: float) -> Frame:
         """The answer. Raises what the server says, ServerLost, Interrupted, or, after ``until``, Timeout or Unknown."""
         over = not request.done.wait(max(0.0, until - time.monotonic()))
-        if over and self._silent > self.deadline / 2:  # it is stopped, or gone: which, is soon known
-            over = not request.done.wait(max(0.0, min(self.deadline - self._silent, self.deadline / 2)) + 0.01)
+        if over and self._silent > self.deadline / 2:  # it is stopped, or gone; or this process was: that is soon known
+            left = max(self.deadline - self._silent, self.deadline / 8)
+            over = not request.done.wait(min(left, self.deadline / 2))
         if request.answer is None and request.error is None:
             self.forget(request)
         if request.error is not None:
@@ -161,6 +170,7 @@ class ServerClient:
         """Nobody waits for it any more: when this returns, nothing reads what it sends, or writes where it belongs."""
         with self._state:
             self._pending.pop(request.number, None)
+            request.done.set()  # nor is it sent, where it was not yet
             # The connection is made again. A push that waits for its round would keep back what is asked next.
             if request is self._leaving or request is self._coming or request.op in PUSHES and request.counted is None:
                 self._channel.close()
@@ -168,12 +178,19 @@ class ServerClient:
         while (request is self._leaving or request is self._coming) and time.monotonic() < until:
             time.sleep(0.001)
 
+    def leave(self) -> None:
+        """Say goodbye, which :meth:`close` waits for."""
+        if self._open and not self._lost and self._goodbye is None:
+            self._goodbye = Request(Op.BYE, until=time.monotonic() + min(1.0, self.deadline))
+            with suppress(KVError):
+                self.ask(self._goodbye)
+
     def close(self) -> None:
         """Say goodbye, and hang up."""
         try:
-            if self._open and not self._lost:
-                with suppress(KVError):
-                    self.ask(Request(Op.BYE)).done.wait(min(1.0, self.deadline))
+            self.leave()
+            if self._goodbye and not self._lost:
+                self._goodbye.done.wait(max(0.0, self._goodbye.until - time.monotonic()))
         finally:  # also where that is interrupted
             self._open = False
             self._channel.close()
@@ -207,7 +224,8 @@ class ServerClient:
             except Broken as error:
                 channel.close()
                 channel.remote and channel.remote.close()
-                if self._lost or self._open and not self._reconnect(str(error)):
+                left = self._goodbye and self._goodbye.done.is_set()
+                if self._lost or left or self._open and not self._reconnect(str(error)):
                     return
         self._channel.close()  # it may have been made again while this was closed
 
@@ -216,6 +234,8 @@ class ServerClient:
             request = self._coming = self._pending.get(frame.number)
         try:
             if request is None or frame.op not in (Op.OK, Op.DATA, Op.ERROR):
+                if frame.shared:  # the server need not keep what nobody reads
+                    self._read.append((frame.number, time.monotonic(), time.monotonic()))
                 channel.skip(frame)
                 return
             request.counted = frame.op != Op.ERROR or _counted(request, frame.metadata)
@@ -387,6 +407,8 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
             if request.stage is not None:
                 request.stage()
             client.ask(request)
+        except Interrupted:
+            continue  # who waited for it knows why it does not any more
         except KVError as error:
             request.fail(error)
         except Exception as error:

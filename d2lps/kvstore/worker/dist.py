@@ -18,7 +18,7 @@ from d2lps.kvstore import codec, record
 from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
-from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import (
     Given,
@@ -135,7 +135,7 @@ class DistStore(KVStore):
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
         """Every server takes its parts and looks at them; when all have, they become what it holds."""
         self._loads += 1
-        load, rule = {"load": self._loads}, _said(optimizer)
+        load, rule = {"load": self._loads}, said(optimizer)
         counts = [0] * len(self.clients)
         try:
             for spec, state in states:
@@ -235,7 +235,7 @@ class DistStore(KVStore):
                 fill(outs, whole.view(-1))
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
-        requests = [Request(Op.OPTIMIZER, metadata=_said(optimizer)) for _ in self.clients]
+        requests = [Request(Op.OPTIMIZER, metadata=said(optimizer)) for _ in self.clients]
         self._together("set the optimizer", partial(self._ask_all, requests), begin=False)
 
     def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
@@ -291,7 +291,9 @@ class DistStore(KVStore):
             # What is pushed again stays as it lies there: the server may have added others' pushes to it.
             if staged != spec.staged or spec not in again and spec not in self._open:
                 copies.append((spec, where, room, piece))
-        places = torch.tensor([*map(self._arena.offset, rooms), 0])
+        if None in (offsets := [*map(self._arena.offset, rooms), 0]):
+            raise Refused(text("store.closed"))  # by another thread
+        places = torch.tensor(offsets)
 
         def stage() -> None:
             places[-1] = time.monotonic_ns()
@@ -352,6 +354,8 @@ class DistStore(KVStore):
                 if spec.pushes == before:  # also where no server has counted it: it was said to be unknown
                     self._open[spec] = value
             raise
+        finally:  # whoever gives it again, when what was to come is not counted, gives what counts
+            self._repeats.count(spec for spec, before in zip(keys, counted, strict=True) if spec.pushes > before)
 
     def _conclude(
         self,
@@ -368,12 +372,11 @@ class DistStore(KVStore):
 
         missing = places(lambda request: request.counted is not True)
         ahead = self.type != "dist_sync"  # a synchronous server may add it later, when all others are there
-        for place, spec in enumerate(keys):
-            if place not in missing and spec not in again:
+        for spec in [spec for place, spec in enumerate(keys) if place not in missing]:
+            self._open.pop(spec, None)
+            if spec not in again:
                 spec.released = spec.pushes + ahead
                 spec.pushes += 1
-        for spec in [spec for place, spec in enumerate(keys) if place not in missing] if self._open else ():
-            self._open.pop(spec, None)
         if error is None:
             return
         some, silent = places(lambda request: request.counted is not False), places(lambda request: not request.answer)
@@ -443,8 +446,5 @@ def _ended(
     with ExitStack() as ends:  # of which none is left out where another is interrupted
         for each in reversed([*clients, *started, *filter(None, [arena])]):
             ends.callback(each.close)
-
-
-def _said(optimizer: Optimizer | None) -> dict:
-    """An optimizer as servers are told it."""
-    return {"rule": optimizer and optimizer.rule, "numbers": optimizer.as_read if optimizer else {}}
+        for each in (*clients, *started):  # all hear of it before any is waited for
+            each.leave()

@@ -1,0 +1,157 @@
+"""What the exercises of this chapter ask of an answer, and what its typical mistakes look like."""
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from fractions import Fraction
+
+from d2lps import Trace, cost, machines, ring
+from d2lps.course.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure, size_text, time_text
+from d2lps.plan import Plan, sends
+from d2lps.units import bandwidth
+
+from . import judge_best_mix, judge_servers, judge_seven_steps
+from .judge_best_mix import mix_case
+from .judge_servers import ServersCase
+from .judge_seven_steps import StepsCase
+
+CARD, INSIDE = "100 Gbit/s", "150 GB/s"
+FIRST_MIX = mix_case(4, "400 Mbit/s", "400 Mbit/s", "200 Mbit/s")
+
+
+# Two levels
+
+
+def hierarchy_case(m: int, gpus: int) -> PlanCase:
+    """``m`` machines with ``gpus`` GPUs each: a sum of shards inside, one between the machines, and back."""
+    hosts = [[f"host{i}/gpu{j}" for j in range(gpus)] for i in range(m)]
+    workers = tuple(gpu for some in hosts for gpu in some)
+    inside, across = Fraction(gpus - 1, gpus), Fraction(m - 1, m)
+    wires = {rate: NBYTES / Fraction(bandwidth(rate)) for rate in (CARD, INSIDE)}
+    return PlanCase(
+        f"m = {m}, {gpus} GPU",
+        (hosts,),
+        workers,
+        machines(m, gpus, CARD, INSIDE),
+        steps=sys.maxsize,  # they may be many: this network has no latency
+        per_step=dict.fromkeys(workers, inside or across or Fraction(1)),
+        bound=2 * max(Fraction(len(workers) - 1, len(workers)) * wires[INSIDE], across * wires[CARD]),
+        allowed=2 * (inside * wires[INSIDE] + across * wires[CARD]),
+    )
+
+
+def host_of(node: str) -> str:
+    """
+    >>> host_of("host1/gpu0")
+    'host1'
+    """
+    return node.partition("/")[0]
+
+
+def over_cards(plan: Plan) -> Mapping[tuple[str, str], Fraction]:
+    """(machine, "out" or "in") → the part of the gradient that passes its network card."""
+    passed: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    for step in plan.steps:
+        for src, dst, key, _ in sends(step):
+            if host_of(src) != host_of(dst):
+                passed[host_of(src), "out"] += plan.share[key]
+                passed[host_of(dst), "in"] += plan.share[key]
+    return passed
+
+
+def require_one_crossing(counts: Counts) -> None:
+    """Over no network card passes more than 2(m−1)/m of the gradient each way."""
+    case, passed = counts.case, over_cards(counts.plan)
+    count = len({host_of(node) for node in case.workers})
+    enough, rate = Fraction(2 * (count - 1), count), Fraction(bandwidth(CARD))
+    (host, way), most = max(passed.items(), key=lambda item: item[1], default=(("", "out"), Fraction(0)))
+    if most > enough:
+        values = {"node": host, "got": size_text(most * NBYTES), "enough": size_text(enough * NBYTES)}
+        values |= {"time": time_text(most * NBYTES / rate), "bound": time_text(enough * NBYTES / rate)}
+        raise failure(flat_mistake(counts, passed), f"card-{way}", case, counts.trace, **values)
+
+
+def flat_mistake(counts: Counts, passed: Mapping[tuple[str, str], Fraction]) -> str:
+    """What makes a network card pass too much."""
+    next_ones = defaultdict(set)
+    for step in counts.busy:
+        for src, dst in counts.between(step):
+            next_ones[src].add(dst)
+    if all(len(some) == 1 for some in next_ones.values()) and len(next_ones) == len(counts.case.workers):
+        return "flat-ring"
+    return "flat" if len(set(passed.values())) == 1 else "one-machine"
+
+
+def hierarchy_mistake(counts: Counts) -> str:
+    """Why a plan that passes little over the cards takes long all the same."""
+    for step in counts.busy:
+        inside = defaultdict(Fraction)
+        for (src, dst), part in counts.between(step).items():
+            if host_of(src) == host_of(dst):
+                inside[src, "out"] += part
+                inside[dst, "in"] += part
+        if any(part > counts.case.per_step[node] for (node, _), part in inside.items()):
+            return "one-leader"
+    return "one-after-another"
+
+
+def time_beside_a_flat_ring(trace: Trace) -> dict[str, str]:
+    flat = cost.shared(ring(trace.plan.nodes), trace.topology, NBYTES)
+    return {"flat": time_text(flat.duration)}
+
+
+EXERCISES = {
+    "servers": Exercise(
+        ("m", "machine", "server"),
+        (
+            ServersCase(7, "400 Mbit/s", "1200 Mbit/s"),
+            ServersCase(4, "400 Mbit/s", "400 Mbit/s"),
+            ServersCase(4, "1 Gbit/s", "2 Gbit/s"),
+            ServersCase(3, "10 Gbit/s", "4 Gbit/s"),
+            ServersCase(1, "400 Mbit/s", "400 Mbit/s"),
+            ServersCase(2, "1 Gbit/s", "10 Gbit/s"),
+            ServersCase(8, "25 Gbit/s", "100 Gbit/s"),
+            ServersCase(5, "4 Gbit/s", "3 Gbit/s"),
+        ),
+        judge_servers.judge,
+        fills=dict,
+        keeps=("rounded-down", "one-too-many", "not-whole"),
+    ),
+    "seven-steps": Exercise(
+        ("trace",),
+        (
+            StepsCase(3, 2, 1),
+            StepsCase(2, 4, 2),
+            StepsCase(4, 2, 1, chunks=3),
+            StepsCase(3, 2, 3, colocated=True),
+            StepsCase(4, 1, 2, chunks=2, updates=False),
+            StepsCase(2, 0, 1),
+            StepsCase(1, 3, 1),
+        ),
+        judge_seven_steps.judge,
+        fills=dict,
+        keeps=("step-by-number", "hosts-mixed", "nothing-there"),
+    ),
+    "hierarchy": Exercise(
+        ("hosts",),
+        tuple(hierarchy_case(*size) for size in ((4, 2), (2, 4), (3, 3), (5, 2), (8, 4), (3, 1), (1, 4), (1, 1))),
+        PlanJudge(hierarchy_mistake, require_one_crossing),
+        fills=time_beside_a_flat_ring,
+    ),
+    "best-mix": Exercise(
+        ("machines", "bandwidth", "servers"),
+        (
+            FIRST_MIX,
+            mix_case(4, "400 Mbit/s", "400 Mbit/s", "400 Mbit/s"),
+            mix_case(8, "10 Gbit/s", "10 Gbit/s", "10 Gbit/s", "25 Gbit/s"),
+            mix_case(3, "400 Mbit/s", "100 Mbit/s"),
+            mix_case(5, "10 Gbit/s"),
+            mix_case(4, "10 Gbit/s", "25 Gbit/s", "15 Gbit/s"),
+            mix_case(3, "1 Gbit/s", "2 Gbit/s", "1 Gbit/s", "1 Gbit/s"),
+            mix_case(2, "400 Mbit/s", "400 Mbit/s"),
+        ),
+        judge_best_mix.judge,
+        fills=lambda trace: judge_best_mix.times(FIRST_MIX),
+        keeps=("negative", "inexact"),
+    ),
+}

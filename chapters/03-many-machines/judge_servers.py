@@ -1,0 +1,79 @@
+"""Judge a number of servers: is it the least with which one more would save no time, as the cost model has it?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from numbers import Real
+
+from d2lps import cost, machines, sharded
+from d2lps.course.grading import call, failure, time_text
+from d2lps.units import bandwidth, size
+
+NBYTES = size("20 MB")
+
+
+@dataclass(frozen=True)
+class ServersCase:
+    """``m`` machines with a network card each, and servers with other ones."""
+
+    m: int
+    machine: str
+    server: str
+
+    @property
+    def label(self) -> str:
+        return f"m = {self.m}, machine = {spaced(self.machine)}, server = {spaced(self.server)}"
+
+    def takes(self, k: int) -> float:
+        """Seconds with ``k`` servers, by the cost model."""
+        hosts, servers = [f"host{i}/cpu" for i in range(self.m)], [f"server{j}" for j in range(k)]
+        cards = [self.machine] * self.m + [self.server] * k
+        return cost.shared(sharded(hosts, servers), machines(self.m, 0, cards, servers=k), NBYTES).duration
+
+    def enough(self) -> int:
+        """The least number with which one more saves no time."""
+        k = 1
+        while self.takes(k + 1) < self.takes(k):
+            k += 1
+        return k
+
+
+def spaced(rate: str) -> str:
+    """With a no-break space before the unit."""
+    return rate.replace(" ", "\u00a0")
+
+
+def judge(case: ServersCase, answer: Callable) -> dict[str, str]:
+    """What fills the sentence for a right answer; raises Failure."""
+    machine, server = bandwidth(case.machine), bandwidth(case.server)
+    got, enough = call(case, answer, case.m, machine, server), case.enough()
+    if isinstance(got, bool) or not isinstance(got, Real):
+        raise failure("not-a-number", "not-a-number", case, type=type(got).__name__)
+    if got <= 0:
+        raise failure("todo", "no-servers-yet", case)
+    if got % 1:
+        raise failure("not-whole", "not-whole", case, got=f"{got:g}")
+    got = int(got)
+    if got < enough:
+        now, then = time_text(case.takes(got)), time_text(case.takes(got + 1))
+        raise failure(_mistake(case, got, enough), "too-few-servers", case, got=got, now=now, then=then)
+    if got > enough:
+        least = time_text(case.takes(enough))
+        raise failure(_mistake(case, got, enough), "too-many-servers", case, got=got, enough=enough, time=least)
+    times = [time_text(case.takes(k)) for k in range(1, enough + 2)]
+    return {"case": case.label, "enough": str(enough), "times": ", ".join(times)}
+
+
+def _mistake(case: ServersCase, got: int, enough: int) -> str:
+    ratio = bandwidth(case.machine) / bandwidth(case.server)
+    if got == case.m:
+        return "bandwidths-ignored"
+    if got == int(case.m * ratio):
+        return "rounded-down"
+    if got == ceil(case.m / ratio):
+        return "ratio-turned"
+    if got == ceil(2 * case.m * ratio):
+        return "both-directions"
+    if got == enough + 1:
+        return "one-too-many"
+    return "too-few" if got < enough else "too-many"

@@ -1,0 +1,156 @@
+"""Judge a reading of a trace: from when to when was each of the seven steps under way?
+
+The traces are like measured ones: no two messages take equally long, and who has what it needs goes on, without
+waiting for machines that are slower. Their times are made up, of what the cost model says.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from d2lps import Trace, cost, hierarchical, machines, sharded
+from d2lps.course.grading import call, failure, time_text
+
+UPDATED = 2e9  # bytes per second that a server updates
+STEPS = (3, 4, 5, 6, 7)
+
+
+@dataclass(frozen=True)
+class StepsCase:
+    """``m`` machines with ``gpus`` each and ``k`` servers, which stand by themselves or on the first machines."""
+
+    m: int
+    gpus: int
+    k: int
+    chunks: int = 1
+    colocated: bool = False
+    updates: bool = True
+
+    @property
+    def label(self) -> str:
+        return f"m = {self.m}, {self.gpus} GPU, k = {self.k}" + (f", c = {self.chunks}" if self.chunks > 1 else "")
+
+    @cached_property
+    def trace(self) -> Trace:
+        """What the answer is given."""
+        leaders = [f"host{i}/cpu" for i in range(self.m)]
+        servers = leaders[: self.k] if self.colocated else [f"server{j}" for j in range(self.k)]
+        update = ("sgd", {"lr": 0.1}) if self.updates else None
+        plan = sharded(leaders, servers, self.chunks, update)
+        if self.gpus:
+            inside = {cpu: [cpu.replace("cpu", f"gpu{j}") for j in range(self.gpus)] for cpu in leaders}
+            plan = hierarchical(inside, plan)
+        place = machines(self.m, self.gpus, "400 Mbit/s", "2 GB/s", servers=0 if self.colocated else self.k)
+        return uneven(cost.shared(plan, place, "20 MB"))
+
+
+def uneven(predicted: Trace) -> Trace:
+    """The same events, played so that each node goes on when it has what it needs; some messages take longer."""
+    free: dict[str, float] = defaultdict(lambda: 0.01)  # node → until when it is occupied
+    events = []
+    for number in range(1, predicted.steps + 1):
+        until = dict(free)
+        for event in (event for event in predicted.events if event.step == number):
+            slower = 1 + 0.07 * (len(events) * 5 % 7)
+            if event.kind == "update":  # when everything has arrived
+                start = until.get(event.src, free[event.src])
+                end = start + event.nbytes / UPDATED
+            else:
+                start = free[event.src] + 0.0004 * (len(events) % 3)
+                end = start + slower * (event.end - event.start)
+            events.append(replace(event, start=start, end=end))
+            for node in (event.src, event.dst):
+                until[node] = max(until.get(node, 0.0), end)
+        free.update(until)
+    return Trace("made up", predicted.plan, predicted.topology, predicted.nbytes, tuple(events))
+
+
+def host_of(node: str) -> str:
+    return node.partition("/")[0]
+
+
+def step_of(event) -> int:
+    """The number of the step to which an event belongs."""
+    if event.kind == "update":
+        return 5
+    inside = host_of(event.src) == host_of(event.dst)
+    return {("add", True): 3, ("add", False): 4, ("copy", False): 6, ("copy", True): 7}[event.op, inside]
+
+
+def judge(case: StepsCase, answer: Callable) -> dict[str, str]:
+    """What fills the sentence for a right answer; raises Failure."""
+    trace = case.trace
+    parts = defaultdict(list)
+    for event in trace.events:
+        parts[step_of(event)].append(event)
+    right = {step: span(parts[step]) for step in STEPS}
+    got = _seconds(case, call(case, answer, trace))
+    for step in STEPS:
+        if not near(got[step], right[step], trace):
+            values = {"step": step, "got": time_text(got[step]), "right": time_text(right[step])}
+            said = "step-took"
+            if parts[step]:
+                values["start"] = time_text(min(event.start for event in parts[step]))
+                values["end"] = time_text(max(event.end for event in parts[step]))
+            else:
+                said = "step-took-nothing"
+            raise failure(_mistake(case, trace, parts, got, right, step), said, case, **values)
+    whole = {f"t{step}": time_text(right[step]) for step in STEPS}
+    return whole | {"case": case.label, "time": time_text(trace.duration), "sum": time_text(sum(right.values()))}
+
+
+def span(events: list) -> float:
+    """Seconds from the first start to the last end."""
+    return max(event.end for event in events) - min(event.start for event in events) if events else 0.0
+
+
+def near(one: float, other: float, trace: Trace) -> bool:
+    return abs(one - other) <= 1e-6 * trace.duration
+
+
+def _seconds(case: StepsCase, given: object) -> dict[int, float]:
+    if not isinstance(given, dict):
+        raise failure("not-a-dict", "not-seconds", case, type=type(given).__name__)
+    if given and set(given) <= set(STEPS) and not any(given.values()):
+        raise failure("todo", "no-seconds", case)
+    for step in STEPS:
+        if step not in given:
+            raise failure("missing-step", "step-missing", case, step=step)
+    for step, seconds in given.items():
+        if step not in STEPS:
+            raise failure("missing-step", "step-strange", case, step=repr(step))
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise failure("not-a-dict", "step-no-number", case, step=step, got=type(seconds).__name__)
+    return given
+
+
+def _mistake(case: StepsCase, trace: Trace, parts: Mapping, got: Mapping, right: Mapping, step: int) -> str:
+    """Which of the typical thoughts leads to what is said of this step."""
+    events, said = parts[step], got[step]
+    if not events:
+        return "nothing-there"
+    if not said:
+        return "left-out"
+    other = {3: 7, 7: 3, 4: 6, 6: 4}.get(step)
+    thoughts = {
+        "sums": sum(event.end - event.start for event in events),
+        "until-the-end": max(event.end for event in events),
+        "longest": max(event.end - event.start for event in events),
+        "mean": sum(event.end - event.start for event in events) / len(events),
+        "turned": right.get(other, said + 1),
+        "both-ways": span(events + parts[other]) if other else said + 1,
+        "hosts-mixed": span([e for e in trace.events if e.kind == events[0].kind and e.op == events[0].op]),
+    }
+    for mistake, value in thoughts.items():
+        if near(said, value, trace) and not near(value, right[step], trace):
+            return mistake
+    spans = [end - start for start, end in trace.step_times()]
+    if any(near(said, value, trace) for value in spans):
+        return "step-by-number"
+    busy = until = 0.0
+    for event in sorted(events, key=lambda event: event.start):
+        busy, until = busy + max(0.0, event.end - max(event.start, until)), max(until, event.end)
+    if near(said, busy, trace):
+        return "gaps-left-out"
+    return "wrong-time"

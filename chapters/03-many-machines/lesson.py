@@ -1,0 +1,425 @@
+# %% language
+import d2lps
+
+d2lps.speak("en")
+
+# %% opening
+d2lps.opening("03")
+
+# %% imports
+import time
+from fractions import Fraction
+
+import torch
+
+from d2lps import Plan, Processes, Send, Update, cluster, cost, draw, machines
+from d2lps import aggregate_at, hierarchical, ring, run, sharded, table, watch
+from d2lps.units import show_seconds
+
+# %% machines
+draw(machines(hosts=2, gpus_per_host=2, nic="10 Gbit/s"))
+
+# %% machines-table
+def crossing(pairs, place):
+    keys = {f"g{i}": pair for i, pair in enumerate(pairs, 1)}
+    plan = Plan(dict.fromkeys(node for pair in pairs for node in pair),
+                dict.fromkeys(keys, Fraction(1, len(pairs))),
+                [[Send(src, dst, key, "copy") for key, (src, dst) in keys.items()]],
+                holds=[(src, key) for key, (src, _) in keys.items()],
+                wants=[(dst, key) for key, (_, dst) in keys.items()])
+    return cost.shared(plan, place, 160_000_000 * len(pairs))
+
+near = [("host0/gpu0", "host0/gpu1")]
+there = [("host0/gpu0", "host1/gpu0"), ("host0/gpu1", "host1/gpu1")]
+rows = []
+for nic in ["10 Gbit/s", "25 Gbit/s", "100 Gbit/s", "400 Gbit/s"]:
+    place = machines(2, 2, nic)
+    rows.append([nic, *(crossing(pairs, place) for pairs in (near, there[:1], there))])
+table("network-card", "same-host", "other-host", "two-at-once", rows=rows)
+
+# %% by-hand
+import subprocess
+
+script = """#!/bin/sh
+PATH=$PATH:/usr/sbin:/sbin
+unshare --net sleep 9 &
+sleep 0.3
+ip link add eth0 type veth peer name eth0 netns $!
+ip address add 10.0.0.1/24 dev eth0
+nsenter --net=/proc/$!/ns/net ip address add 10.0.0.2/24 dev eth0
+tc qdisc add dev eth0 root tbf rate 400mbit burst 80k latency 400ms
+ip -brief address show dev eth0
+nsenter --net=/proc/$!/ns/net ip -brief address show dev eth0
+tc qdisc show dev eth0
+kill $!
+"""
+try:
+    done = subprocess.run(["unshare", "-Urn", "sh", "-e"], input=script,
+                          capture_output=True, text=True)
+    print(done.stdout, done.stderr)
+except OSError as error:
+    print(error)
+
+# %% cluster
+try:
+    four = cluster.emulated(hosts=4, gpus_per_host=2, bandwidth="400 Mbit/s", servers=4)
+except cluster.ClusterError as error:
+    four = None
+    print(error)
+four
+
+# %% ping
+import torch.distributed as dist
+
+def ping():
+    dist.init_process_group("gloo")
+    message = torch.zeros(2_500_000)
+    for attempt in range(2):
+        dist.barrier()
+        start = time.perf_counter()
+        if dist.get_rank() == 0:
+            dist.send(message, 1)
+        else:
+            dist.recv(message, 0)
+    return message.nbytes / (time.perf_counter() - start) / 1e6
+
+arrived = four.run(ping, hosts=["host0", "host1"])[1] if four else float("nan")
+print(f"{arrived:.1f} MB/s; {50 * 1448 / 1514:.1f} MB/s")
+
+# %% network
+def mbit(rate):
+    return f"{rate * 1448 / 1514} Mbit/s"
+
+network = machines(4, 2, mbit(400), servers=4)
+print(network.links[-1])
+four and four.topology.links[-1]
+
+# %% seven-plan
+hosts = [f"host{i}" for i in range(4)]
+inside = {f"{host}/cpu": [f"{host}/gpu0", f"{host}/gpu1"] for host in hosts}
+leaders, gpus = list(inside), [gpu for some in inside.values() for gpu in some]
+pairs = [(gpu, cpu) for cpu, some in inside.items() for gpu in some]
+sgd = Update("server0", "g", "sgd", (("lr", 0.1),))
+
+add_inside = [Send(gpu, cpu, "g", "add") for gpu, cpu in pairs]
+to_server = [Send(cpu, "server0", "g", "add") for cpu in leaders]
+from_server = [Send("server0", cpu, "g", "copy") for cpu in leaders]
+hand_out = [Send(cpu, gpu, "g", "copy") for gpu, cpu in pairs]
+nodes = [node for cpu, some in inside.items() for node in [*some, cpu]] + ["server0"]
+seven = Plan(nodes, {"g": 1}, [add_inside, [*to_server, sgd], from_server, hand_out],
+             holds=gpus, wants=gpus)
+print(seven)
+
+# %% seven-same
+at_server = aggregate_at(leaders, "server0", update=("sgd", {"lr": 0.1}))
+seven == hierarchical(inside, at_server)
+
+# %% net
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from d2lps import train
+
+def wide_net():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(256, 4096), nn.ReLU(), nn.Linear(4096, 10))
+
+digits = train.digits().train
+nbytes = sum(weight.nbytes for weight in wide_net().parameters())
+nbytes
+
+# %% seven-run
+def all_seven(plan, place, data):
+    net, mine = wide_net(), [node for node in plan.nodes if node in cluster.playing()]
+    start = parameters_to_vector(net.parameters()).detach()
+    weights, memory, carrier = {"server0": start.clone()}, {}, Processes(mine)
+    for X, y in train.batches(data, 128, 2):
+        clock = [time.perf_counter()]
+        parts = dict(zip(gpus, train.split(X, y, ["cpu"] * len(gpus))))
+        clock.append(time.perf_counter())
+        held = {node: torch.zeros_like(start) for node in mine}
+        for gpu in parts.keys() & held.keys():
+            held[gpu] = train.loss_and_gradient(net, *parts[gpu], count=128)[1]
+        clock.append(time.perf_counter())
+        trace = run(plan, held, carrier, topology=place, weights=weights, memory=memory)
+        vector_to_parameters(held[mine[0]], net.parameters())
+    return clock[1] - clock[0], clock[2] - clock[1], trace
+
+place = machines(4, 2, mbit(400), servers=1)
+predicted = cost.shared(seven, place, nbytes)
+found = four and four.run(all_seven, seven, place, digits, hosts=[*hosts, "server0"])
+reading, computing, trace = found[0] if four else (None, None, predicted)
+
+# %% seven-watch
+watch(trace, name="seven")
+
+# %% seven-table
+def lasts(trace):
+    phases = [[event for event in trace.events if event.step == step and event.kind == kind]
+              for step, kind in [(1, "send"), (2, "send"), (2, "update"), (3, "send"), (4, "send")]]
+    return [max(event.end for event in phase) - min(event.start for event in phase)
+            for phase in phases]
+
+table("step", "predicted", "measured", rows=[
+    *[[i, "–", show_seconds(seconds)] for i, seconds in [(1, reading), (2, computing)] if four],
+    *[[i, show_seconds(one), show_seconds(other) if four else None]
+      for i, one, other in zip(range(3, 8), lasts(predicted), lasts(trace))]])
+
+# %% guess-one
+guess = d2lps.predict("one-server", {"m = 1": "ms", "m = 4": "ms"})
+guess
+
+# %% one-server
+def measured(plan, rounds=1):
+    return four.measure(plan, "4 MB", rounds) if four else None
+
+def milliseconds(trace):
+    return 1e3 * trace.duration if trace else float("nan")
+
+larger = machines(8, 2, mbit(400), servers=8)
+eight = [f"host{i}/cpu" for i in range(8)]
+expected = {m: cost.shared(aggregate_at(eight[:m], "server0"), larger, "4 MB")
+            for m in range(1, 9)}
+seen = {m: measured(aggregate_at(eight[:m], "server0")) for m in (1, 2, 3, 4)}
+guess.reveal({f"m = {m}": expected[m] for m in (1, 4)},
+             {f"m = {m}": seen[m] for m in (1, 4)} if four else None)
+
+# %% one-server-plot
+from d2lps import d2l
+
+d2l.plot([list(expected), list(seen)],
+         [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
+         "m", "ms", fmts=["-", "o"], figsize=(5, 3))
+
+# %% guess-servers
+guess = d2lps.predict("servers", {"k = 2": "ms", "k = 4": "ms", "k = 8": "ms"})
+guess
+
+# %% servers
+def on_servers(k):
+    return sharded(leaders, [f"server{j}" for j in range(k)])
+
+expected = {k: cost.shared(on_servers(k), larger, "4 MB") for k in range(1, 9)}
+seen = {1: seen[4]} | {k: measured(on_servers(k)) for k in (2, 4)}
+guess.reveal({f"k = {k}": expected[k] for k in (2, 4, 8)})
+
+# %% servers-plot
+d2l.plot([list(expected), list(seen)],
+         [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
+         "k", "ms", fmts=["-", "o"], figsize=(5, 3))
+
+# %% in-turn
+def in_turn(k):
+    servers = [f"server{j}" for j in range(k)]
+    there = [[Send(leader, servers[(i + t) % k], f"g{(i + t) % k + 1}", "add")
+              for i, leader in enumerate(leaders)] for t in range(k)]
+    back = [[Send(dst, src, key, "copy") for src, dst, key, op in step] for step in there]
+    shares = {f"g{j + 1}": Fraction(1, k) for j in range(k)}
+    return Plan(leaders + servers, shares, there + back, holds=leaders, wants=leaders)
+
+def compared(plans, place, rounds=1):
+    rows = []
+    for name, plan in plans.items():
+        expected, seen = cost.shared(plan, place, "4 MB"), measured(plan, rounds)
+        ratio = f"{seen.duration / expected.duration:.2f}" if seen else None
+        rows.append([name, expected, seen, ratio])
+    return table("strategy", "predicted", "measured", "off-by", rows=rows)
+
+compared({"4 servers": on_servers(4), "4 servers ↻": in_turn(4)}, network)
+
+# %% no-servers
+compared({"k = m": sharded(leaders), "ring": ring(leaders)}, network, rounds=2)
+
+# %% levels
+shuffled = sorted(gpus, key=lambda gpu: gpu[-1])
+compared({"0-1-2-3-4-5-6-7": ring(gpus), "0-2-4-6-1-3-5-7": ring(shuffled),
+          "4 × 2, ring": hierarchical(inside, ring(leaders)),
+          "8 GPU, shards": sharded(gpus)}, network)
+
+# %% best-mix
+from d2lps import together
+
+def mixed(m, k, chunks=32):
+    places = leaders[:m] * (m - k) + [f"server{j}" for j in range(k)] * 2 * (m - 1)
+    return together(*(sharded(leaders[:m], [place], chunks, key=f"g{i}-")
+                      for i, place in enumerate(places, 1)))
+
+rows = []
+for k in range(5):
+    factor = Fraction(2 * 4 * (4 - 1), 4**2 + k * 4 - 2 * k)
+    seconds = float(factor) * 4e6 / network.links[-1].bandwidth
+    rows.append([k, str(factor), show_seconds(seconds),
+                 cost.shared(mixed(4, k), network, "4 MB")])
+table("servers", "factor", "formula-time", "predicted", rows=rows)
+
+# %% job
+def fit(plan, data, steps):
+    net, mine = wide_net(), [node for node in plan.nodes if node in cluster.playing()]
+    weights = parameters_to_vector(net.parameters()).detach()
+    carrier, losses = Processes(mine), []
+    workers = list(dict.fromkeys(node for node, _ in plan.holds))
+    start = time.perf_counter()
+    for X, y in train.batches(data, 128, steps):
+        parts = dict(zip(workers, train.split(X, y, ["cpu"] * len(workers))))
+        held, loss = {node: torch.zeros_like(weights) for node in mine}, 0.0
+        for worker in [node for node in mine if node in parts]:
+            part, held[worker] = train.loss_and_gradient(net, *parts[worker], count=128)
+            loss += part
+        run(plan, held, carrier)
+        if loss:
+            weights -= 0.03 * held[worker]
+            vector_to_parameters(weights, net.parameters())
+        losses.append(loss)
+    return losses, (time.perf_counter() - start) / steps, weights
+
+# %% job-run
+ways = {"4 × 2, ring": hierarchical(inside, ring(leaders)),
+        "1 server": hierarchical(inside, aggregate_at(leaders, "server0")),
+        "4 servers": hierarchical(inside, on_servers(4))}
+
+def fitted(plan):
+    there = [host for host in four.hosts if {*four.nodes(host)} & {*plan.nodes}]
+    return four.run(fit, plan, digits, 3, hosts=there)
+
+jobs = {name: fitted(plan) for name, plan in ways.items()} if four else {}
+
+# %% store
+from d2lps import kvstore
+
+def fit_by_store(data, steps):
+    store = kvstore.create("dist_sync", servers=4)
+    weights = parameters_to_vector((net := wide_net()).parameters()).detach()
+    total, losses = torch.empty_like(weights), []
+    store.init("g", torch.zeros_like(weights))
+    start = time.perf_counter()
+    for X, y in train.batches(data, 128, steps):
+        parts = train.split(X, y, ["cpu"] * 8)[2 * store.rank : 2 * store.rank + 2]
+        done = [train.loss_and_gradient(net, *part, count=128) for part in parts]
+        store.pushpull("g", sum(gradient for _, gradient in done), out=total)
+        weights -= 0.03 * total
+        vector_to_parameters(weights, net.parameters())
+        losses.append(sum(loss for loss, _ in done))
+    seconds = (time.perf_counter() - start) / steps
+    store.barrier()
+    return losses, seconds, weights
+
+if four:
+    jobs["dist_sync"] = four.run(fit_by_store, digits, 3, hosts=hosts)
+
+# %% ddp
+from torch.nn.parallel import DistributedDataParallel
+
+def fit_by_ddp(data, steps):
+    dist.init_process_group("gloo")
+    net, losses = DistributedDataParallel(wide_net()), []
+    start = time.perf_counter()
+    for X, y in train.batches(data, 128, steps):
+        X, y = train.split(X, y, ["cpu"] * 4)[dist.get_rank()]
+        net.zero_grad()
+        loss = nn.functional.cross_entropy(net(X), y)
+        loss.backward()
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight -= 0.03 * weight.grad
+        losses.append(loss.item() / 4)
+    seconds = (time.perf_counter() - start) / steps
+    dist.barrier()
+    dist.destroy_process_group()
+    return losses, seconds, parameters_to_vector(net.parameters()).detach()
+
+if four:
+    jobs["DDP"] = four.run(fit_by_ddp, digits, 3, hosts=hosts)
+
+# %% job-table
+rows = []
+for name, results in jobs.items():
+    losses = [sum(step) for step in zip(*(losses for losses, *_ in results))]
+    same = torch.equal(results[0][2], jobs["1 server"][0][2])
+    alone = cost.shared(ways[name], network, nbytes) if name in ways else None
+    rows.append([name, f"{losses[0]:.4f}", f"{losses[-1]:.4f}", same, alone,
+                 show_seconds(results[0][1])])
+table("strategy", "first-loss", "loss", "same-as-server", "network-alone", "per-step",
+      rows=rows)
+
+# %% slow-host
+names = [*hosts, *(f"server{j}" for j in range(4))]
+
+def with_slow(name, rate):
+    if four:
+        four.reshape(name, f"{rate} Mbit/s")
+    rates = [mbit(rate if each == name else 400) for each in names]
+    return machines(4, 2, rates, servers=4)
+
+slower = with_slow("host3", 100)
+compared({"ring": ring(leaders), "4 servers": on_servers(4)}, slower)
+
+# %% slow-server
+with_slow("host3", 400)
+slower = with_slow("server3", 100)
+in_proportion = {f"server{j}": Fraction(1 if j == 3 else 4, 13) for j in range(4)}
+compared({"4 servers": on_servers(4), "4 : 4 : 4 : 1": sharded(leaders, in_proportion)},
+         slower)
+
+# %% lost
+def again_and_again(plan):
+    mine = [node for node in plan.nodes if node in cluster.playing()]
+    carrier = Processes(mine, deadline=2)
+    while True:
+        run(plan, {node: torch.zeros(1_000_000) for node in mine}, carrier)
+
+if four:
+    with_slow("server3", 400)
+    job = four.start(again_and_again, ring(leaders), hosts=hosts)
+    time.sleep(2)
+    four.kill("host2")
+    start = time.perf_counter()
+    try:
+        job.results()
+    except cluster.HostLost as error:
+        print(f"{time.perf_counter() - start:.1f} s: {error}")
+        for host, result in zip(hosts, error.results):
+            print(f"{host}: {type(result).__name__}: {result}")
+
+# %% go-on
+left = [leader for leader in leaders if leader != "host2/cpu"]
+compared({"ring": ring(left)}, network)
+
+# %% close
+if four:
+    four.close()
+
+# %% exercise-servers
+def servers(m, machine, server):
+    k = 0
+    # TODO
+    return k
+
+d2lps.check_exercise("servers", servers)
+
+# %% exercise-seven-steps
+def seven_steps(trace):
+    seconds = {3: 0.0, 4: 0.0, 5: 0.0, 6: 0.0, 7: 0.0}
+    # TODO
+    return seconds
+
+d2lps.check_exercise("seven-steps", seven_steps)
+
+# %% exercise-hierarchy
+def hierarchy(hosts):
+    gpus = [gpu for some in hosts for gpu in some]
+    shares = {"g": 1}
+    steps = []
+    # TODO
+    return Plan(gpus, shares, steps)
+
+d2lps.check_exercise("hierarchy", hierarchy)
+
+# %% exercise-best-mix
+def best_mix(machines, bandwidth, servers):
+    shares = {}
+    # TODO
+    return shares
+
+d2lps.check_exercise("best-mix", best_mix)

@@ -1,0 +1,370 @@
+"""The solutions of this chapter's exercises, and typical wrong answers with the mistake that each must be told.
+
+A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
+"""
+
+import math
+from fractions import Fraction
+
+from d2lps import Plan, Send, aggregate_at, hierarchical, naive_ring, ring, sharded
+
+
+def servers(m, machine, server):
+    k = 1
+    while k * server < m * machine:
+        k += 1
+    return k
+
+
+def seven_steps(trace):
+    def host(node):
+        return node.split("/")[0]
+
+    events = {step: [] for step in (3, 4, 5, 6, 7)}
+    for event in trace.events:
+        inside = host(event.src) == host(event.dst)
+        if event.kind == "update":
+            step = 5
+        elif event.op == "add":
+            step = 3 if inside else 4
+        else:
+            step = 7 if inside else 6
+        events[step].append(event)
+    seconds = dict.fromkeys(events, 0.0)
+    for step, some in events.items():
+        if some:
+            seconds[step] = max(event.end for event in some) - min(event.start for event in some)
+    return seconds
+
+
+def hierarchy(hosts):
+    m, n = len(hosts), len(hosts[0])
+    shares = {f"{j}.{i}": Fraction(1, n * m) for j in range(n) for i in range(m)}
+    inside, across = [], []
+    for j in range(n):
+        for i in range(m):
+            for gpus in hosts:
+                inside += [Send(gpu, gpus[j], f"{j}.{i}", "add") for gpu in gpus if gpu != gpus[j]]
+            across += [Send(gpus[j], hosts[i][j], f"{j}.{i}", "add") for gpus in hosts if gpus != hosts[i]]
+    back = [[Send(dst, src, key, "copy") for src, dst, key, _ in step] for step in (across, inside)]
+    gpus = [gpu for some in hosts for gpu in some]
+    return Plan(gpus, shares, [inside, across, *back])
+
+
+def best_mix(machines, bandwidth, servers):
+    m, total = len(machines), sum(map(Fraction, servers.values()))
+    cards = total / Fraction(bandwidth)
+    theirs = min(Fraction(1), 2 * (m - 1) * cards / (m * m + cards * (m - 2)))
+    shares = {machine: (1 - theirs) / m for machine in machines}
+    for server, rate in servers.items():
+        shares[server] = theirs * Fraction(rate) / total
+    return shares
+
+
+# What learners write instead. Each answer does one thing wrong; the helpers are what they have in common.
+
+
+def stepwise(measure, sort=None):
+    """``measure`` of the events of each step; ``sort`` tells the step of an event."""
+    def answer(trace):
+        seconds = {}
+        for step in (3, 4, 5, 6, 7):
+            events = [event for event in trace.events if (sort or step_of)(event) == step]
+            seconds[step] = measure(events) if events else 0.0
+        return seconds
+
+    return answer
+
+
+def step_of(event):
+    inside = event.src.split("/")[0] == event.dst.split("/")[0]
+    if event.kind == "update":
+        return 5
+    return (3 if inside else 4) if event.op == "add" else (7 if inside else 6)
+
+
+def turned_round(event):
+    return {3: 7, 4: 6, 6: 4, 7: 3}.get(step_of(event), 5)
+
+
+def by_the_servers(event):
+    """To and from whoever is called a server; the rest is inside."""
+    if event.kind == "update":
+        return 5
+    if event.dst.startswith("server"):
+        return 4
+    if event.src.startswith("server"):
+        return 6
+    return 3 if event.op == "add" else 7
+
+
+def span(events):
+    return max(event.end for event in events) - min(event.start for event in events)
+
+
+def lasting(events):
+    return [event.end - event.start for event in events]
+
+
+def busy(events):
+    total = until = 0.0
+    for event in sorted(events, key=lambda event: event.start):
+        total += max(0.0, event.end - max(event.start, until))
+        until = max(until, event.end)
+    return total
+
+
+def by_number(trace):
+    """The plan's steps taken for steps 3, 4, 6, 7."""
+    found = stepwise(span)(trace)
+    spans = [end - start for start, end in trace.step_times()]
+    return found | dict(zip((3, 4, 6, 7), spans))
+
+
+def both_directions(trace):
+    """What goes to the server and what comes back is one."""
+    between = span([event for event in trace.events if step_of(event) in (4, 6)])
+    return stepwise(span)(trace) | {4: between, 6: between}
+
+
+def all_adds(trace):
+    """All that is added is one, and all that is copied."""
+    found = stepwise(span)(trace)
+    for op, steps in (("add", (3, 4)), ("copy", (6, 7))):
+        found |= dict.fromkeys(steps, span([event for event in trace.events if event.op == op]))
+    return found
+
+
+def of_one_host(trace):
+    """As host0 sees it."""
+    return stepwise(span, lambda event: any(node.startswith("host0") for node in (event.src, event.dst))
+                    and step_of(event))(trace)
+
+
+def without_update(trace):
+    return stepwise(span)(trace) | {5: 0.0}
+
+
+def whole_time(trace):
+    """Where there is nothing, the whole time of the trace."""
+    found = stepwise(span)(trace)
+    return {step: found[step] or trace.duration for step in found}
+
+
+def chunks_forgotten(trace):
+    """Only of the first chunk."""
+    return stepwise(span, lambda event: "." not in event.key.removesuffix(".1") and step_of(event))(trace)
+
+
+def leaders_of(hosts):
+    return [gpus[0] for gpus in hosts]
+
+
+def everyone(hosts):
+    return [gpu for gpus in hosts for gpu in gpus]
+
+
+def at_leaders(hosts, across):
+    return hierarchical({gpus[0]: gpus for gpus in hosts}, across(leaders_of(hosts)))
+
+
+def one_host_at_a_time(hosts):
+    """What could happen in all machines at once happens in one after the other."""
+    plan = hierarchy(hosts)
+
+    def of(step, gpus):
+        return [send for send in step if send.dst in gpus]
+
+    return Plan(plan.nodes, plan.share, [
+        *(of(plan.steps[0], gpus) for gpus in hosts), *plan.steps[1:3], *(of(plan.steps[3], gpus) for gpus in hosts)])
+
+
+def machine_after_machine(hosts):
+    """Over the network, one machine collects at a time, and one sends back at a time."""
+    plan = hierarchy(hosts)
+    between = [[send for send in step if send.key.endswith(f".{i}")]
+               for step in plan.steps[1:3] for i in range(len(hosts))]
+    return Plan(plan.nodes, plan.share, [plan.steps[0], *between, plan.steps[3]])
+
+
+def collected_at_one_gpu(hosts):
+    """All shards of a machine are added at its first GPU, and go on from there."""
+    return at_leaders(hosts, sharded)
+
+
+def without_last(hosts):
+    plan = hierarchy(hosts)
+    return Plan(plan.nodes, plan.share, plan.steps[:-1])
+
+
+def inside_only(hosts):
+    plan = hierarchy(hosts)
+    return Plan(plan.nodes, plan.share, [plan.steps[0], plan.steps[3]])
+
+
+def added_back(hosts):
+    plan = hierarchy(hosts)
+    return Plan(plan.nodes, plan.share, [[send._replace(op="add") for send in step] for step in plan.steps])
+
+
+def all_at_once(hosts):
+    plan = hierarchy(hosts)
+    return Plan(plan.nodes, plan.share, [[*plan.steps[0], *plan.steps[1]], *plan.steps[2:]])
+
+
+def always_two(hosts):
+    plan = hierarchy([gpus[:2] for gpus in hosts])
+    return Plan(everyone(hosts), plan.share, plan.steps)
+
+
+def too_large_shares(hosts):
+    plan = hierarchy(hosts)
+    return Plan(plan.nodes, dict.fromkeys(plan.share, Fraction(1, 4)), plan.steps)
+
+
+def with_cpus(hosts):
+    return hierarchical({gpus[0].split("/")[0] + "/cpu": gpus for gpus in hosts},
+                        ring([gpus[0].split("/")[0] + "/cpu" for gpus in hosts]))
+
+
+def order_turned(hosts):
+    """A flat ring that goes from machine to machine at every hop."""
+    return ring([gpu for rail in zip(*hosts) for gpu in rail])
+
+
+def nodes_in_another_order(plan, hosts):
+    return Plan(everyone(hosts), plan.share, plan.steps)
+
+
+def mixed(theirs):
+    """``theirs(m, cards)``: which part the servers add, in proportion to their bandwidths."""
+    def answer(machines, bandwidth, servers):
+        m, total = len(machines), sum(map(Fraction, servers.values()))
+        part = theirs(m, total / Fraction(bandwidth)) if servers else Fraction(0)
+        return {machine: (1 - part) / m for machine in machines} | {
+            server: part * Fraction(rate) / total for server, rate in servers.items()}
+
+    return answer
+
+
+def formula(m, cards):
+    """May be above 1."""
+    return 2 * (m - 1) * cards / (m * m + cards * (m - 2))
+
+
+def pushed(m, cards):
+    """As if nothing came back while gradients are sent: 1 − y = m·x."""
+    return 1 - m * max(Fraction(0), (m - cards) / (m * m - cards))
+
+
+def own_sent_too(m, cards):
+    """As if a machine sent itself its own part."""
+    return 1 - m * max(Fraction(0), (m - cards) / (m * (m + cards)))
+
+
+def all_alike(machines, bandwidth, servers):
+    return dict.fromkeys([*machines, *servers], Fraction(1, len(machines) + len(servers)))
+
+
+def equal_servers(machines, bandwidth, servers):
+    shares = best_mix(machines, bandwidth, servers)
+    theirs = sum(shares[server] for server in servers)
+    return shares | {server: theirs / len(servers) for server in servers}
+
+
+def first_machine(machines, bandwidth, servers):
+    shares = best_mix(machines, bandwidth, servers)
+    own = sum(shares[machine] for machine in machines)
+    return shares | dict.fromkeys(machines, 0) | {machines[0]: own}
+
+
+def not_divided(machines, bandwidth, servers):
+    """Each machine has what all of them should have together."""
+    shares = best_mix(machines, bandwidth, servers)
+    return shares | {machine: len(machines) * shares[machine] for machine in machines}
+
+
+def numbers(machines, bandwidth, servers):
+    return {node: float(share) for node, share in best_mix(machines, bandwidth, servers).items()}
+
+
+WRONG = {
+    "servers": {
+        "bandwidths-ignored": [lambda m, machine, server: m],
+        "rounded-down": [lambda m, machine, server: max(1, int(m * machine / server)),
+                         lambda m, machine, server: max(1, round(m * machine / server))],
+        "ratio-turned": [lambda m, machine, server: math.ceil(m * server / machine)],
+        "both-directions": [lambda m, machine, server: math.ceil(2 * m * machine / server)],
+        "one-too-many": [lambda m, machine, server: int(m * machine / server) + 1,
+                         lambda m, machine, server: servers(m, machine, server) + 1],
+        "too-few": [lambda m, machine, server: 1],
+        "too-many": [lambda m, machine, server: m * m],
+        "not-whole": [lambda m, machine, server: m * machine / server,
+                      lambda m, machine, server: max(1, m * machine / server)],
+        "not-a-number": [lambda m, machine, server: [servers(m, machine, server)],
+                         lambda m, machine, server: str(servers(m, machine, server))],
+        "not-general": [lambda m, machine, server: 3, lambda m, machine, server: math.ceil(m / 3)],
+        "nothing-returned": [lambda m, machine, server: None],
+        "raised": [lambda m, machine, server: m / 0],
+    },
+    "seven-steps": {
+        "sums": [stepwise(lambda events: sum(lasting(events)))],
+        "until-the-end": [stepwise(lambda events: max(event.end for event in events))],
+        "longest": [stepwise(lambda events: max(lasting(events)))],
+        "mean": [stepwise(lambda events: sum(lasting(events)) / len(events))],
+        "turned": [stepwise(span, turned_round)],
+        "both-ways": [both_directions],
+        "hosts-mixed": [all_adds, stepwise(span, by_the_servers)],
+        "step-by-number": [by_number],
+        "gaps-left-out": [stepwise(busy)],
+        "left-out": [without_update],
+        "nothing-there": [whole_time],
+        "missing-step": [lambda trace: {step: 1.0 for step in range(3, 7)},
+                         lambda trace: seven_steps(trace) | {"read data": 1.0}],
+        "not-a-dict": [lambda trace: list(seven_steps(trace).values()),
+                       lambda trace: {step: str(seconds) for step, seconds in seven_steps(trace).items()}],
+        "wrong-time": [of_one_host, lambda trace: {step: 1.0 for step in range(3, 8)}],
+        "not-general": [chunks_forgotten],
+        "nothing-returned": [lambda trace: None],
+        "raised": [lambda trace: trace.events["send"]],
+    },
+    "hierarchy": {
+        "flat-ring": [lambda hosts: ring(everyone(hosts)),
+                      lambda hosts: nodes_in_another_order(order_turned(hosts), hosts)],
+        "flat": [lambda hosts: sharded(everyone(hosts))],
+        "one-machine": [lambda hosts: aggregate_at(everyone(hosts), everyone(hosts)[0]),
+                        lambda hosts: at_leaders(hosts, lambda leaders: aggregate_at(leaders, leaders[0])),
+                        lambda hosts: at_leaders(hosts, naive_ring)],
+        "one-leader": [lambda hosts: at_leaders(hosts, ring), collected_at_one_gpu],
+        "one-after-another": [one_host_at_a_time, machine_after_machine],
+        "not-sent-back": [without_last],
+        "not-collected": [inside_only, all_at_once],
+        "counted-twice": [added_back],
+        "inexact": [lambda hosts: Plan(everyone(hosts), dict.fromkeys(hierarchy(hosts).share, 1 / 8 + 1e-12),
+                                       hierarchy(hosts).steps)],
+        "share-sum": [too_large_shares],
+        "other-nodes": [with_cpus],
+        "not-general": [always_two],
+        "nothing-returned": [lambda hosts: None],
+    },
+    "best-mix": {
+        "servers-idle": [mixed(lambda m, cards: Fraction(0))],
+        "machines-idle": [mixed(lambda m, cards: Fraction(1))],
+        "all-alike": [all_alike, mixed(lambda m, cards: cards / (m + cards))],
+        "server-bandwidths": [equal_servers],
+        "one-direction": [mixed(pushed)],
+        "own-part": [mixed(own_sent_too)],
+        "too-much-served": [mixed(lambda m, cards: Fraction(9, 10))],
+        "too-little-served": [mixed(lambda m, cards: Fraction(2, 5))],
+        "uneven-machines": [first_machine],
+        "negative": [mixed(formula)],
+        "share-sum": [not_divided],
+        "inexact": [numbers],
+        "other-nodes": [lambda machines, bandwidth, servers: {"cpu": 1}],
+        "not-a-dict": [lambda machines, bandwidth, servers: [1 / 6] * 6,
+                       lambda machines, bandwidth, servers: dict.fromkeys(machines, None)],
+        "not-general": [mixed(lambda m, cards: Fraction(9, 19))],
+        "nothing-returned": [lambda machines, bandwidth, servers: None],
+        "raised": [lambda machines, bandwidth, servers: {machines[9]: 1}],
+    },
+}

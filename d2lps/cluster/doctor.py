@@ -1,0 +1,182 @@
+"""What to look at on a host before it trains together with others: ``python -m d2lps doctor``.
+
+Each finding says what is there, whether it will do, and what to do if not.
+"""
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FILES = 4096  # open files: sockets to all ranks, libraries, data
+SHARED = 1 << 30  # bytes of /dev/shm: NCCL, data loaders and shared memory between ranks
+
+
+class Finding(NamedTuple):
+    """What was looked at, what was found, whether that is well, and what to do."""
+
+    what: str
+    found: str
+    well: bool
+    advice: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at this host.
+
+    Returns
+    -------
+    list of Finding
+        In the order in which one would mend them.
+
+    Examples
+    --------
+    >>> [finding.what for finding in examine()][:2]
+    ['system', 'torch']
+    """
+    checks = (_system, _torch, _gpus, _backends, _name, _interfaces, _clock, _limits, _emulation)
+    return [finding for check in checks for finding in check()]
+
+
+def main(arguments: list[str]) -> int:
+    """Print the findings, as lines or (``--json``) for programs; 1 if something needs mending, else 0."""
+    findings = examine()
+    if "--json" in arguments:
+        print(json.dumps([finding._asdict() for finding in findings], indent=1))
+    else:
+        for what, found, well, advice in findings:
+            print(f"{'ok  ' if well else 'mend'}  {what:<12} {found}")
+            if advice and not well:
+                print(f"      {'':<12} → {advice}")
+    return int(not all(finding.well for finding in findings))
+
+
+def _system() -> Iterator[Finding]:
+    found = f"{sys.platform}, Python {sys.version.split()[0]}, {os.cpu_count()} processors"
+    yield Finding("system", found, sys.platform == "linux", "several hosts train on Linux; elsewhere learn on one host")
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError as error:
+        yield Finding("torch", str(error), False, "install what requirements.lock names: make lab does")
+        return
+    yield Finding("torch", f"{torch.__version__}: the same on all hosts?", True)
+
+
+def _gpus() -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError:
+        return  # said before
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count:
+        names = {torch.cuda.get_device_name(i) for i in range(count)}
+        yield Finding(
+            "GPUs", f"{count} × {', '.join(sorted(names))}", len(names) == 1, "unlike GPUs wait for the slowest"
+        )
+        talking = [torch.cuda.can_device_access_peer(0, i) for i in range(1, count)]
+        yield Finding(
+            "peers", f"{sum(talking)} of {count - 1} reach GPU 0 directly", all(talking), "see nvidia-smi topo -m"
+        )
+    elif shutil.which("nvidia-smi"):
+        advice = "this torch is built without CUDA, or the driver is too old: see nvidia-smi and torch.version.cuda"
+        yield Finding("GPUs", "nvidia-smi is here, and torch sees no GPU", False, advice)
+    else:
+        yield Finding("GPUs", "none: gradients travel by gloo, from main memory", True)
+
+
+def _backends() -> Iterator[Finding]:
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        return
+    there = [name for name in ("gloo", "nccl", "mpi") if getattr(dist, f"is_{name}_available")()]
+    yield Finding("backends", " ".join(there), "gloo" in there, "install a torch with distributed")
+
+
+def _name() -> Iterator[Finding]:
+    name, told = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME")
+    if told:
+        yield Finding("name", f"{name}; gloo takes {told}", told in dict(map(reversed, socket.if_nameindex())), _TAKE)
+        return
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        yield Finding("name", f"{name}: {error}", False, _TAKE)
+        return
+    own = address.startswith("127.")
+    yield Finding("name", f"{name} is {address}", not own, f"others cannot reach that address: {_TAKE}")
+
+
+_TAKE = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface between the hosts, such as eth0"
+
+
+def _interfaces() -> Iterator[Finding]:
+    net = Path("/sys/class/net")
+    cards = sorted(card for card in net.iterdir() if card.name != "lo") if net.is_dir() else []
+    up = [card for card in cards if _read(card / "operstate") in ("up", "unknown")]
+    found = []
+    for card in up:
+        speed = _read(card / "speed")  # Mbit/s; virtual cards have none
+        rate = f"{int(speed) / 1000:g} Gbit/s" if speed.lstrip("-").isdigit() and int(speed) > 0 else "speed unknown"
+        found.append(f"{card.name} ({rate}, MTU {_read(card / 'mtu')})")
+    yield Finding(
+        "network", ", ".join(found) or "no card that is up", bool(up), "ip link set … up, or ask the administrator"
+    )
+    infiniband = Path("/sys/class/infiniband")
+    if infiniband.is_dir() and any(infiniband.iterdir()):
+        names = " ".join(sorted(each.name for each in infiniband.iterdir()))
+        yield Finding("InfiniBand", f"{names}: NCCL takes it by itself; gloo does not", True)
+
+
+def _clock() -> Iterator[Finding]:
+    if shutil.which("timedatectl") is None:
+        yield Finding("clock", "nobody here can say whether it is synchronized", True)
+        return
+    command = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    well = said != "no"
+    advice = "traces of several hosts are brought on one clock anyhow; logs are not: sudo timedatectl set-ntp true"
+    yield Finding("clock", {"yes": "synchronized", "no": "not synchronized"}.get(said, "unknown"), well, advice)
+
+
+def _limits() -> Iterator[Finding]:
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    enough = files == resource.RLIM_INFINITY or files >= FILES
+    # A shell's usual limit of 1024 does for a few hosts.
+    yield Finding("open files", f"{files} at most", enough or files >= 1024, f"ulimit -n {FILES}")
+    shm = Path("/dev/shm")
+    if shm.is_dir():
+        size = shutil.disk_usage(shm).total
+        advice = "docker run --shm-size=8g, or an emptyDir of medium Memory at /dev/shm in Kubernetes"
+        yield Finding("/dev/shm", f"{size / 1e9:.1f} GB", size >= SHARED, advice)
+
+
+def _emulation() -> Iterator[Finding]:
+    from d2lps.cluster.emulation import emulated
+    from d2lps.cluster.errors import ClusterError
+
+    try:
+        emulated(hosts=1, gpus_per_host=0, bandwidth="10 Mbit/s").close()
+    except ClusterError as error:
+        yield Finding("emulation", str(error), True)  # one can train without
+        return
+    yield Finding("emulation", "hosts can be emulated here (d2lps.cluster.emulated)", True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

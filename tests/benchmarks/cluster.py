@@ -1,0 +1,126 @@
+"""Emulated hosts: how fast plans are against their links, how true the model is, how quickly hosts come and go.
+
+    python tests/benchmarks/cluster.py [--save] [--quick]
+
+P7: bound ÷ measured on 4 hosts at 400 Mbit/s, 20 MB; the bound is the model's, with links that carry what is left
+beside the headers of packets. P8: the model's error on other hosts, sizes and plans; nothing is fitted. A run in which
+the processors were busy for more than 60 % of it is listed with an exclamation mark and not counted.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from d2lps import aggregate_at, cluster, cost, hierarchical, ring, sharded, this_host
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kvstore import _busy  # noqa: E402
+
+HERE = Path(__file__).parent
+RATE = "400 Mbit/s"
+
+
+def plans(hosts: int, servers: int) -> dict:
+    """The strategies of chapter 03 between the CPUs of hosts with two GPUs each."""
+    cpus = [f"host{i}/cpu" for i in range(hosts)]
+    inside = {cpu: [cpu.replace("cpu", f"gpu{i}") for i in range(2)] for cpu in cpus}
+    found = {
+        "GPU 0's host": aggregate_at(cpus, cpus[0]),
+        "one server": aggregate_at(cpus, "server0"),
+        "ring": ring(cpus),
+        "shards": sharded(cpus),
+        "hierarchy, ring": hierarchical(inside, ring(cpus)),
+    }
+    for k in range(2, servers + 1):
+        found[f"{k} servers"] = sharded(cpus, [f"server{i}" for i in range(k)])
+    return found
+
+
+def measured(hosts, plan, nbytes: int, rounds: int) -> tuple[float, float, float]:
+    """(predicted, measured seconds, part of the processors' time that was used meanwhile)."""
+    before = _busy()
+    trace = hosts.measure(plan, nbytes, rounds=rounds)
+    used, whole = (after - begin for after, begin in zip(_busy(), before, strict=True))
+    return cost.shared(plan, hosts.topology, nbytes).duration, trace.duration, used / whole
+
+
+def p7(found: list, rounds: int) -> None:
+    with cluster.emulated(hosts=4, gpus_per_host=2, bandwidth=RATE, servers=4) as hosts:
+        for name, plan in plans(4, 4).items():
+            bound, took, busy = measured(hosts, plan, 20_000_000, rounds)
+            print(f"P7   {name:<16} {took:6.3f} s, bound {bound:6.3f} s: {bound / took:.3f} (≥ 0.93), {busy:.0%} busy")
+            found.append({"what": f"P7 {name}", "ratio": bound / took, "seconds": took, "bound": bound, "busy": busy})
+
+
+def p8(found: list, rounds: int) -> None:
+    errors = []
+    for n, servers in ((2, 1), (3, 2), (5, 2)):
+        with cluster.emulated(hosts=n, gpus_per_host=2, bandwidth=RATE, servers=servers) as hosts:
+            for nbytes in (8_000_000, 32_000_000):
+                for name, plan in plans(n, servers).items():
+                    bound, took, busy = measured(hosts, plan, nbytes, rounds)
+                    error = abs(bound / took - 1)
+                    mark = "!" if busy > 0.6 else " "
+                    print(f"P8 {mark} {n} hosts, {nbytes / 1e6:g} MB, {name:<16} {took:6.3f} s, off by {error:.1%}")
+                    errors += [] if busy > 0.6 else [error]
+                    found.append({"what": f"P8 {n} hosts, {nbytes} B, {name}", "error": error, "busy": busy})
+    if errors:
+        high = sorted(errors)[min(len(errors) - 1, int(0.95 * len(errors)))]
+        print(
+            f"P8   {len(errors)} predictions: median {statistics.median(errors):.1%} (≤ 4 %), p95 {high:.1%} (≤ 10 %)"
+        )
+        found.append({"what": "P8", "median": statistics.median(errors), "p95": high, "counted": len(errors)})
+
+
+def lives(found: list, count: int) -> None:
+    """How long 8 hosts take to come and to go."""
+    ups, downs = [], []
+    for _ in range(count):
+        begin = time.perf_counter()
+        hosts = cluster.emulated(hosts=8, bandwidth=RATE)
+        up = time.perf_counter()
+        hosts.close()
+        ups.append(up - begin)
+        downs.append(time.perf_counter() - up)
+    for what, times, aim in (("up", ups, 3), ("gone", downs, 1)):
+        print(f"     8 hosts {what} in {statistics.median(times):.2f} s, at most {max(times):.2f} s (≤ {aim} s)")
+        found.append({"what": f"8 hosts {what}", "median": statistics.median(times), "most": max(times)})
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
+    options.add_argument("--quick", action="store_true", help="fewer rounds, to see that it works")
+    options = options.parse_args()
+    found, host = [], this_host()
+    print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, {RATE} each way")
+    lives(found, 2 if options.quick else 20)
+    p7(found, 1 if options.quick else 5)
+    p8(found, 1 if options.quick else 3)
+    if options.save:
+        ask = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
+        data = {
+            "date": date.today().isoformat(),
+            "device": f"{host.name}, {os.cpu_count()} processors",
+            "system": platform.platform(),
+            "torch": torch.__version__,
+            "commit": commit.strip(),
+            "command": " ".join(["python", "tests/benchmarks/cluster.py", *sys.argv[1:]]),
+            "figures": found,
+        }
+        path = HERE / "measured" / f"cluster-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
+        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What is looked at on a host before it trains with others."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from d2lps.cluster import doctor
+
+
+def test_every_finding_says_what_to_do(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "_emulation", lambda: iter(()))
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    status = doctor.main(["--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [each["what"] for each in found][:2] == ["system", "torch"]
+    assert status == int(not all(each["well"] for each in found))
+    assert all(each["advice"] for each in found if not each["well"])
+    doctor.main([])
+    said = capsys.readouterr().out
+    assert all(f"{each['what']:<12} {each['found']}" in said for each in found)
+
+
+def test_a_host_that_calls_itself_loopback_is_told_so(monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    for address, well in (("127.0.1.1", False), ("10.0.0.7", True)):
+        monkeypatch.setattr(doctor.socket, "gethostbyname", lambda name, at=address: at)
+        (finding,) = doctor._name()
+        assert finding.well is well and address in finding.found and "GLOO_SOCKET_IFNAME" in finding.advice
+    monkeypatch.setattr(doctor.socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
+    for card, well in (("eth0", True), ("eth7", False)):
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", card)
+        assert next(doctor._name()).well is well
+
+
+def test_without_torch_the_rest_is_looked_at(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    assert [finding.well for check in (doctor._torch, doctor._gpus, doctor._backends) for finding in check()] == [False]
+    assert {finding.what for finding in doctor._limits()} >= {"open files"}
+
+
+@pytest.mark.slow
+def test_the_command_says_how_it_is_called():
+    done = subprocess.run([sys.executable, "-m", "d2lps", "doktor"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "python -m d2lps doctor" in done.stderr
