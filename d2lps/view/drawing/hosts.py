@@ -1,8 +1,8 @@
 """Hosts as boxes: nodes whose names are the same before "/" stand in one box, which is called so.
 
 >>> from d2lps import machines
->>> tops(machines(hosts=2, gpus_per_host=1).kinds, {"network": ["host0/switch", "host1/switch"]})
-frozenset({'host0/switch', 'host1/switch'})
+>>> sorted(tops(machines(hosts=2, gpus_per_host=1).kinds, {"network": ["host0/switch", "host1/switch"]}))
+['host0/switch', 'host1/switch']
 """
 
 from collections.abc import Iterable, Mapping, Sequence

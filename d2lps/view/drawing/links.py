@@ -144,7 +144,7 @@ def _once(topology: Topology, layout: Layout, link: Link) -> frozenset[str]:
         if host(bar) != _within(link):
             continue
         near = [each for each in topology.links if bar in (each.src, each.dst) and _within(each) == host(bar)]
-        room = layout.boxes[bar].w - 7 * len(layout.shown[bar]) - 6 * len(_rate(link)) - 19
+        room = layout.boxes[bar].w - 10 * len(_rate(link)) - 19  # also on a phone, whose words are larger
         if room > 0 and len({(each.bandwidth, each.count) for each in near}) == 1:
             return frozenset((bar,))
     return frozenset((link.src, link.dst))
@@ -176,9 +176,9 @@ def _around(sentence: str, x: float, y: float) -> Box:
 
 
 def _in_bar(layout: Layout, bar: str) -> tuple[float, float, str]:
-    """At the right end of a bar."""
+    """At the right end of a bar; in a host, which is narrow, below its name."""
     box = layout.boxes[bar]
-    return box.x + box.w - 10, box.centre[1] + 4, "end"
+    return box.x + box.w - 10, box.y + box.h - 8 if host(bar) else box.centre[1] + 4, "end"
 
 
 def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float, str | None]:
@@ -205,6 +205,8 @@ def called(topology: Topology, layout: Layout, node: str) -> str:
     """Its name, and its rate where that is limited."""
     box, bar, rate = layout.boxes[node], node in layout.bars, topology.through.get(node, math.inf)
     size, middle = "note" if node in layout.faint else "name", box.centre[1] + 4 - (7 if rate < math.inf else 0)
+    if bar and host(node) and layout.hosts:
+        middle = box.y + 18
     x, anchor = (box.x + 9, None) if bar else (box.centre[0], "middle")
     name = words(short(layout.shown[node], 62 if bar else box.w, 6.6), x, middle, size, "soft", anchor)
     limit = words(str(Bandwidth(rate)), x, middle + 14, "note", "soft", anchor) if rate < math.inf else ""

@@ -43,7 +43,7 @@ def still(scene: Scene, name: str = "", at: float | None = None, explained: Sequ
     """The SVG of ``scene`` at a moment, under ``name``; its legend is about all scenes in ``explained``."""
     trace, (_, _, width, height) = scene.trace, scene.view
     names = max((len(node) for node in trace.plan.nodes if host(node)), default=0)  # cut, they would be the same
-    left, top, wide = max(70.0, 24 + 7.0 * min(names, 14)), 46.0, max(width, 400.0)
+    left, top, wide = max(70.0, 30 + 7.0 * min(names, 14)), 46.0, max(width, 400.0)
     at = min(scene.motion.telling() if at is None else at, trace.duration)
     below, row = top + height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
     bottom, long = below + row * len(trace.plan.nodes), wide - left - 14
