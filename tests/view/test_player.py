@@ -464,7 +464,7 @@ def test_unit_and_legend_stand_above_the_pictures(opened):
     assert summary.bounding_box()["y"] < page.locator(".d2-run").first.bounding_box()["y"] < 250
     summary.click()
     told = " ".join(page.locator(".d2-legend li").all_inner_texts())
-    assert "in the colour of its sender, also of a finished sum" in told
+    assert "in the color of its sender, also of a finished sum" in told
 
 
 def test_the_switches_of_a_race_stand_at_one_height(opened):
@@ -543,10 +543,10 @@ def test_the_legend_has_the_marks_in_use_and_no_others(opened):
     page.locator(".d2-legend summary").click()
     assert sentences.first.is_visible()
     words = " ".join(sentences.all_text_contents())
-    assert "framed" in words and "hatched" not in words and "grey" not in words
+    assert "framed" in words and "hatched" not in words and "gray" not in words
     updated = watch(measured(PLANS["servers"]))
     words = " ".join(sentence for _, sentence in updated.data["legend"])
-    assert all(word in words for word in ("hatched", "grey", "thick edge", "short bar"))
+    assert all(word in words for word in ("hatched", "gray", "thick edge", "short bar"))
     assert "hatched" in updated.still()
 
 
