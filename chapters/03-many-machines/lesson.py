@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import torch
 
-from d2lps import Plan, Processes, Send, Update, cluster, cost, draw, machines
+from d2lps import Plan, Processes, Send, Update, cluster, cost, d2l, draw, machines
 from d2lps import aggregate_at, hierarchical, ring, run, sharded, table, watch
 from d2lps.units import show_seconds
 
@@ -187,8 +187,6 @@ guess.reveal({f"m = {m}": expected[m] for m in (1, 4)},
              {f"m = {m}": seen[m] for m in (1, 4)} if four else None)
 
 # %% one-server-plot
-from d2lps import d2l
-
 d2l.plot([list(expected), list(seen)],
          [[milliseconds(trace) for trace in some.values()] for some in (expected, seen)],
          "m", "ms", fmts=["-", "o"], figsize=(5, 3))

@@ -154,13 +154,19 @@ class Control:
             self._outputs |= {member.reading: (run, member) for member in members}
         os.write(self._wake[1], b"r")  # there is more to listen to
         request = {"do": "start", "number": number, "argv": argv, "cwd": os.getcwd()}
-        if argv is None:
-            with open(os.devnull, "r+b") as null:
-                self._send(members[0].host, request | {"env": env[0], "rank": -1}, [null.fileno()] * 3)
-        for member, own in zip(members, env, strict=True):
-            place = given, member.writing, member.result.fileno()
-            self._send(member.host, request | {"env": own, "rank": member.rank}, place)
-            os.close(member.writing)
+        try:
+            if argv is None:
+                with open(os.devnull, "r+b") as null:
+                    self._send(members[0].host, request | {"env": env[0], "rank": -1}, [null.fileno()] * 3)
+            for member, own in zip(members, env, strict=True):
+                place = given, member.writing, member.result.fileno()
+                self._send(member.host, request | {"env": own, "rank": member.rank}, place)
+        except BaseException:  # a host is lost just now, or Ctrl-C: those that have begun are to end
+            self.stop(run)
+            raise
+        finally:
+            for member in members:
+                os.close(member.writing)
         return run
 
     def stop(self, run: Run) -> None:

@@ -46,14 +46,15 @@ class Member:
     def outcome(self, function: bool) -> "tuple[object, BaseException | None]":
         """(what it gave, None), or (what can be said, why it failed)."""
         words = b"".join(self.said).decode(errors="replace")
-        if self.status == 0 and function:
-            return self._read()["returned"], None
-        if self.status == 0:
+        said = self._read() if function else {}
+        if "returned" in said:
+            return said["returned"], None
+        if self.status == 0 and not function:
             return Ended(self.host, self.rank, 0, words), None
         if isinstance(self.status, str):
             kind = RunFailed if self.status == "late" else HostLost
             return None, kind(text(f"cluster.{self.status}", host=self.host), [])
-        if function and (said := self._read()):
+        if said:
             error = said["raised"] or RunFailed(said["traceback"], [])
             error.__notes__ = [*getattr(error, "__notes__", []), f"{self.host}:\n{said['traceback']}"]
             return None, error
@@ -72,7 +73,7 @@ class Run:
 
     def __init__(self, number: int, members: list[Member], function: bool, deadline: float, stop):
         self.number, self.members, self.function = number, members, function
-        self.deadline, self._until, self._stop = deadline, time.monotonic() + deadline, stop
+        self._until, self._stop = time.monotonic() + deadline, stop
         self._changed = threading.Condition()
         self._lines: list[str] = []
         self._shown, self._left = 0, {id(member) for member in members}

@@ -114,6 +114,8 @@ def test_an_error_of_a_function_is_raised_here_with_its_traceback(three):
 
     with pytest.raises(RunFailed, match="odd"):
         three.run(strange, hosts=["host0"])
+    with pytest.raises(RunFailed, match="host0, rank 0, ended with 0"):
+        three.run(os._exit, 0, hosts=["host0"])  # without a word
 
 
 def test_what_does_not_end_is_ended(three):

@@ -30,7 +30,7 @@ SILENT = {
         "px-bursts",
         "close",
     ],
-    "03-many-machines": "language imports seven-run one-server-plot job job-run store ddp close".split(),
+    "03-many-machines": "language imports seven-run job job-run store ddp close".split(),
     "04-key-value-store": ["language", "imports", "scratch", "loop", "px-mxnet", "close"],
 }
 STUBS = {"01-data-parallelism": 3, "02-ring": 5, "03-many-machines": 4, "04-key-value-store": 4}
