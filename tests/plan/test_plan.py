@@ -26,6 +26,7 @@ from d2lps import (
     cost,
     double_tree,
     halving_doubling,
+    hierarchical,
     naive_ring,
     pcie_server,
     reduce_scatter,
@@ -325,6 +326,26 @@ BROKEN = [
         None,
         "halving_doubling needs 1, 2, 4, 8, … nodes, and there are 3: "
         "leave some out, or use ring or double_tree, which take any number",
+    ),
+    Broken(
+        "inside-wanted",
+        lambda: hierarchical(["a"], built_ring(["a", "b"])),
+        None,
+        "inside = ['a']: map each machine's leader to its devices, such as {'a/cpu': ['a/gpu0', 'a/gpu1']}",
+    ),
+    Broken(
+        "leader-without",
+        lambda: hierarchical({"a": ["a"], "b": ["b"]}, built_ring(["a", "c"])),
+        None,
+        "b is a leader, and the plan between the leaders does not give it a gradient and the sum of all keys: "
+        "make that plan for the leaders, such as ring(leaders)",
+    ),
+    Broken(
+        "no-leader",
+        lambda: hierarchical({"a": ["a"]}, built_ring(["a", "c"])),
+        None,
+        "c takes part between the machines with a gradient or a device of its own, and is the leader of none: "
+        "name it in inside",
     ),
     Broken(
         "pairs-wanted",
