@@ -123,7 +123,7 @@ class Control:
             said = self._answers.pop(number, None)
         if said is None:
             if name in self.lost and name != SWITCH:
-                raise HostLost(text("cluster.host-lost", host=name), [])
+                raise HostLost(text("cluster.host-lost", host=name))
             raise ClusterError(text("cluster.over" if there else "cluster.deaf", host=name))
         if "error" in said:
             raise ClusterError(text("cluster.network", host=name, why=said["error"]))
@@ -181,7 +181,7 @@ class Control:
         except OSError:
             if name == SWITCH:
                 raise ClusterError(text("cluster.over")) from None
-            raise HostLost(text("cluster.host-lost", host=name), []) from None
+            raise HostLost(text("cluster.host-lost", host=name)) from None
 
     # ---- what is heard, in a thread of its own
 

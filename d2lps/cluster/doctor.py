@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-FILES = 4096  # open files: sockets to all ranks, libraries, data
+FILES = 1024  # open files, a shell's usual limit: sockets to the ranks of a few hosts, libraries, data
 SHARED = 1 << 30  # bytes of /dev/shm: NCCL, data loaders and shared memory between ranks
 
 
@@ -154,8 +154,7 @@ def _clock() -> Iterator[Finding]:
 def _limits() -> Iterator[Finding]:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     enough = files == resource.RLIM_INFINITY or files >= FILES
-    # A shell's usual limit of 1024 does for a few hosts.
-    yield Finding("open files", f"{files} at most", enough or files >= 1024, f"ulimit -n {FILES}")
+    yield Finding("open files", f"{files} at most", enough, f"ulimit -n {4 * FILES}")
     shm = Path("/dev/shm")
     if shm.is_dir():
         size = shutil.disk_usage(shm).total

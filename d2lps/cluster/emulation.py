@@ -48,6 +48,9 @@ class Cluster:
         self.address = {name: f"{NETWORK}.{i}" for i, name in enumerate(self.hosts, 1)}
         self._workers, self._servers = hosts, servers
         self._rates = dict.fromkeys(self.hosts, bandwidth)
+        kinds = self.topology.kinds
+        playable = [node for node in kinds if kinds[node] != "switch"]
+        self._nodes = {host: tuple(n for n in playable if n.partition("/")[0] == host) for host in self.hosts}
         self._started, self._secret = 0, secrets.token_hex(16)
         self._control = Control(self.address)
         try:
@@ -113,8 +116,7 @@ class Cluster:
             Its name, as in :attr:`hosts`.
         """
         self._require(host)
-        kinds = self.topology.kinds
-        return tuple(node for node in kinds if node.partition("/")[0] == host and kinds[node] != "switch")
+        return self._nodes[host]
 
     # ---- what it does
 
@@ -315,7 +317,7 @@ class Cluster:
     def _require_there(self, host: str) -> None:
         self._require(host)
         if host in self.lost:
-            raise HostLost(text("cluster.host-lost", host=host), [])
+            raise HostLost(text("cluster.host-lost", host=host))
 
     def _require_open(self) -> None:
         if self.closed:

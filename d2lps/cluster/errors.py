@@ -24,13 +24,16 @@ class RunFailed(ClusterError):
     ----------
     sentence : str
         Who failed first, and why.
+
+    Attributes
+    ----------
     results : list
-        What each process returned, or the exception with which it ended, in the order of ranks.
+        What each process returned, or the exception with which it ended, in the order of ranks; empty where none began.
     """
 
-    def __init__(self, sentence: str, results: list):
+    def __init__(self, sentence: str):
         super().__init__(sentence)
-        self.results = results
+        self.results: list = []
 
 
 class HostLost(RunFailed):

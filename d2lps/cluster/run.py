@@ -53,14 +53,14 @@ class Member:
             return Ended(self.host, self.rank, 0, words), None
         if isinstance(self.status, str):
             kind = RunFailed if self.status == "late" else HostLost
-            return None, kind(text(f"cluster.{self.status}", host=self.host), [])
+            return None, kind(text(f"cluster.{self.status}", host=self.host))
         if said:
-            error = said["raised"] or RunFailed(said["traceback"], [])
+            error = said["raised"] or RunFailed(said["traceback"])
             error.__notes__ = [*getattr(error, "__notes__", []), f"{self.host}:\n{said['traceback']}"]
             return None, error
         how = text("cluster.signal", number=-self.status) if self.status < 0 else self.status
         tail = "\n".join(words.splitlines()[-20:])
-        return None, RunFailed(text("cluster.status", host=self.host, rank=self.rank, status=how, output=tail), [])
+        return None, RunFailed(text("cluster.status", host=self.host, rank=self.rank, status=how, output=tail))
 
     def _read(self) -> dict:
         self.result.seek(0)

@@ -15,25 +15,20 @@ P8h  error of predicted against measured times; calibrated, before each n, with 
 """
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
-from datetime import date
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from saved import save
 
 from d2lps import Processes, SharedMemory, algorithms, calibrate, compare
 from d2lps.carriers.execute import compile
 from d2lps.topology.local import this_host
 
-HERE = Path(__file__).parent
 WARM = 5
 FITTED = ("ring", "naive ring")
 
@@ -266,20 +261,7 @@ def main() -> None:
         if options.only in (None, name):
             measure(found, pairs, options.quick)
     if options.save:
-        ask = ["git", "rev-parse", "--short", "HEAD"]
-        commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
-        data = {
-            "date": date.today().isoformat(),
-            "device": f"{host.name}, {os.cpu_count()} processors",
-            "system": platform.platform(),
-            "torch": torch.__version__,
-            "commit": commit.strip(),
-            "command": " ".join(["python", "tests/benchmarks/carriers.py", *sys.argv[1:]]),
-            "figures": found,
-        }
-        path = HERE / "measured" / f"carriers-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        save("carriers", found)
 
 
 if __name__ == "__main__":

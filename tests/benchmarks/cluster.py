@@ -8,24 +8,15 @@ the processors were busy for more than 60 % of it is listed with an exclamation 
 """
 
 import argparse
-import json
 import os
-import platform
 import statistics
-import subprocess
-import sys
 import time
-from datetime import date
-from pathlib import Path
 
 import torch
+from saved import processor_time, save
 
 from d2lps import aggregate_at, cluster, cost, hierarchical, ring, sharded, this_host
 
-sys.path.insert(0, str(Path(__file__).parent))
-from kvstore import _busy  # noqa: E402
-
-HERE = Path(__file__).parent
 RATE = "400 Mbit/s"
 
 
@@ -47,9 +38,9 @@ def plans(hosts: int, servers: int) -> dict:
 
 def measured(hosts, plan, nbytes: int, rounds: int) -> tuple[float, float, float]:
     """(predicted, measured seconds, part of the processors' time that was used meanwhile)."""
-    before = _busy()
+    begun = processor_time()
     trace = hosts.measure(plan, nbytes, rounds=rounds)
-    used, whole = (after - begin for after, begin in zip(_busy(), before, strict=True))
+    used, whole = (after - begin for after, begin in zip(processor_time(), begun, strict=True))
     return cost.shared(plan, hosts.topology, nbytes).duration, trace.duration, used / whole
 
 
@@ -107,19 +98,7 @@ def main() -> None:
     p7(found, 1 if options.quick else 5)
     p8(found, 1 if options.quick else 3)
     if options.save:
-        ask = ["git", "rev-parse", "--short", "HEAD"]
-        commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
-        data = {
-            "date": date.today().isoformat(),
-            "device": f"{host.name}, {os.cpu_count()} processors",
-            "system": platform.platform(),
-            "torch": torch.__version__,
-            "commit": commit.strip(),
-            "command": " ".join(["python", "tests/benchmarks/cluster.py", *sys.argv[1:]]),
-            "figures": found,
-        }
-        path = HERE / "measured" / f"cluster-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
-        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        save("cluster", found)
 
 
 if __name__ == "__main__":

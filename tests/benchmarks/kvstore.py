@@ -19,7 +19,6 @@ memory  the most that a server process held, beyond what it held before the firs
 import argparse
 import json
 import os
-import platform
 import secrets
 import shutil
 import socket
@@ -28,12 +27,12 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from carriers import HERE, WARM, ceilings, on_ranks, spread
+from carriers import WARM, ceilings, on_ranks, spread
+from saved import HERE, processor_time, save
 
 from d2lps import Processes, algorithms, kvstore
 from d2lps.carriers.execute import compile
@@ -119,7 +118,7 @@ def timed(one: tuple, other: tuple, pairs: int):
     dist.init_process_group("gloo")
     ways = [WAYS[name](*arguments) for name, *arguments in (one, other)]
     rank, size = dist.get_rank(), dist.get_world_size()
-    times, busy = ([], []), _busy()
+    times, busy = ([], []), processor_time()
     for turn in range(WARM + pairs):
         for which in (0, 1) if turn % 2 else (1, 0):
             go, given, found, _ = ways[which]
@@ -133,8 +132,8 @@ def timed(one: tuple, other: tuple, pairs: int):
             assert bool((found == want).all()), "a wrong sum is no measurement"
             if turn >= WARM:
                 times[which].append(took.item())
-        busy = _busy() if turn == WARM - 1 else busy
-    spent, whole = (after - before for before, after in zip(busy, _busy(), strict=True))
+        busy = processor_time() if turn == WARM - 1 else busy
+    spent, whole = (after - before for before, after in zip(busy, processor_time(), strict=True))
     dist.barrier()
     for *_, store in ways:
         if isinstance(store, DistStore):
@@ -156,14 +155,6 @@ def alone(sizes: list[int], cluster: list, rounds: int) -> float:
         dist.all_reduce(took, dist.ReduceOp.MAX)
         times.append(took.item())
     return statistics.median(times[3:])
-
-
-def _busy() -> tuple[float, float]:
-    """Processor time of this machine so far: (used, all)."""
-    if not Path("/proc/stat").exists():
-        return 0.0, time.monotonic()
-    counts = [int(count) for count in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-    return sum(counts) - counts[3] - counts[4], sum(counts)
 
 
 def flow(nbytes: int, rounds: int):
@@ -449,21 +440,7 @@ def main() -> None:
         if options.only in (None, name):
             measure(found, pairs, options.quick)
     if options.save:
-        ask = ["git", "rev-parse", "--short", "HEAD"]
-        commit = subprocess.run(ask, capture_output=True, text=True, cwd=HERE).stdout
-        data = {
-            "date": date.today().isoformat(),
-            "device": f"{host.name}, {os.cpu_count()} processors",
-            "system": platform.platform(),
-            "torch": torch.__version__,
-            "mxnet": "1.9.1",
-            "commit": commit.strip(),
-            "command": " ".join(["python", "tests/benchmarks/kvstore.py", *sys.argv[1:]]),
-            "figures": found,
-        }
-        path = HERE / "measured" / f"kvstore-{date.today().isoformat()}-{os.cpu_count()}-processors.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        save("kvstore", found, mxnet="1.9.1")
 
 
 if __name__ == "__main__":
