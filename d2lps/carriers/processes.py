@@ -69,6 +69,8 @@ class Processes(Ranks):
         self._thread, self._progress, self._connections = BackgroundThread(), Progress(), None
         self.backend, self.device = self._agreed_backend(backend)
         self._connections = self._watched(self._connect)
+        # Who is done first may end its part at once, and cut off those that are still being connected.
+        self.rendezvous.all_gather("connected", None)
 
     def load(self, program: Program) -> Callable[[], Executed]:
         with self.telling():
