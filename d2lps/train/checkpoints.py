@@ -34,7 +34,15 @@ class CheckpointError(KVError):
 
 
 class Resumed(NamedTuple):
-    """Where a training goes on: how many ``steps`` were done, and what this worker had saved of its ``own``."""
+    """Where a training goes on.
+
+    Parameters
+    ----------
+    steps : int
+        How many were done.
+    own : object
+        What this worker had saved of its own; None where that was nothing.
+    """
 
     steps: int
     own: Any
