@@ -19,15 +19,17 @@ from d2lps.train.by_store import each, in_turn, work
 
 UPDATE = "adam", {"lr": 0.01}
 TRAINING = """
-import sys, time
+import copy, sys
 from d2lps import kvstore, train
 from d2lps.train import Checkpoints, by_store
+
+net = train.small_cnn()  # once: its random weights come from what all threads draw from
 
 def one(store):
     def after(step):
         if store.rank == 0:
             print(step, flush=True)
-    return by_store.work(store, train.small_cnn(), train.digits().train, 48, 30, ("adam", {"lr": 0.01}),
+    return by_store.work(store, copy.deepcopy(net), train.digits().train, 48, 30, ("adam", {"lr": 0.01}),
                          after=after, checkpoints=Checkpoints(sys.argv[1], store), every=4)
 
 with kvstore.cluster("dist_sync", workers=2, servers=int(sys.argv[2])) as stores:
