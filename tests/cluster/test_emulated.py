@@ -219,16 +219,6 @@ def test_a_host_of_mxnet_that_is_killed_is_a_timeout():
         assert [type(each) for each in lost.value.results] == [Timeout, HostLost] and time.monotonic() - begin < 20
 
 
-@pytest.mark.parametrize("strategy", ["ring"])
-def test_torchrun_trains_on_two_nodes(three, strategy):
-    meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=host0:29400", f"--rdzv-id={strategy}"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", *meeting]
-    script = [str(ROOT / "examples/many_hosts.py"), "--strategy", strategy, "--steps", "6"]
-    ended = three.run([*command, *script], hosts=["host0", "host1"], deadline=100)
-    said = [line for each in ended for line in each.output.splitlines() if line.startswith(strategy)]
-    assert len(said) == 4 and len({line.partition(" (")[0] for line in said}) == 1
-
-
 # ---------------------------------------------------------------- hosts that are lost, links that are cut
 
 
