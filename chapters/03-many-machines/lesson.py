@@ -224,7 +224,8 @@ shuffled = sorted(gpus, key=lambda gpu: gpu[-1])
 levels = {"0-1-2-3-4-5-6-7": ring(gpus), "0-2-4-6-1-3-5-7": ring(shuffled),
           "4 × 2, ring": hierarchical(inside, ring(leaders)),
           "8 GPU, shards": sharded(gpus)}
-guess = d2lps.predict("levels", dict.fromkeys(list(levels)[1:], "ms"))
+guess = d2lps.predict("levels", {"4 × 2, ring": "ms", "0-2-4-6-1-3-5-7": "ms",
+                                 "8 GPU, shards": "ms"})
 guess
 
 # %% levels-cost
@@ -353,7 +354,7 @@ job_table(*ways, *engines, "DDP")
 # %% guess-slow
 few = {"ring": ring(leaders), "1 server": aggregate_at(leaders, "server0"),
        "4 servers": on_servers(4)}
-guess = d2lps.predict("slow-host", dict.fromkeys(few, "ms"))
+guess = d2lps.predict("slow-host", {"ring": "ms", "1 server": "ms", "4 servers": "ms"})
 guess
 
 # %% slow-host-cost
