@@ -384,7 +384,7 @@ def again_and_again(plan):
     mine = [node for node in plan.nodes if node in cluster.playing()]
     carrier = Processes(mine, deadline=2)
     while True:
-        run(plan, {node: torch.zeros(1_000_000) for node in mine}, carrier)
+        run(plan, {node: torch.zeros(5_000_000) for node in mine}, carrier)
 
 if four:
     with_slow("server3", 400)
