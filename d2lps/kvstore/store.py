@@ -80,8 +80,8 @@ class KVStore:
         """Add to each key. When it returns, the push is counted, once.
 
         Where it raises, ``error.counted`` and ``error.unknown`` name the keys whose push is counted, or may be; the
-        same call again counts every key once. A key of ``error.unknown``, given alone: with the same value it counts once,
-        and with another one both count. Keys travel in the order given.
+        same call again counts every key once. A key of ``error.unknown`` may be given alone: with the same value it
+        counts once, with another one both count. Keys travel in the order given.
 
         Parameters
         ----------

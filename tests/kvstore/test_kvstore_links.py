@@ -13,7 +13,7 @@ from helpers.stores import each
 
 from d2lps import kvstore
 from d2lps.carriers.rendezvous import Rendezvous
-from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore import KVError, Refused, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.calls import Calls
 from d2lps.kvstore.rendezvous import Meeting
 from d2lps.kvstore.wire import handshake
@@ -85,6 +85,24 @@ def test_a_worker_that_one_server_goes_on_without_leaves_the_others():
         for value in (2.0, 3.0):
             one.pushpull("w", torch.full((5000,), value), out=(out := torch.empty(5000)))
         assert out.unique().tolist() == [3.0]
+
+
+@pytest.mark.parametrize("value, both", [(2.0, 1), (3.0, 2)])
+def test_an_unknown_key_may_be_given_alone(value, both):
+    servers = tables("dist_async", workers=1, servers=2)
+    with closing(store(servers, 0, 1, kind="dist_async"), *servers) as (only, *_):
+        only.init(["x", "y"], [torch.zeros(3)] * 2)
+        only.set_optimizer("sgd", lr=-1.0)
+        server = only._keys["y"].parts[0][0].server
+        assert server != only._keys["x"].parts[0][0].server
+        answer = servers[server]._sessions[0]._ok
+        servers[server]._sessions[0]._ok = lambda *_: None  # it counts what it is pushed, and says nothing
+        with pytest.raises(Unknown) as caught:
+            only.push(["x", "y"], [torch.ones(3), torch.full((3,), 2.0)])
+        assert (caught.value.counted, caught.value.unknown) == (("x",), ("y",))
+        servers[server]._sessions[0]._ok = answer
+        only.pushpull("y", torch.full((3,), value), out=(out := torch.empty(3)))
+        assert out.tolist() == [2.0 + value * (both - 1)] * 3
 
 
 # ---------------------------------------------------------------- workers who do not do the same, or not at once
