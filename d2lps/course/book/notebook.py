@@ -58,7 +58,7 @@ def parts(chapter: Chapter, language: str) -> Iterator[Part]:
 
 def alternative(name: str, caption: str) -> str:
     """What a figure says where it cannot be seen: its caption without the signs of markdown."""
-    return re.sub(r"[\[\]$\\]", "", caption) or name
+    return re.sub(r"[\[\]$\\]", "", caption.replace(r"\cdot", "·")) or name
 
 
 def captions(chapter: Chapter, language: str) -> dict[str, str]:
