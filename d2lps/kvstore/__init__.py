@@ -61,7 +61,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         the whole round out for all.
     lost : {"fail", "drop"}
         What a lost worker does to the others: all their calls raise WorkerLost, or rounds close over those who are
-        left. What worker 0 does for all, which is to save, to load and to set an optimizer, raises it without worker 0.
+        left. In the round in which that happens, a key that lies on several servers may have sums of different workers
+        there, as one of them may have had the push; a worker that one server goes on without leaves the others. What
+        worker 0 does for all, which is to save, to load and to set an optimizer, raises it without worker 0.
     record : bool, default False
         Whether servers remember who pushed and pulled what when, for ``trace``.
     placement : Placement or mapping, optional
