@@ -75,7 +75,7 @@ def named(name: str) -> str:
     for key, pattern in _names():
         if found := pattern.fullmatch(name):
             return text(key, **found.groupdict())
-    return ", ".join(map(named, name.split(", "))) if ", " in name else name
+    return text("list.comma").join(map(named, name.split(", "))) if ", " in name else name
 
 
 @cache
