@@ -114,9 +114,10 @@ def pytest_collection_modifyitems(config, items):
     seconds, alone = Counter(), set()
     for item in items:
         takes = SECONDS.get(getattr(item, "originalname", None), USUAL)
-        if takes > USUAL or FIXTURES.intersection(item.fixturenames):
-            item.add_marker(pytest.mark.slow)
         slow = item.get_closest_marker("slow")
+        if not slow and (takes > USUAL or FIXTURES.intersection(item.fixturenames)):
+            item.add_marker(pytest.mark.slow)
+            slow = item.get_closest_marker("slow")
         seconds[group(item.nodeid)] += QUICK if not slow else slow.args[0] if slow.args else takes
         if item.get_closest_marker("alone"):
             alone.add(group(item.nodeid))
