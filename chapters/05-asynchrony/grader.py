@@ -4,7 +4,7 @@ import math
 
 from d2lps.course.grading import Exercise
 
-from . import judge_backup, judge_local_sgd, judge_overlap, judge_staleness
+from . import judge_backup, judge_buckets, judge_local_sgd, judge_staleness
 from .judge_backup import backup_case
 from .judge_staleness import staleness_case
 from .staleness_rules import INSTEAD
@@ -17,10 +17,10 @@ def waiting_times(n: int, b: int) -> dict[str, str]:
 
 
 EXERCISES = {
-    "overlap": Exercise(
+    "buckets": Exercise(
         ("sizes", "ready", "alpha", "bandwidth"),
-        judge_overlap.cases(),
-        judge_overlap.judge,
+        judge_buckets.cases(),
+        judge_buckets.judge,
         fills=dict,
         keeps=(
             "one-each",

@@ -9,15 +9,15 @@ from itertools import accumulate, product
 import torch
 
 
-def overlap(sizes, ready, alpha, bandwidth):
+def buckets(sizes, ready, alpha, bandwidth):
     best = [(0.0, [])]
     for j in range(1, len(sizes) + 1):
         ways = []
         for i in range(j):
-            end, buckets = best[i]
+            end, found = best[i]
             start = max(end, ready[j - 1])
             arrived = start + alpha + sum(sizes[i:j]) / bandwidth
-            ways.append((arrived, [*buckets, list(range(i, j))]))
+            ways.append((arrived, [*found, list(range(i, j))]))
         best.append(min(ways))
     return best[-1][1]
 
@@ -165,7 +165,7 @@ def tries_all(sizes, ready, alpha, bandwidth):
 
 
 def changed(change):
-    return lambda sizes, ready, alpha, bandwidth: change(overlap(sizes, ready, alpha, bandwidth))
+    return lambda sizes, ready, alpha, bandwidth: change(buckets(sizes, ready, alpha, bandwidth))
 
 
 def largest_first(sizes, ready, alpha, bandwidth):
@@ -174,7 +174,7 @@ def largest_first(sizes, ready, alpha, bandwidth):
 
 
 def as_sizes(sizes, ready, alpha, bandwidth):
-    return [[sizes[i] for i in bucket] for bucket in overlap(sizes, ready, alpha, bandwidth)]
+    return [[sizes[i] for i in bucket] for bucket in buckets(sizes, ready, alpha, bandwidth)]
 
 
 def clocked(may=lambda clocks, number, s: min(clocks) >= number - s, came=max, own=True, keys=True, seen=False,
@@ -508,23 +508,23 @@ def returns_nothing(weights, push, pull, step, h, share):
 
 
 WRONG = {
-    "overlap": {
+    "buckets": {
         "one-each": [every_one_alone],
         "all-in-one": [all_together],
         "whatever-is-ready": [whatever_is_ready],
         "of-one-size": [in_groups(2), up_to(4.5e6), never_over(5.5e6), pays_for_latency],
         "late": [only_two],
-        "out-of-order": [largest_first, changed(lambda buckets: buckets[::-1]),
-                         changed(lambda buckets: [bucket[::-1] for bucket in buckets])],
-        "missing": [changed(lambda buckets: buckets[:-1]), changed(lambda buckets: [bucket[:1] for bucket in buckets])],
-        "twice": [changed(lambda buckets: [*buckets, buckets[0]])],
-        "empty-bucket": [changed(lambda buckets: [[], *buckets])],
-        "strange-gradient": [as_sizes, changed(lambda buckets: [[i + 1 for i in bucket] for bucket in buckets])],
-        "not-buckets": [changed(lambda buckets: [bucket[-1] for bucket in buckets]), changed(len)],
+        "out-of-order": [largest_first, changed(lambda found: found[::-1]),
+                         changed(lambda found: [bucket[::-1] for bucket in found])],
+        "missing": [changed(lambda found: found[:-1]), changed(lambda found: [bucket[:1] for bucket in found])],
+        "twice": [changed(lambda found: [*found, found[0]])],
+        "empty-bucket": [changed(lambda found: [[], *found])],
+        "strange-gradient": [as_sizes, changed(lambda found: [[i + 1 for i in bucket] for bucket in found])],
+        "not-buckets": [changed(lambda found: [bucket[-1] for bucket in found]), changed(len)],
         "endless": [tries_all],
         "nothing-returned": [lambda sizes, ready, alpha, bandwidth: None],
         "raised": [lambda sizes, ready, alpha, bandwidth: sizes[len(sizes)]],
-        "not-general": [lambda sizes, ready, alpha, bandwidth: overlap(sizes, ready, alpha, bandwidth) if len(sizes) == 6 else ready[9]],
+        "not-general": [lambda sizes, ready, alpha, bandwidth: buckets(sizes, ready, alpha, bandwidth) if len(sizes) == 6 else ready[9]],
     },
     "staleness": {
         "never-waits": [always, clocked(may=lambda clocks, number, s: True),

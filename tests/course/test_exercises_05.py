@@ -15,11 +15,11 @@ from d2lps.course.grading.course import texts_of
 torch = pytest.importorskip("torch")
 
 CHAPTER = "05-asynchrony"
-IDS = ("overlap", "staleness", "backup", "local-sgd")
+IDS = ("buckets", "staleness", "backup", "local-sgd")
 SOLVED = {id: texts_of(id).solution() for id in IDS}
-grader, judge_backup, judge_local_sgd, judge_overlap, judge_staleness, staleness_rules = (
+grader, judge_backup, judge_local_sgd, judge_buckets, judge_staleness, staleness_rules = (
     module(CHAPTER, name)
-    for name in ("grader", "judge_backup", "judge_local_sgd", "judge_overlap", "judge_staleness", "staleness_rules")
+    for name in ("grader", "judge_backup", "judge_local_sgd", "judge_buckets", "judge_staleness", "staleness_rules")
 )
 
 
@@ -166,7 +166,7 @@ def in_place(weights, push, pull, step, h, share):
 
 
 ALSO_RIGHT = {
-    "overlap": [from_the_back, by_heap],
+    "buckets": [from_the_back, by_heap],
     "staleness": [by_methods, by_lag],
     "backup": [Rounds, by_stacking],
     "local-sgd": [recursive, in_place],
@@ -183,7 +183,7 @@ def test_the_chapter_has_these_exercises():
     assert set(ids_of(CHAPTER)) == set(IDS) == set(grader.EXERCISES)
 
 
-# ---- overlap
+# ---- buckets
 
 
 def every_cut(n):
@@ -195,32 +195,32 @@ def every_cut(n):
 def test_no_cut_is_better_than_the_best():
     for seed in range(20):
         draw = random.Random(seed)
-        case = judge_overlap.drawn_case(seed, draw.randrange(1, 9), draw.choice((1e-5, 3e-4, 2e-3)), 5e9)
-        end, buckets = judge_overlap.best(case)
-        assert end == pytest.approx(min(judge_overlap.sent(case, each)[-1][1] for each in every_cut(len(case.sizes))))
-        assert judge_overlap.sent(case, buckets)[-1][1] == pytest.approx(end)
+        case = judge_buckets.drawn_case(seed, draw.randrange(1, 9), draw.choice((1e-5, 3e-4, 2e-3)), 5e9)
+        end, buckets = judge_buckets.best(case)
+        assert end == pytest.approx(min(judge_buckets.sent(case, each)[-1][1] for each in every_cut(len(case.sizes))))
+        assert judge_buckets.sent(case, buckets)[-1][1] == pytest.approx(end)
 
 
 def test_equally_fast_buckets_are_equally_right():
-    case = judge_overlap.BucketsCase((4_000_000, 4_000_000), (1e-3, 2e-3), 1e-3, 1e9)
+    case = judge_buckets.BucketsCase((4_000_000, 4_000_000), (1e-3, 2e-3), 1e-3, 1e9)
     for buckets in ([[0, 1]], [[0], [1]]):
-        assert judge_overlap.judge(case, lambda *_, buckets=buckets: buckets)["end"] == "11\u00a0ms"
+        assert judge_buckets.judge(case, lambda *_, buckets=buckets: buckets)["end"] == "11\u00a0ms"
 
 
 def test_the_first_case_needs_a_thought():
     """What comes to mind first is slower there by at least 9 %."""
-    case = EXERCISES["overlap"].cases[0]
-    solutions, soonest = texts_of("overlap").solutions(), judge_overlap.best(case)[0]
+    case = EXERCISES["buckets"].cases[0]
+    solutions, soonest = texts_of("buckets").solutions(), judge_buckets.best(case)[0]
     given = list(case.sizes), list(case.ready), case.alpha, case.bandwidth
     natural = [solutions[name] for name in ("every_one_alone", "all_together", "whatever_is_ready", "only_two")]
     natural += [solutions["in_groups"](count) for count in range(1, 7)]
     natural += [solutions[name](mb * 1e6) for name in ("up_to", "never_over") for mb in range(1, 15)]
     for answer in natural:
-        assert judge_overlap.sent(case, answer(*given))[-1][1] > 1.09 * soonest
+        assert judge_buckets.sent(case, answer(*given))[-1][1] > 1.09 * soonest
 
 
 def test_time_hidden_is_told():
-    told = judge_overlap.judge(EXERCISES["overlap"].cases[0], SOLVED["overlap"])
+    told = judge_buckets.judge(EXERCISES["buckets"].cases[0], SOLVED["buckets"])
     # 13 ms of sending end 4.5 ms after the backward pass.
     assert (told["busy"], told["exposed"], told["hidden"]) == ("13\u00a0ms", "4.5\u00a0ms", "65%")
 
@@ -327,11 +327,11 @@ def test_the_steps_of_two_workers_lead_elsewhere():
 # ---- whatever else may be given
 
 
-def faulty_overlap(seed):
+def faulty_buckets(seed):
     draw = random.Random(seed)
 
     def answer(*given):
-        buckets = [list(bucket) for bucket in SOLVED["overlap"](*given)]
+        buckets = [list(bucket) for bucket in SOLVED["buckets"](*given)]
         at = draw.randrange(len(buckets))
         fault = draw.choice(("lost", "joined", "cut", "turned", "off"))
         if fault == "lost":
@@ -418,7 +418,7 @@ def faulty_local(seed):
     return answer
 
 
-FAULTY = {"overlap": faulty_overlap, "staleness": faulty_staleness, "backup": faulty_backup, "local-sgd": faulty_local}
+FAULTY = {"buckets": faulty_buckets, "staleness": faulty_staleness, "backup": faulty_backup, "local-sgd": faulty_local}
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -500,10 +500,10 @@ def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
 
 def test_an_answer_may_change_its_arguments():
     def greedy(sizes, ready, alpha, bandwidth):
-        buckets = SOLVED["overlap"](list(sizes), list(ready), alpha, bandwidth)
+        buckets = SOLVED["buckets"](list(sizes), list(ready), alpha, bandwidth)
         sizes.clear()
         ready.clear()
         return buckets
 
     for _ in range(2):
-        assert check_exercise("overlap", greedy).passed
+        assert check_exercise("buckets", greedy).passed
