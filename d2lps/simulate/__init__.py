@@ -1,7 +1,8 @@
-"""Predicted traces: ``cost`` says what a plan takes on a topology.
+"""What a run takes, without running it: predicted exactly (``cost``), or played in virtual time (``Events``).
 
-``cost.ideal`` gives every message its links for itself, ``cost.shared`` lets those that meet share them fairly.
-Nothing is run here, and nothing is random: a prediction is exact, and the same every time.
+``cost.ideal`` gives every message its links for itself, ``cost.shared`` lets those that meet share them fairly: nothing
+is random there. What is decided at run time (who is late, what is lost, who dies) a seed decides in ``Events``, and in
+``Network`` for nodes that send one another messages; the same seed is the same run.
 
 >>> from d2lps import pcie_server, sharded
 >>> cost.shared(sharded(["gpu0", "gpu1"]), pcie_server(), "160 MB").duration
@@ -9,5 +10,6 @@ Nothing is run here, and nothing is random: a prediction is exact, and the same 
 """
 
 from d2lps.simulate import cost
+from d2lps.simulate.events import Delivery, Events, Faults, Network
 
-__all__ = ["cost"]
+__all__ = ["Delivery", "Events", "Faults", "Network", "cost"]
