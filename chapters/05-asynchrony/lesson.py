@@ -517,17 +517,20 @@ def gain_of(b, draw, machines=100):
     together, some = first(machines, 0, draw), first(machines - b, b, draw)
     return together / some * (machines - b) / machines
 
-formula = H(100) / (H(100) - H(4)) * 96 / 100
-gain.reveal({"uneven": formula, "steady": (1 + 0.1 * H(100)) / (1 + 0.1 * (H(100) - H(4))) * 0.96},
-            {"uneven": gain_of(4, uneven), "steady": gain_of(4, steady)})
+formula = {"uneven": H(100) / (H(100) - H(4)) * 0.96,
+           "steady": (1 + 0.1 * H(100)) / (1 + 0.1 * (H(100) - H(4))) * 0.96}
+gain.reveal(formula, {"uneven": gain_of(4, uneven), "steady": gain_of(4, steady)})
 
 # %% backup-plot
 def by_formula(b, start, spread):
-    return ((start + spread * H(100)) / (start + spread * (H(100) - H(b)))) * (100 - b) / 100
+    everybody, some = (start + spread * (H(100) - H(out)) for out in (0, b))
+    return everybody / some * (100 - b) / 100
 
-bs = list(range(0, 91, 2))
-d2l.plot(bs, [[by_formula(b, 0, 1) for b in bs], [by_formula(b, 1, 0.1) for b in bs]],
-         "b", "×", legend=["uneven", "steady"], figsize=(5, 3))
+bs = list(range(41))
+kinds = [(0, 1), (0.5, 0.5), (1, 0.1)]
+d2l.plot(bs, [[by_formula(b, *kind) for b in bs] for kind in kinds], "b", "×",
+         legend=[f"{start} + {spread}·Exp" for start, spread in kinds], figsize=(5, 3))
+print([max(bs, key=lambda b: by_formula(b, *kind)) for kind in kinds])
 
 # %% backup-late
 rows = []
@@ -561,7 +564,7 @@ def right(weights):
 rows = {}
 for sort in (False, True):
     for backup in (0, 1):
-        schedule = simulate.synchronous(4, 72, late_is_three, backup=backup)
+        schedule = simulate.synchronous(4, 144, late_is_three, backup=backup)
         fitted = by_schedule.fit(train.small_cnn(), split_in(4, sort), 16, schedule, lr=0.1)
         rows[sort, backup] = right(fitted[-1])
 missing.reveal({"digit 9": 100 * rows[True, 1][2]})
@@ -608,9 +611,48 @@ def started(seed):
     return net
 
 def two_and_their_mean(seeds):
-    flat = [train.one_device(started(seed), part, 32, 72, lr=0.1).weights
+    flat = [train.one_device(started(seed), part, 32, 144, lr=0.1).weights
             for seed, part in zip(seeds, split_in(2, False))]
     return [f"{right(weights)[0]:.1%}" for weights in (*flat, sum(flat) / 2)]
 
 table("start", "net-1", "net-2", "mean", rows=[
     [True, *two_and_their_mean([0, 0])], [False, *two_and_their_mean([0, 1])]])
+
+# %% exercise-overlap
+def overlap(sizes, ready, alpha, bandwidth):
+    buckets = []
+    # TODO
+    return buckets
+
+d2lps.check_exercise("overlap", overlap)
+
+# %% exercise-staleness
+def staleness(n, s):
+    def push(worker, key, number):
+        pass
+
+    def may_read(worker, key, number):
+        pass
+
+    def leave(worker):
+        pass
+    # TODO
+    return push, may_read, leave
+
+d2lps.check_exercise("staleness", staleness)
+
+# %% exercise-backup
+def backup(n, b):
+    def receive(worker, number, gradient):
+        pass
+    # TODO
+    return receive
+
+d2lps.check_exercise("backup", backup)
+
+# %% exercise-local-sgd
+def local_sgd(weights, push, pull, step, h, share):
+    # TODO
+    return weights
+
+d2lps.check_exercise("local-sgd", local_sgd)
