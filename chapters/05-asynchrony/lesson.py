@@ -28,7 +28,7 @@ X, y = digits.train
 functional.cross_entropy(net(X[:64]), y[:64]).backward()
 
 # %% guess-overlap
-sending = d2lps.predict("overlap", {"at the end": "ms", "at once": "ms", "layer 1 first": "ms"})
+sending = d2lps.predict("overlap", {"sent last": "ms", "sent early": "ms", "layer 1 first": "ms"})
 sending
 
 # %% finish
@@ -39,8 +39,8 @@ def finish(ready, sizes, latency, rate):
     return done
 
 ready, sizes = [10, 20, 30, 40], [8, 8, 8, 8]
-sending.reveal({"at the end": finish([40], [32], 0, 1),
-                "at once": finish(ready, sizes, 0, 1),
+sending.reveal({"sent last": finish([40], [32], 0, 1),
+                "sent early": finish(ready, sizes, 0, 1),
                 "layer 1 first": finish(ready[::-1], sizes, 0, 1)})
 
 # %% bucket-size
