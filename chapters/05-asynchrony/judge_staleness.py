@@ -92,8 +92,8 @@ def drawn_events(n: int, s: float, seed: int) -> list[Event]:
     draw, rule, events, waiting = random.Random(f"{n} {seed}"), Rule(n, s), [], {}
     queue = [(draw.random(), worker, Event("go", worker)) for worker in range(n)]
     heapq.heapify(queue)
-    pushes = [[(key, number) for number in range(1, ROUNDS + 1) for key in range(KEYS)] for _ in range(n)]
-    early = draw.randrange(n)  # leaves after two rounds or so
+    early = draw.randrange(n)
+    pushes = [_drawn_pushes(draw, 2 if worker == early else ROUNDS) for worker in range(n)]
     arrives = Counter()  # worker → when its last push arrives: what one sends arrives in order
 
     def later(now: float, event: Event) -> None:
@@ -102,11 +102,10 @@ def drawn_events(n: int, s: float, seed: int) -> list[Event]:
     while queue:
         now, worker, event = heapq.heappop(queue)
         if event.kind == "go":
-            if not pushes[worker] or (worker == early and len(pushes[worker]) <= KEYS * (ROUNDS - 2)):
+            if not pushes[worker]:
                 later(arrives[worker] + 0.1, Event("leave", worker))
                 continue
-            for _ in range(min(draw.choice((1, 1, 1, 2)), len(pushes[worker]))):
-                key, number = pushes[worker].pop(0)
+            for key, number in pushes[worker].pop(0):
                 arrives[worker] = max(arrives[worker], now + draw.uniform(0, 0.3)) + 1e-6
                 later(arrives[worker], push(worker, key, number))
                 if draw.random() < 0.3:
@@ -122,6 +121,17 @@ def drawn_events(n: int, s: float, seed: int) -> list[Event]:
             del waiting[asks.worker]
             later(now + draw.expovariate(1) * (3 if asks.worker == n - 1 else 1), Event("go", asks.worker))
     return events
+
+
+def _drawn_pushes(draw: random.Random, rounds: int) -> list[list[tuple[int, int]]]:
+    """All that a worker pushes, as (key, number); sometimes it pushes twice before it reads."""
+    pushes = [(key, number) for number in range(1, rounds + 1) for key in range(KEYS)]
+    batches = []
+    while pushes:
+        many = draw.choice((1, 1, 1, 2))
+        batches.append(pushes[:many])
+        pushes = pushes[many:]
+    return batches
 
 
 @dataclass
