@@ -44,7 +44,11 @@ def overlap() -> str:
 
     for i, way in enumerate(ways):
         y, done = 22.0 + 84 * i, 0.0
-        parts += [number(i + 1, 20, y + 28), symbol("∇", left - 14, y + 17, "end"), symbol("→", left - 14, y + 45, "end")]
+        parts += [
+            number(i + 1, 20, y + 28),
+            symbol("∇", left - 14, y + 17, "end"),
+            symbol("→", left - 14, y + 45, "end"),
+        ]
         for layer, at in way:
             block(layer, ready[layer] - BACKWARD, BACKWARD, y)
             block(layer, max(at, done), SENDING, y + tall + 4)
