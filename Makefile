@@ -8,8 +8,9 @@ ready := .venv/.ready
 # Processes that take the tests: twice as many as processors, since most tests wait.
 WORKERS := 3
 REPEAT := 200
+SCHEDULES := 100000
 
-.PHONY: help lab lab-en lab-vi lab-zh test quick check figures bench faults shake build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh test quick check figures bench faults shake simulate build lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -56,6 +57,9 @@ shake: $(ready) ## the quick tests of the store REPEAT=200 times, threads taking
 	@i=0; while [ $$i -lt $(REPEAT) ]; do i=$$((i + 1)); \
 	$(python) -c 'import sys, pytest; sys.setswitchinterval(2e-6); sys.exit(pytest.main(["tests/kvstore", "-m", "not slow"]))'; \
 	status=$$?; [ $$status -le 1 ] || { echo "run $$i of $(REPEAT) ended with status $$status" >&2; exit 1; }; done
+
+simulate: $(ready) ## replicated slots under SCHEDULES=100000 seeded schedules of faults; the first that breaks a promise is shrunk
+	$(python) -m d2lps.kvstore.replication $(SCHEDULES)
 
 build: $(ready) ## write the notebooks anew
 	$(python) -m d2lps.course.book build

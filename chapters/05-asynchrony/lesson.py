@@ -618,13 +618,13 @@ def two_and_their_mean(seeds):
 table("start", "net-1", "net-2", "mean", rows=[
     [True, *two_and_their_mean([0, 0])], [False, *two_and_their_mean([0, 1])]])
 
-# %% exercise-overlap
-def overlap(sizes, ready, alpha, bandwidth):
-    buckets = []
+# %% exercise-buckets
+def buckets(sizes, ready, alpha, bandwidth):
+    found = []
     # TODO
-    return buckets
+    return found
 
-d2lps.check_exercise("overlap", overlap)
+d2lps.check_exercise("buckets", buckets)
 
 # %% exercise-staleness
 def staleness(n, s):

@@ -1,0 +1,71 @@
+"""What happened in a world: as a trace, which the player shows, and as lines to read."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from d2lps.kvstore.replication.messages import Add, Apply, Name, Push, Value
+from d2lps.kvstore.replication.world import World
+from d2lps.plan.plan import Plan
+from d2lps.simulate import Delivery
+from d2lps.topology.graph import Link, Topology
+from d2lps.trace import Event, Trace
+from d2lps.units import Bandwidth
+
+SIZE = 1_000_000  # bytes of a part in a picture: nothing in the world is as long as it is large
+
+
+def trace(world: World) -> Trace:
+    """The pushes, commands and values of a world that was recorded: who had which gradients when.
+
+    A key is a round of a part, ``"2"`` or, of several parts, ``"2.1"``. What was lost on the way is not shown.
+    """
+    schedule = world.schedule
+    keys = {
+        (round, part): f"{round}.{part}" if schedule.parts > 1 else str(round)
+        for round in range(1, schedule.rounds + 1)
+        for part in range(schedule.parts)
+    }
+    events = [event for delivery in world.deliveries for event in _events(delivery, keys)]
+    events.sort(key=lambda event: (event.start, event.end))
+    workers = [f"worker{rank}" for rank in range(schedule.workers)]
+    servers = sorted({node for event in events for node in (event.src, event.dst)} - {*workers})
+    links = tuple(Link(src, dst, Bandwidth("inf")) for src in workers + servers for dst in servers if src != dst)
+    links += tuple(Link(server, worker, Bandwidth("inf")) for server in servers for worker in workers)
+    share = dict.fromkeys(keys.values(), Fraction(1, len(keys)))
+    plan = Plan(workers + servers, share, [[] for _ in range(schedule.rounds)], holds=workers, wants=[])
+    topology = Topology("pairs", dict.fromkeys(workers + servers, "machine"), links)
+    return Trace(schedule.kind, plan, topology, SIZE * len(keys), tuple(events))
+
+
+def shown(name: Name) -> str:
+    """``server1`` for the first life of server 1, then ``server1b``, ``server1c``, …"""
+    kind, number, *life = name if isinstance(name, tuple) else (name, "")
+    return f"{kind}{number}" + (chr(ord("a") + life[0]) if life and life[0] else "")
+
+
+def _events(delivery: Delivery, keys: dict) -> Iterator[Event]:
+    start, end, src, dst, message = delivery
+    if end is None:
+        return
+    if isinstance(message, Push):
+        what = [("add", message.round, message.part, [message.rank])]
+    elif isinstance(message, Apply) and isinstance(message.command, Add):
+        add = message.command
+        rounds = sorted({round for _, round in add.pushes})
+        what = [("copy", round, add.part, [rank for rank, number in add.pushes if number == round]) for round in rounds]
+    elif isinstance(message, Value) and max(message.rounds):
+        round = max(message.rounds)
+        ranks = [rank for rank, number in enumerate(message.rounds) if number == round]
+        what = [("copy", round, message.part, ranks)]
+    else:
+        return
+    for op, round, part, ranks in what:
+        carries = tuple(f"worker{rank}" for rank in ranks)
+        yield Event("send", round, start, end, shown(src), shown(dst), keys[round, part], op, SIZE, carries)
+
+
+def lines(world: World) -> Iterator[str]:
+    """A line for each message of a world that was recorded, in the order in which they were sent."""
+    for start, end, src, dst, message in world.deliveries:
+        arrives = "lost" if end is None else f"{1e3 * end:7.1f}"
+        yield f"{1e3 * start:7.1f} {arrives:>7} ms  {shown(src)} → {shown(dst)}  {message}"

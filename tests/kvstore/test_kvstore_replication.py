@@ -1,0 +1,162 @@
+"""A slot on two servers, under everything that can go wrong in virtual time: every promise holds, and wrong ways fail.
+
+No sockets, no processes: only the rules. ``make simulate`` plays as many schedules as it is given.
+"""
+
+import subprocess
+import sys
+
+import pytest
+from helpers.replicas import TOO_RARE, WRONG, AnswersEarly, TakesOldCommands, made
+
+from d2lps.kvstore.replication import Part, Replica, Requests, View, story
+from d2lps.kvstore.replication.messages import Ack, Apply, Counted, Join, Pull, Push, Send, Snapshot, Value
+from d2lps.kvstore.replication.world import Schedule, World, broken, shrunk
+
+A, B, W = "a", "b", ("worker", 0)
+FOUND = {"TellsOfLossEarly": 8851, "AnswersInAnyView": 4778, "LosesInSecret": 1328}  # a seed that is known to show it
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize("first", range(0, 10_000, 2_500))
+def test_no_schedule_breaks_a_promise(first):
+    """I1 to I11, at every message: see ``World``."""
+    ends = {World(Schedule.drawn(seed)).run() for seed in range(first, first + 2_500)}
+    assert ends == {"done", "lost"}  # lost: the few in which both members died
+
+
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async", "dist_ssp"])
+def test_schedules_are_hard(kind):
+    """Else that nothing breaks would say nothing."""
+    worlds = [World(Schedule.drawn(seed, kind)) for seed in range(60)]
+    ends = [world.run() for world in worlds]
+    assert ends.count("done") > 50
+    assert sum(world.crashes for world in worlds) > 40 and sum(world.view.number > 2 for world in worlds) > 20
+    assert max(world.view.number for world in worlds) > 5, "views change again and again"
+
+
+@pytest.mark.parametrize("wrong", [wrong for wrong in WRONG if wrong is not TOO_RARE], ids=lambda wrong: wrong.__name__)
+def test_a_wrong_way_breaks_one(wrong):
+    seeds = [FOUND.get(wrong.__name__, 0), *range(10_000)]
+    assert any(broken(Schedule.drawn(seed), **made(wrong)) for seed in seeds)
+
+
+def test_a_seed_is_the_same_run_twice():
+    def run(seed):
+        world = World(Schedule.drawn(seed), recorded=True)
+        return world.run(), world.deliveries, world.count
+
+    assert run(11) == run(11) != run(12)
+
+
+def test_a_schedule_that_breaks_a_promise_is_made_simple():
+    schedule = Schedule.drawn(1)
+    simple = shrunk(schedule, **made(AnswersEarly))
+    assert broken(simple, **made(AnswersEarly)) and not broken(simple)
+    assert not simple.troubles and (simple.parts, simple.torn, simple.skew) == (1, 0.0, 0.0)
+
+
+def test_the_program_says_what_it_played():
+    command = [sys.executable, "-m", "d2lps.kvstore.replication", "50", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("50 schedules, no promise broken: {'done': ")
+
+
+def test_what_happened_is_a_trace_for_the_player():
+    world = World(Schedule.drawn(11), recorded=True)
+    world.run()
+    trace = story.trace(world)
+    assert world.crashes == 2 and trace.steps == world.schedule.rounds
+    pushes = {(event.src, event.step) for event in trace.events if event.op == "add"}
+    assert pushes == {(f"worker{rank}", round) for rank in range(3) for round in range(1, trace.steps + 1)}
+    answers = [event for event in trace.events if event.dst.startswith("worker")]
+    assert {event.carries for event in answers} == {("worker0", "worker1", "worker2")}
+    assert len([*story.lines(world)]) == len(world.deliveries)
+
+
+def replica(name, members=(A, B), kind="dist_sync", workers=1, of=Replica) -> Replica:
+    return of(name, View(1, members), [Part(0, (0,) * workers, ())], workers, kind)
+
+
+def sent(to: Replica | Requests, kind: type) -> list:
+    """What it has sent of a kind since the last time, and forget the rest."""
+    return [effect.message for effect in to.take() if isinstance(effect, Send) and isinstance(effect.message, kind)]
+
+
+def test_the_value_is_told_when_the_backup_has_it():
+    a, b = replica(A), replica(B)
+    a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
+    a.receive(W, Pull(1, 2, 0, 0, 1), 0.0)
+    effects = a.take()
+    assert [effect.message for effect in effects if effect.to == W] == [Counted(1, 1)], "it counts in the round"
+    (apply,) = [effect.message for effect in effects if effect.to == B]
+    b.receive(A, apply, 0.0)
+    a.receive(B, *sent(b, Ack), 0.0)
+    assert sent(a, Value) == [Value(1, 2, 0, 1, (1,), (("g",),))] and b.parts == a.parts
+
+
+def test_an_asynchronous_push_counts_when_the_backup_has_it():
+    a, b = replica(A, kind="dist_async"), replica(B, kind="dist_async")
+    a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
+    (apply,) = sent(a, Apply)
+    a.receive(W, Push(1, 1, 0, 0, 1, "g"), 0.0)
+    assert sent(a, Counted) == [], "neither did the repetition"
+    b.receive(A, apply, 0.0)
+    a.receive(B, *sent(b, Ack), 0.0)
+    assert sent(a, Counted) == [Counted(1, 1)] and a.parts[0].rounds == (1,)
+
+
+def test_a_worker_pushes_again_to_the_new_primary():
+    requests, b = Requests(0, "dist_sync", View(1, (A, B))), replica(B)
+    push = requests.push(0, 1, "g")
+    requests.receive(Counted(1, push))
+    requests.take()
+    b.receive("register", View(2, (B,)), 0.0)
+    assert sent(b, View) == [View(2, (B,))], "it says so to all workers"
+    requests.receive(View(2, (B,)))
+    (again,) = sent(requests, Push)
+    assert again[:1] + again[2:] == (2, 0, 0, 1, "g")
+    b.receive(W, again, 0.0)
+    assert b.parts[0].value == (("g",),) and b.committed == b.parts, "alone, what is done is committed"
+
+
+def test_who_was_put_out_answers_nobody():
+    a = replica(A)
+    a.receive("register", View(2, (B,)), 0.0)
+    a.receive(W, Pull(2, 1, 0, 0, 0), 0.0)
+    assert sent(a, Value) == [] and not a.is_primary
+
+
+@pytest.mark.parametrize("kind, done", [(Replica, 2), (TakesOldCommands, 3)], ids=["right", "wrong"])
+def test_a_command_of_a_deposed_primary_is_not_done(kind, done):
+    """It comes four views late, with the very number that is next: only its view tells that it never happened."""
+    a, b = replica(A, kind="dist_async", of=kind), replica(B, kind="dist_async", of=kind)
+
+    def heard(by: Replica, src: str, messages: list) -> None:
+        for message in messages:
+            by.receive(src, message, 0.0)
+
+    def adopt(view: View) -> None:
+        for each in (a, b):
+            each.receive("register", view, 0.0)
+            each.take()
+
+    def rejoined(primary: Replica, learner: Replica, number: int) -> None:
+        primary.receive(learner.name, Join(number), 0.0)
+        heard(learner, primary.name, sent(primary, Snapshot))
+        heard(primary, learner.name, sent(learner, Ack))
+        primary.tick(0.0)
+        adopt(View(number + 1, (primary.name, learner.name)))
+
+    a.receive(W, Push(1, 1, 0, 0, 1, "first"), 0.0)
+    heard(b, A, sent(a, Apply))
+    heard(a, B, sent(b, Ack))
+    a.receive(W, Push(1, 2, 0, 0, 2, "second"), 0.0)
+    late = sent(a, Apply)  # stays on the way
+    adopt(View(2, (B,)))
+    rejoined(b, a, 2)
+    adopt(View(4, (A,)))
+    rejoined(a, b, 4)
+    before = b.seq
+    heard(b, A, late)
+    assert b.seq - before == done - 2 and a.parts[0].rounds == (1,)
