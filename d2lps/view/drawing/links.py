@@ -188,7 +188,9 @@ def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float,
         return x + (19 if by < ay else layout.room + 21), y, None  # beyond the bar of what has to pass
     # In the background, beside the boxes that it joins, or over the line.
     faint = ends & layout.faint
-    x, y = along(beside(lane, -24 if faint == ends else 0 if faint else layout.room / 2 + 12), part)
+    # What has to pass a lane stands at its right: where no other lane comes back, the left is free.
+    side = 1 if (link.dst, link.src) in layout.lanes else -1
+    x, y = along(beside(lane, -24 if faint == ends else 0 if faint else side * (layout.room / 2 + 12)), part)
     return x, y + 4, "middle"
 
 
