@@ -167,7 +167,7 @@ def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple
     return loss.item(), parameters_to_vector([p.grad for p in net.parameters()]).detach()
 
 
-def batches(data: Batch, size: int, steps: int) -> Iterator[Batch]:
+def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batch]:
     """Minibatches, from the beginning of the data again when they are used up.
 
     Parameters
@@ -178,6 +178,8 @@ def batches(data: Batch, size: int, steps: int) -> Iterator[Batch]:
         examples in a minibatch.
     steps
         how many minibatches.
+    start
+        how many of them to leave out, where a training goes on.
 
     Yields
     ------
@@ -185,7 +187,7 @@ def batches(data: Batch, size: int, steps: int) -> Iterator[Batch]:
         images and labels of one minibatch.
     """
     X, y = data
-    for step in range(steps):
+    for step in range(start, steps):
         which = torch.arange(step * size, (step + 1) * size) % len(y)
         yield X[which], y[which]
 

@@ -30,6 +30,7 @@ from d2lps.messages import text
 from d2lps.messages.counted import counted
 from d2lps.plan.optimizers import RULES
 from d2lps.train.by_plan import Batch, Run, batches, deterministic, loss_and_gradient, split
+from d2lps.train.checkpoints import Checkpoints
 
 Rule = tuple[str, Mapping[str, float]]
 T = TypeVar("T")
@@ -79,6 +80,8 @@ def work(
     devices: Sequence["str | torch.device"] = ("cpu",),
     pause: float = 0.0,
     after: Callable[[int], object] | None = None,
+    checkpoints: Checkpoints | None = None,
+    every: int = 100,
 ) -> Worked:
     """Be the worker ``store.rank``: train ``net``, in place, together with the others.
 
@@ -101,6 +104,10 @@ def work(
         seconds that this worker sleeps in every step: so it is a slow one.
     after
         called with the number of steps done, after each of them.
+    checkpoints
+        where to go on from the newest, if there is one, and to save another now and then; of all workers or none.
+    every
+        steps from one checkpoint to the next.
 
     Raises
     ------
@@ -133,10 +140,12 @@ def work(
     rule, numbers = update
     store.init(names, list(net.parameters()))
     store.set_optimizer(rule, **numbers)
+    resumed = checkpoints and checkpoints.resume()
+    before = resumed.steps if resumed else 0
     store.pull(names, out=fresh)
     renew()
     worked, start = Worked([], [], torch.empty(0)), time.perf_counter()
-    for X, y in batches(data, size, steps):
+    for done, (X, y) in enumerate(batches(data, size, steps, before), before + 1):
         part = split(X, y, [CPU] * store.num_workers)[store.rank]
         losses = [
             loss_and_gradient(one, *piece, count=size)[0]
@@ -149,7 +158,9 @@ def work(
         worked.losses.append(sum(losses))
         worked.seconds.append(time.perf_counter() - start)
         if after is not None:
-            after(len(worked.losses))
+            after(done)
+        if checkpoints and done % every == 0:
+            checkpoints.save(done)
     store.barrier()
     store.pull(names, out=fresh)
     renew()

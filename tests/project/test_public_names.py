@@ -37,6 +37,7 @@ HEAVY = {
     "kvstore": {"torch", "numpy"},
     "d2lps.kvstore.pslite.__main__": {"mxnet"},  # a process of its own
     "train": {"torch"},
+    "d2lps.train.checkpoints": {"torch", "numpy"},  # whose random numbers are kept, too
     "measure": {"torch"},
     "d2lps.cluster.measured": {"torch"},  # on the hosts
     "d2lps.course.fields": {"ipywidgets"},  # where there is none, a guess is a dict

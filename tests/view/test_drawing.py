@@ -38,13 +38,15 @@ from d2lps.view.drawing import MOST_EVENTS, DrawingError, motion
 from d2lps.view.drawing.boxes import Box
 from d2lps.view.drawing.gauges import HIGH, gauges
 from d2lps.view.drawing.layout import arrange
+from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import breadth
 from d2lps.view.drawing.motion import follow
-from d2lps.view.drawing.reason import awaited, mean_full, reason
+from d2lps.view.drawing.reason import awaited, mean_full, place_name, reason
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.still import place_name, stacked, step_labels
+from d2lps.view.drawing.still import stacked, step_labels
 from d2lps.view.drawing.theme import THEME, WORKERS
 from d2lps.view.drawing.timeline import timeline
+from d2lps.view.drawing.traffic import DECIDES, FULL
 
 ROOT = Path(__file__).parents[2]
 
@@ -485,6 +487,29 @@ def test_how_much_a_link_has_still_to_pass_is_said_beside_it():
     assert re.findall(r"d2-left d2-ink\"[^>]*>([^<]+)<", svg.replace('display="none"', "")).count("240 MB") == 1
     assert "links at full speed: 1 of 10 · ● switch→gpu0: 240 MB to go" in texts(svg)
     assert svg.count('class="d2-share d2-decides"') == 1
+
+
+def test_as_many_lanes_are_at_full_speed_as_is_said():
+    for trace in (predicted("pcie, sharded", 4), predicted("machines, ring", 4), measured(PLANS["servers"]), hurried()):
+        load = Scene(trace).load
+        for at in sorted({c.time for c in (*load.full, *load.states)}):
+            states, who = load.states_at(at), load.decides_at(at)
+            crowds = load.motion.crowds_at(at)
+            assert [each > 0 for each in states] == [crowd > 0 or i == who for i, crowd in enumerate(crowds)]
+            assert states.count(FULL) <= load.full_at(at) <= states.count(FULL) + (who >= 0)
+            assert [i for i, each in enumerate(states) if each == DECIDES] == ([who] if who >= 0 else [])
+
+
+@pytest.mark.parametrize("name, busy, full", [("pcie, at GPU 0", 1, 0), ("pcie, sharded", 0, 1)])
+def test_the_legend_explains_the_links_there_are(name, busy, full):
+    told = [sentence for _, sentence in marks([Scene(predicted(name, 4))])]
+    assert told.count("a link in use, below full speed") == busy
+    assert told.count("a link at full speed") == full
+
+
+def test_a_still_says_that_no_link_decides():
+    svg = str(draw(predicted("pcie, sharded", 4), at="0 ms"))
+    assert "links at full speed: 8 of 10 · no single link holds up the rest" in texts(svg)
 
 
 def test_the_backlog_is_what_the_messages_under_way_have_not_passed():

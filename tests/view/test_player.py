@@ -14,9 +14,11 @@ from helpers.traces import PLANS, heavy, hurried, measured, names, predicted, ri
 from d2lps import Plan, Send, aggregate_at, cost, draw, one_memory, pcie_server, sharded, speak, two_rings, watch
 from d2lps.topology.hosts import dgx1_v100, nvswitch
 from d2lps.view.drawing import DrawingError
+from d2lps.view.drawing.links import STATES
 from d2lps.view.drawing.motion import follow
+from d2lps.view.drawing.reason import place_name
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.still import place_name, state
+from d2lps.view.drawing.still import state
 from d2lps.view.player import Player
 from d2lps.view.tables import Table
 
@@ -381,17 +383,21 @@ def test_what_has_still_to_pass_each_link_is_what_the_events_say(opened, trace, 
         "all => all.map(e => [...e.children].filter(bar => bar.getAttribute('width') > 0).length)"
     )
     assert bars == [len(each) for each in left]
-    full, decides = state(scene, at)
+    full, decides, spread = state(scene, at)
     assert page.locator(".d2-full-links").text_content() == full
     assert page.locator(".d2-share.d2-decides").count() == (scene.load.decides_at(at) >= 0)
     assert page.locator(".d2-decider").text_content().split(":")[0] == decides.split(":")[0]
+    why = page.locator(".d2-why")
+    assert (why.text_content() if why.is_visible() else "") == spread
+    looks = page.locator(".d2-share").evaluate_all("all => all.map(e => e.getAttribute('class'))")
+    assert looks == ["d2-share" + STATES[each] for each in scene.load.states_at(at)]
 
 
 def test_the_link_that_decides_stands_out_alone(opened):
     page = opened(watch(predicted("pcie, at GPU 0", 4)))
     assert seen(page) == {"gpu1→switch": 160, "gpu2→switch": 160, "gpu3→switch": 160, "switch→gpu0": 480}
     assert page.locator(".d2-share.d2-decides title").all_text_contents() == ["switch→gpu0 · 16 GB/s"]
-    assert page.locator(".d2-share.d2-busy").count() == 3
+    assert page.locator(".d2-share.d2-busy:not(.d2-fast)").count() == 3
     told = ["links at full speed: 1 of 10", "switch→gpu0: 480 MB to go"]
     found = page.locator(".d2-full-links, .d2-decider").all_text_contents()
     assert [each.replace("\u00a0", " ") for each in found] == told
@@ -423,14 +429,14 @@ def test_a_race_tells_who_has_won_by_how_much_and_has_one_scale(opened):
     page.locator(".d2-player").focus()
     page.keyboard.press("End")
     told = page.locator(".d2-finish").all_text_contents()
-    assert told == ["60 ms · 1.3× as fast as CPU", "80 ms", "15 ms · 5.3× as fast as CPU"]
+    assert told == ["60 ms · 1.3× as fast as CPU", "80 ms", "15 ms · 4× as fast as GPU 0, 5.3× as CPU"]
     assert page.locator(".d2-finish:visible").count() == 3
 
 
 def test_at_the_end_of_a_race_it_says_why(opened):
     page = opened(race())
     why = page.locator(".d2-mean, .d2-why")
-    assert all(not each.is_visible() for each in why.all())
+    assert [each.is_visible() for each in why.all()] == [False] * 5 + [True]  # no link decides: so from the beginning
     page.locator(".d2-player").focus()
     page.keyboard.press("End")
     assert why.all_inner_texts() == [
@@ -445,6 +451,34 @@ def test_at_the_end_of_a_race_it_says_why(opened):
     whole = page.locator(".d2-at-work").first.bounding_box()["width"]
     assert [round(each / whole, 2) for each in wide] == [0.1, 0.1, 0.8]
     assert not page.locator(".d2-full-links, .d2-decider").first.is_visible()
+
+
+def test_links_at_full_speed_are_thick_and_as_many_as_is_said(opened):
+    page = opened(race(), viewport={"width": 1200, "height": 900})
+    wide = "all => all.map(e => parseFloat(getComputedStyle(e).strokeWidth.replace('calc(', '')))"
+    for part in (0.05, 0.15, 0.6):
+        page.locator(".d2-controls input").evaluate(MOVE, part)
+        for run in page.locator(".d2-run:not(.d2-over)").all():
+            idle, slow, fast, decides = (
+                run.locator(f".d2-share{state} .d2-lane").evaluate_all(wide)
+                for state in (":not(.d2-busy,.d2-decides)", ".d2-busy:not(.d2-fast)", ".d2-fast", ".d2-decides")
+            )
+            full = run.locator(".d2-full-links").text_content()
+            assert int(re.search(r"\d+", full)[0]) == len(fast) + len(decides), full  # here, who decides is full
+            thickness = [each[0] for each in (idle, slow, fast, decides) if each]
+            assert thickness == sorted(thickness) and len({*idle}) <= 1 and len({*slow}) <= 1
+            assert max(slow, default=0) <= 0.6 * min(fast + decides)
+
+
+def test_runs_below_each_other_leave_no_gap_for_what_stands_higher_in_another(opened):
+    top = "all => all.map(e => Math.min(...[...e.querySelectorAll('.d2-box')].map(box =>"
+    top += " box.getBoundingClientRect().top)) - e.getBoundingClientRect().top)"
+    page = opened(race(), viewport={"width": 480, "height": 900})
+    assert max(page.locator(".d2-scene").evaluate_all(top)) < 20
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.wait_for_timeout(100)
+    first, _, last = page.locator(".d2-scene").evaluate_all(top)
+    assert first == last > 20
 
 
 def test_names_are_drawn_over_the_messages(opened):

@@ -11,12 +11,13 @@ from itertools import pairwise
 from d2lps.units import show_size
 from d2lps.view.drawing.gauges import HIGH, gauges
 from d2lps.view.drawing.hosts import drawn
-from d2lps.view.drawing.links import DECIDES, breadth, forwarding, idle, rates, used
+from d2lps.view.drawing.links import breadth, forwarding, idle, rates, used
 from d2lps.view.drawing.motion import Look
 from d2lps.view.drawing.paths import REACH, MessagePath
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, fine, num, shift, tag, words, worker
 from d2lps.view.drawing.timeline import WIDE, timeline
+from d2lps.view.drawing.traffic import IDLE
 
 WAITS, LASTS, STAYS = 0.8, 11.0, 3.2  # seconds: before it begins, of the slowest trace, at its end
 TOLD = 40  # so often numbers change while the slowest trace lasts
@@ -119,14 +120,13 @@ def _working(scene: Scene, node: str) -> list[Span]:
 
 def _lanes(scene: Scene, clock: Clock) -> list[str]:
     """Every lane that messages use, once in each of its states."""
-    load, sharing, parts = scene.load, scene.motion.sharing, []
-    times = sorted({0.0, *(change.time for change in (*scene.motion.crowd, *load.deciding))})
-    crowds = {time: scene.motion.crowds_at(time) for time in times}
-    wide = breadth(scene.trace.topology, scene.layout)
-    for i, resource in enumerate(sharing):
-        states = [(time, DECIDES if load.decides_at(time) == i else int(crowds[time][i] > 0)) for time in times]
-        for state in dict.fromkeys(state for _, state in states):
-            shown = clock.seen(_spans(states, lambda each, state=state: each == state))
+    parts, wide = [], breadth(scene.trace.topology, scene.layout)
+    states = [[(0.0, IDLE)] for _ in scene.motion.sharing]
+    for change in scene.load.states:
+        states[change.place].append((change.time, change.after))
+    for resource, turns in zip(scene.motion.sharing, states, strict=True):
+        for state in dict.fromkeys(state for _, state in turns):
+            shown = clock.seen(_spans(turns, lambda each, state=state: each == state))
             parts.append(tag("g", used(scene.layout, resource, wide, state), **shown))
     return parts
 

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from unicodedata import east_asian_width
 
 from d2lps.messages import text
+from d2lps.topology import Link
 from d2lps.units import show_size
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, corners, hatch, line, rect, shift, stroke, tag, words, worker
 from d2lps.view.drawing.theme import LIGHT
+from d2lps.view.drawing.traffic import BUSY, FULL
 
 WIDE, HIGH = 26.0, 16.0  # of a mark
 LINE = 17.0
@@ -19,6 +21,10 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
     looks = [look for scene in scenes for look in scene.motion.looks if look.who]
     messages = [message for scene in scenes for message in scene.motion.messages]
     updates = [event for scene in scenes for event in scene.trace.events if event.kind == "update"]
+    lanes = [[isinstance(place, Link) for place in scene.motion.sharing] for scene in scenes]
+    states = {
+        c.after for scene, is_lane in zip(scenes, lanes, strict=True) for c in scene.load.states if is_lane[c.place]
+    }
     senders = {scene.load.colours[m.src] for scene in scenes for m in scene.motion.messages}
     drawn = {
         "worker": (any(look.who for look in looks), _cell(3)),
@@ -32,8 +38,9 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
             tag("g", tag("rect", x=4, y=2, width=18, height=12, rx=3, **area("box", 2.5, "ink")), class_="d2-working"),
         ),
         "message": (messages, tag("path", d=rect(7, 2, 12, 12), **area("tile", 1)) + _slots(8.5, 3.5, 9, 3, 1)),
-        "idle": (messages, _lane("lane", "", 2.2)),
-        "busy": (messages, _lane("flow", "d2-busy", 6)),
+        "idle": (messages, _lane("lane", "", 1.2)),
+        "busy": (BUSY in states, _lane("flow", "d2-busy", 2.75)),
+        "full": (FULL in states, _lane("flow", "d2-busy d2-fast", 6)),
         "decides": (any(scene.load.deciding for scene in scenes), _lane("warm", "d2-decides", 8)),
         "backlog": (messages, "".join(tag("path", d=rect(2 + 11 * i, 5, 11, 6), **worker(i)) for i in range(2))),
         "timeline": (
@@ -62,7 +69,7 @@ def _lane(colour: str, state: str, wide: float) -> str:
     """A lane as it looks in that state, with its head."""
     look = stroke("lane", wide, colour) | ({} if state else {"stroke_dasharray": "5 3"})
     head = corners((20, 8), (15, 5), (15, 11))
-    tip = tag("path", d=head, class_="d2-tip", fill=LIGHT["paper" if state else "lane"])
+    tip = tag("path", d=head, class_="d2-tip", fill=LIGHT["paper" if wide > 3 else colour])
     return tag("g", tag("path", d=line((0, 8), (26, 8)), **look) + tip, class_=state or None, style="--d2-wide:5.5")
 
 

@@ -9,12 +9,13 @@ from d2lps.view.drawing.hierarchy import MOST
 from d2lps.view.drawing.layout import Layout
 from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, line, say, short, stroke, tag, words
 from d2lps.view.drawing.theme import LIGHT
-from d2lps.view.drawing.traffic import Traffic
+from d2lps.view.drawing.traffic import DECIDES, IDLE, Traffic
 
 THIN = 3.0  # lines thinner than that have no room for a head inside
-DECIDES, LINK = 2, 3  # what a lane can be besides idle (0) and busy (1): it decides when all is over; no matter
-STATES = "", " d2-busy", " d2-decides", " d2-link"
-COLOURS = "lane", "flow", "warm", "busy"
+LINK = DECIDES + 1  # what a lane can be besides what its traffic says: no matter
+STATES = "", " d2-busy", " d2-busy d2-fast", " d2-decides", " d2-link"
+COLOURS = "lane", "flow", "flow", "warm", "busy"
+BROAD = 0.2, 0.5, 1.0, 1.6, 1.0  # of the breadth of a lane: one that is in use and not at full speed stays thin
 
 
 def lanes(
@@ -24,14 +25,9 @@ def lanes(
 
     Without traffic it is the links that there is to see, and none of them is drawn as idle.
     """
-    states = {}
-    if load:
-        crowds = zip(load.motion.sharing, load.motion.crowds_at(at), strict=True)
-        states = {place: int(crowd > 0) for place, crowd in crowds}
-        if load.decides_at(at) >= 0:
-            states[load.motion.sharing[load.decides_at(at)]] = DECIDES
     wide = wide or breadth(topology, layout)
-    parts = [used(layout, resource, wide, state) for resource, state in states.items()]
+    states = zip(load.motion.sharing, load.states_at(at), strict=True) if load else ()
+    parts = [used(layout, resource, wide, state) for resource, state in states]
     return idle(topology, layout, load, wide) + "".join(parts)
 
 
@@ -41,8 +37,8 @@ def idle(topology: Topology, layout: Layout, load: Traffic | None, wide: float |
     # What stands in the background comes first, and all else is drawn over it.
     links = sorted(topology.links, key=lambda link: not _faint(layout, link))
     never = [link for link in links if link not in ever]
-    parts = [_lane(layout, link, wide, 0 if load or _faint(layout, link) else LINK) for link in never]
-    parts += [_bar(layout, node, 0) for node in topology.kinds if node in layout.bars and node not in ever]
+    parts = [_lane(layout, link, wide, IDLE if load or _faint(layout, link) else LINK) for link in never]
+    parts += [_bar(layout, node, IDLE) for node in topology.kinds if node in layout.bars and node not in ever]
     return "".join(parts)
 
 
@@ -66,12 +62,12 @@ def breadth(topology: Topology, layout: Layout) -> float:
 def _lane(layout: Layout, link: Link, wide: float, state: int, name: str = "") -> str:
     lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), wide < THIN
     wide, length = 1.0 if faint else wide, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
-    colour = "edge" if faint and state in (0, LINK) else COLOURS[state]
-    thick = wide * (1.6 if state == DECIDES else 1.0 if state or fine or faint else 0.4)
+    colour = "edge" if faint and state in (IDLE, LINK) else COLOURS[state]
+    thick = wide * (1.0 if state == IDLE and (fine or faint) else BROAD[state])
     look = stroke("lane", thick, colour)
     if fine or faint:
         look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
-    elif not state:
+    elif state == IDLE:
         look["stroke_dasharray"] = "5 3"
     # Lines end where their head begins: drawn through it they would blot it.
     half, part = min(4.5, max(3.2, wide * 0.85 * link.count + 1.4)), max(0.5, 1 - 8 / length)
@@ -84,7 +80,8 @@ def _lane(layout: Layout, link: Link, wide: float, state: int, name: str = "") -
         head = corners(lane[1], beside(rest, half)[0], beside(rest, -half)[0])
         parts.append(tag("path", d=head, class_="d2-point", fill=LIGHT[colour]))
     elif not faint:
-        parts.append(tag("path", d=_tip(lane, wide * 0.45), class_="d2-tip", fill=LIGHT["paper" if state else "lane"]))
+        tip = "paper" if BROAD[state] >= 1 else COLOURS[state]  # inside the lane where it has room
+        parts.append(tag("path", d=_tip(lane, wide * 0.45), class_="d2-tip", fill=LIGHT[tip]))
     return tag("g", "".join(parts), class_=(name + STATES[state]).strip() or None)
 
 
@@ -191,7 +188,9 @@ def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float,
         return x + (19 if by < ay else layout.room + 21), y, None  # beyond the bar of what has to pass
     # In the background, beside the boxes that it joins, or over the line.
     faint = ends & layout.faint
-    x, y = along(beside(lane, -24 if faint == ends else 0 if faint else layout.room / 2 + 12), part)
+    # What has to pass a lane stands at its right: where no other lane comes back, the left is free.
+    side = 1 if (link.dst, link.src) in layout.lanes else -1
+    x, y = along(beside(lane, -24 if faint == ends else 0 if faint else side * (layout.room / 2 + 12)), part)
     return x, y + 4, "middle"
 
 

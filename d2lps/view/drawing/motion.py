@@ -78,16 +78,16 @@ class Motion:
 
     def cells_at(self, time: float) -> list[Look]:
         """The look of each cell at ``time``; what happens at that very moment has happened."""
-        return [self.looks[i] for i in _replayed(list(self.first), self.changes, time)]
+        return [self.looks[i] for i in replayed(list(self.first), self.changes, time)]
 
     def crowds_at(self, time: float) -> list[int]:
         """How many messages each of ``sharing`` carries at ``time``."""
-        return _replayed([0] * len(self.sharing), self.crowd, time)
+        return replayed([0] * len(self.sharing), self.crowd, time)
 
     def working_at(self, time: float) -> set[int]:
         """The nodes, by number, that are in the midst of an update."""
         counts = {change.place: 0 for change in self.work}
-        return {node for node, count in _replayed(counts, self.work, time).items() if count}
+        return {node for node, count in replayed(counts, self.work, time).items() if count}
 
     def under_way(self, time: float) -> list[Message]:
         """The messages that have started and not arrived."""
@@ -108,7 +108,8 @@ class Motion:
         return best[(len(best) - 1) // 2]
 
 
-def _replayed(state, changes: tuple[Change, ...], time: float):
+def replayed(state, changes: tuple[Change, ...], time: float):
+    """``state`` after all ``changes`` up to ``time``."""
     for change in changes:
         if change.time > time:
             break

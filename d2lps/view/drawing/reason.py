@@ -16,8 +16,6 @@ from itertools import pairwise
 
 from d2lps.messages import text
 from d2lps.topology import Link
-from d2lps.view.drawing.motion import Change
-from d2lps.view.drawing.still import place_name
 from d2lps.view.drawing.traffic import Traffic
 
 MOST = 0.9  # of the time: a place, or one after the other, for which everything waits
@@ -26,26 +24,32 @@ FEW = 2  # of them are named
 
 def mean_full(load: Traffic, duration: float) -> float:
     """How many links pass all that they can, on average over the run."""
-    return sum(count * seconds for count, seconds in _lasting(load.full, 0, duration)) / duration if duration else 0.0
+    seconds = sum((change.after - change.before) * (duration - change.time) for change in load.full)
+    return seconds / duration if duration else 0.0
 
 
 def awaited(load: Traffic, duration: float) -> list["Link | str"]:
     """The places that decide, one after the other, all the time or nearly so; none where the work is spread."""
     if _decided(load, duration) < MOST * duration:
         return []
-    places = [place for place, seconds in _lasting(load.deciding, -1, duration) if place >= 0 < seconds]
+    places = [place for place, seconds in _decisions(load, duration) if place >= 0 < seconds]
     return [load.motion.sharing[place] for place in dict.fromkeys(places)]
 
 
 def _decided(load: Traffic, duration: float) -> float:
     """For how many seconds some place decides."""
-    return sum(seconds for place, seconds in _lasting(load.deciding, -1, duration) if place >= 0)
+    return sum(seconds for place, seconds in _decisions(load, duration) if place >= 0)
 
 
-def _lasting(changes: tuple[Change, ...], state: int, duration: float) -> list[tuple[int, float]]:
-    """Each state, and for how many seconds."""
-    turns = [(0.0, state), *((change.time, change.after) for change in changes), (duration, state)]
-    return [(state, end - start) for (start, state), (end, _) in pairwise(turns)]
+def _decisions(load: Traffic, duration: float) -> list[tuple[int, float]]:
+    """Which place decides (-1: none), one after the other, and for how many seconds."""
+    turns = [(0.0, -1), *((change.time, change.after) for change in load.deciding), (duration, -1)]
+    return [(place, end - start) for (start, place), (end, _) in pairwise(turns)]
+
+
+def place_name(resource: "Link | str") -> str:
+    """What a link, or a node that is a limit itself, is called."""
+    return f"{resource.src}→{resource.dst}" if isinstance(resource, Link) else resource
 
 
 def reason(load: Traffic, duration: float) -> tuple[str, str]:

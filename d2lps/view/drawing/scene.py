@@ -162,7 +162,7 @@ class Scene:
 
     def tile(self, key: int, look: Look, opacity: float) -> str:
         """A message around its own middle. Near a cell its sheet fades, until only what it carries is seen."""
-        edge = area("tile", 1, "ink" if look.complete else None)
+        edge = area("tile", colour="ink" if look.complete else None)
         parts = [tag("path", d=self.sheet[key], **edge, opacity=f"{opacity:.2f}" if opacity < 1 else None)]
         parts += [
             tag("path", d=self.layer[key], transform=f"translate(0 {fine(self.level(w, TILE))})", **worker(w))

@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 
 from d2lps.messages import text
-from d2lps.topology import Link
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.boxes import host
 from d2lps.view.drawing.legend import beneath
+from d2lps.view.drawing.reason import awaited, place_name, reason
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, corners, letters, num, page, root, say, short, tag, words
 from d2lps.view.drawing.theme import LIGHT
@@ -24,19 +24,14 @@ def origin(trace: Trace) -> str:
     return " · ".join([*how, *where, show_size(trace.nbytes)])
 
 
-def place_name(resource: "Link | str") -> str:
-    """What a link, or a node that is a limit itself, is called."""
-    return f"{resource.src}→{resource.dst}" if isinstance(resource, Link) else resource
-
-
-def state(scene: Scene, at: float) -> tuple[str, str]:
-    """How many links are full, and what the one that decides has still to pass; empty where nothing is under way."""
-    load = scene.load
+def state(scene: Scene, at: float) -> tuple[str, str, str]:
+    """How many links are full; what the one that decides has still to pass; or, all along, that none ever does."""
+    load, duration = scene.load, scene.trace.duration
     full, decides = text("draw.full", full=load.full_at(at), links=load.links), load.decides_at(at)
     if decides < 0:
-        return full if load.links else "", ""
+        return full if load.links else "", "", "" if awaited(load, duration) else reason(load, duration)[1]
     size = show_size(round(sum(load.backlogs_at(at)[decides].values())))
-    return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=size)
+    return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=size), ""
 
 
 def still(scene: Scene, name: str = "", at: float | None = None, explained: Sequence[Scene] | None = None) -> str:
@@ -70,9 +65,10 @@ def still(scene: Scene, name: str = "", at: float | None = None, explained: Sequ
 
 
 def _state(scene: Scene, at: float) -> str:
-    full, decides = state(scene, at)
+    full, decides, spread = state(scene, at)
     mark = tag("tspan", "● ", class_="d2-warm", fill=LIGHT["warm"]) if decides else ""
-    return tag("text", say(full + (" · " if decides else "")) + mark + say(decides), x=14, y=37, **letters("note"))
+    why = mark + say(decides or spread)
+    return tag("text", say(full) + (" · " if why else "") + why, x=14, y=37, **letters("note"))
 
 
 def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:

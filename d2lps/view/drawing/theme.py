@@ -83,6 +83,7 @@ THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}
 .d2-lane.d2-thin:not(.d2-faint),.d2-link .d2-lane.d2-thin:not(.d2-faint){stroke:var(--d2-lane)}
 .d2-point,.d2-link .d2-point{fill:var(--d2-lane)}
 .d2-busy .d2-lane.d2-thin.d2-thin{stroke:var(--d2-flow)}.d2-busy .d2-point{fill:var(--d2-flow)}
+.d2-busy:not(.d2-fast) .d2-lane.d2-thin.d2-thin{stroke-width:calc(.5*var(--d2-wide))}
 .d2-decides .d2-lane.d2-thin.d2-thin{stroke:var(--d2-warm);stroke-width:calc(1.6*var(--d2-wide))}
 .d2-decides .d2-point{fill:var(--d2-warm)}
 """

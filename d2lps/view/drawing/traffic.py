@@ -16,24 +16,26 @@ A message is taken to pass evenly from its start to its end: more than that its 
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import groupby
 
 from d2lps.topology import Link
 from d2lps.trace import Trace
-from d2lps.view.drawing.motion import Change, Message, Motion
+from d2lps.view.drawing.motion import Change, Message, Motion, replayed
 
-FULL = 0.9  # of its bandwidth: what latency costs still counts as full, two messages of three do not
+ENOUGH = 0.9  # of its bandwidth: what latency costs still counts as full, two messages of three do not
 SERVER = -1  # instead of a worker's number, for what has no worker's colour
+IDLE, BUSY, FULL, DECIDES = range(4)  # a place passes nothing, something, all that it can; the end waits for it
 
 
 @dataclass(frozen=True)
 class Traffic:
     """Of each message the ``places`` (numbers of ``motion.sharing``) that it passes, and what follows from it.
 
-    ``full`` says how many links pass all that they can, of ``links`` in all; ``deciding`` which place decides (-1:
-    none); ``most`` is the largest backlog of any place at any time, and ``colours`` has the number of each sender.
+    ``full`` says which links pass all that they can (1) from when on, of ``links`` in all; ``deciding`` which place
+    decides (-1: none); ``states`` what each place is, IDLE to DECIDES, for all who draw it; ``most`` is the largest
+    backlog of any place at any time, and ``colours`` has the number of each sender.
 
     The place that decides: begin with the message that arrives last and go back to the one that ended latest before
     it began (where runs are measured, of those that its sender sent or received), and so on. So the time of the run is
@@ -47,6 +49,7 @@ class Traffic:
     links: int
     full: tuple[Change, ...]
     deciding: tuple[Change, ...]
+    states: tuple[Change, ...]
     most: float
 
     def backlogs_at(self, time: float) -> list[dict[int, float]]:
@@ -62,11 +65,16 @@ class Traffic:
 
     def full_at(self, time: float) -> int:
         """How many links pass at ``time`` all that they can."""
-        return _last(self.full, time, 0)
+        return sum(replayed([0] * len(self.motion.sharing), self.full, time))
 
     def decides_at(self, time: float) -> int:
         """The number of the place that decides at ``time``, or -1."""
-        return _last(self.deciding, time, -1)
+        at = bisect_right(self.deciding, time, key=lambda change: change.time)
+        return self.deciding[at - 1].after if at else -1
+
+    def states_at(self, time: float) -> list[int]:
+        """What each place is at ``time``, IDLE to DECIDES."""
+        return replayed([IDLE] * len(self.motion.sharing), self.states, time)
 
 
 def traffic(trace: Trace, motion: Motion) -> Traffic:
@@ -82,15 +90,11 @@ def traffic(trace: Trace, motion: Motion) -> Traffic:
     steps = [_sums(messages) for messages in users]
     most = max((each for peak in steps for *_, each in peak), default=0.0)
     links = [i for i, resource in enumerate(motion.sharing) if isinstance(resource, Link)]
-    full = _full([steps[i] for i in links], [capacity[i] for i in links])
+    full = _full({i: steps[i] for i in links}, capacity)
     colours = {node: SERVER for node in trace.plan.nodes} | {node: i for i, node in enumerate(motion.contributors)}
     deciding = _deciding(trace, motion, dict(zip(motion.messages, places, strict=True)), users, capacity)
-    return Traffic(motion, places, colours, len(trace.topology.links), full, deciding, most)
-
-
-def _last(changes: Sequence[Change], time: float, state: int) -> int:
-    at = bisect_right(changes, time, key=lambda change: change.time)
-    return changes[at - 1].after if at else state
+    states = _states(motion, full, deciding)
+    return Traffic(motion, places, colours, len(trace.topology.links), full, deciding, states, most)
 
 
 def _sums(messages: list[Message]) -> list[tuple[float, int, float, float]]:
@@ -113,19 +117,39 @@ def _sums(messages: list[Message]) -> list[tuple[float, int, float, float]]:
     return sums
 
 
-def _full(steps: list[list], capacity: list[float]) -> tuple[Change, ...]:
-    """How many of the links are full, from when on."""
-    by: Counter[float] = Counter()
-    for sums, most in zip(steps, capacity, strict=True):
-        was = 0
+def _full(steps: dict[int, list], capacity: list[float]) -> tuple[Change, ...]:
+    """Which of the links, by the number of their place, are full from when on (1), or no longer (0)."""
+    changes = []
+    for place, sums in steps.items():
+        most, was = capacity[place], 0
         for time, now, rate, _ in sums:
-            is_full = int(now > 0 and (math.isinf(most) or rate >= FULL * most))
-            by[time] += is_full - was
+            is_full = int(now > 0 and (math.isinf(most) or rate >= ENOUGH * most))
+            if is_full != was:
+                changes.append(Change(time, place, was, is_full))
             was = is_full
-    changes, count = [], 0
-    for time in sorted(time for time, change in by.items() if change):
-        changes.append(Change(time, 0, count, count + by[time]))
-        count += by[time]
+    return tuple(sorted(changes))
+
+
+def _states(motion: Motion, full: tuple[Change, ...], deciding: tuple[Change, ...]) -> tuple[Change, ...]:
+    """What each place is from when on: what passes it, whether it is full, and which decides, in one."""
+    number = len(motion.sharing)
+    crowd, is_full, decides, state = [0] * number, [0] * number, -1, [IDLE] * number
+    changes = []
+    edges = sorted((c.time, kind, c) for kind, all in enumerate((motion.crowd, full, deciding)) for c in all)
+    for time, group in groupby(edges, key=lambda edge: edge[0]):
+        touched = set()
+        for _, kind, change in group:
+            if kind == 2:
+                touched |= {change.before, change.after} - {-1}
+                decides = change.after
+            else:
+                (crowd, is_full)[kind][change.place] = change.after
+                touched.add(change.place)
+        for place in sorted(touched):
+            now = DECIDES if place == decides else FULL if is_full[place] else BUSY if crowd[place] else IDLE
+            if now != state[place]:
+                changes.append(Change(time, place, state[place], now))
+                state[place] = now
     return tuple(changes)
 
 

@@ -3,17 +3,20 @@
 Times are whole numbers of ticks, a million for the whole trace.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import groupby
 
 from d2lps.messages import html_language, text
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.gauges import gauges
 from d2lps.view.drawing.legend import marks
+from d2lps.view.drawing.links import STATES
+from d2lps.view.drawing.motion import Change
 from d2lps.view.drawing.paths import REACH, TILE
-from d2lps.view.drawing.reason import awaited, mean_full, reason
+from d2lps.view.drawing.reason import awaited, mean_full, place_name, reason
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.still import origin, place_name, step_labels
+from d2lps.view.drawing.still import origin, step_labels
 
 TICKS = 1_000_000
 WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "keys")
@@ -38,9 +41,9 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
     """All that the pictures do, but not the pictures themselves. What is true of several stands above them, once."""
     longest = max(scene.trace.duration for scene in scenes)
     runs = [_run(scene, name, longest) for scene, name in zip(scenes, names, strict=True)]
-    slowest = max(runs, key=lambda run: run["duration"])
+    order = sorted(runs, key=lambda run: run["duration"])
     for run in runs:
-        run["finish"] = run["end"] if run is slowest or not run["duration"] else _finish(run, slowest)
+        run["finish"] = _finish(run, order)
     unit = _unit(scenes[0].most)
     label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
@@ -54,17 +57,29 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
         "most": scenes[0].most,
         "unit": unit,
         "legend": marks(scenes),
+        "states": STATES,
         "runs": runs,
     }
 
 
-def _finish(run: dict, slowest: dict) -> str:
-    ratio = slowest["duration"] / run["duration"]
-    if ratio < 1.005:
+def _finish(run: dict, order: Sequence[dict]) -> str:
+    """When it is over, and how much sooner than the slowest; the fastest of several also than the next."""
+    *others, slowest = order
+    beside = [others[1], slowest] if run is order[0] and others[1:] else [slowest]
+    told = [(ratio, other["name"]) for other in beside if (ratio := _ratio(other, run))]
+    if not told:
         return run["end"]
-    return text(
-        "player.finish", time=run["end"], ratio=f"{ratio:.2g}" if ratio < 100 else round(ratio), name=slowest["name"]
-    )
+    (ratio, name), *more = told
+    if not more:
+        return text("player.finish", time=run["end"], ratio=ratio, name=name)
+    (most, last) = more[0]
+    return text("player.finish-first", time=run["end"], ratio=ratio, name=name, most=most, last=last)
+
+
+def _ratio(slow: dict, fast: dict) -> str:
+    """How many times as fast; empty where they are alike, or take no time."""
+    ratio = slow["duration"] / fast["duration"] if fast["duration"] else 1.0
+    return "" if ratio < 1.005 else f"{ratio:.2g}" if ratio < 100 else str(round(ratio))
 
 
 def _unit(most: float) -> tuple[str, float]:
@@ -95,7 +110,8 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
     return {
         "name": name,
         "where": origin(trace),
-        "width": scene.view[2],
+        "view": scene.view,
+        "high": scene.layout.height,
         "duration": trace.duration,
         "end": show_seconds(trace.duration),
         "steps": trace.steps,
@@ -111,7 +127,6 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "looks": [[list(look.who), int(look.complete), int(look.updated)] for look in motion.looks],
         "first": list(motion.first),
         "changes": _columns((tick(c.time), *c[1:]) for c in motion.changes),
-        "crowd": _columns((tick(c.time), *c[1:]) for c in motion.crowd),
         "work": _columns((tick(c.time), *c[1:]) for c in motion.work),
         "routes": [[_tidy(x) for point in route for x in point] for route in routes],
         # A column of nothing but 0 goes without saying.
@@ -122,7 +137,8 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "colours": [load.colours[node] for node in nodes],
         "places": [place_name(resource) for resource in motion.sharing],
         "links": load.links,
-        "full": _columns((tick(c.time), *c[1:]) for c in load.full),
+        "states": _columns((tick(c.time), *c[1:]) for c in load.states),
+        "full": _columns((tick(c.time), *c[1:]) for c in _counted(load.full)),
         "deciding": _columns((tick(c.time), *c[1:]) for c in load.deciding),
         "mean": round(mean_full(load, trace.duration), 4),
         "reason": reason(load, trace.duration),
@@ -130,6 +146,16 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "long": round(gauges(scene.layout, load)[1], 1),
         "told": scene.told,
     }
+
+
+def _counted(changes: Iterable[Change]) -> Iterator[Change]:
+    """How many places are so, from when on."""
+    count = 0
+    for time, group in groupby(changes, key=lambda change: change.time):
+        more = sum(change.after - change.before for change in group)
+        if more:
+            yield Change(time, 0, count, count + more)
+        count += more
 
 
 def _columns(rows: Iterable[tuple]) -> list[list]:

@@ -72,10 +72,10 @@ function perform(run, still, data, longest) {
   const root = make("section", size,
     make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
       make("span", { class: "d2-now" }, make("span", {}, clock, " ", step),
-        ...(runs[1] ? [make("strong", { class: "d2-finish" }, run.finish)] : [])),
-      make("span", { class: "d2-state" }, make("span", { class: "d2-at-work" }, atWork),
-        make("span", {}, full, make("span", { class: "d2-mean" }, mean)),
-        make("span", {}, decides, make("span", { class: run.awaited ? "d2-why d2-awaited" : "d2-why" }, why)))),
+        ...(runs[1] ? [make("strong", { class: "d2-finish" }, run.finish)] : []))),
+    make("div", { class: "d2-state" }, make("span", { class: "d2-at-work" }, atWork),
+      make("span", {}, full, make("span", { class: "d2-mean" }, mean)),
+      make("span", {}, decides, make("span", { class: run.awaited ? "d2-why d2-awaited" : "d2-why" }, why))),
     make("div", { class: "d2-stage" }, scene),
     make("div", { class: "d2-rows" },
       make("div", { class: "d2-names" }, ...run.nodes.map((name) => make("span", { title: name }, name))),
@@ -108,20 +108,15 @@ function perform(run, still, data, longest) {
     });
   }
 
-  // Which links are in use, which one decides, and how many are full.
-  const crowd = run.places.map(() => 0), marked = new Set();
+  // How links look: idle, in use, at full speed, or deciding; and how many are at full speed.
+  const marked = new Set();
   let deciding = -1, filled = 0, worked = null;
-  function share(place) {
-    const state = place === deciding ? " d2-decides" : crowd[place] ? " d2-busy" : "";
-    shares[place].setAttribute("class", `d2-share${state}${marked.has(shares[place]) ? " d2-shown" : ""}`);
+  function share(place, state) {
+    shares[place].setAttribute("class", `d2-share${data.states[state]}${marked.has(shares[place]) ? " d2-shown" : ""}`);
   }
-  shares.forEach((_, place) => share(place));
-  const crowds = walk(run.crowd, (place, count) => { crowd[place] = count; share(place); });
-  const decisions = walk(run.deciding, (_, place) => {
-    const before = deciding;
-    deciding = place;
-    for (const each of [before, place]) if (each >= 0) share(each);
-  });
+  shares.forEach((_, place) => share(place, 0));
+  const states = walk(run.states, share);
+  const decisions = walk(run.deciding, (_, place) => { deciding = place; });
   const fullness = walk(run.full, (_, count) => { filled = count; });
 
   // What has still to pass each of them: a bar with a colour for each sender.
@@ -216,7 +211,7 @@ function perform(run, still, data, longest) {
     contents(tick);
     stale.forEach(fill);
     stale.clear();
-    crowds(tick);
+    states(tick);
     decisions(tick);
     fullness(tick);
     works(tick);
@@ -308,9 +303,12 @@ function perform(run, still, data, longest) {
       title.parentNode.classList.add("d2-shown");
     }
   }
-  const scale = () => scene.style.setProperty("--d2-zoom", run.width / (scene.clientWidth || run.width));
+  const [x, y, wide, tall] = run.view;
+  const scale = () => scene.style.setProperty("--d2-zoom", wide / (scene.clientWidth || wide));
+  // Abreast, the same stands at the same height; one below the other, each takes the height that it needs.
+  const crop = (alone) => scene.setAttribute("viewBox", alone ? `${x} 0 ${wide} ${run.high}` : `${x} ${y} ${wide} ${tall}`);
   const edges = [...run.begins, TICKS].map((tick) => (tick / TICKS) * run.duration);
-  return { root, standing, track, scene, show, scale, edges, mark };
+  return { root, standing, track, scene, show, scale, crop, edges, mark };
 }
 
 // Sets words only where they change.
@@ -389,7 +387,7 @@ export function play(el, data) {
   const look = { class: `d2lps d2-player${runs.length > 1 ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
     "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
   // As many side by side as can still be read.
-  const widest = `--d2-natural:${Math.max(...runs.map((run) => run.width))}`;
+  const widest = `--d2-natural:${Math.max(...runs.map((run) => run.view[2]))}`;
   const entries = data.legend.map(([mark, sentence]) => {
     const icon = make("svg", { viewBox: "0 0 26 16", "aria-hidden": "true" });
     icon.innerHTML = mark;
@@ -490,6 +488,8 @@ export function play(el, data) {
     parts.forEach((part) => part.scale());
     // Where not all are abreast, not all are in view: then each has its line beside the controls.
     root.classList.toggle("d2-stacked", new Set(parts.map((part) => part.root.offsetTop)).size > 1);
+    const alone = new Set(parts.map((part) => part.root.offsetLeft)).size === 1;
+    parts.forEach((part) => part.crop(alone));
   });
   parts.forEach((part) => watcher.observe(part.scene));
   el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);

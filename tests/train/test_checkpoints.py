@@ -1,0 +1,212 @@
+"""A training that is killed goes on from its last checkpoint, with the same bits; what is damaged is passed over."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from d2lps import kvstore, train
+from d2lps.kvstore.errors import Refused
+from d2lps.train import CheckpointError, Checkpoints
+from d2lps.train.by_store import each, in_turn, work
+
+UPDATE = "adam", {"lr": 0.01}
+TRAINING = """
+import copy, sys
+from d2lps import kvstore, train
+from d2lps.train import Checkpoints, by_store
+
+net = train.small_cnn()  # once: its random weights come from what all threads draw from
+
+def one(store):
+    def after(step):
+        if store.rank == 0:
+            print(step, flush=True)
+    return by_store.work(store, copy.deepcopy(net), train.digits().train, 48, 30, ("adam", {"lr": 0.01}),
+                         after=after, checkpoints=Checkpoints(sys.argv[1], store), every=4)
+
+with kvstore.cluster("dist_sync", workers=2, servers=int(sys.argv[2])) as stores:
+    worked, _ = by_store.each(stores, one)
+print("weights", worked.weights.numpy().tobytes().hex())
+"""
+
+
+@pytest.fixture
+def store():
+    with kvstore.create("local") as made:
+        made.init(["w", 3], [torch.zeros(4), torch.ones(2, 2)])
+        yield made
+
+
+def pulled(store, key="w"):
+    out = torch.empty(4)
+    store.pull(key, out=out)
+    return out.tolist()
+
+
+@pytest.mark.slow(20)
+def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
+    """All of it: workers, servers, and whoever writes. The second life has another number of servers."""
+    expected = in_turn(train.small_cnn(), train.digits().train, 48, 30, UPDATE, workers=[1, 1])
+    draw, first, lives = random.Random(7), [], 0
+    while True:
+        command = [sys.executable, "-c", TRAINING, str(tmp_path), str(1 + lives % 2)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            until, steps = draw.randint(3, 11), []
+            for line in process.stdout:
+                if line.startswith("weights"):
+                    weights = line.split()[1]
+                    break
+                steps.append(int(line))
+                if len(steps) == until:
+                    time.sleep(draw.uniform(0, 0.01))  # somewhere within the next step, or within what is saved
+                    os.kill(process.pid, signal.SIGKILL)
+        lives += 1
+        first.append(steps[0])
+        if len(steps) < until:
+            break
+        assert lives < 20, first
+    assert lives >= 4 and first == sorted(first) and all(begun % 4 == 1 for begun in first), first
+    assert weights == expected.weights.numpy().tobytes().hex()
+    assert process.returncode == 0
+
+
+def test_the_newest_is_gone_back_to_and_two_stay(store, tmp_path):
+    checkpoints = Checkpoints(tmp_path / "new" / "folder", store)
+    assert checkpoints.resume() is None
+    for steps in (10, 20, 30):
+        store.push("w", torch.full((4,), float(steps)))
+        checkpoints.save(steps, own={"epoch": steps // 10, "rate": 0.5, "mask": torch.arange(3), "names": ["a", None]})
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-20", "step-30"]
+    store.push("w", torch.full((4,), 99.0))
+    steps, own = checkpoints.resume()
+    assert (steps, pulled(store)) == (30, [30.0] * 4)
+    assert own["mask"].tolist() == [0, 1, 2] and own["epoch"] == 3 and own["names"] == ["a", None]
+
+
+def test_random_numbers_go_on_where_they_were(store, tmp_path):
+    def drawn():
+        return (
+            torch.rand(3).tolist(),
+            np.random.rand(3).tolist(),
+            [random.random() for _ in range(3)],
+            random.gauss(0, 1),
+        )
+
+    checkpoints = Checkpoints(tmp_path, store)
+    checkpoints.save(1)
+    expected = drawn()
+    assert drawn() != expected
+    checkpoints.resume()
+    assert drawn() == expected
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def changed(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["store", "rank-0", "manifest.json"])
+@pytest.mark.parametrize("damage", [cut, changed, os.unlink], ids=lambda damage: damage.__name__)
+def test_what_is_damaged_is_passed_over(store, tmp_path, name, damage):
+    checkpoints = Checkpoints(tmp_path, store)
+    for steps in (10, 20):
+        store.push("w", torch.full((4,), float(steps)))
+        checkpoints.save(steps)
+    damage(tmp_path / "step-20" / name)
+    assert (checkpoints.resume().steps, pulled(store)) == (10, [10.0] * 4)
+    store.push("w", torch.full((4,), 21.0))
+    checkpoints.save(20)  # in its place
+    assert (checkpoints.resume().steps, pulled(store)) == (20, [21.0] * 4)
+
+
+def test_what_was_not_finished_is_no_checkpoint(store, tmp_path):
+    checkpoints = Checkpoints(tmp_path, store)
+    checkpoints.save(10)
+    os.rename(tmp_path / "step-10", tmp_path / ".step-10")
+    (tmp_path / "step-x").mkdir()
+    (tmp_path / "step-30").write_text("no folder")
+    assert checkpoints.resume() is None
+    checkpoints.save(10)
+    assert checkpoints.resume().steps == 10
+
+
+def test_of_another_model_or_other_workers_is_refused_and_nothing_has_changed(store, tmp_path):
+    Checkpoints(tmp_path, store).save(10)
+    with kvstore.create("local") as other:
+        other.init("w", torch.full((5,), 7.0))
+        with pytest.raises(CheckpointError, match=r"step-10 is not of this training: .* has key 3"):
+            Checkpoints(tmp_path, other).resume()
+        other.pull("w", out=(out := torch.empty(5)))
+        assert out.tolist() == [7.0] * 5
+    manifest = json.loads((tmp_path / "step-10" / "manifest.json").read_text())
+    (tmp_path / "step-10" / "manifest.json").write_text(json.dumps(manifest | {"workers": 4}))
+    with pytest.raises(CheckpointError, match=r"step-10 is of 4 workers, and there are 1: start as many"):
+        Checkpoints(tmp_path, store).resume()
+
+
+@pytest.mark.parametrize("own", [lambda: 0, {"it": object()}, [{1, 2}, open]])
+def test_what_cannot_be_kept_is_refused_and_the_one_before_stays(store, tmp_path, own):
+    checkpoints = Checkpoints(tmp_path, store)
+    checkpoints.save(10)
+    with pytest.raises(CheckpointError, match=r"own = a \w+ holds what is not kept in a checkpoint: give numbers"):
+        checkpoints.save(20, own)
+    assert checkpoints.resume().steps == 10
+
+
+def test_a_folder_that_cannot_be_written_is_named_and_all_workers_hear_of_it(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    def one(store):
+        store.init("w", torch.zeros(1))
+        try:
+            Checkpoints(tmp_path / "file" / "in", store).save(1)
+        except (CheckpointError, Refused) as error:
+            return str(error)
+
+    with kvstore.cluster("dist_sync", workers=2) as stores:
+        said = each(stores, one)
+    assert "cannot be" in said[0] and "file" in said[0] and said[1], said
+
+
+def test_one_worker_that_cannot_write_its_part_is_heard_of_by_all(tmp_path):
+    def one(store):
+        store.init("w", torch.zeros(1))
+        checkpoints = Checkpoints(tmp_path, store)
+        checkpoints.save(1)
+        try:
+            checkpoints.save(2, own=object() if store.rank == 1 else None)
+        except CheckpointError as error:
+            return str(error), checkpoints.resume().steps
+
+    with kvstore.cluster("dist_sync", workers=2) as stores:
+        (first, steps), (second, also) = each(stores, one)
+    assert "rank-1" in first and "own = a object" in second and steps == also == 1
+
+
+@pytest.mark.parametrize("keep", [0, -1, 1.5, True, "2"])
+def test_keep_is_a_count(store, tmp_path, keep):
+    with pytest.raises(Refused, match="keep"):
+        Checkpoints(tmp_path, store, keep=keep)
+
+
+def test_a_training_that_is_over_has_nothing_to_do(tmp_path):
+    def run():
+        with kvstore.create("local") as store, train.deterministic():
+            checkpoints = Checkpoints(tmp_path, store)
+            return work(store, train.small_cnn(), train.digits().train, 32, 4, UPDATE, checkpoints=checkpoints, every=2)
+
+    first, second = run(), run()
+    assert len(first.losses) == 4 and second.losses == [] and torch.equal(first.weights, second.weights)
