@@ -42,7 +42,7 @@ class Push(NamedTuple):
     rank : int
         Whose it is.
     number : int
-        The how many-th of this worker, from 1.
+        For which round it is, from 1; where there are no rounds, the how many-th of this worker.
     read : int
         After how many steps of the server its weights were read.
     start, end : float
@@ -138,9 +138,7 @@ class Schedule:
     def _gradient(self, push: Push, nbytes: float) -> Event:
         name, key = f"w{push.rank}", str(push.number)
         carries = () if push in self.dropped else (name,)
-        return Event(
-            "send", push.number, push.end - self.travel, push.end, name, "server", key, "add", nbytes, carries
-        )
+        return Event("send", push.number, push.end - self.travel, push.end, name, "server", key, "add", nbytes, carries)
 
     def _update(self, step: Step, nbytes: float) -> Event:
         number = max(push.number for push in step.pushes)
@@ -171,15 +169,14 @@ class _Server:
     def __init__(self, workers: int, steps: int, seconds: Seconds, travel: float, seed: int):
         self.world, self.seconds, self.travel, self.wanted = Events(seed), seconds, travel, steps
         self.steps, self.dropped = [], []
-        self.count, self.since, self.waited = [0] * workers, {}, 0.0
+        self.clock, self.since, self.waited = [0] * workers, {}, 0.0
 
     def read(self, rank: int) -> None:
         """A worker gets the weights, and begins to compute."""
         now = self.world.now
         self.waited += now - self.since.pop(rank, now)
-        self.count[rank] += 1
         takes = 2 * self.travel + self.seconds(self.world.random, rank)
-        push = Push(rank, self.count[rank], len(self.steps), now, now + takes)
+        push = Push(rank, self.number(rank), len(self.steps), now, now + takes)
         self.world.after(takes, self.arrives, push)
 
     def arrives(self, push: Push) -> None:
@@ -191,11 +188,14 @@ class _Server:
     def push(self, push: Push) -> None:
         raise NotImplementedError
 
+    def number(self, rank: int) -> int:
+        raise NotImplementedError
+
     def step(self, *pushes: Push) -> None:
         self.steps.append(Step(self.world.now, pushes))
 
     def schedule(self) -> Schedule:
-        workers = len(self.count)
+        workers = len(self.clock)
         for rank in range(workers):
             self.read(rank)
         self.world.run()
@@ -211,6 +211,9 @@ class _Rounds(_Server):
     def __init__(self, enough: int, *more: object):
         super().__init__(*more)
         self.enough, self.open = enough, []
+
+    def number(self, rank: int) -> int:
+        return len(self.steps) + 1
 
     def push(self, push: Push) -> None:
         if push.read < len(self.steps):
@@ -230,7 +233,10 @@ class _Bounded(_Server):
 
     def __init__(self, staleness: float, *more: object):
         super().__init__(*more)
-        self.staleness, self.clock = staleness, [0] * len(self.count)
+        self.staleness = staleness
+
+    def number(self, rank: int) -> int:
+        return self.clock[rank] + 1
 
     def push(self, push: Push) -> None:
         self.step(push)
