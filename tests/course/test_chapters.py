@@ -32,7 +32,7 @@ SILENT = {
     ],
     "03-many-machines": "language imports seven-run job job-run store ddp close".split(),
     "04-key-value-store": ["language", "imports", "scratch", "loop", "px-mxnet", "close"],
-    "05-asynchrony": ["language", "buckets", "local"],
+    "05-asynchrony": ["language", "imports", "buckets", "overlap-run", "race", "local"],
 }
 STUBS = {"01-data-parallelism": 3, "02-ring": 5, "03-many-machines": 4, "04-key-value-store": 4, "05-asynchrony": 4}
 
