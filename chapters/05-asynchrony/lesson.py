@@ -368,7 +368,6 @@ def bands(axes, curves, x):
         losses = list(zip(*(losses for _, losses in runs)))
         axes.fill_between(x[name], [*map(min, losses)], [*map(max, losses)], alpha=0.2)
         axes.plot(x[name], [sum(some) / len(some) for some in losses], label=name)
-    axes.set_yscale("log")
     axes.legend()
 
 def mean_seconds(runs):
