@@ -26,7 +26,7 @@ sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it 
 
 # Slow are those that use one of these, which start processes or wait for deadlines; those that are marked so, about a
 # second each where they do not say more; and those that take over 2 s (pytest --durations=50 shows which).
-FIXTURES = {"nothing_left", "executed"}
+FIXTURES = {"nothing_left", "executed", "seen"}
 SECONDS = {
     "test_a_reader_runs_the_chapter_and_plays_the_run_just_made": 60,
     "test_it_runs_from_top_to_bottom_and_shows_something": 50,

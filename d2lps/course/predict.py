@@ -19,7 +19,8 @@ from d2lps.course import kept
 from d2lps.course.entries import PredictionError, number, number_text
 from d2lps.course.grading.course import CHAPTERS, tables
 from d2lps.course.reveal import Bar, Revealed
-from d2lps.messages import language, named, text
+from d2lps.course.shown import Late
+from d2lps.messages import named, said, text
 from d2lps.trace import Trace
 from d2lps.units import SECONDS
 
@@ -186,18 +187,15 @@ class Prediction:
         PredictionError
             If something that was asked has no answer, or a trace answers a question that is not about time.
         """
-        sources = {label: values for label, values in columns.items()}
-        labels = {label: text(f"table.{label}") for label in columns}
-        sources["model"], labels["model"] = model, _label(model)
-        if measured is not None:
-            sources["measured"], labels["measured"] = measured, text("predict.found")
+        sources = {**columns, "model": model} | ({} if measured is None else {"measured": measured})
+        labels = {label: f"table.{label}" for label in columns} | {"model": _label(model), "measured": "predict.found"}
         true = {source: self._in_units(values) for source, values in sources.items()}
 
         def bars() -> dict[str, list[Bar]]:
             own = self.guess or {}
             return {
                 named(what): [Bar("guess", text("predict.you"), own.get(what), unit)]
-                + [Bar(source, labels[source], values[what], unit) for source, values in true.items()]
+                + [Bar(source, text(labels[source]), values[what], unit) for source, values in true.items()]
                 for what, unit in self.asked.items()
             }
 
@@ -237,7 +235,7 @@ class Prediction:
             return text("predict.right")
         for thought in self._known.get("thoughts", ()):
             if what in thought["of"] and _near(own, thought["guess"]):
-                return thought[language()]
+                return said(thought.__getitem__)
         if not own or not right:
             return text("predict.wrong")
         times = max(own, right) / min(own, right)
@@ -258,10 +256,10 @@ class Prediction:
             plain = f"{self!r}\n{text('predict.without-fields', names=', '.join(self.asked))}"
             display({"text/plain": plain}, raw=True)
             return
-        made = bundle(self)
-        handle = display(made(), raw=True, display_id=True)
+        shown = Late(bundle(self))
+        handle = display(shown, display_id=True)
         if handle:  # so that the file of the notebook, too, says what was guessed
-            self._shown.append(lambda: handle.update(made(), raw=True))
+            self._shown.append(lambda: handle.update(shown))
 
 
 def known() -> dict[str, dict]:
@@ -271,10 +269,10 @@ def known() -> dict[str, dict]:
 
 
 def _label(model: object) -> str:
-    """Traces say by which model they were made; numbers do not."""
+    """The key of what the model is called: traces say by which they were made, numbers do not."""
     values = model.values() if isinstance(model, Mapping) else ()
     origins = {each.origin if isinstance(each, Trace) else None for each in values}
-    return text("table.shared") if origins == {"shared"} else text("predict.modelled")
+    return "table.shared" if origins == {"shared"} else "predict.modelled"
 
 
 def _near(own: float, right: float) -> bool:

@@ -4,7 +4,7 @@ from html import escape
 
 from d2lps.course import kept
 from d2lps.course.grading.course import CHAPTERS, all_texts, tables
-from d2lps.messages import html_language, language, text
+from d2lps.messages import html_language, said, text
 
 
 class Progress:
@@ -80,7 +80,7 @@ def progress() -> Progress:
     titles, chapters = {}, {}
     for number, entry in enumerate(tables(CHAPTERS / "toc.toml")["chapter"], 1):
         slug = entry["slug"]
-        titles[slug] = f"{slug.partition('-')[0] or number} {entry['title'][language()]}"
+        titles[slug] = f"{slug.partition('-')[0] or number} {said(entry['title'].__getitem__)}"
         chapters[slug] = {id: _day(id) for id, texts in every.items() if texts.folder.name == slug}
     return Progress(chapters, titles)
 

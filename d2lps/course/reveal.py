@@ -5,6 +5,7 @@ from html import escape
 from typing import NamedTuple
 
 from d2lps.course.entries import number_text
+from d2lps.course.shown import Late
 from d2lps.messages import html_language, text
 
 # Told apart by more than 3:1 from white paper and from a dark page alike; every bar has its name beside it, too.
@@ -65,7 +66,7 @@ class Revealed:
     def again(self) -> None:
         """Show itself anew where a notebook has shown it."""
         if self._handle is not None:
-            self._handle.update(self._bundle(), raw=True)
+            self._handle.update(Late(self._bundle))
 
     def _bundle(self) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
@@ -73,7 +74,7 @@ class Revealed:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        self._handle = display(self._bundle(), raw=True, display_id=True)
+        self._handle = display(Late(self._bundle), display_id=True)
 
     def _repr_html_(self) -> str:
         said = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.thoughts)

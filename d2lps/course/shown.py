@@ -9,6 +9,22 @@ from collections.abc import Callable
 MOST_NODES, MOST_EVENTS = 64, 2000  # more than that would be long in coming: their ``repr`` has to do
 
 
+class Late:
+    """What is displayed, made in the language of the moment in which it is shown.
+
+    Parameters
+    ----------
+    bundle : callable
+        Gives its forms: type → text.
+    """
+
+    def __init__(self, bundle: Callable[[], dict]):
+        self._bundle = bundle
+
+    def _repr_mimebundle_(self, **kwargs: object) -> dict:
+        return self._bundle()
+
+
 def register() -> None:
     """Tell the notebook's formatter of HTML, where there is one. IPython has been imported."""
     shell = sys.modules["IPython"].get_ipython()

@@ -11,14 +11,18 @@ are searched for. What only an operator sees (ports, certificates, what a file h
 the sentences, ``raised`` shows errors in a notebook.
 """
 
+from d2lps.messages.marked import unmarked  # noqa: F401
 from d2lps.messages.raised import Brief
 from d2lps.messages.spoken import (  # noqa: F401
     LANGUAGES,
     choose,
+    choose_all,
     flat,
     html_language,
     language,
     named,
+    only,
+    said,
     sentences,
     text,
     text_in,

@@ -1,13 +1,22 @@
 """The sentences, and the language in force: what the rest of this room stands on."""
 
+import os
 import re
 import tomllib
+from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 from importlib import resources
+from typing import TypeVar
 
-LANGUAGES = ("en", "vi", "zh")
+from d2lps.messages.marked import LANGUAGES, marked, unmarked
 
-_language = "en"
+Made = TypeVar("Made")
+
+VARIABLE = "D2LPS_ALL_LANGUAGES"  # tells processes that are started from here, too
+
+_language, _all = "en", os.environ.get(VARIABLE) == "1"
+_only: ContextVar[str | None] = ContextVar("only", default=None)
 
 
 def choose(language: str) -> None:
@@ -16,19 +25,41 @@ def choose(language: str) -> None:
     _language = language
 
 
+def choose_all() -> None:
+    """From now on say everything in all languages at once, as ``marked`` does, here and in processes started here."""
+    global _all
+    _all, os.environ[VARIABLE] = True, "1"
+
+
 def language() -> str:
     """The language in force, as last chosen with :func:`d2lps.speak` (English to begin with)."""
-    return _language
+    return _only.get() or _language
+
+
+def only(language: str, make: Callable[[], Made]) -> Made:
+    """What ``make`` gives while this language is in force, alone."""
+    before = _only.set(language)
+    try:
+        return make()
+    finally:
+        _only.reset(before)
+
+
+def said(say: Callable[[str], str]) -> str:
+    """What ``say`` gives for the language in force, or marked for all of them."""
+    if not _all or _only.get():
+        return say(language())
+    return marked([unmarked(only(each, lambda: say(language())), each) for each in LANGUAGES])
 
 
 def html_language() -> str:
-    """The same as a page names it, so that it is read aloud and set in letters of that language."""
-    return {"zh": "zh-Hans"}.get(_language, _language)
+    """The language in force as a page names it, so that it is read aloud and set in letters of that language."""
+    return said(lambda language: {"zh": "zh-Hans"}.get(language, language))
 
 
 def text(key: str, /, **values: object) -> str:
     """The sentence under ``key`` in the language in force, its ``{placeholders}`` filled with ``values``."""
-    return text_in(_language, key, **values)
+    return said(lambda language: text_in(language, key, **values))
 
 
 def text_in(language: str, key: str, /, **values: object) -> str:

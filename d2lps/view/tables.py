@@ -96,24 +96,35 @@ class Table:
 
     Parameters
     ----------
-    heads : list of str
-        The headings; also an attribute.
-    rows : list of list of str
-        The cells of each row, as many as headings; also an attribute.
+    columns : list of str or int
+        The headings, as :func:`table` takes them.
+    values : list of list
+        What stands in each row, as many as headings.
     """
 
-    def __init__(self, heads: list[str], rows: list[list[str]]):
-        self.heads, self.rows = heads, rows
+    def __init__(self, columns: list[str | int], values: list[list[object]]):
+        self._columns, self._values = columns, values
+
+    @property
+    def heads(self) -> list[str]:
+        """The headings, in the language in force."""
+        return [text(f"table.{each}") if isinstance(each, str) else str(each) for each in self._columns]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of each row, in the language in force."""
+        return [[_cell(value) for value in row] for row in self._values]
 
     def __repr__(self) -> str:
         lines = [self.heads, *self.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self.heads))]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
         # Words begin at the left, numbers end at the right; a number stays with its unit, however narrow the page. A
         # heading is broken into lines rather than that its column lies out of sight.
-        columns = [[each[i] for each in self.rows] for i in range(len(self.heads))]
+        heads, rows = self.heads, self.rows
+        columns = [[each[i] for each in rows] for i in range(len(heads))]
         sides = ["right" if i and all(map(_NUMBER.match, column)) else "left" for i, column in enumerate(columns)]
 
         def row(tag: str, look: str, cells: list[str]) -> str:
@@ -123,8 +134,8 @@ class Table:
             )
             return f"<tr>{filled}</tr>"
 
-        body = "".join(row("td", "white-space:nowrap", cells) for cells in self.rows)
-        head = row("th", "white-space:normal;vertical-align:bottom;word-break:keep-all", self.heads)
+        body = "".join(row("td", "white-space:nowrap", cells) for cells in rows)
+        head = row("th", "white-space:normal;vertical-align:bottom;word-break:keep-all", heads)
         inside = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
         return f'<div style="{SCROLLS}" tabindex="0">{inside}</div>'
 
@@ -176,23 +187,23 @@ def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
     GPU 0      –
     """
 
-    def cell(value: object) -> str:
-        match value:
-            case None:
-                return "–"
-            case bool():
-                return "✓" if value else "✗"
-            case Trace():
-                return show_seconds(value.duration)
-            case float():
-                return f"{value:.4g}"
-            case str():
-                return named(value)
-            case (first, second):
-                right = f"({cell(second)})" if isinstance(second, tuple) else second
-                return f"{cell(first)} + {right}"
-            case _:
-                return str(value)
+    return Table([*columns], [[*row] for row in rows])
 
-    heads = [text(f"table.{column}") if isinstance(column, str) else str(column) for column in columns]
-    return Table(heads, [[cell(value) for value in row] for row in rows])
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "✓" if value else "✗"
+        case Trace():
+            return show_seconds(value.duration)
+        case float():
+            return f"{value:.4g}"
+        case str():
+            return named(value)
+        case (first, second):
+            right = f"({_cell(second)})" if isinstance(second, tuple) else second
+            return f"{_cell(first)} + {right}"
+        case _:
+            return str(value)

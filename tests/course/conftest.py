@@ -1,4 +1,4 @@
-"""What the tests of the course share: each notebook, run once."""
+"""What the tests of the course share: each chapter, run once."""
 
 import os
 from functools import cache
@@ -8,9 +8,13 @@ from helpers import notebooks
 
 
 @pytest.fixture(scope="session")
-def executed(tmp_path_factory):
-    """``executed(chapter, language)``: the notebook with its outputs, and what was seen of its run in JupyterLab."""
+def runs(tmp_path_factory):
+    """The folder in which the runs of chapters are kept, for all processes of these tests."""
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # that of all workers
-    return cache(lambda chapter, language: notebooks.executed(folder, chapter, language))
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def executed(runs):
+    """``executed(chapter, language)``: the notebook with its outputs, and what was seen of its run in JupyterLab."""
+    return cache(lambda chapter, language: notebooks.executed(runs, chapter, language))

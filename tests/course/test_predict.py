@@ -328,7 +328,7 @@ def test_a_commitment_shows_what_was_hidden_and_closes_the_fields(place):
     race = predict("race", ASKED)
     form, revealed = fields(race), race.reveal(RIGHT)
     updates = []
-    revealed._handle = type("Handle", (), {"update": lambda self, bundle, raw: updates.append(bundle)})()
+    revealed._handle = type("Handle", (), {"update": lambda self, shown: updates.append(shown._repr_mimebundle_())})()
     for field, entry in zip(form.entries.values(), ["60", "20", "15"], strict=True):
         field.value = entry
     form.button.click()

@@ -19,6 +19,7 @@ from helpers.axe import grave
 
 ROOT = Path(__file__).parents[2]
 FIRST = "01-data-parallelism"  # the chapter that JupyterLab opens
+LONG = ("guess-faster", "concise")  # from here to there its cells take long, and show nothing of another kind
 PLAY = {"en": "Play", "vi": "Phát", "zh": "播放"}
 
 # Every cell has its number, or one of them failed, and those behind it will never run. Behind the notebook that is seen
@@ -81,9 +82,20 @@ def _address(process: subprocess.Popen, log: Path) -> str:
     raise AssertionError("JupyterLab did not start within 180 s")
 
 
-def read(folder: Path, chapter: str, language: str, picture: Path, before: str = "") -> tuple[str, dict]:
-    """The chapter's notebook as JupyterLab saves it after a run, and what the reader saw meanwhile."""
+def read(
+    folder: Path, chapter: str, language: str, picture: Path, before: str, without: tuple[str, str] | None = None
+) -> tuple[str, dict]:
+    """The chapter's notebook as JupyterLab saves it after a run, and what the reader saw meanwhile.
+
+    ``before``: what the kernel does first; ``without``: from which cell to which others are left out, with these.
+    """
     with lab(folder, language, before) as address, sync_playwright() as playwright:
+        own = next((folder / "workspace" / language).glob(f"{chapter}*.ipynb"))
+        if without:
+            book = json.loads(own.read_text("utf-8"))
+            start, end = ([cell["id"] for cell in book["cells"]].index(each) for each in without)
+            del book["cells"][start : end + 1]
+            own.write_text(json.dumps(book), "utf-8")
         seen = {"address": address}
         chromium = browser.launch(playwright)
         page = chromium.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="light")
@@ -109,9 +121,9 @@ def read(folder: Path, chapter: str, language: str, picture: Path, before: str =
             seen["grave"] = grave(page, ".jp-OutputArea-output")
 
         choose(page, "File", "Save Notebook")
-        book = _saved(next((folder / "workspace" / language).glob(f"{chapter}*.ipynb")))
+        text = _saved(own)
         chromium.close()
-    return book, seen
+    return text, seen
 
 
 def choose(page: Page, menu: str, item: str) -> None:

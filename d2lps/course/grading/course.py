@@ -16,7 +16,7 @@ from types import ModuleType
 
 import d2lps
 from d2lps.course.grading.exercise import Exercise
-from d2lps.messages import language, sentences, text
+from d2lps.messages import said, sentences, text
 from d2lps.messages.raised import Brief
 
 CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
@@ -46,16 +46,16 @@ class Texts:
     @property
     def ladder(self) -> tuple[str, ...]:
         """The general hints, from vague to nearly the answer."""
-        return tuple(rung[language()] for rung in self.table["hints"])
+        return tuple(said(rung.__getitem__) for rung in self.table["hints"])
 
     def hint(self, mistake: str) -> str:
         """The hint for a mistake: this exercise's own, or the one for all exercises."""
         own = self.table["mistakes"].get(mistake)
-        return own[language()] if own else sentences(language())[f"checks.mistake.{mistake}"]
+        return said(own.__getitem__) if own else said(lambda each: sentences(each)[f"checks.mistake.{mistake}"])
 
     def passed(self, **values: str) -> str:
         """What is said of a right answer: what was measured against the bound, and a thought that leads further."""
-        return self.table["passed"][language()].strip("\n").format(**values)
+        return said(lambda each: self.table["passed"][each].strip("\n").format(**values))
 
     def exercise(self) -> Exercise:
         """What the chapter's grader.py asks of an answer. Raises ExerciseError, which names the file."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from html import escape
 
+from d2lps.course.shown import Late
 from d2lps.messages import html_language, text
 from d2lps.trace import Trace
 
@@ -63,7 +64,7 @@ class Verdict:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        display({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
+        display(Late(lambda: {"text/plain": str(self), "text/html": self._repr_html_()}))
         if self.trace is None:
             return
         try:

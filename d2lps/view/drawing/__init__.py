@@ -5,6 +5,7 @@ its gradient is contained. A frame round a cell: the sum is complete. Hatched: i
 """
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from d2lps import units
@@ -57,12 +58,12 @@ def draw(what: "Trace | Topology | Placement", at: "float | str | None" = None) 
     """
     if isinstance(what, Topology):
         _require_drawable("draw", what)
-        return Drawing(topology_picture(what), what.name)
+        return Drawing(lambda: topology_picture(what), what.name)
     if isinstance(what, Placement):
-        return Drawing(hash_ring(what), f"{len(what.servers)} servers")
+        return Drawing(lambda: hash_ring(what), f"{len(what.servers)} servers")
     scene = Scene(require_trace(what, "draw"))
     at = scene.motion.telling() if at is None else units.seconds(at)
-    return Drawing(still(scene, at=at), f"{what!r} at {units.show_seconds(at)}", at)
+    return Drawing(lambda: still(scene, at=at), f"{what!r} at {units.show_seconds(at)}", at)
 
 
 def require_trace(trace: object, name: str) -> Trace:
@@ -86,19 +87,19 @@ class Drawing:
 
     Parameters
     ----------
-    svg : str
-        The picture, one SVG that needs nothing else.
+    svg : callable
+        Gives the picture in the language in force, one SVG that needs nothing else.
     of : str
         What it shows, for its ``repr``.
     at : float, optional
         The moment in seconds, where it shows one.
     """
 
-    def __init__(self, svg: str, of: str, at: float | None = None):
+    def __init__(self, svg: Callable[[], str], of: str, at: float | None = None):
         self._svg, self._of, self.at = svg, of, at
 
     def __str__(self) -> str:
-        return self._svg
+        return self._svg()
 
     def __repr__(self) -> str:
         return f"<Drawing: {self._of}>"

@@ -13,7 +13,7 @@ from pathlib import Path
 import anywidget
 import traitlets
 
-from d2lps.messages import named, text
+from d2lps.messages import language, named, only, text
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError, require_trace
 from d2lps.view.drawing.scene import Scene, race
@@ -70,7 +70,7 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
     names = [names] if isinstance(names, str) else names  # one name, not a name per letter
     if len(names) != len(traces):
         raise DrawingError(text("player.names", names=len(names), traces=len(traces)))
-    return Player(scenes, [named(str(heading)) for heading in names], str(name))
+    return Player(scenes, [str(heading) for heading in names], str(name))
 
 
 def staged(traces: Sequence[Trace]) -> list[Scene]:
@@ -105,9 +105,25 @@ class Player(anywidget.AnyWidget):
     data = traitlets.Dict().tag(sync=True)
 
     def __init__(self, scenes: Sequence[Scene], names: Sequence[str], name: str = ""):
-        self._page = data.page(scenes, names, name)
-        self._stills = stills(scenes, names)
-        super().__init__(data=self._page | {"stills": self._stills})
+        self._scenes, self._names, self._name = scenes, names, name
+        self._told: dict[str, tuple[dict, list[str]]] = {}
+        # The widget itself has one reader: it cannot be shown in other words later on.
+        super().__init__(data=only(language(), lambda: self._page | {"stills": self._stills}))
+
+    @property
+    def _page(self) -> dict:
+        return self._in_force()[0]
+
+    @property
+    def _stills(self) -> list[str]:
+        return self._in_force()[1]
+
+    def _in_force(self) -> tuple[dict, list[str]]:
+        """All that the pictures do, and the pictures, in the language in force."""
+        if language() not in self._told:
+            names = [named(name) for name in self._names]
+            self._told[language()] = data.page(self._scenes, names, self._name), stills(self._scenes, names)
+        return self._told[language()]
 
     def __repr__(self) -> str:
         runs = ", ".join(f"{run['name']} {run['end']}".strip() for run in self._page["runs"])
