@@ -219,11 +219,20 @@ def compared(plans, place, rounds=1):
 
 compared({"k = m": sharded(leaders), "ring": ring(leaders)}, network, rounds=2)
 
-# %% levels
+# %% guess-levels
 shuffled = sorted(gpus, key=lambda gpu: gpu[-1])
-compared({"0-1-2-3-4-5-6-7": ring(gpus), "0-2-4-6-1-3-5-7": ring(shuffled),
+levels = {"0-1-2-3-4-5-6-7": ring(gpus), "0-2-4-6-1-3-5-7": ring(shuffled),
           "4 × 2, ring": hierarchical(inside, ring(leaders)),
-          "8 GPU, shards": sharded(gpus)}, network)
+          "8 GPU, shards": sharded(gpus)}
+guess = d2lps.predict("levels", {"4 × 2, ring": "ms", "0-2-4-6-1-3-5-7": "ms",
+                                 "8 GPU, shards": "ms"})
+guess
+
+# %% levels-cost
+guess.reveal({name: cost.shared(plan, network, "4 MB") for name, plan in levels.items()})
+
+# %% levels
+compared(levels, network)
 
 # %% best-mix
 from d2lps import together
@@ -270,13 +279,28 @@ def fitted(plan):
     there = [host for host in four.hosts if {*four.nodes(host)} & {*plan.nodes}]
     return four.run(fit, plan, digits, 3, hosts=there)
 
+def job_table(*names):
+    rows = []
+    for name in names:
+        alone = cost.shared(ways[name], network, nbytes) if name in ways else None
+        row = [name, None, None, None, alone, None]
+        if results := jobs.get(name):
+            losses = [sum(step) for step in zip(*(losses for losses, *_ in results))]
+            row[1:3] = f"{losses[0]:.4f}", f"{losses[-1]:.4f}"
+            row[3] = torch.equal(results[0][2], jobs["1 server"][0][2])
+            row[5] = show_seconds(results[0][1])
+        rows.append(row)
+    return table("strategy", "first-loss", "loss", "same-as-server", "network-alone",
+                 "per-step", rows=rows)
+
 jobs = {name: fitted(plan) for name, plan in ways.items()} if four else {}
+job_table(*ways)
 
 # %% store
 from d2lps import kvstore
 
-def fit_by_store(data, steps):
-    store = kvstore.create("dist_sync", servers=4)
+def fit_by_store(engine, data, steps):
+    store = kvstore.create("dist_sync", engine, servers=4)
     weights = parameters_to_vector((net := wide_net()).parameters()).detach()
     total, losses = torch.empty_like(weights), []
     store.init("g", torch.zeros_like(weights))
@@ -292,8 +316,13 @@ def fit_by_store(data, steps):
     store.barrier()
     return losses, seconds, weights
 
-if four:
-    jobs["dist_sync"] = four.run(fit_by_store, digits, 3, hosts=hosts)
+engines = {"store, d2lps": "d2lps", "store, MXNet": "mxnet"}
+for name, engine in engines.items():
+    try:
+        jobs[name] = four and four.run(fit_by_store, engine, digits, 3, hosts=hosts)
+    except kvstore.KVError as error:
+        print(error)
+job_table(*engines)
 
 # %% ddp
 from torch.nn.parallel import DistributedDataParallel
@@ -316,21 +345,19 @@ def fit_by_ddp(data, steps):
     dist.destroy_process_group()
     return losses, seconds, parameters_to_vector(net.parameters()).detach()
 
-if four:
-    jobs["DDP"] = four.run(fit_by_ddp, digits, 3, hosts=hosts)
+jobs["DDP"] = four and four.run(fit_by_ddp, digits, 3, hosts=hosts)
+job_table("DDP")
 
 # %% job-table
-rows = []
-for name, results in jobs.items():
-    losses = [sum(step) for step in zip(*(losses for losses, *_ in results))]
-    same = torch.equal(results[0][2], jobs["1 server"][0][2])
-    alone = cost.shared(ways[name], network, nbytes) if name in ways else None
-    rows.append([name, f"{losses[0]:.4f}", f"{losses[-1]:.4f}", same, alone,
-                 show_seconds(results[0][1])])
-table("strategy", "first-loss", "loss", "same-as-server", "network-alone", "per-step",
-      rows=rows)
+job_table(*ways, *engines, "DDP")
 
-# %% slow-host
+# %% guess-slow
+few = {"ring": ring(leaders), "1 server": aggregate_at(leaders, "server0"),
+       "4 servers": on_servers(4)}
+guess = d2lps.predict("slow-host", {"ring": "ms", "1 server": "ms", "4 servers": "ms"})
+guess
+
+# %% slow-host-cost
 names = [*hosts, *(f"server{j}" for j in range(4))]
 
 def with_slow(name, rate):
@@ -340,7 +367,10 @@ def with_slow(name, rate):
     return machines(4, 2, rates, servers=4)
 
 slower = with_slow("host3", 100)
-compared({"ring": ring(leaders), "4 servers": on_servers(4)}, slower)
+guess.reveal({name: cost.shared(plan, slower, "4 MB") for name, plan in few.items()})
+
+# %% slow-host
+compared(few, slower)
 
 # %% slow-server
 with_slow("host3", 400)
@@ -354,7 +384,7 @@ def again_and_again(plan):
     mine = [node for node in plan.nodes if node in cluster.playing()]
     carrier = Processes(mine, deadline=2)
     while True:
-        run(plan, {node: torch.zeros(1_000_000) for node in mine}, carrier)
+        run(plan, {node: torch.zeros(5_000_000) for node in mine}, carrier)
 
 if four:
     with_slow("server3", 400)

@@ -34,8 +34,8 @@ class Cut(NamedTuple):
 
 # Added while they are still in the cache, and the next on their way; copied in few calls, and yet with a sign of life.
 PLAIN = Cut(added=1 << 20, copied=1 << 24, ahead=2)
-# Between hosts, where two send to each other at once, or several to several: while gloo writes a segment to a rank it
-# does not read from it, and of several senders it lets some wait.
+# Between hosts, where two send to each other at once, or several to several: asking for a segment is a message of its
+# own, which waits behind what is being sent to the same rank, and of several senders gloo lets some wait.
 CROWDED = Cut(added=1 << 16, copied=1 << 16, ahead=12)
 
 
@@ -111,11 +111,12 @@ class Gloo:
                 left(sent)
             for copy in step.copies:
                 copy()
+            # Asked for first: to ask is a message, too, and would have to wait behind what is sent to the same rank.
+            asked = [self._asked(arrival) for arrival in step.arrivals[: step.ahead]]
             for sent, parts, rank, tag in step.departures:
                 with progress.of(rank):
                     leaving.setdefault(sent, []).append((rank, self._group.send(parts, rank, tag)))
                 ends[sent.index] = now()  # of leaving; when it has arrived, the other end knows
-            asked = [self._asked(arrival) for arrival in step.arrivals[: step.ahead]]
             for i, (index, _, rank, _, put) in enumerate(step.arrivals):
                 if asked[i] is not None:
                     with progress.of(rank):

@@ -175,21 +175,19 @@ class Ranks(Carrier):
         return times
 
     def _clocks(self, rounds: int = 8) -> list[float]:
-        """By how much each rank's clock is ahead of rank 0's, from the quickest of some round trips through the store.
+        """By how much each rank's clock is ahead of rank 0's, from the quickest of some rounds through the store.
 
         On one host there is nothing to ask: all read the machine's own clock.
         """
-        ahead = [0.0] * self.size
-        for rank in range(1, self.size):
-            quickest = float("inf")
-            for _ in range(rounds):
-                sent = time.perf_counter()
-                self.rendezvous.all_gather("there", None)
-                theirs = self.rendezvous.all_gather("back", time.perf_counter())[rank]
-                took = time.perf_counter() - sent
-                if took < quickest:
-                    quickest, ahead[rank] = took, theirs - (sent + took / 2)
-        return ahead
+        quickest, ahead = float("inf"), [0.0] * self.size
+        for _ in range(rounds):
+            sent = time.perf_counter()
+            self.rendezvous.all_gather("there", None)
+            theirs = self.rendezvous.all_gather("back", time.perf_counter())
+            took = time.perf_counter() - sent
+            if took < quickest:
+                quickest, ahead = took, [clock - (sent + took / 2) for clock in theirs]
+        return [each - ahead[0] for each in ahead]
 
     def __enter__(self):
         return self

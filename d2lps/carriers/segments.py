@@ -40,12 +40,10 @@ class Segment:
         self.nbytes = max(nbytes, mmap.PAGESIZE)
         if location is not None:
             self.path, file = location.path, _open(location)
-        elif hasattr(os, "memfd_create"):
-            file = os.memfd_create("d2lps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            self.path = f"/proc/{os.getpid()}/fd/{file}"
         else:
-            self.path, file = leftovers.held(tempfile.mkstemp, tempfile.gettempdir())
-            weakref.finalize(self, _unlink, self.path)
+            self.path, file = _new(nbytes)
+            if not hasattr(os, "memfd_create"):
+                weakref.finalize(self, _unlink, self.path)
         self.shut = weakref.finalize(self, os.close, file)  # called before, nobody else can open it any more
         try:
             if location is None:
@@ -55,7 +53,7 @@ class Segment:
             self.inode, self.sealed = os.fstat(file).st_ino, _sealed(file)
             self.memory = mmap.mmap(file, self.nbytes)
         except OSError as error:
-            raise TensorError(f"there is no room for {nbytes} bytes that processes share ({error.strerror})") from None
+            raise _no_room(nbytes, error) from None
         self.address = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
         _known[self.address] = self  # in the place of one that lay there before, whoever still names it
 
@@ -113,6 +111,21 @@ def require_apart(locations: Mapping[str, Location], width: int) -> None:
     for (inode, _, end, name), (next_inode, start, _, other) in pairwise(spans):
         if inode == next_inode and start < end:
             raise TensorError(text("tensor.overlap", one=name, other=other))
+
+
+def _new(nbytes: int) -> tuple[str, int]:
+    """An empty file, by the path at which others open it. Raises TensorError where the system gives none."""
+    try:
+        if not hasattr(os, "memfd_create"):
+            return leftovers.held(tempfile.mkstemp, tempfile.gettempdir())
+        file = os.memfd_create("d2lps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        return f"/proc/{os.getpid()}/fd/{file}", file
+    except OSError as error:
+        raise _no_room(nbytes, error) from None
+
+
+def _no_room(nbytes: int, error: OSError) -> TensorError:
+    return TensorError(f"there is no room for {nbytes} bytes that processes share ({error.strerror})")
 
 
 def _open(location: Location) -> int:

@@ -30,10 +30,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main(world: int, hosts: dict[str, int], table: str) -> NoReturn:
     """Be the switch: make ``hosts`` (name → descriptor of its socket), say what their processes are, and serve."""
-    import torch.distributed  # noqa: F401 - once, before there are several
+    import networkx  # noqa: F401 - once, before there are several
+    import torch.distributed  # noqa: F401
 
     import d2lps.algorithms
-    import d2lps.carriers.processes
+    import d2lps.cluster.measured
     import d2lps.topology  # noqa: F401
 
     pids, open_ends = {}, {world, *hosts.values()}

@@ -132,8 +132,8 @@ class Cluster:
         """Start a function or a program on hosts, and go on: :meth:`Run.results` waits for it.
 
         Every process finds what torchrun would tell it in its environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
-        and MASTER_PORT; also which interface gloo and NCCL are to take, a secret for the store (D2LPS_SECRET), and
-        the nodes that it plays (:func:`playing`).
+        and MASTER_PORT; also which interface gloo, NCCL and MXNet are to take, a secret for the store (D2LPS_SECRET),
+        and the nodes that it plays (:func:`playing`).
 
         Parameters
         ----------
@@ -179,6 +179,7 @@ class Cluster:
             "MASTER_PORT": str(PORTS[self._started % len(PORTS)]),
             "GLOO_SOCKET_IFNAME": "eth0",
             "NCCL_SOCKET_IFNAME": "eth0",
+            "DMLC_INTERFACE": "eth0",
             "D2LPS_LANGUAGE": language(),
             "D2LPS_SECRET": self._secret,
             "PYTHONUNBUFFERED": "1",
@@ -381,7 +382,7 @@ def emulated(
 
 
 def _shape(rate: Bandwidth) -> str:
-    return f"tbf rate {round(8 * rate)}bit burst {BURST}b latency {os.environ.get('D2LAT', '400')}ms"
+    return f"tbf rate {round(8 * rate)}bit burst {BURST}b latency 400ms"
 
 
 def _program(argv: Sequence[str]) -> list[str]:

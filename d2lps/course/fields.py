@@ -8,7 +8,7 @@ import ipywidgets
 from d2lps.course.entries import PredictionError
 from d2lps.messages import named, text
 
-WIDE = {"description_width": "8em"}  # so that the fields stand below one another
+WIDE = {"description_width": "10em"}  # so that the fields stand below one another
 
 
 class Fields(ipywidgets.VBox):
@@ -27,7 +27,7 @@ class Fields(ipywidgets.VBox):
         self._prediction = prediction
         self.entries = {
             what: ipywidgets.Text(
-                description=named(what), continuous_update=True, style=WIDE, layout=ipywidgets.Layout(width="16em")
+                description=named(what), continuous_update=True, style=WIDE, layout=ipywidgets.Layout(width="18em")
             )
             for what in prediction.asked
         }

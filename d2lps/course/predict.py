@@ -95,7 +95,9 @@ class Prediction:
         self.guess = self._again(old) if old.get("asked") == asked else None
 
     def __repr__(self) -> str:
-        what = ", ".join(f"{named(each)} ({unit})" if unit else named(each) for each, unit in self.asked.items())
+        what = text("list.between").join(
+            f"{named(each)} ({unit})" if unit else named(each) for each, unit in self.asked.items()
+        )
         return f"{text('predict.ask', what=what)} {self.said()}"
 
     def said(self) -> str:
@@ -108,7 +110,8 @@ class Prediction:
         """
         if self.guess is None:
             return text("predict.none")
-        own = ", ".join(f"{named(what)} {number_text(value, self.asked[what])}" for what, value in self.guess.items())
+        each = [f"{named(what)} {number_text(value, self.asked[what])}" for what, value in self.guess.items()]
+        own = text("list.between").join(each)
         return text("predict.yours", guess=own)
 
     def commit(self, guess: "Mapping[str, float | str]") -> None:
@@ -225,7 +228,9 @@ class Prediction:
         said: dict[str, list[str]] = {}
         for what, own in (self.guess or {}).items():
             said.setdefault(self._thought(what, own, true[what]), []).append(named(what))
-        return [f"{', '.join(names)}{text('predict.colon')}{sentence}" for sentence, names in said.items()]
+        return [
+            f"{text('list.between').join(names)}{text('predict.colon')}{sentence}" for sentence, names in said.items()
+        ]
 
     def _thought(self, what: str, own: float, right: float) -> str:
         if _near(own, right):

@@ -43,8 +43,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         that its worker has pushed; ``"dist_async"``, where every push is applied as it comes; ``"dist_ssp"``, the same
         with a bounded ``staleness``. MXNet's ``"dist"`` and ``"dist_device_sync"`` mean ``"dist_sync"``.
     engine : {"d2lps", "mxnet"}
-        ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, where that is installed, with its servers on this machine,
-        which must not be shared with strangers; it has no ``"dist_ssp"``.
+        ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, where that is installed, on a machine that is not shared
+        with strangers, or several in a network without strangers whose card ``DMLC_INTERFACE`` names; it has no
+        ``"dist_ssp"``.
     servers : int, optional
         How many, each in a process of its own on the machine of a worker; as many as workers by default. This and all
         that follow are for distributed stores, and ``"mxnet"`` has ``servers`` and ``deadline`` alone.
@@ -60,7 +61,9 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         the whole round out for all.
     lost : {"fail", "drop"}
         What a lost worker does to the others: all their calls raise WorkerLost, or rounds close over those who are
-        left. What worker 0 does for all, which is to save, to load and to set an optimizer, raises it without worker 0.
+        left. In the round in which that happens, a key that lies on several servers may have sums of different workers
+        there, as one of them may have had the push; a worker that one server goes on without leaves the others. What
+        worker 0 does for all, which is to save, to load and to set an optimizer, raises it without worker 0.
     record : bool, default False
         Whether servers remember who pushed and pulled what when, for ``trace``.
     placement : Placement or mapping, optional

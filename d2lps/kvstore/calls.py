@@ -8,6 +8,7 @@ what names the same key waits for its turn.
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from contextlib import nullcontext, suppress
 from queue import SimpleQueue
@@ -108,7 +109,8 @@ class Calls:
 
     def __init__(self, name: str, patience: float, forks: bool = False):
         self._name, self._patience, self._forks, self._process = name, patience, forks, os.getpid()
-        self._asked: SimpleQueue[Call | None] = SimpleQueue()
+        self._asked: deque[Call] = deque()
+        self._signs: SimpleQueue[None] = SimpleQueue()  # one for each of them, and one at the end; some more do no harm
         self._running: list[Call] = []
         self._idle, self._changed = 0, threading.Condition()  # which no caller takes: it would be interrupted there
         self._mine = threading.local()
@@ -135,7 +137,7 @@ class Calls:
             raise Refused(text("store.closed"))
         call = Call(keys, work, arguments, time.monotonic() + self._patience)
         try:
-            self._asked.put(call)
+            self._ask(call)
             while not call.ended.wait(1.0):
                 if not self._open and not call.interrupt():
                     raise Refused(text("store.closed"))
@@ -162,7 +164,7 @@ class Calls:
         if error is None and missed and self._open and (not begun or call.ended.is_set()):
             if call.follow is None:
                 follow = Call((), missed, (begun,))
-                self._asked.put(follow)
+                self._ask(follow)
                 call.follow = follow
             until = time.monotonic() + GRACE
             while not call.follow.ended.wait(0.05) and time.monotonic() < until:
@@ -174,24 +176,52 @@ class Calls:
     def close(self) -> None:
         """Those that are at work end; no other begins."""
         self._open = False
-        self._asked.put(None)
+        self._signs.put(None)
+
+    def _ask(self, call: Call) -> None:
+        self._asked.append(call)
+        self._signs.put(None)
 
     def _start(self) -> None:
         threading.Thread(target=self._serve, daemon=True, name=self._name).start()
         self._idle += 1
 
     def _serve(self) -> None:
-        while (call := self._asked.get()) is not None:
-            with self._changed:
-                self._idle -= 1
-                if self._idle <= 0:
-                    with suppress(RuntimeError):  # no thread is left: what is asked next waits for this one
-                        self._start()
+        call = None
+        while True:
+            try:
+                call = self._next()
+                if call is not None:
+                    self._serve_one(call)
+                elif not self._open:
+                    break
+            except BaseException as error:  # whoever struck this thread from without: it goes on
+                if call is not None and not call.ended.is_set():
+                    call.error = as_known(error)
+                    call.ended.set()
+            call = None
+        self._signs.put(None)  # for the next thread
+
+    def _next(self) -> Call | None:
+        """The next call, if it is still there. What strikes a thread that waits takes a sign with it, and no call."""
+        with suppress(BaseException):
+            if not self._asked and self._open:
+                self._signs.get()
+        with suppress(IndexError):
+            return self._asked.popleft()
+        return None
+
+    def _serve_one(self, call: Call) -> None:
+        with self._changed:
+            self._idle -= 1
+            if self._idle <= 0:
+                with suppress(RuntimeError):  # no thread is left: what is asked next waits for this one
+                    self._start()
+        try:
             self._do(call)
-            del call
+        finally:
             with self._changed:
                 self._idle += 1
-        self._asked.put(None)  # for the next thread
 
     def _do(self, call: Call) -> None:
         try:

@@ -10,6 +10,8 @@
 A push that raises says which keys count: ``error.counted`` names those whose push is counted, ``error.unknown`` those
 of which it is not known; of all others it is not counted. So does the KeyboardInterrupt that ends a push. The same
 call again, with the same keys and the same values, is right for each of them: what is counted is not counted again.
+``push`` and ``pushpull`` are one call in this. An unknown key may also be given alone: with the same value that is the
+same push of it, brought to its end; of the other keys nothing is remembered then.
 That is so until another push of these keys, a pull of one, or a load is done. Any other call does what it says; before
 a push of an unknown key counts, or a load is done, the one before it is brought to its end. A KeyboardInterrupt
 without ``counted`` came before anything was sent.

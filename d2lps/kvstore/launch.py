@@ -81,7 +81,7 @@ def _start_servers(
 
     ``local``: over Unix sockets.
     """
-    mine = [number for number, owner in enumerate(_owners(workers.hosts, count)) if owner == workers.rank]
+    mine = [number for number, owner in enumerate(owners(workers.hosts, count)) if owner == workers.rank]
     started: list[ServerProcess] = []
 
     def start() -> dict[int, Address]:
@@ -91,7 +91,7 @@ def _start_servers(
             for descriptor in holds:
                 until_they_hold_it.callback(os.close, descriptor)
             for number in mine:
-                address = os.path.join(folder, str(number)) if folder else (_own_address(), 0)
+                address = os.path.join(folder, str(number)) if folder else (own_address(), 0)
                 spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
                 started.append(ServerProcess(spec, workers.left, holds))
                 undo.callback(started[-1].stop)
@@ -128,13 +128,13 @@ def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options)
     return clients
 
 
-def _owners(hosts: list[str], servers: int) -> list[int]:
+def owners(hosts: list[str], servers: int) -> list[int]:
     """The rank that starts each server: one host after the other, and on each host one rank after the other."""
     order = sorted(range(len(hosts)), key=lambda rank: (hosts[:rank].count(hosts[rank]), rank))
     return [order[number % len(order)] for number in range(servers)]
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """The address at which the other hosts reach this one: that from which it reaches the rendezvous."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))  # which sends nothing

@@ -22,7 +22,8 @@ class Meeting(Rendezvous):
             super().__init__(*arguments)
 
     def join(self, mine: dict) -> list[dict]:
-        members = super().join(mine | {"process": _process()})
+        with _in_words_of_the_store():
+            members = super().join(mine | {"process": _process()})
         here = members[self.rank]["process"]
         for rank, (*where, pid) in enumerate(member["process"] for member in members):
             if rank != self.rank and where == here[:-1] and hasattr(os, "pidfd_open"):

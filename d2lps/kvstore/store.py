@@ -33,7 +33,8 @@ class KVStore:
     """What every store can do. ``create`` makes one.
 
     Keys are strings or whole numbers; a list of keys takes a list of values. A value is a tensor of torch, an array of
-    NumPy or MXNet, or a list of them, one per device, which are summed in that order. Every call may raise one of
+    NumPy or MXNet, or a list of them, one per device, which are summed in that order (by ``device`` each shard in an
+    order of its own). Every call may raise one of
     :mod:`d2lps.kvstore.errors`, which says what becomes of a push that raises. After Ctrl-C a call changes nothing any
     more. Several threads may call one store: calls that name the same key come one after the other.
 
@@ -79,7 +80,8 @@ class KVStore:
         """Add to each key. When it returns, the push is counted, once.
 
         Where it raises, ``error.counted`` and ``error.unknown`` name the keys whose push is counted, or may be; the
-        same call again counts every key once. Keys travel in the order given.
+        same call again counts every key once. A key of ``error.unknown`` may be given alone: with the same value it
+        counts once, with another one both count. Keys travel in the order given.
 
         Parameters
         ----------
@@ -324,14 +326,13 @@ class KVStore:
 
     # ---- all workers together
 
-    def _together(self, what: str, work: Callable, begin: bool = True):
+    def _together(self, what: str, work: Callable):
         """Worker 0 does ``work`` when all are here, and all hear what came of it: its result, as JSON, or Refused.
 
         Who was interrupted comes again to where it was: what is counted is how often it was done, not begun.
         """
         number, failure, note = self._met.get(what, 0) + 1, None, None
-        if begin:
-            self._meet(f"{what} begins", number)
+        self._meet(f"{what} begins", number)
         if self.rank == 0:
             try:
                 note = json.dumps({"result": work()})

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from itertools import chain
 from math import prod
 from operator import attrgetter
@@ -68,6 +68,15 @@ class KeySpec:
         if tensor.shape != shape or tensor.dtype != self.dtype:
             given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": called}
             raise Refused(text("store.unlike", key=repr(self.key), wanted=shape, like=self.dtype, **given))
+
+
+def known_by(keys: Iterable[KeySpec]) -> tuple[str, str]:
+    """By what other workers know that they name the same keys, and that these are of the same shapes and dtypes."""
+    named, alike = sha256(), sha256()
+    for spec in keys:
+        named.update(repr(spec.key).encode() + b"\n")
+        alike.update(f"{spec.shape} {spec.dtype}\n".encode())
+    return named.hexdigest(), alike.hexdigest()
 
 
 # ---- what comes

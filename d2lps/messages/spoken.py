@@ -41,12 +41,10 @@ def named(name: str) -> str:
 
     The names are those of ``[names]``, by what they are called in English; of several with commas between them, each.
     """
-    if ", " in name:
-        return ", ".join(map(named, name.split(", ")))
     for key, pattern in _names():
         if found := pattern.fullmatch(name):
             return text(key, **found.groupdict())
-    return name
+    return text("list.comma").join(map(named, name.split(", "))) if ", " in name else name
 
 
 @cache

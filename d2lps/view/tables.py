@@ -111,17 +111,21 @@ class Table:
         return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
-        # Words begin at the left, numbers end at the right; a number stays with its unit, however narrow the page.
+        # Words begin at the left, numbers end at the right; a number stays with its unit, however narrow the page. A
+        # heading is broken into lines rather than that its column lies out of sight.
         columns = [[each[i] for each in self.rows] for i in range(len(self.heads))]
         sides = ["right" if i and all(map(_NUMBER.match, column)) else "left" for i, column in enumerate(columns)]
-        styles = [f' style="white-space:nowrap;text-align:{side}"' for side in sides]
 
-        def row(tag: str, cells: list[str]) -> str:
-            filled = zip(styles, cells, strict=True)
-            return "<tr>" + "".join(f"<{tag}{style}>{html.escape(cell)}</{tag}>" for style, cell in filled) + "</tr>"
+        def row(tag: str, look: str, cells: list[str]) -> str:
+            filled = "".join(
+                f'<{tag} style="{look};text-align:{side}">{html.escape(cell)}</{tag}>'
+                for side, cell in zip(sides, cells, strict=True)
+            )
+            return f"<tr>{filled}</tr>"
 
-        body = "".join(row("td", cells) for cells in self.rows)
-        inside = f"<table><thead>{row('th', self.heads)}</thead><tbody>{body}</tbody></table>"
+        body = "".join(row("td", "white-space:nowrap", cells) for cells in self.rows)
+        head = row("th", "white-space:normal;vertical-align:bottom;word-break:keep-all", self.heads)
+        inside = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
         return f'<div style="{SCROLLS}" tabindex="0">{inside}</div>'
 
 

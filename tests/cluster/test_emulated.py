@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ from d2lps.carriers.execute import run
 from d2lps.carriers.processes import Processes
 from d2lps.carriers.rendezvous import RankLost
 from d2lps.cluster import ClusterError, HostLost, NoEmulation, RunFailed, emulation
+from d2lps.kvstore import Refused, Timeout
 from d2lps.units import UnitError, bandwidth
 
 torch = pytest.importorskip("torch")
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 DEADLINE = 4.0
 ROOT = Path(__file__).parents[2]
+mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet 1.9.1 is for Linux on x86-64")
 
 
 @pytest.fixture(scope="module")
@@ -178,14 +181,42 @@ def test_the_store_works_between_hosts(three):
     assert three.run(pushes, hosts=three.hosts[:3]) == [21.0] * 3
 
 
-@pytest.mark.parametrize("strategy", ["ring"])
-def test_torchrun_trains_on_two_nodes(three, strategy):
-    meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=host0:29400", f"--rdzv-id={strategy}"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", *meeting]
-    script = [str(ROOT / "examples/many_hosts.py"), "--strategy", strategy, "--steps", "6"]
-    ended = three.run([*command, *script], hosts=["host0", "host1"], deadline=100)
-    said = [line for each in ended for line in each.output.splitlines() if line.startswith(strategy)]
-    assert len(said) == 4 and len({line.partition(" (")[0] for line in said}) == 1
+@mxnet
+def test_the_store_of_mxnet_works_between_hosts(three):
+    def pushes():
+        with kvstore.create("dist_sync", engine="mxnet", servers=4, deadline=5.0) as store:
+            store.init("w", torch.full((1000,), 7.0 + store.rank))  # of rank 0, also where MXNet would have another
+            store.pull("w", out=(first := torch.zeros(1000)))
+            store.init("wide", torch.zeros(1_200_000))  # which MXNet cuts over all servers
+            store.pushpull("wide", torch.full((1_200_000,), 4.0**store.rank), out=(wide := torch.zeros(1_200_000)))
+            lo, eth0 = (psutil.net_io_counters(pernic=True)[card].bytes_sent for card in ("lo", "eth0"))
+            opened = [psutil.Process(pid).net_connections("tcp") for _, _, pid in store._nodes.pids()]
+            listening = {place.laddr.ip for places in opened for place in places if place.status == "LISTEN"}
+            return store.rank, first.unique().tolist(), wide.unique().tolist(), eth0 > lo, listening
+
+    hosts = ["host2", "host0", "host1"]  # ranks go by this order, not by that of addresses
+    for rank, host, seen in zip(range(3), hosts, three.run(pushes, hosts=hosts), strict=True):
+        assert seen == (rank, [7.0], [21.0], True, {three.address[host]})
+    with pytest.raises(Refused, match="DMLC_INTERFACE names no network card"):
+        three.run(lambda: os.environ.pop("DMLC_INTERFACE") and pushes(), hosts=hosts)
+
+
+@mxnet
+def test_a_host_of_mxnet_that_is_killed_is_a_timeout():
+    def pushes_for_ever():
+        with kvstore.create("dist_sync", engine="mxnet", servers=2, deadline=3.0) as store:
+            store.init("w", torch.zeros(1000))
+            print("at it", flush=True)
+            while True:
+                store.pushpull("w", torch.ones(1000))
+
+    with emulated(hosts=2, gpus_per_host=0, bandwidth="200 Mbit/s") as hosts:
+        job = begun(hosts, pushes_for_ever)
+        hosts.kill("host1")
+        begin = time.monotonic()
+        with pytest.raises(HostLost, match="host1 is lost") as lost:
+            job.results()
+        assert [type(each) for each in lost.value.results] == [Timeout, HostLost] and time.monotonic() - begin < 20
 
 
 # ---------------------------------------------------------------- hosts that are lost, links that are cut
@@ -199,8 +230,8 @@ def rounds_for_ever(deadline):
         run(plan, tensor, carrier)
 
 
-def begun(cluster, **options):
-    job = cluster.start(rounds_for_ever, DEADLINE, **options)
+def begun(cluster, what, *arguments, **options):
+    job = cluster.start(what, *arguments, **options)
     until = time.monotonic() + 60
     while not all(b"at it" in b"".join(member.said) for member in job.members):
         assert time.monotonic() < until
@@ -216,14 +247,14 @@ def test_links_are_reshaped_cut_and_healed_and_a_host_is_killed():
         assert hosts.topology.route("host1/cpu", "host0/cpu")[1].capacity < 2.5e6
         hosts.reshape("host1", "200 Mbit/s")
 
-        job = begun(hosts, hosts=["host0", "host1"])
+        job = begun(hosts, rounds_for_ever, DEADLINE, hosts=["host0", "host1"])
         hosts.cut("host1")
         with pytest.raises((RankLost, RunFailed)):
             job.results()
         hosts.heal("host1")
         assert hosts.measure(two, "1 MB", rounds=1).measured
 
-        job = begun(hosts)
+        job = begun(hosts, rounds_for_ever, DEADLINE)
         hosts.kill("host2")
         with pytest.raises(HostLost, match="host2 is lost") as lost:
             job.results()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import breaking, strangers
-from helpers.breaking import DEADLINE, SECRET, Proxy, closing, connected, gone, store
+from helpers.breaking import DEADLINE, SECRET, Between, Proxy, closing, connected, gone, store
 from helpers.scripts import forked
 from helpers.stores import each
 from helpers.strangers import Recorder, framed, is_served, until_hung_up
@@ -391,6 +391,36 @@ def test_strangers_are_sent_away_and_the_others_are_served(files, made, monkeypa
         assert server._guests == {}
         for one in slow:
             one.close()
+
+
+class Flipping(Between):
+    """Changes a bit of what a server says on the connections ``wrong``, so many bytes after its beginning."""
+
+    def __init__(self, address, after, wrong):
+        self.after, self.wrong, self.count, self.flipped = after, wrong, 0, 0
+        super().__init__(address)
+
+    def down(self, source, target):
+        self.count += 1
+        left = self.after if self.count in self.wrong else None
+        while data := bytearray(source.recv(1 << 16)):
+            if left is not None and left < len(data):
+                data[left] ^= 1
+                left, self.flipped = None, self.flipped + 1
+            elif left is not None:
+                left -= len(data)
+            target.sendall(data)
+
+
+@pytest.mark.parametrize("after", [60, 300])  # in what is said in the clear, and in what is not
+def test_a_tls_handshake_that_is_changed_on_its_way_is_made_again(files, after):
+    (server,) = serving(files(), workers=1)
+    between = Flipping(server.address, after, wrong=(2, 3))
+    with closing(store([server], 0, 1, {0: between.here}, certificates=files()), between, server) as (only, *_):
+        only.init("w", torch.zeros(3))
+        only.clients[0]._channel.close()
+        only.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
+        assert (between.flipped, out.tolist()) == (2, [1.0] * 3)
 
 
 # ---------------------------------------------------------------- files

@@ -14,6 +14,7 @@ from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, WorkerLo
 
 GRACE = 2.0  # seconds that an answer may still take when another process has gone: it may have been the last to leave
 AT_ONCE = 0.3  # seconds within which the processes end that one worker has started
+INTERFACE = "DMLC_INTERFACE"  # the network card between hosts, under MXNet's own name for it
 LEAVING = 5.0  # seconds that a server has to end by itself
 
 
@@ -26,26 +27,42 @@ def require_mxnet() -> None:
         )
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody uses."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
+def free_port(address: str) -> int:
+    """A port of this host's that nobody uses."""
+    with socket.create_server((address, 0)) as probe:
         return probe.getsockname()[1]
 
 
-def environment(role: str, number: int, port: int, workers: int, servers: int) -> dict[str, str]:
-    """By which ps-lite's nodes find each other: ``role`` is scheduler, server or worker."""
-    # Each has an address of its own on loopback, so that no other machine can reach what would unpickle whatever it is
-    # sent. ps-lite ranks its nodes by their addresses, as text, the largest first.
+def environment(
+    role: str, number: int, root: tuple[str, int], workers: int, servers: int, own: str | None = None
+) -> dict[str, str]:
+    """By which ps-lite's nodes find each other.
+
+    ``role`` is scheduler, server or worker; ``root``: where the scheduler is; ``own``: this host's address among
+    several hosts.
+    """
+    # On one host each has an address of its own on loopback, so that no other machine can reach what would unpickle
+    # whatever it is sent. ps-lite ranks its nodes by their addresses, as text, the largest first.
     last = f"{254 - number // 155}.{254 - number % 155}"
+    loopback = {"scheduler": "127.0.0.1", "server": f"127.1.{last}", "worker": f"127.2.{last}"}[role]
     return {
         "DMLC_ROLE": role,
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_PS_ROOT_URI": root[0],
+        "DMLC_PS_ROOT_PORT": str(root[1]),
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
-        "DMLC_INTERFACE": "lo",
-        "DMLC_NODE_HOST": {"scheduler": "127.0.0.1", "server": f"127.1.{last}", "worker": f"127.2.{last}"}[role],
+        "DMLC_INTERFACE": os.environ[INTERFACE] if own else "lo",
+        "DMLC_NODE_HOST": _ranked(own, number) if own else loopback,
     }
+
+
+def _ranked(address: str, number: int) -> str:
+    """The same IPv4 address in a form that comes before, as text and the largest first, those of larger numbers.
+
+    A number that begins with 0 is octal, and may begin with more of them: 10.77.0.3 is 012.77.0.3 and 0012.77.0.3.
+    """
+    first, _, rest = address.partition(".")
+    return f"{'0' * (number + 1)}{int(first):o}.{rest}"
 
 
 class Node(ChildProcess):
@@ -97,7 +114,7 @@ class Nodes:
         return [(node.role, node.number, node.process.pid) for node in self._started]
 
     def watch(self, pids: list) -> None:
-        """Hear when one of these ends."""
+        """Hear when one of these ends; they are on this host."""
         for role, number, pid in pids:
             try:
                 self._watched[os.pidfd_open(pid)] = role, number
@@ -166,8 +183,8 @@ class Nodes:
                 elif isinstance(loss, WorkerLost) and now - since < AT_ONCE:
                     gone = loss  # what it had started has gone with it
         raise gone or Timeout(
-            f"MXNet has not done {do} within {seconds:g} s, though all its processes are there: it "
-            "waits for a worker that has not called the same"
+            f"MXNet has not done {do} within {seconds:g} s, though all its processes on this host are there: it "
+            "waits for a worker that has not called the same, or for another host"
         )
 
     def _loss(self, role: str, number: int) -> KVError:

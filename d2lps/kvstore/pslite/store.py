@@ -1,4 +1,4 @@
-"""``engine="mxnet"``: the store's words on the ps-lite of MXNet 1.9.1, with its scheduler and servers on loopback.
+"""``engine="mxnet"``: the store's words on the ps-lite of MXNet 1.9.1, with its scheduler and servers beside workers.
 
 Every part of it is a process of its own (:mod:`d2lps.kvstore.pslite.__main__`); what is pushed and pulled lies in
 memory that a worker and its process share, so that nothing is copied that MXNet itself would not have copied.
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from d2lps.carriers.rendezvous import Rendezvous
 from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.launch import own_address, owners
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.pslite.limits import mxnet_optimizer, name, require_steps, require_value
-from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
+from d2lps.kvstore.pslite.nodes import INTERFACE, Nodes, environment, free_port, require_mxnet
 from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Given, KeySpec, each_of, fill, validate_key
@@ -183,8 +184,9 @@ def _leave(nodes: Nodes, rendezvous: Rendezvous | None) -> None:
 def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **more) -> PsLiteStore:
     """A store of MXNet: ``local``, ``device``, or as one of the workers that torchrun or ``d2lps.ranks`` started.
 
-    All workers call it with the same options, which are those of :func:`d2lps.kvstore.create`, on one machine that
-    they do not share with strangers: MXNet knows no secret, and its servers run what they are sent.
+    All workers call it with the same options, which are those of :func:`d2lps.kvstore.create`, on machines that they
+    do not share with strangers: MXNet knows no secret, and its servers run what they are sent. On one host they listen
+    on loopback, between hosts on the network whose card ``DMLC_INTERFACE`` names.
     """
     if kind not in KINDS:
         raise Refused(f"kind = {kind!r}: MXNet has {', '.join(KINDS)}")
@@ -214,17 +216,23 @@ def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **m
 
 
 def _start(nodes: Nodes, workers: Workers, servers: int) -> None:
-    """This worker's process, and for all of them, by worker 0, the scheduler and the servers."""
-    for other, host in enumerate(workers.hosts):
-        if host != workers.hosts[0]:
+    """This worker's process, and its part of the servers; worker 0 starts the scheduler, too."""
+    mine = [("server", number) for number, owner in enumerate(owners(workers.hosts, servers)) if owner == workers.rank]
+    own = None
+    if not workers.one_host:
+        if INTERFACE not in os.environ:
             raise Refused(
-                f"worker {other} is on another machine than worker 0: engine='mxnet' is for one machine, "
-                "on its loopback interface"
+                f"{INTERFACE} names no network card: MXNet knows no secret, and its servers run what they are sent. "
+                "Between hosts engine='mxnet' is for a network without strangers"
             )
-    port = workers.rendezvous.all_gather("port", free_port() if workers.rank == 0 else None)[0]
-    mine = [("scheduler", 0), *(("server", number) for number in range(servers))] if workers.rank == 0 else []
+        own = own_address()
+    if workers.rank == 0:
+        mine.insert(0, ("scheduler", 0))
+    where = own or "127.0.0.1"
+    root = workers.rendezvous.all_gather("root", (where, free_port(where)) if workers.rank == 0 else None)[0]
     for role, number in (*mine, ("worker", workers.rank)):
-        nodes.start(role, number, environment(role, number, port, workers.size, servers))
-    for other, pids in enumerate(workers.rendezvous.all_gather("pids", nodes.pids())):
-        if other != workers.rank:
+        nodes.start(role, number, environment(role, number, tuple(root), workers.size, servers, own))
+    everybody = zip(workers.hosts, workers.rendezvous.all_gather("pids", nodes.pids()), strict=True)
+    for other, (host, pids) in enumerate(everybody):
+        if other != workers.rank and host == workers.hosts[workers.rank]:
             nodes.watch(pids)

@@ -59,14 +59,15 @@ class Server:
             raise Refused(f"a server at {address} speaks no TLS: a Unix socket is this user's own, and no wire")
         self._tls = tls.context(certificates, True) if certificates else None
         self.store, self.secret, self.run, self.number = store, secret, run, number
-        self._listener = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+        listener = None
         try:
+            listener = self._listener = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
             if not isinstance(address, str):
                 self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._listener.bind(address)
             self._listener.listen(socket.SOMAXCONN)
         except OSError as error:
-            self._listener.close()
+            listener and listener.close()
             raise Refused(
                 f"server {number} cannot listen at {address} ({error.strerror}): give another address, or "
                 "port 0 for any that is free"

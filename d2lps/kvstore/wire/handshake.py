@@ -25,7 +25,7 @@ SHORTEST = 16  # bytes of a secret
 
 def read_secret() -> bytes | None:
     """The secret in the environment, or in the file that is named there. Raises Refused where others can read it."""
-    secret, path = os.environ.get(VARIABLE, "").encode(), os.environ.get(FILE)
+    secret, path = os.fsencode(os.environ.get(VARIABLE, "")), os.environ.get(FILE)
     if not secret and not path:
         return None
     if not secret:

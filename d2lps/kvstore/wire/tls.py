@@ -26,6 +26,10 @@ ROOM = 1 << 18  # bytes that are received at once
 WELCOME = b"d"  # in TLS 1.3 a worker is done before the server has looked at its certificate: this says that it has
 
 
+class Garbled(Refused):
+    """What the other end says is no TLS; or it was changed on its way, where it has been TLS before."""
+
+
 class Certificates(NamedTuple):
     """Three PEM files: what this end shows, the key to it, and the authority that both ends' certificates are of."""
 
@@ -87,7 +91,7 @@ def context(files: Certificates, serving: bool) -> ssl.SSLContext:
 
 
 def as_worker(channel: Channel, tls: ssl.SSLContext, seconds: float) -> None:
-    """Speak TLS over ``channel`` from here on. Raises Broken, or Refused where a certificate is not accepted."""
+    """Speak TLS over ``channel`` from here on. Raises Broken, or Refused: Garbled, or a certificate."""
     secured = Secured(channel.sock, tls, False)
     try:
         secured.handshake(time.monotonic() + seconds)
@@ -101,12 +105,13 @@ def as_worker(channel: Channel, tls: ssl.SSLContext, seconds: float) -> None:
             "of the authority that this worker names"
         ) from None
     except ssl.SSLError as error:
-        if "ALERT" in (error.reason or ""):
+        reason = error.reason or ""
+        if "ALERT" in reason and any(word in reason for word in ("CERT", "UNKNOWN_CA", "EXPIRED", "REVOKED", "DENIED")):
             raise Refused(
                 f"the server does not accept this worker's certificate ({_reason(error)}): it must be valid "
                 "today, and of the authority that the server names"
             ) from None
-        raise Refused(
+        raise Garbled(
             f"what the server says is no TLS ({_reason(error)}): all workers and servers speak it, or none does"
         ) from None
     channel.sock = secured

@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.calls import Interrupted, Once
-from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
+from d2lps.kvstore.worker.answers import as_error, counted
 from d2lps.messages import text
 
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
-KINDS = {"Refused": Refused, "Timeout": Timeout}  # of errors that a server may name, beside WorkerLost
 
 
 @dataclass(eq=False)
@@ -100,7 +100,9 @@ class ServerClient:
         self._coming: Request | None = None  # whose answer is being put where it belongs
         self._goodbye: Request | None = None
         self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
-        self._lost: ServerLost | None = None
+        self._hearing = False  # an answer comes, which may take longer than the deadline
+        self._channel: Channel | None = None
+        self._lost: KVError | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
         self._channel, self.welcome = self._connect(time.monotonic() + self.deadline)
         self._listener, alive = (
@@ -152,12 +154,13 @@ class ServerClient:
         if over and self._silent > self.deadline / 2:  # it is stopped, or gone; or this process was: that is soon known
             left = max(self.deadline - self._silent, self.deadline / 8)
             over = not request.done.wait(min(left, self.deadline / 2))
+        silent = self._silent  # before the connection is made anew, should this request stand in its way
         if request.answer is None and request.error is None:
             self.forget(request)
         if request.error is not None:
             raise copy.copy(request.error)
         if request.answer is None:
-            raise self._too_late(request) if over else Interrupted("nobody waits for it any more")
+            raise self._too_late(request, silent) if over else Interrupted("nobody waits for it any more")
         return request.answer
 
     def let_go(self, request: Request) -> None:
@@ -177,6 +180,11 @@ class ServerClient:
         until = time.monotonic() + self.deadline
         while (request is self._leaving or request is self._coming) and time.monotonic() < until:
             time.sleep(0.001)
+
+    def end(self, error: KVError) -> None:
+        """Say goodbye, and nothing more: whoever asks from here on gets ``error``."""
+        self.leave()
+        self._give_up(error)
 
     def leave(self) -> None:
         """Say goodbye, which :meth:`close` waits for."""
@@ -200,11 +208,11 @@ class ServerClient:
 
     @property
     def _silent(self) -> float:
-        return time.monotonic() - self._heard
+        return 0.0 if self._hearing else time.monotonic() - self._heard  # what stands still, the channel ends
 
-    def _too_late(self, request: Request) -> KVError:
-        if self._silent > self.deadline:
-            self._give_up(f"it has said nothing for {self._silent:.1f} s")
+    def _too_late(self, request: Request, silent: float) -> KVError:
+        if silent > self.deadline:
+            self._give_up(self._server_lost(f"it has said nothing for {silent:.1f} s"))
             return copy.copy(self._lost)
         said = {"server": self.number, "op": request.op.name.lower(), "seconds": f"{self.deadline:g}"}
         if request.counted is None:
@@ -219,9 +227,11 @@ class ServerClient:
             try:
                 while self._open:
                     if frame := channel.receive(idle=True):
-                        self._heard = time.monotonic()
+                        self._heard, self._hearing = time.monotonic(), True
                         self._answered(channel, frame)
+                        self._heard, self._hearing = time.monotonic(), False
             except Broken as error:
+                self._hearing = False
                 channel.close()
                 channel.remote and channel.remote.close()
                 left = self._goodbye and self._goodbye.done.is_set()
@@ -238,12 +248,12 @@ class ServerClient:
                     self._read.append((frame.number, time.monotonic(), time.monotonic()))
                 channel.skip(frame)
                 return
-            request.counted = frame.op != Op.ERROR or _counted(request, frame.metadata)
+            request.counted = frame.op != Op.ERROR or counted(request.entries, frame.metadata)
             if frame.op == Op.OK and request.op == Op.PUSHPULL:
                 return  # it is counted; what it pulls comes when it is there
             if frame.op != Op.DATA:
                 channel.skip(frame)
-                request.error = _error(frame.metadata) if frame.op == Op.ERROR else None
+                request.error = as_error(frame.metadata) if frame.op == Op.ERROR else None
             elif frame.shared:
                 self._copy_shared(channel, frame, request)
             else:
@@ -294,7 +304,7 @@ class ServerClient:
         self._read.append((frame.number, start, time.monotonic()))
         if self.welcome.get("record") and self._sending.acquire(blocking=False):
             try:
-                self._report_read()
+                channel.roomy and self._report_read()  # this thread hears, and must not wait for a way out
             finally:
                 self._sending.release()
 
@@ -360,7 +370,9 @@ class ServerClient:
                 except BaseException:
                     sock.close()
                     raise
-            except (Broken, OSError) as error:
+            except (Broken, OSError, tls.Garbled) as error:
+                if isinstance(error, tls.Garbled) and self._channel is None:
+                    raise  # it has never been one of ours
                 why = getattr(error, "strerror", None) or str(error) or why
             if time.monotonic() + pause > until:
                 where = self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
@@ -374,21 +386,35 @@ class ServerClient:
         try:
             channel, _ = self._connect(time.monotonic() + self.deadline)
         except KVError as error:
-            self._give_up(f"{why}; {error}")
+            self._give_up(self._server_lost(f"{why}; {error}"))
             return False
-        with self._sending:
-            with self._state:
-                pending = [self._pending[number] for number in sorted(self._pending)]
-                self._channel = channel
-                self._read.clear()  # the server has forgotten the old connection
-            for request in pending:
-                self._send(channel, request)
+        self._sending.acquire()  # until all is asked again
+        with self._state:
+            pending = [self._pending[number] for number in sorted(self._pending)]
+            self._channel = channel
+            self._read.clear()  # the server has forgotten the old connection
+        # Not in this thread, which hears: a server that cannot get rid of its answers takes no more requests.
+        try:
+            again = threading.Thread(target=self._ask_again, args=(channel, pending), daemon=True)
+            again.name = self._listener.name
+            again.start()
+        except RuntimeError:  # there is no thread left
+            self._ask_again(channel, pending)
         return True
 
-    def _give_up(self, why: str) -> None:
+    def _ask_again(self, channel: Channel, pending: Sequence[Request]) -> None:
+        try:
+            for request in pending:
+                self._send(channel, request)
+        finally:
+            self._sending.release()
+
+    def _server_lost(self, why: str) -> ServerLost:
+        return ServerLost(text("store.server-lost", server=self.number, why=why), (self.number,))
+
+    def _give_up(self, error: KVError) -> None:
         with self._state:
-            sentence = text("store.server-lost", server=self.number, why=why)
-            self._lost = self._lost or ServerLost(sentence, (self.number,))
+            self._lost = self._lost or error
         self._fail(self._lost)
         self._channel.close()
 
@@ -413,17 +439,3 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
             request.fail(error)
         except Exception as error:
             request.fail(KVError(f"what is asked of server {client.number} cannot be sent: {error}"))
-
-
-def _counted(request: Request, metadata: dict) -> bool | None:
-    """What an error says of a push: that all of its parts are counted, or none; else it is not known."""
-    places = metadata.get("counted") or ()
-    return None if 0 < len(places) < len(request.entries) else bool(places)
-
-
-def _error(metadata: dict) -> KVError:
-    """What the server says, as the error that it names; a name that is none of ours is no class of ours."""
-    sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
-    if kind == "WorkerLost":
-        return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
-    return KINDS.get(kind, KVError)(sentence)

@@ -5,9 +5,8 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from d2lps.kvstore.values import (
     fill,
     in_place,
     is_finite,
+    known_by,
     memory_of,
     overlap,
     same,
@@ -38,6 +38,7 @@ from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
+from d2lps.kvstore.worker.ending import end, leave_where_lost
 from d2lps.messages import text
 from d2lps.trace import Trace
 
@@ -83,11 +84,11 @@ class DistStore(KVStore):
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
         self._ends = os.getpid(), self.clients, self._pool, self.started, arena
-        self._end = weakref.finalize(self, _ended, *self._ends)
+        self._end = weakref.finalize(self, end, *self._ends)
 
     def close(self) -> None:
         self._end.detach()
-        _ended(*self._ends)  # again, where that was interrupted
+        end(*self._ends)  # again, where that was interrupted
         super().close()
 
     # ---- what it can be asked about itself
@@ -170,8 +171,10 @@ class DistStore(KVStore):
             for place, number in zip(bundle.places, request.answer.metadata["parts"], strict=True):
                 parts = keys[place].parts
                 parts[:] = [(part, number if part.server == bundle.server else before) for part, before in parts]
-        names = sha256(repr([spec.key for spec in keys]).encode("utf-8", "surrogatepass")).hexdigest()
-        self._meet(f"init {names[:16]}", 1)  # the value of worker 0 is there
+        names, like = known_by(keys)
+        first = self._meet(f"init {names[:16]}", 1, like)  # the value of worker 0 is there
+        if first not in (None, like):
+            raise Refused(text("store.other-shapes", keys=", ".join(repr(spec.key) for spec in keys[:8])))
 
     def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
         self._pushpull(keys, values, None, again)
@@ -236,7 +239,7 @@ class DistStore(KVStore):
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
         requests = [Request(Op.OPTIMIZER, metadata=said(optimizer)) for _ in self.clients]
-        self._together("set the optimizer", partial(self._ask_all, requests), begin=False)
+        self._together("set the optimizer", partial(self._ask_all, requests))
 
     def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
         # One server is enough; where all is recorded, every server has seen everything before the barrier is over.
@@ -431,20 +434,8 @@ class DistStore(KVStore):
             except KVError as error:
                 errors.append(error)
         wait(sending)
+        leave_where_lost(self.rank, self.clients, errors)
         for kind in (Interrupted, ServerLost, WorkerLost, Unknown, Refused, KVError):
             for error in errors:
                 if isinstance(error, kind):
                     raise error
-
-
-def _ended(
-    process: int, clients: Sequence[ServerClient], pool: ThreadPoolExecutor, started: Sequence, arena: Arena | None
-) -> None:
-    if os.getpid() != process:
-        return  # a child that was forked: the sockets and servers are its parent's
-    pool.shutdown(wait=False)
-    with ExitStack() as ends:  # of which none is left out where another is interrupted
-        for each in reversed([*clients, *started, *filter(None, [arena])]):
-            ends.callback(each.close)
-        for each in (*clients, *started):  # all hear of it before any is waited for
-            each.leave()

@@ -88,7 +88,10 @@ class Scene:
     def names(self) -> str:
         """The names of all nodes, to be drawn last: messages pass behind them."""
         parts, names = [], self.layout.shown
-        longest = max((len(names[node]) for node in self.trace.plan.nodes if names[node][-1].isdigit()), default=0)
+        longest: dict[str, int] = {}  # of names that are alike but for their number
+        for node in self.trace.plan.nodes:
+            stem = names[node].rstrip("0123456789")
+            longest[stem] = max(longest.get(stem, 0), len(names[node]))
         for node, box in self.layout.boxes.items():
             if node not in self.layout.cells:
                 parts.append(called(self.trace.topology, self.layout, node))
@@ -101,8 +104,8 @@ class Scene:
                 number = self.motion.contributors.index(node)
                 parts.append(tag("circle", cx=dot[0], cy=dot[1], r=4.5, **worker(number)))
             room = right - left
-            # Where one of those with a number has no room for more than that, so it is with the others.
-            shown = short(name, room * len(name) / longest if name[-1].isdigit() else room)
+            # Where one of those that are alike has no room for more than its number, so it is with the others.
+            shown = short(name, room * len(name) / longest[name.rstrip("0123456789")])
             most = f"--d2-most:{num(min(17, room / (0.6 * len(shown))))}px"
             parts.append(words(shown, left, box.y + PAD + 13, anchor=None, style=most))
         return tag("g", "".join(parts), class_="d2-names-above")
