@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -56,7 +57,9 @@ def lab(folder: Path, language: str, before: str) -> Iterator[str]:
     (folder / "without" / "rfc3987_syntax.py").parent.mkdir()
     (folder / "without" / "rfc3987_syntax.py").write_text("raise ImportError\n", "utf-8")
     paths = f"{ROOT}{os.pathsep}{folder / 'without'}"
-    environment = os.environ | {name: str(folder / part) for name, part in home.items()} | {"PYTHONPATH": paths}
+    with socket.create_server(("127.0.0.1", 0)) as free:  # two that start together would both find 8888 free
+        own = {"PYTHONPATH": paths, "JUPYTER_PORT": str(free.getsockname()[1])}
+    environment = os.environ | {name: str(folder / part) for name, part in home.items()} | own
     command = [sys.executable, "-m", "d2lps.course.book", "--root", str(folder), "lab", "--no-browser"]
     with (folder / "log").open("w") as log:
         command += ["--language", language]
