@@ -124,30 +124,28 @@ def overlapped(steps=8):
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     X, send = torch.randn(2048, 256), partial(dist.all_reduce, async_op=True)
-    found, total = {}, sum(weight.nbytes for weight in deep_net().parameters())
-    for way, order, nbytes in [("backward", -1, 0), ("sending", -1, total),
-                               ("1 bucket", -1, total), ("6 buckets", -1, total // 6),
-                               ("layer 1 first", 1, total // 6)]:
-        net, times = deep_net(), []
-        if nbytes:
-            buckets = train.Buckets([*net.parameters()][::order], nbytes, send)
-        for _ in range(steps):
-            net.zero_grad()
-            loss = net(X).square().mean()
+    total = sum(weight.nbytes for weight in deep_net().parameters())
+    ways = {"backward": (-1, 0), "sending": (-1, total), "1 bucket": (-1, total),
+            "6 buckets": (-1, total // 6), "layer 1 first": (1, total // 6)}
+    nets, times = {way: deep_net() for way in ways}, {way: [] for way in ways}
+    buckets = {way: train.Buckets([*nets[way].parameters()][::order], nbytes, send)
+               for way, (order, nbytes) in ways.items() if nbytes}
+    for way in [*ways] * steps:
+        nets[way].zero_grad()
+        loss = nets[way](X).square().mean()
+        dist.barrier()
+        start = time.perf_counter()
+        loss.backward()
+        if way in buckets:
+            buckets[way].wait()
+        if way == "sending":
+            flat = torch.zeros(total // 4)
             dist.barrier()
             start = time.perf_counter()
-            loss.backward()
-            if way == "sending":
-                buckets.wait()
-                flat = torch.zeros(total // 4)
-                dist.barrier()
-                start = time.perf_counter()
-                send(flat).wait()
-            elif nbytes:
-                buckets.wait()
-            times.append(time.perf_counter() - start)
-        found[way] = min(times), [weight.grad for weight in net.parameters()]
-    return found
+            send(flat).wait()
+        times[way].append(time.perf_counter() - start)
+    return {way: (min(times[way]), [weight.grad for weight in nets[way].parameters()])
+            for way in ways}
 
 found = two.run(overlapped)[0] if two else None
 
@@ -163,7 +161,7 @@ def overlap_rows():
         hidden = 1 - (seconds - backward) / sending
         yield [way, show_seconds(seconds),
                show_seconds(formula[way]) if way in formula else "–",
-               f"{max(hidden, 0):.0%}" if way in formula else "–",
+               f"{min(max(hidden, 0), 1):.0%}" if way in formula else "–",
                all(map(torch.equal, gradients, one)) if way in formula else "–"]
 
 if two:
