@@ -358,7 +358,8 @@ class Trace:
             overhead = place.get("overhead", {})
             topology = Topology(place["name"], place["kinds"], links, through, adding, overhead, ports)
             plan = Plan.from_json(json.dumps(data["plan"]))
-            events = tuple(Event(*e[:9], *(each and (*each,) for each in e[9:])) for e in data["events"])
+            carried = [[each if each is None else (*each,) for each in e[9:]] for e in data["events"]]
+            events = tuple(Event(*e[:9], *more) for e, more in zip(data["events"], carried, strict=True))
             trace = cls(data["origin"], plan, topology, data["nbytes"], events)
             _require_sound(trace)
             return trace

@@ -21,9 +21,12 @@ def held(make: Callable[..., object], folder: str) -> tuple[str, int]:
     sweep(folder)
     while True:
         made = make(prefix=PREFIX, dir=folder)
-        path, descriptor = (made, os.open(made, os.O_RDONLY)) if isinstance(made, str) else reversed(made)
+        try:
+            path, descriptor = (made, os.open(made, os.O_RDONLY)) if isinstance(made, str) else reversed(made)
+        except FileNotFoundError:  # somebody swept here just before it was opened
+            continue
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        with suppress(FileNotFoundError):  # somebody swept here just before it was held
+        with suppress(FileNotFoundError):  # or just before it was held
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 return path, descriptor
         os.close(descriptor)

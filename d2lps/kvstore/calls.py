@@ -112,7 +112,8 @@ class Calls:
         self._asked: deque[Call] = deque()
         self._signs: SimpleQueue[None] = SimpleQueue()  # one for each of them, and one at the end; some more do no harm
         self._running: list[Call] = []
-        self._idle, self._changed = 0, threading.Condition()  # which no caller takes: it would be interrupted there
+        self._changed = threading.Condition()  # which no caller takes: it would be interrupted there
+        self._idle: deque[None] = deque()  # one for each thread that waits; without a lock, which could stay taken
         self._mine = threading.local()
         self._open = True
         self._start()
@@ -183,24 +184,40 @@ class Calls:
         self._signs.put(None)
 
     def _start(self) -> None:
-        threading.Thread(target=self._serve, daemon=True, name=self._name).start()
-        self._idle += 1
+        self._idle.append(None)  # before it is there: it may take a call at once
+        try:
+            threading.Thread(target=self._serve, daemon=True, name=self._name).start()
+        except RuntimeError:
+            with suppress(IndexError):
+                self._idle.pop()
+            raise
 
     def _serve(self) -> None:
-        call = None
-        while True:
-            try:
-                call = self._next()
-                if call is not None:
-                    self._serve_one(call)
-                elif not self._open:
-                    break
-            except BaseException as error:  # whoever struck this thread from without: it goes on
-                if call is not None and not call.ended.is_set():
-                    call.error = as_known(error)
-                    call.ended.set()
-            call = None
+        going = True
+        while going:
+            with suppress(BaseException):  # whoever struck this thread from without, between two calls: it goes on
+                while going:
+                    going = self._serve_next()
         self._signs.put(None)  # for the next thread
+
+    def _serve_next(self) -> bool:
+        """Do a call, when there is one; False at the end."""
+        call = self._next()
+        if call is None:
+            return self._open
+        try:
+            with suppress(IndexError):
+                self._idle.pop()
+            if not self._idle:
+                with suppress(RuntimeError):  # no thread is left: what is asked next waits for this one
+                    self._start()
+            self._do(call)
+        except BaseException as error:
+            call.error = call.error or as_known(error)
+        finally:
+            call.ended.set()
+            self._idle.append(None)
+        return True
 
     def _next(self) -> Call | None:
         """The next call, if it is still there. What strikes a thread that waits takes a sign with it, and no call."""
@@ -210,18 +227,6 @@ class Calls:
         with suppress(IndexError):
             return self._asked.popleft()
         return None
-
-    def _serve_one(self, call: Call) -> None:
-        with self._changed:
-            self._idle -= 1
-            if self._idle <= 0:
-                with suppress(RuntimeError):  # no thread is left: what is asked next waits for this one
-                    self._start()
-        try:
-            self._do(call)
-        finally:
-            with self._changed:
-                self._idle += 1
 
     def _do(self, call: Call) -> None:
         try:

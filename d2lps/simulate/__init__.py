@@ -7,9 +7,24 @@ is random there. What is decided at run time (who is late, what is lost, who die
 >>> from d2lps import pcie_server, sharded
 >>> cost.shared(sharded(["gpu0", "gpu1"]), pcie_server(), "160 MB").duration
 0.01
+
+``synchronous`` and ``asynchronous`` say in which order workers push to a server, and how old their weights are then.
 """
 
 from d2lps.simulate import cost
 from d2lps.simulate.events import Delivery, Events, Faults, Network
+from d2lps.simulate.schedules import Push, Schedule, ScheduleError, Step, asynchronous, synchronous
 
-__all__ = ["Delivery", "Events", "Faults", "Network", "cost"]
+__all__ = [
+    "Delivery",
+    "Events",
+    "Faults",
+    "Network",
+    "Push",
+    "Schedule",
+    "ScheduleError",
+    "Step",
+    "asynchronous",
+    "cost",
+    "synchronous",
+]

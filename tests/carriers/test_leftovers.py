@@ -39,6 +39,20 @@ def test_what_a_killed_process_has_left_is_removed_and_not_before(tmp_path):
     os.close(descriptor)
 
 
+def test_what_somebody_sweeps_before_it_is_held_is_made_again(tmp_path):
+    made = []
+
+    def swept_once(**where):
+        made.append(tempfile.mkdtemp(**where))
+        if len(made) == 1:
+            leftovers.sweep(str(tmp_path))
+        return made[-1]
+
+    path, descriptor = leftovers.held(swept_once, str(tmp_path))
+    os.close(descriptor)
+    assert (os.listdir(tmp_path), len(made)) == ([os.path.basename(path)], 2)
+
+
 def test_only_what_is_left_over_is_removed(tmp_path):
     other, link = tmp_path / "d2lps-ranks-1", tmp_path / f"{leftovers.PREFIX}link"
     full = tmp_path / f"{leftovers.PREFIX}full"

@@ -34,8 +34,9 @@ SILENT = {
     ],
     "03-many-machines": "language imports seven-run job close".split(),
     "04-key-value-store": ["language", "imports", "scratch", "loop", "px-mxnet", "close"],
+    "05-asynchrony": ["language", "imports", "buckets", "overlap-run", "race", "local"],
 }
-STUBS = {"01-data-parallelism": 3, "02-ring": 5, "03-many-machines": 4, "04-key-value-store": 4}
+STUBS = {"01-data-parallelism": 3, "02-ring": 5, "03-many-machines": 4, "04-key-value-store": 4, "05-asynchrony": 4}
 
 
 def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
@@ -191,6 +192,60 @@ def test_the_numbers_of_chapter_04(executed, language):
     assert shown(book, "px-lost").count("push 1 of worker 2") == 3
     engines = re.findall(r"(d2lps|MXNet)[,，].* 85 ", shown(book, "mxnet"))
     assert engines == ["d2lps", "MXNet", "d2lps"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_05(executed, language):
+    book = executed("05-asynchrony", language).book
+
+    def rows(cell_id: str) -> list[list[float]]:
+        """The numbers of a table, row by row."""
+        lines = shown(book, cell_id).splitlines()[1:]
+        return [[float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", line)] for line in lines]
+
+    def percents(cell_id: str) -> list[int]:
+        return [int(part) for part in re.findall(r"(\d+)%", shown(book, cell_id))]
+
+    def revealed(cell_id: str) -> list[float]:
+        """What stands folded, since nobody has guessed."""
+        assert not re.search(r"\d", shown(book, cell_id))
+        return [float(part) for part in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
+
+    assert revealed("finish") == [72, 48, 72] and shown(book, "ddp") == "[1, 3, 3, 3]"
+    assert re.findall(r"\d+ ms", shown(book, "bucket-size"))[::5] == ["217 ms", "125 ms"]
+    assert re.findall(r"→ (\d+)", shown(book, "buckets-run")) == ["40", "20480", "19200"]
+    assert shown(book, "buckets-run").count("✓") == 3
+    assert re.findall(r"^\d", shown(book, "ready"), re.M) == ["6", "6", "3", "3", "0", "0"]
+    if "✓" in shown(book, "overlap-table"):  # hosts could be emulated
+        assert shown(book, "overlap-table").count("✓") == len(percents("overlap-table")) == 3
+    difference, largest = map(float, re.findall(r"[\d.]+(?:e-\d+)?", shown(book, "accumulate")))
+    assert difference < 1e-6 < 1e-2 < largest
+    same, grown = zip(*(row[-2:] for row in rows("accumulate-table")), strict=True)
+    assert list(same) == sorted(same) and grown[1] < same[1] and grown[2] < same[2] and grown[3] > 1
+    assert [round(value, 1) for value in revealed("straggler")[::2]] == [1.0, 9.6, 63.4]
+    assert [row[1] for row in rows("slowest")] == [1, 1.5, 2.929, 4.499, 5.187]
+    assert revealed("stale")[0] == pytest.approx(7, abs=0.2) and shown(book, "along-same") == "True"
+    before, after = map(float, re.findall(r"[\d.]+", shown(book, "along")))
+    assert before == pytest.approx(2.3, abs=0.05) and after < 1 < revealed("cliff")[0]
+    plain, rolling = (row[2:] for row in rows("cliff-table"))
+    assert max(plain[:4]) < 0.3 and min(plain[4:]) > 1 and max(rolling[:3]) < 0.3 and min(rolling[3:]) > 1
+    assert all(found == pytest.approx(edge, abs=2e-3) for _, found, edge in rows("scalar"))
+    assert [row[-1] for row in rows("scalar")] == [2, 1, 0.618, 0.347, 0.185, 0.095]
+    assert rows("small-lr")[2][1] < 1 < rows("small-lr")[0][1]
+    assert re.findall("True|False", shown(book, "ssp-rule")) == ["True", "False", "False"]
+    chance, always = percents("bounded"), percents("bounded-slow")
+    assert chance[0] > 40 and chance[2] < 10 and chance[3] == 0 and min(always[:3]) > 45 and always[3] == 0
+    assert [round(value, 2) for value in revealed("backup")[::2]] == [1.6, 1.11]
+    assert shown(book, "backup-plot").startswith("[40, 31, 7]")
+    given_up, finished = zip(*(row[1:3] for row in rows("backup-late")), strict=True)
+    assert (given_up[0], given_up[3]) == (5.19, 3.1) and all(map(float.__lt__, given_up[2:], finished[2:]))
+    alike, dropped, by_label, biased = (row[-3:] for row in rows("bias-table"))
+    assert revealed("bias") == [0] and biased[1:] == [0, 0]
+    assert by_label[0] > biased[0] + 5 and abs(alike[0] - dropped[0]) < 4
+    alike, by_label = zip(*(row[-2:] for row in rows("local-table")), strict=True)
+    assert min(alike) > 93 and by_label[0] > 88 and by_label[0] > max(by_label[1:]) + 5
+    together, apart = (row[-3:] for row in rows("mean-of-two"))
+    assert together[2] > min(together[:2]) and apart[2] < min(apart[:2])
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -23,6 +23,7 @@ FIGURES = [
     "ringsync",
     "ps-multimachine",
     "ps-multips",
+    "overlap",
 ]
 
 
@@ -67,3 +68,7 @@ def test_the_figure_of_the_ring_shows_both_halves_to_the_complete_end():
     assert [words for words in texts(svg) if words.startswith("(")] == [f"({i})" for i in range(1, 7)]
     # 4 complete cells after step 3, shown in both halves, then 8, 12, 16; and the 12 messages of the second half.
     assert svg.count('class="d2-done"') == 4 + 4 + 8 + 12 + 16 + 12
+
+
+def test_the_figure_of_overlap_says_when_all_is_sent():
+    assert [word for word in texts(DRAWN["overlap"]()) if "ms" in word] == ["72 ms", "48 ms", "72 ms"]

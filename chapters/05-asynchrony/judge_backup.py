@@ -1,0 +1,217 @@
+"""Judge an update from the first n of n + b workers: play it gradients that come late, twice and early.
+
+Worker i's gradient of round r is 4^i in element r − 1, so an update tells whose gradients are in it, and how often.
+The workers that come last in one round may be the first of the next.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from d2lps.course.grading import Failure, call, failure
+from d2lps.messages import text
+
+ROUNDS = 4
+SEEDS = 12
+
+
+class Push(NamedTuple):
+    """A gradient of ``worker`` for the round of this ``number``, counted from 1."""
+
+    worker: int
+    number: int
+
+
+@dataclass(frozen=True)
+class BackupCase:
+    """n gradients make an update, of n + b workers; these sequences of messages are played."""
+
+    n: int
+    b: int
+    sequences: tuple[tuple[Push, ...], ...]
+
+    @property
+    def label(self) -> str:
+        return f"n = {self.n}, b = {self.b}"
+
+
+def backup_case(n: int, b: int) -> BackupCase:
+    """The case of n and b: each difficulty by itself first, then all together, drawn from seeds."""
+    workers = list(range(n + b))
+    first, second = ([Push(i, number) for i in workers] for number in (1, 2))
+    alone = (
+        first[:n],
+        first[b:],  # others are the first ones
+        [*first, *second],  # the late ones come between two rounds
+        [*first[:1], *first],  # a gradient comes twice before the round is complete
+        [*first[:n], *second[: n - 1], *first[n:], *second[n - 1 :]],  # late ones come while the next round is open
+        [*first[:n], *first[:n], *second],  # what has counted comes again
+        [first[0], second[0], *first[1:], *second[1:]],  # worker 0 is a round ahead
+    )
+    drawn, seed = [], 0
+    while len(drawn) < SEEDS:
+        draw, seed = random.Random(f"{n} {b} {seed}"), seed + 1
+        pushes = [Push(i, number) for number in range(1, ROUNDS + 1) for i in workers]
+        pushes += draw.choices(pushes, k=2 * (n + b))
+        drawn.append(sorted(pushes, key=lambda push: push.number + draw.uniform(0, 2)))
+    return BackupCase(n, b, tuple(tuple(each) for each in (*alone, *drawn) if in_order(each, n)))
+
+
+def in_order(pushes: Sequence[Push], n: int) -> bool:
+    """Whether each round has its n gradients before the next one has."""
+    closed = [push.number for i, push in enumerate(pushes) if counted(pushes[: i + 1], n)]
+    return closed == sorted(closed)
+
+
+def counted(came: Sequence[Push], n: int) -> list[int]:
+    """The workers of an update, in the order of arrival, if the last message makes it; else none.
+
+    >>> counted([Push(2, 1), Push(2, 1), Push(0, 1)], 2)
+    [2, 0]
+    >>> counted([Push(2, 1), Push(0, 1), Push(1, 1)], 2)
+    []
+    """
+    *before, last = came
+    there = list(dict.fromkeys(push.worker for push in before if push.number == last.number))
+    return [*there, last.worker] if len(there) == n - 1 and last.worker not in there else []
+
+
+def decode(total: float, workers: int) -> list[int] | None:
+    """How often 4^0, 4^1, … are in ``total``; None if it is no such sum.
+
+    >>> decode(2 * 4**0 + 4**2, 3)
+    [2, 0, 1]
+    >>> decode(0.5, 3) is None
+    True
+    """
+    near = round(total) if abs(total) < 4**workers else -1
+    if near < 0 or near >= 4**workers or abs(total - near) > 1e-3:
+        return None
+    return [near >> 2 * i & 3 for i in range(workers)]
+
+
+def judge(case: BackupCase, answer: Callable) -> int:
+    """How many messages a right answer has taken; raises Failure."""
+    for pushes in case.sequences:
+        _play(case, answer, pushes)
+    return sum(map(len, case.sequences))
+
+
+def _play(case: BackupCase, answer: Callable, pushes: Sequence[Push]) -> None:
+    receive = call(case, answer, case.n, case.b)
+    if not callable(receive):
+        raise failure("not-a-function", "not-a-function", case, type=type(receive).__name__)
+    given = []  # tensors, their copies, and what is said when they are changed
+    for i, push in enumerate(pushes):
+        came, value = pushes[: i + 1], _gradient(case, push)
+        given.append((value, value.clone(), ("changes-it", "gradient-changed", push)))
+        result, who = call(case, receive, *push, value, none=True), counted(came, case.n)
+        for tensor, before, (mistake, sentence, of) in given:
+            if not torch.equal(tensor, before):
+                raise _failure(mistake, sentence, case, came, worker=of.worker, number=of.number)
+        if who and result is None:
+            raise _no_update(case, receive, pushes, i)
+        if who:
+            _require_mean(case, result, came, who)
+            given.append((result, result.clone(), ("changed-later", "update-changed", push)))
+        elif result is not None:
+            raise _uncalled_for(case, came, result)
+
+
+def _no_update(case: BackupCase, receive: Callable, pushes: Sequence[Push], at: int) -> Failure:
+    """n gradients are there, and no update: is the answer a stub, what has it lost, or what does it wait for?"""
+    code, number, came = getattr(receive, "__code__", None), pushes[at].number, pushes[: at + 1]
+    if code is not None and not (code.co_names or code.co_freevars):
+        return failure("todo", "no-update", case)
+    mine = [i for i, push in enumerate(came) if push.number == number]
+    early = number > 1 and any(not closed(came[:i], number - 1, case.n) for i in mine)
+    if early:
+        return _failure("loses-early-next", "still-open", case, came)
+    for worker in range(case.n + case.b):  # does it come when all have pushed?
+        if call(case, receive, worker, number, _gradient(case, Push(worker, number)), none=True) is not None:
+            return _failure("waits-for-all", "waits-for-all", case, came)
+    return _failure("stays-open", "still-open", case, came)
+
+
+def closed(came: Sequence[Push], number: int, n: int) -> bool:
+    return len({push.worker for push in came if push.number == number}) >= n
+
+
+def _uncalled_for(case: BackupCase, came: Sequence[Push], result: object) -> Failure:
+    """An update, although this message completes nothing."""
+    *before, push = came
+    there = len({each.worker for each in came if each.number == push.number})
+    if closed(before, push.number, case.n):
+        return _failure("late-closes-round", "late-brings", case, came)
+    _require_own_round(case, result, came)
+    messages = sum(each.number == push.number for each in came)
+    late = any(closed(came[:i], each.number, case.n) for i, each in enumerate(came))
+    mistake = "worker-twice" if messages >= case.n else "late-closes-round" if late else "too-soon"
+    return _failure(mistake, "update-early", case, came, there=there)
+
+
+def _require_own_round(case: BackupCase, result: object, came: Sequence[Push]) -> None:
+    number = came[-1].number
+    if isinstance(result, torch.Tensor) and result.shape == (ROUNDS,):
+        other = [at + 1 for at, each in enumerate(result.tolist()) if each and at != number - 1]
+        if other:
+            mistake = "late-into-next-round" if other[0] < number else "rounds-mixed"
+            raise _failure(mistake, "gradient-of-other", case, came, other=other[0])
+
+
+def _require_mean(case: BackupCase, result: object, came: Sequence[Push], who: Sequence[int]) -> None:
+    number, n = came[-1].number, case.n
+    right = sum(_gradient(case, Push(i, number)) for i in who) / n
+    if not isinstance(result, torch.Tensor) or result.shape != right.shape:
+        got = f"{tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
+        raise _failure("not-an-update", "not-an-update", case, came, got=got)
+    mean = result.detach().cpu().double()
+    if torch.allclose(mean, right.double(), 1e-5, 1e-6):
+        return
+    _require_own_round(case, result, came)
+    got = float(mean[number - 1])
+    values = {"got": f"{got:g}", "right": f"{float(right[number - 1]):g}", "workers": " ".join(map(str, sorted(who)))}
+    raise _failure(_mistake_of(case, got, came, who), "not-the-mean", case, came, **values)
+
+
+def _mistake_of(case: BackupCase, got: float, came: Sequence[Push], who: Sequence[int]) -> str:
+    """Why ``got`` is not the mean of the gradients of ``who``, who came in this order."""
+    n, workers, total = case.n, case.n + case.b, sum(4**i for i in who)
+
+    def near(value: float) -> bool:
+        return abs(got - value) < 1e-3
+
+    messages = sum(push.number == came[-1].number for push in came)
+    if messages > n and near(total / messages):
+        return "divides-by-messages"
+    if near(total / workers):
+        return "divides-by-all"
+    if near(total):
+        return "not-divided"
+    running = float(4 ** who[0])
+    for i in who[1:]:
+        running = (running + 4**i) / 2
+    if near(running):
+        return "mean-of-means"
+    counts = decode(got * n, workers)
+    if counts and max(counts) > 1:
+        return "worker-twice"
+    return "wrong-workers" if counts else "wrong-mean"
+
+
+def _gradient(case: BackupCase, push: Push) -> torch.Tensor:
+    value = torch.zeros(ROUNDS)
+    value[push.number - 1] = 4.0**push.worker
+    return value
+
+
+def _failure(mistake: str, sentence: str, case: BackupCase, came: Sequence[Push], **values: object) -> Failure:
+    """The Failure, and in a line of its own what has come, as (worker, number)."""
+    values = {"at": len(came), "worker": came[-1].worker, "number": came[-1].number, "n": case.n} | values
+    told = failure(mistake, sentence, case, **values)
+    pairs = [f"({worker}, {number})" for worker, number in came]
+    told.sentence += "\n" + text("checks.what-came", messages=" ".join(["…"] * (len(pairs) > 24) + pairs[-24:]))
+    return told

@@ -1,0 +1,654 @@
+# %% language
+import d2lps
+
+d2lps.speak("en")
+
+# %% opening
+d2lps.opening("05")
+
+# %% imports
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from d2lps import d2l, table, train, watch
+
+digits = train.digits()
+
+# %% ready
+def tell(name):
+    return lambda weight: print(name, tuple(weight.shape))
+
+net = train.small_cnn()
+for name, weight in net.named_parameters():
+    weight.register_post_accumulate_grad_hook(tell(name))
+X, y = digits.train
+functional.cross_entropy(net(X[:64]), y[:64]).backward()
+
+# %% guess-overlap
+sending = d2lps.predict("overlap", {"sent last": "ms", "sent early": "ms", "layer 1 first": "ms"})
+sending
+
+# %% finish
+def finish(ready, sizes, latency, rate):
+    done = 0.0
+    for at, size in zip(ready, sizes):
+        done = max(at, done) + latency + size / rate
+    return done
+
+ready, sizes = [10, 20, 30, 40], [8, 8, 8, 8]
+sending.reveal({"sent last": finish([40], [32], 0, 1),
+                "sent early": finish(ready, sizes, 0, 1),
+                "layer 1 first": finish(ready[::-1], sizes, 0, 1)})
+
+# %% bucket-size
+from d2lps.units import show_seconds
+
+def with_buckets(count, layers=120, latency=1e-3, rate=1.25e9, backward=0.12):
+    of_each = layers // count
+    ready = [backward * of_each * (i + 1) / layers for i in range(count)]
+    return finish(ready, [1e6 * of_each] * count, latency, rate)
+
+counts = [1, 2, 4, 8, 12, 24, 40, 60, 120]
+table("buckets", *counts, rows=[
+    ["send-done", *(show_seconds(with_buckets(count)) for count in counts)]])
+
+# %% buckets
+class Buckets:
+    def __init__(self, parameters, nbytes, send):
+        self.send, self.buckets, room = send, [], 0
+        for weight in parameters:
+            if not self.buckets or weight.nbytes > room:
+                self.buckets.append([])
+                room = nbytes
+            self.buckets[-1].append(weight)
+            room -= weight.nbytes
+        self.missing, self.sent = [len(bucket) for bucket in self.buckets], []
+        for i, bucket in enumerate(self.buckets):
+            for weight in bucket:
+                weight.register_post_accumulate_grad_hook(lambda _, i=i: self.ready(i))
+
+    def ready(self, i):
+        self.missing[i] -= 1
+        while len(self.sent) < len(self.buckets) and not self.missing[len(self.sent)]:
+            bucket = self.buckets[len(self.sent)]
+            flat = torch.cat([weight.grad.flatten() for weight in bucket])
+            self.sent.append((flat, self.send(flat)))
+
+    def wait(self):
+        for bucket, (flat, handle) in zip(self.buckets, self.sent):
+            handle.wait()
+            pieces = flat.split([weight.numel() for weight in bucket])
+            for weight, piece in zip(bucket, pieces):
+                weight.grad.copy_(piece.view_as(weight))
+        self.missing, self.sent = [len(bucket) for bucket in self.buckets], []
+
+# %% buckets-run
+class Sent:
+    def __init__(self, flat):
+        print("→", flat.nbytes)
+
+    def wait(self):
+        print("✓")
+
+net = train.small_cnn()
+for name, weight in net.named_parameters():
+    weight.register_post_accumulate_grad_hook(tell(name))
+buckets = Buckets([*net.parameters()][::-1], nbytes=20_000, send=Sent)
+functional.cross_entropy(net(X[:64]), y[:64]).backward()
+buckets.wait()
+
+# %% two-hosts
+from d2lps import cluster
+
+try:
+    two = cluster.emulated(hosts=2, bandwidth="100 Mbit/s")
+except cluster.ClusterError as error:
+    two = None
+    print(error)
+two
+
+# %% overlap-run
+import time
+from functools import partial
+
+import torch.distributed as dist
+
+def deep_net():
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(256, 256) for _ in range(6)))
+
+def overlapped(steps=8):
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    X, send = torch.randn(2048, 256), partial(dist.all_reduce, async_op=True)
+    total = sum(weight.nbytes for weight in deep_net().parameters())
+    ways = {"backward": (-1, 0), "sending": (-1, total), "1 bucket": (-1, total),
+            "6 buckets": (-1, total // 6), "layer 1 first": (1, total // 6)}
+    nets, times = {way: deep_net() for way in ways}, {way: [] for way in ways}
+    buckets = {way: train.Buckets([*nets[way].parameters()][::order], nbytes, send)
+               for way, (order, nbytes) in ways.items() if nbytes}
+    for way in [*ways] * steps:
+        nets[way].zero_grad()
+        loss = nets[way](X).square().mean()
+        dist.barrier()
+        start = time.perf_counter()
+        loss.backward()
+        if way in buckets:
+            buckets[way].wait()
+        if way == "sending":
+            flat = torch.zeros(total // 4)
+            dist.barrier()
+            start = time.perf_counter()
+            send(flat).wait()
+        times[way].append(time.perf_counter() - start)
+    return {way: (min(times[way]), [weight.grad for weight in nets[way].parameters()])
+            for way in ways}
+
+found = two.run(overlapped)[0] if two else None
+
+# %% overlap-table
+def overlap_rows():
+    backward, sending = found["backward"][0], found["sending"][0]
+    one = found["1 bucket"][1]
+    ready = [backward * (i + 1) / 6 for i in range(6)]
+    formula = {"1 bucket": finish([backward], [1], 0, 1 / sending),
+               "6 buckets": finish(ready, [1] * 6, 0, 6 / sending),
+               "layer 1 first": finish(ready[::-1], [1] * 6, 0, 6 / sending)}
+    for way, (seconds, gradients) in found.items():
+        hidden = 1 - (seconds - backward) / sending
+        yield [way, show_seconds(seconds),
+               show_seconds(formula[way]) if way in formula else "–",
+               f"{min(max(hidden, 0), 1):.0%}" if way in formula else "–",
+               all(map(torch.equal, gradients, one)) if way in formula else "–"]
+
+if two:
+    two.close()
+table("way", "measured", "formula-time", "hidden", "same-bits",
+      rows=overlap_rows() if two else [])
+
+# %% ddp
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+net, counted = DistributedDataParallel(deep_net(), bucket_cap_mb=0.5), []
+
+def count(state, bucket):
+    counted[-1] += 1
+    sent = torch.futures.Future()
+    sent.set_result(bucket.buffer())
+    return sent
+
+net.register_comm_hook(None, count)
+for _ in range(4):
+    counted.append(0)
+    net.zero_grad()
+    net(torch.randn(8, 256)).sum().backward()
+dist.destroy_process_group()
+counted
+
+# %% accumulate
+def gradients(net):
+    return torch.cat([weight.grad.flatten() for weight in net.parameters()])
+
+X, y = digits.train[0][:128], digits.train[1][:128]
+net = train.small_cnn()
+functional.cross_entropy(net(X), y).backward()
+whole = gradients(net)
+
+net.zero_grad()
+for i in range(4):
+    now = slice(32 * i, 32 * i + 32)
+    loss = functional.cross_entropy(net(X[now]), y[now], reduction="sum") / 128
+    loss.backward()
+float((gradients(net) - whole).abs().max()), float(whole.abs().max())
+
+# %% accumulate-table
+def loss_of(weights):
+    with train.deterministic():
+        return train.by_store.loss(train.small_cnn(), weights, digits.train)
+
+rows = []
+for count in [1, 2, 4, 8, 16]:
+    found = [loss_of(train.one_device(train.small_cnn(), digits.train, 32 * count,
+                                      96 // count, lr=lr).weights) for lr in (0.1, 0.1 * count)]
+    rows.append([count, 96 // count, *found])
+table("accumulated", "synchronizations", "loss-same-lr", "loss-times-lr", rows=rows)
+
+# %% guess-straggler
+slow = d2lps.predict("straggler", {"n = 1": "%", "n = 10": "%", "n = 100": "%"})
+slow
+
+# %% straggler
+from random import Random
+
+random = Random(1)
+
+def somebody_slow(n, steps=10_000):
+    return 100 * sum(any(random.random() < 0.01 for _ in range(n)) for _ in range(steps)) / steps
+
+formula = {f"n = {n}": 100 * (1 - 0.99**n) for n in (1, 10, 100)}
+slow.reveal(formula, {f"n = {n}": somebody_slow(n) for n in (1, 10, 100)})
+
+# %% slowest
+def uneven(random):
+    return random.expovariate(1.0)
+
+def steady(random):
+    return 1 + 0.1 * random.expovariate(1.0)
+
+def slowest(n, draw, rounds=2000, seed=1):
+    random = Random(seed)
+    return sum(max(draw(random) for _ in range(n)) for _ in range(rounds)) / rounds
+
+def H(n):
+    return sum(1 / i for i in range(1, n + 1))
+
+rows = []
+for n in [1, 2, 10, 50, 100]:
+    found = [slowest(n, uneven), slowest(n, steady)]
+    idle = [f"{1 - mean / last:.0%}" for mean, last in zip([1, 1.1], found)]
+    rows.append([n, f"{H(n):.3f}", f"{found[0]:.3f}", idle[0], f"{found[1]:.3f}", idle[1]])
+table("workers", "H", "slowest-uneven", "idle-uneven", "slowest-steady", "idle-steady", rows=rows)
+
+# %% guess-stale
+old = d2lps.predict("stale", {"n = 8": ""})
+old
+
+# %% simulate
+from d2lps.simulate import Events
+
+def asynchronous(n, steps, draw, seed):
+    world, done = Events(seed), []
+
+    def read(rank):
+        world.after(draw(world.random), push, rank, len(done))
+
+    def push(rank, version):
+        if len(done) < steps:
+            done.append((world.now, rank, version))
+            read(rank)
+
+    for rank in range(n):
+        read(rank)
+    world.run()
+    return done
+
+for seconds, rank, version in asynchronous(3, 6, uneven, seed=1):
+    print(f"{seconds:.2f} s  w{rank}  {version}")
+
+# %% stale
+done = asynchronous(8, 2000, uneven, seed=1)
+tau = [step - version for step, (_, _, version) in enumerate(done)]
+old.reveal({"n = 8": sum(tau) / len(tau)})
+
+# %% async-real
+from d2lps import kvstore
+from d2lps.train import by_store
+
+def work(store, pauses=(0.01, 0.01, 0.03)):
+    weights = torch.zeros(1000)
+    store.init("w", weights)
+    store.set_optimizer("sgd", lr=0.1)
+    for _ in range(12):
+        store.pull("w", out=weights)
+        time.sleep(pauses[store.rank])
+        store.push("w", weights)
+    store.barrier()
+
+with kvstore.cluster("dist_async", workers=3, record=True) as stores:
+    by_store.each(stores, work)
+    pulls = stores[0].staleness("w")
+
+rows = []
+for rank in range(3):
+    seen = [sum(pull.seen) for pull in pulls if pull.rank == rank]
+    others = [after - before - 1 for before, after in zip(seen, seen[1:])]
+    rows.append([rank, f"{sum(others) / len(others):.1f}", max(others)])
+table("worker", "mean-tau", "most-tau", rows=rows)
+
+# %% along
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+def along(done, lr, data=digits.train, size=32):
+    net = train.small_cnn()
+    versions = [parameters_to_vector(net.parameters()).detach().clone()]
+    for (_, _, version), (X, y) in zip(done, train.batches(data, size, len(done))):
+        vector_to_parameters(versions[version], net.parameters())
+        _, gradient = train.loss_and_gradient(net, X, y, count=size)
+        versions.append(versions[-1] - lr * gradient)
+    return versions
+
+with train.deterministic():
+    versions = along(asynchronous(8, 96, uneven, seed=1), lr=0.05)
+loss_of(versions[0]), loss_of(versions[-1])
+
+# %% along-same
+from d2lps import simulate
+from d2lps.train import by_schedule
+
+schedule = simulate.asynchronous(8, 96, lambda random, rank: uneven(random), seed=1)
+fitted = by_schedule.fit(train.small_cnn(), digits.train, 32, schedule, lr=0.05)
+torch.equal(fitted[-1], versions[-1])
+
+# %% race
+def seconds(random, rank):
+    return (3 if rank == 7 else 1) * (0.5 + 0.5 * random.expovariate(1.0))
+
+def shuffled(seed):
+    X, y = digits.train
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    return X[order], y[order]
+
+def trained(schedule, lr, seed, points=10):
+    fitted = by_schedule.fit(train.small_cnn(), shuffled(seed), 32, schedule, lr)
+    return [*map(loss_of, fitted[:: len(schedule.steps) // points])]
+
+def when(schedule, points=10):
+    every = len(schedule.steps) // points
+    return [0.0, *(schedule.steps[i].seconds for i in range(every - 1, every * points, every))]
+
+race = {}
+for seed in range(5):
+    sync = simulate.synchronous(8, 30, seconds, seed=seed)
+    free = simulate.asynchronous(8, 240, seconds, seed=seed)
+    for name, schedule, lr in [("sync", sync, 8 * 0.05), ("async", free, 0.05)]:
+        race.setdefault(name, []).append((when(schedule), trained(schedule, lr, seed)))
+
+# %% race-plot
+from matplotlib import pyplot
+
+def bands(axes, curves, x):
+    for name, runs in curves.items():
+        losses = list(zip(*(losses for _, losses in runs)))
+        axes.fill_between(x[name], [*map(min, losses)], [*map(max, losses)], alpha=0.2)
+        axes.plot(x[name], [sum(some) / len(some) for some in losses], label=name)
+    axes.legend()
+
+def mean_seconds(runs):
+    return [sum(some) / len(some) for some in zip(*(times for times, _ in runs))]
+
+steps = {"sync": range(0, 31, 3), "async": range(0, 241, 24)}
+gradients_so_far = {name: range(0, 241, 24) for name in race}
+figure, axes = pyplot.subplots(1, 3, figsize=(10, 3), sharey=True)
+for one, name, x in zip(axes, ["step", "gradients", "s"], [
+        steps, gradients_so_far, {name: mean_seconds(runs) for name, runs in race.items()}]):
+    bands(one, race, x)
+    one.set_xlabel(name)
+axes[0].set_ylabel("loss")
+figure.tight_layout()
+
+# %% guess-cliff
+edge = d2lps.predict("cliff", {"τ = 8": ""})
+edge
+
+# %% cliff
+def delayed(tau, lr, momentum=0.0, steps=144, size=64):
+    net = train.small_cnn()
+    weights = [parameters_to_vector(net.parameters()).detach().clone()]
+    moved = torch.zeros_like(weights[0])
+    for step, (X, y) in enumerate(train.batches(digits.train, size, steps)):
+        vector_to_parameters(weights[max(0, step - tau)], net.parameters())
+        _, gradient = train.loss_and_gradient(net, X, y, count=size)
+        moved = momentum * moved + gradient
+        weights.append(weights[-1] - lr * moved)
+    return loss_of(weights[-1])
+
+taus = [0, 1, 2, 4, 8, 16]
+with train.deterministic():
+    plain = [delayed(tau, lr=0.1) for tau in taus]
+edge.reveal({"τ = 8": plain[4]})
+
+# %% cliff-table
+with train.deterministic():
+    rolling = [delayed(tau, lr=0.02, momentum=0.9) for tau in taus]
+table("lr-momentum", *taus, rows=[["0.1, 0", *plain], ["0.02, 0.9", *rolling]])
+
+# %% scalar
+def path(a, tau, steps):
+    w = [1.0] * (tau + 1)
+    for _ in range(steps):
+        w.append(w[-1] - a * w[-1 - tau])
+    return w[tau:]
+
+def dies_away(a, tau):
+    return max(map(abs, path(a, tau, 4000)[-100:])) < 1
+
+def edge_of(tau):
+    low, high = 0.0, 3.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (middle, high) if dies_away(middle, tau) else (low, middle)
+    return low
+
+table("tau", "largest-a", "by-formula", rows=[
+    [tau, f"{edge_of(tau):.3f}", f"{2 * math.sin(math.pi / (4 * tau + 2)):.3f}"]
+    for tau in taus])
+
+# %% scalar-plot
+limit = 2 * math.sin(math.pi / 10)
+d2l.plot(list(range(31)), [path(a, 2, 30) for a in (0.3, limit, 0.75)], "step", "w",
+         legend=["a = 0.3", f"a = {limit:.3f}", "a = 0.75"], figsize=(5, 3))
+
+# %% small-lr
+with train.deterministic():
+    rows = [[lr, delayed(8, lr), delayed(16, lr)] for lr in (0.05, 0.02)]
+table("learning-rate", "tau-8", "tau-16", rows=[[0.1, plain[4], plain[5]], *rows])
+
+# %% ssp-rule
+class Clocks:
+    def __init__(self, n, s):
+        self.clock, self.s = [0] * n, s
+
+    def push(self, rank):
+        self.clock[rank] += 1
+
+    def may_read(self, rank):
+        return self.clock[rank] - min(self.clock) <= self.s
+
+clocks = Clocks(2, s=1)
+for _ in range(3):
+    clocks.push(0)
+    print(clocks.clock, clocks.may_read(0))
+
+# %% bounded
+def even(random, rank):
+    return 0.5 + 0.5 * random.expovariate(1.0)
+
+def bounded_rows(seconds, trains):
+    for s in [0, 1, 3, math.inf]:
+        runs = [simulate.asynchronous(8, 240, seconds, staleness=s, seed=seed) for seed in range(3)]
+        tau = [each for run in runs for each in run.staleness]
+        losses = [trained(run, 0.05, seed, points=1)[-1] for seed, run in enumerate(runs) if trains]
+        yield ["∞" if s == math.inf else s,
+               f"{sum(run.steps[-1].seconds for run in runs) / 3:.0f}",
+               f"{sum(run.idle for run in runs) / 3:.0%}",
+               f"{sum(tau) / len(tau):.1f}", max(tau),
+               *([f"{min(losses):.3f} – {max(losses):.3f}"] if trains else [])]
+
+table("s", "virtual-seconds", "idle", "mean-tau", "most-tau", "loss",
+      rows=bounded_rows(even, True))
+
+# %% bounded-slow
+table("s", "virtual-seconds", "idle", "mean-tau", "most-tau",
+      rows=bounded_rows(seconds, False))
+
+# %% late
+def one_slow(random, rank):
+    return (0.6 if rank == 2 else 0.2) + 0.1 * random.random()
+
+late = simulate.asynchronous(3, 12, one_slow, staleness=1, travel=0.08, seed=1)
+watch(late.trace(), name="late")
+
+# %% collect
+class Collector:
+    def __init__(self, n, lr):
+        self.n, self.lr, self.weights, self.round, self.arrived = n, lr, 0.0, 0, {}
+
+    def push(self, worker, number, gradient):
+        if number == self.round:
+            self.arrived[worker] = gradient
+        if len(self.arrived) == self.n:
+            self.weights -= self.lr * sum(self.arrived.values()) / self.n
+            self.round, self.arrived = self.round + 1, {}
+        return self.round, self.weights
+
+server = Collector(n=2, lr=1.0)
+for worker, number, gradient in [(0, 0, 1.0), (2, 0, 3.0), (1, 0, 9.0), (1, 1, 5.0)]:
+    print(worker, number, "→", server.push(worker, number, gradient))
+
+# %% guess-backup
+gain = d2lps.predict("backup", {"uneven": "", "steady": ""})
+gain
+
+# %% backup
+def first(n, b, draw, rounds=2000, seed=1):
+    random = Random(seed)
+    times = (sorted(draw(random) for _ in range(n + b)) for _ in range(rounds))
+    return sum(each[n - 1] for each in times) / rounds
+
+def gain_of(b, draw, machines=100):
+    together, some = first(machines, 0, draw), first(machines - b, b, draw)
+    return together / some * (machines - b) / machines
+
+formula = {"uneven": H(100) / (H(100) - H(4)) * 0.96,
+           "steady": (1 + 0.1 * H(100)) / (1 + 0.1 * (H(100) - H(4))) * 0.96}
+gain.reveal(formula, {"uneven": gain_of(4, uneven), "steady": gain_of(4, steady)})
+
+# %% backup-plot
+def by_formula(b, start, spread):
+    everybody, some = (start + spread * (H(100) - H(out)) for out in (0, b))
+    return everybody / some * (100 - b) / 100
+
+bs = list(range(41))
+kinds = [(0, 1), (0.5, 0.5), (1, 0.1)]
+d2l.plot(bs, [[by_formula(b, *kind) for b in bs] for kind in kinds], "b", "×",
+         legend=[f"{start} + {spread}·Exp" for start, spread in kinds], figsize=(5, 3))
+print([max(bs, key=lambda b: by_formula(b, *kind)) for kind in kinds])
+
+# %% backup-late
+rows = []
+for b in [0, 1, 2, 4, 8, 16, 32]:
+    run = simulate.synchronous(100, 60, lambda random, rank: uneven(random), backup=b, seed=1)
+    per_step = run.steps[-1].seconds / 60
+    rows.append([b, f"{H(100) - H(b):.2f}", f"{per_step:.2f}",
+                 f"{len(run.dropped) / (len(run.dropped) + 60 * (100 - b)):.0%}",
+                 f"{(100 - b) / per_step:.1f}"])
+table("b", "give-up", "finish-first", "wasted", "gradients-per-second", rows=rows)
+
+# %% guess-bias
+missing = d2lps.predict("bias", {"digit 9": "%"})
+missing
+
+# %% bias
+def late_is_three(random, rank):
+    return 2.0 if rank == 3 else 1.0
+
+def split_in(parts, sort):
+    X, y = digits.train
+    order = y.argsort(stable=True) if sort else torch.arange(len(y))
+    return [(X[some], y[some]) for some in order.chunk(parts)]
+
+def right(weights):
+    net, (X, y) = train.small_cnn(), digits.test
+    vector_to_parameters(weights, net.parameters())
+    found = net(X).argmax(1) == y
+    return [found.float().mean().item(), *(found[y == i].float().mean().item() for i in (8, 9))]
+
+rows = {}
+for sort in (False, True):
+    for backup in (0, 1):
+        schedule = simulate.synchronous(4, 144, late_is_three, backup=backup)
+        fitted = by_schedule.fit(train.small_cnn(), split_in(4, sort), 16, schedule, lr=0.1)
+        rows[sort, backup] = right(fitted[-1])
+missing.reveal({"digit 9": 100 * rows[True, 1][2]})
+
+# %% bias-table
+table("sorted", "waited-for", "accuracy", "digit-8", "digit-9", rows=[
+    [sort, 4 - backup, *(f"{part:.1%}" for part in found)]
+    for (sort, backup), found in rows.items()])
+
+# %% local
+def local(parts, h, steps=288, size=16, lr=0.1):
+    nets = [train.small_cnn() for _ in parts]
+    data = [train.batches(part, size, steps) for part in parts]
+    share = [len(y) / sum(len(y) for _, y in parts) for _, y in parts]
+    for _ in range(steps // h):
+        for net, mine in zip(nets, data):
+            for _ in range(h):
+                X, y = next(mine)
+                train.loss_and_gradient(net, X, y, count=size)
+                with torch.no_grad():
+                    for weight in net.parameters():
+                        weight -= lr * weight.grad
+        flat = [parameters_to_vector(net.parameters()).detach() for net in nets]
+        mean = sum(part * weights for part, weights in zip(share, flat))
+        for net in nets:
+            vector_to_parameters(mean.clone(), net.parameters())
+    return mean
+
+# %% local-table
+rows = []
+with train.deterministic():
+    for h in [1, 24, 72]:
+        found = [right(local(split_in(4, sort), h))[0] for sort in (False, True)]
+        rows.append([h, 288 // h, *(f"{part:.1%}" for part in found)])
+table("h", "averages", "data-alike", "data-sorted", rows=rows)
+
+# %% mean-of-two
+def started(seed):
+    net = train.small_cnn()
+    torch.manual_seed(seed)
+    for layer in net:
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+    return net
+
+def two_and_their_mean(seeds):
+    flat = [train.one_device(started(seed), part, 32, 144, lr=0.1).weights
+            for seed, part in zip(seeds, split_in(2, False))]
+    return [f"{right(weights)[0]:.1%}" for weights in (*flat, sum(flat) / 2)]
+
+table("start", "net-1", "net-2", "mean", rows=[
+    [True, *two_and_their_mean([0, 0])], [False, *two_and_their_mean([0, 1])]])
+
+# %% exercise-buckets
+def buckets(sizes, ready, alpha, bandwidth):
+    found = []
+    # TODO
+    return found
+
+d2lps.check_exercise("buckets", buckets)
+
+# %% exercise-staleness
+def staleness(n, s):
+    def push(worker, key, number):
+        pass
+
+    def may_read(worker, key, number):
+        pass
+
+    def leave(worker):
+        pass
+    # TODO
+    return push, may_read, leave
+
+d2lps.check_exercise("staleness", staleness)
+
+# %% exercise-backup
+def backup(n, b):
+    def receive(worker, number, gradient):
+        pass
+    # TODO
+    return receive
+
+d2lps.check_exercise("backup", backup)
+
+# %% exercise-local-sgd
+def local_sgd(weights, push, pull, step, h, share):
+    # TODO
+    return weights
+
+d2lps.check_exercise("local-sgd", local_sgd)

@@ -1,0 +1,71 @@
+"""Real gradients in the order of a simulation: what a rule of waiting does to training, whatever this machine does."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from d2lps.messages import text
+from d2lps.simulate.schedules import Schedule, ScheduleError
+from d2lps.train.by_plan import Batch, batches, deterministic, loss_and_gradient
+
+
+def fit(
+    net: nn.Module, data: "Batch | list[Batch]", size: int, schedule: Schedule, lr: float, momentum: float = 0.0
+) -> list[Tensor]:
+    """Train along a schedule: every gradient is computed with the weights that its worker had read.
+
+    A step takes the mean of its gradients. Minibatches are dealt out in the order in which gradients count, from what
+    all workers share, or to each worker from what it has.
+
+    Parameters
+    ----------
+    net
+        the network to begin with; it is left as it is.
+    data
+        images and labels; or a list of such pairs, one for each worker.
+    size
+        how many examples a worker takes for a gradient.
+    schedule
+        as :mod:`d2lps.simulate.schedules` makes them.
+    lr, momentum
+        the numbers of SGD.
+
+    Returns
+    -------
+    list of Tensor
+        the weights, flat: before the first step, and after each.
+
+    Raises
+    ------
+    ScheduleError
+        If there are pairs for more workers, or fewer, than the schedule has.
+
+    Examples
+    --------
+    >>> from d2lps import simulate, train
+    >>> alike = simulate.synchronous(workers=2, steps=3, seconds=lambda random, rank: 1.0)
+    >>> net, data = train.small_cnn(), train.digits().train
+    >>> *_, weights = fit(net, data, 32, alike, lr=0.1)
+    >>> float((weights - train.one_device(net, data, 64, 3, lr=0.1).weights).abs().max()) < 1e-6
+    True
+    """
+    if isinstance(data, list) and len(data) != schedule.workers:
+        raise ScheduleError(text("schedule.data", given=len(data), workers=schedule.workers))
+    net = copy.deepcopy(net)
+    weights = parameters_to_vector(net.parameters()).detach().clone()
+    moved, versions = torch.zeros_like(weights), [weights]
+    most = sum(len(step.pushes) for step in schedule.steps)
+    own = [batches(part, size, most) for part in data] if isinstance(data, list) else None
+    shared = None if own else batches(data, size, most)
+    with deterministic():
+        for step in schedule.steps:
+            total = torch.zeros_like(weights)
+            for push in step.pushes:
+                vector_to_parameters(versions[push.read], net.parameters())
+                X, y = next(own[push.rank] if own else shared)
+                total += loss_and_gradient(net, X, y, count=len(y))[1]
+            moved = momentum * moved + total / len(step.pushes)
+            versions.append(versions[-1] - lr * moved)
+    return versions
