@@ -26,7 +26,8 @@ sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it 
 
 # Slow are those that use one of these, which start processes or wait for deadlines; those that are marked so, about a
 # second each where they do not say more; and those that take over 2 s (pytest --durations=50 shows which).
-FIXTURES = {"nothing_left", "executed", "seen"}
+LOOKS = {"executed", "seen"}  # at what is left of a chapter's run: they are taken late, and need not wait for it
+FIXTURES = {"nothing_left", *LOOKS}
 SECONDS = {
     "test_a_reader_runs_the_chapter_and_plays_the_run_just_made": 60,
     "test_it_runs_from_top_to_bottom_and_shows_something": 50,
@@ -114,10 +115,10 @@ def pytest_collection_modifyitems(config, items):
     seconds, alone = Counter(), set()
     for item in items:
         takes = SECONDS.get(getattr(item, "originalname", None), USUAL)
+        if takes > USUAL or FIXTURES.intersection(item.fixturenames):
+            looks = takes == USUAL and LOOKS.intersection(item.fixturenames)
+            item.add_marker(pytest.mark.slow(QUICK if looks else takes))
         slow = item.get_closest_marker("slow")
-        if not slow and (takes > USUAL or FIXTURES.intersection(item.fixturenames)):
-            item.add_marker(pytest.mark.slow)
-            slow = item.get_closest_marker("slow")
         seconds[group(item.nodeid)] += QUICK if not slow else slow.args[0] if slow.args else takes
         if item.get_closest_marker("alone"):
             alone.add(group(item.nodeid))

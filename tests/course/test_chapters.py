@@ -15,8 +15,7 @@ from d2lps.messages import LANGUAGES
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [c["slug"] for c in tomllib.loads((ROOT / "chapters/toc.toml").read_text("utf-8"))["chapter"]]
 
-# Who needs a notebook that another process runs waits for it; so most of these are left for later.
-pytestmark = [pytest.mark.timeout(400), pytest.mark.slow(0.1)]
+pytestmark = pytest.mark.timeout(400)  # who needs a notebook that another process runs waits for it
 
 # The cells that show nothing: those that only set something up.
 SILENT = {
