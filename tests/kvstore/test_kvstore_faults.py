@@ -502,7 +502,7 @@ def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
     script.write_text(
         SCRIPT.format(
             body=textwrap.dedent(f"""
-        import signal
+        import pathlib, signal
         store.pushpull("w", torch.ones(400_000), out=out)
         store.barrier()  # all have what they pulled
         time.sleep(0.3)
@@ -516,7 +516,12 @@ def test_a_server_that_is_lost_is_named_by_every_worker(tmp_path, how):
             store.pushpull("w", torch.ones(400_000), out=out)
         except kvstore.KVError as error:
             say(type(error).__name__, getattr(error, "servers", ()), time.monotonic() - begin < 4.5)
-        if {int(how)} == {int(signal.SIGSTOP)} and store.started:
+        if {int(how)} == {int(signal.SIGSTOP)}:  # it goes on when all have been told, or some would get their sums
+            (heard := pathlib.Path({str(tmp_path)!r}, "heard")).mkdir(exist_ok=True)
+            (heard / str(store.rank)).touch()
+            until = time.monotonic() + 10
+            while len([*heard.iterdir()]) < 2 and time.monotonic() < until:
+                time.sleep(0.01)
             for server in store.started:
                 os.kill(server.process.pid, signal.SIGCONT)
     """)
