@@ -143,10 +143,20 @@ def test_a_flood_is_cut_off_and_stops_nobody(three):
 
 
 def test_ctrl_c_ends_the_run_and_not_the_cluster(three):
-    job = three.start(time.sleep, 1000)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        job.results()
+    job, heard = three.start(time.sleep, 1000), threading.Event()
+
+    def press():
+        wait = 0.5
+        while not heard.wait(wait):
+            os.kill(os.getpid(), signal.SIGINT)
+            wait = 10.0  # and once more: an interpreter that collects garbage just then ignores it
+
+    threading.Thread(target=press, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            job.results()
+    finally:
+        heard.set()
     assert three.run(lambda: len(psutil.pids()), hosts=["server0"]) == [3]
 
 
