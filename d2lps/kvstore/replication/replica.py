@@ -6,7 +6,7 @@ proposal. A server that is no member asks the primary for everything, follows it
 caught up.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from d2lps.kvstore.replication.commands import Part, State
@@ -98,6 +98,14 @@ class Replica(State):
     @property
     def is_primary(self) -> bool:
         return self.view.members[:1] == (self.name,) and self.follows
+
+    def arrived(self, index: int) -> Collection[int]:
+        """Of the open round of a part: the ranks that have pushed."""
+        return self._arrived[index].keys() if index < len(self._arrived) else ()
+
+    def met(self, name: str, number: int) -> set[int]:
+        """The ranks that wait at a barrier."""
+        return {meet.rank for meet in self._meets.get((name, number), {}).values()}
 
     def take(self) -> list:
         """The effects since the last call, in order."""
