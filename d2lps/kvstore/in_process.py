@@ -168,7 +168,7 @@ class Cluster:
 
     @property
     def views(self) -> list[View]:
-        """Of each slot, which view it is in, and the numbers of its servers: the primary, and the backup if there is one."""
+        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any."""
         found = [self._register.view(slot) for slot in range(len(self.servers))] if self._register else []
         return [View(view.number, tuple(number for number, *_ in view.members)) for view in found]
 

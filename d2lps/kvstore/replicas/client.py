@@ -1,4 +1,4 @@
-"""A worker's connection to a slot: to whichever server is its primary; what may be lost with one is kept, and sent again."""
+"""A worker's connection to a slot: to whichever server is its primary. What may be lost is kept, and sent again."""
 
 import time
 from collections.abc import Iterable

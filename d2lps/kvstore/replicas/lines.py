@@ -107,6 +107,12 @@ class Line:
         lately = bool(self._queue) or time.monotonic() - self._when < 1.0
         return view == apply.view.number and apply.seq <= seq and lately
 
+    def begin(self) -> None:
+        """A new connection: commands that went by the one before are said again."""
+        with self._wanted:
+            self._queue = deque(each for each in self._queue if not isinstance(each, Apply))
+            self._sent, self._snapshots = (0, 0), sum(isinstance(each, Snapshot) for each in self._queue)
+
     @property
     def idle(self) -> bool:
         return not self._queue
@@ -124,10 +130,6 @@ class Line:
         try:
             while self.open:
                 self._channel = self._connect()
-                with self._wanted:
-                    others = [each for each in self._queue if not isinstance(each, Apply)]  # which are said again
-                    self._queue = deque(others)
-                    self._sent, self._snapshots = (0, 0), sum(isinstance(each, Snapshot) for each in others)
                 self._opened(self)
                 with suppress(Broken):
                     while self.open:
@@ -147,12 +149,13 @@ class Line:
             if not self._queue:
                 self._wanted.wait(PULSE)
             messages = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
-            self._when = time.monotonic()
             return messages
 
     def _send(self, messages: list[NamedTuple]) -> None:
         if not messages:
             self._channel.send(Op.ALIVE)
+            return
+        self._when = time.monotonic()
         said, tensors = [], []
         for message in messages:
             for part in split(message):
@@ -167,7 +170,7 @@ class Line:
             self._say(said, tensors)
 
     def _say(self, said: list, tensors: list[Tensor]) -> None:
-        """One frame, or one that says what comes, and then all tensors, in pieces: who hears them hears that we live."""
+        """One frame; or one that says what comes, and then the tensors in pieces: who hears them hears that we live."""
         flat = [as_bytes(each) for each in tensors if each.numel()]
         large = sum(map(len, flat)) > BYTES
         whole = flat[0] if len(flat) == 1 else torch.cat(flat) if flat and not large else None

@@ -124,8 +124,10 @@ class Slot:
             self._commits.append((core.seq, act))
 
     def hear(self, other: Name, messages: Iterable[NamedTuple]) -> None:
-        """What another server says."""
+        """What another server says. It waits until the register has said whether this one is there from the beginning."""
         with self.deciding() as core:
+            if core.view == NOBODY:
+                return
             for message in messages:
                 core.receive(other, message, time.monotonic())
 
@@ -196,6 +198,7 @@ class Slot:
 
     def _opened(self, other: Name, line: Line) -> None:
         with self.deciding() as core:
+            line.begin()
             if core.is_primary and other in core.followers:
                 core.repeat(other)
 
@@ -216,7 +219,6 @@ class Slot:
 
     def _tick(self) -> None:
         self.look()
-        pause = PULSE
         while self.open:
             begun = time.monotonic()
             with self.changed:
