@@ -20,7 +20,7 @@ from d2lps.kvstore.replicas.register import joined
 from d2lps.kvstore.wire.handshake import read_secret
 from d2lps.kvstore.wire.tls import Certificates
 
-ALONE = 2.0  # seconds without its parent and any other, after which one that nobody knows ends
+ALONE = 0.5  # seconds without its parent and any other, after which one that holds nothing ends
 
 
 def main() -> None:

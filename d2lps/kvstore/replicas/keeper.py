@@ -1,5 +1,6 @@
 """A server process that is replaced when it ends: another one takes its place, and learns what it held."""
 
+import glob
 import os
 import signal
 import threading
@@ -35,13 +36,13 @@ class Keeper:
         self._holds = [os.dup(each) for each in holds]
         self._ending = threading.Event()
         self.process = ReplicaProcess(spec, seconds, self._holds)
-        self._names: dict[int, tuple] = {}
+        self._begun = True
 
     def names(self) -> dict[int, tuple]:
         """As :meth:`ReplicaProcess.names`; from then on it is replaced when it ends."""
-        self._names = self.process.names()
+        names = self.process.names()
         threading.Thread(target=self._watch, daemon=True, name=f"d2lps keeper of server {self.number}").start()
-        return self._names
+        return names
 
     def kill(self) -> None:
         """End the process at once, as a machine does that fails."""
@@ -58,18 +59,19 @@ class Keeper:
             pause = min(2 * pause, MOST)  # one that cannot begin is not started again and again at once
             begun = time.monotonic()
             try:
+                self._begun = False
                 self.process = ReplicaProcess(self._spec, self._seconds, self._holds)
-                self._names = self.process.names()
+                self.process.names()
+                self._begun = True
             except (KVError, OSError):
                 continue
             pause = LOOK if time.monotonic() - begun < MOST else pause
 
     def _tidy(self) -> None:
         """Its sockets, which whoever is killed leaves."""
-        for _, _, address in self._names.values():
-            if isinstance(address, str):
-                with suppress(OSError):
-                    os.unlink(address)
+        for path in glob.glob(f"{self._spec['folder']}/{self.number}-*") if self._spec["folder"] else ():
+            with suppress(OSError):
+                os.unlink(path)
 
     def leave(self) -> None:
         """Let go of it: it ends by itself when its workers have gone."""
@@ -79,7 +81,7 @@ class Keeper:
     def close(self) -> None:
         """Let go of it, and wait a moment for its end."""
         self.leave()
-        self.process.close()
+        self.process.close() if self._begun else self.process.stop()
         while self._holds:
             os.close(self._holds.pop())
         if self.process.process.poll() is not None:
