@@ -151,6 +151,8 @@ class Slot:
     def _carry_out(self) -> list[Callable[[], object]]:
         """Do it; what has to wait until others may decide is returned."""
         later: list[Callable[[], object]] = []
+        if not self.open:
+            return later
         for effect in self.core.take():
             if isinstance(effect, Send):
                 if effect.to[0] == "worker":
