@@ -199,7 +199,7 @@ class Slot:
         if line is None or not line.open:
             connect = partial(self._peers.connect, self.number, self.name, other)
             ended = partial(self._line_ended, other)
-            line = self._lines[other] = Line(connect, partial(self._opened, other), ended, lambda: not self.open)
+            line = self._lines[other] = Line(connect, partial(self._opened, other), ended)
         return line
 
     def _opened(self, other: Name, line: Line) -> None:
