@@ -10,6 +10,7 @@ from helpers.stores import each, until_whole
 from d2lps.kvstore import DataLost, Refused, WorkerLost, cluster
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.replicas.coding import Held
+from d2lps.kvstore.replicas.keeper import kill
 from d2lps.kvstore.replicas.store import Gradient, added, published
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Begin, Choose, Do, Load, Push
@@ -161,6 +162,18 @@ def test_what_was_saved_is_loaded_and_a_server_is_killed(tmp_path):
             ends[replicas], other = each(servers, work)
         assert all(map(torch.equal, ends[replicas], other))
     assert all(map(torch.equal, ends[0], ends[1]))
+
+
+def test_a_store_kills_a_server_to_try_what_comes_of_it():
+    with cluster(workers=1, servers=2, replicas=1) as (store,):
+        store.init("w", torch.zeros(1))
+        store.kill_server(0)
+        store.pushpull("w", torch.ones(1), out=(out := torch.empty(1)))
+        assert out.item() == 1.0
+        with pytest.raises(Refused, match="they are 0 to 1"):
+            store.kill_server(7)
+    with pytest.raises(Refused, match="worker 1"):  # each worker those that it has started
+        kill([], [0, 1], 0, 1)
 
 
 def test_a_worker_that_says_goodbye_leaves_what_it_pushed():
