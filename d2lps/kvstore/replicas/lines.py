@@ -247,6 +247,11 @@ def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterato
         raise Broken(f"a server says what is no message ({error})") from None
 
 
+def begins_snapshot(frame: Frame) -> bool:
+    """Whether a piece of a snapshot is in it: whoever is learning need not ask again while that comes."""
+    return any(said[:1] == [Piece.__name__] for said in frame.metadata.get("said", ()) if isinstance(said, list))
+
+
 class Snapshots:
     """Puts together what came in pieces."""
 
