@@ -230,7 +230,9 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
     joining = partial(dist.TCPStore, address, port, size, rank == holder, wait(deadline), wait_for_workers=False)
     joined = BackgroundThread().do(joining)
     # In this thread Ctrl-C would have to wait, too; and torch, whose pauses double, waits for twice the deadline.
-    if joined.wait(deadline + GRACE) and joined.error is None:
+    if not joined.wait(deadline + GRACE):
+        atexit.register(joined.wait, 2 * deadline)  # Python would end that thread within torch, and abort the process
+    elif joined.error is None:
         _stores[address, port, rank, size] = joined.result, holder
         return joined.result
     if "EADDRINUSE" in str(joined.error) or "in use" in str(joined.error):
