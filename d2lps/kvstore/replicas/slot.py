@@ -17,6 +17,8 @@ from d2lps.kvstore.replication.messages import Ask, Join, Name, Propose, Send
 from d2lps.kvstore.server.shard import wait_until
 from d2lps.kvstore.wire.frames import Broken
 
+PROBES = 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05  # seconds before each look whether somebody listens there
+
 
 class Slot:
     """Replica ``name`` of slot ``number``: (the server's number, its incarnation, where it listens).
@@ -142,8 +144,13 @@ class Slot:
 
     def lost_line(self, other: Name) -> None:
         """A connection with it has ended: if nobody listens there, it is dead."""
-        if self.open and refused(other):
-            self._suspect(other)
+        for pause in PROBES:  # what is killed closes one thing after the other
+            time.sleep(pause)
+            if not self.open:
+                return
+            if refused(other):
+                self._suspect(other)
+                return
 
     def look(self) -> None:
         """Ask the register which view there is."""
