@@ -126,7 +126,7 @@ def test_a_wrong_answer_is_told_its_mistake(id, mistake, answer, monkeypatch):
     verdicts = []
     for language in LANGUAGES:
         d2lps.speak(language)
-        verdicts.append(check_exercise(id, answer, deadline="2 s" if mistake == "endless" else "100 s"))
+        verdicts.append(check_exercise(id, answer, deadline="500 ms" if mistake == "endless" else "100 s"))
     for language, verdict in zip(LANGUAGES, verdicts, strict=True):
         d2lps.speak(language)
         assert (verdict.passed, verdict.mistake) == (False, mistake), verdict.sentence
@@ -410,10 +410,11 @@ def test_an_endless_answer_is_stopped():
             beats.append(len(gpus))
             clock.sleep(0.001)
 
+    check_exercise("own-gpu", sharded)  # what it imports takes longer than the answer for n = 4
     began = clock.monotonic()
-    verdict = check_exercise("own-gpu", endless, deadline=0.3)
-    assert clock.monotonic() - began < 3
-    assert verdict.mistake == "endless" and verdict.sentence.startswith("n = 2: no plan after 300\u00a0ms")
+    verdict = check_exercise("own-gpu", endless, deadline=1.0)
+    assert clock.monotonic() - began < 5
+    assert verdict.mistake == "endless" and verdict.sentence.startswith("n = 2: no plan after 1\u00a0s")
     stopped = len(beats)
     clock.sleep(0.1)
     assert len(beats) == stopped
