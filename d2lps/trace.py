@@ -32,7 +32,7 @@ class Event:
     Parameters
     ----------
     kind : str
-        ``"send"`` for a message, ``"update"`` for an optimizer step, ``"gone"`` for a node that is dead and has nothing.
+        ``"send"`` for a message, ``"update"`` for an optimizer step, ``"gone"`` for a node that is dead.
     step : int
         Counted from 1.
     start, end : float
