@@ -4,13 +4,14 @@
 :class:`Exercise`), with what this room hands on. ``plan_judge`` judges answers that return a plan and ``diagnosis``
 names what is wrong with a refused one; judges of other answers stand beside their chapter. ``calls`` calls an answer
 and stops it in time, ``attempts`` judges all cases of one attempt, ``verdict`` shows the outcome, ``course`` finds
-what the chapters say.
+what the chapters say; ``memory`` measures what an answer keeps.
 """
 
 from d2lps.course.grading.attempts import check_exercise, solution
 from d2lps.course.grading.calls import Stopped, call, stop_thread
 from d2lps.course.grading.course import ExerciseError
 from d2lps.course.grading.exercise import Exercise, Failure, failure, size_text, time_text
+from d2lps.course.grading.memory import size_kept
 from d2lps.course.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
 from d2lps.course.grading.verdict import Verdict
 
@@ -27,6 +28,7 @@ __all__ = [
     "call",
     "check_exercise",
     "failure",
+    "size_kept",
     "size_text",
     "solution",
     "stop_thread",
