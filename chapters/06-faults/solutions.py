@@ -610,7 +610,7 @@ def add(server, key, gradient):
     server.totals[key] = server.totals.get(key, 0) + gradient
 
 
-def tell(server, worker, key, number):
+def reply(server, worker, key, number):
     server.send(worker, key, number, server.totals.get(key, 0))
 
 
@@ -618,7 +618,7 @@ def in_memory(server, worker, id, key, number, gradient):
     if number > server.counts.get((worker, key), 0):
         server.counts[worker, key] = number
         add(server, key, gradient)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def answers_first(server, worker, id, key, number, gradient):
@@ -664,7 +664,7 @@ def stores_count_first(server, worker, id, key, number, gradient):
         add(server, key, gradient)
         server.disk.put("counts", server.counts)
         server.disk.put("totals", server.totals)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def stores_value_first(server, worker, id, key, number, gradient):
@@ -673,7 +673,7 @@ def stores_value_first(server, worker, id, key, number, gradient):
         add(server, key, gradient)
         server.disk.put("totals", server.totals)
         server.disk.put("counts", server.counts)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def stores_counts_alone(server, worker, id, key, number, gradient):
@@ -681,7 +681,7 @@ def stores_counts_alone(server, worker, id, key, number, gradient):
         server.counts[worker, key] = number
         add(server, key, gradient)
         server.disk.put("counts", server.counts)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def stores_totals_alone(server, worker, id, key, number, gradient):
@@ -689,7 +689,7 @@ def stores_totals_alone(server, worker, id, key, number, gradient):
         server.counts[worker, key] = number
         add(server, key, gradient)
         server.disk.put("totals", server.totals)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def never_reads(disk, send):
