@@ -312,9 +312,13 @@ def _failure(mistake: str, sentence: str, world: World, **values: object) -> Fai
     """The Failure, what failed in this run, and the last messages."""
     told = failure(mistake, sentence, world.case, **values)
     told.sentence += f"\n{text('checks.pair-schedule', schedule=_said(world))}"
-    last = [letter for letter in world.letters if letter.arrived is not None][-SHOWN:]
-    lines = [f"{letter.src} → {letter.dst}: {shown(letter.message)}" for letter in last]
-    told.sentence += "\n" + text("checks.pair-last", messages=" · ".join(lines))
+    lines, said = [], set()
+    for letter in world.letters:
+        push = letter.message[:2] + letter.message[3:] if letter.src not in SERVERS else letter.number
+        if letter.arrived is not None and (letter.src, push) not in said:  # what workers only repeat is left out
+            said.add((letter.src, push))
+            lines.append(f"{letter.src} → {letter.dst}: {shown(letter.message)}")
+    told.sentence += "\n" + text("checks.pair-last", messages=" · ".join(lines[-SHOWN:]))
     return told
 
 
