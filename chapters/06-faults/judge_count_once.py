@@ -378,7 +378,7 @@ def _failure(mistake: str, sentence: str, world: Once, **values: object) -> Fail
     for event in world.story:
         if event[0] == "push":
             concerned = event[3] == values["key"] and event[1] in who
-        if concerned or event == ("crash",):
+        if concerned or event == ("crash",) or len(world.story) < SHOWN:
             lines.append(_shown(event))
         elif lines[-1:] != ["…"]:
             lines.append("…")

@@ -6,6 +6,7 @@ how, names the mistake.
 """
 
 from collections.abc import Callable, Hashable, Iterator
+from functools import reduce
 from itertools import product
 
 from d2lps.course.grading import Failure, failure, size_kept, size_text
@@ -147,7 +148,7 @@ def _of_value(world: World, src: str, dst: int, view: int, key: str, number: int
     sentence = _failure(_mistake_of_value(world, found), "pair-weights", world, **values)
     if told:
         first, *rest = sentence.sentence.split("\n")
-        sentence.sentence = "\n".join([f"{first} {told}", *rest])
+        sentence.sentence = "\n".join([_one_after_the_other([first, told]), *rest])
     return sentence
 
 
@@ -355,4 +356,8 @@ def _said(world: World) -> str:
             said.append(text("checks.pair-arrives-late", server=schedule.server))
         if schedule.knows:
             said.append(text(f"checks.pair-{schedule.knows}-last"))
-    return " ".join(said or [text("checks.pair-nothing")])
+    return _one_after_the_other(said or [text("checks.pair-nothing")])
+
+
+def _one_after_the_other(sentences: list[str]) -> str:
+    return reduce(lambda first, then: text("checks.pair-then", first=first, then=then), sentences)
