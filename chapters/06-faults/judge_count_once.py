@@ -256,6 +256,7 @@ def judge(case: OnceCase, answer: Callable) -> dict[str, str]:
     """How many runs a right answer has taken, and how much it stores where nothing fails; raises Failure."""
     world = Once(case, answer, Trouble()).run()
     puts, pushes = (sum(event[0] == kind for event in world.story) for kind in ("put", "push"))
+    _require_fresh_start(case, answer)
     runs = 1
     for trouble in small_troubles(world):
         Once(case, answer, trouble, puts > 0).run()
@@ -346,6 +347,14 @@ def _silent(world: Once, push: Push) -> Failure:
     if all(event[0] != "send" for event in world.story):
         return failure("todo" if stub else "answers-nothing", "once-silent", world.case)
     return _failure("answers-once", "once-waits", world, **push._asdict())
+
+
+def _require_fresh_start(case: OnceCase, answer: Callable) -> None:
+    """The same run once more, with an empty disk: nothing is left of the first one."""
+    try:
+        Once(case, answer, Trouble()).run()
+    except Failure:
+        raise failure("shared-memory", "pair-shared", case) from None
 
 
 def _require_little_kept(case: OnceCase, answer: Callable) -> None:

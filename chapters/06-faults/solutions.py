@@ -520,6 +520,24 @@ class CopiesEverything(Pair):
         self.send(self.peer, ("has", view, key, self.state(key)[0]))
 
 
+class OneMemory(Pair):
+    """What belongs to the class belongs to all servers."""
+
+    memory = {}
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.done = self.memory
+
+
+def with_defaults(me, peer, workers, send, server=None, memory=[]):
+    if len(memory) < 2:
+        memory.append(Pair(me, peer, workers, send))
+    server = next(each for each in memory if each.me == me)
+    server.send = send
+    return lambda sender, message: server(sender, message)
+
+
 class WithoutMomentum(Pair):
     def step(self, weights, velocity, total):
         return weights - 0.1 * total, 0.0
@@ -809,6 +827,18 @@ def stores_itself(disk, send):
     return on
 
 
+outside = {}
+
+
+def keeps_it_outside(disk, send):
+    def on(worker, id, key, number, gradient):
+        counts, total = outside.get(key, ({}, 0))
+        if number > counts.get(worker, 0):
+            outside[key] = counts | {worker: number}, total + gradient
+        send(worker, key, number, outside[key][1])
+    return on
+
+
 def raises_once(disk, send):
     def on(worker, id, key, number, gradient):
         disk.put(key, disk.get(key) + gradient)
@@ -854,6 +884,7 @@ WRONG = {
         "sends-once": [CopiesOnce, AcknowledgesOnce],
         "never-takes-over": [OnlyTheFirst],
         "copies-everything": [CopiesEverything],
+        "shared-memory": [OneMemory, with_defaults],
         "no-momentum": [WithoutMomentum],
         "wrong-weights": [Averages],
         "talks-for-ever": [TalksForEver],
@@ -880,6 +911,7 @@ WRONG = {
         "keeps-all": [keeps_every_number, keeps_every_id, logs_on_disk],
         "answers-once": [answers_new_pushes],
         "answers-nothing": [stores_and_is_silent],
+        "shared-memory": [keeps_it_outside],
         "wrong-sum": [answers_the_gradient, counts_pushes],
         "not-an-answer": [answers_the_next_number],
         "not-plain": [stores_itself],
