@@ -54,7 +54,7 @@ def small_schedules(letters: list[Letter]) -> Iterator[Schedule]:
     yield from (Schedule(at, happens) for happens in ("twice", "again", "lost", "late") for at in every)
     first, second = _ends(letters)
     yield from (Schedule(server=SECOND, after=after, how=how) for how in ("lost", "late") for after in second)
-    for how, knows in product(("lost", "late", "paused", "cut"), ("", "server", "worker")):
+    for how, knows in product(("lost", "late", "paused", "cut"), ("", "server", "worker", "again")):
         yield from (Schedule(server=FIRST, after=after, how=how, knows=knows) for after in first)
 
 
@@ -199,7 +199,7 @@ def _mistake_of_value(world: World, found: str) -> str:
         return "optimizer-lost"
     if schedule.happens and _between(world):
         return "gap"
-    if schedule.how == "late":
+    if schedule.how == "late" or schedule.knows == "again":
         return "old-view-taken"
     return "forgets-who-counted" if found in ("", "round-twice", "other-round") else "half-round-kept"
 
@@ -237,7 +237,7 @@ def _unanswered(world: World) -> Failure | None:
             return _failure(mistake, "pair-lost", world, **values)
     if schedule.happens and _between(world):
         return _failure("gap", "pair-waits", world, **values)
-    if schedule.how == "late":
+    if schedule.how == "late" or schedule.knows == "again":
         return _failure("old-view-taken", "pair-waits", world, **values)
     if any(letter.message[3] == number for letter in alone):
         mistake = "nobody-answers" if schedule.how == "lost" else "old-view-taken"

@@ -45,7 +45,8 @@ class Schedule(NamedTuple):
         crash that arrives once the other one is alone, ``"paused"`` is a server that goes on afterwards, and
         ``"cut"`` one that no longer hears the other, nor is heard by it.
     knows : str
-        Who hears last of the new view: ``"server"``, ``"worker"`` (one of them), or nobody: "".
+        Who hears last of the new view: ``"server"``, ``"worker"`` (one of them), or nobody: "". ``"again"`` is that
+        the survivor hears of the old one once more.
     """
 
     message: int = 0
@@ -290,8 +291,8 @@ class World:
             for letter in lost:
                 self._hold(letter)
 
-    def _tell(self, to: Hashable, by: int = 0) -> None:
-        number = max(self.views)
+    def _tell(self, to: Hashable, by: int = 0, number: int = 0) -> None:
+        number = number or max(self.views)
         letter = Letter(0, AUTHORITY, to, ("view", number, self.views[number]), self.now)
         if by:
             self._hold(letter, by)
@@ -306,6 +307,8 @@ class World:
         for worker in range(self.case.n):
             last = knows == "worker" and worker == self.case.n - 1
             self._tell(worker, by=by + LATE * last)
+        if knows == "again":
+            self._tell(self.views[2][0], by=by + LATE, number=1)
         if self.paused:
             self.paused, self.down = False, None
             self.queue.extend(self.waiting)

@@ -318,7 +318,7 @@ class NeverDeposed(Pair):
     def hear(self, view, members):
         if members[0] == self.me or self.members[:1] != (self.me,):
             super().hear(view, members)
-        else:
+        elif view > self.view:
             self.view, self.members = view, (self.me,)
             for key in self.done:
                 self.answer(key, self.workers)
@@ -354,6 +354,11 @@ class AcknowledgesOldCopies(Pair):
             super().copy(sender, view, key, state)
         else:
             self.send(self.peer, ("has", view, key, state[0]))
+
+
+class TakesAnyView(Pair):
+    def hear(self, view, members):
+        self.view, self.members = view, members
 
 
 class CopiesWeights(Pair):
@@ -873,7 +878,7 @@ WRONG = {
         "half-round-kept": [Forwards, ForwardsAndKeeps],
         "arrival-order": [AddsOnArrival, AddsBackwards],
         "zombie": [AnswersInEveryView, NeverDeposed],
-        "old-view-taken": [TakesOldCopies, TakesWhatever, AcknowledgesOldCopies],
+        "old-view-taken": [TakesOldCopies, TakesWhatever, AcknowledgesOldCopies, TakesAnyView],
         "optimizer-lost": [CopiesWeights, CopiesVelocityLater],
         "gap": [TakesAnyCopy, CopiesSums],
         "any-ack": [AnyAck, AnyAckForAnyKey],

@@ -148,7 +148,9 @@ class Forwards:
         self.had, self.got, self.there = {}, {}, {}
 
     def __call__(self, sender, message):
-        if message[0] == "view":
+        if message[0] == "view" and message[1] <= self.view:
+            pass
+        elif message[0] == "view":
             self.view, self.alone, self.leads = message[1], len(message[2]) == 1, message[2][0] == self.me
         elif message[1] != self.view:
             pass
@@ -245,7 +247,7 @@ def test_every_message_is_lost_late_and_doubled_and_every_end_is_tried():
     for happens in ("twice", "again", "lost", "late"):
         assert [each.message for each in small if each.happens == happens] == list(range(1, 65))
     sent = sum(letter.src == FIRST for letter in letters)
-    for how, knows in product(("lost", "late", "paused", "cut"), ("", "server", "worker")):
+    for how, knows in product(("lost", "late", "paused", "cut"), ("", "server", "worker", "again")):
         found = [each.after for each in small if (each.server, each.how, each.knows) == (FIRST, how, knows)]
         assert found == list(range(sent + 1))
     large = list(judge_pair.large_schedules(letters))
@@ -298,7 +300,7 @@ def test_right_answers_are_right_in_a_storm(answer, monkeypatch):
     monkeypatch.setattr(pair, "PATIENCE", 12)
     for seed in range(120):
         draw = random.Random(seed)
-        how, knows = draw.choice(("lost", "late", "paused")), draw.choice(("", "server", "worker"))
+        how, knows = draw.choice(("lost", "late", "paused")), draw.choice(("", "server", "worker", "again"))
         schedule = Schedule(0, "", 0, draw.choice(("", FIRST, FIRST, SECOND)), draw.randrange(8), how, knows)
         world = Storm(CASE, answer, schedule, judge_pair._check, seed=seed).run()
         assert world.failed is None and not world.unanswered, (seed, schedule)
