@@ -2,11 +2,13 @@
 
 from d2lps.course.grading import Exercise, time_text
 
-from . import judge_atomic_save, judge_detect, judge_hashing, judge_interval
+from . import judge_atomic_save, judge_count_once, judge_detect, judge_fault_tolerance, judge_hashing, judge_interval
 from .judge_atomic_save import SaveCase
+from .judge_count_once import OnceCase
 from .judge_detect import detect_case
 from .judge_hashing import hashing_case
 from .judge_interval import IntervalCase
+from .pair import PairCase
 
 
 def detection_texts(found: dict[str, float]) -> dict[str, str]:
@@ -20,6 +22,10 @@ def interval_texts(found: dict[str, float]) -> dict[str, str]:
 
 
 EXERCISES = {
+    "fault-tolerance": Exercise(
+        ("me", "peer", "workers", "send"), tuple(map(PairCase, (3, 1, 2))), judge_fault_tolerance.judge, fills=dict
+    ),
+    "count-once": Exercise(("disk", "send"), tuple(map(OnceCase, (3, 1, 2))), judge_count_once.judge, fills=dict),
     "detect": Exercise(
         ("nodes", "every", "lost", "delay", "now"),
         tuple(detect_case(*case) for case in ((3, 0.1, 2, 0.05), (3, 0.1, 0, 0.02), (2, 1, 1, 3), (5, 0.5, 4, 0.1))),
