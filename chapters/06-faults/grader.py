@@ -81,7 +81,7 @@ EXERCISES = {
     ),
     "hashing": Exercise(
         ("keys", "hosts", "replicas"),
-        tuple(hashing_case(*case) for case in ((6, 1, 1), (3, 2, 1), (5, 1, 2), (3, 1, 0), (4, 3, 2))),
+        tuple(hashing_case(*case) for case in ((6, 1, 1), (3, 2, 1), (5, 1, 2), (3, 1, 0), (4, 2, 2))),
         judge_hashing.judge,
         fills=dict,
         keeps=(

@@ -113,16 +113,17 @@ class _Judge:
 
         disk = disk.copy()
         folder = Folder(disk, before)
-        crashed = False
         try:
             save, _ = self._functions(folder)
             for version in versions:
                 may, folder.log = [*may[-1:], data(version)], []
                 call(self.case, save, self.name, data(version), refused=Crash, none=True)
+                if folder.crashed:  # and the answer has caught it
+                    break
                 may = may[-1:]
         except Crash:
-            crashed = True
-        return Run(disk, list(folder.log), may, crashed, folder.count)
+            pass
+        return Run(disk, list(folder.log), may, folder.crashed, folder.count)
 
     def _after(self, run: Run, state: Disk, again: bool) -> None:
         """The program is started anew on what the crash has left: load, save, and maybe crash once more."""
@@ -141,7 +142,7 @@ class _Judge:
         try:
             return self._run(disk, [version], [may], crash)
         except Failure as error:
-            told = failure("after-a-crash", "save-fails", self.case, got=_what(error))
+            told = failure("after-a-crash", "save-fails", self.case, got=_what(self.case, error))
             told.sentence += "\n" + _left(disk)
             raise told from None
 
@@ -151,7 +152,7 @@ class _Judge:
             _, load = self._functions(folder)
             got = self._load(folder, load)
         except Failure as error:
-            raise self._failure(run, state, folder, "load-fails", _what(error)) from None
+            raise self._failure(run, state, folder, "load-fails", _what(self.case, error)) from None
         if got not in run.may:
             raise self._failure(run, state, folder, "load-wrong", _shown(got))
         return got
@@ -169,7 +170,7 @@ class _Judge:
                 _, load = self._functions(reader)
                 got = self._load(reader, load)
             except Failure as error:
-                raise _Seen(self._failure(run, disk, reader, "reader-fails", _what(error))) from None
+                raise _Seen(self._failure(run, disk, reader, "reader-fails", _what(self.case, error))) from None
             if got not in run.may:
                 raise _Seen(self._failure(run, disk, reader, "reader-wrong", _shown(got)))
 
@@ -197,7 +198,7 @@ class _Judge:
                     call(self.case, save, self.name, data(version), none=True)
                 got = [self._load(folder, load, name) for name in (self.name, "rank-1")]
             except Failure as error:
-                raise failure("same-name", "saves-fail", self.case, got=_what(error)) from None
+                raise failure("same-name", "saves-fail", self.case, got=_what(self.case, error)) from None
             right = [data(2), data(1, 1) if folder.count >= at else None]
             for name, found, wanted in zip((self.name, "rank-1"), got, right, strict=True):
                 if found != wanted:
@@ -282,9 +283,9 @@ class _Seen(Exception):
         self.failure = failure
 
 
-def _what(error: Failure) -> str:
-    """Its sentence, without the case."""
-    return error.sentence.split(": ", 1)[-1].split("：", 1)[-1]
+def _what(case: SaveCase, error: Failure) -> str:
+    """Its sentence, without the case and the full stop."""
+    return error.sentence.removeprefix(case.label).lstrip(":： ").rstrip(".。")
 
 
 def _left(disk: Disk) -> str:

@@ -116,7 +116,8 @@ def schedules(case: DetectCase) -> list[Schedule]:
     regular, quick, slow = asks(START, end, step), asks(START, middle, case.every / 10), asks(middle, end, case.every)
     begin = START + 0.1 * case.every
     steady = [event for node in nodes for event in worst(case, node, begin, end)]
-    just_before = asks(START + (begin + 0.98 * case.delay - START) % step - 1e-3 * case.every, end, step)
+    phase = (begin + 0.98 * case.delay - START) % step - 1e-3 * case.every
+    just_before = asks(START + phase - step, end, step)
     far = START + 60 * silence
     alone = [
         schedule([*steady, *just_before], "too-short", "takes-back"),
@@ -181,6 +182,7 @@ def drawn(case: DetectCase, seed: int) -> Schedule:
         now += case.every * (draw.uniform(0.05, 0.15) if int(now / silence) % 3 else draw.uniform(0.5, 0.95))
         events.append(Event("asked", now))
     events += [Event("asked", event.now - 1e-3 * case.every) for event in events if event.kind == "heard"]
+    events = [event for event in events if event.now <= end]
     begin = START + draw.uniform(5, 30) * silence
     return schedule(events, "suspects-living", "misses-dead", [(begin, begin + draw.uniform(4, 6) * silence)])
 

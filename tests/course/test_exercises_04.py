@@ -12,7 +12,7 @@ import pytest
 from helpers.exercises import EXERCISES, be_impatient, ids_of, module, wrong_answers
 
 from d2lps import check_exercise
-from d2lps.course.grading import Failure
+from d2lps.course.grading import Failure, elsewhere
 from d2lps.course.grading.course import texts_of
 
 torch = pytest.importorskip("torch")
