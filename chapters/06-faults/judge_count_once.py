@@ -21,7 +21,7 @@ LATE = 14  # deliveries by which a late message is late: more than a round takes
 PATIENCE = 3  # times that workers say everything again before they give up
 LONG = (100, 300)  # rounds after which it is measured what is kept
 SLACK = 1000  # bytes by which that may grow in between: 200 numbers take more
-SHOWN = 12  # events that are told before the one at which a mistake was seen
+SHOWN = 18  # events that are told before the one at which a mistake was seen
 
 
 class Trouble(NamedTuple):
@@ -99,11 +99,12 @@ class Disk:
 
     def put(self, name: Hashable, value: object) -> None:
         """Store a value under a name, all of it or, in a crash, nothing."""
+        self._world.note("put", name)
         try:
             self.kept[plain(name)] = plain(value)
         except TypeError as error:
             self._world.refuse(str(error))
-        self._world.did("put", name, value)
+        self._world.did()
 
     def get(self, name: Hashable, otherwise: object = None) -> object:
         """What is stored under a name."""
@@ -124,8 +125,8 @@ class Once:
     Attributes
     ----------
     story : list
-        What happened, in order: ``("push", worker, id, key, number, gradient)``, ``("put", name, value)``,
-        ``("send", worker, key, number, total)`` and ``("crash",)``.
+        What happened, in order: ``("push", worker, id, key, number, gradient)``, ``("put", name)``,
+        ``("send", worker, key, number, total)``, ``("lost",)`` after an answer that is, and ``("crash",)``.
     """
 
     def __init__(self, case: OnceCase, answer: Callable, trouble: Trouble, stores: bool = True):
@@ -178,11 +179,14 @@ class Once:
             self.queue = deque(each for each in self.queue if keeps(each))
             self._start()
 
-    def did(self, *event: object) -> None:
-        """Note what the server has done, and crash it if that is due."""
+    def note(self, *event: object) -> None:
+        """What the server is about to do; once crashed, it does nothing."""
         if not self.alive:
             raise Crash
         self.story.append(event)
+
+    def did(self) -> None:
+        """Crash the server, if that is due after what it has done."""
         self.done += 1
         if self.done in self.trouble.crashes:
             self.alive = False
@@ -194,10 +198,11 @@ class Once:
         raise Crash
 
     def _send(self, worker: int, key: str, number: int, total: float) -> None:
-        if self.failed is None and self.alive:
-            self.failed = _answer(self, worker, key, number, total)
+        self.note("send", worker, key, number, total)
+        self.failed = self.failed or _answer(self, worker, key, number, total)
+        if self.failed is None:
             self._post("send", worker, key, number, total)
-        self.did("send", worker, key, number, total)
+        self.did()
 
     # Messages.
 
@@ -208,6 +213,8 @@ class Once:
             self.queue.append(letter)
         if happens == "twice":
             self.queue.append(letter)
+        elif happens == "lost" and letter[0] == "send":
+            self.story.append(("lost",))
         elif happens in ("again", "last"):
             self.held.append((math.inf if happens == "last" else self.now + LATE, letter))
 
@@ -325,7 +332,7 @@ def _mistake_of_lost(world: Once, push: Push, own: bool) -> str:
         return "memory-only"
     if not world.reads:
         return "never-reads"
-    answered = [at for at, event in enumerate(story) if event[:4] == ("send", *push)]
+    answered = [at for at, event in enumerate(story[:-1]) if event[:4] == ("send", *push)]
     if answered:
         *_, began = (at for at, event in enumerate(story[: answered[0]]) if event[0] == "push")
         if all(event[0] != "put" for event in story[began : answered[0]]):
@@ -366,11 +373,23 @@ def _unheard(*answer: object) -> None:
 def _failure(mistake: str, sentence: str, world: Once, **values: object) -> Failure:
     """The Failure, what failed in this run, and what happened at last."""
     told = failure(mistake, sentence, world.case, **values)
-    last = [*map(_shown, world.story)]
-    told.sentence += "\n" + text("checks.once-story", events=" · ".join(["…"] * (len(last) > SHOWN) + last[-SHOWN:]))
+    lines, concerned = [], True
+    who = {values["worker"], values.get("who")}
+    for event in world.story:
+        if event[0] == "push":
+            concerned = event[3] == values["key"] and event[1] in who
+        if concerned or event == ("crash",) or len(world.story) < SHOWN:
+            lines.append(_shown(event))
+        elif lines[-1:] != ["…"]:
+            lines.append("…")
+    told.sentence += "\n" + text("checks.once-story", events=" · ".join(lines[-SHOWN:]))
     return told
 
 
 def _shown(event: tuple) -> str:
-    kind, *given = event if event[0] != "put" else event[:2]
-    return f"{kind}({', '.join(repr(each)[:60] for each in given)})" if given else text(f"checks.once-{kind}")
+    kind, *given = event
+    return (
+        f"{kind}({', '.join(repr(each)[:60] for each in given)})"
+        if given
+        else text("checks.once-crash" if kind == "crash" else "checks.once-lost-answer")
+    )

@@ -6,6 +6,7 @@ how, names the mistake.
 """
 
 from collections.abc import Callable, Hashable, Iterator
+from functools import reduce
 from itertools import product
 
 from d2lps.course.grading import Failure, failure, size_kept, size_text
@@ -25,10 +26,13 @@ def judge(case: PairCase, answer: Callable) -> dict[str, str]:
     world = play(case, answer, Schedule())
     _require_few_numbers(case, answer)
     runs = 1
-    for schedule in schedules(world.letters, small=case.n != 3):
+    for schedule in small_schedules(world.letters):
         play(case, answer, schedule)
         runs += 1
     _require_little_kept(case, answer)
+    for schedule in large_schedules(world.letters) if case.n > 2 else ():
+        play(case, answer, schedule)
+        runs += 1
     between = [letter for letter in world.letters if letter.src in SERVERS and letter.dst in SERVERS]
     return {"runs": str(runs), "messages": str(len(world.letters)), "between": str(len(between))}
 
@@ -43,25 +47,30 @@ def play(case: PairCase, answer: Callable, schedule: Schedule) -> World:
     return world
 
 
-def schedules(letters: list[Letter], small: bool = False) -> Iterator[Schedule]:
-    """All that is played, from small to large, given the messages of a run in which nothing fails."""
-    one, every = range(1, len(letters) + 1), ("twice", "again", "lost", "late")
-    yield from (Schedule(at, happens) for happens in every for at in one)
-    said = {server: sum(letter.src == server for letter in letters) for server in SERVERS}
-    for how in ("lost", "late"):
-        yield from (Schedule(server=SECOND, after=after, how=how) for after in range(said[SECOND] + 1))
-    ends = range(said[FIRST] + 1)
+def small_schedules(letters: list[Letter]) -> Iterator[Schedule]:
+    """One thing goes wrong, given the messages of a run in which nothing does."""
+    every = range(1, len(letters) + 1)
+    yield from (Schedule(at, happens) for happens in ("twice", "again", "lost", "late") for at in every)
+    first, second = _ends(letters)
+    yield from (Schedule(server=SECOND, after=after, how=how) for how in ("lost", "late") for after in second)
     for how, knows in product(("lost", "late", "paused", "cut"), ("", "server", "worker")):
-        yield from (Schedule(server=FIRST, after=after, how=how, knows=knows) for after in ends)
-    if small:
-        return
-    between = [at for at in one if {letters[at - 1].src, letters[at - 1].dst} == {*SERVERS}]
-    pushes = [at for at in one if letters[at - 1].dst == FIRST and at not in between]
+        yield from (Schedule(server=FIRST, after=after, how=how, knows=knows) for after in first)
+
+
+def large_schedules(letters: list[Letter]) -> Iterator[Schedule]:
+    """The primary crashes, and before that something has happened to a message."""
+    between = [letter.number for letter in letters if {letter.src, letter.dst} == {*SERVERS}]
+    pushes = [letter.number for letter in letters if letter.src not in SERVERS]
     stale = [(happens, answers, between) for happens in ("again", "late") for answers in (1, 2, 3)]
     for happens, answers, those in (*stale, ("lost", 0, between), ("again", 0, pushes)):
         for at in those:
             before = sum(letter.src == FIRST for letter in letters[: at - 1])
-            yield from (Schedule(at, happens, answers, FIRST, after) for after in ends if after >= before)
+            yield from (Schedule(at, happens, answers, FIRST, after) for after in _ends(letters)[0][before:])
+
+
+def _ends(letters: list[Letter]) -> list[range]:
+    """After how many of its messages each server may fail."""
+    return [range(sum(letter.src == server for letter in letters) + 1) for server in SERVERS]
 
 
 # What a server says.
@@ -139,7 +148,7 @@ def _of_value(world: World, src: str, dst: int, view: int, key: str, number: int
     sentence = _failure(_mistake_of_value(world, found), "pair-weights", world, **values)
     if told:
         first, *rest = sentence.sentence.split("\n")
-        sentence.sentence = "\n".join([f"{first} {told}", *rest])
+        sentence.sentence = "\n".join([_one_after_the_other([first, told]), *rest])
     return sentence
 
 
@@ -304,9 +313,13 @@ def _failure(mistake: str, sentence: str, world: World, **values: object) -> Fai
     """The Failure, what failed in this run, and the last messages."""
     told = failure(mistake, sentence, world.case, **values)
     told.sentence += f"\n{text('checks.pair-schedule', schedule=_said(world))}"
-    last = [letter for letter in world.letters if letter.arrived is not None][-SHOWN:]
-    lines = [f"{letter.src} → {letter.dst}: {shown(letter.message)}" for letter in last]
-    told.sentence += "\n" + text("checks.pair-last", messages=" · ".join(lines))
+    lines, said = [], set()
+    for letter in world.letters:
+        push = letter.message[:2] + letter.message[3:] if letter.src not in SERVERS else letter.number
+        if letter.arrived is not None and (letter.src, push) not in said:  # what workers only repeat is left out
+            said.add((letter.src, push))
+            lines.append(f"{letter.src} → {letter.dst}: {shown(letter.message)}")
+    told.sentence += "\n" + text("checks.pair-last", messages=" · ".join(lines[-SHOWN:]))
     return told
 
 
@@ -343,4 +356,8 @@ def _said(world: World) -> str:
             said.append(text("checks.pair-arrives-late", server=schedule.server))
         if schedule.knows:
             said.append(text(f"checks.pair-{schedule.knows}-last"))
-    return " ".join(said or [text("checks.pair-nothing")])
+    return _one_after_the_other(said or [text("checks.pair-nothing")])
+
+
+def _one_after_the_other(sentences: list[str]) -> str:
+    return reduce(lambda first, then: text("checks.pair-then", first=first, then=then), sentences)

@@ -688,7 +688,7 @@ def add(server, key, gradient):
     server.totals[key] = server.totals.get(key, 0) + gradient
 
 
-def tell(server, worker, key, number):
+def reply(server, worker, key, number):
     server.send(worker, key, number, server.totals.get(key, 0))
 
 
@@ -696,7 +696,7 @@ def in_memory(server, worker, id, key, number, gradient):
     if number > server.counts.get((worker, key), 0):
         server.counts[worker, key] = number
         add(server, key, gradient)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def answers_first(server, worker, id, key, number, gradient):
@@ -742,7 +742,7 @@ def stores_count_first(server, worker, id, key, number, gradient):
         add(server, key, gradient)
         server.disk.put("counts", server.counts)
         server.disk.put("totals", server.totals)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def stores_value_first(server, worker, id, key, number, gradient):
@@ -751,7 +751,7 @@ def stores_value_first(server, worker, id, key, number, gradient):
         add(server, key, gradient)
         server.disk.put("totals", server.totals)
         server.disk.put("counts", server.counts)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def stores_counts_alone(server, worker, id, key, number, gradient):
@@ -759,7 +759,7 @@ def stores_counts_alone(server, worker, id, key, number, gradient):
         server.counts[worker, key] = number
         add(server, key, gradient)
         server.disk.put("counts", server.counts)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def stores_totals_alone(server, worker, id, key, number, gradient):
@@ -767,7 +767,7 @@ def stores_totals_alone(server, worker, id, key, number, gradient):
         server.counts[worker, key] = number
         add(server, key, gradient)
         server.disk.put("totals", server.totals)
-    tell(server, worker, key, number)
+    reply(server, worker, key, number)
 
 
 def never_reads(disk, send):

@@ -11,7 +11,7 @@ keys lie (``Placement``), what a server holds (``ShardStore``), and what travels
 
 from importlib import import_module
 
-from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import DataLost, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.messages import text
 
 _LAZY = {
@@ -20,7 +20,19 @@ _LAZY = {
     "Channel": "wire.channel",
     **dict.fromkeys(("Broken", "Entry", "Frame", "Op", "raw"), "wire.frames"),
 }
-__all__ = ["Broken", "Channel", "Entry", "Frame", "KVError", "Op", "Placement", "Refused", "ServerLost", "ShardStore"]
+__all__ = [
+    "Broken",
+    "Channel",
+    "DataLost",
+    "Entry",
+    "Frame",
+    "KVError",
+    "Op",
+    "Placement",
+    "Refused",
+    "ServerLost",
+    "ShardStore",
+]
 __all__ += ["Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
 
 ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # MXNet's names: where it adds is the server's affair

@@ -5,11 +5,17 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect, socket_folder
-from d2lps.kvstore.options import validate_deadline, validate_placement
+from d2lps.kvstore.options import validate_deadline, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
+from d2lps.kvstore.replicas.dist import ReplicatedStore, connect_to_slots
+from d2lps.kvstore.replicas.host import Host, begin
+from d2lps.kvstore.replicas.lines import Peers
+from d2lps.kvstore.replicas.register import Register
+from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.arena import Arena
@@ -37,7 +43,7 @@ class Cluster:
         "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
     placement : Placement or mapping, optional
         Which server holds what, or ``{"large": …, "virtual": …}`` of :class:`~d2lps.kvstore.placement.Placement`.
-    staleness, nan, lost, deadline, record
+    staleness, nan, lost, deadline, record, replicas
         As :func:`d2lps.kvstore.create` has them.
 
     Attributes
@@ -84,10 +90,12 @@ class Cluster:
         placement: Placement | Mapping | None = None,
         record: bool = False,
         tls: Mapping | Certificates | None = None,
+        replicas: int = 0,
     ):
         require_count("workers", workers)
         require_count("servers", servers)
         deadline = validate_deadline(deadline)
+        validate_replicas(replicas, servers, record)
         if transport not in ("unix", "tcp"):
             raise Refused(text("store.transport", transport=repr(transport)))
         if tls is not None and transport == "unix":
@@ -96,15 +104,22 @@ class Cluster:
         if transport == "tcp" and files is None:
             secret = secret or secrets.token_bytes(32)
         self._process, self.placement = os.getpid(), validate_placement(placement, servers)
-        self.servers: list[Server] = []
+        self.servers: list[Server | Host] = []
         self.stores: list[DistStore] = []
         self._folder, *self._holds = socket_folder() if transport == "unix" else (None,)
         settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
         common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
+        self._register = Register() if replicas else None
+        settings |= {"kind": kind, "workers": workers}
+        hosts = {"servers": servers, "settings": settings, "register": self._register, "folder": self._folder}
+        self._host = partial(Host, peers=Peers(**common), **hosts)
         try:
+            if replicas:
+                self._begin_replicated(workers, deadline, nan, common)
+                return
             for number in range(servers):
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
-                self.servers.append(Server(ShardStore(kind, workers, **settings), address, number=number, **common))
+                self.servers.append(Server(ShardStore(**settings), address, number=number, **common))
             addresses = [server.address for server in self.servers]
             for rank in range(workers):
                 arena = Arena.available() if self._folder else None
@@ -116,12 +131,59 @@ class Cluster:
             self.close()
             raise
 
+    def _begin_replicated(self, workers: int, deadline: float, nan: str, common: dict) -> None:
+        for number in range(self._host.keywords["servers"]):
+            self.servers.append(self._host(number))
+        begin({host.number: host.names for host in self.servers}, self._register)
+        for rank in range(workers):
+            with ExitStack() as undo:
+                clients = connect_to_slots(len(self.servers), self._register, rank, undo, deadline=deadline, **common)
+                self.stores.append(
+                    ReplicatedStore(self.servers[0].kind, rank, workers, clients, self.placement, nan=nan)
+                )
+                undo.pop_all()
+
+    def kill(self, number: int) -> None:
+        """End a server without a word, as a process that is killed does; with ``replicas=1`` training goes on.
+
+        Parameters
+        ----------
+        number : int
+            Which one.
+        """
+        self._of(number).close()
+
+    def restart(self, number: int) -> None:
+        """Another server in the place of one that was killed; it knows nothing, and learns all from the others.
+
+        Parameters
+        ----------
+        number : int
+            Which one; of a cluster with ``replicas=1``.
+        """
+        if self._register is None:
+            raise Refused(text("store.no-replicas", number=number))
+        self._of(number).close()
+        self.servers[number] = self._host(number)
+
+    @property
+    def views(self) -> list[View]:
+        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any."""
+        found = [self._register.view(slot) for slot in range(len(self.servers))] if self._register else []
+        return [View(view.number, tuple(number for number, *_ in view.members)) for view in found]
+
+    def _of(self, number: int) -> "Server | Host":
+        if type(number) is not int or not 0 <= number < len(self.servers):
+            raise Refused(text("store.no-server", server=repr(number), last=len(self.servers) - 1))
+        return self.servers[number]
+
     def close(self) -> None:
         """Close the stores and the servers; in a child that was forked, nothing: they are its parent's."""
         if os.getpid() != self._process:
             return
         for end in (*self.stores, *self.servers):
             end.close()
+        self._register and self._register.close()
         if self._holds:
             shutil.rmtree(self._folder, ignore_errors=True)
             os.close(self._holds.pop())

@@ -87,7 +87,7 @@ class LosesInSecret(Replica):
     def _command(self, command):
         if isinstance(command, Lose):
             self.live -= {command.rank}
-            self._left[command.rank] = 0
+            self.lost_at[command.rank] = 0
         else:
             super()._command(command)
 

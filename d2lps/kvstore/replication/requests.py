@@ -59,12 +59,14 @@ class Requests:
             return None
         request = self.waiting.pop(message.id)
         if isinstance(message, Counted):
-            if self.kind != "dist_sync":  # there it is committed by then; here it counts in a round that may begin anew
-                self.kept.pop((request.part, request.round), None)
+            # There it is committed by then; here it counts in a round that may begin anew, and the one before is.
+            self._committed(request.part, request.round - (self.kind == "dist_sync"))
         elif isinstance(message, Value):
-            upto = message.version if self.kind == "dist_sync" else message.rounds[self.rank]
-            self.kept = {key: kept for key, kept in self.kept.items() if key[0] != message.part or key[1] > upto}
+            self._committed(message.part, message.version if self.kind == "dist_sync" else message.rounds[self.rank])
         return request
+
+    def _committed(self, part: int, upto: int) -> None:
+        self.kept = {key: kept for key, kept in self.kept.items() if key[0] != part or key[1] > upto}
 
     def _adopt(self, view: View) -> None:
         if view.number <= self.view.number:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from random import Random
 
+from d2lps.kvstore.replication.commands import Part
 from d2lps.kvstore.replication.messages import Ask, Counted, Lose, Lost, Name, Propose, Push, Send, Value, View
-from d2lps.kvstore.replication.replica import Part, Replica
+from d2lps.kvstore.replication.replica import Replica
 from d2lps.kvstore.replication.requests import Requests
 from d2lps.simulate import Faults, Network
 

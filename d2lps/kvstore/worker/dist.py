@@ -80,7 +80,7 @@ class DistStore(KVStore):
         self._nan, self.started, self._arena = nan, list(started), arena
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._open: dict[KeySpec, list[Tensor]] = {}  # what was pushed where it is not known whether all of it counts
-        self._loads = 0
+        self._loads = self._chosen = 0
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
         self._ends = os.getpid(), self.clients, self._pool, self.started, arena
@@ -238,7 +238,9 @@ class DistStore(KVStore):
                 fill(outs, whole.view(-1))
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
-        requests = [Request(Op.OPTIMIZER, metadata=said(optimizer)) for _ in self.clients]
+        self._chosen += 1  # a repetition that comes late changes nothing any more
+        metadata = said(optimizer) | {"number": self._chosen}
+        requests = [Request(Op.OPTIMIZER, metadata=metadata) for _ in self.clients]
         self._together("set the optimizer", partial(self._ask_all, requests))
 
     def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
