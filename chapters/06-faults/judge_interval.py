@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from d2lps.course.grading import Failure, call, failure, time_text
+from d2lps.course.grading import Failure, call, failure
 
 MARGIN = 0.02  # of the time that the best choice loses
 SMALLER = (1 / 60, 1 / 3600)  # minutes or hours where seconds are meant
@@ -26,7 +26,7 @@ class IntervalCase:
 
     @property
     def label(self) -> str:
-        return f"n = {self.n}, δ = {self.delta:g} s, M = {time_text(self.mtbf)}"
+        return f"n = {self.n}, hours = {self.hours:g}, delta = {self.delta:g}, restart = {self.restart:g}"
 
     @property
     def mtbf(self) -> float:
