@@ -556,18 +556,17 @@ table("way", "into-server", "out-of-server", "messages-in-turn", rows=[
     for way in ("no copy", "each push", "one sum", "chain")])
 
 # %% rules
-from d2lps.kvstore.replication.world import Register, Schedule
-from d2lps.kvstore.replication.world import World as Slots
+from d2lps.kvstore import replication
+from d2lps.kvstore.replication import Schedule
 
-Counter(Slots(Schedule.drawn(seed)).run() for seed in range(300))
+Counter(replication.World(Schedule.drawn(seed)).run() for seed in range(300))
 
 # %% played
-from d2lps.kvstore.replication import story
-
-slots = Slots(Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),)), recorded=True)
-slots.run()
-print(slots.view)
-watch(story.trace(slots), name="slot")
+died = Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),))
+slot = replication.World(died, recorded=True)
+slot.run()
+print(slot.view)
+watch(replication.story.trace(slot), name="slot")
 
 # %% kill-server
 with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
@@ -698,18 +697,17 @@ table("way", "time", "server-a", "server-b", "primaries", "told-to-count", rows=
     split(kind, seconds) for kind in (Member, Asks) for seconds in (3, 6)])
 
 # %% mutant
-from d2lps.kvstore.replication import View
-from d2lps.kvstore.replication.messages import Propose
-from d2lps.kvstore.replication.world import broken
-
-class TakesAll(Register):
+class TakesAll(replication.Register):
     def receive(self, src, message, now):
-        if isinstance(message, Propose):
-            self.view = View(*message)
+        if isinstance(message, replication.Propose):
+            self.view = replication.View(*message)
         self.world.send("register", src, self.view)
 
-seed = next(seed for seed in range(1000) if broken(Schedule.drawn(seed), register=TakesAll))
-seed, broken(Schedule.drawn(seed), register=TakesAll)[:2]
+def broken_by(seed):
+    return replication.broken(Schedule.drawn(seed), register=TakesAll)
+
+seed = next(seed for seed in range(1000) if broken_by(seed))
+seed, broken_by(seed)[:2]
 
 # %% guess-majority
 enough = d2lps.predict("majority", {"3": "", "4": "", "5": ""})
@@ -836,3 +834,65 @@ table("way", "change", "other-primary", "not-there-yet", "to-copy", rows=[
     [name, change, *(f"{part:.0f}%" for part in moved(owners, five, after))]
     for name, owners in ways.items()
     for change, after in (("5 → 4", without), ("5 → 6", more))])
+
+# %% exercise-count-once
+def count_once(disk, send):
+    def on(worker, id, key, number, gradient):
+        pass
+    # TODO
+    return on
+
+d2lps.check_exercise("count-once", count_once)
+
+# %% exercise-fault-tolerance
+def fault_tolerance(me, peer, workers, send):
+    def on(sender, message):
+        pass
+    # TODO
+    return on
+
+d2lps.check_exercise("fault-tolerance", fault_tolerance)
+
+# %% exercise-detect
+def detect(nodes, every, lost, delay, now):
+    def heard(node, sent, now):
+        pass
+
+    def ended(node, now):
+        pass
+
+    def suspects(now):
+        pass
+    # TODO
+    return heard, ended, suspects
+
+d2lps.check_exercise("detect", detect)
+
+# %% exercise-interval
+def interval(n, hours, delta, restart):
+    work = 0
+    # TODO
+    return work
+
+d2lps.check_exercise("interval", interval)
+
+# %% exercise-atomic-save
+def atomic_save(fs):
+    def save(name, data):
+        # TODO
+        pass
+
+    def load(name):
+        return None
+
+    return save, load
+
+d2lps.check_exercise("atomic-save", atomic_save)
+
+# %% exercise-hashing
+def hashing(keys, hosts, replicas):
+    copies = {}
+    # TODO
+    return copies
+
+d2lps.check_exercise("hashing", hashing)
