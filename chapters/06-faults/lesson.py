@@ -517,8 +517,12 @@ class NumbersAlone(Server):
         self.value += gradient
         self.net.send(self.name, src, ("done", worker, number))
 
+def told(found):
+    return " · ".join(f"{value}: {times}" for value, times in sorted(found.items()))
+
 table("way", "found", rows=[
-    [kind.__name__, ends(kind)] for kind in (AnswersFirst, DoesNotNumber, NumbersAlone, Server)])
+    [kind.__name__, told(ends(kind))]
+    for kind in (AnswersFirst, DoesNotNumber, NumbersAlone, Server)])
 
 # %% guess-cost
 price = d2lps.predict("copies", {"each push": "%", "one sum": "%"})
@@ -690,7 +694,7 @@ def split(kind, seconds):
 
     net.after(0.3, cut)
     net.run(until=seconds)
-    return [kind.__name__, f"{seconds} s", *(f"{s.value}, {s.seen}" for s in (a, b)),
+    return [kind.__name__, f"{seconds} s", *(f"{s.value} ({s.seen[0]} {s.seen[1]})" for s in (a, b)),
             sum(s.seen[1] == s.name for s in (a, b)), sum(w.number - 1 for w in workers)]
 
 table("way", "time", "server-a", "server-b", "primaries", "told-to-count", rows=[
