@@ -316,39 +316,45 @@ saved
 
 # %% checkpoints
 import shutil
-from functools import partial
 
 class Killed(Exception):
     pass
 
-def fit(store, folder, dies_at=None):
-    def after(done):
-        if done == dies_at:
-            raise Killed
-    checkpoints = train.Checkpoints(folder, store)
-    return by_store.work(store, train.small_cnn(), digits.train, 64, 12,
-                         ("sgd", {"lr": 0.05, "momentum": 0.9}), after=after,
-                         checkpoints=checkpoints, every=4)
+def fit(stores, after=lambda done: None, folder=None):
+    nets = [train.small_cnn() for _ in stores]
 
-def two_workers(folder, servers=2, dies_at=None):
-    with kvstore.cluster("dist_sync", workers=2, servers=servers) as stores:
-        return by_store.each(stores, partial(fit, folder=folder, dies_at=dies_at))
+    def work(store):
+        checkpoints = train.Checkpoints(folder, store) if folder else None
+        return by_store.work(store, nets[store.rank], digits.train, 64, 12,
+                             ("sgd", {"lr": 0.05, "momentum": 0.9}),
+                             after=None if store.rank else after,
+                             checkpoints=checkpoints, every=4)
 
-undisturbed = two_workers(folder / "one")
+    return by_store.each(stores, work)[0]
+
+def kill_all(done):
+    if done == 7:
+        raise Killed
+
+with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
+    undisturbed = fit(stores)
 try:
-    two_workers(folder / "other", dies_at=7)
+    with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
+        fit(stores, kill_all, folder / "run")
 except Killed:
-    print(sorted(os.listdir(folder / "other")))
-resumed = two_workers(folder / "other", servers=3)
-print(len(resumed[0].losses), torch.equal(undisturbed[0].weights, resumed[0].weights))
+    print(sorted(os.listdir(folder / "run")))
+with kvstore.cluster("dist_sync", workers=2, servers=3) as stores:
+    resumed = fit(stores, folder=folder / "run")
+print(len(resumed.losses), torch.equal(undisturbed.weights, resumed.weights))
 
 # %% damaged
-damaged = folder / "other" / "step-12" / "store"
+damaged = folder / "run" / "step-12" / "store"
 content = bytearray(damaged.read_bytes())
 content[1000] ^= 1
 damaged.write_bytes(content)
-again = two_workers(folder / "other")
-print(len(again[0].losses), torch.equal(undisturbed[0].weights, again[0].weights))
+with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
+    again = fit(stores, folder=folder / "run")
+print(len(again.losses), torch.equal(undisturbed.weights, again.weights))
 shutil.rmtree(folder)
 
 # %% guess-interval
@@ -562,6 +568,47 @@ slots = Slots(Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1
 slots.run()
 print(slots.view)
 watch(story.trace(slots), name="slot")
+
+# %% kill-server
+with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
+    def kill_one(done):
+        if done == 5:
+            stores.kill(1)
+
+    print(stores.views)
+    killed = fit(stores, kill_one)
+    print(stores.views)
+len(killed.losses), torch.equal(undisturbed.weights, killed.weights)
+
+# %% kill-three
+def changes(stores):
+    return sum(view.number - 1 for view in stores.views)
+
+with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
+    def kill_in_turn(done):
+        if done in (3, 6, 9):
+            number, before = done // 3 - 1, changes(stores)
+            stores.kill(number)
+            stores.restart(number)
+            end = time.monotonic() + 20
+            while changes(stores) < before + 4 and time.monotonic() < end:
+                time.sleep(0.01)
+
+    killed = fit(stores, kill_in_turn)
+    print(stores.views)
+torch.equal(undisturbed.weights, killed.weights)
+
+# %% kill-both
+with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1, deadline=2) as stores:
+    def kill_both(done):
+        if done == 5:
+            stores.kill(0)
+            stores.kill(1)
+
+    try:
+        fit(stores, kill_both)
+    except kvstore.DataLost as error:
+        print(type(error).__name__, error.servers, error.keys)
 
 # %% member
 class Member(Server):
