@@ -53,7 +53,7 @@ def with_buckets(count, layers=120, latency=1e-3, rate=1.25e9, backward=0.12):
 
 counts = [1, 2, 4, 8, 12, 24, 40, 60, 120]
 table("buckets", *counts, rows=[
-    ["send-done", *(show_seconds(with_buckets(count)) for count in counts)]])
+    ["all sent", *(show_seconds(with_buckets(count)) for count in counts)]])
 
 # %% buckets
 class Buckets:

@@ -9,6 +9,7 @@ import warnings
 from html import escape, unescape
 
 from d2lps.messages import named
+from d2lps.messages.marked import LANGUAGES, unmarked
 from d2lps.view.drawing.theme import STYLE
 
 # Of a line or of bars, in light and dark: none is that of a node, nor the warm one of the link that decides.
@@ -25,18 +26,36 @@ def as_html(figure) -> str:
 
     for axes in figure.axes:
         _count(axes)
+    entries = [each for axes in figure.axes if axes.get_legend() for each in axes.get_legend().get_texts()]
+    names = {_as_wide(each.get_text(), number): each.get_text() for number, each in enumerate(entries)}
+    for entry, room in zip(entries, names, strict=True):  # a legend has room for the words that will stand there
+        entry.set_text(room)
     written = io.StringIO()
     # The same figure is the same text every time.
     with rc_context({"svg.hashsalt": "d2lps", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # the browser has it
         figure.savefig(written, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
+    for entry in entries:
+        entry.set_text(names[entry.get_text()])
     svg = written.getvalue()
     svg = re.sub(r"#[0-9a-f]{6}\b", _in_theme, svg[svg.index("<svg") :])
-    svg = re.sub(r">([^<>]+)</text>", lambda found: f">{escape(named(unescape(found[1])))}</text>", svg)
+
+    def spoken(found: re.Match) -> str:
+        said = unescape(found[1])
+        return f">{escape(named(names.get(said, said)))}</text>"
+
+    svg = re.sub(r">([^<>]+)</text>", spoken, svg)
     colours = "".join(f"--d2-line{i}:light-dark({light},{dark});" for i, (light, dark) in enumerate(LINES))
     look = f"{colours}fill:var(--d2-ink);background:var(--d2-paper);max-width:100%;height:auto"
     said = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look}"'
     return f'<div class="d2lps d2lps-plot"><style>{STYLE}{LETTERS}</style>{svg.replace("<svg", said, 1)}</div>'
+
+
+def _as_wide(name: str, number: int) -> str:
+    """A text for matplotlib, unlike those of other numbers and as wide as ``name`` for any reader: it has letters for
+    Latin, and W is as wide as a Chinese one."""
+    words = [re.sub("[\u2e80-\uffff]", "W", unmarked(named(name), language)) for language in LANGUAGES]
+    return chr(0xE000 + number) + max(words, key=len)[1:]
 
 
 def _count(axes) -> None:

@@ -63,6 +63,20 @@ def test_words_are_text_in_the_language_and_the_letters_of_the_page(recwarn):
     assert len(recwarn) == 0  # such as those of letters that matplotlib has not
 
 
+@pytest.mark.parametrize("language, words", [("en", "async"), ("vi", "bất đồng bộ"), ("zh", "WW")])
+def test_a_legend_has_room_for_the_words_of_each_reader(language, words):
+    def width(name):
+        made = figure()
+        made.axes[0].legend([name])
+        frame = re.search(r'id="legend_1".*?<path d="([^"]+)"', as_html(made), re.DOTALL)[1]
+        across = [float(x) for x, _ in re.findall(r"([\d.]+) ([\d.]+)", frame)]
+        return max(across) - min(across)
+
+    speak(language)
+    assert width("async") == pytest.approx(width(words), abs=8)
+    assert width("async") > width("W") + 8
+
+
 @pytest.mark.parametrize("scale, labels", [("log", ["1", "2", "4", "8"]), ("linear", None)])
 def test_few_whole_numbers_are_the_labels_of_a_logarithmic_axis(scale, labels):
     made = figure(scale)
