@@ -834,3 +834,65 @@ table("way", "change", "other-primary", "not-there-yet", "to-copy", rows=[
     [name, change, *(f"{part:.0f}%" for part in moved(owners, five, after))]
     for name, owners in ways.items()
     for change, after in (("5 → 4", without), ("5 → 6", more))])
+
+# %% exercise-count-once
+def count_once(disk, send):
+    def on(worker, id, key, number, gradient):
+        pass
+    # TODO
+    return on
+
+d2lps.check_exercise("count-once", count_once)
+
+# %% exercise-fault-tolerance
+def fault_tolerance(me, peer, workers, send):
+    def on(sender, message):
+        pass
+    # TODO
+    return on
+
+d2lps.check_exercise("fault-tolerance", fault_tolerance)
+
+# %% exercise-detect
+def detect(nodes, every, lost, delay, now):
+    def heard(node, sent, now):
+        pass
+
+    def ended(node, now):
+        pass
+
+    def suspects(now):
+        pass
+    # TODO
+    return heard, ended, suspects
+
+d2lps.check_exercise("detect", detect)
+
+# %% exercise-interval
+def interval(n, hours, delta, restart):
+    work = 0
+    # TODO
+    return work
+
+d2lps.check_exercise("interval", interval)
+
+# %% exercise-atomic-save
+def atomic_save(fs):
+    def save(name, data):
+        # TODO
+        pass
+
+    def load(name):
+        return None
+
+    return save, load
+
+d2lps.check_exercise("atomic-save", atomic_save)
+
+# %% exercise-hashing
+def hashing(keys, hosts, replicas):
+    copies = {}
+    # TODO
+    return copies
+
+d2lps.check_exercise("hashing", hashing)
