@@ -517,8 +517,12 @@ class NumbersAlone(Server):
         self.value += gradient
         self.net.send(self.name, src, ("done", worker, number))
 
+def told(found):
+    return " · ".join(f"{value}: {times}" for value, times in sorted(found.items()))
+
 table("way", "found", rows=[
-    [kind.__name__, ends(kind)] for kind in (AnswersFirst, DoesNotNumber, NumbersAlone, Server)])
+    [kind.__name__, told(ends(kind))]
+    for kind in (AnswersFirst, DoesNotNumber, NumbersAlone, Server)])
 
 # %% guess-cost
 price = d2lps.predict("copies", {"each push": "%", "one sum": "%"})
@@ -556,17 +560,19 @@ table("way", "into-server", "out-of-server", "messages-in-turn", rows=[
     for way in ("no copy", "each push", "one sum", "chain")])
 
 # %% rules
-from d2lps.kvstore import replication
 from d2lps.kvstore.replication import Schedule
+from d2lps.kvstore.replication import World as Slots
 
-Counter(replication.World(Schedule.drawn(seed)).run() for seed in range(300))
+Counter(Slots(Schedule.drawn(seed)).run() for seed in range(300))
 
 # %% played
+from d2lps.kvstore.replication import story
+
 died = Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),))
-slot = replication.World(died, recorded=True)
+slot = Slots(died, recorded=True)
 slot.run()
 print(slot.view)
-watch(replication.story.trace(slot), name="slot")
+watch(story.trace(slot), name="slot")
 
 # %% kill-server
 with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
@@ -690,21 +696,23 @@ def split(kind, seconds):
 
     net.after(0.3, cut)
     net.run(until=seconds)
-    return [kind.__name__, f"{seconds} s", *(f"{s.value}, {s.seen}" for s in (a, b)),
+    return [kind.__name__, f"{seconds} s", *(f"{s.value} ({s.seen[0]} {s.seen[1]})" for s in (a, b)),
             sum(s.seen[1] == s.name for s in (a, b)), sum(w.number - 1 for w in workers)]
 
 table("way", "time", "server-a", "server-b", "primaries", "told-to-count", rows=[
     split(kind, seconds) for kind in (Member, Asks) for seconds in (3, 6)])
 
 # %% mutant
-class TakesAll(replication.Register):
+from d2lps.kvstore.replication import Propose, Register, View, broken
+
+class TakesAll(Register):
     def receive(self, src, message, now):
-        if isinstance(message, replication.Propose):
-            self.view = replication.View(*message)
+        if isinstance(message, Propose):
+            self.view = View(*message)
         self.world.send("register", src, self.view)
 
 def broken_by(seed):
-    return replication.broken(Schedule.drawn(seed), register=TakesAll)
+    return broken(Schedule.drawn(seed), register=TakesAll)
 
 seed = next(seed for seed in range(1000) if broken_by(seed))
 seed, broken_by(seed)[:2]

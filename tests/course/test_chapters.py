@@ -260,7 +260,7 @@ def test_the_numbers_of_chapter_06(executed, language):
     book = executed("06-faults", language).book
 
     def lines(cell_id: str) -> list[str]:
-        return shown(book, cell_id).strip().splitlines()
+        return [line for line in shown(book, cell_id).splitlines() if line.strip()]
 
     def rows(cell_id: str) -> list[list[float]]:
         """The numbers of a table, row by row."""
@@ -277,7 +277,7 @@ def test_the_numbers_of_chapter_06(executed, language):
         ["0.2 → 0.4", "–", "–"],
         ["–", "–", "–"],
     ]
-    assert revealed("alarms") == pytest.approx([40.4, 35], abs=0.1)
+    assert revealed("alarms") == pytest.approx([1, 40.4, 35], abs=0.1)  # what is asked bears a number, too
     alarms = [row[1] for row in rows("alarms-table")]
     assert alarms == sorted(alarms, reverse=True) and alarms[-1] == 0
     alone, together = revealed("often")[::2]
@@ -296,7 +296,7 @@ def test_the_numbers_of_chapter_06(executed, language):
     assert lost[:2] == [pytest.approx(10.4, abs=1), pytest.approx(4.2, abs=0.5)]
     assert lines("kill")[0] == "24 33 33" and shown(book, "every-moment") == "{33: 48}"
     early, unnumbered, alone, right = lines("wrong-ways")[1:]
-    assert "32:" in early and "34:" in unnumbered and "34:" in alone and right.endswith("{33: 48}")
+    assert "32:" in early and "34:" in unnumbered and "34:" in alone and right.split()[1:] == ["33:", "48"]
     assert revealed("cost") == [100, 12.5]
     assert [row[-3:] for row in rows("cost-table")] == [[8, 8, 2], [16, 16, 4], [9, 9, 4], [9, 9, 3]]
     assert shown(book, "rules") == "Counter({'done': 300})"
@@ -304,11 +304,10 @@ def test_the_numbers_of_chapter_06(executed, language):
     assert before.count("number=1") == 3 and after.count("number=2") == 2 and same == "(12, True)"
     assert lines("kill-three")[0].count("number=5") == 3 and lines("kill-three")[1] == "True"
     assert shown(book, "kill-both").startswith("DataLost (0,)")
-    split = [[*map(int, re.findall(r"(\d+)(?=,|  +\d|$)", line))] for line in lines("split")[1:]]
-    values = [re.findall(r"(\d+), \(", line) for line in lines("split")[1:]]
-    assert [line.rstrip().endswith("18") for line in lines("split")[1:]] == [True, True, False, True], split
+    values = [re.findall(r"(\d+) \(", line) for line in lines("split")[1:]]
+    assert [line.rstrip().endswith("18") for line in lines("split")[1:]] == [True, True, False, True]
     assert values[1][0] != "99" != values[1][1] and values[3][1] == "99"
-    assert shown(book, "mutant").endswith("'I3')") and revealed("majority") == [1, 1, 2]
+    assert shown(book, "mutant").endswith("'I3')") and revealed("majority") == [3, 1, 4, 1, 5, 2]
     *elected, leaders = lines("raft-run")
     terms = [int(line.split()[-1]) for line in elected]
     assert terms == sorted({*terms}) and len(terms) >= 3

@@ -62,6 +62,7 @@ def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **
     return ends[0]
 
 
+@pytest.mark.fault("F14", "a newcomer takes the place of a server that was killed")
 @pytest.mark.parametrize("rule", OPTIMIZERS)
 def test_a_server_is_killed_and_the_bits_are_the_same(rule):
     wanted = trained(rule=rule, replicas=0)
@@ -106,6 +107,7 @@ def test_no_push_is_lost_or_counted_twice(kind):
             assert end.tolist() == [float(sum(pushes * 1000**rank for rank in range(workers)))] * 2
 
 
+@pytest.mark.fault("F3", "both servers of a pair killed")
 def test_both_members_are_lost_and_the_keys_are_named():
     def work(store):
         store.init(KEYS, [torch.ones(size) for size in SIZES])

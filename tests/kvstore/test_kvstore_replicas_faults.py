@@ -120,7 +120,6 @@ def test_a_backup_that_lags_costs_time_and_nothing_else(monkeypatch):
         assert {view.number for view in servers.views} == {1}, "it was never taken for dead"
 
 
-@pytest.mark.fault("F16", "one replica has other bits")
 def test_members_have_the_same_bits_in_the_end():
     with made() as servers:
         each(servers, work)

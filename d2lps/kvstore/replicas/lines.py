@@ -14,7 +14,7 @@ from torch import Tensor
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replicas.coding import Piece, decode, encode, layout, room, split
 from d2lps.kvstore.replication import View
-from d2lps.kvstore.replication.messages import Ack, Apply, Heartbeat, Join, Name, Snapshot
+from d2lps.kvstore.replication.messages import Ack, Add, Apply, Heartbeat, Join, Name, Snapshot
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
@@ -22,6 +22,7 @@ from d2lps.kvstore.wire.handshake import loopback
 
 PULSE = 0.1  # seconds between two signs of life
 STILL = 5.0  # seconds that a connection may stand still
+SMALL = 1 << 14  # bytes that are sent without waking a thread
 MOST, BYTES = 512, 1 << 18  # messages, and bytes of their tensors, in one frame; what is larger comes in such pieces
 
 
@@ -75,7 +76,8 @@ class Line:
     def __init__(self, connect: Callable[[], Channel], opened: Callable, ended: Callable, dead: Callable[[], bool]):
         self._connect, self._opened, self._ended, self._dead = connect, opened, ended, dead
         self._queue: deque[NamedTuple] = deque()
-        self._wanted = threading.Condition()
+        self._wanted, self._sending = threading.Condition(), threading.Lock()
+        self._ready = False  # whether there is a connection, and who waited for it has been served
         self._channel: Channel | None = None
         self._sent: tuple[int, int] = (0, 0)  # the view and number of the last command that was put
         self._when = 0.0  # it was last sent
@@ -84,7 +86,7 @@ class Line:
         threading.Thread(target=self._run, daemon=True, name="d2lps line between servers").start()
 
     def put(self, message: NamedTuple) -> None:
-        """Send it soon. What is on its way on a connection that holds need not be said again."""
+        """Send it at the next :meth:`pump`. What is on its way on a connection that holds need not be said again."""
         with self._wanted:
             last = self._queue[-1] if self._queue else None
             if isinstance(message, Apply):
@@ -100,7 +102,23 @@ class Line:
             elif isinstance(message, Heartbeat | Join | View) and message == last:
                 return
             self._queue.append(message)
-            self._wanted.notify()
+
+    def pump(self) -> None:
+        """Send what was put: here and now where it is small and the way is free, as to wake a thread takes longer."""
+        if self._ready and self._sending.acquire(blocking=False):
+            try:
+                with self._wanted:
+                    small = sum(map(_size, self._queue)) <= SMALL
+                    messages = self._taken() if small and self._channel.roomy else []
+                if messages:
+                    self._send(messages)
+            except Broken:
+                self._channel.close()  # the thread finds it so
+            finally:
+                self._sending.release()
+        with self._wanted:
+            if self._queue:
+                self._wanted.notify()
 
     def _is_under_way(self, apply: Apply) -> bool:
         view, seq = self._sent
@@ -131,9 +149,11 @@ class Line:
             while self.open:
                 self._channel = self._connect()
                 self._opened(self)
+                self._ready = True
                 with suppress(Broken):
                     while self.open:
-                        self._send(self._next())
+                        self._pass_on()
+                self._ready = False
                 self._channel.close()
         except (ConnectionRefusedError, FileNotFoundError):
             gone = True
@@ -144,12 +164,17 @@ class Line:
             self._channel and self._channel.close()
             self._ended(gone)
 
-    def _next(self) -> list[NamedTuple]:
+    def _pass_on(self) -> None:
         with self._wanted:
             if not self._queue:
                 self._wanted.wait(PULSE)
-            messages = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
-            return messages
+        with self._sending:
+            with self._wanted:
+                messages = self._taken()
+            self._send(messages)
+
+    def _taken(self) -> list[NamedTuple]:
+        return [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
 
     def _send(self, messages: list[NamedTuple]) -> None:
         if not messages:
@@ -182,6 +207,14 @@ class Line:
                     raise Broken("this server has been killed")
                 self._channel.send(Op.PEER, payload=raw(each[start : start + BYTES]))
                 self._when = time.monotonic()
+
+
+def _size(message: NamedTuple) -> int:
+    """About how many bytes it takes on its way."""
+    if isinstance(message, Apply):
+        total = getattr(message.command, "total", None)
+        return 256 + (_nbytes(total) if total is not None else 0 if isinstance(message.command, Add) else SMALL)
+    return SMALL if isinstance(message, Snapshot) else 64
 
 
 def _nbytes(tensor: Tensor) -> int:

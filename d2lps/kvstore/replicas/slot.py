@@ -153,6 +153,7 @@ class Slot:
         later: list[Callable[[], object]] = []
         if not self.open:
             return later
+        lines = set()
         for effect in self.core.take():
             if isinstance(effect, Send):
                 if effect.to[0] == "worker":
@@ -160,7 +161,8 @@ class Slot:
                     if reply:
                         later.append(partial(reply, effect.message))
                 elif not (self.arriving and isinstance(effect.message, Join)):
-                    self._line(effect.to).put(effect.message)
+                    lines.add(line := self._line(effect.to))
+                    line.put(effect.message)
             elif isinstance(effect, Propose):
                 view = View(effect.number, effect.members)
                 later.append(partial(self._register.propose, self.number, view, self._told))
@@ -179,7 +181,7 @@ class Slot:
         if self._seen != (core.view, core.commit):
             self._seen = core.view, core.commit
             self.changed.notify_all()
-        return later
+        return [*(line.pump for line in lines), *later]
 
     def _told(self, view: View) -> None:
         """The register's answer."""

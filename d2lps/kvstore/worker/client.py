@@ -387,8 +387,7 @@ class ServerClient:
     def _aim(self) -> None:
         """Before each attempt to connect: where to."""
 
-    def _unanswered(self) -> list[Request]:
-        """What is asked again, in its order; ``_state`` is held."""
+    def _unanswered(self) -> list[Request]:  # ``_state`` is held
         return [self._pending[number] for number in sorted(self._pending)]
 
     def _reconnect(self, why: str) -> bool:
