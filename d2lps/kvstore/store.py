@@ -3,13 +3,14 @@
 import json
 import weakref
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 
 from torch import Tensor, int64
 
 from d2lps.kvstore import checkpoint
 from d2lps.kvstore.calls import Calls, Interrupted
-from d2lps.kvstore.errors import KVError, Refused, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, of_mxnet
 from d2lps.kvstore.repeats import Repeats
 from d2lps.kvstore.values import (
@@ -27,6 +28,7 @@ from d2lps.kvstore.values import (
 from d2lps.messages import text
 
 STORE, BARRIER, INIT = "store", "barrier", "init"  # what calls take for themselves that are about no key
+WAITS = 4  # deadlines more for which the others wait while worker 0 saves or loads, and lives
 
 
 class KVStore:
@@ -341,7 +343,7 @@ class KVStore:
             except Exception as error:  # whatever it is, the others do not wait in vain
                 failure, note = error, json.dumps({"error": str(error)})
         try:
-            said = self._meet(what, number, note)
+            said = self._outcome(what, number, note)
         except Interrupted:
             raise
         except KVError as error:
@@ -353,6 +355,13 @@ class KVStore:
         if "error" in outcome:
             raise failure or Refused(f"worker 0 could not {what}: {outcome['error']}")
         return outcome.get("result")
+
+    def _outcome(self, what: str, number: int, note: str | None) -> str | None:
+        """What worker 0 says when it is done. It has begun: a large file may take longer than the deadline."""
+        for _ in range(WAITS if self.rank and what in ("save", "load") else 0):
+            with suppress(Timeout):
+                return self._meet(what, number)
+        return self._meet(what, number, note)
 
     def _call_together(self, what: str, said: object, work: Callable, *arguments) -> None:
         """``work``, of all workers, unless this one was interrupted when it was done: then the same again hears of it.

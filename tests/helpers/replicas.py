@@ -74,6 +74,16 @@ class CommitsWithoutTheLearner(Replica):
         return [*self.view.members[1:]]
 
 
+class ProposesTooSoon(Replica):
+    """A learner that lacks what is committed is made the backup."""
+
+    def _lead(self, now):
+        has = self._acked.get(self.learner, -1)
+        if self.joining and has >= 0:
+            self._propose((self.name, self.learner))
+        super()._lead(now)
+
+
 class IsOneMoreBehind(Replica):
     def _readable(self, pull):
         return super()._readable(pull._replace(round=pull.round - 1) if self.kind == "dist_ssp" else pull)

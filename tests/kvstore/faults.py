@@ -34,11 +34,7 @@ HOLDS = {
     "M": "3 times the bytes stored, one push per worker and key, 64 MiB: never more",
     "O": "each mutant makes a check fail",
 }
-LATER = {
-    "F8": "half-written checkpoint",
-    "F9": "corrupt checkpoint",
-    "F16": "replicas that differ",
-}
+LATER = {"F8": "half-written checkpoint", "F9": "corrupt checkpoint", "F16": "replicas that differ"}
 
 
 class Case(NamedTuple):

@@ -23,7 +23,7 @@ from d2lps.kvstore.replication.messages import (
     Pass,
     Snapshot,
 )
-from d2lps.kvstore.wire.frames import DTYPES
+from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
 PIECE = 256  # parts of a snapshot that are said together
 
@@ -109,7 +109,9 @@ def layout(tensors: Iterable[Tensor]) -> list[list[int]]:
 
 
 def room(said: list) -> list[Tensor]:
-    """Room for the tensors of a :func:`layout`."""
+    """Room for the tensors of a :func:`layout`. Raises ValueError where that is more than can come."""
+    if sum(elements * DTYPES[number].itemsize for number, elements in said) > PAYLOAD:
+        raise ValueError("more bytes than a message has")
     return [torch.empty(elements, dtype=DTYPES[number]) for number, elements in said]
 
 

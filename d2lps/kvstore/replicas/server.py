@@ -142,9 +142,9 @@ class ReplicaServer(Server):
             return self._admit_server(hello)
         slot = self.store.slot
         if slot is None or not slot.leads:
-            view = slot and slot.core.view
-            raise Elsewhere(f"this server is not the primary of slot {self.number}", view)
-        return super()._admit(channel, hello) | {"view": slot.core.view}
+            view = slot.core.view.number if slot else 0
+            raise Elsewhere(f"in view {view}, which it knows, this server is not the primary of slot {self.number}")
+        return super()._admit(channel, hello)
 
     def _admit_server(self, hello: Mapping) -> dict:
         name = as_name(hello["server"])

@@ -35,6 +35,9 @@ from d2lps.kvstore.replication.messages import (
 )
 
 
+NEAR = 16  # commands that a learner may still lack when it is made the backup: they never stop coming
+
+
 class Replica(State):
     """A server's part in a slot.
 
@@ -92,7 +95,8 @@ class Replica(State):
         self._acked: dict[Name, int] = {}
         self._heard: dict[Name, float] = {}
         self.learner: Name | None = None  # who follows and is no member
-        self.joining = False  # whether the learner has been proposed as backup
+        self.joining = False  # whether it is about to be the backup: what is committed from here on, it has
+        self._offered = False  # whether it has been proposed
         self._proposed = False
 
     @property
@@ -115,8 +119,6 @@ class Replica(State):
     def receive(self, src: Name, message: NamedTuple, now: float) -> None:
         """A message from a server, a worker or the register, at ``now`` of this server's own clock."""
         getattr(self, self._on[type(message)])(src, message, now)
-
-    # What time brings.
 
     def tick(self, now: float) -> None:
         """To be called several times within ``patience``."""
@@ -151,18 +153,19 @@ class Replica(State):
     def _lead(self, now: float) -> None:
         if any([self._silent(member, now) for member in self.view.members[1:]]):
             self._propose((self.name,))
-        if self.learner is not None and not self.joining and self._silent(self.learner, now):
-            self.learner = None
-            self._trim()
+        if self.learner is not None and not self._offered and self._silent(self.learner, now):
+            self.learner, self.joining = None, False
+            self._advance()
         if self._proposed:
             self.effects.append(Ask())
         for follower in self.followers:
             self.repeat(follower)
-        caught_up = self.learner is not None and self._acked.get(self.learner) == self.seq
-        if caught_up and len(self.view.members) == 1:
+        has = -1 if self.learner is None else self._acked.get(self.learner, -1)
+        if has >= 0 and has >= self.seq - NEAR and len(self.view.members) == 1:
             # From here on nothing is committed without it, until it is known whether it has become the backup.
             self.joining = True
-        if self.joining:
+        if self.joining and has >= self.commit:
+            self._offered = True
             self._propose((self.name, self.learner))
 
     def _silent(self, other: Name, now: float) -> bool:
@@ -187,7 +190,7 @@ class Replica(State):
             self.log = {}
             self._reset()
         elif self.is_primary and led:
-            self.learner, self.joining = None, False  # it is the backup now, or was not taken
+            self.learner, self.joining, self._offered = None, False, False  # it is the backup now, or was not taken
             self._acked = {member: self._acked.get(member, 0) for member in view.members[1:]}
             self._heard |= dict.fromkeys(view.members[1:], now)
             self._advance()
@@ -407,8 +410,6 @@ class Replica(State):
         self._reset()
         self._heard[src] = now
         self._send(src, Ack(snapshot.view.number, self.seq))
-
-    # Those who follow, as the primary hears them.
 
     def _on_ack(self, src: Name, ack: Ack, now: float) -> None:
         if self.is_primary and ack.view == self.view.number and src in self.followers:

@@ -24,11 +24,7 @@ SHORTEST = 16  # bytes of a secret
 
 
 class Elsewhere(Broken):
-    """Another server is the one for workers, as ``view`` (its number and its members) says, where that is known."""
-
-    def __init__(self, sentence: str, view: object):
-        super().__init__(sentence)
-        self.view = view
+    """Another server is the one for workers now."""
 
 
 def read_secret() -> bytes | None:
@@ -84,7 +80,7 @@ def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], wh
     try:
         channel.send(Op.WELCOME, metadata=admit(hello))
     except Elsewhere as error:
-        channel.send(Op.ERROR, metadata={"kind": "Elsewhere", "sentence": str(error), "view": error.view})
+        channel.send(Op.ERROR, metadata={"kind": "Elsewhere", "sentence": str(error)})
         raise
     except Refused as error:
         channel.send(Op.ERROR, metadata={"kind": "Refused", "sentence": str(error)})
@@ -96,7 +92,7 @@ def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], wh
 def _next(channel: Channel, op: Op) -> dict:
     frame: Frame = channel.receive()
     if frame.op == Op.ERROR and frame.metadata.get("kind") == "Elsewhere":
-        raise Elsewhere(str(frame.metadata.get("sentence")), frame.metadata.get("view"))
+        raise Elsewhere(str(frame.metadata.get("sentence")))
     if frame.op == Op.ERROR:
         raise Refused(str(frame.metadata.get("sentence", "the server refuses this worker")))
     if frame.op != op or frame.payload:
