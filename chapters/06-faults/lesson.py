@@ -316,39 +316,45 @@ saved
 
 # %% checkpoints
 import shutil
-from functools import partial
 
 class Killed(Exception):
     pass
 
-def fit(store, folder, dies_at=None):
-    def after(done):
-        if done == dies_at:
-            raise Killed
-    checkpoints = train.Checkpoints(folder, store)
-    return by_store.work(store, train.small_cnn(), digits.train, 64, 12,
-                         ("sgd", {"lr": 0.05, "momentum": 0.9}), after=after,
-                         checkpoints=checkpoints, every=4)
+def fit(stores, after=lambda done: None, folder=None):
+    nets = [train.small_cnn() for _ in stores]
 
-def two_workers(folder, servers=2, dies_at=None):
-    with kvstore.cluster("dist_sync", workers=2, servers=servers) as stores:
-        return by_store.each(stores, partial(fit, folder=folder, dies_at=dies_at))
+    def work(store):
+        checkpoints = train.Checkpoints(folder, store) if folder else None
+        return by_store.work(store, nets[store.rank], digits.train, 64, 12,
+                             ("sgd", {"lr": 0.05, "momentum": 0.9}),
+                             after=None if store.rank else after,
+                             checkpoints=checkpoints, every=4)
 
-undisturbed = two_workers(folder / "one")
+    return by_store.each(stores, work)[0]
+
+def kill_all(done):
+    if done == 7:
+        raise Killed
+
+with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
+    undisturbed = fit(stores)
 try:
-    two_workers(folder / "other", dies_at=7)
+    with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
+        fit(stores, kill_all, folder / "run")
 except Killed:
-    print(sorted(os.listdir(folder / "other")))
-resumed = two_workers(folder / "other", servers=3)
-print(len(resumed[0].losses), torch.equal(undisturbed[0].weights, resumed[0].weights))
+    print(sorted(os.listdir(folder / "run")))
+with kvstore.cluster("dist_sync", workers=2, servers=3) as stores:
+    resumed = fit(stores, folder=folder / "run")
+print(len(resumed.losses), torch.equal(undisturbed.weights, resumed.weights))
 
 # %% damaged
-damaged = folder / "other" / "step-12" / "store"
+damaged = folder / "run" / "step-12" / "store"
 content = bytearray(damaged.read_bytes())
 content[1000] ^= 1
 damaged.write_bytes(content)
-again = two_workers(folder / "other")
-print(len(again[0].losses), torch.equal(undisturbed[0].weights, again[0].weights))
+with kvstore.cluster("dist_sync", workers=2, servers=2) as stores:
+    again = fit(stores, folder=folder / "run")
+print(len(again.losses), torch.equal(undisturbed.weights, again.weights))
 shutil.rmtree(folder)
 
 # %% guess-interval
@@ -511,8 +517,12 @@ class NumbersAlone(Server):
         self.value += gradient
         self.net.send(self.name, src, ("done", worker, number))
 
+def told(found):
+    return " · ".join(f"{value}: {times}" for value, times in sorted(found.items()))
+
 table("way", "found", rows=[
-    [kind.__name__, ends(kind)] for kind in (AnswersFirst, DoesNotNumber, NumbersAlone, Server)])
+    [kind.__name__, told(ends(kind))]
+    for kind in (AnswersFirst, DoesNotNumber, NumbersAlone, Server)])
 
 # %% guess-cost
 price = d2lps.predict("copies", {"each push": "%", "one sum": "%"})
@@ -550,18 +560,58 @@ table("way", "into-server", "out-of-server", "messages-in-turn", rows=[
     for way in ("no copy", "each push", "one sum", "chain")])
 
 # %% rules
-from d2lps.kvstore.replication.world import Register, Schedule
-from d2lps.kvstore.replication.world import World as Slots
+from d2lps.kvstore import replication
+from d2lps.kvstore.replication import Schedule
 
-Counter(Slots(Schedule.drawn(seed)).run() for seed in range(300))
+Counter(replication.World(Schedule.drawn(seed)).run() for seed in range(300))
 
 # %% played
-from d2lps.kvstore.replication import story
+died = Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),))
+slot = replication.World(died, recorded=True)
+slot.run()
+print(slot.view)
+watch(replication.story.trace(slot), name="slot")
 
-slots = Slots(Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),)), recorded=True)
-slots.run()
-print(slots.view)
-watch(story.trace(slots), name="slot")
+# %% kill-server
+with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
+    def kill_one(done):
+        if done == 5:
+            stores.kill(1)
+
+    print(stores.views)
+    killed = fit(stores, kill_one)
+    print(stores.views)
+len(killed.losses), torch.equal(undisturbed.weights, killed.weights)
+
+# %% kill-three
+def changes(stores):
+    return sum(view.number - 1 for view in stores.views)
+
+with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
+    def kill_in_turn(done):
+        if done in (3, 6, 9):
+            number, before = done // 3 - 1, changes(stores)
+            stores.kill(number)
+            stores.restart(number)
+            end = time.monotonic() + 20
+            while changes(stores) < before + 4 and time.monotonic() < end:
+                time.sleep(0.01)
+
+    killed = fit(stores, kill_in_turn)
+    print(stores.views)
+torch.equal(undisturbed.weights, killed.weights)
+
+# %% kill-both
+with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1, deadline=2) as stores:
+    def kill_both(done):
+        if done == 5:
+            stores.kill(0)
+            stores.kill(1)
+
+    try:
+        fit(stores, kill_both)
+    except kvstore.DataLost as error:
+        print(type(error).__name__, error.servers, error.keys)
 
 # %% member
 class Member(Server):
@@ -644,25 +694,24 @@ def split(kind, seconds):
 
     net.after(0.3, cut)
     net.run(until=seconds)
-    return [kind.__name__, f"{seconds} s", *(f"{s.value}, {s.seen}" for s in (a, b)),
+    return [kind.__name__, f"{seconds} s", *(f"{s.value} ({s.seen[0]} {s.seen[1]})" for s in (a, b)),
             sum(s.seen[1] == s.name for s in (a, b)), sum(w.number - 1 for w in workers)]
 
 table("way", "time", "server-a", "server-b", "primaries", "told-to-count", rows=[
     split(kind, seconds) for kind in (Member, Asks) for seconds in (3, 6)])
 
 # %% mutant
-from d2lps.kvstore.replication import View
-from d2lps.kvstore.replication.messages import Propose
-from d2lps.kvstore.replication.world import broken
-
-class TakesAll(Register):
+class TakesAll(replication.Register):
     def receive(self, src, message, now):
-        if isinstance(message, Propose):
-            self.view = View(*message)
+        if isinstance(message, replication.Propose):
+            self.view = replication.View(*message)
         self.world.send("register", src, self.view)
 
-seed = next(seed for seed in range(1000) if broken(Schedule.drawn(seed), register=TakesAll))
-seed, broken(Schedule.drawn(seed), register=TakesAll)[:2]
+def broken_by(seed):
+    return replication.broken(Schedule.drawn(seed), register=TakesAll)
+
+seed = next(seed for seed in range(1000) if broken_by(seed))
+seed, broken_by(seed)[:2]
 
 # %% guess-majority
 enough = d2lps.predict("majority", {"3": "", "4": "", "5": ""})
@@ -789,3 +838,65 @@ table("way", "change", "other-primary", "not-there-yet", "to-copy", rows=[
     [name, change, *(f"{part:.0f}%" for part in moved(owners, five, after))]
     for name, owners in ways.items()
     for change, after in (("5 → 4", without), ("5 → 6", more))])
+
+# %% exercise-count-once
+def count_once(disk, send):
+    def on(worker, id, key, number, gradient):
+        pass
+    # TODO
+    return on
+
+d2lps.check_exercise("count-once", count_once)
+
+# %% exercise-fault-tolerance
+def fault_tolerance(me, peer, workers, send):
+    def on(sender, message):
+        pass
+    # TODO
+    return on
+
+d2lps.check_exercise("fault-tolerance", fault_tolerance)
+
+# %% exercise-detect
+def detect(nodes, every, lost, delay, now):
+    def heard(node, sent, now):
+        pass
+
+    def ended(node, now):
+        pass
+
+    def suspects(now):
+        pass
+    # TODO
+    return heard, ended, suspects
+
+d2lps.check_exercise("detect", detect)
+
+# %% exercise-interval
+def interval(n, hours, delta, restart):
+    work = 0
+    # TODO
+    return work
+
+d2lps.check_exercise("interval", interval)
+
+# %% exercise-atomic-save
+def atomic_save(fs):
+    def save(name, data):
+        # TODO
+        pass
+
+    def load(name):
+        return None
+
+    return save, load
+
+d2lps.check_exercise("atomic-save", atomic_save)
+
+# %% exercise-hashing
+def hashing(keys, hosts, replicas):
+    copies = {}
+    # TODO
+    return copies
+
+d2lps.check_exercise("hashing", hashing)
