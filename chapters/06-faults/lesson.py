@@ -556,18 +556,17 @@ table("way", "into-server", "out-of-server", "messages-in-turn", rows=[
     for way in ("no copy", "each push", "one sum", "chain")])
 
 # %% rules
-from d2lps.kvstore.replication.world import Register, Schedule
-from d2lps.kvstore.replication.world import World as Slots
+from d2lps.kvstore import replication
+from d2lps.kvstore.replication import Schedule
 
-Counter(Slots(Schedule.drawn(seed)).run() for seed in range(300))
+Counter(replication.World(Schedule.drawn(seed)).run() for seed in range(300))
 
 # %% played
-from d2lps.kvstore.replication import story
-
-slots = Slots(Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),)), recorded=True)
-slots.run()
-print(slots.view)
-watch(story.trace(slots), name="slot")
+died = Schedule(seed=1, rounds=6, until=0.15, troubles=((0.03, "crash", 1),))
+slot = replication.World(died, recorded=True)
+slot.run()
+print(slot.view)
+watch(replication.story.trace(slot), name="slot")
 
 # %% kill-server
 with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
@@ -698,18 +697,17 @@ table("way", "time", "server-a", "server-b", "primaries", "told-to-count", rows=
     split(kind, seconds) for kind in (Member, Asks) for seconds in (3, 6)])
 
 # %% mutant
-from d2lps.kvstore.replication import View
-from d2lps.kvstore.replication.messages import Propose
-from d2lps.kvstore.replication.world import broken
-
-class TakesAll(Register):
+class TakesAll(replication.Register):
     def receive(self, src, message, now):
-        if isinstance(message, Propose):
-            self.view = View(*message)
+        if isinstance(message, replication.Propose):
+            self.view = replication.View(*message)
         self.world.send("register", src, self.view)
 
-seed = next(seed for seed in range(1000) if broken(Schedule.drawn(seed), register=TakesAll))
-seed, broken(Schedule.drawn(seed), register=TakesAll)[:2]
+def broken_by(seed):
+    return replication.broken(Schedule.drawn(seed), register=TakesAll)
+
+seed = next(seed for seed in range(1000) if broken_by(seed))
+seed, broken_by(seed)[:2]
 
 # %% guess-majority
 enough = d2lps.predict("majority", {"3": "", "4": "", "5": ""})

@@ -169,8 +169,7 @@ class Cluster:
     @property
     def views(self) -> list[View]:
         """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any."""
-        found = [self._register.view(slot) for slot in range(len(self.servers))] if self._register else []
-        return [View(view.number, tuple(number for number, *_ in view.members)) for view in found]
+        return self.stores[0].views if self._register else []
 
     def _of(self, number: int) -> "Server | Host":
         if type(number) is not int or not 0 <= number < len(self.servers):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import torch
-from helpers.stores import each
+from helpers.stores import each, until_whole
 
 from d2lps.kvstore import DataLost, Refused, WorkerLost, cluster
 
@@ -60,14 +60,6 @@ def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **
             raise end
         assert all(map(torch.equal, end, ends[0]))
     return ends[0]
-
-
-def until_whole(servers) -> None:
-    """Until each slot has a backup again."""
-    until = time.monotonic() + 10
-    while any(len(view.members) < 2 for view in servers.views):
-        assert time.monotonic() < until, servers.views
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("rule", OPTIMIZERS)

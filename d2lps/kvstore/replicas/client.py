@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from d2lps.kvstore.errors import DataLost, ServerLost
 from d2lps.kvstore.replicas.register import Register, StoreRegister
+from d2lps.kvstore.replication import View
 from d2lps.kvstore.wire.frames import PUSHES, Frame, Op
 from d2lps.kvstore.worker.client import Request, ServerClient
 from d2lps.messages import text
@@ -26,20 +27,25 @@ class SlotClient(ServerClient):
         self._kept: dict[int, tuple[int, Request]] = {}  # by part, with its round
         self._staged: list[Request] = []  # what is loaded, until that is committed
         self.keys: Iterable = ()
-        self._aim_first(number)
+        self.number = number
+        until = time.monotonic() + options.get("deadline", 30.0)
+        while not self._view:
+            self._aim()
+            if not self._view and time.monotonic() > until:
+                raise ServerLost(text("store.no-view", slot=number), (number,))
         super().__init__(number, self.address, rank, **options)
         self._synchronous = self.welcome["kind"] == "dist_sync"
-
-    def _aim_first(self, number: int) -> None:
-        self.number = number
-        self._aim()
-        if not self._view:
-            raise ServerLost(text("store.no-view", slot=number), (number,))
 
     def _aim(self) -> None:
         view = self._register.view(self.number)
         if view is not None and view.number > self._view:
             self._view, self.address = view.number, view.members[0][2]
+
+    @property
+    def seen(self) -> View:
+        """The newest view that can be told, with the numbers of its servers."""
+        view = self._register.view(self.number)
+        return View(view.number, tuple(number for number, *_ in view.members))
 
     def _connect(self, until: float) -> tuple:
         connected = super()._connect(until)

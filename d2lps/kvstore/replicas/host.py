@@ -38,12 +38,18 @@ class Host:
         return {slot: replica.name for slot, replica in self.replicas.items()}
 
     @property
-    def live(self) -> bool:
-        """Whether a worker may still come, or something is still to be said to the other members."""
-        return any(replica.store.live for replica in self.replicas.values())
+    def member(self) -> bool:
+        """Whether it holds what others count on."""
+        return any(replica.store.slot.member for replica in self.replicas.values())
+
+    @property
+    def needed(self) -> bool:
+        """Whether a worker may still come, or another member is still to hear that none will."""
+        return any(replica.store.needed for replica in self.replicas.values())
 
     @property
     def busy(self) -> bool:
+        """Whether a worker or a server is connected."""
         return any(replica.busy for replica in self.replicas.values())
 
     def close(self) -> None:

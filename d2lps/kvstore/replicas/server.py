@@ -119,6 +119,10 @@ class ReplicaServer(Server):
         self.store.open(slot, self.name, register, peers, self._deposed)
         self._start(self._await)
 
+    @property
+    def busy(self) -> bool:
+        return super().busy or bool(self._others)
+
     def silence(self) -> None:
         """Nothing more is done or said here."""
         self._open = False

@@ -10,13 +10,11 @@ from itertools import count
 from typing import NamedTuple
 
 from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
-from d2lps.kvstore.replicas.register import Register, StoreRegister
+from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Ask, Join, Name, Propose, Send
 from d2lps.kvstore.server.shard import wait_until
 from d2lps.kvstore.wire.frames import Broken
-
-NOBODY = View(0, ())
 
 
 class Slot:
@@ -65,6 +63,10 @@ class Slot:
     @property
     def leads(self) -> bool:
         return self.open and self.led is not None
+
+    @property
+    def member(self) -> bool:
+        return self.name in self.core.view.members
 
     @contextmanager
     def deciding(self) -> Iterator[Replica]:
@@ -124,7 +126,7 @@ class Slot:
             self._commits.append((core.seq, act))
 
     def hear(self, other: Name, messages: Iterable[NamedTuple]) -> None:
-        """What another server says. It waits until the register has said whether this one is there from the beginning."""
+        """What another server says; not before the register has said whether this one is there from the beginning."""
         with self.deciding() as core:
             if core.view == NOBODY:
                 return
@@ -149,6 +151,8 @@ class Slot:
     def _carry_out(self) -> list[Callable[[], object]]:
         """Do it; what has to wait until others may decide is returned."""
         later: list[Callable[[], object]] = []
+        if not self.open:
+            return later
         for effect in self.core.take():
             if isinstance(effect, Send):
                 if effect.to[0] == "worker":

@@ -140,6 +140,12 @@ class SlotStore(Merging):
         return self.slot.core.live
 
     @property
+    def needed(self) -> bool:
+        """Whether there are workers, or its backup is still to hear that there are none."""
+        core = self.slot.core
+        return bool(core.live) or core.is_primary and core.commit < core.seq
+
+    @property
     def updates(self) -> Optimizer | None:
         return self.slot.core.chosen.optimizer
 

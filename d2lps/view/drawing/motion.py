@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from d2lps.plan.acts import PlanError
@@ -154,10 +155,12 @@ def follow(trace: Trace) -> Motion:
     place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
     recorded = any(event.carries is not None for event in trace.events)
     have = {} if recorded else dict(before[0])
-    dead: dict[str, list[tuple[float, float]]] = {}  # what arrives meanwhile changes nothing
+    dead: dict[
+        str, list[tuple[float, float]]
+    ] = {}  # what arrives meanwhile changes nothing; the dead stay so at the end
     for event in trace.events:
         if event.kind == "gone":
-            dead.setdefault(event.dst, []).append((event.start, event.end))
+            dead.setdefault(event.dst, []).append((event.start, event.end if event.end < trace.duration else inf))
     first = tuple(look(key, have.get((node, key))) for node, key in place)
     messages, changes, reached = [], [], {}
 
@@ -198,7 +201,7 @@ def follow(trace: Trace) -> Motion:
     for i, node in enumerate(plan.nodes):
         work += _counts([e for e in trace.events if e.kind == "update" and e.dst == node], i, 1)
         deaths = [e for e in trace.events if e.kind == "gone" and e.dst == node]
-        gone += [turn for turn in _counts(deaths, i, 1) if turn.time < trace.duration]  # the dead stay so at the end
+        gone += [turn for turn in _counts(deaths, i, 1) if turn.time < trace.duration]
     changes, crowd, work, gone = (tuple(sorted(rows, key=lambda c: c.time)) for rows in (changes, crowd, work, gone))
     messages = tuple(sorted(messages, key=lambda m: m.start))
     return Motion(contributors, tuple(looks), first, changes, messages, tuple(occupied), crowd, work, gone)
