@@ -139,7 +139,9 @@ class Cluster:
             with ExitStack() as undo:
                 clients = connect_to_slots(len(self.servers), self._register, rank, undo, deadline=deadline, **common)
                 self.stores.append(
-                    ReplicatedStore(self.servers[0].kind, rank, workers, clients, self.placement, nan=nan)
+                    ReplicatedStore(
+                        self.servers[0].kind, rank, workers, clients, self.placement, nan=nan, kill=self.kill
+                    )
                 )
                 undo.pop_all()
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, hear
+from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, begins_snapshot, hear
 from d2lps.kvstore.replicas.register import Register, StoreRegister, as_name
 from d2lps.kvstore.replicas.store import SlotStore
 from d2lps.kvstore.replication.messages import Name
@@ -80,6 +80,7 @@ class PeerSession:
                     continue
                 self.slot.sign(self.other)
                 if frame.op == Op.PEER:
+                    self.slot.arriving |= begins_snapshot(frame)
                     messages = hear(self.channel, frame, partial(self.slot.sign, self.other))
                     self.slot.hear(self.other, [each for each in map(snapshots.whole, messages) if each is not None])
                     self.slot.arriving = snapshots.coming

@@ -115,7 +115,9 @@ class Slot:
         return number
 
     def forget(self, worker: int, numbers: Iterable[int]) -> None:
-        with self.deciding() as core:
+        """Nobody waits for these answers any more."""
+        with self.lock:
+            core = self.core
             for number in numbers:
                 self._asked.pop(number, None)
                 core.forget(("worker", worker), number)
@@ -199,7 +201,7 @@ class Slot:
         if line is None or not line.open:
             connect = partial(self._peers.connect, self.number, self.name, other)
             ended = partial(self._line_ended, other)
-            line = self._lines[other] = Line(connect, partial(self._opened, other), ended, lambda: not self.open)
+            line = self._lines[other] = Line(connect, partial(self._opened, other), ended)
         return line
 
     def _opened(self, other: Name, line: Line) -> None:

@@ -381,6 +381,9 @@ class SlotStore(Merging):
                 pull.fail(failed)
 
     def expire(self) -> None:
+        if self.slot is None or not self.slot.leads:
+            self._pulls.clear()  # who waited asks elsewhere
+            return
         now = time.monotonic()
         late = [pull for pull in [*self._pulls] if pull.until < now]
         for pull in late:

@@ -1,4 +1,7 @@
-"""What a slot holds, and what each command does to it: the same on every server that does the same commands."""
+"""What a slot holds, and what each command does to it: the same on every server that does the same commands.
+
+A command may still have to be sent when later ones are done: what it brings stays as it is.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -77,9 +80,9 @@ class State:
         index = self.names.setdefault(begin.name, len(self.parts))
         if index == len(self.parts):
             self.likes.append(begin.like)
-            self.parts.append(part := Part(0, (0,) * self.workers, begin.value))
+            self.parts.append(part := Part(0, (0,) * self.workers, self.copied(begin.value)))
         else:
-            part = self.parts[index]._replace(value=begin.value)
+            part = self.parts[index]._replace(value=self.copied(begin.value))
         self._replace(index, part)
 
     def _choose(self, choose: Choose) -> None:
@@ -88,7 +91,7 @@ class State:
     def _load(self, load: Load) -> None:
         self.loaded, self.chosen = load.number, self.chosen._replace(optimizer=load.optimizer)
         for index, value in load.values:
-            self._replace(index, self.parts[index]._replace(value=value))
+            self._replace(index, self.parts[index]._replace(value=self.copied(value)))
 
     def _pass(self, passed: Pass) -> None:
         numbers = self.passed.setdefault(passed.name, {})
