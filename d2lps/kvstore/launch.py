@@ -194,7 +194,11 @@ def owners(hosts: list[str], servers: int) -> list[int]:
 
 
 def own_address() -> str:
-    """The address at which the other hosts reach this one: that from which it reaches the rendezvous."""
+    """The address at which the other hosts reach this one: that from which it reaches the rendezvous. Or Refused."""
+    where = os.environ["MASTER_ADDR"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))  # which sends nothing
-        return probe.getsockname()[0]
+        try:
+            probe.connect((where, int(os.environ["MASTER_PORT"])))  # which sends nothing
+            return probe.getsockname()[0]
+        except OSError as error:
+            raise Refused(text("store.own-address", where=where, why=error.strerror)) from None

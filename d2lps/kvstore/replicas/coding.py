@@ -22,6 +22,7 @@ from d2lps.kvstore.replication.messages import (
     Lose,
     Pass,
     Snapshot,
+    Take,
 )
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
@@ -53,7 +54,7 @@ class Piece(NamedTuple):
 
 
 SAID = {each.__name__: each for each in (Ack, Apply, Heartbeat, Join, Snapshot, View, Piece)}
-COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Load, Lose, Pass)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Load, Lose, Pass)}
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:
@@ -75,8 +76,8 @@ def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
         parts = [[part.version, part.rounds, _held(part.value, tensors)] for part in message.parts]
         fields = [parts, [[name, elements, DTYPES.index(dtype)] for name, (elements, dtype) in message.names]]
     elif kind is Snapshot:
-        _, losses, chosen, loaded, passed = message.facts  # names come with the parts
-        facts = [losses, [chosen.number, _optimizer(chosen.optimizer)], loaded, passed]
+        _, losses, *optimizers, loaded, passed = message.facts  # names come with the parts
+        facts = [losses, [[each.number, _optimizer(each.optimizer)] for each in optimizers], loaded, passed]
         fields = [message.view, message.seq, facts]
     else:
         fields = [*message]
@@ -92,11 +93,10 @@ def decode(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
         parts = [Part(version, tuple(rounds), _as_held(held, tensors)) for version, rounds, held in fields[0]]
         return Piece(tuple(parts), tuple((name, (elements, DTYPES[number])) for name, elements, number in fields[1]))
     if kind is Snapshot:
-        losses, chosen, loaded, passed = fields[2]
-        losses, chosen = tuple(map(_as_lose, losses)), Choose(chosen[0], _as_optimizer(chosen[1]))
-        return Snapshot(
-            _view(fields[0]), fields[1], (), Facts((), losses, chosen, loaded, tuple(Pass(*each) for each in passed))
-        )
+        losses, optimizers, loaded, passed = fields[2]
+        ready, chosen = (Choose(number, _as_optimizer(said)) for number, said in optimizers)
+        losses, passed = tuple(map(_as_lose, losses)), tuple(Pass(*each) for each in passed)
+        return Snapshot(_view(fields[0]), fields[1], (), Facts((), losses, ready, chosen, loaded, passed))
     if kind is View:
         return _view(fields)
     if kind is Heartbeat:

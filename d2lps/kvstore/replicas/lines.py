@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replicas.coding import Piece, decode, encode, layout, room, split
 from d2lps.kvstore.replication import View
@@ -83,7 +84,7 @@ class Line:
         self._when = 0.0  # it was last sent
         self._snapshots = 0  # on their way
         self.open = True
-        threading.Thread(target=self._run, daemon=True, name="d2lps line between servers").start()
+        threads.start("d2lps line between servers", self._run)
 
     def put(self, message: NamedTuple) -> None:
         """Send it at the next :meth:`pump`. What is on its way on a connection that holds need not be said again."""

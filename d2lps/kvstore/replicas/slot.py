@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
+from d2lps.kvstore import threads
 from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
 from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.replication import Replica, View
@@ -47,7 +48,7 @@ class Slot:
         self._lines: dict[Name, Line] = {}
         self._signs: dict[Name, float] = {}  # of life, of other servers
         self._seen = self.core.view, 0
-        threading.Thread(target=self._tick, daemon=True, name=f"d2lps clock of slot {number}").start()
+        threads.start(f"d2lps clock of slot {number}", self._tick)
 
     def close(self) -> None:
         """Nothing of this replica happens any more, as abruptly as if its process had ended."""
