@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from d2lps.course.grading import Failure, call, failure, size_kept, size_text
+from d2lps.course.grading import Failure, call, failure, shared_names, size_kept, size_text
 from d2lps.messages import text
 
 from .judge_fault_tolerance import plain
@@ -254,9 +254,8 @@ class Once:
 
 def judge(case: OnceCase, answer: Callable) -> dict[str, str]:
     """How many runs a right answer has taken, and how much it stores where nothing fails; raises Failure."""
-    world = Once(case, answer, Trouble()).run()
+    world = _fault_free(case, answer)
     puts, pushes = (sum(event[0] == kind for event in world.story) for kind in ("put", "push"))
-    _require_fresh_start(case, answer)
     runs = 1
     for trouble in small_troubles(world):
         Once(case, answer, trouble, puts > 0).run()
@@ -349,12 +348,17 @@ def _silent(world: Once, push: Push) -> Failure:
     return _failure("answers-once", "once-waits", world, **push._asdict())
 
 
-def _require_fresh_start(case: OnceCase, answer: Callable) -> None:
-    """The same run once more, with an empty disk: nothing is left of the first one."""
+def _fault_free(case: OnceCase, answer: Callable) -> Once:
+    """The run in which nothing fails, twice: with an empty disk, nothing may be left of the first one."""
+    one, other = (call(case, answer, Disk(Once(case, answer, Trouble())), _unheard) for _ in range(2))
+    if shared_names(one, other, KEYS):
+        raise failure("shared-memory", "pair-shared", case)
+    world = Once(case, answer, Trouble()).run()
     try:
         Once(case, answer, Trouble()).run()
     except Failure:
         raise failure("shared-memory", "pair-shared", case) from None
+    return world
 
 
 def _require_little_kept(case: OnceCase, answer: Callable) -> None:

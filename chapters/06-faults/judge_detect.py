@@ -7,6 +7,7 @@ schedule that goes wrong names the mistake; schedules with everything in them ar
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from d2lps.course.grading import Failure, call, failure, time_text
@@ -104,7 +105,8 @@ def schedule(events: Iterable[Event], living: str, missed: str, stops: Sequence[
     return Schedule(tuple(sorted(events, key=lambda event: event.now)), living, missed, tuple(stops))
 
 
-def schedules(case: DetectCase) -> list[Schedule]:
+@cache
+def schedules(case: DetectCase) -> tuple[Schedule, ...]:
     """Each difficulty by itself first, then all together."""
     draw, silence, nodes, step = random.Random(case.label), case.silence, case.nodes, case.every
     first, last, others, end = nodes[0], nodes[-1], nodes[1:], START + 12 * case.silence
@@ -163,7 +165,7 @@ def schedules(case: DetectCase) -> list[Schedule]:
             [(middle, middle + 5 * silence)],
         ),
     ]
-    return [*alone, *(drawn(case, seed) for seed in range(SEEDS))]
+    return (*alone, *(drawn(case, seed) for seed in range(SEEDS)))
 
 
 def drawn(case: DetectCase, seed: int) -> Schedule:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import reduce
 from itertools import product
 
-from d2lps.course.grading import Failure, failure, size_kept, size_text
+from d2lps.course.grading import Failure, call, failure, shared_names, size_kept, size_text
 from d2lps.messages import text
 
 from .pair import KEYS, MOMENTUM, RATE, ROUNDS, SERVERS, TALK, Letter, PairCase, Schedule, World, gradient, trained
@@ -23,8 +23,7 @@ SHOWN = 8  # messages that are told before the one at which a mistake was seen
 
 def judge(case: PairCase, answer: Callable) -> dict[str, str]:
     """How many runs a right answer has taken, and how much it has said; raises Failure."""
-    world = play(case, answer, Schedule())
-    _require_fresh_start(case, answer)
+    world = _fault_free(case, answer)
     _require_few_numbers(case, answer)
     runs = 1
     for schedule in small_schedules(world.letters):
@@ -280,12 +279,21 @@ def _untouched(world: World) -> bool:
     return code is not None and not (code.co_names or code.co_freevars)
 
 
-def _require_fresh_start(case: PairCase, answer: Callable) -> None:
-    """The same run once more: nothing is left of the first one, as of a server that has died."""
+def _fault_free(case: PairCase, answer: Callable) -> World:
+    """The run in which nothing fails, twice: of the first one nothing may be left, as of servers that have died."""
+    one, other = (call(case, answer, FIRST, SECOND, list(range(case.n)), _unheard) for _ in range(2))
+    if shared_names(one, other, case.keys):
+        raise failure("shared-memory", "pair-shared", case)
+    world = play(case, answer, Schedule())
     try:
         play(case, answer, Schedule())
     except Failure:
         raise failure("shared-memory", "pair-shared", case) from None
+    return world
+
+
+def _unheard(to: Hashable, message: tuple) -> None:
+    """Where messages go before the first run."""
 
 
 # What it costs.

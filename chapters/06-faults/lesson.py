@@ -603,6 +603,33 @@ with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
     print(stores.views)
 torch.equal(undisturbed.weights, killed.weights)
 
+# %% ranks
+ranks = d2lps.ranks(2)
+ranks
+
+# %% px-kill
+# %%px
+from d2lps import kvstore, train
+from d2lps.train import by_store
+
+store = kvstore.create("dist_sync", servers=3, replicas=1)
+
+def kill_one(done):
+    if done == 5 and store.rank == 0:
+        store.kill_server(0)
+
+with train.deterministic():
+    worked = by_store.work(store, train.small_cnn(), train.digits().train, 64, 12,
+                           ("sgd", {"lr": 0.05, "momentum": 0.9}), after=kill_one)
+print(len(worked.losses), store.views)
+store.close()
+
+# %% px-same
+[torch.equal(undisturbed.weights, ranks[i]["worked"].weights) for i in range(2)]
+
+# %% close
+ranks.close()
+
 # %% kill-both
 with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1, deadline=2) as stores:
     def kill_both(done):

@@ -613,12 +613,10 @@ class OneMemory(Pair):
         self.done = self.memory
 
 
-def with_defaults(me, peer, workers, send, server=None, memory=[]):
-    if len(memory) < 2:
-        memory.append(Pair(me, peer, workers, send))
-    server = next(each for each in memory if each.me == me)
-    server.send = send
-    return lambda sender, message: server(sender, message)
+def with_a_default(me, peer, workers, send, memory={}):
+    server = Pair(me, peer, workers, send)
+    server.done = memory.setdefault(me, {})
+    return server
 
 
 class WithoutMomentum(Pair):
@@ -1347,7 +1345,7 @@ WRONG = {
         "sends-once": [CopiesOnce, AcknowledgesOnce],
         "never-takes-over": [OnlyTheFirst],
         "copies-everything": [CopiesEverything],
-        "shared-memory": [OneMemory, with_defaults],
+        "shared-memory": [OneMemory, with_a_default],
         "no-momentum": [WithoutMomentum],
         "wrong-weights": [Averages],
         "talks-for-ever": [TalksForEver],

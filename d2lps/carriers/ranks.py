@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from d2lps.carriers.background import BackgroundThread
 from d2lps.carriers.base import Carrier, Executed, Program, Timed
-from d2lps.carriers.rendezvous import NoRanks, ProcessesError, RankLost, Rendezvous, require_seconds, wait
+from d2lps.carriers.rendezvous import GRACE, NoRanks, ProcessesError, RankLost, Rendezvous, require_seconds, wait
 from d2lps.carriers.tensors import TensorError
 from d2lps.messages import text
 from d2lps.plan.acts import sends
@@ -229,8 +229,10 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
             return known
     joining = partial(dist.TCPStore, address, port, size, rank == holder, wait(deadline), wait_for_workers=False)
     joined = BackgroundThread().do(joining)
-    joined.wait()  # in this thread Ctrl-C would have to wait, too
-    if joined.error is None:
+    # In this thread Ctrl-C would have to wait, too; and torch, whose pauses double, waits for twice the deadline.
+    if not joined.wait(deadline + GRACE):
+        atexit.register(joined.wait, 2 * deadline)  # Python would end that thread within torch, and abort the process
+    elif joined.error is None:
         _stores[address, port, rank, size] = joined.result, holder
         return joined.result
     if "EADDRINUSE" in str(joined.error) or "in use" in str(joined.error):

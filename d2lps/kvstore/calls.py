@@ -15,6 +15,7 @@ from queue import SimpleQueue
 
 import torch
 
+from d2lps.kvstore import threads
 from d2lps.kvstore.errors import KVError, Refused, Timeout, as_known
 from d2lps.messages import text
 
@@ -186,7 +187,7 @@ class Calls:
     def _start(self) -> None:
         self._idle.append(None)  # before it is there: it may take a call at once
         try:
-            threading.Thread(target=self._serve, daemon=True, name=self._name).start()
+            threads.start(self._name, self._serve)
         except RuntimeError:
             with suppress(IndexError):
                 self._idle.pop()

@@ -95,6 +95,10 @@ class Timeout(KVError, TimeoutError):
     """The answer did not come within the deadline."""
 
 
+class Late(Timeout):
+    """At a barrier, to which who is missing is on its way: whoever waits may come again."""
+
+
 class Unknown(KVError):
     """A push was sent and not answered: it is counted once or not at all. The same push again counts once."""
 

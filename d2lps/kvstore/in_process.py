@@ -3,8 +3,9 @@
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from d2lps.kvstore.errors import Refused
@@ -103,10 +104,13 @@ class Cluster:
         files = None if tls is None else validate_certificates(tls)
         if transport == "tcp" and files is None:
             secret = secret or secrets.token_bytes(32)
-        self._process, self.placement = os.getpid(), validate_placement(placement, servers)
+        self.placement = validate_placement(placement, servers)
         self.servers: list[Server | Host] = []
         self.stores: list[DistStore] = []
-        self._folder, *self._holds = socket_folder() if transport == "unix" else (None,)
+        self._folder, *holds = socket_folder() if transport == "unix" else (None,)
+        # Also where nobody closes them. When stores are made, this is: so they end before it.
+        self._ends = os.getpid(), self.servers, self._folder, holds
+        self._end = weakref.finalize(Cluster, _end, *self._ends)
         settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
         common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
         self._register = Register() if replicas else None
@@ -139,7 +143,9 @@ class Cluster:
             with ExitStack() as undo:
                 clients = connect_to_slots(len(self.servers), self._register, rank, undo, deadline=deadline, **common)
                 self.stores.append(
-                    ReplicatedStore(self.servers[0].kind, rank, workers, clients, self.placement, nan=nan)
+                    ReplicatedStore(
+                        self.servers[0].kind, rank, workers, clients, self.placement, nan=nan, kill=self.kill
+                    )
                 )
                 undo.pop_all()
 
@@ -178,14 +184,10 @@ class Cluster:
 
     def close(self) -> None:
         """Close the stores and the servers; in a child that was forked, nothing: they are its parent's."""
-        if os.getpid() != self._process:
-            return
-        for end in (*self.stores, *self.servers):
-            end.close()
-        self._register and self._register.close()
-        if self._holds:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            os.close(self._holds.pop())
+        for store in self.stores:
+            store.close()
+        self._end.detach()
+        _end(*self._ends)  # again, where that was interrupted
 
     def __iter__(self) -> Iterator[DistStore]:
         return iter(self.stores)
@@ -198,3 +200,15 @@ class Cluster:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def _end(process: int, servers: "Sequence[Server | Host]", folder: str | None, holds: list[int]) -> None:
+    """Close what was made in ``process``."""
+    if os.getpid() != process:
+        return
+    for server in servers:
+        server.close()
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(IndexError):  # another thread closes it, too
+        os.close(holds.pop())

@@ -6,6 +6,7 @@ import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 
 from d2lps.carriers import leftovers
 from d2lps.kvstore.errors import Refused
@@ -15,7 +16,7 @@ from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.replicas.client import SlotClient
 from d2lps.kvstore.replicas.dist import ReplicatedStore, connect_to_slots
 from d2lps.kvstore.replicas.host import begin
-from d2lps.kvstore.replicas.keeper import Keeper
+from d2lps.kvstore.replicas.keeper import Keeper, kill
 from d2lps.kvstore.replicas.register import as_name, joined
 from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -154,7 +155,9 @@ def _replicated(
 
     workers.all_or_none("connected", "connect", connect_to_all, seconds=settings["deadline"])
     of = settings["kind"], workers.rank, workers.size, clients, placement
-    store = ReplicatedStore(*of, nan=settings["nan"], started=[views, *keepers], owners=owned)
+    store = ReplicatedStore(
+        *of, nan=settings["nan"], started=[views, *keepers], kill=partial(kill, keepers, owned, workers.rank)
+    )
     undo.pop_all()  # from here on they are the store's
     return store
 
@@ -191,7 +194,11 @@ def owners(hosts: list[str], servers: int) -> list[int]:
 
 
 def own_address() -> str:
-    """The address at which the other hosts reach this one: that from which it reaches the rendezvous."""
+    """The address at which the other hosts reach this one: that from which it reaches the rendezvous. Or Refused."""
+    where = os.environ["MASTER_ADDR"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))  # which sends nothing
-        return probe.getsockname()[0]
+        try:
+            probe.connect((where, int(os.environ["MASTER_PORT"])))  # which sends nothing
+            return probe.getsockname()[0]
+        except OSError as error:
+            raise Refused(text("store.own-address", where=where, why=error.strerror)) from None

@@ -8,7 +8,7 @@ from d2lps.kvstore.errors import Refused
 
 
 class Placement(placement.Placement):
-    __doc__ = placement.Placement.__doc__.replace("PlacementError", "Refused")
+    __doc__ = (placement.Placement.__doc__ or "").replace("PlacementError", "Refused")
 
     def __init__(self, servers: "int | Iterable[int]", large: int = LARGE, virtual: int = VIRTUAL):
         try:

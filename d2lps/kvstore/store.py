@@ -3,14 +3,14 @@
 import json
 import weakref
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 from torch import Tensor, int64
 
 from d2lps.kvstore import checkpoint
 from d2lps.kvstore.calls import Calls, Interrupted
-from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Late, Refused, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, of_mxnet
 from d2lps.kvstore.repeats import Repeats
 from d2lps.kvstore.values import (
@@ -28,7 +28,7 @@ from d2lps.kvstore.values import (
 from d2lps.messages import text
 
 STORE, BARRIER, INIT = "store", "barrier", "init"  # what calls take for themselves that are about no key
-WAITS = 4  # deadlines more for which the others wait while worker 0 saves or loads, and lives
+LONG = 19  # deadlines more that the others wait for worker 0, while it is at work
 
 
 class KVStore:
@@ -195,6 +195,8 @@ class KVStore:
     def save(self, path) -> None:
         """Write all keys, with the optimizer and what it remembers, to a file. All workers call it; worker 0 writes.
 
+        While it does, the others wait for it, up to twenty deadlines.
+
         Parameters
         ----------
         path : str or Path
@@ -337,13 +339,14 @@ class KVStore:
         self._meet(f"{what} begins", number)
         if self.rank == 0:
             try:
-                note = json.dumps({"result": work()})
+                with self._coming(what, number):
+                    note = json.dumps({"result": work()})
             except Interrupted:
                 raise
             except Exception as error:  # whatever it is, the others do not wait in vain
                 failure, note = error, json.dumps({"error": str(error)})
         try:
-            said = self._outcome(what, number, note)
+            said = self._hear(what, number, note)
         except Interrupted:
             raise
         except KVError as error:
@@ -356,11 +359,15 @@ class KVStore:
             raise failure or Refused(f"worker 0 could not {what}: {outcome['error']}")
         return outcome.get("result")
 
-    def _outcome(self, what: str, number: int, note: str | None) -> str | None:
-        """What worker 0 says when it is done. It has begun: a large file may take longer than the deadline."""
-        for _ in range(WAITS if self.rank and what in ("save", "load") else 0):
-            with suppress(Timeout):
-                return self._meet(what, number)
+    def _coming(self, what: str, number: int) -> AbstractContextManager:
+        """While worker 0 works in it, who waits for it is told that it goes on."""
+        return nullcontext()
+
+    def _hear(self, what: str, number: int, note: str | None) -> str | None:
+        """As :meth:`_meet`; while worker 0 is at work, the others wait on."""
+        for _ in range(LONG):
+            with suppress(Late):
+                return self._meet(what, number, note)
         return self._meet(what, number, note)
 
     def _call_together(self, what: str, said: object, work: Callable, *arguments) -> None:

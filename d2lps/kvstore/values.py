@@ -52,7 +52,7 @@ class KeySpec:
             and given.shape == self.shape
             and given.is_cpu
             and not given.requires_grad
-            and given.layout is torch.strided
+            and (given.data_ptr() != 0 or not self.elements)  # also raises where it is not dense
         )
 
     def validate(self, array: object, role: str, shape: tuple[int, ...] | None = None) -> None:
@@ -63,7 +63,7 @@ class KeySpec:
         shape = self.shape if shape is None else shape
         called = text(f"store.role.{role}")
         tensor = array
-        if not isinstance(array, Tensor) or array.layout is not torch.strided or array.is_nested:
+        if not isinstance(array, Tensor) or not is_dense(array) or not has_memory(array):
             tensor = as_tensor(array, text("store.of-key", role=called, key=repr(self.key)))
         if tensor.shape != shape or tensor.dtype != self.dtype:
             given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": called}
@@ -125,12 +125,27 @@ def as_tensor(value: object, role: str) -> Tensor:
             raise Refused(f"{role}: {error}") from None
     else:
         raise Refused(text("store.not-an-array", what=role, given=type(value).__name__))
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_nested:
+    if not is_dense(tensor):
         raise Refused(text("store.sparse", what=role))
+    if not has_memory(tensor):
+        raise Refused(text("store.no-memory", what=role))
     if tensor.dtype not in DTYPES:
         dtypes = ", ".join(str(dtype).split(".")[1] for dtype in DTYPES)
         raise Refused(text("store.dtype", what=role, dtype=tensor.dtype, dtypes=dtypes))
     return tensor
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether it has a value for each of its elements."""
+    return tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether its values are where it says; not so with what only stands for tensors, as those of torch.func do."""
+    try:
+        return tensor.data_ptr() != 0 or not tensor.numel()
+    except RuntimeError:
+        return False
 
 
 def each_of(given: Given) -> Sequence:
@@ -191,12 +206,27 @@ def require_writable(out: object, spec: KeySpec) -> None:
     if isinstance(out, Tensor):
         if out.is_inference() and not torch.is_inference_mode_enabled():
             raise Refused(text("store.inference", key=repr(spec.key)))
-        if not out.is_contiguous() and any(
-            stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)
-        ):
+        if not out.is_contiguous() and folded(out):
             raise Refused(text("store.expanded", key=repr(spec.key)))
-    elif isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise Refused(text("store.read-only", key=repr(spec.key)))
+    elif isinstance(out, np.ndarray):
+        if not out.flags.writeable:
+            raise Refused(text("store.read-only", key=repr(spec.key)))
+        if folded(torch.from_numpy(out)):
+            raise Refused(text("store.expanded", key=repr(spec.key)))
+
+
+def folded(tensor: Tensor) -> bool:
+    """Whether several of its elements lie in one place."""
+    place = 1  # after all that the dimensions so far take
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride < place:
+            break
+        place += stride * (size - 1)
+    else:
+        return False
+    spots = torch.zeros(1 + sum(step * (size - 1) for step, size in zip(tensor.stride(), tensor.shape, strict=True)))
+    spots.as_strided(tensor.shape, tensor.stride()).fill_(1)
+    return int(spots.count_nonzero()) < tensor.numel()
 
 
 def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:

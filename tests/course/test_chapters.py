@@ -34,7 +34,19 @@ SILENT = {
     "03-many-machines": "language imports seven-run job close".split(),
     "04-key-value-store": ["language", "imports", "scratch", "loop", "px-mxnet", "close"],
     "05-asynchrony": ["language", "imports", "buckets", "overlap-run", "race", "local"],
-    "06-faults": ["language", "imports", "world", "watcher", "state", "server", "worker", "member", "register", "raft"],
+    "06-faults": [
+        "language",
+        "imports",
+        "world",
+        "watcher",
+        "state",
+        "server",
+        "worker",
+        "close",
+        "member",
+        "register",
+        "raft",
+    ],
 }
 STUBS = {
     "01-data-parallelism": 3,
@@ -303,6 +315,7 @@ def test_the_numbers_of_chapter_06(executed, language):
     before, after, same = lines("kill-server")
     assert before.count("number=1") == 3 and after.count("number=2") == 2 and same == "(12, True)"
     assert lines("kill-three")[0].count("number=5") == 3 and lines("kill-three")[1] == "True"
+    assert lines("px-kill")[0].startswith("12 [View(") and shown(book, "px-same") == "[True, True]"
     assert shown(book, "kill-both").startswith("DataLost (0,)")
     values = [re.findall(r"(\d+) \(", line) for line in lines("split")[1:]]
     assert [line.rstrip().endswith("18") for line in lines("split")[1:]] == [True, True, False, True]

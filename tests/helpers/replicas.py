@@ -15,6 +15,7 @@ from d2lps.kvstore.replication.messages import (
     Pass,
     Propose,
     Snapshot,
+    Take,
 )
 from d2lps.kvstore.replication.world import Register
 
@@ -133,6 +134,12 @@ class ChoosesInSecret(BeginsInSecret):
     """Nor of the optimizer."""
 
     secret = Choose
+
+
+class TakesInSecret(BeginsInSecret):
+    """Nor that it is taken."""
+
+    secret = Take
 
 
 class PassesInSecret(BeginsInSecret):

@@ -8,6 +8,12 @@ import torch
 from helpers.stores import each, until_whole
 
 from d2lps.kvstore import DataLost, Refused, WorkerLost, cluster
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.replicas.coding import Held
+from d2lps.kvstore.replicas.keeper import kill
+from d2lps.kvstore.replicas.store import Gradient, added, published
+from d2lps.kvstore.replication import Replica, View
+from d2lps.kvstore.replication.messages import Begin, Choose, Do, Load, Push, Take
 
 SERVERS, ROUNDS = 3, 8
 KEYS, SIZES = ["a", "b", "c"], (7, 300, 30_000)  # the last on all servers
@@ -158,6 +164,18 @@ def test_what_was_saved_is_loaded_and_a_server_is_killed(tmp_path):
     assert all(map(torch.equal, ends[0], ends[1]))
 
 
+def test_a_store_kills_a_server_to_try_what_comes_of_it():
+    with cluster(workers=1, servers=2, replicas=1) as (store,):
+        store.init("w", torch.zeros(1))
+        store.kill_server(0)
+        store.pushpull("w", torch.ones(1), out=(out := torch.empty(1)))
+        assert out.item() == 1.0
+        with pytest.raises(Refused, match="they are 0 to 1"):
+            store.kill_server(7)
+    with pytest.raises(Refused, match="worker 1"):  # each worker those that it has started
+        kill([], [0, 1], 0, 1)
+
+
 def test_a_worker_that_says_goodbye_leaves_what_it_pushed():
     """The others' round closes with it, also at another server."""
 
@@ -196,6 +214,41 @@ def test_a_worker_that_does_not_come_to_the_new_primary_is_lost(lost):
     with cluster(workers=2, servers=2, deadline=2, replicas=1, lost=lost) as servers:
         first, _ = each(servers, work)
         assert first == 1.0 if lost == "drop" else isinstance(first, WorkerLost) and first.ranks == (1,)
+
+
+def test_what_is_still_to_be_sent_is_not_changed_by_what_comes_after_it():
+    """An optimizer changes its memory in place: not that of a command in the log, nor that of a snapshot."""
+    replica = Replica("a", View(1, ("a", "b")), (), 1, "dist_sync", 0, 1.0, added, published, Held.copied)
+    optimizer, one = Optimizer.read("sgd", {"lr": 0.1, "momentum": 0.9}), torch.ones(3)
+    commands = [Begin("w", (3, one.dtype), Held(one, {})), Choose(1, optimizer), Take(1)]
+    commands += [Load(1, ((0, Held(one, {"sgd": {"velocity": one.clone()}})),), optimizer)]
+    for number, command in enumerate(commands):
+        replica.receive(("worker", 0), Do(1, number, 0, command), 0.0)
+    parts, _ = replica._given_over()
+    replica.receive(("worker", 0), Push(1, 9, 0, 0, 1, Gradient(one.clone(), True, True)), 0.0)
+    assert replica.parts[0].value.memory["sgd"]["velocity"].tolist() == pytest.approx([1.9] * 3)
+    begun, *_, loaded, _ = replica.log.values()
+    assert begun.value.memory == {}
+    for held in (loaded.values[0][1], parts[0].value):
+        assert held.memory["sgd"]["velocity"].tolist() == [1.0] * 3
+
+
+def test_a_slot_of_very_many_keys_is_learnt_in_pieces():
+    """No message is longer than a frame may be."""
+    keys = [f"layer.{number}.{'weight' * 20}" for number in range(1500)]
+    with cluster(workers=1, servers=2, deadline=20, replicas=1) as servers:
+        store = servers[0]
+        store.init(keys, [torch.full((3,), float(number)) for number in range(len(keys))])
+        for number in (0, 1):
+            before = [view.number for view in servers.views]
+            servers.kill(number)
+            while any(view.number == old for view, old in zip(servers.views, before, strict=True)):
+                time.sleep(0.005)  # until the other one goes on alone
+            servers.restart(number)
+            until_whole(servers)
+        outs = [torch.empty(3) for _ in keys]
+        store.pull(keys, out=outs)
+        assert [out[0].item() for out in outs] == [*map(float, range(len(keys)))]
 
 
 @pytest.mark.parametrize(

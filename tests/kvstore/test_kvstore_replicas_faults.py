@@ -57,6 +57,8 @@ class Killed:
                 with lock:
                     self.count += 1
                     number = self.count
+            if number == at and not self._whole():
+                number = 0  # on a machine that stood still for a second, the other one was put out just before
             if number == at and when == "before":
                 self.servers.kill(0)
                 raise Broken("killed")
@@ -66,6 +68,9 @@ class Killed:
                 raise Broken("killed")
 
         monkeypatch.setattr(Replica, "receive", counting)
+
+    def _whole(self) -> bool:
+        return all(len(view.members) == 2 for view in self.servers.views)
 
 
 @pytest.mark.slow(10)

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import threading
-import time
 from contextlib import suppress
 
 import pytest
@@ -323,22 +322,3 @@ def test_only_worker_0_loads():
         out = torch.empty(3)
         stores[1].pull("w", out=out)
         assert out.tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("what", ["save", "load"])
-def test_a_large_file_may_take_longer_than_the_deadline(tmp_path, monkeypatch, what):
-    """All hear that it is done, when it is; the others were told that it was late."""
-    whole, slow = tmp_path / "whole", {"save": "write", "load": "read"}[what]
-
-    def work(store):
-        out = began(store)
-        stepped(store, out, range(2))
-        store.save(whole)
-        if store.rank == 0:
-            usual = getattr(checkpoint, slow)
-            monkeypatch.setattr(checkpoint, slow, lambda *given: (time.sleep(1.5), usual(*given))[1])
-        getattr(store, what)(whole)
-        return True
-
-    with kvstore.cluster(workers=2, deadline=0.8) as stores:
-        assert each(stores, work) == [True, True]

@@ -12,7 +12,7 @@ from d2lps.course.grading.calls import Stopped, call, stop_thread
 from d2lps.course.grading.course import ExerciseError
 from d2lps.course.grading.elsewhere import elsewhere
 from d2lps.course.grading.exercise import Exercise, Failure, failure, size_text, time_text
-from d2lps.course.grading.memory import size_kept
+from d2lps.course.grading.memory import shared_names, size_kept
 from d2lps.course.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
 from d2lps.course.grading.verdict import Verdict
 
@@ -30,6 +30,7 @@ __all__ = [
     "check_exercise",
     "elsewhere",
     "failure",
+    "shared_names",
     "size_kept",
     "size_text",
     "solution",

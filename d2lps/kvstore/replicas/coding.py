@@ -22,6 +22,7 @@ from d2lps.kvstore.replication.messages import (
     Lose,
     Pass,
     Snapshot,
+    Take,
 )
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
@@ -46,21 +47,23 @@ class Held(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some of the parts of the snapshot that comes next."""
+    """Some of the parts of the snapshot that comes next, and what they are called and like."""
 
     parts: tuple[Part, ...]
+    names: tuple
 
 
 SAID = {each.__name__: each for each in (Ack, Apply, Heartbeat, Join, Snapshot, View, Piece)}
-COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Load, Lose, Pass)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Load, Lose, Pass)}
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:
     """A snapshot in pieces; anything else as it is."""
     if isinstance(message, Snapshot):
         for start in range(0, len(message.parts), PIECE):
-            yield Piece(message.parts[start : start + PIECE])
-        message = message._replace(parts=())
+            those = slice(start, start + PIECE)
+            yield Piece(message.parts[those], message.facts.names[those])
+        message = message._replace(parts=(), facts=message.facts._replace(names=()))
     yield message
 
 
@@ -70,11 +73,11 @@ def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
     if kind is Apply:
         fields = [message.view, message.seq, _command(message.command, tensors)]
     elif kind is Piece:
-        fields = [[[part.version, part.rounds, _held(part.value, tensors)] for part in message.parts]]
+        parts = [[part.version, part.rounds, _held(part.value, tensors)] for part in message.parts]
+        fields = [parts, [[name, elements, DTYPES.index(dtype)] for name, (elements, dtype) in message.names]]
     elif kind is Snapshot:
-        names, losses, chosen, loaded, passed = message.facts
-        names = [[name, elements, DTYPES.index(dtype)] for name, (elements, dtype) in names]
-        facts = [names, losses, [chosen.number, _optimizer(chosen.optimizer)], loaded, passed]
+        _, losses, *optimizers, loaded, passed = message.facts  # names come with the parts
+        facts = [losses, [[each.number, _optimizer(each.optimizer)] for each in optimizers], loaded, passed]
         fields = [message.view, message.seq, facts]
     else:
         fields = [*message]
@@ -87,16 +90,13 @@ def decode(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
     if kind is Apply:
         return Apply(_view(fields[0]), fields[1], _as_command(fields[2], tensors))
     if kind is Piece:
-        return Piece(
-            tuple(Part(version, tuple(rounds), _as_held(held, tensors)) for version, rounds, held in fields[0])
-        )
+        parts = [Part(version, tuple(rounds), _as_held(held, tensors)) for version, rounds, held in fields[0]]
+        return Piece(tuple(parts), tuple((name, (elements, DTYPES[number])) for name, elements, number in fields[1]))
     if kind is Snapshot:
-        names, losses, chosen, loaded, passed = fields[2]
-        names = tuple((name, (elements, DTYPES[number])) for name, elements, number in names)
-        losses = tuple(_as_lose(lose) for lose in losses)
-        chosen = Choose(chosen[0], _as_optimizer(chosen[1]))
-        facts = Facts(names, losses, chosen, loaded, tuple(Pass(*each) for each in passed))
-        return Snapshot(_view(fields[0]), fields[1], (), facts)
+        losses, optimizers, loaded, passed = fields[2]
+        ready, chosen = (Choose(number, _as_optimizer(said)) for number, said in optimizers)
+        losses, passed = tuple(map(_as_lose, losses)), tuple(Pass(*each) for each in passed)
+        return Snapshot(_view(fields[0]), fields[1], (), Facts((), losses, ready, chosen, loaded, passed))
     if kind is View:
         return _view(fields)
     if kind is Heartbeat:

@@ -1,16 +1,13 @@
 """A worker's store whose slots have replicas: it lives as long as one server of each is left."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from d2lps.algorithms.placement import Placement
-from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replicas.client import SlotClient
-from d2lps.kvstore.replicas.keeper import Keeper
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.worker.dist import DistStore
-from d2lps.messages import text
 
 
 class ReplicatedStore(DistStore):
@@ -26,11 +23,11 @@ class ReplicatedStore(DistStore):
         clients: list[SlotClient],
         placement: Placement,
         *,
-        owners: Sequence[int] = (),
+        kill: Callable[[int], object],
         **options,
     ):
         super().__init__(kind, rank, workers, clients, placement, **options)
-        self._owners = owners  # by server: the rank that started it
+        self._kill = kill
         for client in self.clients:
             client.keys = self._KeysOf(self._keys, client.number)
 
@@ -40,23 +37,16 @@ class ReplicatedStore(DistStore):
         return [client.seen for client in self.clients]
 
     def kill_server(self, number: int) -> None:
-        """End a server process that this worker started, as a machine ends that fails: to try what comes of it.
+        """End a server, as a machine ends that fails: to try what comes of it.
 
-        Another one takes its place, and learns from the others what it has to hold.
+        Where servers are processes, a worker ends those that it started, and others take their places.
 
         Parameters
         ----------
         number : int
-            Which server, counted from 0. Refused where another worker started it.
+            Which server, counted from 0. Refused where another worker started it, which the sentence names.
         """
-        if type(number) is not int or not 0 <= number < len(self._owners):
-            raise Refused(text("store.no-server", server=repr(number), last=len(self._owners) - 1))
-        for keeper in self.started:
-            if isinstance(keeper, Keeper) and keeper.number == number:
-                keeper.kill()
-                return
-        said = {"server": number, "rank": self.rank, "owner": self._owners[number]}
-        raise Refused(text("store.not-my-server", **said))
+        self._kill(number)
 
     class _KeysOf:
         """The keys that lie in a slot, whole or in part, as they are when that is asked."""

@@ -2,15 +2,15 @@
 
 import glob
 import os
-import signal
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from d2lps.kvstore.errors import KVError
+from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.replicas.register import as_name
 from d2lps.kvstore.server.process import ServerProcess
+from d2lps.messages import text
 
 LOOK, MOST = 0.02, 5.0  # seconds between two looks at it; and at most before another one is started
 
@@ -46,7 +46,7 @@ class Keeper:
 
     def kill(self) -> None:
         """End the process at once, as a machine does that fails."""
-        os.kill(self.process.process.pid, signal.SIGKILL)
+        self.process.process.kill()
 
     def _watch(self) -> None:
         pause = LOOK
@@ -94,3 +94,12 @@ class Keeper:
         self._ending.set()
         self.process.stop()
         self.close()
+
+
+def kill(keepers: Sequence[Keeper], owners: Sequence[int], rank: int, number: object) -> None:
+    """End server ``number``; ``owners``: by server the rank that started it. Refused unless that is this one."""
+    if type(number) is not int or not 0 <= number < len(owners):
+        raise Refused(text("store.no-server", server=repr(number), last=len(owners) - 1))
+    if owners[number] != rank:
+        raise Refused(text("store.not-my-server", server=number, rank=rank, owner=owners[number]))
+    next(keeper for keeper in keepers if keeper.number == number).kill()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.replicas.coding import Piece, decode, encode, layout, room, split
 from d2lps.kvstore.replication import View
@@ -73,8 +74,8 @@ class Line:
     ``ended(refused)`` when it cannot go on, where it is told whether nobody listens there any more.
     """
 
-    def __init__(self, connect: Callable[[], Channel], opened: Callable, ended: Callable, dead: Callable[[], bool]):
-        self._connect, self._opened, self._ended, self._dead = connect, opened, ended, dead
+    def __init__(self, connect: Callable[[], Channel], opened: Callable, ended: Callable):
+        self._connect, self._opened, self._ended = connect, opened, ended
         self._queue: deque[NamedTuple] = deque()
         self._wanted, self._sending = threading.Condition(), threading.Lock()
         self._ready = False  # whether there is a connection, and who waited for it has been served
@@ -83,7 +84,7 @@ class Line:
         self._when = 0.0  # it was last sent
         self._snapshots = 0  # on their way
         self.open = True
-        threading.Thread(target=self._run, daemon=True, name="d2lps line between servers").start()
+        threads.start("d2lps line between servers", self._run)
 
     def put(self, message: NamedTuple) -> None:
         """Send it at the next :meth:`pump`. What is on its way on a connection that holds need not be said again."""
@@ -203,8 +204,6 @@ class Line:
         self._channel.send(Op.PEER, metadata=metadata, payload=NOTHING if large or whole is None else raw(whole))
         for each in flat if large else ():
             for start in range(0, len(each), BYTES):
-                if self._dead():
-                    raise Broken("this server has been killed")
                 self._channel.send(Op.PEER, payload=raw(each[start : start + BYTES]))
                 self._when = time.monotonic()
 
@@ -249,11 +248,16 @@ def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterato
         raise Broken(f"a server says what is no message ({error})") from None
 
 
+def begins_snapshot(frame: Frame) -> bool:
+    """Whether a piece of a snapshot is in it: whoever is learning need not ask again while that comes."""
+    return any(said[:1] == [Piece.__name__] for said in frame.metadata.get("said", ()) if isinstance(said, list))
+
+
 class Snapshots:
     """Puts together what came in pieces."""
 
     def __init__(self):
-        self._parts: list = []
+        self._parts, self._names = [], []
         self.coming = False
 
     def whole(self, message: NamedTuple) -> tuple | None:
@@ -261,7 +265,10 @@ class Snapshots:
         self.coming = isinstance(message, Piece)
         if self.coming:
             self._parts += message.parts
+            self._names += message.names
             return None
         if isinstance(message, Snapshot):
-            message, self._parts = message._replace(parts=tuple(self._parts)), []
+            facts = message.facts._replace(names=tuple(self._names))
+            message = message._replace(parts=tuple(self._parts), facts=facts)
+            self._parts, self._names = [], []
         return message

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from d2lps.kvstore.errors import KVError, Refused
-from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, hear
+from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, begins_snapshot, hear
 from d2lps.kvstore.replicas.register import Register, StoreRegister, as_name
 from d2lps.kvstore.replicas.store import SlotStore
 from d2lps.kvstore.replication.messages import Name
-from d2lps.kvstore.server.requests import is_count, read_optimizer
+from d2lps.kvstore.server.requests import is_count
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.wire.channel import Channel
@@ -46,14 +46,6 @@ class ReplicaSession(WorkerSession):
             return KVError(str(error))
         return super()._named(op, error)
 
-    def on_optimizer(self, frame: Frame) -> None:
-        self._require_first("sets the optimizer of all")
-        number = frame.metadata.get("number")
-        if not is_count(number):
-            raise Refused("an optimizer that is set has a number")
-        self.store.set_optimizer(self.rank, read_optimizer(frame, "numbers"), number)
-        self._ok(frame)
-
     def on_bye(self, frame: Frame) -> None:
         """What it has pushed stays, whoever ends: so it waits for its rounds a moment."""
         until = time.monotonic() + FLUSH
@@ -80,6 +72,7 @@ class PeerSession:
                     continue
                 self.slot.sign(self.other)
                 if frame.op == Op.PEER:
+                    self.slot.arriving |= begins_snapshot(frame)
                     messages = hear(self.channel, frame, partial(self.slot.sign, self.other))
                     self.slot.hear(self.other, [each for each in map(snapshots.whole, messages) if each is not None])
                     self.slot.arriving = snapshots.coming

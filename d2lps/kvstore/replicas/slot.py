@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
+from d2lps.kvstore import threads
 from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
 from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.replication import Replica, View
@@ -47,7 +48,7 @@ class Slot:
         self._lines: dict[Name, Line] = {}
         self._signs: dict[Name, float] = {}  # of life, of other servers
         self._seen = self.core.view, 0
-        threading.Thread(target=self._tick, daemon=True, name=f"d2lps clock of slot {number}").start()
+        threads.start(f"d2lps clock of slot {number}", self._tick)
 
     def close(self) -> None:
         """Nothing of this replica happens any more, as abruptly as if its process had ended."""
@@ -115,7 +116,9 @@ class Slot:
         return number
 
     def forget(self, worker: int, numbers: Iterable[int]) -> None:
-        with self.deciding() as core:
+        """Nobody waits for these answers any more."""
+        with self.lock:
+            core = self.core
             for number in numbers:
                 self._asked.pop(number, None)
                 core.forget(("worker", worker), number)
@@ -199,7 +202,7 @@ class Slot:
         if line is None or not line.open:
             connect = partial(self._peers.connect, self.number, self.name, other)
             ended = partial(self._line_ended, other)
-            line = self._lines[other] = Line(connect, partial(self._opened, other), ended, lambda: not self.open)
+            line = self._lines[other] = Line(connect, partial(self._opened, other), ended)
         return line
 
     def _opened(self, other: Name, line: Line) -> None:

@@ -1,5 +1,6 @@
 """What the sessions of workers see of a slot: as a ShardStore. It decides nothing: what is asked goes to the rules."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, remembered, validate_state
 from d2lps.kvstore.replicas.coding import Held
 from d2lps.kvstore.replicas.lines import Peers
@@ -19,7 +20,7 @@ from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
-from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Load, Lose, Meet, Name, Pull, Push, Value
+from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Load, Lose, Meet, Name, Pull, Push, Take, Value
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -120,6 +121,7 @@ class SlotStore(Merging):
         self._shards: list[SlotShard] = []
         self._pulls: dict[PendingPull, tuple[list[int], list[tuple[SlotShard, int]]]] = {}
         self._staged: tuple[int, Optimizer | None, dict[int, Held]] = 0, None, {}
+        self._expected: dict[tuple[str, int], float] = {}  # a barrier, and when worker 0 last was on its way to it
         self.slot: Slot | None = None
 
     def open(
@@ -281,8 +283,15 @@ class SlotStore(Merging):
             self.require_live(rank)
             for shard in self.shards if optimizer else ():
                 optimizer.validate_dtype(shard.dtype, shard.name)
-            number = core.chosen.number + 1 if number is None else number
-            self.slot.ask(rank, Do(0, 0, rank, Choose(number, optimizer)))
+            chosen = max(core.ready.number, core.chosen.number) + 1 if number is None else number
+            self.slot.ask(rank, Do(0, 0, rank, Choose(chosen, optimizer)))
+            if number is None:
+                self.slot.ask(rank, Do(0, 0, rank, Take(chosen)))
+
+    def take_optimizer(self, rank: int, number: int) -> None:
+        with self.slot.leading():
+            self.require_live(rank)
+            self.slot.ask(rank, Do(0, 0, rank, Take(number)))
 
     def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
         with self.slot.leading() as core:
@@ -320,7 +329,9 @@ class SlotStore(Merging):
         with self.slot.leading():
             self._staged = 0, None, {}
 
-    def barrier(self, rank: int, number: int, name: str = "", note: str | None = None) -> str | None:
+    def barrier(
+        self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
+    ) -> str | None:
         said: list[NamedTuple] = []
         came = threading.Event()
         with self.slot.leading() as core:
@@ -328,6 +339,10 @@ class SlotStore(Merging):
             last = max(core.passed.get(name, ()), default=0)
             if number <= last - KEPT:
                 raise Refused(f"barrier {number} is long over: the last one is {last}")
+
+            if coming:
+                self._expected = {(name, number): time.monotonic()}
+                return None
 
             def hear(answer: NamedTuple) -> None:
                 said.append(answer)
@@ -345,7 +360,8 @@ class SlotStore(Merging):
                     raise gone
                 what, names = f"barrier {name}" if name else "the barrier", ", ".join(map(str, missing))
                 lacking = f", worker{'s' * (len(missing) > 1)} {names} missing" if missing else ""
-                raise Timeout(f"{what}: {self.deadline:g} s are over{lacking}")
+                expected = time.monotonic() - self._expected.get((name, number), -math.inf) <= self.deadline
+                raise (Late if expected else Timeout)(f"{what}: {self.deadline:g} s are over{lacking}")
         if not isinstance(said[0], Done):
             raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
         return said[0].answer
@@ -381,6 +397,9 @@ class SlotStore(Merging):
                 pull.fail(failed)
 
     def expire(self) -> None:
+        if self.slot is None or not self.slot.leads:
+            self._pulls.clear()  # who waited asks elsewhere
+            return
         now = time.monotonic()
         late = [pull for pull in [*self._pulls] if pull.until < now]
         for pull in late:

@@ -1,9 +1,12 @@
-"""What a slot holds, and what each command does to it: the same on every server that does the same commands."""
+"""What a slot holds, and what each command does to it: the same on every server that does the same commands.
+
+A command may still have to be sent when later ones are done: what it brings stays as it is.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Load, Lose, Pass
+from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Load, Lose, Pass, Take
 
 KEPT = 4  # barriers of a name: who was interrupted may come again
 
@@ -30,7 +33,7 @@ class State:
         self.losses = {lose.rank: lose for lose in facts.losses}
         self.lost_at: dict[int, int] = dict.fromkeys(self.losses, self.seq)  # by which command
         self.live = frozenset(range(self.workers)) - self.losses.keys()
-        self.chosen, self.loaded = facts.chosen, facts.loaded
+        self.ready, self.chosen, self.loaded = facts.ready, facts.chosen, facts.loaded
         self.passed: dict[str, dict[int, Pass]] = {}
         for passed in facts.passed:
             self.passed.setdefault(passed.name, {})[passed.number] = passed
@@ -38,7 +41,7 @@ class State:
     def _given_over(self) -> tuple[tuple[Part, ...], Facts]:
         names = tuple(zip(self.names, self.likes, strict=True))
         passed = tuple(each for numbers in self.passed.values() for each in numbers.values())
-        facts = Facts(names, tuple(self.losses.values()), self.chosen, self.loaded, passed)
+        facts = Facts(names, tuple(self.losses.values()), self.ready, self.chosen, self.loaded, passed)
         return tuple(part._replace(value=self.copied(part.value)) for part in self.parts), facts
 
     @property
@@ -54,7 +57,11 @@ class State:
         if isinstance(command, Begin):
             index = self.names.get(command.name)
             return index is not None and (command.value is None or self.parts[index].value is not None)
-        return command.number <= (self.chosen.number if isinstance(command, Choose) else self.loaded)
+        if isinstance(command, Choose):
+            return command.number <= self.chosen.number or command.number < self.ready.number
+        if isinstance(command, Take):
+            return command.number != self.ready.number or command.number <= self.chosen.number
+        return command.number <= self.loaded
 
     def _outcome(self, command: NamedTuple) -> object:
         """What who asked for it is told: of a part its number."""
@@ -77,18 +84,21 @@ class State:
         index = self.names.setdefault(begin.name, len(self.parts))
         if index == len(self.parts):
             self.likes.append(begin.like)
-            self.parts.append(part := Part(0, (0,) * self.workers, begin.value))
+            self.parts.append(part := Part(0, (0,) * self.workers, self.copied(begin.value)))
         else:
-            part = self.parts[index]._replace(value=begin.value)
+            part = self.parts[index]._replace(value=self.copied(begin.value))
         self._replace(index, part)
 
     def _choose(self, choose: Choose) -> None:
-        self.chosen = choose
+        self.ready = choose
+
+    def _take(self, take: Take) -> None:
+        self.chosen = self.ready
 
     def _load(self, load: Load) -> None:
         self.loaded, self.chosen = load.number, self.chosen._replace(optimizer=load.optimizer)
         for index, value in load.values:
-            self._replace(index, self.parts[index]._replace(value=value))
+            self._replace(index, self.parts[index]._replace(value=self.copied(value)))
 
     def _pass(self, passed: Pass) -> None:
         numbers = self.passed.setdefault(passed.name, {})
@@ -103,4 +113,4 @@ class State:
     def _changed(self, index: int, part: Part) -> None:
         """To be told of each part as a command leaves it."""
 
-    _acts = {Add: _add, Lose: _lose, Begin: _begin, Choose: _choose, Load: _load, Pass: _pass}
+    _acts = {Add: _add, Lose: _lose, Begin: _begin, Choose: _choose, Take: _take, Load: _load, Pass: _pass}

@@ -40,7 +40,7 @@ class Do(NamedTuple):
     view: int
     id: int
     rank: int
-    command: "Begin | Choose | Load"
+    command: "Begin | Choose | Take | Load"
 
 
 class Meet(NamedTuple):
@@ -103,7 +103,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Load | Pass | Lose"
+    command: "Add | Begin | Choose | Take | Load | Pass | Lose"
 
 
 class Add(NamedTuple):
@@ -123,10 +123,16 @@ class Begin(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """A command: step by ``optimizer`` from here on. Those that are chosen are numbered, 1 first."""
+    """A command: have ``optimizer`` ready, to be taken. Those that are chosen are numbered, 1 first."""
 
     number: int
     optimizer: Any
+
+
+class Take(NamedTuple):
+    """A command: step from here on by the optimizer that is ready under that number."""
+
+    number: int
 
 
 class Load(NamedTuple):
@@ -150,6 +156,7 @@ class Facts(NamedTuple):
 
     names: "tuple[tuple[str, Any], ...]" = ()
     losses: tuple[Lose, ...] = ()
+    ready: Choose = Choose(0, None)
     chosen: Choose = Choose(0, None)
     loaded: int = 0
     passed: tuple[Pass, ...] = ()

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Value
+from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Take, Value
 from d2lps.kvstore.replication.replica import Replica
 
 GARBAGE = "garbage"  # what a torn answer leaves in memory that was pushed
@@ -35,7 +35,7 @@ class Promises:
         self._values: dict[tuple[int, int, int], object] = {}  # (part, version, load) → what it is
         self._left: dict[tuple[int, int], int] = {}  # (part, rank) → how many of its pushes may count
         self._names: dict[str, int] = {}  # of parts, with the numbers that were told
-        self.chosen = self.loaded = 0  # the last optimizer and load that were told to be done
+        self.ready = self.chosen = self.loaded = 0  # the last optimizers and load that were told to be done
         self.met: dict[tuple[str, int], set[int]] = {}  # by barrier: who has come
         self._notes: dict[tuple[str, int], object] = {}  # by barrier that all have passed: what they were told
 
@@ -101,7 +101,7 @@ class Promises:
             for index, rank, round in self._counted:
                 if replica.parts[index].rounds[rank] < round:
                     raise Violation(f"I3 {member} lacks push {round} of worker {rank} in {self.world.view}")
-            same = replica.parts, replica.names, replica.chosen, replica.loaded, replica.passed, replica.live
+            same = replica.parts, *replica._given_over()[1]
             if done.setdefault(replica.seq, same) != same:
                 raise Violation(
                     f"I6 the members of {self.world.view} have done {replica.seq} commands, and not the same"
@@ -162,7 +162,9 @@ class Promises:
                 if self._names.setdefault(command.name, told.answer) != told.answer:
                     raise Violation(f"I1 two numbers of {command.name}: {told.answer}, {self._names[command.name]}")
             elif isinstance(command, Choose):
-                self.chosen = max(self.chosen, command.number)
+                self.ready = max(self.ready, command.number)
+            elif isinstance(command, Take):
+                self.chosen = min(self.ready, command.number)
             elif isinstance(command, Load):
                 self.loaded = max(self.loaded, command.number)
         for member, replica in self.world.members():
@@ -172,8 +174,8 @@ class Promises:
         for name, number in self._names.items():
             if replica.names.get(name) != number:
                 raise Violation(f"I3 {member} of {self.world.view} has no part {number} of the name {name}")
-        if replica.chosen.number < self.chosen:
-            raise Violation(f"I12 {member} of {self.world.view} has not heard of optimizer {self.chosen}")
+        if replica.ready.number < self.ready or replica.chosen.number < self.chosen:
+            raise Violation(f"I12 {member} of {self.world.view} has not heard of optimizer {self.ready}")
         if replica.loaded < self.loaded:
             raise Violation(f"I14 {member} of {self.world.view} has not heard of load {self.loaded}")
         for name, number in self._notes:

@@ -34,7 +34,6 @@ from d2lps.kvstore.replication.messages import (
     View,
 )
 
-
 NEAR = 16  # commands that a learner may still lack when it is made the backup: they never stop coming
 
 

@@ -1,5 +1,6 @@
 """When a round closes, and what comes of it: the sum in the order of the ranks, the step, and who may read it."""
 
+import threading
 import time
 
 import torch
@@ -25,6 +26,9 @@ class Merging:
     live: set[int]
     failed: WorkerLost | None
     updates: Optimizer | None
+    ready: tuple[int, Optimizer | None] | None
+    shards: list[Shard]
+    _changed: threading.Condition
     arena: Arena | None
     record: Record | None
 
@@ -40,6 +44,38 @@ class Merging:
             raise self.failed
         if rank not in self.live:
             raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
+
+    def set_optimizer(self, rank: int, optimizer: Optimizer | None, number: int | None = None) -> None:
+        """Update by it from the next round on that closes. The same rule goes on with what it remembers, others do not.
+
+        Parameters
+        ----------
+        rank, optimizer : int, Optimizer or None
+            The worker; a rule with its numbers. Raises Refused where a key has whole numbers, which no rule steps.
+        number : int, optional
+            To have it ready under that number, until :meth:`take_optimizer`.
+        """
+        self.require_live(rank)
+        with self._changed:
+            for shard in self.shards if optimizer else ():
+                optimizer.validate_dtype(shard.dtype, shard.name)
+            if number is None:
+                self.updates = optimizer
+            else:
+                self.ready = number, optimizer
+
+    def take_optimizer(self, rank: int, number: int) -> None:
+        """Update by the one that is ready under that number; where another worker has said so before, nothing changes.
+
+        Parameters
+        ----------
+        rank, number : int, int
+            The worker, and which optimizer.
+        """
+        self.require_live(rank)
+        with self._changed:
+            if self.ready and self.ready[0] == number:
+                (_, self.updates), self.ready = self.ready, None
 
     def _allocate(self, shard: Shard) -> Tensor:
         """Room for a value: in the arena, where there is one and the value is large."""

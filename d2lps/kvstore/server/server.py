@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -93,8 +94,10 @@ class Server:
         if isinstance(self.address, str):
             with suppress(OSError):
                 os.unlink(self.address)
-        for session in list(self._sessions.values()):
-            session.close()
+        with self._lock:
+            connected = [*self._guests, *self._sessions.values()]
+        for each in connected:
+            each.close()
         if self.store.arena:
             self.store.arena.close()
 
@@ -104,7 +107,7 @@ class Server:
         return any(session.open for session in list(self._sessions.values()))
 
     def _start(self, target, *arguments) -> None:
-        threading.Thread(target=target, args=arguments, daemon=True, name=f"d2lps server {self.number}").start()
+        threads.start(f"d2lps server {self.number}", target, *arguments)
 
     def _accept(self) -> None:
         while self._open:
@@ -154,6 +157,8 @@ class Server:
             before, self._sessions[session.rank] = self._sessions.get(session.rank), session
         if before is not None:
             before.close()
+        if not self._open:  # it was closed just before
+            session.close()
         session.run()
 
     def _admit(self, channel: Channel, hello: Mapping) -> dict:

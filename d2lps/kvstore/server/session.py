@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from d2lps.kvstore import threads
 from d2lps.kvstore.codec import decode, encode
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.record import PullRecord, PushRecord
@@ -68,7 +69,7 @@ class WorkerSession:
 
     def run(self) -> None:
         """Do what comes, until it says goodbye or is closed."""
-        threading.Thread(target=self._write, daemon=True, name=f"d2lps answers to worker {self.rank}").start()
+        threads.start(f"d2lps answers to worker {self.rank}", self._write)
         left = False
         try:
             while not left and (frame := self._next()):
@@ -262,6 +263,11 @@ class WorkerSession:
     def on_barrier(self, frame: Frame) -> None:
         """In a thread of its own, so that this worker is still heard while it waits."""
         name, number, note = validate_barrier(frame)
+        if frame.metadata.get("coming") is True:
+            self._require_first("does what the others wait for")
+            self.store.barrier(self.rank, number, name, coming=True)
+            self._ok(frame)
+            return
 
         def wait() -> None:
             try:
@@ -272,8 +278,15 @@ class WorkerSession:
         threading.Thread(target=wait, daemon=True, name=f"d2lps barrier of worker {self.rank}").start()
 
     def on_optimizer(self, frame: Frame) -> None:
-        self._require_first("sets the optimizer of all")
-        self.store.set_optimizer(self.rank, read_optimizer(frame, "numbers"))
+        """From worker 0, to have it ready; all workers have it taken."""
+        number = frame.metadata.get("number")
+        if number is not None and not is_count(number):
+            raise Refused("an optimizer has a number")
+        if frame.metadata.get("take") is True:
+            self.store.take_optimizer(self.rank, number)
+        else:
+            self._require_first("sets the optimizer of all")
+            self.store.set_optimizer(self.rank, read_optimizer(frame, "numbers"), number)
         self._ok(frame)
 
     def on_status(self, frame: Frame) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline, validate_staleness
 from d2lps.kvstore.record import Record
@@ -93,6 +93,7 @@ class ShardStore(Merging):
         self.failed = self.left = None  # WorkerLost: for all, or for who still pushes
         self.shards: list[Shard] = []
         self.updates: Optimizer | None = None  # without one a sum is the new value
+        self.ready: tuple[int, Optimizer | None] | None = None  # the next one, by its number
         self.arena: Arena | None = None  # where large values lie, for workers of this host to read
         self._names: dict[str, int] = {}
         self._loading = Loading()
@@ -296,20 +297,6 @@ class ShardStore(Merging):
         pull.came(here)
         return pull.over
 
-    def set_optimizer(self, rank: int, optimizer: Optimizer | None) -> None:
-        """Update by it from the next round on that closes. The same rule goes on with what it remembers, others do not.
-
-        Parameters
-        ----------
-        rank, optimizer : int, Optimizer or None
-            The worker; a rule with its numbers. Raises Refused where a key has whole numbers, which no rule steps.
-        """
-        self.require_live(rank)
-        with self._changed:
-            for shard in self.shards if optimizer else ():
-                optimizer.validate_dtype(shard.dtype, shard.name)
-            self.updates = optimizer
-
     def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
         """Have ready what is loaded into a shard, which takes no push until :meth:`commit` or :meth:`drop`.
 
@@ -346,16 +333,19 @@ class ShardStore(Merging):
         with self._changed:
             self._loading.drop()
 
-    def barrier(self, rank: int, number: int, name: str = "", note: str | None = None) -> str | None:
+    def barrier(
+        self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
+    ) -> str | None:
         """Wait until every worker has come. Raises WorkerLost, or Timeout after the deadline.
 
         Parameters
         ----------
         rank, number, name : int, int, str
-            The worker, and which barrier this is: one of that name, counted up by one. To one of the last
-            four a worker may come again, and hears the same.
+            The worker, and which barrier of that name this is. To one of the last four it may come again.
         note : str, optional
             What worker 0 tells all others there.
+        coming : bool
+            Worker 0 is on its way, and does not wait yet: whose deadline is over meanwhile hears so (Late).
 
         Returns
         -------
@@ -364,6 +354,8 @@ class ShardStore(Merging):
         """
         self.require_live(rank)
         with self._changed:
+            if coming:
+                return self._barriers.expect(name, number)
             barrier = self._barriers.come(name, number, rank, note)
             self._changed.notify_all()
             what, missing = f"barrier {name}" if name else "the barrier", lambda: sorted(self.live - barrier.came)
@@ -371,9 +363,9 @@ class ShardStore(Merging):
                 wait_until(
                     self._changed, lambda: barrier.came >= self.live or self.failed, self.deadline, what, missing
                 )
-            except Timeout:
+            except Timeout as late:
                 barrier.leave(rank)  # or the next one to come would find it here
-                raise
+                raise late if time.monotonic() - barrier.expected > self.deadline else Late(str(late)) from None
             if (gone := self.failed or self.left) and len(barrier.came) < self.workers:
                 raise gone
             return barrier.note

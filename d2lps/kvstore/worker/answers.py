@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
 
-KINDS = {"Refused": Refused, "Timeout": Timeout}  # of errors that a server may name, beside WorkerLost
+KINDS = {"Refused": Refused, "Timeout": Timeout, "Late": Late}  # of errors that a server may name, beside WorkerLost
 
 
 def counted(entries: Sequence, metadata: dict) -> bool | None:

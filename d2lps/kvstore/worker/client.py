@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown
 from d2lps.kvstore.options import validate_deadline
@@ -107,12 +108,9 @@ class ServerClient:
         self._lost: KVError | None = None
         self._sending, self._state = threading.Lock(), threading.Lock()
         self._channel, self.welcome = self._connect(time.monotonic() + self.deadline)
-        self._listener, alive = (
-            threading.Thread(target=target, daemon=True, name=f"d2lps line to server {number}")
-            for target in (self._listen, self._live)
-        )
-        self._listener.start()
-        alive.start()
+        name = f"d2lps line to server {number}"
+        self._listener = threads.start(name, self._listen)
+        threading.Thread(target=self._live, daemon=True, name=name).start()
 
     # ---- asking
 
@@ -404,9 +402,7 @@ class ServerClient:
             self._read.clear()  # the server has forgotten the old connection
         # Not in this thread, which hears: a server that cannot get rid of its answers takes no more requests.
         try:
-            again = threading.Thread(target=self._ask_again, args=(channel, pending), daemon=True)
-            again.name = self._listener.name
-            again.start()
+            threads.start(self._listener.name, self._ask_again, channel, pending)
         except RuntimeError:  # there is no thread left
             self._ask_again(channel, pending)
         return True

@@ -5,7 +5,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 
 import numpy as np
@@ -38,6 +38,7 @@ from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
+from d2lps.kvstore.worker.coming import coming
 from d2lps.kvstore.worker.ending import end, leave_where_lost
 from d2lps.messages import text
 from d2lps.trace import Trace
@@ -77,10 +78,12 @@ class DistStore(KVStore):
         super().__init__(f"of worker {rank}", self._patience)
         self.type, self.rank, self.num_workers = kind, rank, num_workers
         self.clients, self.placement = list(clients), placement
+        # Where workers wait: one server is enough, but where all is recorded, each has seen all before they go on.
+        self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
         self._nan, self.started, self._arena = nan, list(started), arena
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._open: dict[KeySpec, list[Tensor]] = {}  # what was pushed where it is not known whether all of it counts
-        self._loads = self._chosen = 0
+        self._loads = 0
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
         self._ends = os.getpid(), self.clients, self._pool, self.started, arena
@@ -149,10 +152,10 @@ class DistStore(KVStore):
                 self._send(requests)
         except KVError:
             with suppress(KVError):  # what went wrong first is said
-                self._ask_all([Request(Op.COMMIT, metadata=load | {"drop": True}) for _ in counts])
+                self._ask_all(Op.COMMIT, load | {"drop": True})
             raise
         self._calls.current.require_wanted()
-        self._ask_all([Request(Op.COMMIT, metadata=load | rule | {"parts": count}) for count in counts])
+        self._ask_all(Op.COMMIT, load | rule, [{"parts": count} for count in counts])
 
     # ---- the words of the store
 
@@ -238,15 +241,17 @@ class DistStore(KVStore):
                 fill(outs, whole.view(-1))
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
-        self._chosen += 1  # a repetition that comes late changes nothing any more
-        metadata = said(optimizer) | {"number": self._chosen}
-        requests = [Request(Op.OPTIMIZER, metadata=metadata) for _ in self.clients]
-        self._together("set the optimizer", partial(self._ask_all, requests))
+        what = "set the optimizer"
+        number = {"number": self._met.get(what, 0) + 1}
+        self._together(what, partial(self._ask_all, Op.OPTIMIZER, said(optimizer) | number))
+        # All servers have it ready, and all workers say so: whoever is lost meanwhile, none of them goes on without it.
+        self._ask_all(Op.OPTIMIZER, number | {"take": True})
+
+    def _coming(self, what: str, number: int) -> AbstractContextManager:
+        return coming(self._meeting, what, number)
 
     def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
-        # One server is enough; where all is recorded, every server has seen everything before the barrier is over.
-        clients = self.clients if self.clients[0].welcome.get("record") else self.clients[:1]
-        return self._ask(clients, Op.BARRIER, {"name": what, "round": number, "note": note})[0].get("note")
+        return self._ask(self._meeting, Op.BARRIER, {"name": what, "round": number, "note": note})[0].get("note")
 
     # ---- pushes and pulls, as requests
 
@@ -341,6 +346,7 @@ class DistStore(KVStore):
                         fill(piece, value)
                 else:
                     torch._foreach_copy_(pieces, received)
+            torch.autograd.graph.increment_version(flats)  # autograd has not seen what came from a socket
             for into, flat in fills:
                 fill(into, flat)
             for spec in keys:
@@ -401,9 +407,10 @@ class DistStore(KVStore):
         self._send(requests)
         return [request.answer.metadata for _, request in requests]
 
-    def _ask_all(self, requests: Sequence[Request]) -> None:
-        """One of every server, whatever interrupts this call: all of them do it, or none."""
-        asked, until = [*zip(self.clients, requests, strict=True)], time.monotonic() + self._patience
+    def _ask_all(self, op: Op, metadata: dict, each: Sequence[dict] | None = None) -> None:
+        """The same of every server, and ``each`` its own; whatever interrupts this call: all of them do it, or none."""
+        until, own = time.monotonic() + self._patience, each or [{}] * len(self.clients)
+        asked = [(client, Request(op, metadata=metadata | its)) for client, its in zip(self.clients, own, strict=True)]
         for client, request in asked:
             ask_in_turn(client, [request])
         for client, request in asked:

@@ -1,0 +1,116 @@
+"""What all workers do together, and worker 0 for all; and what is left of a cluster when its interpreter ends."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from helpers.stores import each
+
+from d2lps import kvstore
+from d2lps.kvstore import ServerLost, Timeout, checkpoint
+from d2lps.kvstore.wire import Op
+
+
+def late_barriers(server):
+    """How often a worker's deadline is over at a barrier of ``server``: a list that grows."""
+    barrier, late = server.store.barrier, []
+
+    def asked(*arguments, **options):
+        try:
+            return barrier(*arguments, **options)
+        except Timeout as error:
+            late.append(error)
+            raise
+
+    server.store.barrier = asked
+    return late
+
+
+def test_a_file_that_takes_longer_than_the_deadline_is_waited_for(monkeypatch, tmp_path):
+    """It was good, and the others said that worker 0 had not come."""
+    with kvstore.cluster(workers=2, deadline=0.5) as workers:
+        each(workers, lambda worker: worker.init("w", torch.ones(3)))
+        write, late = checkpoint.write, late_barriers(workers.servers[0])
+
+        def slowly(*arguments):
+            until = time.monotonic() + 60
+            while len(late) < 3:
+                assert time.monotonic() < until, "the other one does not wait"
+                time.sleep(0.01)
+            write(*arguments)
+
+        monkeypatch.setattr(checkpoint, "write", slowly)
+        assert each(workers, lambda worker: worker.save(tmp_path / "file")) == [None, None]
+        assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None, None]
+
+
+def test_nobody_waits_longer_than_the_deadline_for_worker_0_that_does_nothing():
+    with kvstore.cluster(workers=2, deadline=0.5) as workers:
+        each(workers, lambda worker: worker.init("w", torch.ones(3)))
+        late = late_barriers(workers.servers[0])
+        with pytest.raises(Timeout, match="worker 0 missing"):
+            workers[1].save("nowhere")
+        assert len(late) == 1
+
+
+def test_an_optimizer_that_worker_0_no_longer_tells_all_servers_is_set_on_all(monkeypatch):
+    """One had it and one had not, and of a key that lay on both each stepped its part in its own way."""
+    with kvstore.cluster(workers=3, servers=2, lost="drop", deadline=5.0) as workers:
+        each(workers, lambda worker: worker.init("w", torch.zeros(1 << 18)))
+        first = workers[0].clients[1]
+        ask = first.ask
+
+        def gone(request):
+            if request.op == Op.OPTIMIZER and "take" in request.metadata:
+                raise ServerLost("worker 0 is no more", (1,))
+            return ask(request)
+
+        monkeypatch.setattr(first, "ask", gone)
+        heard = each(workers, lambda worker: worker.set_optimizer("sgd", lr=-1.0))
+        assert isinstance(heard[0], ServerLost) and heard[1:] == [None, None]
+        assert [server.store.updates and server.store.updates.rule for server in workers.servers] == ["sgd", "sgd"]
+
+
+AT_WORK = """
+import atexit, threading
+atexit.register(lambda: print([one.name for one in threads._started if one.is_alive()]))  # the last thing that is done
+import torch
+from d2lps import kvstore
+from d2lps.kvstore import threads
+cluster, begun = kvstore.cluster(workers=2, servers=2), threading.Barrier(3)
+def work(store):
+    store.init("w", torch.zeros(300_000))
+    begun.wait(60)
+    try:
+        while True:
+            store.pushpull("w", torch.ones(300_000), out=torch.empty(300_000))
+    except kvstore.KVError:
+        pass
+for store in cluster:
+    threading.Thread(target=work, args=(store,), daemon=True).start()
+begun.wait(60)
+"""
+
+
+def test_at_the_end_of_an_interpreter_the_threads_of_a_cluster_end_first():
+    """Python ends them where they are: in the midst of torch, which aborts the process, once in four times."""
+    ended = subprocess.run([sys.executable, "-c", AT_WORK], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr
+
+
+def test_a_cluster_may_be_closed_by_two_threads_at_once():
+    workers, heard = kvstore.cluster(workers=2, servers=2), []
+
+    def close():
+        try:
+            workers.close()
+        except Exception as error:
+            heard.append(error)
+
+    closers = [threading.Thread(target=close) for _ in range(4)]
+    [one.start() for one in closers]
+    [one.join(30) for one in closers]
+    assert heard == [] and not any(one.is_alive() for one in closers)
