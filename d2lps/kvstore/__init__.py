@@ -11,7 +11,7 @@ keys lie (``Placement``), what a server holds (``ShardStore``), and what travels
 
 from importlib import import_module
 
-from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import DataLost, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.messages import text
 
 _LAZY = {
@@ -20,7 +20,19 @@ _LAZY = {
     "Channel": "wire.channel",
     **dict.fromkeys(("Broken", "Entry", "Frame", "Op", "raw"), "wire.frames"),
 }
-__all__ = ["Broken", "Channel", "Entry", "Frame", "KVError", "Op", "Placement", "Refused", "ServerLost", "ShardStore"]
+__all__ = [
+    "Broken",
+    "Channel",
+    "DataLost",
+    "Entry",
+    "Frame",
+    "KVError",
+    "Op",
+    "Placement",
+    "Refused",
+    "ServerLost",
+    "ShardStore",
+]
 __all__ += ["Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
 
 ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # MXNet's names: where it adds is the server's affair
@@ -66,6 +78,12 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         worker 0 does for all, which is to save, to load and to set an optimizer, raises it without worker 0.
     record : bool, default False
         Whether servers remember who pushed and pulled what when, for ``trace``.
+    replicas : {0, 1}, default 0
+        1: what a server holds, the next one holds, too, so that any one of them may be lost: training goes on, in
+        ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another server takes its place. It
+        takes ``servers=2`` or more and TCP or Unix sockets, no shared memory, and has no ``record``. Where both servers
+        of a slot are lost, before the newcomer has learnt all, calls raise DataLost. ``store.views`` says who has what,
+        and ``store.kill_server(1)`` is for trying.
     placement : Placement or mapping, optional
         Which server holds what: a :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …,
         "virtual": …}``.
@@ -133,7 +151,8 @@ def cluster(kind: str = "dist_sync", workers: int = 2, servers: int = 1, **optio
     workers, servers : int
         How many, 1 or more.
     options
-        ``transport``, ``secret``, and those of :func:`create`: see :class:`d2lps.kvstore.in_process.Cluster`.
+        ``transport``, ``secret``, and those of :func:`create`: see :class:`d2lps.kvstore.in_process.Cluster`. With
+        ``replicas=1``, ``kill(1)`` ends a server, and ``restart(1)`` has another one in its place.
 
     Returns
     -------

@@ -4,6 +4,7 @@
     ├── Refused       the store will not do this, and nothing has changed: the sentence says what would be right
     ├── WorkerLost    a worker has gone, so that the round cannot close (``.ranks``)
     ├── ServerLost    a server has gone, with what it held (``.servers``)
+    │   └── DataLost  all replicas have gone, with the keys that they held (``.keys``)
     ├── Timeout       nothing has gone, yet the answer did not come within the deadline
     └── Unknown       a push was sent and not answered, so that it is not known whether it is counted
 
@@ -70,6 +71,24 @@ class ServerLost(KVError):
     def __init__(self, sentence: str, servers: tuple[int, ...] = ()):
         super().__init__(sentence)
         self.servers = tuple(servers)
+
+
+class DataLost(ServerLost):
+    """All replicas of a slot have gone, with what they held: what is left is what was saved.
+
+    Parameters
+    ----------
+    sentence : str
+        What happened.
+    servers : tuple of int
+        Which slots, counted from 0 as servers are, in :attr:`servers`.
+    keys : tuple of str or int
+        Those that lay there, whole or in part, in :attr:`keys`.
+    """
+
+    def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
+        super().__init__(sentence, servers)
+        self.keys = tuple(keys)
 
 
 class Timeout(KVError, TimeoutError):

@@ -6,11 +6,17 @@ import shutil
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.launch import connect, socket_folder
-from d2lps.kvstore.options import validate_deadline, validate_placement
+from d2lps.kvstore.options import validate_deadline, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
+from d2lps.kvstore.replicas.dist import ReplicatedStore, connect_to_slots
+from d2lps.kvstore.replicas.host import Host, begin
+from d2lps.kvstore.replicas.lines import Peers
+from d2lps.kvstore.replicas.register import Register
+from d2lps.kvstore.replication import View
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.arena import Arena
@@ -38,7 +44,7 @@ class Cluster:
         "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
     placement : Placement or mapping, optional
         Which server holds what, or ``{"large": …, "virtual": …}`` of :class:`~d2lps.kvstore.placement.Placement`.
-    staleness, nan, lost, deadline, record
+    staleness, nan, lost, deadline, record, replicas
         As :func:`d2lps.kvstore.create` has them.
 
     Attributes
@@ -85,10 +91,12 @@ class Cluster:
         placement: Placement | Mapping | None = None,
         record: bool = False,
         tls: Mapping | Certificates | None = None,
+        replicas: int = 0,
     ):
         require_count("workers", workers)
         require_count("servers", servers)
         deadline = validate_deadline(deadline)
+        validate_replicas(replicas, servers, record)
         if transport not in ("unix", "tcp"):
             raise Refused(text("store.transport", transport=repr(transport)))
         if tls is not None and transport == "unix":
@@ -97,7 +105,7 @@ class Cluster:
         if transport == "tcp" and files is None:
             secret = secret or secrets.token_bytes(32)
         self.placement = validate_placement(placement, servers)
-        self.servers: list[Server] = []
+        self.servers: list[Server | Host] = []
         self.stores: list[DistStore] = []
         self._folder, *holds = socket_folder() if transport == "unix" else (None,)
         # Also where nobody closes them. When stores are made, this is: so they end before it.
@@ -105,10 +113,17 @@ class Cluster:
         self._end = weakref.finalize(Cluster, _end, *self._ends)
         settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
         common = {"secret": secret, "run": secrets.token_hex(8), "certificates": files}
+        self._register = Register() if replicas else None
+        settings |= {"kind": kind, "workers": workers}
+        hosts = {"servers": servers, "settings": settings, "register": self._register, "folder": self._folder}
+        self._host = partial(Host, peers=Peers(**common), **hosts)
         try:
+            if replicas:
+                self._begin_replicated(workers, deadline, nan, common)
+                return
             for number in range(servers):
                 address = os.path.join(self._folder, str(number)) if self._folder else ("127.0.0.1", 0)
-                self.servers.append(Server(ShardStore(kind, workers, **settings), address, number=number, **common))
+                self.servers.append(Server(ShardStore(**settings), address, number=number, **common))
             addresses = [server.address for server in self.servers]
             for rank in range(workers):
                 arena = Arena.available() if self._folder else None
@@ -119,6 +134,53 @@ class Cluster:
         except BaseException:
             self.close()
             raise
+
+    def _begin_replicated(self, workers: int, deadline: float, nan: str, common: dict) -> None:
+        for number in range(self._host.keywords["servers"]):
+            self.servers.append(self._host(number))
+        begin({host.number: host.names for host in self.servers}, self._register)
+        for rank in range(workers):
+            with ExitStack() as undo:
+                clients = connect_to_slots(len(self.servers), self._register, rank, undo, deadline=deadline, **common)
+                self.stores.append(
+                    ReplicatedStore(
+                        self.servers[0].kind, rank, workers, clients, self.placement, nan=nan, kill=self.kill
+                    )
+                )
+                undo.pop_all()
+
+    def kill(self, number: int) -> None:
+        """End a server without a word, as a process that is killed does; with ``replicas=1`` training goes on.
+
+        Parameters
+        ----------
+        number : int
+            Which one.
+        """
+        self._of(number).close()
+
+    def restart(self, number: int) -> None:
+        """Another server in the place of one that was killed; it knows nothing, and learns all from the others.
+
+        Parameters
+        ----------
+        number : int
+            Which one; of a cluster with ``replicas=1``.
+        """
+        if self._register is None:
+            raise Refused(text("store.no-replicas", number=number))
+        self._of(number).close()
+        self.servers[number] = self._host(number)
+
+    @property
+    def views(self) -> list[View]:
+        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any."""
+        return self.stores[0].views if self._register else []
+
+    def _of(self, number: int) -> "Server | Host":
+        if type(number) is not int or not 0 <= number < len(self.servers):
+            raise Refused(text("store.no-server", server=repr(number), last=len(self.servers) - 1))
+        return self.servers[number]
 
     def close(self) -> None:
         """Close the stores and the servers; in a child that was forked, nothing: they are its parent's."""
@@ -140,7 +202,7 @@ class Cluster:
         self.close()
 
 
-def _end(process: int, servers: Sequence[Server], folder: str | None, holds: list[int]) -> None:
+def _end(process: int, servers: "Sequence[Server | Host]", folder: str | None, holds: list[int]) -> None:
     """Close what was made in ``process``."""
     if os.getpid() != process:
         return

@@ -6,12 +6,18 @@ import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 
 from d2lps.carriers import leftovers
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement
+from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
+from d2lps.kvstore.replicas.client import SlotClient
+from d2lps.kvstore.replicas.dist import ReplicatedStore, connect_to_slots
+from d2lps.kvstore.replicas.host import begin
+from d2lps.kvstore.replicas.keeper import Keeper, kill
+from d2lps.kvstore.replicas.register import as_name, joined
 from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.arena import Arena
@@ -38,6 +44,7 @@ def launch(
     placement: Placement | Mapping | None = None,
     tls: Mapping | Certificates | None = None,
     transport: str | None = None,
+    replicas: int = 0,
 ) -> DistStore:
     """This process's store, as one of the workers that torchrun or ``d2lps.ranks`` started.
 
@@ -49,11 +56,12 @@ def launch(
     ShardStore(workers=1, **settings)  # so that what a server would refuse is refused before one is started
     if servers is not None:
         validate_placement(placement, require_count("servers", servers))
+        validate_replicas(replicas, servers, record)
     files = validate_certificates(tls)
     where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     if transport not in (None, "tcp"):
         raise Refused(text("store.over-tcp", transport=repr(transport)))
-    options = settings | {"servers": servers, "placement": where, "transport": transport}
+    options = settings | {"servers": servers, "placement": where, "transport": transport, "replicas": replicas}
     options["tls"] = files is not None  # not where the files lie
     workers = meet("kvstore", options, joining, secrets.token_hex(8))
     local = workers.one_host and transport is None  # Unix sockets and shared memory
@@ -61,7 +69,10 @@ def launch(
     with closing(workers.rendezvous), ExitStack() as undo:
         count = require_count("servers", workers.size if servers is None else servers)
         placement = validate_placement(placement, count)
-        started, addresses = _start_servers(workers, count, settings | {"workers": workers.size}, local, files, undo)
+        settings |= {"workers": workers.size}
+        if validate_replicas(replicas, count, record):
+            return _replicated(workers, count, settings, placement, files, local, undo)
+        started, addresses = _start_servers(workers, count, settings, local, files, undo)
         arena, clients = Arena.available() if local else None, []
 
         def connect_to_all() -> None:
@@ -101,6 +112,54 @@ def _start_servers(
     for part in workers.all_or_none("servers", "start its server", start, own=False):
         addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in part.items()}
     return started, [addresses[number] for number in range(count)]
+
+
+def _replicated(
+    workers: Workers,
+    count: int,
+    settings: dict,
+    placement: Placement,
+    files: Certificates | None,
+    local: bool,
+    undo: ExitStack,
+) -> ReplicatedStore:
+    """The store of servers that have replicas: see :mod:`d2lps.kvstore.replicas`."""
+    owned = owners(workers.hosts, count)
+    keepers: list[Keeper] = []
+
+    def start() -> dict[int, list]:
+        files and context(files, False)  # so that all hear what is wrong with them
+        mine = [number for number, owner in enumerate(owned) if owner == workers.rank]
+        with ExitStack() as until_they_hold_it:
+            folder, *holds = socket_folder() if mine and local else (None,)
+            for descriptor in holds:
+                until_they_hold_it.callback(os.close, descriptor)
+            for number in mine:
+                where = {"folder": folder, "address": None if folder else own_address()}
+                who = {"run": workers.run, "number": number, "servers": count, "tls": files}
+                keepers.append(Keeper({"store": settings} | where | who, workers.left, holds))
+                undo.callback(keepers[-1].stop)
+        return {keeper.number: list(keeper.names().items()) for keeper in keepers}
+
+    names: dict[int, dict[int, tuple]] = {}
+    for part in workers.all_or_none("servers", "start its server", start, own=False):
+        names |= {int(number): {slot: as_name(name) for slot, name in named} for number, named in part.items()}
+    views = joined(workers.run)
+    undo.callback(views.close)
+    workers.all_or_none("views", "say who has what", lambda: workers.rank or begin(names, views))
+    clients: list[SlotClient] = []
+
+    def connect_to_all() -> None:
+        who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
+        clients.extend(connect_to_slots(count, views, workers.rank, undo, deadline=settings["deadline"], **who))
+
+    workers.all_or_none("connected", "connect", connect_to_all, seconds=settings["deadline"])
+    of = settings["kind"], workers.rank, workers.size, clients, placement
+    store = ReplicatedStore(
+        *of, nan=settings["nan"], started=[views, *keepers], kill=partial(kill, keepers, owned, workers.rank)
+    )
+    undo.pop_all()  # from here on they are the store's
+    return store
 
 
 def socket_folder() -> tuple[str, int]:

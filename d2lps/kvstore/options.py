@@ -36,3 +36,14 @@ def validate_placement(placement: Placement | Mapping | None, servers: int) -> P
     if placement is not None and (not isinstance(placement, Mapping) or {*placement} - {"large", "virtual"}):
         raise Refused(text("store.placement", given=repr(placement)))
     return Placement(servers, **placement or {})
+
+
+def validate_replicas(replicas: object, servers: int, record: bool) -> int:
+    """How many servers may be lost at once, 0 or 1. Raises Refused."""
+    if type(replicas) is not int or replicas not in (0, 1):
+        raise Refused(text("store.replicas", value=repr(replicas)))
+    if replicas and servers < 2:
+        raise Refused(text("store.replicas-servers"))
+    if replicas and record:
+        raise Refused(text("store.replicas-record"))
+    return replicas

@@ -24,3 +24,11 @@ def each(stores, work, *arguments, patience=60):
         thread.join(max(0.0, until - time.monotonic()))
     assert not any(thread.is_alive() for thread in threads), "a call hangs"
     return found
+
+
+def until_whole(servers) -> None:
+    """Until each slot has a backup again."""
+    until = time.monotonic() + 10
+    while any(len(view.members) < 2 for view in servers.views):
+        assert time.monotonic() < until, servers.views
+        time.sleep(0.01)

@@ -6,7 +6,8 @@ import time
 from collections import Counter
 
 from d2lps.kvstore.replication import story
-from d2lps.kvstore.replication.world import Schedule, Violation, World, shrunk
+from d2lps.kvstore.replication.promises import Violation
+from d2lps.kvstore.replication.world import Schedule, World, shrunk
 
 LAST = 40  # lines of what happened before a promise broke
 

@@ -34,6 +34,34 @@ class Pull(NamedTuple):
     round: int
 
 
+class Do(NamedTuple):
+    """A worker asks for something beside pushes: ``command`` is to be done, once, however often it is asked for."""
+
+    view: int
+    id: int
+    rank: int
+    command: "Begin | Choose | Take | Load"
+
+
+class Meet(NamedTuple):
+    """A worker has come to barrier ``number`` of a ``name``; ``note`` is what worker 0 tells the others there."""
+
+    view: int
+    id: int
+    rank: int
+    name: str
+    number: int
+    note: Any
+
+
+class Done(NamedTuple):
+    """What was asked for by ``Do`` is done; or, of ``Meet``, all have come. ``answer``: what belongs to it."""
+
+    view: int
+    id: int
+    answer: Any
+
+
 class Counted(NamedTuple):
     """A push counts, or will in the round that is under way."""
 
@@ -60,9 +88,14 @@ class Lost(NamedTuple):
 
 
 class Lose(NamedTuple):
-    """From whoever watches over workers: one of them is gone."""
+    """From whoever watches over workers: one of them is gone. It is a command, too.
+
+    ``ends``: whether the others cannot go on; ``why`` is theirs who are told.
+    """
 
     rank: int
+    ends: bool = False
+    why: Any = None
 
 
 class Apply(NamedTuple):
@@ -70,7 +103,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Lose"
+    command: "Add | Begin | Choose | Take | Load | Pass | Lose"
 
 
 class Add(NamedTuple):
@@ -79,6 +112,54 @@ class Add(NamedTuple):
     part: int
     pushes: tuple[tuple[int, int], ...]
     total: Any
+
+
+class Begin(NamedTuple):
+    """A command: there is a part of this ``name``, ``like`` that; its first ``value``, where that is known."""
+
+    name: str
+    like: Any
+    value: Any
+
+
+class Choose(NamedTuple):
+    """A command: have ``optimizer`` ready, to be taken. Those that are chosen are numbered, 1 first."""
+
+    number: int
+    optimizer: Any
+
+
+class Take(NamedTuple):
+    """A command: step from here on by the optimizer that is ready under that number."""
+
+    number: int
+
+
+class Load(NamedTuple):
+    """A command: each (part, value) of ``values`` is replaced, and the optimizer. Loads are numbered, 1 first."""
+
+    number: int
+    values: tuple
+    optimizer: Any
+
+
+class Pass(NamedTuple):
+    """A command: all have come to barrier ``number`` of a ``name``, where worker 0 left ``note``."""
+
+    name: str
+    number: int
+    note: Any
+
+
+class Facts(NamedTuple):
+    """What commands have left, beside the parts: their names, who is lost, and the last of each kind."""
+
+    names: "tuple[tuple[str, Any], ...]" = ()
+    losses: tuple[Lose, ...] = ()
+    ready: Choose = Choose(0, None)
+    chosen: Choose = Choose(0, None)
+    loaded: int = 0
+    passed: tuple[Pass, ...] = ()
 
 
 class Heartbeat(NamedTuple):
@@ -106,7 +187,7 @@ class Snapshot(NamedTuple):
     view: View
     seq: int
     parts: tuple
-    live: frozenset[int]
+    facts: Facts
 
 
 class Send(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Ask, Counted, Lost, Pull, Push, Send, Value, View
+from d2lps.kvstore.replication.messages import Ask, Counted, Do, Lost, Meet, Pull, Push, Send, Value, View
 
 
 class Requests:
@@ -21,7 +21,7 @@ class Requests:
     def __init__(self, rank: int, kind: str, view: View):
         self.rank, self.kind, self.view = rank, kind, view
         self.kept: dict[tuple[int, int], Any] = {}  # (part, round) → gradient, until it is known to be committed
-        self.waiting: dict[int, Push | Pull] = {}
+        self.waiting: dict[int, Push | Pull | Do | Meet] = {}
         self.lost = False
         self.effects: list = []
         self._id = 0
@@ -40,13 +40,21 @@ class Requests:
         """Ask for ``part`` after ``round`` pushes of this worker; the number of the request."""
         return self._ask(Pull(self.view.number, 0, self.rank, part, round))
 
+    def do(self, command: NamedTuple) -> int:
+        """Ask for a command to be done; the number of the request."""
+        return self._ask(Do(self.view.number, 0, self.rank, command))
+
+    def meet(self, name: str, number: int, note: Any = None) -> int:
+        """Come to a barrier; the number of the request."""
+        return self._ask(Meet(self.view.number, 0, self.rank, name, number, note))
+
     def tick(self) -> None:
         """To be called now and then: ask for the view, and ask again for what was not answered."""
         self.effects.append(Ask())
         for id in self.waiting:
             self._send(id)
 
-    def receive(self, message: NamedTuple) -> Push | Pull | None:
+    def receive(self, message: NamedTuple) -> Push | Pull | Do | Meet | None:
         """The request that ``message`` answers, which is done then; None where it answers none."""
         if isinstance(message, View):
             self._adopt(message)
@@ -59,12 +67,14 @@ class Requests:
             return None
         request = self.waiting.pop(message.id)
         if isinstance(message, Counted):
-            if self.kind != "dist_sync":  # there it is committed by then; here it counts in a round that may begin anew
-                self.kept.pop((request.part, request.round), None)
+            # There it is committed by then; here it counts in a round that may begin anew, and the one before is.
+            self._committed(request.part, request.round - (self.kind == "dist_sync"))
         elif isinstance(message, Value):
-            upto = message.version if self.kind == "dist_sync" else message.rounds[self.rank]
-            self.kept = {key: kept for key, kept in self.kept.items() if key[0] != message.part or key[1] > upto}
+            self._committed(message.part, message.version if self.kind == "dist_sync" else message.rounds[self.rank])
         return request
+
+    def _committed(self, part: int, upto: int) -> None:
+        self.kept = {key: kept for key, kept in self.kept.items() if key[0] != part or key[1] > upto}
 
     def _adopt(self, view: View) -> None:
         if view.number <= self.view.number:
@@ -77,12 +87,12 @@ class Requests:
         for id in self.waiting:
             self._send(id)
 
-    def _ask(self, request: Push | Pull) -> int:
+    def _ask(self, request: Push | Pull | Do | Meet) -> int:
         id = self._number(request)
         self._send(id)
         return id
 
-    def _number(self, request: Push | Pull) -> int:
+    def _number(self, request: Push | Pull | Do | Meet) -> int:
         self._id += 1
         self.waiting[self._id] = request
         return self._id

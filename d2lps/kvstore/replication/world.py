@@ -14,18 +14,33 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from random import Random
 
-from d2lps.kvstore.replication.messages import Ask, Counted, Lose, Lost, Name, Propose, Push, Send, Value, View
-from d2lps.kvstore.replication.replica import Part, Replica
+from d2lps.kvstore.replication.commands import Part
+from d2lps.kvstore.replication.messages import (
+    Ask,
+    Begin,
+    Choose,
+    Counted,
+    Do,
+    Done,
+    Load,
+    Lose,
+    Lost,
+    Name,
+    Propose,
+    Pull,
+    Push,
+    Send,
+    Take,
+    Value,
+    View,
+)
+from d2lps.kvstore.replication.promises import GARBAGE, Loaded, Promises, Step, Violation
+from d2lps.kvstore.replication.replica import Replica
 from d2lps.kvstore.replication.requests import Requests
 from d2lps.simulate import Faults, Network
 
 REGISTER = "register"
-GARBAGE = "garbage"  # what a torn answer leaves in memory that was pushed
 LIMIT = 6.0  # virtual seconds within which all must have ended
-
-
-class Violation(AssertionError):
-    """A promise that was broken: its number and what was seen."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +49,9 @@ class Schedule:
 
     ``kind``, ``staleness``, ``workers``, ``parts`` and ``rounds`` say what is trained; ``lost``, ``doubled``, ``slow``
     and ``long`` what becomes of messages; ``torn`` which part of all answers comes in half; ``patience`` when a server
-    is suspected; ``skew`` by how much clocks go wrong; ``troubles`` are (time, what, seed of its own). All trouble ends
-    at ``until``.
+    is suspected; ``skew`` by how much clocks go wrong; ``also``: whether parts are begun, an optimizer is chosen and
+    values are loaded, with barriers between; ``troubles`` are (time, what, seed of its own). All trouble ends at
+    ``until``.
     """
 
     seed: int
@@ -52,6 +68,7 @@ class Schedule:
     patience: float = 0.03
     skew: float = 0.0
     until: float = 0.1
+    also: bool = False
     troubles: tuple[tuple[float, str, int], ...] = ()
 
     @classmethod
@@ -81,6 +98,7 @@ class Schedule:
             choice([0.025, 0.03, 0.06]),
             choice([0, 0.1]),
             until,
+            Random(~seed).random() < 0.4,
             tuple(sorted(troubles)),
         )
 
@@ -119,7 +137,7 @@ class Register:
     def receive(self, src: Name, message: Propose | Ask, now: float) -> None:
         if isinstance(message, Propose) and message.number == self.view.number + 1:
             self.view = View(*message)
-            self.world.check_members()
+            self.world.promises.check_members()
         self.world.send(REGISTER, src, self.view)
 
 
@@ -142,42 +160,72 @@ class Server:
             world.after(world.random.uniform(0.008, 0.012), self.tick)
 
 
+def stepped(value: tuple | None, total: tuple, count: int, optimizer: int | None) -> tuple:
+    return (*(value or ()), Step(optimizer, total))
+
+
 class Worker:
     """A worker in the world: it pushes all parts in its own order, then pulls them; in even rounds one by one."""
 
     def __init__(self, world: "World", name: Name, requests: Requests):
         self.world, self.name, self.requests = world, name, requests
-        parts, acts = range(world.schedule.parts), ("push", "pull")
-        own = [(part + requests.rank) % len(parts) for part in parts]
-        self.program = []
-        for round in range(1, world.schedule.rounds + 1):
+        schedule, rank = world.schedule, requests.rank
+        parts, acts = range(schedule.parts), ("push", "pull")
+        own = [(part + rank) % len(parts) for part in parts]
+        self.program = [*(("begin", part) for part in own), ("meet", "begun", 1)] if schedule.also else []
+        for round in range(1, schedule.rounds + 1):
             turns = product(acts, own) if round % 2 else ((act, part) for part in parts for act in acts)
             self.program += [(act, part, round) for act, part in turns]
-        self.at = 0
+            if schedule.also and round <= 2:
+                mine = [("choose", 1)] if round == 1 else [*(("pull", part, 2) for part in parts), ("load", 1)]
+                what = mine[-1][0]
+                self.program += [("meet", what, 1), *(mine if rank == 0 else ()), ("meet", what, 2)]
+                self.program += [("take", 1)] if what == "choose" else []
+        self.at = self.asked = 0
+        self.index = {part: part for part in parts}  # by what a worker calls a part: its number in the slot
         self.seen: dict[int, int] = {}  # part → the version of the last pull
+        self.pulled: dict[int, tuple] = {}
         self.ended = False
 
     def begin(self) -> None:
-        act, part, round = self.program[self.at]
+        act, *of = self.program[self.at]
+        requests, rank = self.requests, self.requests.rank
         if act == "push":
-            self.requests.push(part, round, (self.requests.rank, round))
+            part, round = of
+            self.asked = requests.push(self.index[part], round, (rank, round))
+        elif act == "pull":
+            part, round = of
+            self.asked = requests.pull(self.index[part], round)
+        elif act == "begin":
+            self.asked = requests.do(Begin(f"part {of[0]}", None, () if rank == 0 else None))
+        elif act == "choose":
+            self.asked = requests.do(Choose(of[0], of[0]))
+        elif act == "take":
+            self.asked = requests.do(Take(of[0]))
+        elif act == "load":
+            values = tuple((index, (*value, Loaded(of[0]))) for index, value in sorted(self.pulled.items()))
+            chosen = 1 if self.world.promises.chosen else None
+            self.asked = requests.do(Load(of[0], values, chosen))
         else:
-            self.requests.pull(part, round)
-        self.world.carry_out(self.name, self.requests.take())
+            self.world.promises.met.setdefault(tuple(of), set()).add(rank)
+            self.asked = requests.meet(*of, note=("note", *of) if rank == 0 else None)
+        self.world.carry_out(self.name, requests.take())
 
     def receive(self, src: Name, message, now: float) -> None:
         requests = self.requests
         if isinstance(message, tuple) and message[0] is GARBAGE:  # half of an answer came, over what was pushed
             request = requests.waiting.get(message[1])
-            if request and (request.part, request.round) in requests.kept:
+            if isinstance(request, Push | Pull) and (request.part, request.round) in requests.kept:
                 requests.kept[request.part, request.round] = GARBAGE
             return
         request = requests.receive(message)
         if request is not None:
             if isinstance(message, Value):
-                self.world.check_pull(self, request, message)
-            act = "push" if isinstance(request, Push) else "pull"
-            if not self.ended and (act, request.part, request.round) == self.program[self.at]:
+                self.world.promises.check_pull(self, request, message)
+                self.pulled[message.part] = message.value
+            elif isinstance(message, Done) and isinstance(request, Do) and isinstance(request.command, Begin):
+                self.index[int(request.command.name.split()[1])] = message.answer
+            if not self.ended and message.id == self.asked:
                 self.at += 1
                 self.ended = self.at == len(self.program)
                 if not self.ended:
@@ -211,10 +259,7 @@ class World(Network):
             self.record()
         self.schedule, self._replica = schedule, replica
         self.crashes, self.gone = 0, set()  # ranks of workers that are dead, or taken for dead
-        self._told: list[int] = [0] * schedule.parts  # the highest version that anybody was told
-        self._counted: set[tuple[int, int, int]] = set()  # (part, rank, round) that a worker was told
-        self._values: dict[tuple[int, int], object] = {}  # (part, version) → what it is
-        self._left: dict[tuple[int, int], int] = {}  # (part, rank) → how many of its pushes may count
+        self.promises = Promises(self)
         first = View(1, (("server", 0, 0), ("server", 1, 0)))
         self.register = self.nodes[REGISTER] = register(self, first)
         for number in range(3):
@@ -249,21 +294,24 @@ class World(Network):
                 waiting = {worker.name: worker.requests.waiting for worker in self.workers if not worker.done}
                 raise Violation(f"I9 not done after {LIMIT} s: {waiting}")
             super().run(until=self.now + 0.01)
-        self.check_members()
+        self.promises.check_members()
         return "done"
 
     def carry_out(self, name: Name, effects: list) -> None:
         for effect in effects:
             if isinstance(effect, Send):
                 message = effect.message
+                promises = self.promises
                 if isinstance(message, Value):
-                    self.check_value(name, message)
+                    promises.check_value(name, message)
                     if self.random.random() < self.schedule.torn:
                         message = GARBAGE, message.id
                 elif isinstance(message, Counted) and self.schedule.kind != "dist_sync":
-                    self.check_counted(effect.to, message)
+                    promises.check_counted(effect.to, message)
                 elif isinstance(message, Lost):
-                    self.check_lost(name, effect.to)
+                    promises.check_lost(name, effect.to)
+                elif isinstance(message, Done):
+                    promises.check_done(effect.to, message)
                 self.send(name, effect.to, message)
             else:
                 self.send(name, REGISTER, effect)
@@ -273,9 +321,9 @@ class World(Network):
     def _start(self, number: int, life: int) -> None:
         name, schedule = ("server", number, life), self.schedule
         view = self.view if life == 0 else View(0, ())
-        parts = [Part(0, (0,) * schedule.workers, ())] * schedule.parts
+        parts = [] if schedule.also else [Part(0, (0,) * schedule.workers, ())] * schedule.parts
         of = schedule.workers, schedule.kind, schedule.staleness, schedule.patience
-        replica = self._replica(name, view, parts, *of)
+        replica = self._replica(name, view, parts, *of, publish=stepped)
         rate = 1 + self.random.uniform(-schedule.skew, schedule.skew)
         self.nodes[name] = server = Server(self, name, replica, rate)
         self.after(self.random.uniform(0.001, 0.01), server.tick)
@@ -314,92 +362,7 @@ class World(Network):
             self.send("detector", server, Lose(rank))
         self.after(0.03, self._tell_of_lost)
 
-    # What is promised: I1 to I11, checked when a message that promises it is sent.
-
-    def check_value(self, src: Name, told: Value) -> None:
-        part, flat = told.part, [gradient for one in told.value for gradient in one]
-        for member, replica in self._members():
-            if replica.parts[part].version < told.version:
-                raise Violation(f"I3 {member} of {self.view} lacks version {told.version}, which {src} tells")
-        self._told[part] = max(self._told[part], told.version)
-        if self._values.setdefault((part, told.version), told.value) != told.value:
-            raise Violation(f"I1 two values of version {told.version} of part {part}")
-        if GARBAGE in flat:
-            raise Violation("I7 garbage was counted")
-        if len({*flat}) < len(flat):
-            raise Violation(f"I2 a push counts twice: {told.value}")
-        everyone = {*range(self.schedule.workers)}
-        if self.schedule.kind == "dist_sync":
-            for round, one in enumerate(told.value, 1):
-                ranks = [rank for rank, _ in one]
-                if ranks != sorted(ranks) or any(number != round for _, number in one):
-                    raise Violation(f"I10 not in order of the ranks, or of another round: {one} in round {round}")
-                if not everyone - self.gone <= {*ranks}:
-                    raise Violation(f"I2 a push is missing: {one}")
-        else:
-            seen = [0] * self.schedule.workers
-            for ((rank, number),) in told.value:
-                if number != seen[rank] + 1:
-                    raise Violation(f"I2 a gap: {told.value}")
-                seen[rank] = number
-            if tuple(seen) != told.rounds:
-                raise Violation(f"I2 {told.rounds} is said to be in {told.value}")
-        for rank in everyone:
-            if told.rounds[rank] > self._left.get((part, rank), told.rounds[rank]):
-                raise Violation(f"I11 worker {rank} was told that it is lost, and counts again")
-
-    def check_counted(self, worker: Name, told: Counted) -> None:
-        node = self.nodes.get(worker)
-        push = node.requests.waiting.get(told.id) if node else None
-        if push is not None:
-            for member, replica in self._members():
-                if replica.parts[push.part].rounds[push.rank] < push.round:
-                    raise Violation(f"I3 {member} of {self.view} lacks {push}, which was told to count")
-            self._counted.add((push.part, push.rank, push.round))
-
-    def check_lost(self, src: Name, worker: Name) -> None:
-        replica, rank = self.replicas[src], worker[1]
-        for index, part in enumerate(replica.parts):
-            arrived = rank in replica._arrived[index]  # told to count before
-            self._left.setdefault((index, rank), part.rounds[rank] + arrived)
-
-    def check_members(self) -> None:
-        """Every member of the view has what anybody was told; where they have done as much, they have the same."""
-        done: dict[int, list] = {}
-        for member, replica in self._members():
-            if not replica.follows:
-                raise Violation(f"I3 {member} of {self.view} has forgotten what it had")
-            for index, version in enumerate(self._told):
-                if replica.parts[index].version < version:
-                    raise Violation(f"I3 {member} lacks version {version} of part {index} in {self.view}")
-            for index, rank, round in self._counted:
-                if replica.parts[index].rounds[rank] < round:
-                    raise Violation(f"I3 {member} lacks push {round} of worker {rank} in {self.view}")
-            if done.setdefault(replica.seq, replica.parts) != replica.parts:
-                raise Violation(f"I6 the members of {self.view} have done {replica.seq} commands, and not the same")
-            if len(replica.log) > 2 * self.schedule.parts * self.schedule.rounds * self.schedule.workers + 2:
-                raise Violation(f"I8 {member} keeps {len(replica.log)} commands")
-
-    def check_pull(self, worker: Worker, pull, told: Value) -> None:
-        live = [rank for rank in range(self.schedule.workers) if rank not in self.gone]
-        if self.schedule.kind == "dist_sync":
-            if told.version != pull.round:
-                raise Violation(f"I5 a pull of round {pull.round} got {told.version}")
-        else:
-            if told.rounds[pull.rank] < pull.round:
-                raise Violation(f"I5 own pushes are missing: {told.rounds} after {pull.round}")
-            if told.version < worker.seen.get(pull.part, 0):
-                raise Violation(f"I5 a pull went back from {worker.seen[pull.part]} to {told.version}")
-            worker.seen[pull.part] = told.version
-            late = self.schedule.kind == "dist_ssp" and any(
-                told.rounds[rank] < pull.round - self.schedule.staleness for rank in live
-            )
-            if late:
-                raise Violation(f"I5 more than {self.schedule.staleness} behind: {told.rounds} at {pull.round}")
-        if len(worker.requests.kept) > 2 * self.schedule.parts:
-            raise Violation(f"I8 a worker keeps {len(worker.requests.kept)} pushes")
-
-    def _members(self) -> Iterator[tuple[Name, Replica]]:
+    def members(self) -> Iterator[tuple[Name, Replica]]:
         for member in self.view.members:
             if member in self.nodes:
                 yield member, self.nodes[member].replica

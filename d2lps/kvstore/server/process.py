@@ -18,8 +18,10 @@ class ServerProcess(ChildProcess):
     ``holds`` the folder of its socket.
     """
 
+    module = "d2lps.kvstore.server"
+
     def __init__(self, spec: dict, seconds: float, holds: Sequence[int] = ()):
-        super().__init__("d2lps.kvstore.server", keeps=holds)
+        super().__init__(self.module, keeps=holds)
         self.number, self._path, self._until = spec["number"], spec["address"], time.monotonic() + seconds
         self._moment = min(5.0, max(1.0, spec["store"].get("deadline", 5.0)))
         with suppress(ConnectionError):  # that it has ended is heard when its address is asked for
@@ -27,6 +29,11 @@ class ServerProcess(ChildProcess):
 
     def address(self) -> "tuple[str, int] | str":
         """Where it listens. Raises Refused with its own words, or ServerLost."""
+        address = self._begun()["address"]
+        return tuple(address) if isinstance(address, list) else address
+
+    def _begun(self) -> dict:
+        """What it says when it has begun."""
         try:
             answer = receive(self.line) if self.line.poll(max(0.1, self._until - time.monotonic())) else {}
         except (EOFError, ConnectionError):
@@ -36,7 +43,7 @@ class ServerProcess(ChildProcess):
         if not answer:
             self.process.kill()
             raise ServerLost(f"server {self.number} did not start", (self.number,))
-        return tuple(answer["address"]) if isinstance(answer["address"], list) else answer["address"]
+        return answer
 
     def leave(self) -> None:
         """Let go of it: it ends by itself when its workers have gone."""

@@ -40,6 +40,8 @@ class Server:
         what it shows and asks for by TLS, which then covers what would need a code: with a secret both are asked for.
     """
 
+    lends = True  # memory, to workers of this host
+
     def __init__(
         self,
         store: ShardStore,
@@ -74,7 +76,7 @@ class Server:
                 "port 0 for any that is free"
             ) from None
         self.address = self._listener.getsockname()
-        if isinstance(address, str):
+        if isinstance(address, str) and self.lends:
             store.arena = Arena.available()
         self._sessions: dict[int, WorkerSession] = {}
         self._guests: dict[Channel, None] = {}  # who has not yet said who it is
@@ -144,7 +146,13 @@ class Server:
             with self._lock:
                 self._guests.pop(channel, None)
         channel.patience(max(self.store.deadline, 1.0))
-        session = WorkerSession(self.store, channel, hello["rank"], hello["incarnation"], self._ended, self.number)
+        self._serve(channel, hello)
+
+    def _session(self, *arguments) -> WorkerSession:
+        return WorkerSession(*arguments)
+
+    def _serve(self, channel: Channel, hello: Mapping) -> None:
+        session = self._session(self.store, channel, hello["rank"], hello["incarnation"], self._ended, self.number)
         with self._lock:
             before, self._sessions[session.rank] = self._sessions.get(session.rank), session
         if before is not None:

@@ -62,11 +62,37 @@ class Waiting(NamedTuple):
     need: int
 
 
-class Shard:
+class KeyPart:
+    """What a server's part of a key is like, and what of it may be asked for."""
+
+    value: Tensor | None
+
+    def __init__(self, number: int, name: str, elements: int, dtype: torch.dtype):
+        self.number, self.name, self.elements, self.dtype = number, name, elements, dtype
+
+    def validate_push(self, elements: int, dtype: torch.dtype) -> None:
+        """Raises Refused unless so much may be pushed to it."""
+        if (self.elements, self.dtype) != (elements, dtype):
+            raise Refused(
+                f"key {self.name} has {self.elements} elements of {self.dtype} here, and {elements} of "
+                f"{dtype} are pushed: push what was initialized"
+            )
+        if self.value is None:
+            raise Refused(f"key {self.name} has no value yet: init it before the first push")
+
+    def validate_rows(self, width: int, rows: Tensor) -> None:
+        """Raises Refused unless it has these rows of ``width`` elements."""
+        if width > max(1, self.elements) or self.elements % width:
+            raise Refused(f"key {self.name} has {self.elements} elements here, which are no rows of {width}")
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.elements // width:
+            raise Refused(f"key {self.name} has rows 0 to {self.elements // width - 1} here")
+
+
+class Shard(KeyPart):
     """A server's part of a key. Whoever looks at more than one thing of it has its ``lock``."""
 
     def __init__(self, number: int, name: str, elements: int, dtype: torch.dtype, workers: int):
-        self.number, self.name, self.elements, self.dtype = number, name, elements, dtype
+        super().__init__(number, name, elements, dtype)
         self.value: Tensor | None = None
         self.memory: Memory = {}  # what the optimizer keeps
         self.staged: State | None = None  # what is being loaded
@@ -100,23 +126,6 @@ class Shard:
             wait_until(self.changed, done, seconds, what, missing)
         finally:
             self.queued -= 1
-
-    def validate_push(self, elements: int, dtype: torch.dtype) -> None:
-        """Raises Refused unless so much may be pushed to it."""
-        if (self.elements, self.dtype) != (elements, dtype):
-            raise Refused(
-                f"key {self.name} has {self.elements} elements of {self.dtype} here, and {elements} of "
-                f"{dtype} are pushed: push what was initialized"
-            )
-        if self.value is None:
-            raise Refused(f"key {self.name} has no value yet: init it before the first push")
-
-    def validate_rows(self, width: int, rows: Tensor) -> None:
-        """Raises Refused unless it has these rows of ``width`` elements."""
-        if width > max(1, self.elements) or self.elements % width:
-            raise Refused(f"key {self.name} has {self.elements} elements here, which are no rows of {width}")
-        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < self.elements // width:
-            raise Refused(f"key {self.name} has rows 0 to {self.elements // width - 1} here")
 
     def fail(self, error: Exception) -> None:
         """What it holds may be half of something: it is not given to anybody until it is loaded anew."""

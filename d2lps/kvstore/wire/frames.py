@@ -39,10 +39,11 @@ class Op(IntEnum):
     HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
     INIT, PUSH, PULL, ROWS, OPTIMIZER, BARRIER, STATE, RESTORE, ALIVE, BYE, STATUS, PUSHPULL, COMMIT = range(10, 23)
     OK, DATA, ERROR, READ = 30, 31, 32, 33
+    PEER = 40  # between the servers of a slot
 
 
 PUSHES = {Op.PUSH, Op.PUSHPULL}
-LADEN = PUSHES | {Op.INIT, Op.ROWS, Op.DATA, Op.RESTORE}  # what may carry a payload: its code comes after it
+LADEN = PUSHES | {Op.INIT, Op.ROWS, Op.DATA, Op.RESTORE, Op.PEER}  # what may carry a payload: its code comes after it
 
 
 class Broken(ConnectionError):

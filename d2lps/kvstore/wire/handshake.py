@@ -23,6 +23,10 @@ VARIABLE, FILE = "D2LPS_SECRET", "D2LPS_SECRET_FILE"
 SHORTEST = 16  # bytes of a secret
 
 
+class Elsewhere(Broken):
+    """Another server is the one for workers now."""
+
+
 def read_secret() -> bytes | None:
     """The secret in the environment, or in the file that is named there. Raises Refused where others can read it."""
     secret, path = os.fsencode(os.environ.get(VARIABLE, "")), os.environ.get(FILE)
@@ -75,6 +79,9 @@ def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], wh
     channel.keys, channel.covers_payload = _keys(secret, talk, b"server", b"worker"), whole and bool(secret)
     try:
         channel.send(Op.WELCOME, metadata=admit(hello))
+    except Elsewhere as error:
+        channel.send(Op.ERROR, metadata={"kind": "Elsewhere", "sentence": str(error)})
+        raise
     except Refused as error:
         channel.send(Op.ERROR, metadata={"kind": "Refused", "sentence": str(error)})
         raise
@@ -84,6 +91,8 @@ def as_server(channel: Channel, secret: bytes, admit: Callable[[dict], dict], wh
 
 def _next(channel: Channel, op: Op) -> dict:
     frame: Frame = channel.receive()
+    if frame.op == Op.ERROR and frame.metadata.get("kind") == "Elsewhere":
+        raise Elsewhere(str(frame.metadata.get("sentence")))
     if frame.op == Op.ERROR:
         raise Refused(str(frame.metadata.get("sentence", "the server refuses this worker")))
     if frame.op != op or frame.payload:

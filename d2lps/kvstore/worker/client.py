@@ -70,6 +70,8 @@ class Request:
 class ServerClient:
     """The connection to server ``number`` at ``address``."""
 
+    greeting, pause = handshake.SECONDS, 0.5  # seconds for a handshake; between two attempts to connect, at most
+
     def __init__(
         self,
         number: int,
@@ -352,9 +354,10 @@ class ServerClient:
         """A channel, and the server's welcome. Raises ServerLost after ``until``, or Refused."""
         pause, why = 0.01, "nobody listens there"
         while True:
+            self._aim()
             try:
                 sock = socket.socket(socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET)
-                left = max(0.05, min(handshake.SECONDS, until - time.monotonic()))
+                left = max(0.05, min(self.greeting, until - time.monotonic()))
                 sock.settimeout(left)
                 try:
                     sock.connect(self.address)
@@ -377,7 +380,13 @@ class ServerClient:
                 sentence = text("store.unreachable", server=self.number, where=where, why=why)
                 raise ServerLost(sentence, (self.number,))
             time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # with jitter: all come back at once otherwise
-            pause = min(2 * pause, 0.5)
+            pause = min(2 * pause, self.pause)
+
+    def _aim(self) -> None:
+        """Before each attempt to connect: where to."""
+
+    def _unanswered(self) -> list[Request]:  # ``_state`` is held
+        return [self._pending[number] for number in sorted(self._pending)]
 
     def _reconnect(self, why: str) -> bool:
         """A new connection, on which everything unanswered is asked again in its order."""
@@ -388,7 +397,7 @@ class ServerClient:
             return False
         self._sending.acquire()  # until all is asked again
         with self._state:
-            pending = [self._pending[number] for number in sorted(self._pending)]
+            pending = self._unanswered()
             self._channel = channel
             self._read.clear()  # the server has forgotten the old connection
         # Not in this thread, which hears: a server that cannot get rid of its answers takes no more requests.

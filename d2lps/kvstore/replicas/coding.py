@@ -1,0 +1,203 @@
+"""What servers of a slot say to one another, as JSON and tensors; nothing is ever unpickled."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from d2lps.kvstore.optimizers import Memory, Optimizer
+from d2lps.kvstore.replicas.register import as_name
+from d2lps.kvstore.replication import Part, View
+from d2lps.kvstore.replication.messages import (
+    Ack,
+    Add,
+    Apply,
+    Begin,
+    Choose,
+    Facts,
+    Heartbeat,
+    Join,
+    Load,
+    Lose,
+    Pass,
+    Snapshot,
+    Take,
+)
+from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
+
+PIECE = 256  # parts of a snapshot that are said together
+
+
+class Held(NamedTuple):
+    """A value with what an optimizer remembers of it, and how many pushes were summed last.
+
+    ``failed``: why it is not to be read.
+    """
+
+    value: Tensor
+    memory: Memory
+    counted: int = 0
+    failed: str = ""
+
+    def copied(self) -> "Held":
+        """With a memory of its own, which an optimizer changes in place."""
+        memory = {rule: {name: _copy(one) for name, one in kept.items()} for rule, kept in self.memory.items()}
+        return self._replace(memory=memory)
+
+
+class Piece(NamedTuple):
+    """Some of the parts of the snapshot that comes next, and what they are called and like."""
+
+    parts: tuple[Part, ...]
+    names: tuple
+
+
+SAID = {each.__name__: each for each in (Ack, Apply, Heartbeat, Join, Snapshot, View, Piece)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Load, Lose, Pass)}
+
+
+def split(message: NamedTuple) -> Iterator[NamedTuple]:
+    """A snapshot in pieces; anything else as it is."""
+    if isinstance(message, Snapshot):
+        for start in range(0, len(message.parts), PIECE):
+            those = slice(start, start + PIECE)
+            yield Piece(message.parts[those], message.facts.names[those])
+        message = message._replace(parts=(), facts=message.facts._replace(names=()))
+    yield message
+
+
+def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
+    """It as JSON; its tensors are put behind the others."""
+    kind = type(message)
+    if kind is Apply:
+        fields = [message.view, message.seq, _command(message.command, tensors)]
+    elif kind is Piece:
+        parts = [[part.version, part.rounds, _held(part.value, tensors)] for part in message.parts]
+        fields = [parts, [[name, elements, DTYPES.index(dtype)] for name, (elements, dtype) in message.names]]
+    elif kind is Snapshot:
+        _, losses, *optimizers, loaded, passed = message.facts  # names come with the parts
+        facts = [losses, [[each.number, _optimizer(each.optimizer)] for each in optimizers], loaded, passed]
+        fields = [message.view, message.seq, facts]
+    else:
+        fields = [*message]
+    return [kind.__name__, *fields]
+
+
+def decode(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
+    """What :func:`encode` made; raises what comes of anything else."""
+    kind, fields = SAID[said[0]], said[1:]
+    if kind is Apply:
+        return Apply(_view(fields[0]), fields[1], _as_command(fields[2], tensors))
+    if kind is Piece:
+        parts = [Part(version, tuple(rounds), _as_held(held, tensors)) for version, rounds, held in fields[0]]
+        return Piece(tuple(parts), tuple((name, (elements, DTYPES[number])) for name, elements, number in fields[1]))
+    if kind is Snapshot:
+        losses, optimizers, loaded, passed = fields[2]
+        ready, chosen = (Choose(number, _as_optimizer(said)) for number, said in optimizers)
+        losses, passed = tuple(map(_as_lose, losses)), tuple(Pass(*each) for each in passed)
+        return Snapshot(_view(fields[0]), fields[1], (), Facts((), losses, ready, chosen, loaded, passed))
+    if kind is View:
+        return _view(fields)
+    if kind is Heartbeat:
+        return Heartbeat(_view(fields[0]))
+    return kind(*fields)
+
+
+def layout(tensors: Iterable[Tensor]) -> list[list[int]]:
+    return [[DTYPES.index(each.dtype), each.numel()] for each in tensors]
+
+
+def room(said: list) -> list[Tensor]:
+    """Room for the tensors of a :func:`layout`. Raises ValueError where that is more than can come."""
+    if sum(elements * DTYPES[number].itemsize for number, elements in said) > PAYLOAD:
+        raise ValueError("more bytes than a message has")
+    return [torch.empty(elements, dtype=DTYPES[number]) for number, elements in said]
+
+
+def _command(command: NamedTuple, tensors: list[Tensor]) -> list:
+    kind = type(command)
+    if kind is Add:
+        fields = [command.part, command.pushes, _tensor(command.total, tensors)]
+    elif kind is Begin:
+        elements, dtype = command.like
+        fields = [command.name, [elements, DTYPES.index(dtype)], _held(command.value, tensors)]
+    elif kind is Choose:
+        fields = [command.number, _optimizer(command.optimizer)]
+    elif kind is Load:
+        values = [[index, _held(held, tensors)] for index, held in command.values]
+        fields = [command.number, values, _optimizer(command.optimizer)]
+    else:
+        fields = [*command]
+    return [kind.__name__, *fields]
+
+
+def _as_command(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
+    kind, fields = COMMANDS[said[0]], said[1:]
+    if kind is Add:
+        part, pushes, total = fields
+        return Add(part, tuple((rank, number) for rank, number in pushes), next(tensors) if total else None)
+    if kind is Begin:
+        name, (elements, number), held = fields
+        return Begin(name, (elements, DTYPES[number]), _as_held(held, tensors))
+    if kind is Choose:
+        return Choose(fields[0], _as_optimizer(fields[1]))
+    if kind is Load:
+        number, values, optimizer = fields
+        values = tuple((index, _as_held(held, tensors)) for index, held in values)
+        return Load(number, values, _as_optimizer(optimizer))
+    if kind is Lose:
+        return _as_lose(fields)
+    return kind(*fields)
+
+
+def _as_lose(fields: list) -> Lose:
+    rank, ends, why = fields
+    return Lose(rank, ends, tuple(why))
+
+
+def _view(fields: list) -> View:
+    number, members = fields
+    return View(number, as_name(members))
+
+
+def _tensor(tensor: Tensor | None, tensors: list[Tensor]) -> bool:
+    """Whether there is one: then it is among the others."""
+    if tensor is not None:
+        tensors.append(tensor)
+    return tensor is not None
+
+
+def _held(held: Held | None, tensors: list[Tensor]) -> list | None:
+    if held is None:
+        return None
+    tensors.append(held.value)
+    memory: dict[str, list] = {}
+    for rule, kept in held.memory.items():
+        # A number is said where it stands, of a tensor only its name.
+        memory[rule] = [
+            [name, None if isinstance(one, Tensor) and _tensor(one, tensors) else one] for name, one in kept.items()
+        ]
+    return [memory, held.counted, held.failed]
+
+
+def _as_held(said: list | None, tensors: Iterator[Tensor]) -> Held | None:
+    if said is None:
+        return None
+    value, (memory, counted, failed) = next(tensors), said
+    kept = {
+        rule: {name: next(tensors) if one is None else one for name, one in fields} for rule, fields in memory.items()
+    }
+    return Held(value, kept, counted, failed)
+
+
+def _optimizer(optimizer: Optimizer | None) -> list | None:
+    return optimizer and [optimizer.rule, optimizer.as_read]
+
+
+def _as_optimizer(said: list | None) -> Optimizer | None:
+    return said and Optimizer.read(*said)
+
+
+def _copy(one: object) -> object:
+    return one.clone() if isinstance(one, Tensor) else one

@@ -1,0 +1,274 @@
+"""Messages from one server of a slot to another: in order, each once, or lost with the connection that had them."""
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from d2lps.kvstore import threads
+from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.replicas.coding import Piece, decode, encode, layout, room, split
+from d2lps.kvstore.replication import View
+from d2lps.kvstore.replication.messages import Ack, Add, Apply, Heartbeat, Join, Name, Snapshot
+from d2lps.kvstore.wire import handshake, tls
+from d2lps.kvstore.wire.channel import Channel
+from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
+from d2lps.kvstore.wire.handshake import loopback
+
+PULSE = 0.1  # seconds between two signs of life
+STILL = 5.0  # seconds that a connection may stand still
+SMALL = 1 << 14  # bytes that are sent without waking a thread
+MOST, BYTES = 512, 1 << 18  # messages, and bytes of their tensors, in one frame; what is larger comes in such pieces
+
+
+class Peers(NamedTuple):
+    """How a server of this run reaches the others: what it shows them, and asks for."""
+
+    run: str
+    secret: bytes = b""
+    certificates: tls.Certificates | None = None
+
+    def connect(self, slot: int, mine: Name, other: Name) -> Channel:
+        """A connection on which ``other`` listens to this server. Raises OSError, Broken or Refused."""
+        address = other[2]
+        sock = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+        sock.settimeout(1.0)
+        try:
+            sock.connect(address)
+            channel = Channel(sock, 1.0)
+            safe = tls.context(self.certificates, False) if self.certificates else None
+            safe and tls.as_worker(channel, safe, 1.0)
+            hello = {"rank": -1, "run": self.run, "slot": slot, "server": mine}
+            handshake.as_worker(channel, self.secret, hello, not safe and not loopback(address))
+            channel.patience(STILL)
+            return channel
+        except BaseException:
+            sock.close()
+            raise
+
+
+def refused(other: Name) -> bool:
+    """Whether nobody listens there any more."""
+    address = other[2]
+    try:
+        with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as sock:
+            sock.settimeout(1.0)
+            sock.connect(address)
+    except (ConnectionRefusedError, FileNotFoundError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class Line:
+    """From this server to another one: a thread that sends what is put, and a sign of life now and then.
+
+    ``connect()`` gives a connection; ``opened(line)`` is called with each, before anything is sent over it, and
+    ``ended(refused)`` when it cannot go on, where it is told whether nobody listens there any more.
+    """
+
+    def __init__(self, connect: Callable[[], Channel], opened: Callable, ended: Callable):
+        self._connect, self._opened, self._ended = connect, opened, ended
+        self._queue: deque[NamedTuple] = deque()
+        self._wanted, self._sending = threading.Condition(), threading.Lock()
+        self._ready = False  # whether there is a connection, and who waited for it has been served
+        self._channel: Channel | None = None
+        self._sent: tuple[int, int] = (0, 0)  # the view and number of the last command that was put
+        self._when = 0.0  # it was last sent
+        self._snapshots = 0  # on their way
+        self.open = True
+        threads.start("d2lps line between servers", self._run)
+
+    def put(self, message: NamedTuple) -> None:
+        """Send it at the next :meth:`pump`. What is on its way on a connection that holds need not be said again."""
+        with self._wanted:
+            last = self._queue[-1] if self._queue else None
+            if isinstance(message, Apply):
+                if self._is_under_way(message):
+                    return
+                self._sent = message.view.number, message.seq
+            elif isinstance(message, Snapshot):
+                if self._snapshots:
+                    return
+                self._snapshots += 1
+            elif isinstance(message, Ack) and isinstance(last, Ack) and last.view == message.view:
+                self._queue.pop()  # it says no more than this one
+            elif isinstance(message, Heartbeat | Join | View) and message == last:
+                return
+            self._queue.append(message)
+
+    def pump(self) -> None:
+        """Send what was put: here and now where it is small and the way is free, as to wake a thread takes longer."""
+        if self._ready and self._sending.acquire(blocking=False):
+            try:
+                with self._wanted:
+                    small = sum(map(_size, self._queue)) <= SMALL
+                    messages = self._taken() if small and self._channel.roomy else []
+                if messages:
+                    self._send(messages)
+            except Broken:
+                self._channel.close()  # the thread finds it so
+            finally:
+                self._sending.release()
+        with self._wanted:
+            if self._queue:
+                self._wanted.notify()
+
+    def _is_under_way(self, apply: Apply) -> bool:
+        view, seq = self._sent
+        lately = bool(self._queue) or time.monotonic() - self._when < 1.0
+        return view == apply.view.number and apply.seq <= seq and lately
+
+    def begin(self) -> None:
+        """A new connection: commands that went by the one before are said again."""
+        with self._wanted:
+            self._queue = deque(each for each in self._queue if not isinstance(each, Apply))
+            self._sent, self._snapshots = (0, 0), sum(isinstance(each, Snapshot) for each in self._queue)
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue
+
+    def close(self) -> None:
+        self.open = False
+        if self._channel:
+            self._channel.close()
+        with self._wanted:
+            self._queue.clear()
+            self._wanted.notify()
+
+    def _run(self) -> None:
+        gone = False
+        try:
+            while self.open:
+                self._channel = self._connect()
+                self._opened(self)
+                self._ready = True
+                with suppress(Broken):
+                    while self.open:
+                        self._pass_on()
+                self._ready = False
+                self._channel.close()
+        except (ConnectionRefusedError, FileNotFoundError):
+            gone = True
+        except (OSError, Refused, tls.Garbled):
+            pass  # it may listen later; who needs it hears its silence
+        finally:
+            self.open = False
+            self._channel and self._channel.close()
+            self._ended(gone)
+
+    def _pass_on(self) -> None:
+        with self._wanted:
+            if not self._queue:
+                self._wanted.wait(PULSE)
+        with self._sending:
+            with self._wanted:
+                messages = self._taken()
+            self._send(messages)
+
+    def _taken(self) -> list[NamedTuple]:
+        return [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+
+    def _send(self, messages: list[NamedTuple]) -> None:
+        if not messages:
+            self._channel.send(Op.ALIVE)
+            return
+        self._when = time.monotonic()
+        said, tensors = [], []
+        for message in messages:
+            for part in split(message):
+                said.append(encode(part, tensors))
+                if sum(map(_nbytes, tensors[-1:])) > BYTES or len(tensors) >= MOST or type(part) is Piece:
+                    self._say(said, tensors)
+                    said, tensors = [], []
+            if isinstance(message, Snapshot):
+                with self._wanted:
+                    self._snapshots -= 1
+        if said:
+            self._say(said, tensors)
+
+    def _say(self, said: list, tensors: list[Tensor]) -> None:
+        """One frame; or one that says what comes, and then the tensors in pieces: who hears them hears that we live."""
+        flat = [as_bytes(each) for each in tensors if each.numel()]
+        large = sum(map(len, flat)) > BYTES
+        whole = flat[0] if len(flat) == 1 else torch.cat(flat) if flat and not large else None
+        metadata = {"said": said, "tensors": layout(tensors), "large": large}
+        self._channel.send(Op.PEER, metadata=metadata, payload=NOTHING if large or whole is None else raw(whole))
+        for each in flat if large else ():
+            for start in range(0, len(each), BYTES):
+                self._channel.send(Op.PEER, payload=raw(each[start : start + BYTES]))
+                self._when = time.monotonic()
+
+
+def _size(message: NamedTuple) -> int:
+    """About how many bytes it takes on its way."""
+    if isinstance(message, Apply):
+        total = getattr(message.command, "total", None)
+        return 256 + (_nbytes(total) if total is not None else 0 if isinstance(message.command, Add) else SMALL)
+    return SMALL if isinstance(message, Snapshot) else 64
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.itemsize
+
+
+def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterator[NamedTuple]:
+    """The messages that a frame, and what belongs to it, brings. Raises Broken. ``alive``: called as bytes come."""
+    try:
+        said, tensors = frame.metadata["said"], room(frame.metadata["tensors"])
+        if frame.metadata["large"]:
+            for each in tensors:
+                view = as_bytes(each) if each.numel() else each
+                for start in range(0, len(view), BYTES):
+                    piece = channel.receive()
+                    channel.into(piece, raw(view[start : start + BYTES]))
+                    alive()
+        else:
+            whole = torch.empty(frame.payload, dtype=torch.uint8)
+            channel.into(frame, raw(whole))
+            start = 0
+            for each in tensors:
+                size = _nbytes(each)
+                if size:
+                    as_bytes(each).copy_(whole[start : start + size])
+                start += size
+        those = iter(tensors)
+        yield from [decode(each, those) for each in said]
+    except Broken:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, StopIteration) as error:
+        raise Broken(f"a server says what is no message ({error})") from None
+
+
+def begins_snapshot(frame: Frame) -> bool:
+    """Whether a piece of a snapshot is in it: whoever is learning need not ask again while that comes."""
+    return any(said[:1] == [Piece.__name__] for said in frame.metadata.get("said", ()) if isinstance(said, list))
+
+
+class Snapshots:
+    """Puts together what came in pieces."""
+
+    def __init__(self):
+        self._parts, self._names = [], []
+        self.coming = False
+
+    def whole(self, message: NamedTuple) -> tuple | None:
+        """The message; None where more of it is to come."""
+        self.coming = isinstance(message, Piece)
+        if self.coming:
+            self._parts += message.parts
+            self._names += message.names
+            return None
+        if isinstance(message, Snapshot):
+            facts = message.facts._replace(names=tuple(self._names))
+            message = message._replace(parts=tuple(self._parts), facts=facts)
+            self._parts, self._names = [], []
+        return message

@@ -1,0 +1,249 @@
+"""One server's replica of a slot at work: what comes is handed to the rules, and what they say is done."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+from d2lps.kvstore import threads
+from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
+from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
+from d2lps.kvstore.replication import Replica, View
+from d2lps.kvstore.replication.messages import Ask, Join, Name, Propose, Send
+from d2lps.kvstore.server.shard import wait_until
+from d2lps.kvstore.wire.frames import Broken
+
+
+class Slot:
+    """Replica ``name`` of slot ``number``: (the server's number, its incarnation, where it listens).
+
+    ``made(view)`` gives the rules as they begin; ``deposed`` is called when this is the primary no more.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: Name,
+        made: Callable[[View], Replica],
+        register: Register | StoreRegister,
+        peers: Peers,
+        deposed: Callable[[], object],
+    ):
+        self.number, self.name, self._made, self._register, self._peers = number, name, made, register, peers
+        self._deposed = deposed
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)  # what is committed, or who leads
+        self.core, self.open = made(NOBODY), True
+        self.led: float | None = None  # since when it is the primary
+        self.took_over = False  # from another one
+        self.arriving = False  # a snapshot
+        self._depth = 0  # of those who decide, one within the other
+        self._ids = count(1)
+        self._asked: dict[int, Callable[[NamedTuple], object]] = {}  # who waits for the answer to a request
+        self._commits: deque[tuple[int, Callable[[], object]]] = deque()
+        self._lines: dict[Name, Line] = {}
+        self._signs: dict[Name, float] = {}  # of life, of other servers
+        self._seen = self.core.view, 0
+        threads.start(f"d2lps clock of slot {number}", self._tick)
+
+    def close(self) -> None:
+        """Nothing of this replica happens any more, as abruptly as if its process had ended."""
+        with self.lock:
+            self.open = False
+            lines, self._lines = [*self._lines.values()], {}
+            self._asked.clear()
+            self._commits.clear()
+            self.changed.notify_all()
+        for line in lines:
+            line.close()
+
+    @property
+    def leads(self) -> bool:
+        return self.open and self.led is not None
+
+    @property
+    def member(self) -> bool:
+        return self.name in self.core.view.members
+
+    @contextmanager
+    def deciding(self) -> Iterator[Replica]:
+        """The rules, for this thread alone; what they said is carried out in the end. Raises Broken when closed."""
+        later: list[Callable[[], object]] = []
+        with self.lock:
+            if not self.open:
+                raise Broken("this server has ended")
+            self._depth += 1
+            try:
+                yield self.core
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    later = self._carry_out()
+        for act in later:
+            act()
+
+    @contextmanager
+    def leading(self) -> Iterator[Replica]:
+        """As :meth:`deciding`, of the primary. Raises Broken where this is not: its worker has to go elsewhere."""
+        with self.deciding() as core:
+            self.require_lead()
+            yield core
+
+    def require_lead(self) -> None:
+        if not self.leads:
+            raise Broken(f"this server is not the primary of slot {self.number} any more")
+
+    def wait(self, done: Callable[[], object], seconds: float, what: str, missing: Callable[[], list[int]]) -> None:
+        """Within :meth:`leading`: until ``done``; meanwhile others decide. Raises Timeout, or Broken."""
+        depth, self._depth = self._depth, 0
+        try:
+            wait_until(self.changed, lambda: done() or not self.leads, seconds, what, missing)
+        finally:
+            self._depth = depth
+        self.require_lead()
+
+    def ask(self, worker: int, request: NamedTuple, reply: Callable[[NamedTuple], object] | None = None) -> int:
+        """Of the rules, for a worker, within :meth:`leading`; the number under which ``reply`` gets the answer."""
+        number = next(self._ids)
+        if reply:
+            self._asked[number] = reply
+        request = request._replace(view=self.core.view.number, id=number)
+        self.core.receive(("worker", worker), request, time.monotonic())
+        return number
+
+    def forget(self, worker: int, numbers: Iterable[int]) -> None:
+        """Nobody waits for these answers any more."""
+        with self.lock:
+            core = self.core
+            for number in numbers:
+                self._asked.pop(number, None)
+                core.forget(("worker", worker), number)
+
+    def when_committed(self, act: Callable[[], object]) -> None:
+        """Do it when all that was done here until now is committed; never, where that will not be."""
+        with self.leading() as core:
+            self._commits.append((core.seq, act))
+
+    def hear(self, other: Name, messages: Iterable[NamedTuple]) -> None:
+        """What another server says; not before the register has said whether this one is there from the beginning."""
+        with self.deciding() as core:
+            if core.view == NOBODY:
+                return
+            for message in messages:
+                core.receive(other, message, time.monotonic())
+
+    def sign(self, other: Name) -> None:
+        """It lives: this waits for nobody."""
+        self._signs[other] = time.monotonic()
+
+    def lost_line(self, other: Name) -> None:
+        """A connection with it has ended: if nobody listens there, it is dead."""
+        if self.open and refused(other):
+            self._suspect(other)
+
+    def look(self) -> None:
+        """Ask the register which view there is."""
+        self._register.ask(self.number, self._told)
+
+    # What the rules say.
+
+    def _carry_out(self) -> list[Callable[[], object]]:
+        """Do it; what has to wait until others may decide is returned."""
+        later: list[Callable[[], object]] = []
+        if not self.open:
+            return later
+        lines = set()
+        for effect in self.core.take():
+            if isinstance(effect, Send):
+                if effect.to[0] == "worker":
+                    reply = self._asked.pop(getattr(effect.message, "id", None), None)
+                    if reply:
+                        later.append(partial(reply, effect.message))
+                elif not (self.arriving and isinstance(effect.message, Join)):
+                    lines.add(line := self._line(effect.to))
+                    line.put(effect.message)
+            elif isinstance(effect, Propose):
+                view = View(effect.number, effect.members)
+                later.append(partial(self._register.propose, self.number, view, self._told))
+            elif isinstance(effect, Ask):
+                later.append(self.look)
+        core = self.core
+        while self._commits and self._commits[0][0] <= core.commit:
+            later.append(self._commits.popleft()[1])
+        if core.is_primary != (self.led is not None):
+            self.led = time.monotonic() if core.is_primary else None
+            self.took_over = core.view.number > 1
+            if self.led is None:
+                self._asked.clear()
+                self._commits.clear()
+                later.append(self._deposed)
+        if self._seen != (core.view, core.commit):
+            self._seen = core.view, core.commit
+            self.changed.notify_all()
+        return [*(line.pump for line in lines), *later]
+
+    def _told(self, view: View) -> None:
+        """The register's answer."""
+        try:
+            with self.deciding():
+                if self.core.view == NOBODY and view.number == 1:
+                    self.core = self._made(view)  # it was there from the beginning
+                else:
+                    self.core.receive("register", view, time.monotonic())
+        except Broken:
+            pass
+
+    def _line(self, other: Name) -> Line:
+        line = self._lines.get(other)
+        if line is None or not line.open:
+            connect = partial(self._peers.connect, self.number, self.name, other)
+            ended = partial(self._line_ended, other)
+            line = self._lines[other] = Line(connect, partial(self._opened, other), ended)
+        return line
+
+    def _opened(self, other: Name, line: Line) -> None:
+        with self.deciding() as core:
+            line.begin()
+            if core.is_primary and other in core.followers:
+                core.repeat(other)
+
+    def _line_ended(self, other: Name, refused: bool) -> None:
+        if refused:
+            self._suspect(other)
+
+    def _suspect(self, other: Name) -> None:
+        try:
+            with self.deciding() as core:
+                if other in core.view.members or other == core.learner:
+                    core.suspect(other)
+                    core.tick(time.monotonic())
+        except Broken:
+            pass
+
+    # Time.
+
+    def _tick(self) -> None:
+        self.look()
+        while self.open:
+            begun = time.monotonic()
+            with self.changed:
+                self.changed.wait_for(lambda: not self.open, PULSE if self.core.view.number else PULSE / 10)
+            now = time.monotonic()
+            try:
+                with self.deciding() as core:
+                    for other in [*self._signs]:
+                        core.hear(other, self._signs.pop(other))
+                    if now - begun > core.patience / 2:  # it is this process that stood still
+                        for other in {*core.view.members, core.learner} - {self.name, None}:
+                            core.hear(other, now)
+                    core.tick(now)
+                    wanted = {*core.view.members, core.learner}
+                    for other in [each for each in self._lines if each not in wanted]:
+                        if self._lines[other].idle:
+                            self._lines.pop(other).close()
+            except Broken:
+                return

@@ -1,0 +1,186 @@
+"""What replicas cost, and how fast a slot goes on without its primary, on this machine.
+
+    python tests/benchmarks/replicas.py [--save] [--quick] [--only time|failover|catch-up]
+
+time      a round of the store with replicas=1 ÷ without, 2 workers and 2 servers in processes of their own, over TCP on
+          the loopback interface, in turns A B B A: synchronous and asynchronous with 16 MB in 4 keys, and a small key
+failover  a server process is killed between two rounds: seconds until the backup is the primary (the view has changed,
+          from the kill), and until the round that was under way is done
+catch-up  a newcomer in this process learns 64 MB: bytes per second, and how much longer rounds take meanwhile
+
+The bytes that servers say to one another are counted in-process: for each round the sum once, where n workers push.
+"""
+
+import argparse
+import os
+import secrets
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from carriers import on_ranks, spread
+from saved import save
+
+from d2lps import kvstore
+from d2lps.kvstore.wire.channel import Channel
+from d2lps.kvstore.wire.frames import Op
+
+LARGE, SMALL = [1_000_000] * 4, [16]
+DEADLINE, JOINING = 30.0, 120.0
+
+
+def _store(kind: str, replicas: int):
+    options = {"servers": 2, "deadline": DEADLINE, "joining": JOINING, "replicas": replicas}
+    return kvstore.create(kind, transport="tcp", **options)
+
+
+def _slowest(seconds: float) -> float:
+    took = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
+    return took.item()
+
+
+def rounds(kind: str, sizes: list[int], pairs: int) -> tuple[list[float], list[float]]:
+    """Seconds of a round without and with replicas, in pairs."""
+    dist.init_process_group("gloo")
+    keys, times = list(range(len(sizes))), ([], [])
+    given, found = [torch.ones(size) for size in sizes], [torch.empty(size) for size in sizes]
+    with _store(kind, 0) as without, _store(kind, 1) as with_:
+        for store in (without, with_):
+            store.init(keys, given)
+            store.set_optimizer("sgd", lr=0.01)
+        for turn in range(3 + pairs):
+            for which in (0, 1) if turn % 2 else (1, 0):
+                dist.barrier()
+                start = time.perf_counter()
+                (without, with_)[which].pushpull(keys, given, out=found)
+                took = _slowest(time.perf_counter() - start)
+                if turn >= 3:
+                    times[which].append(took)
+    return times
+
+
+def failovers(times: int) -> tuple[list[float], list[float]]:
+    """Of so many kills: seconds until there is a new primary, and until the round under way is done."""
+    dist.init_process_group("gloo")
+    rank, seen, done = dist.get_rank(), [], []
+    with kvstore.create("dist_sync", servers=2, deadline=DEADLINE, joining=JOINING, replicas=1) as store:
+        store.init("w", torch.zeros(1000))
+        for number in range(times):
+            until = time.monotonic() + 60
+            while any(len(view.members) < 2 for view in store.views) and time.monotonic() < until:
+                time.sleep(0.05)
+            for _ in range(5):
+                store.pushpull("w", torch.ones(1000), out=(out := torch.empty(1000)))
+            dist.barrier()
+            before, victim = store.views, number % 2
+            start = time.perf_counter()
+            if rank == victim:
+                store.kill_server(victim)
+            if rank == 0:
+                led = [slot for slot, view in enumerate(before) if view.members[0] == victim] or [0]
+                while store.views[led[0]].number == before[led[0]].number:
+                    time.sleep(0.0005)
+                seen.append(time.perf_counter() - start)
+            dist.barrier()
+            store.pushpull("w", torch.ones(1000), out=out)
+            done.append(_slowest(time.perf_counter() - start))
+    return seen, done
+
+
+def caught_up(megabytes: int) -> dict:
+    """A newcomer learns, while two workers go on in threads of this process."""
+    import threading
+
+    elements = megabytes * 250_000
+    with kvstore.cluster("dist_sync", workers=1, servers=2, replicas=1) as servers:
+        store, stop, steps = servers[0], threading.Event(), []
+        store.init(["large", "small"], [torch.zeros(elements), torch.zeros(1000)])
+        out = torch.empty(1000)
+
+        def train() -> None:
+            while not stop.is_set():
+                start = time.perf_counter()
+                store.pushpull("small", torch.ones(1000), out=out)
+                steps.append((start, time.perf_counter() - start))
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        time.sleep(0.5)
+        servers.kill(1)
+        time.sleep(0.5)
+        start = time.perf_counter()
+        servers.restart(1)
+        while any(len(view.members) < 2 for view in servers.views):
+            time.sleep(0.002)
+        took = time.perf_counter() - start
+        stop.set()
+        thread.join()
+    alone = [took for when, took in steps if start - 0.4 < when < start]
+    meanwhile = [took_ for when, took_ in steps if start < when < start + took]
+    return {
+        "MB": megabytes,
+        "seconds": round(took, 3),
+        "MB/s": round(megabytes / took),
+        "step meanwhile ÷ alone": round(statistics.median(meanwhile) / statistics.median(alone), 2),
+        "longest step meanwhile ms": round(1e3 * max(meanwhile), 1),
+    }
+
+
+def said() -> dict:
+    """Bytes of tensors between workers and servers, and between servers, per round and byte of values."""
+    counted = {"workers": 0, "servers": 0}
+    send, size, count = Channel.send, 250_000, 8
+
+    def counting(channel, op, *arguments, **named):
+        payload = named.get("payload") if "payload" in named else (arguments[3] if len(arguments) > 3 else b"")
+        counted["servers" if op == Op.PEER else "workers"] += len(payload)
+        return send(channel, op, *arguments, **named)
+
+    with kvstore.cluster("dist_sync", workers=1, servers=2, replicas=1) as (store,):
+        store.init("w", torch.zeros(size))
+        Channel.send = counting
+        for _ in range(count):
+            store.pushpull("w", torch.ones(size), out=torch.empty(size))
+        store.barrier()
+        Channel.send = send
+    return {each: round(counted[each] / (4 * size * count), 2) for each in counted}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--save", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=["time", "failover", "catch-up"])
+    asked = parser.parse_args()
+    os.environ.setdefault("D2LPS_SECRET", secrets.token_hex(32))
+    figures = []
+
+    def tell(what: str, figure: dict) -> None:
+        figures.append({"what": what} | figure)
+        print(what, figure, flush=True)
+
+    if asked.only in (None, "time"):
+        tell("bytes per byte of values and round, one worker", said())
+        for kind, sizes in (("dist_sync", LARGE), ("dist_async", LARGE), ("dist_sync", SMALL)):
+            without, with_ = on_ranks(2, rounds, kind, sizes, 8 if asked.quick else 40)
+            middle, low, high = spread([one / other for other, one in zip(without, with_, strict=True)])
+            more = statistics.median(with_) - statistics.median(without)
+            figure = {"÷": round(middle, 2), "p10": round(low, 2), "p90": round(high, 2), "more µs": round(1e6 * more)}
+            tell(f"replicas=1 ÷ 0, {kind}, {4 * sum(sizes)} bytes", figure)
+    if asked.only in (None, "failover"):
+        for what, times in zip(
+            ("a new primary", "the round done"), on_ranks(2, failovers, 4 if asked.quick else 20), strict=True
+        ):
+            ordered = sorted(1e3 * each for each in times)
+            figure = {"median ms": round(statistics.median(ordered), 1), "most ms": round(ordered[-1], 1)}
+            tell(f"after a kill: {what}", figure | {"of": len(ordered)})
+    if asked.only in (None, "catch-up"):
+        tell("a newcomer", caught_up(64))
+    if asked.save:
+        save("replicas", figures)
+
+
+if __name__ == "__main__":
+    main()
