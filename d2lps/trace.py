@@ -17,6 +17,7 @@ from d2lps.plan.plan import Plan
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
+OPS = {"send": ("add", "copy"), "update": RULES, "gone": ("gone",)}  # by kind of event
 MOST = 1e18  # seconds or bytes: more than any trace has, and still a number that can be drawn
 
 
@@ -26,22 +27,22 @@ class TraceError(Brief, ValueError):
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that took time: a message or an optimizer step.
+    """One thing that took time: a message, an optimizer step, or that a node was gone.
 
     Parameters
     ----------
     kind : str
-        ``"send"`` for a message, ``"update"`` for an optimizer step.
+        ``"send"`` for a message, ``"update"`` for an optimizer step, ``"gone"`` for a node that is dead.
     step : int
         Counted from 1.
     start, end : float
         Seconds from the beginning of the trace.
     src, dst : str
-        From where to where; for an update both are the node that updates.
+        From where to where; for all but a message both are the node itself.
     key : str
         What it is about.
     op : str
-        ``"add"`` or ``"copy"`` for a message, the rule's name for an update.
+        ``"add"`` or ``"copy"`` for a message, the rule's name for an update, ``"gone"``.
     nbytes : int or float
         What travelled; a prediction may say fractions of a byte.
     carries : tuple of str, optional
@@ -182,7 +183,8 @@ class Trace:
             return list(self.events.spans)
         inside: list[list[Event]] = [[] for _ in self.plan.steps]
         for event in self.events:
-            inside[event.step - 1].append(event)
+            if event.kind != "gone":
+                inside[event.step - 1].append(event)
         spans: list[tuple[float, float]] = []
         for step in inside:
             before = spans[-1][1] if spans else 0.0
@@ -410,11 +412,11 @@ def _require_sound(trace: Trace) -> None:
             raise ValueError(f"not a number in {event}")
         if not (0 <= event.start <= event.end < MOST and 0 <= event.nbytes < MOST):
             raise ValueError(f"times or bytes that cannot be in {event}")
-        if event.kind not in ("send", "update") or type(event.step) is not int or not 1 <= event.step <= trace.steps:
+        if event.kind not in OPS or type(event.step) is not int or not 1 <= event.step <= trace.steps:
             raise ValueError(f"no such kind or step: {event}")
-        if event.op not in (("add", "copy") if event.kind == "send" else RULES):
+        if event.op not in OPS[event.kind]:
             raise ValueError(f"no such op: {event}")
-        if (event.kind == "update") != (event.src == event.dst):
+        if (event.kind == "send") == (event.src == event.dst):
             raise ValueError(f"from and to do not fit: {event}")
         if event.key not in trace.plan.share or {event.src, event.dst, *(event.carries or ())} - nodes:
             raise ValueError(f"a key or node that is not in the plan: {event}")

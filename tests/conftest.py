@@ -5,6 +5,7 @@ whose tests share what they make, or one of the long tests below.
 """
 
 import fcntl
+import gc
 import os
 import shutil
 import sys
@@ -81,6 +82,13 @@ def pytest_configure(config):
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="d2-")
         # It goes after what multiprocessing has in it, which it takes away itself, at -100.
         Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
+        # Threads of torch, also in the kernels of notebooks, would wait for each other where others compute.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish(session):
+    if hasattr(session.config, "workerinput"):
+        gc.freeze()  # what is there now stays until the end: no collection of garbage has to look at it
 
 
 def group(nodeid: str) -> str:

@@ -4,17 +4,14 @@ Worker i pushes 4^i, each round in an element of its own, so a sum tells who is 
 whose sum depends on the order of adding: it must not depend on the order in which they came.
 """
 
-import gc
 import random
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
 import torch
 
-from d2lps.course.grading import Failure, call, failure, size_text
+from d2lps.course.grading import Failure, call, failure, size_kept, size_text
 from d2lps.messages import text
 
 ROUNDS = 4
@@ -226,38 +223,12 @@ def _require_little_kept(case: RoundsCase, answer: Callable) -> None:
         for worker in range(case.n):
             call(case, receive, worker, number, torch.full((ROUNDS,), float(worker)), none=True)
         if number in MANY:
-            sizes.append(kept(receive))
+            sizes.append(size_kept(receive))
     few, many = sizes
     if many > few + SLACK:
         first, last = MANY
         sizes = {"few": size_text(few), "many": size_text(many)}
         raise failure("keeps-all", "keeps-all", case, first=first, last=last, **sizes)
-
-
-def kept(receive: Callable) -> int:
-    """Bytes of all that a function holds on to from one call to the next.
-
-    >>> def make():
-    ...     had = []
-    ...     return lambda value: had.append(value)
-    >>> receive = make()
-    >>> before, _ = kept(receive), [receive(i) for i in range(1000)]
-    >>> kept(receive) - before > 8000
-    True
-    """
-    seen, found, size = set(), [receive], 0
-    while found:
-        thing = found.pop()
-        if id(thing) in seen or isinstance(thing, type | ModuleType | CodeType | BuiltinFunctionType):
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, FunctionType):  # of what is around it only what it names
-            found += [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), vars(thing)]
-            found += [thing.__globals__[name] for name in thing.__code__.co_names if name in thing.__globals__]
-            continue
-        size += sys.getsizeof(thing) + (thing.nbytes if isinstance(thing, torch.Tensor) else 0)
-        found += gc.get_referents(thing)
-    return size
 
 
 def _powers(push: Push, n: int):

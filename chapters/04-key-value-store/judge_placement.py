@@ -1,26 +1,12 @@
 """Judge a placement of keys on servers: the same everywhere, even, and with few moves when a server joins or leaves."""
 
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import cloudpickle
-
-from d2lps.course.grading import Failure, call, failure
+from d2lps.course.grading import Failure, call, elsewhere, failure
 
 MOST, LEAST = 1.4, 0.6  # of the mean load: 64 places of each server on a ring stay within
 Placed = Mapping[str, str]
-
-# What another process does: it reads a function and its arguments, and writes what it returns.
-ELSEWHERE = """
-import pickle, sys
-out, sys.stdout = sys.stdout, sys.stderr
-answer, keys, servers = pickle.load(sys.stdin.buffer)
-out.buffer.write(pickle.dumps({str(key): str(at) for key, at in answer(keys, servers).items()}))
-"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +80,9 @@ def _require_the_same(case: PlacementCase, answer: Callable, place: Placed) -> N
     """Twice, in another process, and whatever other keys there are."""
     keys, servers = case.keys, case.servers
     _require_same_place(case, "changes", "place-changes", place, _place(case, answer, keys, servers))
-    _require_same_place(case, "python-hash", "place-elsewhere", place, elsewhere(answer, keys, servers))
+    there = elsewhere(answer, list(keys), list(servers))
+    if isinstance(there, dict):
+        _require_same_place(case, "python-hash", "place-elsewhere", place, there)
     for some in (keys[::-1], keys[: len(keys) // 4]):
         _require_same_place(case, "depends-on-others", "place-of-some", place, _place(case, answer, some, servers))
 
@@ -154,19 +142,3 @@ def _require_even(case: PlacementCase, place: Placed, servers: Sequence[str]) ->
                 mean=f"{mean:.0f}",
                 among=len(servers),
             )
-
-
-def elsewhere(answer: Callable, keys: Sequence[str], servers: Sequence[str]) -> dict[str, str]:
-    """What ``answer`` says in a process whose ``hash`` of a text is another one; nothing if it cannot go there."""
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    try:
-        sent = cloudpickle.dumps((answer, list(keys), list(servers)))
-    except (pickle.PicklingError, TypeError):  # it holds on to what is of this process alone, as a lock is
-        return {}
-    done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE],
-        input=sent,
-        capture_output=True,
-        env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    return pickle.loads(done.stdout) if done.returncode == 0 else {}

@@ -153,6 +153,8 @@ class Network(Events):
         Name → node.
     deliveries : list of Delivery or None
         Every message, where ``record()`` was called before.
+    deaths : list of (float, hashable)
+        Virtual seconds and names of the nodes that crashed.
 
     Examples
     --------
@@ -169,7 +171,7 @@ class Network(Events):
 
     def __init__(self, seed: int = 0, faults: Faults = Faults()):
         super().__init__(seed)
-        self.faults, self.nodes, self.deliveries = faults, {}, None
+        self.faults, self.nodes, self.deliveries, self.deaths = faults, {}, None, []
         self._paused: dict[Hashable, float] = {}
         self._cut: dict[tuple[Hashable, Hashable], float] = {}
 
@@ -250,6 +252,7 @@ class Network(Events):
             What it was.
         """
         self._paused.pop(node, None)
+        self.deaths.append((self.now, node))
         return self.nodes.pop(node)
 
     def paused(self, node: Hashable) -> float:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import distribution
 from typing import NamedTuple
 
 import torch
@@ -70,13 +71,15 @@ def digits(train: int = 1536) -> Digits:
     train
         how many of them are to train on; the others are to test with.
     """
-    from sklearn.datasets import load_digits
+    import numpy
 
-    source = load_digits()
-    order = torch.randperm(len(source.target), generator=torch.Generator().manual_seed(0))
-    X = torch.tensor(source.images, dtype=torch.float32)[order].unsqueeze(1)
+    # load_digits() reads the same file; but for that, each of many processes would import all of scikit-learn.
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    rows = torch.from_numpy(numpy.loadtxt(file, numpy.float32, delimiter=","))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    X = rows[order, :-1].reshape(-1, 1, 8, 8)
     X = (X - X[:train].mean()) / X[:train].std()
-    y = torch.tensor(source.target, dtype=torch.int64)[order]
+    y = rows[order, -1].to(torch.int64)
     return Digits((X[:train], y[:train]), (X[train:], y[train:]))
 
 

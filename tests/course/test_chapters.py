@@ -34,8 +34,28 @@ SILENT = {
     "03-many-machines": "language imports seven-run job close".split(),
     "04-key-value-store": ["language", "imports", "scratch", "loop", "px-mxnet", "close"],
     "05-asynchrony": ["language", "imports", "buckets", "overlap-run", "race", "local"],
+    "06-faults": [
+        "language",
+        "imports",
+        "world",
+        "watcher",
+        "state",
+        "server",
+        "worker",
+        "close",
+        "member",
+        "register",
+        "raft",
+    ],
 }
-STUBS = {"01-data-parallelism": 3, "02-ring": 5, "03-many-machines": 4, "04-key-value-store": 4, "05-asynchrony": 4}
+STUBS = {
+    "01-data-parallelism": 3,
+    "02-ring": 5,
+    "03-many-machines": 4,
+    "04-key-value-store": 4,
+    "05-asynchrony": 4,
+    "06-faults": 6,
+}
 
 
 def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
@@ -245,6 +265,71 @@ def test_the_numbers_of_chapter_05(executed, language):
     assert min(alike) > 93 and by_label[0] > 88 and by_label[0] > max(by_label[1:]) + 5
     together, apart = (row[-3:] for row in rows("mean-of-two"))
     assert together[2] > min(together[:2]) and apart[2] < min(apart[:2])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_06(executed, language):
+    book = executed("06-faults", language).book
+
+    def lines(cell_id: str) -> list[str]:
+        return [line for line in shown(book, cell_id).splitlines() if line.strip()]
+
+    def rows(cell_id: str) -> list[list[float]]:
+        """The numbers of a table, row by row."""
+        return [[float(each) for each in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", line)] for line in lines(cell_id)[1:]]
+
+    def revealed(cell_id: str) -> list[float]:
+        """What stands folded, since nobody has guessed."""
+        assert not re.search(r"\d", shown(book, cell_id))
+        return [float(part) for part in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
+
+    assert [re.split("  +", line)[1:] for line in lines("watched")[1:]] == [
+        ["0.2", "0.9", "2.9"],
+        *[["0.2 → 0.8", "–", "–"]] * 2,
+        ["0.2 → 0.4", "–", "–"],
+        ["–", "–", "–"],
+    ]
+    assert revealed("alarms") == pytest.approx([1, 40.4, 35], abs=0.1)  # what is asked bears a number, too
+    alarms = [row[1] for row in rows("alarms-table")]
+    assert alarms == sorted(alarms, reverse=True) and alarms[-1] == 0
+    alone, together = revealed("often")[::2]
+    assert (round(alone), together) == (6335, pytest.approx(3.093, abs=1e-3))
+    assert lines("drop")[0].count("WorkerLost (2,)") == 2 and lines("drop")[1].count("[111, 111, 11, 11]") == 2
+    assert [re.findall(r"\((\d+)", line) for line in lines("newcomer")] == [["34", "24"], ["44", "44"]]
+    assert [line.count("✓") for line in lines("state-table")[1:]] == [1, 2, 3, 5]
+    assert shown(book, "in-place") == "(0, 5000)" and shown(book, "cut") == "{'a': 0, 'b': 1, 'c': 2}"
+    assert shown(book, "atomic") == "(8000, ['weights'])"
+    assert lines("checkpoints") == ["['step-4']", "8 True"] and lines("damaged") == ["4 True"]
+    young, simulated = revealed("interval")
+    assert young == pytest.approx(19.3, abs=0.1) and 14 <= simulated <= 26
+    table = [re.findall(r"([\d.]+) min", line) for line in lines("interval-table")[1:]]
+    assert [row[1] for row in table] == ["18.6", "7.8", "116.7", "56.7", "9.1"]
+    lost = [float(line.split()[-1].rstrip("%")) for line in lines("interval-table")[1:]]
+    assert lost[:2] == [pytest.approx(10.4, abs=1), pytest.approx(4.2, abs=0.5)]
+    assert lines("kill")[0] == "24 33 33" and shown(book, "every-moment") == "{33: 48}"
+    early, unnumbered, alone, right = lines("wrong-ways")[1:]
+    assert "32:" in early and "34:" in unnumbered and "34:" in alone and right.split()[1:] == ["33:", "48"]
+    assert revealed("cost") == [100, 12.5]
+    assert [row[-3:] for row in rows("cost-table")] == [[8, 8, 2], [16, 16, 4], [9, 9, 4], [9, 9, 3]]
+    assert shown(book, "rules") == "Counter({'done': 300})"
+    before, after, same = lines("kill-server")
+    assert before.count("number=1") == 3 and after.count("number=2") == 2 and same == "(12, True)"
+    assert lines("kill-three")[0].count("number=5") == 3 and lines("kill-three")[1] == "True"
+    assert lines("px-kill")[0].startswith("12 [View(") and shown(book, "px-same") == "[True, True]"
+    assert shown(book, "kill-both").startswith("DataLost (0,)")
+    values = [re.findall(r"(\d+) \(", line) for line in lines("split")[1:]]
+    assert [line.rstrip().endswith("18") for line in lines("split")[1:]] == [True, True, False, True]
+    assert values[1][0] != "99" != values[1][1] and values[3][1] == "99"
+    assert shown(book, "mutant").endswith("'I3')") and revealed("majority") == [3, 1, 4, 1, 5, 2]
+    *elected, leaders = lines("raft-run")
+    terms = [int(line.split()[-1]) for line in elected]
+    assert terms == sorted({*terms}) and len(terms) >= 3
+    during, at_last = re.findall(r"\{([^}]*)\}", leaders)
+    assert during.count(":") == 2 and at_last.count(":") == 1
+    remainder, ring = revealed("moving")
+    assert remainder > 50 and ring == 0
+    moved = [[*map(int, re.findall(r"(\d+)%", line))] for line in lines("moving-table")[1:]]
+    assert min(moved[0] + moved[1]) > 60 and moved[2][1] == 0 and max(moved[2] + moved[3]) < 45
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

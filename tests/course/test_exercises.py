@@ -410,10 +410,11 @@ def test_an_endless_answer_is_stopped():
             beats.append(len(gpus))
             clock.sleep(0.001)
 
+    check_exercise("own-gpu", sharded)  # what it imports takes longer than the answer for n = 4
     began = clock.monotonic()
-    verdict = check_exercise("own-gpu", endless, deadline=0.3)
-    assert clock.monotonic() - began < 3
-    assert verdict.mistake == "endless" and verdict.sentence.startswith("n = 2: no plan after 300\u00a0ms")
+    verdict = check_exercise("own-gpu", endless, deadline=1.0)
+    assert clock.monotonic() - began < 5
+    assert verdict.mistake == "endless" and verdict.sentence.startswith("n = 2: no plan after 1\u00a0s")
     stopped = len(beats)
     clock.sleep(0.1)
     assert len(beats) == stopped

@@ -11,7 +11,7 @@ from d2lps.course.explore_page import LARGEST
 from d2lps.messages import LANGUAGES
 
 pytestmark = pytest.mark.slow
-chromium = browsers.chromium
+chromium, new_page = browsers.chromium, browsers.new_page
 
 PAGE = '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title><main>%s</main>'
 
@@ -21,23 +21,20 @@ def form(lab) -> str:
 
 
 @pytest.fixture
-def opened(chromium, tmp_path):
+def opened(new_page, tmp_path):
     """Opens a form as a page that asks the network for nothing."""
-    asked, wrong, pages = [], [], []
+    asked, wrong = [], []
 
     def open_it(shown: str):
         (tmp_path / "page.html").write_text(PAGE % shown, "utf-8")
-        page = chromium.new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
+        page = new_page(viewport={"width": 1200, "height": 900}, reduced_motion="reduce")
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto((tmp_path / "page.html").as_uri())
         page.wait_for_selector(".d2-player")
-        pages.append(page)
         return page
 
     yield open_it
-    for page in pages:
-        page.close()
     assert wrong == [] and all(url.startswith(("file:", "blob:")) for url in asked)
 
 

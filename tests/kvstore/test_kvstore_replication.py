@@ -81,6 +81,8 @@ def test_what_happened_is_a_trace_for_the_player():
     answers = [event for event in trace.events if event.dst.startswith("worker")]
     assert {event.carries for event in answers} == {("worker0", "worker1", "worker2")}
     assert len([*story.lines(world)]) == len(world.deliveries)
+    deaths = {(event.src, event.start) for event in trace.events if event.kind == "gone"}
+    assert deaths and deaths <= {(story.shown(name), time) for time, name in world.deaths}
 
 
 def replica(name, members=(A, B), kind="dist_sync", workers=1, of=Replica) -> Replica:

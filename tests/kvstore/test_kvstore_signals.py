@@ -167,12 +167,12 @@ def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
 @pytest.mark.fault("F15", "SIGTERM at a server that is adding what was pushed")
 def test_a_server_that_is_busy_ends_in_order():
     """Python ends its threads where they are, in the midst of torch, too: left to that, every third one aborts."""
-    keys, ends = list(range(3000)), []
+    keys, ends, deadline = list(range(3000)), [], 5 * DEADLINE  # as long as 3000 keys take where others compute, too
     for _ in range(6):
-        options = {"kind": "dist_sync", "workers": 1, "deadline": DEADLINE}
+        options = {"kind": "dist_sync", "workers": 1, "deadline": deadline}
         address = os.path.join(tempfile.mkdtemp(prefix="d2-"), "0")
         started = ServerProcess({"store": options, "address": address, "run": "", "number": 0}, 30.0)
-        (mine,) = stores = [store([SimpleNamespace(number=0, address=started.address())], 0, 1)]
+        (mine,) = stores = [store([SimpleNamespace(number=0, address=started.address())], 0, 1, deadline=deadline)]
         with closing(*stores, started):
             values = [torch.ones(100) for _ in keys]
             mine.init(keys, values)

@@ -40,6 +40,7 @@ HEAVY = {
     "d2lps.train.checkpoints": {"torch", "numpy"},  # whose random numbers are kept, too
     "measure": {"torch"},
     "d2lps.cluster.measured": {"torch"},  # on the hosts
+    "d2lps.course.grading.elsewhere": {"cloudpickle"},
     "d2lps.course.fields": {"ipywidgets"},  # where there is none, a guess is a dict
     "d2lps.course.explore": {"ipywidgets", "anywidget"},  # it is all sliders
     "course": {"torch", "IPython", "ipyparallel", "nbformat", "jupytext", "markdown_it"},
@@ -199,8 +200,9 @@ def test_no_module_is_over_450_lines(module):
     assert len(MODULES[module].read_text("utf-8").splitlines()) <= 450
 
 
-# A notebook gives functions to hosts that it has made itself, through memory that nobody else can open.
-PICKLES = {"d2lps.cluster.agent", "d2lps.cluster.emulation", "d2lps.cluster.run"}
+# A notebook gives functions to hosts that it has made itself, through memory that nobody else can open, and to a
+# process that it starts, through a pipe.
+PICKLES = {"d2lps.cluster.agent", "d2lps.cluster.emulation", "d2lps.cluster.run", "d2lps.course.grading.elsewhere"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m not in PICKLES])

@@ -84,3 +84,11 @@ def test_a_node_is_cut_off_one_way_paused_and_crashes():
     assert net.crash("b") is b
     net.run()
     assert b.came == [] and net.paused("a") == 0.0
+
+
+def test_it_is_known_who_died_when():
+    net = Network(1)
+    net.nodes |= {"a": Kept(), "b": Kept()}
+    net.after(0.5, net.crash, "b")
+    net.run()
+    assert net.deaths == [(0.5, "b")] and [*net.nodes] == ["a"]

@@ -1,16 +1,17 @@
 """A training that is killed goes on from its last checkpoint, with the same bits; what is damaged is passed over."""
 
+import copy
 import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
+from helpers.ranks import FORKED
 
 from d2lps import kvstore, train
 from d2lps.kvstore.errors import Refused
@@ -18,24 +19,22 @@ from d2lps.train import CheckpointError, Checkpoints
 from d2lps.train.by_store import each, in_turn, work
 
 UPDATE = "adam", {"lr": 0.01}
-TRAINING = """
-import copy, sys
-from d2lps import kvstore, train
-from d2lps.train import Checkpoints, by_store
+STEPS = 30
 
-net = train.small_cnn()  # once: its random weights come from what all threads draw from
 
-def one(store):
-    def after(step):
-        if store.rank == 0:
-            print(step, flush=True)
-    return by_store.work(store, copy.deepcopy(net), train.digits().train, 48, 30, ("adam", {"lr": 0.01}),
-                         after=after, checkpoints=Checkpoints(sys.argv[1], store), every=4)
+def trains(pipe, folder, servers, data):
+    """A life, in a process of its own: it says each step that is done, and the weights in the end."""
+    torch.set_num_threads(1)
+    data = tuple(map(torch.from_numpy, data))
+    net = train.small_cnn()  # once: its random weights come from what all threads draw from
 
-with kvstore.cluster("dist_sync", workers=2, servers=int(sys.argv[2])) as stores:
-    worked, _ = by_store.each(stores, one)
-print("weights", worked.weights.numpy().tobytes().hex())
-"""
+    def one(store):
+        own = {"after": None if store.rank else pipe.send, "checkpoints": Checkpoints(folder, store), "every": 4}
+        return work(store, copy.deepcopy(net), data, 48, STEPS, UPDATE, **own)
+
+    with kvstore.cluster("dist_sync", workers=2, servers=servers) as stores:
+        worked, _ = each(stores, one)
+    pipe.send(worked.weights.numpy().tobytes())
 
 
 @pytest.fixture
@@ -54,28 +53,33 @@ def pulled(store, key="w"):
 @pytest.mark.slow(20)
 def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
     """All of it: workers, servers, and whoever writes. The second life has another number of servers."""
-    expected = in_turn(train.small_cnn(), train.digits().train, 48, 30, UPDATE, workers=[1, 1])
-    draw, first, lives = random.Random(7), [], 0
+    data = train.digits().train
+    expected = in_turn(train.small_cnn(), data, 48, STEPS, UPDATE, workers=[1, 1])
+    given = [part.numpy() for part in data]  # else each life would import what reads them
+    draw, first = random.Random(7), []
     while True:
-        command = [sys.executable, "-c", TRAINING, str(tmp_path), str(1 + lives % 2)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            until, steps = draw.randint(3, 11), []
-            for line in process.stdout:
-                if line.startswith("weights"):
-                    weights = line.split()[1]
-                    break
-                steps.append(int(line))
+        pipe, theirs = FORKED.Pipe()
+        process = FORKED.Process(target=trains, args=(theirs, tmp_path, 1 + len(first) % 2, given))
+        process.start()
+        theirs.close()
+        until, steps = draw.randint(3, 11), []
+        with pipe, suppress(EOFError, OSError):
+            while True:
+                assert pipe.poll(60), f"nothing after step {steps[-1:]}"
+                if isinstance(said := pipe.recv(), bytes):
+                    weights = said
+                    continue
+                steps.append(said)
                 if len(steps) == until:
                     time.sleep(draw.uniform(0, 0.01))  # somewhere within the next step, or within what is saved
-                    os.kill(process.pid, signal.SIGKILL)
-        lives += 1
+                    process.kill()
+        process.join(30)
         first.append(steps[0])
-        if len(steps) < until:
+        if process.exitcode == 0:
             break
-        assert lives < 20, first
-    assert lives >= 4 and first == sorted(first) and all(begun % 4 == 1 for begun in first), first
-    assert weights == expected.weights.numpy().tobytes().hex()
-    assert process.returncode == 0
+        assert process.exitcode == -signal.SIGKILL and len(first) < 20, first
+    assert len(first) >= 4 and first == sorted(first) and all(begun % 4 == 1 for begun in first), first
+    assert weights == expected.weights.numpy().tobytes()
 
 
 def test_the_newest_is_gone_back_to_and_two_stay(store, tmp_path):

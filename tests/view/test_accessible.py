@@ -12,7 +12,7 @@ from d2lps.messages import LANGUAGES
 from d2lps.view.drawing.theme import RIMS, THEME, WORKERS, contrast
 
 pytestmark = pytest.mark.slow
-chromium = browsers.chromium
+chromium, new_page = browsers.chromium, browsers.new_page
 
 PAGE = (
     '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>page</title>'
@@ -21,24 +21,21 @@ PAGE = (
 
 
 @pytest.fixture
-def opened(chromium, tmp_path):
+def opened(new_page, tmp_path):
     """Opens a saved page, or a page around a piece of HTML, in both themes."""
-    pages = []
+    numbers = itertools.count()
 
     def open_it(shown, scheme: str, **options):
-        path = tmp_path / f"{len(pages)}.html"
+        path = tmp_path / f"{next(numbers)}.html"
         if hasattr(shown, "save"):
             shown.save(path)
         else:
             path.write_text(PAGE % shown, "utf-8")
-        page = chromium.new_page(color_scheme=scheme, reduced_motion="reduce", **options)
+        page = new_page(color_scheme=scheme, reduced_motion="reduce", **options)
         page.goto(path.as_uri())
-        pages.append(page)
         return page
 
-    yield open_it
-    for page in pages:
-        page.close()
+    return open_it
 
 
 def race():

@@ -24,6 +24,7 @@ FIGURES = [
     "ps-multimachine",
     "ps-multips",
     "overlap",
+    "moving",
 ]
 
 

@@ -15,7 +15,7 @@ from d2lps.view.drawing.theme import STYLE
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
-chromium = browsers.chromium
+chromium, new_page = browsers.chromium, browsers.new_page
 
 AT = "time => document.getAnimations().forEach(each => { each.pause(); each.currentTime = time; })"
 # Of every tile, slot and bar that is seen: where it is, in pixels, and its colour.
@@ -44,9 +44,9 @@ def covered(seen: list) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("trace", [predicted("pcie, sharded", 4), measured(PLANS["servers"])])
-def test_it_shows_at_every_moment_what_is_so_then(chromium, tmp_path, trace):
+def test_it_shows_at_every_moment_what_is_so_then(new_page, tmp_path, trace):
     scene, clock = Scene(trace), Clock(trace.duration, trace.duration / 3)
-    moving, still = chromium.new_page(), chromium.new_page()
+    moving, still = new_page(), new_page()
     size = {"x": 0, "y": 0, "width": scene.view[2], "height": scene.view[3]}
     drawn = film(scene, clock, **size) + film_of_time(scene, clock, x=0, y=scene.view[3], width=500, height=100)
     (tmp_path / "film.svg").write_text(alone(scene, drawn, clock.style()), "utf-8")
@@ -61,12 +61,10 @@ def test_it_shows_at_every_moment_what_is_so_then(chromium, tmp_path, trace):
             assert len(cells ^ one[colour]) <= 0.06 * len(cells) + 60, colour
         head = moving.locator(".d2-head").evaluate("e => new DOMMatrix(getComputedStyle(e).transform).e")
         assert head == pytest.approx(1000 * part, abs=1)
-    moving.close()
-    still.close()
 
 
-def test_the_race_ends_with_its_times_and_begins_again(chromium):
-    page = chromium.new_page(viewport={"width": 1300, "height": 600})
+def test_the_race_ends_with_its_times_and_begins_again(new_page):
+    page = new_page(viewport={"width": 1300, "height": 600})
     page.goto((ROOT / "img" / "race.svg").as_uri())
     traces = [
         cost.shared(plan, pcie_server(4), "160 MB")
@@ -80,16 +78,14 @@ def test_the_race_ends_with_its_times_and_begins_again(chromium):
         assert seen == [trace.duration <= now / 1000 for trace in traces]
     whole = page.evaluate("document.getAnimations().map(e => e.effect.getTiming().duration)")
     assert {*whole} == {1000 * (WAITS + LASTS + STAYS)}
-    page.close()
 
 
-def test_who_wants_no_motion_sees_one_moment_with_all_times(chromium):
-    page = chromium.new_page(reduced_motion="reduce")
+def test_who_wants_no_motion_sees_one_moment_with_all_times(new_page):
+    page = new_page(reduced_motion="reduce")
     page.goto((ROOT / "img" / "race.svg").as_uri())
     assert page.evaluate("document.getAnimations().length") == 0
     assert page.locator(".d2-still > g > text[font-weight='700']:visible").count() == 3
     assert page.locator(".d2-tile:visible").count() == 3 + 4 + 12
-    page.close()
 
 
 def test_it_asks_for_nothing_and_is_small():

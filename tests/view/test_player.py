@@ -23,7 +23,7 @@ from d2lps.view.player import Player
 from d2lps.view.tables import Table
 
 pytestmark = pytest.mark.slow
-chromium = browsers.chromium
+chromium, new_page = browsers.chromium, browsers.new_page
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
 PICTURES = Path(__file__).parents[1] / "pictures"
@@ -166,13 +166,13 @@ def test_the_same_trace_makes_the_same_page_and_others_another():
 
 
 @pytest.fixture
-def opened(chromium, tmp_path):
+def opened(new_page, tmp_path):
     """Opens a player's page from a file, and sees to it that it asks for nothing and says nothing wrong."""
     pages, asked, wrong = [], [], []
 
     def open_it(player: Player, **options):
         path = player.save(tmp_path / f"run{len(pages)}.html")
-        page = chromium.new_page(**{"viewport": {"width": 980, "height": 1000}, "reduced_motion": "reduce"} | options)
+        page = new_page(**{"viewport": {"width": 980, "height": 1000}, "reduced_motion": "reduce"} | options)
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
@@ -609,13 +609,13 @@ def test_each_node_is_told_of_whatever_the_order_of_the_plan(opened):
     assert all(title == label for title, label in told)
 
 
-def test_a_link_in_the_text_moves_the_player_of_that_name(chromium, tmp_path):
+def test_a_link_in_the_text_moves_the_player_of_that_name(new_page, tmp_path):
     player = watch(predicted("pcie, at GPU 0", 4), name="race")
     other = watch(predicted("pcie, at GPU 0", 4), name="another")
     links = "".join(
         f'<a href="{start}player:race?at=30ms&amp;show=switch%E2%86%92gpu1,gpu2">x</a>' for start in ("", "#")
     )
-    page = chromium.new_page(reduced_motion="reduce")
+    page = new_page(reduced_motion="reduce")
     (tmp_path / "text.html").write_text(
         f'<!DOCTYPE html><meta charset="utf-8">{links}{player._repr_html_()}{other._repr_html_()}', "utf-8"
     )
@@ -628,7 +628,6 @@ def test_a_link_in_the_text_moves_the_player_of_that_name(chromium, tmp_path):
         page.locator(".d2-player").first.focus()
         page.keyboard.press("Home")
         assert head(page) == 0 and page.url.endswith("text.html")
-    page.close()
 
 
 def test_a_node_that_updates_is_seen_to_work(opened):
@@ -648,10 +647,10 @@ def test_what_takes_no_time_is_shown_as_it_ended(opened):
     assert frames(page) == [1]
 
 
-def test_two_copies_of_one_output_play_apart(chromium, tmp_path):
+def test_two_copies_of_one_output_play_apart(new_page, tmp_path):
     form = watch(predicted("pcie, sharded", 4))._repr_html_()
     (tmp_path / "two.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{form}{form}', "utf-8")
-    page = chromium.new_page(reduced_motion="reduce")
+    page = new_page(reduced_motion="reduce")
     page.goto((tmp_path / "two.html").as_uri())
     assert page.locator(".d2-player").count() == 2 and page.locator("svg.d2-still").count() == 0
     page.get_by_role("button", name="Next step").nth(1).click()
@@ -660,18 +659,17 @@ def test_two_copies_of_one_output_play_apart(chromium, tmp_path):
 
 @pytest.mark.parametrize("language", ["en", "vi", "zh"])
 @pytest.mark.parametrize("width", [420, 480, 1000])
-def test_in_a_still_every_word_is_within_the_picture(chromium, tmp_path, language, width):
+def test_in_a_still_every_word_is_within_the_picture(new_page, tmp_path, language, width):
     speak(language)
     traces = predicted("pcie, at GPU 0", 3), measured(PLANS["servers"]), predicted("pcie, sharded", 8)
     shown = "".join(draw(trace)._repr_html_() for trace in traces)
     (tmp_path / "stills.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{shown}', "utf-8")
-    page = chromium.new_page(viewport={"width": width, "height": 800})
+    page = new_page(viewport={"width": width, "height": 800})
     page.goto((tmp_path / "stills.html").as_uri())
     beyond = """all => all.filter(e => e.getBoundingClientRect().right
       > e.closest('.d2-still').getBoundingClientRect().right + 1).map(e => e.textContent)"""
     assert page.locator(".d2-still text").count() > 60
     assert page.locator(".d2-still text").evaluate_all(beyond) == []
-    page.close()
 
 
 def test_where_no_script_runs_the_still_stands(chromium, tmp_path):
@@ -680,10 +678,11 @@ def test_where_no_script_runs_the_still_stands(chromium, tmp_path):
     page.goto(race().save(tmp_path / "run.html").as_uri())
     assert page.locator("svg.d2-still").count() == 3 and page.locator(".d2-player").count() == 0
     assert page.locator("svg.d2-still").first.bounding_box()["height"] > 200
+    context.close()
 
 
-def test_it_stops_and_clears_up_when_it_is_taken_away(chromium, tmp_path):
-    page = chromium.new_page()
+def test_it_stops_and_clears_up_when_it_is_taken_away(new_page, tmp_path):
+    page = new_page()
     path = tmp_path / "run.html"
     path.write_text("<!DOCTYPE html><div id=here></div>", "utf-8")
     page.goto(path.as_uri())
@@ -755,13 +754,12 @@ def test_pictures_to_look_at(opened, language):
         page.close()
 
 
-def test_a_table_wider_than_its_page_scrolls_by_itself_and_says_so(chromium, tmp_path):
+def test_a_table_wider_than_its_page_scrolls_by_itself_and_says_so(new_page, tmp_path):
     wide = Table([*range(100_000_000, 100_000_020)], [["160 MB"] * 20])._repr_html_()
     (tmp_path / "table.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{wide}', "utf-8")
-    page = chromium.new_page(viewport={"width": 480, "height": 300})
+    page = new_page(viewport={"width": 480, "height": 300})
     page.goto((tmp_path / "table.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 480
     box = page.locator("div")
     assert box.evaluate("e => e.scrollWidth > e.clientWidth && e.tabIndex === 0")
     assert box.evaluate("e => getComputedStyle(e).backgroundAttachment") == "local, local, scroll, scroll"
-    page.close()

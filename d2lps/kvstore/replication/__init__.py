@@ -9,9 +9,11 @@ compare-and-set in a register that all can reach. What the primary does is a num
 does in the same order. A command is *committed* when all members have done it; only then anybody hears of it.
 """
 
+from d2lps.kvstore.replication import story
 from d2lps.kvstore.replication.commands import Part
-from d2lps.kvstore.replication.messages import View
+from d2lps.kvstore.replication.messages import Propose, View
 from d2lps.kvstore.replication.replica import Replica
 from d2lps.kvstore.replication.requests import Requests
+from d2lps.kvstore.replication.world import Register, Schedule, World, broken
 
-__all__ = ["Part", "Replica", "Requests", "View"]
+__all__ = ["Part", "Propose", "Register", "Replica", "Requests", "Schedule", "View", "World", "broken", "story"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
-from d2lps.kvstore.replication.messages import Add, Apply, Name, Push, Value
+from d2lps.kvstore.replication.messages import Add, Apply, Name, Push, Snapshot, Value
 from d2lps.kvstore.replication.world import World
 from d2lps.plan.plan import Plan
 from d2lps.simulate import Delivery
@@ -17,7 +17,8 @@ SIZE = 1_000_000  # bytes of a part in a picture: nothing in the world is as lon
 def trace(world: World) -> Trace:
     """The pushes, commands and values of a world that was recorded: who had which gradients when.
 
-    A key is a round of a part, ``"2"`` or, of several parts, ``"2.1"``. What was lost on the way is not shown.
+    A key is a round of a part, ``"2"`` or, of several parts, ``"2.1"``. What was lost on the way is not shown. A server
+    that starts again is another node.
     """
     schedule = world.schedule
     keys = {
@@ -26,15 +27,19 @@ def trace(world: World) -> Trace:
         for part in range(schedule.parts)
     }
     events = [event for delivery in world.deliveries for event in _events(delivery, keys)]
-    events.sort(key=lambda event: (event.start, event.end))
     workers = [f"worker{rank}" for rank in range(schedule.workers)]
-    servers = sorted({node for event in events for node in (event.src, event.dst)} - {*workers})
+    names = {node for event in events for node in (event.src, event.dst)}
+    end, key = max(event.end for event in events), keys[1, 0]
+    dead = [(time, shown(node)) for time, node in world.deaths if shown(node) in names and time < end]
+    events += [Event("gone", 1, time, end, node, node, key, "gone", 0) for time, node in dead]
+    events.sort(key=lambda event: (event.start, event.end))
+    servers = sorted(names - {*workers})
     links = tuple(Link(src, dst, Bandwidth("inf")) for src in workers + servers for dst in servers if src != dst)
     links += tuple(Link(server, worker, Bandwidth("inf")) for server in servers for worker in workers)
     share = dict.fromkeys(keys.values(), Fraction(1, len(keys)))
     plan = Plan(workers + servers, share, [[] for _ in range(schedule.rounds)], holds=workers, wants=[])
     topology = Topology("pairs", dict.fromkeys(workers + servers, "machine"), links)
-    return Trace(schedule.kind, plan, topology, SIZE * len(keys), tuple(events))
+    return Trace("shared", plan, topology, SIZE * len(keys), tuple(events))
 
 
 def shown(name: Name) -> str:
@@ -57,6 +62,12 @@ def _events(delivery: Delivery, keys: dict) -> Iterator[Event]:
         round = max(message.rounds)
         ranks = [rank for rank, number in enumerate(message.rounds) if number == round]
         what = [("copy", round, message.part, ranks)]
+    elif isinstance(message, Snapshot):
+        what = [
+            ("copy", round, part, [rank for rank, had in enumerate(content.rounds) if had >= round])
+            for part, content in enumerate(message.parts)
+            for round in range(1, max(content.rounds) + 1)
+        ]
     else:
         return
     for op, round, part, ranks in what:

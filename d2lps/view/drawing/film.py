@@ -12,7 +12,7 @@ from d2lps.units import show_size
 from d2lps.view.drawing.gauges import HIGH, gauges
 from d2lps.view.drawing.hosts import drawn
 from d2lps.view.drawing.links import breadth, forwarding, idle, rates, used
-from d2lps.view.drawing.motion import Look
+from d2lps.view.drawing.motion import Change, Look
 from d2lps.view.drawing.paths import REACH, MessagePath
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, fine, num, shift, tag, words, worker
@@ -83,8 +83,10 @@ def film(scene: Scene, clock: Clock, **place: object) -> str:
             parts.append(forwarding(topology, layout, node))
             continue
         parts.append(scene.node(node, box))
-        if working := _working(scene, node):
+        if working := _during(scene, scene.motion.work, node):
             parts.append(tag("g", scene.node(node, box, busy=True), **clock.seen(working)))
+        if gone := _during(scene, scene.motion.gone, node):
+            parts.append(tag("g", scene.node(node, box, gone=True), **clock.seen(gone)))
     parts += [*_contents(scene, clock), *_backlogs(scene, clock), *_messages(scene, clock)]
     parts += [rates(topology, layout), scene.names()]
     view = " ".join(map(num, scene.view))
@@ -111,10 +113,10 @@ def _spans(states: Iterable[tuple[float, object]], wanted: Callable[[object], bo
     return spans
 
 
-def _working(scene: Scene, node: str) -> list[Span]:
-    """When a node is in the midst of an update."""
+def _during(scene: Scene, counted: Iterable[Change], node: str) -> list[Span]:
+    """When a node is in the midst of an update, or dead."""
     number = scene.trace.plan.nodes.index(node)
-    changes = [(change.time, change.after) for change in scene.motion.work if change.place == number]
+    changes = [(change.time, change.after) for change in counted if change.place == number]
     return _spans([(0.0, 0), *changes], bool) if changes else []
 
 

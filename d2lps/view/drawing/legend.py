@@ -48,6 +48,7 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
             tag("path", d=rect(1, 1, 14, 6), **worker(0)) + tag("path", d=rect(11, 9, 14, 6), **worker(1)),
         ),
         "server": (min(senders, default=0) < 0, tag("path", d=rect(3, 5, 20, 6), **area("soft"))),
+        "gone": (any(scene.mortal for scene in scenes), _dead()),
         "update": (updates, tag("path", d=rect(9, 5, 8, 6), **area("ink"))),
     }
     unit = show_size(scenes[0].most).split(" ")[1] if scenes else ""
@@ -63,6 +64,12 @@ def _slots(x: float, y: float, wide: float, high: float, count: int) -> str:
 
 def _cell(count: int) -> str:
     return tag("path", d=CELL, **area("well")) + _slots(6, 1, 14, 14 / 3, count)
+
+
+def _dead() -> str:
+    box = tag("rect", x=4, y=1, width=18, height=14, rx=3, **area("box", 1))
+    cross = tag("path", d=line((4, 1), (22, 15)) + line((22, 1), (4, 15)), **stroke("done", 2))
+    return tag("g", box + cross, class_="d2-gone")
 
 
 def _lane(colour: str, state: str, wide: float) -> str:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from d2lps.plan.acts import PlanError
@@ -64,7 +65,7 @@ class Motion:
 
     ``looks[0]`` is the empty look; ``first`` has the look of each cell at the beginning; ``sharing`` are the links
     and limited nodes that are used, and ``crowd`` says how many messages each of them carries from when on;
-    ``work`` says the same of each node of the plan and its updates.
+    ``work`` says the same of each node of the plan and its updates, and ``gone`` of each and its deaths.
     """
 
     contributors: tuple[str, ...]
@@ -75,6 +76,7 @@ class Motion:
     sharing: tuple
     crowd: tuple[Change, ...]
     work: tuple[Change, ...]
+    gone: tuple[Change, ...] = ()
 
     def cells_at(self, time: float) -> list[Look]:
         """The look of each cell at ``time``; what happens at that very moment has happened."""
@@ -86,8 +88,11 @@ class Motion:
 
     def working_at(self, time: float) -> set[int]:
         """The nodes, by number, that are in the midst of an update."""
-        counts = {change.place: 0 for change in self.work}
-        return {node for node, count in replayed(counts, self.work, time).items() if count}
+        return _on(self.work, time)
+
+    def gone_at(self, time: float) -> set[int]:
+        """The nodes, by number, that are dead."""
+        return _on(self.gone, time)
 
     def under_way(self, time: float) -> list[Message]:
         """The messages that have started and not arrived."""
@@ -106,6 +111,11 @@ class Motion:
             spans.append((busy, (start + end) / 2))
         best = [moment for number, moment in spans if number == max(spans)[0]]
         return best[(len(best) - 1) // 2]
+
+
+def _on(changes: tuple[Change, ...], time: float) -> set[int]:
+    counts = {change.place: 0 for change in changes}
+    return {place for place, count in replayed(counts, changes, time).items() if count}
 
 
 def replayed(state, changes: tuple[Change, ...], time: float):
@@ -145,6 +155,12 @@ def follow(trace: Trace) -> Motion:
     place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
     recorded = any(event.carries is not None for event in trace.events)
     have = {} if recorded else dict(before[0])
+    dead: dict[
+        str, list[tuple[float, float]]
+    ] = {}  # what arrives meanwhile changes nothing; the dead stay so at the end
+    for event in trace.events:
+        if event.kind == "gone":
+            dead.setdefault(event.dst, []).append((event.start, event.end if event.end < trace.duration else inf))
     first = tuple(look(key, have.get((node, key))) for node, key in place)
     messages, changes, reached = [], [], {}
 
@@ -154,7 +170,17 @@ def follow(trace: Trace) -> Motion:
         changes.append(Change(reached[cell], place[cell], look(cell[1], have.get(cell)), look(cell[1], now)))
         have[cell] = now
 
-    for event in sorted(trace.events, key=lambda e: (e.end, e.step) if recorded else (e.step, e.end)):
+    def order(event: Event) -> tuple[float, float]:
+        end = event.start if event.kind == "gone" else event.end
+        return (end, event.step) if recorded else (event.step, end)
+
+    for event in sorted(trace.events, key=order):
+        if event.kind == "gone":
+            for key in plan.share:
+                if (event.src, key) in have:
+                    change((event.src, key), event.start, Holding(0))
+                    del have[event.src, key]
+            continue
         cell, own = (event.dst, event.key), have.get((event.dst, event.key))
         if event.kind == "update":
             change(cell, event.end, Holding(own.who if own else 0, updated=True))
@@ -162,21 +188,23 @@ def follow(trace: Trace) -> Motion:
         arrived = part(event, have)
         ends = event.start, event.end, event.step, event.src, *cell
         messages.append(Message(*ends, look(event.key, arrived), event.nbytes))
-        if arrived is None:
+        if arrived is None or any(start <= event.end < end for start, end in dead.get(event.dst, ())):
             continue
         if recorded and event.op == "add" and (event.src, event.key) not in have:  # its own gradient is there by now
             change((event.src, event.key), event.start, arrived)
         added = Holding(own.who | arrived.who, own.updated) if own and event.op == "add" else arrived
         change(cell, event.end, added)
-    occupied, crowd, work = trace.occupied(), [], []
+    occupied, crowd, work, gone = trace.occupied(), [], [], []
     for i, (resource, events) in enumerate(occupied.items()):
         # Where there is room without limit, nobody is in anybody's way.
         crowd += _counts(events, i, 1 if trace.topology.capacity(resource) == float("inf") else len(events))
     for i, node in enumerate(plan.nodes):
         work += _counts([e for e in trace.events if e.kind == "update" and e.dst == node], i, 1)
-    changes, crowd, work = (tuple(sorted(rows, key=lambda c: c.time)) for rows in (changes, crowd, work))
+        deaths = [e for e in trace.events if e.kind == "gone" and e.dst == node]
+        gone += [turn for turn in _counts(deaths, i, 1) if turn.time < trace.duration]
+    changes, crowd, work, gone = (tuple(sorted(rows, key=lambda c: c.time)) for rows in (changes, crowd, work, gone))
     messages = tuple(sorted(messages, key=lambda m: m.start))
-    return Motion(contributors, tuple(looks), first, changes, messages, tuple(occupied), crowd, work)
+    return Motion(contributors, tuple(looks), first, changes, messages, tuple(occupied), crowd, work, gone)
 
 
 def _counts(events: list[Event], place: int, most: int) -> Iterator[Change]:

@@ -11,7 +11,22 @@ from d2lps.view.drawing.layout import Layout, arrange
 from d2lps.view.drawing.links import breadth, called, forwarding, lanes, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
 from d2lps.view.drawing.paths import TILE, MessagePath, paths
-from d2lps.view.drawing.svg import area, block, fine, hatch, num, rect, say, shift, short, stroke, tag, words, worker
+from d2lps.view.drawing.svg import (
+    area,
+    block,
+    fine,
+    hatch,
+    line,
+    num,
+    rect,
+    say,
+    shift,
+    short,
+    stroke,
+    tag,
+    words,
+    worker,
+)
 from d2lps.view.drawing.traffic import Traffic, traffic
 
 
@@ -30,6 +45,7 @@ class Scene:
         self.motion: Motion = follow(trace)
         self.load: Traffic = traffic(trace, self.motion)
         self.view = 0.0, 0.0, self.layout.width, self.layout.height
+        self.mortal = {change.place for change in self.motion.gone}  # the nodes that are dead at some time
         self.most, self.told = self.load.most, room(self.layout, self.load, 6.5)
         cells = list(self.layout.cells[trace.plan.nodes[0]].values())
         left, self.high = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
@@ -60,10 +76,13 @@ class Scene:
         """The picture at a moment."""
         topology, layout = self.trace.topology, self.layout
         busy = {self.trace.plan.nodes[i] for i in self.motion.working_at(at)}
+        gone = {self.trace.plan.nodes[i] for i in self.motion.gone_at(at)}
         parts = [drawn(layout.hosts, layout.boxes), lanes(topology, layout, self.load, at)]
         for node, box in layout.boxes.items():
             own = node in layout.cells
-            parts.append(self.node(node, box, node in busy) if own else forwarding(topology, layout, node))
+            parts.append(
+                self.node(node, box, node in busy, node in gone) if own else forwarding(topology, layout, node)
+            )
         parts += [self._contents(at), backlogs(layout, self.load, at, self.most, self.told), self._tiles(at)]
         parts += [rates(topology, layout), self.names()]
         size = f"{self.looks()};--d2-natural:{num(self.view[2])}"
@@ -75,15 +94,20 @@ class Scene:
         wide = f"--d2-wide:{fine(breadth(self.trace.topology, self.layout))}"
         return wide if self.slots <= 8 else f"{wide};--d2-rim:0"
 
-    def node(self, node: str, box: Box, busy: bool = False) -> str:
-        """A node's box and the empty buffer; ``busy``: in the midst of an update."""
+    def node(self, node: str, box: Box, busy: bool = False, gone: bool = False) -> str:
+        """A node's box and the empty buffer; ``busy``: in the midst of an update; ``gone``: dead."""
         parts = [tag("title", say(node)), block(box, **(area("box", 2, "ink") if busy else area("box", 1)))]
         well, where = rect(0, 0, self.wide, self.high), shift(box.x + PAD, box.y + PAD + LABEL)
         parts.append(tag("path", d=well, **area("well"), transform=where))
         for key, cell in self.layout.cells[node].items():
             if self.layout.labelled and cell.w:  # a key without a share has a place, but no breadth
                 parts.append(words(short(key, cell.w, KEY), cell.centre[0], cell.y + cell.h + 11, "key", "soft"))
-        return tag("g", "".join(parts), class_="d2-node d2-working" if busy else "d2-node")
+        if self.trace.plan.nodes.index(node) in self.mortal:
+            lines = line((0, 0), (self.wide, self.high)) + line((self.wide, 0), (0, self.high))
+            cross = tag("path", d=lines, **stroke("done", 2.5), transform=where)
+            parts.append(tag("g", cross, class_="d2-cross", **({} if gone else {"display": "none"})))
+        states = ["d2-node", *["d2-working"] * busy, *["d2-gone"] * gone]
+        return tag("g", "".join(parts), class_=" ".join(states))
 
     def names(self) -> str:
         """The names of all nodes, to be drawn last: messages pass behind them."""

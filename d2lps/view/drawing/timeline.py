@@ -14,7 +14,7 @@ from d2lps.view.drawing.svg import area, fine, rect, tag, worker
 from d2lps.view.drawing.theme import LIGHT
 
 WIDE, TALL = 1000, 20  # of the whole, and of a row
-SERVER, UPDATE = -1, -2  # instead of a worker's number, for what has no worker's colour
+SERVER, UPDATE, GONE = -1, -2, -3  # instead of a worker's number, for what has no worker's colour
 
 
 def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: object) -> str:
@@ -26,7 +26,7 @@ def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: 
             span = {"x": fine(start * scale), "y": 0, "width": fine((end - start) * scale)}
             parts.append(tag("rect", **span, height=height, **area("band")))
     for (row, colour, thin), pieces in sorted(_blocks(trace, motion, scale).items()):
-        plain = {SERVER: "soft", UPDATE: "ink"}.get(colour)
+        plain = {SERVER: "soft", UPDATE: "ink", GONE: "well"}.get(colour)
         look = area(plain) if plain else worker(colour) | ({"style": "--d2-rim:0"} if thin else {})
         parts.append(tag("path", d="".join(pieces), transform=f"translate(0 {row * TALL})", **look))
     head = {
@@ -67,4 +67,7 @@ def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int, 
             w = max(3.0, (event.end - event.start) * scale)
             x = min(event.start * scale, WIDE - w)
             blocks[rows[event.dst], UPDATE, False].append(rect(x, TALL / 2 - 3, w, 6))
+        elif event.kind == "gone":
+            x, w = event.start * scale, (event.end - event.start) * scale
+            blocks[rows[event.dst], GONE, False].append(rect(x, 0, w, TALL))
     return blocks

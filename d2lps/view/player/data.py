@@ -128,6 +128,7 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "first": list(motion.first),
         "changes": _columns((tick(c.time), *c[1:]) for c in motion.changes),
         "work": _columns((tick(c.time), *c[1:]) for c in motion.work),
+        "gone": _columns((tick(c.time), *c[1:]) for c in motion.gone),
         "routes": [[_tidy(x) for point in route for x in point] for route in routes],
         # A column of nothing but 0 goes without saying.
         "messages": [column if any(column) else [] for column in _columns(messages)],

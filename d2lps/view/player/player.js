@@ -165,7 +165,8 @@ function perform(run, still, data, longest) {
     tell(decides, sum ? fillIn(words.togo, { place: run.places[deciding], size: amount(sum, data.unit) }) : "");
   }
 
-  boxes.forEach((box) => box.classList.remove("d2-working"));
+  boxes.forEach((box) => box.classList.remove("d2-working", "d2-gone"));
+  const deaths = walk(run.gone ?? [], (node, on) => boxes[node].classList.toggle("d2-gone", on > 0));
   const works = walk(run.work, (node, on) => boxes[node].classList.toggle("d2-working", on > 0));
 
   // The messages under way.
@@ -215,6 +216,7 @@ function perform(run, still, data, longest) {
     decisions(tick);
     fullness(tick);
     works(tick);
+    deaths(tick);
     ticked = tick;
     for (let i = 0; i < start.length; i++) {
       if (start[i] <= tick && tick < end[i]) {

@@ -1,0 +1,100 @@
+"""What the exercises of this chapter ask of an answer. Each has its judge in a module of its own, and no plan."""
+
+from d2lps.course.grading import Exercise, time_text
+
+from . import judge_atomic_save, judge_count_once, judge_detect, judge_fault_tolerance, judge_hashing, judge_interval
+from .judge_atomic_save import SaveCase
+from .judge_count_once import OnceCase
+from .judge_detect import detect_case
+from .judge_hashing import hashing_case
+from .judge_interval import IntervalCase
+from .pair import PairCase
+
+
+def detection_texts(found: dict[str, float]) -> dict[str, str]:
+    times = {name: time_text(found[name]) for name in ("silence", "mean", "most")}
+    return times | {"asked": str(found["asked"])}
+
+
+def interval_texts(found: dict[str, float]) -> dict[str, str]:
+    longer = {name: f"{found[name]:.1%}" for name in ("longer", "drawn", "twice", "half")}
+    return longer | {"interval": time_text(found["interval"])}
+
+
+EXERCISES = {
+    "fault-tolerance": Exercise(
+        ("me", "peer", "workers", "send"), tuple(map(PairCase, (3, 1, 2))), judge_fault_tolerance.judge, fills=dict
+    ),
+    "count-once": Exercise(("disk", "send"), tuple(map(OnceCase, (3, 1, 2))), judge_count_once.judge, fills=dict),
+    "detect": Exercise(
+        ("nodes", "every", "lost", "delay", "now"),
+        tuple(detect_case(*case) for case in ((3, 0.1, 2, 0.05), (3, 0.1, 0, 0.02), (2, 1, 1, 3), (5, 0.5, 4, 0.1))),
+        judge_detect.judge,
+        fills=detection_texts,
+        keeps=(
+            "too-short",
+            "too-long",
+            "takes-back",
+            "misses-dead",
+            "suspects-living",
+            "counts-messages",
+            "counts-calls",
+            "wall-clocks",
+            "before-first",
+            "never-forgives",
+            "ignores-end",
+            "waits-for-end",
+            "one-timer",
+            "own-pause",
+        ),
+    ),
+    "interval": Exercise(
+        ("n", "hours", "delta", "restart"),
+        (
+            IntervalCase(16384, 50677, 60, 300),  # Llama 3
+            IntervalCase(16384, 50677, 10, 60),
+            *(IntervalCase(1, hours, 300, 600) for hours in (24, 6)),  # Daly's figures
+            IntervalCase(8, 2, 300, 60),
+            IntervalCase(1000, 50000, 30, 0),
+            IntervalCase(4, 1, 1000, 120),
+        ),
+        judge_interval.judge,
+        fills=interval_texts,
+        keeps=(
+            "one-device",
+            "other-unit",
+            "without-two",
+            "adds-restart",
+            "counts-save",
+            "delta-twice",
+            "young-too-far",
+            "too-often",
+            "too-seldom",
+        ),
+    ),
+    "atomic-save": Exercise(
+        ("fs",),
+        (SaveCase(1), SaveCase(2)),
+        judge_atomic_save.judge,
+        fills=lambda found: {name: str(count) for name, count in found.items()},
+        keeps=("same-name",),
+    ),
+    "hashing": Exercise(
+        ("keys", "hosts", "replicas"),
+        tuple(hashing_case(*case) for case in ((6, 1, 1), (3, 2, 1), (5, 1, 2), (3, 1, 0), (4, 2, 2))),
+        judge_hashing.judge,
+        fills=dict,
+        keeps=(
+            "same-server",
+            "same-host",
+            "too-few-copies",
+            "too-many-copies",
+            "modulo",
+            "moves-between",
+            "turns-around",
+            "by-position",
+            "uneven",
+            "one-heir",
+        ),
+    ),
+}

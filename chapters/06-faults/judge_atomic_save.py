@@ -1,0 +1,315 @@
+"""Judge saving that a crash cannot spoil: crash it before each operation, in all states that the disk may be left in.
+
+What is loaded then has to be the last data whose save has returned, or those of the save that was under way. Others
+may read at any moment, and save under another name.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from d2lps.course.grading import Failure, call, failure
+from d2lps.messages import text
+
+from .crashing_disk import Crash, Disk, Folder, Operation
+
+MANY = 4  # files for each saved name are enough, however often it crashed
+SECOND = 4  # so many states of a first crash are crashed again
+
+
+@dataclass(frozen=True)
+class SaveCase:
+    """So many ranks save, each under its own name."""
+
+    ranks: int
+
+    @property
+    def label(self) -> str:
+        return f"n = {self.ranks}"
+
+
+def data(version: int, rank: int = 0) -> bytes:
+    """What is saved: each version has another length, so that mixtures differ from all of them."""
+    return (f"rank {rank}, version {version}. " * (3 + version % 3)).encode()
+
+
+def judge(case: SaveCase, answer: Callable) -> dict[str, int]:
+    """How many crashes, and how many states of the disk, a right answer has survived; raises Failure."""
+    return _Judge(case, answer).all()
+
+
+@dataclass
+class Run:
+    """Saves that were crashed, or not: the disk, what was done, and which data may be loaded."""
+
+    disk: Disk
+    log: list[Operation]
+    may: list[bytes | None]
+    crashed: bool
+    count: int
+
+
+class _Judge:
+    def __init__(self, case: SaveCase, answer: Callable):
+        self.case, self.answer, self.name = case, answer, "rank-0"
+        self.crashes = self.states = 0
+        self.relied = set()  # what load reads when all is well
+
+    def all(self) -> dict[str, int]:
+        self._first()
+        whole = self._run(Disk(), [1, 2], [None])
+        self._readers()
+        if self.case.ranks > 1:
+            self._others(whole.count)
+        for crash in range(1, whole.count + 2):
+            run = self._run(Disk(), [1, 2], [None], crash)
+            self.crashes += 1
+            for number, state in enumerate(run.disk.after_crash(f"{crash}")):
+                self.states += 1
+                self._after(run, state, number < SECOND)
+        self._rubbish()
+        return {"crashes": self.crashes, "states": self.states}
+
+    # ---- what is played
+
+    def _functions(self, folder: Folder) -> tuple[Callable, Callable]:
+        result = call(self.case, self.answer, folder, refused=Crash)
+        both = tuple(result) if isinstance(result, tuple | list) else ()
+        if len(both) != 2 or not all(map(callable, both)):
+            raise failure("not-two", "not-save-and-load", self.case, type=type(result).__name__)
+        return both
+
+    def _load(self, folder: Folder, load: Callable, name: str = "rank-0") -> "bytes | None":
+        got = call(self.case, load, name, refused=Crash, none=True)
+        if got is not None and not isinstance(got, bytes | bytearray | memoryview):
+            raise failure("not-bytes", "load-not-bytes", self.case, type=type(got).__name__)
+        return None if got is None else bytes(got)
+
+    def _first(self) -> None:
+        """On an empty disk nothing is found; what is saved is found."""
+        disk = Disk()
+        folder = Folder(disk)
+        save, load = self._functions(folder)
+        try:
+            nothing = self._load(folder, load)
+        except Failure as error:
+            raise _of(error, "nothing-there") from None
+        if nothing is not None:
+            raise failure("nothing-there", "load-of-nothing", self.case, got=repr(nothing)[:60])
+        call(self.case, save, self.name, data(1), none=True)
+        if not folder.log:
+            raise failure("todo", "nothing-saved", self.case)
+        folder.seen.clear()
+        got = self._load(folder, load)
+        if got != data(1):
+            raise failure("not-found", "load-other", self.case, got=_shown(got), right=_shown(data(1)))
+        self.relied = set(folder.seen)
+
+    def _run(self, disk: Disk, versions: list[int], may: list, crash: int = 0) -> Run:
+        """Save these versions one after the other, on a disk from which one of ``may`` is loaded; maybe crash."""
+
+        def before(number: int) -> None:
+            if number == crash:
+                raise Crash
+
+        disk = disk.copy()
+        folder = Folder(disk, before)
+        try:
+            save, _ = self._functions(folder)
+            for version in versions:
+                may, folder.log = [*may[-1:], data(version)], []
+                call(self.case, save, self.name, data(version), refused=Crash, none=True)
+                if folder.crashed:  # and the answer has caught it
+                    break
+                may = may[-1:]
+        except Crash:
+            pass
+        return Run(disk, list(folder.log), may, folder.crashed, folder.count)
+
+    def _after(self, run: Run, state: Disk, again: bool) -> None:
+        """The program is started anew on what the crash has left: load, save, and maybe crash once more."""
+        got = self._restarted(run, state)
+        for crash in range(1, 40) if again else ():
+            second = self._again(state, 3, got, crash)
+            self.crashes += 1
+            for found in second.disk.after_crash(f"again {crash}"):
+                self.states += 1
+                self._restarted(second, found)
+            if not second.crashed:
+                break
+
+    def _again(self, disk: Disk, version: int, may: "bytes | None", crash: int = 0) -> Run:
+        """Save once more on what a crash has left."""
+        try:
+            return self._run(disk, [version], [may], crash)
+        except Failure as error:
+            told = failure("after-a-crash", "save-fails", self.case, got=_what(self.case, error))
+            told.sentence += "\n" + _left(disk)
+            raise told from None
+
+    def _restarted(self, run: Run, state: Disk) -> "bytes | None":
+        folder = Folder(state.copy())
+        try:
+            _, load = self._functions(folder)
+            got = self._load(folder, load)
+        except Failure as error:
+            raise self._failure(run, state, folder, "load-fails", _what(self.case, error)) from None
+        if got not in run.may:
+            raise self._failure(run, state, folder, "load-wrong", _shown(got))
+        return got
+
+    def _readers(self) -> None:
+        """Another process loads before each operation of the second save."""
+        disk = Disk()
+        save, _ = self._functions(Folder(disk))
+        call(self.case, save, self.name, data(1), none=True)
+
+        def before(number: int) -> None:
+            reader = Folder(disk.copy())
+            run = Run(disk.copy(), list(folder.log), [data(1), data(2)], False, number)
+            try:
+                _, load = self._functions(reader)
+                got = self._load(reader, load)
+            except Failure as error:
+                raise _Seen(self._failure(run, disk, reader, "reader-fails", _what(self.case, error))) from None
+            if got not in run.may:
+                raise _Seen(self._failure(run, disk, reader, "reader-wrong", _shown(got)))
+
+        folder = Folder(disk, before)
+        save, _ = self._functions(folder)
+        try:
+            call(self.case, save, self.name, data(2), refused=_Seen, none=True)
+        except _Seen as seen:
+            raise seen.failure from None
+
+    def _others(self, operations: int) -> None:
+        """Another rank saves under its own name before each operation of this one."""
+        for at in range(1, operations + 1):
+            disk = Disk()
+
+            def before(number: int, at: int = at, disk: Disk = disk) -> None:
+                if number == at:
+                    save, _ = self._functions(Folder(disk))
+                    call(self.case, save, "rank-1", data(1, 1), none=True)
+
+            folder = Folder(disk, before)
+            save, load = self._functions(folder)
+            try:
+                for version in (1, 2):
+                    call(self.case, save, self.name, data(version), none=True)
+                got = [self._load(folder, load, name) for name in (self.name, "rank-1")]
+            except Failure as error:
+                raise failure("same-name", "saves-fail", self.case, got=_what(self.case, error)) from None
+            right = [data(2), data(1, 1) if folder.count >= at else None]
+            for name, found, wanted in zip((self.name, "rank-1"), got, right, strict=True):
+                if found != wanted:
+                    values = {"name": name, "got": _shown(found), "right": _shown(wanted)}
+                    raise failure("same-name", "saves-mixed", self.case, **values)
+
+    def _rubbish(self) -> None:
+        """Crashes leave files; there must not be more and more of them."""
+        disk = Disk()
+        for version in range(40):
+            disk = self._again(disk, version, None, version % 8 + 1).disk.after_crash(f"{version}")[-1]
+        disk = self._again(disk, 40, None).disk
+        if len(disk.names) > MANY:
+            names = ", ".join(sorted(disk.names)[:6]) + ", …"
+            raise failure("leaves-rubbish", "files-left", self.case, count=len(disk.names), names=names)
+
+    # ---- what is said
+
+    def _failure(self, run: Run, state: Disk, folder: Folder, sentence: str, got: str) -> Failure:
+        values = {"got": got, "right": " / ".join(_shown(each) for each in run.may)}
+        told = failure(self._mistake(run, folder, got), sentence, self.case, **values)
+        told.sentence += "\n" + text("checks.save-done", log=_log(run.log)) + "\n" + _left(state)
+        return told
+
+    def _mistake(self, run: Run, folder: Folder, got: str) -> str:
+        """What the last save does that explains this, seen in all its operations when nothing crashes."""
+        disk = self._run(Disk(), [1], [None]).disk
+        log, relied = self._run(disk, [2], [data(1)]).log, self.relied
+        renamed = [at for at, each in enumerate(log) if each.kind == "rename" and each.to in relied]
+        if got in map(_shown, (None, data(1), data(2))):  # whole, and older than it may be
+            safe = any(each.kind == "sync_folder" for each in log[(renamed or [0])[-1] :])
+            if log and not safe:
+                return "no-sync-folder"
+        for at, each in enumerate(log):
+            if each.kind == "write" and each.name in relied and each.name in disk.names:
+                return "in-place" if self._needs(disk, each.name) else "loads-torn"
+            gone = each.kind == "remove" or (each.kind == "rename" and each.to not in relied)
+            if gone and each.name in relied and not any(later < at for later in renamed):
+                return "deletes-old-first"
+        if len(relied) > 1:
+            return self._of_several(log)
+        for at in renamed:
+            file = log[at].file
+            if any(each.kind == "write" and each.file == file for each in log[at:]):
+                return "rename-first"
+            if not any(each.kind == "sync" and each.file == file for each in log[:at]):
+                later = any(each.kind == "sync" and each.file == file for each in log[at:])
+                return "rename-first" if later else "no-sync"
+        if folder.seen - relied:
+            return "loads-torn"
+        return "lost"
+
+    def _needs(self, disk: Disk, name: str) -> bool:
+        """Whether the data saved last are gone without this file."""
+        disk = disk.copy()
+        del disk.names[name]
+        folder = Folder(disk)
+        try:
+            _, load = self._functions(folder)
+            return self._load(folder, load) != data(1)
+        except Failure:
+            return True
+
+    def _of_several(self, log: list[Operation]) -> str:
+        """One file names another: is the other one safe before?"""
+        safe, pointed = set(), None
+        for each in log:
+            if each.kind == "sync":
+                safe.add(each.file)
+            if each.kind == "rename" and each.to in self.relied:
+                pointed = each.file
+                break
+        others = {each.file for each in log if each.kind == "write"} - {pointed}
+        return "manifest-first" if pointed is not None and others - safe else "no-sync"
+
+
+class _Seen(Exception):
+    """What a reader saw, on its way through the learner's save."""
+
+    def __init__(self, failure: Failure):
+        super().__init__()
+        self.failure = failure
+
+
+def _what(case: SaveCase, error: Failure) -> str:
+    """Its sentence, without the case and the full stop."""
+    return error.sentence.removeprefix(case.label).lstrip(":： ").rstrip(".。")
+
+
+def _left(disk: Disk) -> str:
+    files = [f"{name}: {_shown(disk.files[file].content)}" for name, file in sorted(disk.names.items())]
+    return text("checks.disk-left", files=", ".join(files) or "–")
+
+
+def _of(error: Failure, mistake: str) -> Failure:
+    if error.mistake == "raised":
+        error.mistake = mistake
+    return error
+
+
+def _shown(got: "bytes | None") -> str:
+    """Data as a short text: its beginning, and its length.
+
+    >>> _shown(b"rank 0, version 1. rank"), _shown(b""), _shown(None)
+    ("b'rank 0, version 1.…' (23)", "b''", 'None')
+    """
+    if got is None or len(got) <= 18:
+        return repr(got)
+    return f"{bytes(got[:18])!r}"[:-1] + f"…' ({len(got)})"
+
+
+def _log(log: list[Operation]) -> str:
+    shown = [f"{each.kind}({', '.join(filter(None, (each.name, each.to)))})" for each in log]
+    return " ".join(["…"] * (len(shown) > 12) + shown[-12:]) or "–"

@@ -1,0 +1,148 @@
+"""Judge the time between two checkpoints by what a run takes with it, on average over all failures there can be.
+
+Failures come at random, with a mean time of M between two of them, and also while the job saves or starts again. Then
+the mean is known exactly (Daly 2006, section 3), and :func:`simulated` shows that it is so.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from d2lps.course.grading import Failure, call, failure
+
+MARGIN = 0.02  # of the time that the best choice loses
+SMALLER = (1 / 60, 1 / 3600)  # minutes or hours where seconds are meant
+
+
+@dataclass(frozen=True)
+class IntervalCase:
+    """``n`` devices, each failing once in so many ``hours``; ``delta`` and ``restart`` are seconds."""
+
+    n: int
+    hours: float
+    delta: float
+    restart: float
+
+    @property
+    def label(self) -> str:
+        return f"n = {self.n}, hours = {self.hours:g}, delta = {self.delta:g}, restart = {self.restart:g}"
+
+    @property
+    def mtbf(self) -> float:
+        """Mean seconds between two failures of the job: the more devices, the fewer."""
+        return self.hours * 3600 / self.n
+
+
+def takes(case: IntervalCase, work: float) -> float:
+    """Mean seconds for a second of work, with ``work`` seconds of work between two saves.
+
+    >>> f"{takes(IntervalCase(1, 24, 300, 0), 7000):.4f}"
+    '1.0882'
+    """
+    mtbf = case.mtbf
+    return math.exp(case.restart / mtbf) * mtbf * math.expm1(min((work + case.delta) / mtbf, 600)) / work
+
+
+def best(delta: float, mtbf: float) -> float:
+    """The seconds of work between two saves that lose least: where 1 − e^(−(I+δ)/M) = I/M.
+
+    >>> round(best(300, 24 * 3600) / 60), round(best(300, 6 * 3600) / 60), round(best(300, 15 * 60) / 60, 1)
+    (117, 57, 9.2)
+    """
+    low, high = 0.0, mtbf
+    for _ in range(100):
+        work = (low + high) / 2
+        low, high = (work, high) if -math.expm1(-(work + delta) / mtbf) > work / mtbf else (low, work)
+    return work
+
+
+def young(delta: float, mtbf: float) -> float:
+    return math.sqrt(2 * delta * mtbf)
+
+
+def daly(delta: float, mtbf: float) -> float:
+    """Daly's better formula.
+
+    >>> [round(daly(300, hours * 3600) / 60, 1) for hours in (24, 6, 0.25)]
+    [116.7, 56.7, 9.1]
+    """
+    small = delta / (2 * mtbf)
+    return young(delta, mtbf) * (1 + math.sqrt(small) / 3 + small / 9) - delta if small < 1 else mtbf
+
+
+def simulated(case: IntervalCase, work: float, saves: int, seed: int = 0) -> float:
+    """Seconds for a second of work, in a run with so many ``saves`` whose failures are drawn."""
+    draw = random.Random(f"{case.label} {work} {seed}")
+    now, fails, done = 0.0, draw.expovariate(1 / case.mtbf), 0
+    while done < saves:
+        if fails > now + work + case.delta:
+            now, done = now + work + case.delta, done + 1
+            continue
+        now = fails
+        while True:  # it starts again, until no failure comes in between
+            fails = now + draw.expovariate(1 / case.mtbf)
+            if fails > now + case.restart:
+                break
+            now = fails
+        now += case.restart
+    return now / (saves * work)
+
+
+def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
+    """What a right answer and its neighbours lose; raises Failure."""
+    got = call(case, answer, case.n, case.hours, case.delta, case.restart)
+    try:
+        if isinstance(got, bool | str | bytes):
+            raise TypeError
+        work = float(got)
+    except (TypeError, ValueError, OverflowError):
+        raise failure("not-a-number", "not-a-number", case, type=type(got).__name__) from None
+    if work == 0:
+        raise failure("todo", "no-interval", case)
+    if not 0 < work < math.inf:
+        raise failure("not-a-time", "interval-no-time", case, got=f"{work:g}")
+    least = best(case.delta, case.mtbf)
+    enough, here = takes(case, least), takes(case, work)
+    if here / enough - 1 > MARGIN * (enough / math.exp(case.restart / case.mtbf) - 1):
+        raise _failure(case, work, here, enough)
+    return {
+        "interval": work,
+        "longer": here - 1,
+        "drawn": simulated(case, work, 20_000) - 1,
+        "twice": takes(case, 2 * work) - 1,
+        "half": takes(case, work / 2) - 1,
+    }
+
+
+def _failure(case: IntervalCase, work: float, here: float, enough: float) -> Failure:
+    mistake = mistake_of(case, work)
+    times = [f"{each:.4f}" if each < 10 else f"{each:.3g}" for each in (here, enough)]
+    return failure(mistake, "interval-loses", case, got=f"{work:.4g}", here=times[0], enough=times[1])
+
+
+def mistake_of(case: IntervalCase, work: float) -> str:
+    """Which thought leads to ``work``, if one is known."""
+    delta, mtbf, right = case.delta, case.mtbf, best(case.delta, case.mtbf)
+    rules = (best, daly, young)
+
+    def near(*values: float) -> bool:
+        return any(value > 0 and abs(work / value - 1) < 0.005 for value in values)
+
+    if near(young(delta, mtbf), young(delta, mtbf) - delta):
+        return "young-too-far"
+    if case.n > 1 and near(*(rule(delta, of) for rule in rules for of in (mtbf * case.n, mtbf * case.n**2))):
+        return "one-device"
+    if near(*(rule(delta, mtbf * unit) for rule in rules for unit in SMALLER)):
+        return "other-unit"
+    if near(*(rule(delta, mtbf) * unit for rule in rules for unit in SMALLER)):
+        return "other-unit"
+    if near(math.sqrt(delta * mtbf)):
+        return "without-two"
+    if case.restart and near(*(rule(delta + case.restart, mtbf) for rule in rules)):
+        return "adds-restart"
+    if near(right + delta, daly(delta, mtbf) + delta):
+        return "counts-save"
+    if near(right - delta, daly(delta, mtbf) - delta):
+        return "delta-twice"
+    return "too-often" if work < right else "too-seldom"

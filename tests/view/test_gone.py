@@ -1,0 +1,92 @@
+"""A node that dies: it is crossed out while it is dead, has nothing any more, and what comes to it is lost."""
+
+import json
+import re
+from fractions import Fraction
+
+import pytest
+from helpers import browser as browsers
+
+from d2lps import Event, Link, Plan, Topology, Trace, watch
+from d2lps.trace import TraceError
+from d2lps.view.drawing import draw
+from d2lps.view.drawing.film import Clock, film
+from d2lps.view.drawing.legend import marks
+from d2lps.view.drawing.motion import follow
+from d2lps.view.drawing.scene import Scene
+
+chromium = browsers.chromium
+NODES = ("w", "s", "t")
+
+
+def dies(until: float) -> Trace:
+    """``w`` sends to ``s``, which dies at 2 and is there again at ``until``; it sends again at 2.5, and at 4."""
+    keys = ("1", "2", "3")
+    links = [Link(a, b, "1 GB/s") for a in NODES for b in NODES if a != b]
+    network = Topology("network", dict.fromkeys(NODES, "machine"), links)
+    plan = Plan(NODES, {key: Fraction(1, 3) for key in keys}, [[], [], []], holds=["w"], wants=[])
+    sends = [("1", 0.0, "s"), ("2", 2.5, "s"), ("3", 4.0, "s"), ("3", 4.0, "t")]
+    events = [Event("send", int(key), at, at + 1, "w", dst, key, "add", 3, ("w",)) for key, at, dst in sends]
+    gone = Event("gone", 1, 2.0, until, "s", "s", "1", "gone", 0)
+    return Trace("shared", plan, network, 9, (*events[:1], gone, *events[1:]))
+
+
+def held(trace: Trace, at: float) -> str:
+    """The keys of which the server has something."""
+    cells = follow(trace).cells_at(at)[3:6]
+    return "".join(key for key, look in zip("123", cells, strict=True) if look.who)
+
+
+def test_who_is_dead_has_nothing_and_takes_nothing():
+    trace = dies(until=3.75)
+    motion = follow(trace)
+    assert [held(trace, at) for at in (0.5, 1.5, 2.0, 3.6, 4.5, 5.0)] == ["", "1", "", "", "", "3"]
+    assert [motion.gone_at(at) for at in (1.9, 2.0, 3.7, 3.75)] == [set(), {1}, {1}, set()]
+    assert trace.step_times()[0] == (0.0, 1.0) and trace.duration == 5.0
+
+
+def test_who_is_dead_at_the_end_stays_dead():
+    trace = dies(until=5.0)
+    assert follow(trace).gone_at(5.0) == {1} and held(trace, 5.0) == ""
+
+
+def test_it_is_crossed_out_only_then():
+    scene = Scene(dies(until=3.75))
+    crossed = [scene.svg(at).count('class="d2-node d2-gone"') for at in (1.0, 3.0, 4.5)]
+    assert crossed == [0, 1, 0]
+    hidden = [re.search('class="d2-cross"( display="none")?', scene.svg(at)).group(1) for at in (1.0, 3.0)]
+    assert hidden == [' display="none"', None]
+    assert "d2-gone" in film(scene, Clock(5.0, 1.0)) and any("crossed out" in what for _, what in marks([scene]))
+
+
+def test_a_run_in_which_nobody_dies_has_no_cross():
+    trace = dies(until=3.75)
+    lives = Trace("shared", trace.plan, trace.topology, 9, tuple(e for e in trace.events if e.kind != "gone"))
+    assert "d2-cross" not in re.sub("<style>.*?</style>", "", str(draw(lives)._repr_html_()), flags=re.S)
+    assert not any("crossed out" in what for _, what in marks([Scene(lives)]))
+
+
+def test_it_is_written_and_read_again():
+    trace = dies(until=3.75)
+    assert Trace.from_json(trace.to_json()) == trace
+    data = json.loads(trace.to_json())
+    gone = next(event for event in data["events"] if event[0] == "gone")
+    gone[5] = "t"
+    with pytest.raises(TraceError, match="from and to"):
+        Trace.from_json(json.dumps(data))
+
+
+@pytest.mark.slow
+def test_the_player_crosses_it_out_and_back_again(chromium, tmp_path):
+    page = chromium.new_page()
+    page.goto(watch(dies(until=3.75)).save(tmp_path / "player.html").as_uri())
+    seen = []
+    for part in (0.2, 0.6, 0.9, 0.5, 0.1):
+        page.evaluate(
+            "at => { const all = document.querySelector('.d2-controls input');"
+            "all.value = at; all.dispatchEvent(new Event('input')) }",
+            part,
+        )
+        seen.append(page.evaluate("() => getComputedStyle(document.querySelector('.d2-cross')).display"))
+    assert seen == ["none", "inline", "none", "inline", "none"]
+    page.close()
