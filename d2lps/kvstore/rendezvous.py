@@ -4,7 +4,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from d2lps.carriers import ranks
@@ -18,6 +18,7 @@ class Meeting(Rendezvous):
 
     def __init__(self, *arguments):
         self._others: dict[int, int] = {}  # a descriptor of its process → rank
+        self._dead: set[int] = set()  # ranks whose process had ended before there was one
         with _in_words_of_the_store():
             super().__init__(*arguments)
 
@@ -27,8 +28,12 @@ class Meeting(Rendezvous):
         here = members[self.rank]["process"]
         for rank, (*where, pid) in enumerate(member["process"] for member in members):
             if rank != self.rank and where == here[:-1] and hasattr(os, "pidfd_open"):
-                with suppress(OSError):  # it has ended already, or this system does not tell: then silence does
+                try:
                     self._others[os.pidfd_open(pid)] = rank
+                except ProcessLookupError:
+                    self._dead.add(rank)
+                except OSError:
+                    pass  # this system does not tell: then silence does
         return members
 
     def all_gather(self, what: str, mine: object) -> list:
@@ -39,7 +44,7 @@ class Meeting(Rendezvous):
         looked = select.poll()
         for descriptor in self._others:
             looked.register(descriptor, select.POLLIN)
-        return {self._others[descriptor] for descriptor, _ in looked.poll(0)}
+        return self._dead | {self._others[descriptor] for descriptor, _ in looked.poll(0)}
 
     def close(self) -> None:
         super().close()

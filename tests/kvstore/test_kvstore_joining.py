@@ -1,6 +1,8 @@
 """Workers come together to make a store: who does not come is named by all others, within the seconds they have."""
 
 import re
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -8,7 +10,9 @@ from helpers import breaking
 from helpers.scripts import forked
 
 from d2lps import kvstore
+from d2lps.carriers.rendezvous import Rendezvous
 from d2lps.kvstore import Refused
+from d2lps.kvstore.rendezvous import Meeting
 
 nothing_left = breaking.nothing_left
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -64,6 +68,16 @@ def test_nobody_waits_longer_than_for_joining(tmp_path):
     first, _, third = made(tmp_path, "launch._start_servers", "lambda *_: (time.sleep(15), end())", "joining=3.0")
     for said, took in (first, third):
         assert said.startswith("WorkerLost (1,) rank 1 gave no sign of life") and took < 14, (said, took)
+
+
+def test_who_had_ended_before_it_was_looked_for_has_ended(monkeypatch):
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    meeting = Meeting.__new__(Meeting)
+    meeting.rank, meeting._others, meeting._dead = 0, {}, set()
+    monkeypatch.setattr(Rendezvous, "join", lambda _, me: [me, {"process": [*me["process"][:-1], process.pid]}])
+    meeting.join({})
+    assert meeting.ended() == {1}
 
 
 @pytest.mark.parametrize("joining", [0, -1.0, float("nan"), float("inf"), "30", True])

@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -168,12 +168,13 @@ def test_a_server_that_is_terminated_is_named_and_leaves_nothing(recovery):
 def test_a_server_that_is_busy_ends_in_order():
     """Python ends its threads where they are, in the midst of torch, too: left to that, every third one aborts."""
     keys, ends, deadline = list(range(3000)), [], 5 * DEADLINE  # as long as 3000 keys take where others compute, too
-    for _ in range(6):
-        options = {"kind": "dist_sync", "workers": 1, "deadline": deadline}
-        address = os.path.join(tempfile.mkdtemp(prefix="d2-"), "0")
-        started = ServerProcess({"store": options, "address": address, "run": "", "number": 0}, 30.0)
-        (mine,) = stores = [store([SimpleNamespace(number=0, address=started.address())], 0, 1, deadline=deadline)]
-        with closing(*stores, started):
+    with ExitStack() as later:  # who is left waits for a server that is gone: all at the same time
+        for _ in range(6):
+            options = {"kind": "dist_sync", "workers": 1, "deadline": deadline}
+            address = os.path.join(tempfile.mkdtemp(prefix="d2-"), "0")
+            started = ServerProcess({"store": options, "address": address, "run": "", "number": 0}, 30.0)
+            (mine,) = stores = [store([SimpleNamespace(number=0, address=started.address())], 0, 1, deadline=deadline)]
+            later.enter_context(closing(*stores, started))
             values = [torch.ones(100) for _ in keys]
             mine.init(keys, values)
 
@@ -184,11 +185,10 @@ def test_a_server_that_is_busy_ends_in_order():
 
             worker = threading.Thread(target=work)
             worker.start()
+            later.callback(worker.join, 20)
             time.sleep(0.2)
             started.process.terminate()
             ends.append(started.process.wait(10))
-            mine.close()
-            worker.join(20)
     assert ends == [0] * 6
 
 
