@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.optimizers import Memory, Optimizer
+from d2lps.kvstore.optimizers import Memory, Optimizer, lent
 from d2lps.kvstore.replicas.register import as_name
 from d2lps.kvstore.replication import Part, View
 from d2lps.kvstore.replication.messages import (
@@ -18,6 +18,7 @@ from d2lps.kvstore.replication.messages import (
     Facts,
     Heartbeat,
     Join,
+    Keep,
     Load,
     Lose,
     Pass,
@@ -41,9 +42,8 @@ class Held(NamedTuple):
     failed: str = ""
 
     def copied(self) -> "Held":
-        """With a memory of its own, which an optimizer changes in place."""
-        memory = {rule: {name: _copy(one) for name, one in kept.items()} for rule, kept in self.memory.items()}
-        return self._replace(memory=memory)
+        """The same, which stays as it is: an optimizer changes a memory in place."""
+        return self._replace(memory=lent(self.memory))
 
 
 class Piece(NamedTuple):
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
 
 
 SAID = {each.__name__: each for each in (Ack, Apply, Heartbeat, Join, Snapshot, View, Piece)}
-COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Load, Lose, Pass)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Load, Keep, Lose, Pass)}
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:
@@ -197,7 +197,3 @@ def _optimizer(optimizer: Optimizer | None) -> list | None:
 
 def _as_optimizer(said: list | None) -> Optimizer | None:
     return said and Optimizer.read(*said)
-
-
-def _copy(one: object) -> object:
-    return one.clone() if isinstance(one, Tensor) else one

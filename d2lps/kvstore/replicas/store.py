@@ -20,7 +20,22 @@ from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
-from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Load, Lose, Meet, Name, Pull, Push, Take, Value
+from d2lps.kvstore.replication.messages import (
+    Begin,
+    Choose,
+    Do,
+    Done,
+    Keep,
+    Load,
+    Lose,
+    Meet,
+    Name,
+    Pull,
+    Push,
+    Take,
+    Value,
+)
+from d2lps.kvstore.server.keeping import gone
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -89,16 +104,6 @@ class SlotShard(KeyPart):
     @property
     def busy(self) -> bool:
         return bool(self._store.slot.core.arrived(self.number))
-
-    def state(self, optimizer: Optimizer | None) -> State:
-        """What it is now, to be saved. Raises Refused in the midst of a round."""
-        with self._store.slot.leading() as core:
-            held = core.parts[self.number].value
-            if core.parts[self.number] is not core.committed[self.number] or held is None or self.busy:
-                raise Refused(f"key {self.name} is in the midst of a round: save at a barrier")
-            self.require_whole(held)
-            kept = remembered(optimizer, held.copied().memory)
-            return {"value": held.value} | kept
 
     def require_whole(self, held: Held) -> None:
         if held.failed:
@@ -328,6 +333,22 @@ class SlotStore(Merging):
     def drop(self) -> None:
         with self.slot.leading():
             self._staged = 0, None, {}
+
+    def keep(self, rank: int, save: int, keep: bool) -> None:
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            for shard, part in zip(self.shards, core.parts, strict=True) if keep else ():
+                if part.value is None or shard.busy:
+                    raise Refused(f"key {shard.name} is in the midst of a round: save at a barrier")
+                shard.require_whole(part.value)
+            self.slot.ask(rank, Do(0, 0, rank, Keep(save, keep)))
+
+    def kept(self, save: int, number: int) -> State:
+        with self.slot.leading() as core:
+            if core.kept.number != save or number >= len(core.kept.parts):
+                raise gone(save)
+            held = core.kept.parts[number].value
+            return {"value": held.value} | remembered(core.kept.optimizer, held.memory)
 
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False

@@ -40,7 +40,7 @@ class Do(NamedTuple):
     view: int
     id: int
     rank: int
-    command: "Begin | Choose | Take | Load"
+    command: "Begin | Choose | Take | Load | Keep"
 
 
 class Meet(NamedTuple):
@@ -103,7 +103,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Take | Load | Pass | Lose"
+    command: "Add | Begin | Choose | Take | Load | Keep | Pass | Lose"
 
 
 class Add(NamedTuple):
@@ -141,6 +141,13 @@ class Load(NamedTuple):
     number: int
     values: tuple
     optimizer: Any
+
+
+class Keep(NamedTuple):
+    """A command: keep all parts as they are now, to be read while others go on, or forget them. Saves are numbered."""
+
+    number: int
+    keep: bool
 
 
 class Pass(NamedTuple):

@@ -20,6 +20,7 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline, validate_staleness
 from d2lps.kvstore.record import Record
 from d2lps.kvstore.server.barriers import Barriers
+from d2lps.kvstore.server.keeping import Keeping
 from d2lps.kvstore.server.loading import Loading
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
@@ -31,7 +32,7 @@ NAN = ("propagate", "reject", "skip")
 LOST = ("fail", "drop")
 
 
-class ShardStore(Merging):
+class ShardStore(Merging, Keeping):
     """The shards of one server: its part of every key.
 
     Parameters
@@ -393,6 +394,7 @@ class ShardStore(Merging):
             self.live.discard(rank)
             if rank == 0:
                 self._loading.drop()  # nobody else ends it
+                self._kept = 0, []
             self._changed.notify_all()
         for shard in list(self.shards):
             with shard.lock:
