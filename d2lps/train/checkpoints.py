@@ -1,8 +1,8 @@
 """A training that can be killed at any moment, all of it: what was saved last is whole, and from there it goes on.
 
 A checkpoint is a folder, ``step-120``, with the store in a file, a file for each worker, and a manifest with the
-SHA-256 of all of them. It is written beside its place and renamed when everything is on the disk; the one before it
-stays. What is read is checked against the manifest first, so a checkpoint that is damaged, or was never finished, is
+SHA-256 of all of them, and its own. It is written beside its place and renamed when everything is on the disk; the one
+before it stays. What is read is checked against the manifest first, so a checkpoint that is damaged, or was never finished, is
 passed over.
 """
 
@@ -187,7 +187,8 @@ class Checkpoints:
     def _move(self, ahead: Path, done: Path, steps: int) -> None:
         digests = {name: _digest(ahead / name) for name in (STORE, *self._ranks())}
         manifest = {"steps": steps, "workers": self.store.num_workers, "sha256": digests}
-        _written(ahead / MANIFEST, json.dumps(manifest).encode())
+        said = json.dumps(manifest).encode()
+        _written(ahead / MANIFEST, said + b"\n" + hashlib.sha256(said).hexdigest().encode())
         _synced(ahead)
         if done.exists():
             shutil.rmtree(done)  # it was damaged, or this is the same step once more; the one before it is there
@@ -206,8 +207,10 @@ class Checkpoints:
     def _whole(self) -> Iterator[tuple[Path, Mapping]]:
         for _, path in self._steps():
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                manifest = json.loads((path / MANIFEST).read_text("utf-8"))
-                if all(_digest(path / name) == digest for name, digest in manifest["sha256"].items()):
+                said, digest = (path / MANIFEST).read_bytes().split(b"\n")
+                manifest = json.loads(said)
+                whole = digest == hashlib.sha256(said).hexdigest().encode()
+                if whole and all(_digest(path / name) == its for name, its in manifest["sha256"].items()):
                     yield path, manifest
 
 

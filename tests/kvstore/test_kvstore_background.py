@@ -395,6 +395,29 @@ def test_a_child_that_is_forked_has_nothing_to_do_with_it(tmp_path, held):
 # ---------------------------------------------------------------- the disk, and kill -9
 
 
+@pytest.mark.fault("F9", "every byte of a file from replicas changed, or cut off there")
+def test_a_file_from_replicas_with_one_wrong_byte_or_too_few_is_refused(tmp_path):
+    path, out = tmp_path / "saved", torch.empty(7)
+    with stores(replicas=1, workers=1, placement={"large": 4}) as (store,):
+        store.init("w", torch.ones(7))
+        store.set_optimizer("adam", lr=0.1)
+        store.pushpull("w", torch.ones(7), out=out)
+        store.save(path, background=True).wait()
+        right, whole = out.clone(), path.read_bytes()
+        for at in range(len(whole)):
+            for data in (whole[:at], whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :]):
+                path.write_bytes(data)
+                with pytest.raises(Refused, match="saved"):
+                    checkpoint.read(path)
+                if at % 20 == 0:
+                    with pytest.raises(Refused, match="saved"):
+                        store.load(path)
+        store.pull("w", out=out)
+        assert torch.equal(out, right)
+        path.write_bytes(whole)
+        store.load(path)
+
+
 def saves(pipe, path, prepare, *arguments):
     """In a process of its own: a store is saved, changed, and saved in the background once more."""
     torch.set_num_threads(1)

@@ -103,7 +103,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Take | Load | Keep | Pass | Lose"
+    command: "Add | Begin | Choose | Take | Load | Keep | Check | Differ | Pass | Lose"
 
 
 class Add(NamedTuple):
@@ -150,6 +150,20 @@ class Keep(NamedTuple):
     keep: bool
 
 
+class Check(NamedTuple):
+    """A command: see what the bytes of a part are from ``at`` on, a piece of them."""
+
+    part: int
+    at: int
+
+
+class Differ(NamedTuple):
+    """A command: a part is not the same on these members, and is given to nobody until it is loaded anew."""
+
+    part: int
+    members: tuple[Name, ...]
+
+
 class Pass(NamedTuple):
     """A command: all have come to barrier ``number`` of a ``name``, where worker 0 left ``note``."""
 
@@ -180,6 +194,14 @@ class Ack(NamedTuple):
 
     view: int
     seq: int
+
+
+class Found(NamedTuple):
+    """What a backup has found by the ``Check`` that was command ``seq``."""
+
+    view: int
+    seq: int
+    digest: int
 
 
 class Join(NamedTuple):
