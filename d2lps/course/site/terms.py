@@ -82,7 +82,7 @@ def glossary_page(language: str, book: Book) -> str:
             meaning += f' <a href="{slug}.html">{markup.escape(book.contents[slug][language])}</a>'
         word = f"<b>{markup.escape(term.called(language)[0])}</b>"
         entries.append(f'<dt id="{term.id}">{" ".join([word, *others])}</dt>\n<dd>{meaning}</dd>')
-    title, order = text_in(language, "terms.title"), text_in(language, "terms.order")
+    title, order = text_in(language, "terms.title"), text_in(language, "terms.sorted-by")
     return "\n".join([f"<h1>{title}</h1>", f"<p>{order}</p>", '<dl class="glossary">', *entries, "</dl>\n"])
 
 

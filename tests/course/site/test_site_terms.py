@@ -297,3 +297,9 @@ def test_every_mark_leads_to_an_entry_of_the_glossary(language):
         seen = set()
         marked_terms(f"<p>{each.called(language)[0]}</p>", language, words, seen)
         assert seen <= listed
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_only_looks_like_a_term_holds_its_word(language):
+    for each in Glossary(Book(ROOT).terms).terms:
+        assert all(any(word in other for word in each.called(language)) for other in each.other[language]), each.en
