@@ -58,11 +58,11 @@ def marked_terms(html: str, language: str, glossary: Glossary, seen: set[str]) -
 
 def cards(language: str, glossary: Glossary, used: set[str]) -> str:
     """The script that a page with these marks needs before ``terms.js``: its words, and what they mean."""
-    terms = {
-        term.id: [term.called(language)[0], "" if language == FIRST else term.en[0], _shown(term.means[language])]
-        for term in glossary.terms
-        if term.id in used
-    }
+    terms = {}
+    for term in glossary.terms:
+        if term.id in used:
+            own, english = term.called(language)[0], term.en[0]
+            terms[term.id] = [own, "" if own == english else english, _shown(term.means[language])]
     data = json.dumps({"page": PAGE, "more": text_in(language, "terms.more"), "terms": terms}, ensure_ascii=False)
     safe = data.replace("</", "<\\/")
     return f"<script>window.D2_TERMS={safe}</script>"
@@ -72,16 +72,17 @@ def glossary_page(language: str, book: Book) -> str:
     """The body of the page that has all terms with a meaning, sorted as this language sorts."""
     entries = []
     for term in sorted(filter(lambda term: term.means, Glossary(book.terms).terms), key=_order(language)):
+        words = {each: term.called(each)[0] for each in LANGUAGES}
+        own = words.pop(language)
         others = [
-            f'<span lang="{_lang(other)}">{markup.escape(term.called(other)[0])}</span>'
-            for other in LANGUAGES
-            if other != language
+            f'<span lang="{_lang(each)}">{markup.escape(word)}</span>' for each, word in words.items() if word != own
         ]
         meaning = _shown(term.means[language])
         if slug := book.numbers.get(term.chapter):
-            meaning += f' <a href="{slug}.html">{markup.escape(book.contents[slug][language])}</a>'
-        word = f"<b>{markup.escape(term.called(language)[0])}</b>"
-        entries.append(f'<dt id="{term.id}">{" ".join([word, *others])}</dt>\n<dd>{meaning}</dd>')
+            title = f"{term.chapter.lstrip('0')} · {markup.escape(book.contents[slug][language])}"
+            meaning += f' <a href="{slug}.html">{title}</a>'
+        heading = " ".join([f"<b>{markup.escape(own)}</b>", *others])
+        entries.append(f'<dt id="{term.id}">{heading}</dt>\n<dd>{meaning}</dd>')
     title, order = text_in(language, "terms.title"), text_in(language, "terms.sorted-by")
     return "\n".join([f"<h1>{title}</h1>", f"<p>{order}</p>", '<dl class="glossary">', *entries, "</dl>\n"])
 
