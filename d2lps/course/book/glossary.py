@@ -142,7 +142,7 @@ def _without(text: str, language: str, words: list[str]) -> str:
 
 def inflected(word: str) -> str:
     """A pattern for an English word or its plural, with spaces or hyphens between its parts."""
-    stem = re.sub(r"[\s-]+", r"[\\s–-]+", re.escape(word).replace(r"\ ", " ").replace(r"\-", "-"))
+    stem = re.sub(r"[\s–-]+", r"[\\s–-]+", re.escape(word).replace(r"\ ", " ").replace(r"\-", "-"))
     return f"{stem[:-1]}(?:y|ies)" if re.search("[^aeiou]y$", word) else f"{stem}(?:e?s)?"
 
 

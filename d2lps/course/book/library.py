@@ -87,9 +87,9 @@ class Book:
     def links(self, language: str, workspace: bool = False) -> dict[str, str]:
         """What a placeholder in a sentence becomes: :attr:`cites`, and chapters, as a notebook of theirs finds them."""
         links = dict(self.cites)
-        for slug, title in self.contents.items():
+        for number, slug in self.numbers.items():
             path = f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
-            links[f"chapter:{slug.partition('-')[0]}"] = f"[{title[language]}]({path})"
+            links[f"chapter:{number}"] = f"[{self.contents[slug][language]}]({path})"
         return links
 
     @cached_property
