@@ -1,4 +1,4 @@
-"""What can go wrong with a store. Every call returns, or raises one of these within its deadline.
+"""What can go wrong with a store. Every call returns, or raises one of these within its deadline::
 
     KVError
     ├── Refused       the store will not do this, and nothing has changed: the sentence says what would be right
