@@ -188,9 +188,9 @@ class _Writer:
                 return f"<{tag}>{self.inside(node[0]) if len(node) else ''}</{tag}>"
             case nodes.doctest_block():
                 code = re.sub(r" *# doctest: .*", "", node.astext())
-                return highlight(code, PythonConsoleLexer(), HtmlFormatter())
+                return _code(highlight(code, PythonConsoleLexer(), HtmlFormatter(nowrap=True)).rstrip("\n"))
             case nodes.literal_block():
-                return f'<div class="highlight"><pre>{escape(node.astext(), quote=False)}</pre></div>\n'
+                return _code(escape(node.astext(), quote=False))
             case nodes.math() | nodes.math_block():
                 try:
                     return tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block))
@@ -248,6 +248,11 @@ class _Writer:
 
 def _anchor(address: str | None, html: str) -> str:
     return f'<a href="{escape(address)}">{html}</a>' if address else html
+
+
+def _code(html: str) -> str:
+    """As the site has code everywhere; it may be wider than the page, and is moved by keys then."""
+    return f'<pre class="code" tabindex="0"><code>{html}</code></pre>\n'
 
 
 def _line(node: nodes.Node) -> int:

@@ -13,7 +13,7 @@ from pygments.token import STANDARD_TYPES
 
 
 def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) -> str:
-    """Python as HTML, as pygments highlights it; it belongs into ``<div class="highlight"><pre>``.
+    """Python as HTML, as pygments highlights it; it belongs into ``<pre class="code">``.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """What is public in d2lps, for the API's page: each name once, with its signature and its docstring as HTML.
 
 Public is what ``d2lps`` and its packages hand on in ``__all__``; of a module without it that is handed on, all that
-it makes itself. To these come the classes that public functions return or raise.
+it makes itself. To these come the classes that public functions return or raise, and modules that docstrings point at.
 """
 
 import inspect
@@ -367,8 +367,7 @@ def _values(of: object) -> str:
     """What an enumeration consists of."""
     if not isinstance(of, EnumMeta):
         return ""
-    rows = "".join(f"<dt><code>{each.name}</code></dt><dd>{each.value!r}</dd>\n" for each in of)
-    return f"<h4>Values</h4>\n<dl>\n{rows}</dl>\n"
+    return f"<h4>Values</h4>\n<p>{', '.join(f'<code>{each.name} = {each.value!r}</code>' for each in of)}</p>\n"
 
 
 def _wrong(qualname: str, value: object, said: str, line: int) -> BookError:
@@ -379,4 +378,4 @@ def _wrong(qualname: str, value: object, said: str, line: int) -> BookError:
     first = (inspect.getdoc(of) or "").split("\n")[0]
     quoted = next((i for i, each in enumerate(lines) if first and f'"""{first}' in each), 0)
     where = f"{file.relative_to(HOME.parent).as_posix()}:{max(start, 1) + quoted + line - 1}"
-    return BookError(f"{where}: {qualname} {said}; mend its docstring there")
+    return BookError(f"{where}: {qualname} {said}; mend it there")

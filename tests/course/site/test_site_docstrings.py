@@ -46,9 +46,9 @@ def test_a_whole_docstring():
         "<dd>With <code>2 &lt; 3</code>.</dd>\n"
         "</dl>\n"
         "<h4>Examples</h4>\n"
-        '<div class="highlight"><pre><span></span><span class="gp">&gt;&gt;&gt; </span>'
+        '<pre class="code" tabindex="0"><code><span class="gp">&gt;&gt;&gt; </span>'
         '<span class="mi">1</span> <span class="o">+</span> <span class="mi">1</span>\n'
-        '<span class="go">2</span>\n</pre></div>\n'
+        '<span class="go">2</span></code></pre>\n'
     )
 
 
@@ -72,7 +72,7 @@ def test_names_and_types_of_the_sections():
     [
         ("Adds.\n\n1. one\n2. two", "<ol><li>one</li>\n<li>two</li>\n</ol>"),
         ("Adds.\n\n* one\n\n  more", "<ul><li><p>one</p>\n<p>more</p>\n</li>\n</ul>"),
-        ("Adds::\n\n    x < y", '<div class="highlight"><pre>x &lt; y</pre></div>'),
+        ("Adds::\n\n    x < y", '<pre class="code" tabindex="0"><code>x &lt; y</code></pre>'),
         (":class:`~d2lps.plan.Plan`", "<code>Plan</code>"),
         ("See https://arxiv.org/abs/1 there.", '<a href="https://arxiv.org/abs/1">https://arxiv.org/abs/1</a>'),
         (

@@ -142,13 +142,13 @@ def test_parameters_examples_and_roles_are_shown(entries):
     assert '<span class="type"><a href="#Plan">Plan</a></span>' in ring
     assert (
         "<h4>Parameters</h4>" in ring
-        and '<div class="highlight">' in ring
+        and '<pre class="code" tabindex="0"><code>' in ring
         and '<span class="gp">&gt;&gt;&gt; </span>' in ring
     )
     assert '<a href="#ring"><code>ring</code></a>' in entries["bidirectional_ring"].html
     assert "<table>" in entries["nvswitch"].html
     assert "<h5>Returns</h5>" in {each.id: each.html for each in entries["Plan"].members}["Plan.to_json"]
-    assert "<dt><code>PUSH</code></dt>" in entries["kvstore.Op"].html
+    assert "<code>PUSH = 11</code>" in entries["kvstore.Op"].html
 
 
 def line_of(module, text: str, after: str) -> str:
@@ -175,7 +175,7 @@ def test_a_broken_docstring_is_named_by_its_line(monkeypatch, old, new, said):
         reference.entries()
     where = line_of(import_module("d2lps.algorithms.rings"), old.split("\n")[0], "def ring(")
     assert str(caught.value).startswith(f"{where}: d2lps.ring {said}")
-    assert str(caught.value).endswith("; mend its docstring there")
+    assert str(caught.value).endswith("; mend it there")
 
 
 def test_a_public_name_without_a_docstring_is_named(monkeypatch):
@@ -184,5 +184,5 @@ def test_a_public_name_without_a_docstring_is_named(monkeypatch):
         reference.entries()
     assert str(caught.value) == (
         f"{line_of(import_module('d2lps.kvstore.server.shard_store'), 'def admit(', 'class ShardStore')}: "
-        "d2lps.kvstore.ShardStore.admit has no docstring; mend its docstring there"
+        "d2lps.kvstore.ShardStore.admit has no docstring; mend it there"
     )
