@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from functools import cache
 from html import escape
+from itertools import accumulate
 
 from pygments.lexers import PythonLexer
 from pygments.token import STANDARD_TYPES
@@ -29,10 +30,7 @@ def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) ->
     str
         The same text with marks. Where the code cannot be parsed it has no links.
     """
-    names: dict[str, str] = {}
-    for cell in before:
-        if _on_ranks(cell) == _on_ranks(source):
-            _Names(names, known).follow(_plain(cell))
+    names = _imported(tuple(cell for cell in before if _on_ranks(cell) == _on_ranks(source)))
     code = _plain(source)
     links = _Names(names, known).follow(code)
     shown = []
@@ -44,6 +42,16 @@ def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) ->
             text = f'<span class="{look}">{text}</span>'
         shown.append(f'<a href="{escape(links[at])}">{text}</a>' if at in links else text)
     return "".join(shown)
+
+
+@cache
+def _imported(cells: tuple[str, ...]) -> dict[str, str]:
+    """What is known to the cell after these, each of which is read once, however many come after it."""
+    if not cells:
+        return {}
+    read = _Names(_imported(cells[:-1]), {})
+    read.follow(_plain(cells[-1]))
+    return read.names
 
 
 def _on_ranks(cell: str) -> bool:
@@ -73,22 +81,22 @@ def _plain(source: str) -> str:
 class _Names(ast.NodeVisitor):
     """Follows code in the order in which it runs: which names are d2lps' own, and where they are used.
 
-    ``names``: what has been imported → its full name; it is kept up to date.
+    ``names``: what has been imported → its full name.
     """
 
-    def __init__(self, names: dict[str, str], known: Mapping[str, str]):
-        self.names, self.known = names, known
+    def __init__(self, names: Mapping[str, str], known: Mapping[str, str]):
+        self.names, self.known = dict(names), known
         self.found: list[tuple[int, int, str]] = []
 
     def follow(self, source: str) -> dict[int, str]:
         """Where in the source a name begins that is known → its address."""
         tree = _parsed(source)
         if tree is None:
-            self.names.clear()  # who knows what it binds
+            self.names = {}  # who knows what it binds
             return {}
         self.visit(tree)
-        lines = source.splitlines(keepends=True)
-        starts = [sum(map(len, lines[:i])) for i in range(len(lines))]
+        lines = source.split("\n")
+        starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
         return {
             starts[line - 1] + len(lines[line - 1].encode()[:column].decode()): address
             for line, column, address in self.found

@@ -29,6 +29,7 @@ def links(source: str, *before: str) -> list[str]:
         ("import d2lps\nd2lps.ring(gpus)", ["ring→ring"]),
         ("import d2lps\nd2lps.kvstore.create('local')", ["create→kvstore.create"]),
         ("import d2lps\nd2lps.d2l.plot(x)", ["d2l→d2l"]),
+        ("import d2lps\nx = 'a\u2028b'\nd2lps.ring", ["ring→ring"]),  # which is no new line to Python
         ("import d2lps as d\nd.Plan.from_json(text)", ["from_json→Plan.from_json"]),
         ("import d2lps.kvstore as k\nk.create()", ["create→kvstore.create"]),
         ("import d2lps.kvstore\nd2lps.kvstore.create()", ["create→kvstore.create"]),
