@@ -328,10 +328,10 @@ def _kind(value: object, member: bool = False) -> str:
 
 
 def _signature(qualname: str, value: object, member: bool = False) -> str:
-    """The name as it is called, with parameters and defaults; types stand in the docstring."""
+    """The name as it is called, with parameters and defaults, breakable on a narrow page; types: see the docstring."""
     before, _, name = ("" if member else qualname).rpartition(".")
     name = name or qualname
-    shown = f'<span class="module">{before}.</span>' if before else ""
+    shown = f'<span class="module">{before}.</span>'.replace(".", ".<wbr/>") if before else ""
     shown += f'<span class="name">{name}</span>'
     if _kind(value, member) == "constant":
         return f"{shown} = {escape(repr(_Default(value)), quote=False)}"
@@ -343,7 +343,7 @@ def _signature(qualname: str, value: object, member: bool = False) -> str:
     if member and not isinstance(value, staticmethod):
         taken = taken[1:]
     short = [each.replace(annotation=each.empty, default=_Default.of(each)) for each in taken if each.name[0] != "_"]
-    return f'{shown}<span class="parameters">{escape(str(inspect.Signature(short)), quote=False)}</span>'
+    return f'{shown}<wbr/><span class="parameters">{escape(str(inspect.Signature(short)), quote=False)}</span>'
 
 
 @dataclass
