@@ -107,7 +107,19 @@ class Book:
         written = toml(self.chapters / "terms.toml")
         for number, term in enumerate(written.get("term", []), 1):
             _require(term, LANGUAGES, f"terms.toml: term {number}")
+            name = f"terms.toml: {term['en']!r}"
+            if "means" in term:
+                _require(term["means"], LANGUAGES, f"{name}: means")
+            if term.get("chapter") not in (None, *self.numbers):
+                raise BookError(
+                    f"{name}: there is no chapter {term['chapter']!r}; take one of {', '.join(self.numbers)}"
+                )
         return written
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """Number → slug of the chapters: what ``[[chapter:01]]`` and terms call them."""
+        return {slug.partition("-")[0]: slug for slug in self.contents}
 
     def messages(self) -> dict[str, dict[str, str]]:
         """The sentences of ``d2lps/messages``, flat, by language; empty where a book has none."""
