@@ -59,11 +59,20 @@ class Book:
     @cached_property
     def contents(self) -> dict[str, dict[str, str]]:
         """Slug → title by language, in the order of the book."""
+        return {entry["slug"]: entry["title"] for entry in self._entries("title")}
+
+    @cached_property
+    def abouts(self) -> dict[str, dict[str, str]]:
+        """Slug → what the chapter is about, in a sentence, by language."""
+        return {entry["slug"]: entry["about"] for entry in self._entries("about")}
+
+    def _entries(self, part: str) -> list[dict]:
+        """The chapters of ``toc.toml``, each of which has that part in all languages."""
         entries = toml(self.chapters / "toc.toml").get("chapter", [])
         for number, entry in enumerate(entries, 1):
-            _require(entry, ("slug", "title"), f"toc.toml: chapter {number}")
-            _require(entry["title"], LANGUAGES, f"toc.toml: the title of chapter {number}")
-        return {entry["slug"]: entry["title"] for entry in entries}
+            _require(entry, ("slug", part), f"toc.toml: chapter {number}")
+            _require(entry[part], LANGUAGES, f"toc.toml: the {part} of chapter {number}")
+        return entries
 
     @cached_property
     def references(self) -> dict[str, dict]:
