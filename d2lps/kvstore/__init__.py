@@ -1,4 +1,4 @@
-"""The key–value store: push, pull, and servers that add. ``create`` makes one.
+"""The key–value store: push, pull, and servers that add. ``create`` makes one::
 
     store = d2lps.kvstore.create("dist_sync")            # under torchrun, or in a %%px cell
     store.init("weight", weight)
@@ -85,8 +85,8 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         takes ``servers=2`` or more and TCP or Unix sockets, no shared memory, and has no ``record``. Where both servers
         of a slot are lost, before the newcomer has learnt all, calls raise DataLost; where the two do not hold the same
         bytes of a key any more, calls that read it raise Diverged. ``store.views`` says who has what (just after a
-        loss, for a moment, who had it), and ``store.kill_server(1)`` is for trying. A server
-        that says nothing is taken for dead after a second, looked at every 0.1 s; one whose connections end, at once.
+        loss, for a moment, who had it), and ``store.kill_server(1)`` is for trying. A server that says nothing is taken
+        for dead after a second, looked at every 0.1 s; one whose connections end, at once.
     placement : Placement or mapping, optional
         Which server holds what: a :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …,
         "virtual": …}``.

@@ -1,11 +1,11 @@
-"""What can go wrong with a store. Every call returns, or raises one of these within its deadline.
+"""What can go wrong with a store. Every call returns, or raises one of these within its deadline::
 
     KVError
     ├── Refused       the store will not do this, and nothing has changed: the sentence says what would be right
-    ├── WorkerLost    a worker has gone, so that the round cannot close (``.ranks``)
-    ├── ServerLost    a server has gone, with what it held (``.servers``)
-    │   └── DataLost  all replicas have gone, with the keys that they held (``.keys``)
-    ├── Diverged      two servers hold different bytes of a key (``.keys``): nobody is given either
+    ├── WorkerLost    a worker has gone, so that the round cannot close (.ranks)
+    ├── ServerLost    a server has gone, with what it held (.servers)
+    │   └── DataLost  all replicas have gone, with the keys that they held (.keys)
+    ├── Diverged      two servers hold different bytes of a key (.keys): nobody is given either
     ├── Timeout       nothing has gone, yet the answer did not come within the deadline
     └── Unknown       a push was sent and not answered, so that it is not known whether it is counted
 

@@ -101,6 +101,7 @@ class Replica(Comparing):
 
     @property
     def is_primary(self) -> bool:
+        """Whether it is the first of the view that it knows, and has what a member has."""
         return self.view.members[:1] == (self.name,) and self.follows
 
     def arrived(self, index: int) -> Collection[int]:
@@ -231,6 +232,7 @@ class Replica(Comparing):
 
     @property
     def followers(self) -> list[Name]:
+        """Who is told of every command: the other members, and who learns."""
         return [*self.view.members[1:], *([self.learner] if self.learner is not None else [])]
 
     def _needed(self) -> list[Name]:
