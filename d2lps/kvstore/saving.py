@@ -27,8 +27,6 @@ class Saving:
     ----------
     path : str or Path
         The file.
-    done : bool
-        Whether it is over, well or not. Worker 0, who writes, knows; the others know it when they have waited.
     """
 
     def __init__(self, path, wait: Callable[["Saving", float | None], None]):
@@ -39,6 +37,7 @@ class Saving:
 
     @property
     def done(self) -> bool:
+        """Whether it is over, well or not: worker 0, who writes, knows; the others know it when they have waited."""
         return self._over.is_set()
 
     def wait(self, deadline: float | None = None) -> None:

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder, ``step-120``, with the store in a file, a file for each worker, and a manifest with the
 SHA-256 of all of them, and its own. It is written beside its place and renamed when everything is on the disk; the one
-before it stays. What is read is checked against the manifest first, so a checkpoint that is damaged, or was never finished, is
-passed over.
+before it stays. What is read is checked against the manifest first, so a checkpoint that is damaged, or was never
+finished, is passed over.
 """
 
 import hashlib

@@ -19,12 +19,18 @@ class Comparing(State):
 
     digest: Callable[[Any, int], tuple[int, int | None]] | None = None
     spoilt: Callable[[int, Any, tuple], Any]
+    name: Name
     view: View
-    is_primary: bool
+    follows: bool
     _command: Callable[[NamedTuple], None]
     _send: Callable[[Name, NamedTuple], None]
     _turn = 0, 0  # which piece of which part is next
     _checked = 0, 0, 0, 0  # in which view, by which command, which part was looked at last, and what was found
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether it is the first of the view that it knows, and has what a member has."""
+        return self.view.members[:1] == (self.name,) and self.follows
 
     def _compare(self) -> None:
         """The next piece, where something was done since the one before: who rests compares no more."""

@@ -99,11 +99,6 @@ class Replica(Comparing):
         self._offered = False  # whether it has been proposed
         self._proposed = False
 
-    @property
-    def is_primary(self) -> bool:
-        """Whether it is the first of the view that it knows, and has what a member has."""
-        return self.view.members[:1] == (self.name,) and self.follows
-
     def arrived(self, index: int) -> Collection[int]:
         """Of the open round of a part: the ranks that have pushed."""
         return self._arrived[index].keys() if index < len(self._arrived) else ()

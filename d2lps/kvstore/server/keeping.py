@@ -46,6 +46,7 @@ class Keeping:
         Returns
         -------
         State
+            Its value, and what the optimizer remembers of it, by name.
         """
         kept, states = self._kept
         if save != kept or number >= len(states):
