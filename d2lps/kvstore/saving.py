@@ -32,6 +32,7 @@ class Saving:
     def __init__(self, path, wait: Callable[["Saving", float | None], None]):
         self.path, self._wait, self._process = path, wait, os.getpid()
         self._over, self._ends = threading.Event(), False
+        self._here = False  # whether it is this worker that writes
         self._error: KVError | None = None
         self._heard = False  # whether the store's user has been told of the error
 
@@ -53,6 +54,7 @@ class Saving:
         self._wait(self, deadline)
 
     def _begin(self, states: Iterable[tuple[KeySpec, State]], optimizer: Optimizer | None, then: Callable) -> None:
+        self._here = True
         threads.start(f"d2lps saves {self.path}", self._write, states, optimizer, then)
 
     def _write(self, states: Iterable[tuple[KeySpec, State]], optimizer: Optimizer | None, then: Callable) -> None:
@@ -70,7 +72,7 @@ class Saving:
 
     def _end(self, seconds: float) -> None:
         """Its store is about to be closed: wait for it, and then give it up."""
-        if os.getpid() == self._process:
+        if self._here and os.getpid() == self._process:
             try:
                 self._over.wait(seconds)
             finally:

@@ -299,6 +299,35 @@ def test_close_waits_for_it(tmp_path, held):
     assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
 
 
+def test_who_does_not_write_need_not_wait_to_close(tmp_path, held):
+    def work(store):
+        began(store)
+        said, begun = store.save(tmp_path / "saved", background=True), time.monotonic()
+        if store.rank == 0:
+            threading.Timer(0.5, held.set).start()
+        store.close()
+        return said.done, time.monotonic() - begun < 0.4
+
+    with stores(deadline=30) as made:
+        assert each(made, work) == [(True, False), (False, True)]
+    assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_save(tmp_path, held):
+    with kvstore.create("local") as store:
+        began(store)
+        said = store.save(tmp_path / "saved", background=True)
+        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            said.wait()
+        assert time.monotonic() - begun < 5 and not said.done
+        stepped(store, range(1))
+        held.set()
+        said.wait()
+    assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
+
+
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_close_gives_up_what_does_not_end_and_the_older_file_stays(replicas, tmp_path, held):
     path = tmp_path / "saved"
@@ -368,7 +397,10 @@ def test_worker_0_that_is_lost_leaves_the_older_file(tmp_path, held):
     with stores(deadline=1) as made:
         before, after = each(made, work)
         assert before == after
-        assert all(not server.store._kept[1] for server in made.servers), "nobody reads it any more"
+        until = time.monotonic() + 5
+        while any(server.store._kept[1] for server in made.servers):
+            assert time.monotonic() < until, "nobody reads it any more"
+            time.sleep(0.01)
         held.set()
 
 
