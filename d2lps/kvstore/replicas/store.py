@@ -282,6 +282,12 @@ class SlotStore(Merging):
             self._pulls[pull] = asked, shards
         return pull.over
 
+    def comes(self, number: int, need: int) -> bool:
+        """Whether a part may be read after so many pushes, once what is done is committed."""
+        part, behind = self.slot.core.parts[number], self.staleness if self.kind == "dist_ssp" else need
+        done = [part.version] if self.kind == "dist_sync" else [part.rounds[rank] + behind for rank in self.live]
+        return all(count >= need for count in done)
+
     def _got(self, pull: PendingPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
         if not isinstance(answer, Value):
             pull.fail(WorkerLost(f"worker {pull.rank} counts as lost here", (pull.rank,)))
