@@ -11,15 +11,16 @@ from pygments.formatters import HtmlFormatter
 from d2lps.course.book.findings import COMMAND, BookError
 from d2lps.course.book.library import Book
 from d2lps.course.book.notebook import dumps, notebook
-from d2lps.course.site import downloads, front, outputs, proof, search
+from d2lps.course.site import api, downloads, front, outputs, proof, reference, search
 from d2lps.course.site.front import THEME
-from d2lps.course.site.pages import NAMES, Site
+from d2lps.course.site.pages import NAMES, REFERENCE, Site
 from d2lps.course.site.runs import Run, run
 from d2lps.messages import LANGUAGES
 
 OUT, KEPT = "_site", "build/runs"
 MOST = 20  # faults told at once
-FILES = ("book.css", "book.js", "search.js", "math.woff2")
+IN_ENGLISH = "en"  # as all docstrings are
+FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "math.woff2")
 
 
 def build(book: Book, out: Path | None = None, run: Callable[[str], Run] | None = None, say=print) -> Path:
@@ -79,12 +80,16 @@ def _notebooks_are_written(book: Book) -> None:
 
 
 def _write(book: Book, runs: dict[str, Run], root: Path) -> None:
-    texts = {"index.html": front.choice(NAMES)}
+    texts, public = {"index.html": front.choice(NAMES)}, reference.entries()
     for language in LANGUAGES:
-        site = Site(book, language, runs)
+        site = Site(book, language, runs, public)
         pages = site.pages()
+        if language == IN_ENGLISH:
+            texts[REFERENCE] = site.framed(site.package(), pages, f"../{language}/")
         texts |= {f"{language}/{page.path}": site.framed(page, pages) for page in pages}
-        texts[f"{language}/sections.js"] = search.script([entry for page in pages for entry in page.entries])
+        entries = [entry for page in pages for entry in page.entries]
+        entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
+        texts[f"{language}/sections.js"] = search.script(entries)
     texts |= downloads.notebooks(book)
     texts["_static/play.js"] = outputs.shared_code()
     texts["_static/shared.css"] = outputs.shared_looks() + code_colours()

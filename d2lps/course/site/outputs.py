@@ -4,25 +4,22 @@ import html
 import re
 from collections.abc import Sequence
 
-from d2lps.course import explore_page, plots
+from d2lps.course import explore_page, plots, predict_page, reveal
 from d2lps.course.book.findings import BookError
 from d2lps.view import player
-from d2lps.view.drawing.theme import STYLE, THEME, THIN
+from d2lps.view.drawing.theme import STYLE, THIN
 
 KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # the best that a page can show
 # What stands in the pieces again and again → where the site has it. The longest come first: some hold others.
-CODE = (player.MODULE, explore_page.CHOOSE)
-LOOKS = (player.LOOKS, STYLE, THIN, explore_page.LOOK, plots.LETTERS)
+CODE = (player.MODULE, explore_page.CHOOSE, predict_page.ASK)
+LOOKS = (player.LOOKS, STYLE, THIN, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS)
 _EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
-_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|choose)\b", re.M)
+_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|choose|ask)\b", re.M)
 _CODE = re.compile(r'(<script type="module">)(.*?)(</script>)', re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
 _ID = re.compile(r'\s\bid="([^"]*)"')
 _OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # the same in all plots that draw the same
 _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div><div class="d2lps-explore")', re.S)
-# A picture has its colours twice, so that it can stand alone, too; a class of the theme has its own.
-_THEMED = re.compile(rf'<\w+ [^<>]*\bclass="[^"]*\bd2-(?:{"|".join(THEME)}|w\d+)\b[^<>]*>')
-_COLOUR = re.compile(r' fill="#[0-9a-f]{6}"')
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -34,7 +31,7 @@ def shared_code() -> str:
 
 def shared_looks() -> str:
     """The style sheets of LOOKS, each rule once."""
-    return "\n".join([player.LOOKS, explore_page.LOOK, plots.LETTERS]) + "\n"
+    return "\n".join([player.LOOKS, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS]) + "\n"
 
 
 def shown(outputs: Sequence[dict], name: str, where: str, alternative: str, markdown) -> str:
@@ -96,8 +93,8 @@ def _text(value: str) -> str:
 
 
 def lean(piece: str) -> str:
-    """HTML without what a page of the site has elsewhere: code and looks in files, colours in the looks, the first
-    pictures of ``explore`` in what it shows; and without ids that nothing names."""
+    """HTML without what a page of the site has elsewhere: code and looks in files, the first pictures of
+    ``explore`` in what it shows; and without ids that nothing names."""
 
     def code(found: re.Match) -> str:
         rest = found[2]
@@ -112,7 +109,6 @@ def lean(piece: str) -> str:
         return f"<style>{rest}</style>" if rest.strip() else ""
 
     piece = _LOOK.sub(look, _CODE.sub(code, _CHOSEN.sub(r"\1\2", piece)))
-    piece = _THEMED.sub(lambda found: _COLOUR.sub("", found[0]), piece)
     named = set(re.findall(r"#([^\s\"'()&;,:]+)", piece))
     named |= {each for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for each in value.split()}
     return _ID.sub(lambda found: found[0] if found[1] in named else "", piece)
