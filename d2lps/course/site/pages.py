@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from d2lps.course.book.findings import BookError
 from d2lps.course.book.glossary import Glossary
 from d2lps.course.book.library import Book, Chapter
 from d2lps.course.site import api, downloads, front, outputs, reference, search, terms
@@ -63,12 +64,16 @@ class Site:
         Slug → what its cells showed.
     public : list of reference.Entry
         What the page of the package describes.
+    paper : bool
+        Whether it will be printed: then nothing plays, and no word or name leads elsewhere.
     """
 
-    def __init__(self, book: Book, language: str, runs: dict[str, Run], public: list[reference.Entry]):
-        self.book, self.language, self.runs, self.public = book, language, runs, public
-        self.known = reference.addresses(public, f"../{REFERENCE}")
-        self.glossary = Glossary(book.terms)
+    def __init__(
+        self, book: Book, language: str, runs: dict[str, Run], public: list[reference.Entry], paper: bool = False
+    ):
+        self.book, self.language, self.runs, self.public, self.paper = book, language, runs, public, paper
+        self.known = {} if paper else reference.addresses(public, f"../{REFERENCE}")
+        self.glossary = Glossary({} if paper else book.terms)
         self.html_language = only(language, html_language)
 
     def say(self, key: str, **values: object) -> str:
@@ -104,7 +109,9 @@ class Site:
                 body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
             entries.append(search.Entry(page_title, title, url, search.words(inside)))
         ran = self.say("ran", day=run.day, machine=run.machine)
-        body += [f'<p class="ran"><small>{ran}</small></p>', terms.cards(self.language, self.glossary, used)]
+        body.append(f'<p class="ran"><small>{ran}</small></p>')
+        if used:
+            body.append(terms.cards(self.language, self.glossary, used))
         return Page(
             f"{slug}.html",
             self.titles[slug],
@@ -135,12 +142,14 @@ class Site:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         else:
             given = run.outputs[self.language].get(name, [])
-            below = outputs.shown(given, name, f"{chapter.slug}, cell {name!r},", title, prose.markdown)
+            below = outputs.shown(given, name, f"{chapter.slug}, cell {name!r},", title, prose.markdown, self.paper)
         return f'<div class="cell" id="cell-{name}">{shown}{below}</div>'
 
     def front(self) -> Page:
         """What the course is, its race, and its chapters."""
         file = self.book.chapters / "front" / f"{self.language}.md"
+        if not file.is_file():
+            raise BookError(f"{file} is missing; write it, with [[race]] and [[chapters]] each alone on a line")
         lead, _, rest = file.read_text("utf-8").partition("[[race]]")
         before, _, after = rest.partition("[[chapters]]")
         prose = Prose(self.book, self.language)
@@ -208,10 +217,10 @@ class Site:
         )
         return Page("search.html", self.say("search"), body, "search", scripts=("sections.js", "../_static/search.js"))
 
-    def framed(self, page: Page, others: list[Page], folder: str = "") -> str:
+    def framed(self, page: Page, others: list[Page], pdf: bool = False, folder: str = "") -> str:
         """The whole page: its body with what stands around it.
 
-        ``folder`` leads from it to the pages of its language.
+        ``pdf``: whether there is one; ``folder`` leads from the page to those of its language.
         """
         order = [each for each in others if each.kind in ("front", "chapter")]
         at = next((number for number, each in enumerate(order) if each is page), None)
@@ -250,7 +259,7 @@ class Site:
             scripts=["../_static/book.js", *page.scripts],
             contents=contents,
             sections=[{"id": id, "title": title} for id, title in page.sections],
-            tools=downloads.tools(self.book, page.slug, self.language) if page.slug else [],
+            tools=downloads.tools(self.book, page.slug, self.language, pdf) if page.slug else [],
             previous=near[0] and {"href": near[0].path, "title": near[0].title},
             next=near[1] and {"href": near[1].path, "title": near[1].title},
             footer=self.say("license"),
