@@ -1,0 +1,133 @@
+"""What of a notebook an answer needs: the statements that bind the names that it uses, and those that these use.
+
+So nothing of a chapter runs that an answer does not ask for: no training, no cluster, no check.
+"""
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+ASSIGNED = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAGIC = ("%%time", "%%capture")
+
+
+@dataclass
+class Cell:
+    """A code cell: its name, source, and statements; ``error`` says why it has none."""
+
+    name: str
+    source: str
+    body: list[ast.stmt] = field(default_factory=list)
+    error: str = ""
+    line: int | None = None
+
+
+def cell(name: str, source: str) -> Cell:
+    """The cell, with lines that only IPython understands left out.
+
+    >>> cell("a", "%matplotlib inline\\nx = 1").error, len(cell("a", "!ls\\nx = 1").body)
+    ('', 1)
+    >>> cell("a", "x = ").error, cell("a", "x = ").line
+    ('SyntaxError: invalid syntax', 1)
+    """
+    plain = _python(source)
+    try:
+        return Cell(name, plain, ast.parse(plain).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        said = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
+        return Cell(name, plain, [], said[:200], getattr(error, "lineno", None))
+
+
+def _python(source: str) -> str:
+    lines = source.split("\n")
+    if lines[0].startswith("%%"):
+        if not lines[0].startswith(MAGIC):  # for another place, or another language
+            return ""
+        lines[0] = ""
+    for at, line in enumerate(lines):
+        bare = line.lstrip()
+        if bare.startswith(("%", "!", "?")) and not _inside(lines[:at]):
+            lines[at] = line[: len(line) - len(bare)] + "pass"
+    return "\n".join(lines)
+
+
+def _inside(lines: Sequence[str]) -> bool:
+    """Whether what follows is within brackets or a text of several lines: ``%`` is a sign of Python there."""
+    text = "\n".join(lines)
+    try:
+        ast.parse(text or "pass")
+    except SyntaxError as error:
+        return "never closed" in str(error.msg) or "unterminated triple" in str(error.msg)
+    except (ValueError, RecursionError, MemoryError):
+        return False
+    return False
+
+
+def bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds.
+
+    >>> sorted(bound(ast.parse("from torch import nn as net, optim").body[0]))
+    ['net', 'optim']
+    """
+    if isinstance(statement, DEFINED):
+        return {statement.name}
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+    if isinstance(statement, ASSIGNED):
+        return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and _stored(each)}
+    if isinstance(statement, ast.If | ast.Try | ast.With):  # as around an import that may fail
+        return {name for each in ast.walk(statement) if isinstance(each, ast.stmt) and each is not statement
+                for name in bound(each)}  # fmt: skip
+    return set()
+
+
+def _stored(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def used(statement: ast.AST) -> set[str]:
+    """All names that stand in a statement."""
+    return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
+
+
+def used_in(expression: str) -> set[str]:
+    """The names in an expression: ``"own_gpu"`` is one."""
+    return used(ast.parse(expression, mode="eval"))
+
+
+def needed(names: Iterable[str], own: Sequence[Cell], lesson: Sequence[Cell]) -> list[tuple[str, str, list[int]]]:
+    """(name, source, numbers of statements) of each cell that is needed, those of the lesson first.
+
+    What the learner's own notebook binds is taken from there; what is bound nowhere in it, from the lesson.
+
+    >>> own = [cell("a", "x = 1\\nprint(x)"), cell("b", "def f():\\n    return x + y")]
+    >>> needed(["f"], own, [cell("c", "y = 2")])
+    [('c', 'y = 2', [0]), ('a', 'x = 1\\nprint(x)', [0]), ('b', 'def f():\\n    return x + y', [0])]
+    """
+    homes: dict[str, list[tuple[int, int, int]]] = {}
+    for which, cells in ((1, own), (0, lesson)):
+        found: dict[str, list[tuple[int, int, int]]] = {}
+        for number, each in enumerate(cells):
+            for at, statement in enumerate(each.body):
+                for name in bound(statement):
+                    found.setdefault(name, []).append((which, number, at))
+        homes = found | homes
+    chosen, ask, asked = set(), list(names), set()
+    while ask:
+        name = ask.pop()
+        if name in asked:
+            continue
+        asked.add(name)
+        for place in homes.get(name, ()):
+            if place not in chosen:
+                chosen.add(place)
+                which, number, at = place
+                ask += used((lesson, own)[which][number].body[at])
+    cells: dict[tuple[int, int], list[int]] = {}
+    for which, number, at in sorted(chosen):
+        cells.setdefault((which, number), []).append(at)
+    return [
+        ((lesson, own)[which][number].name, (lesson, own)[which][number].source, run)
+        for (which, number), run in cells.items()
+    ]
