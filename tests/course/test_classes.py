@@ -37,7 +37,7 @@ CHEATS = {
         return course.texts_of("own-gpu").solution()(gpus)
     """,
     "runs": "import subprocess\n    return own(subprocess.check_output(['cat', {solutions!r}], text=True))",
-    "links": "import os\n    os.link({solutions!r}, '/tmp/d2lps-link')\n    return own(open('/tmp/d2lps-link').read())",
+    "links": "import os\n    os.link({solutions!r}, '/tmp/d2lps-x')\n    return own(open('/tmp/d2lps-x').read())",
     "proc": "return own(open('/proc/1/root' + {solutions!r}).read())",
     "patches-grading": """
         import d2lps.course.grading as grading
@@ -74,7 +74,7 @@ CHEATS = {
         sys.exit(0)
     """,
     "exits": "import os\n    os._exit(0)",
-    "atexit": "import atexit\n    atexit.register(lambda: open({out!r} + '/class.json', 'w').write('{{}}'))\n    return 1",
+    "atexit": "import atexit\n    atexit.register(lambda: open({out!r} + '/class.json', 'w'))\n    return 1",
     "writes": "open({out!r} + '/class.json', 'w').write('solved')",
     "speaks-for-itself": """
         import os
@@ -114,11 +114,11 @@ CHEATS = {
 HOGS = {
     "endless": "while True:\n        pass",
     "sleeps": "import time\n    time.sleep(1e6)",
-    "catches": "while True:\n        try:\n            while True:\n                pass\n        except BaseException:\n            pass",
+    "catches": "while True:\n        try:\n            while True: pass\n        except BaseException: pass",
     "memory": "return [bytearray(1 << 28) for _ in range(100)]",
     "forks": "import os\n    while True:\n        os.fork()",
     "spawns": "import subprocess, sys\n    subprocess.run([sys.executable, '-c', 'while True: pass'])",
-    "threads": "import threading, time\n    while True:\n        threading.Thread(target=time.sleep, args=(99,)).start()",
+    "threads": "import threading as t, time\n    while True:\n        t.Thread(target=time.sleep, args=(99,)).start()",
     "prints": "for _ in range(10**6):\n        print('x' * 1000)",
     "large": "return ['x' * 1000] * 10**6",
     "deep": "x = []\n    for _ in range(10**5):\n        x = [x]\n    return x",
@@ -141,9 +141,7 @@ def graded(tmp_path_factory) -> dict:
     hand_in(folder, "anh", notebook(FIRST, first, "vi"))
     hand_in(folder, "anh", notebook(ASYNC, {id: solving(id) for id in ("buckets", "staleness", "backup", "local-sgd")}))
     hand_in(folder, "anh", notebook(RING, {id: solving(id) for id in ("labels", "beyond-sums", "both-ways")}))
-    keys = {id: solving(id) for id in ("placement", "sparse-pull")} | {
-        "count-workers": wrong("count-workers", "keeps-all")
-    }
+    keys = {"placement": solving("placement"), "count-workers": wrong("count-workers", "keeps-all")}
     hand_in(folder, "mei", notebook(KEYS, keys, "zh"))
     hand_in(folder, "bad", "{ this is no notebook")
     hand_in(folder, "other", json.dumps({"cells": [{"cell_type": "code", "source": "1", "outputs": []}]}))
@@ -165,7 +163,7 @@ def graded(tmp_path_factory) -> dict:
         answers = {"own-gpu": f"def own_gpu(gpus):\n    {body}", "split": solving("split")}
         hand_in(folder, f"hog-{name}", notebook(FIRST, answers))
     before = _bytes(folder)
-    done = grade(folder, out, "--seconds", "2", "--memory", "512")
+    done = grade(folder, out, "--seconds", "1", "--memory", "512")
     assert _bytes(folder) == before, "a teacher's folder was changed"
     report = told(out)
     rows = {(row["learner"], row["exercise"]): row for row in report["answers"]}
@@ -197,7 +195,7 @@ def _doubled(folder: Path) -> None:
     book = notebook(FIRST, {"own-gpu": solving("own-gpu")})
     stub = next(each for each in notebook(FIRST, {}).cells if each["id"] == "exercise-own-gpu")
     book.cells = [each for each in book.cells if each["id"] != "exercise-overlap"]
-    book.cells.append(stub | {"id": "again"})
+    book.cells.append(type(stub)(dict(stub) | {"id": "again"}))
     strange = dict(stub) | {"id": "exercise-of-old", "source": "d2lps.check_exercise('of-old', print)"}
     book.cells.append(type(stub)(strange))
     hand_in(folder, "doubled", book)
@@ -210,11 +208,12 @@ def _doubled(folder: Path) -> None:
 def test_right_answers_are_solved_and_wrong_ones_are_told_why(graded):
     rows = graded["rows"]
     solved = [("anh", id) for id in ("own-gpu", "buckets", "staleness", "backup", "local-sgd", "labels", "beyond-sums")]
-    solved += [("mei", "placement"), ("mei", "sparse-pull"), ("syntax", "split"), ("no-ids", "split")]
+    solved += [("mei", "placement"), ("syntax", "split"), ("no-ids", "split")]
     assert {at: rows[at]["state"] for at in solved} == dict.fromkeys(solved, "solved")
     assert rows["anh", "overlap"]["mistake"] == "not-overlapped"
     assert rows["mei", "count-workers"]["mistake"] == "keeps-all"
     assert rows["anh", "split"]["state"] == rows["mei", "push-pull"]["state"] == "untouched"
+    assert rows["no-ids", "own-gpu"]["state"] == "untouched"
     assert all(row["hint"] for row in rows.values() if row["state"] == "tried")
 
 
@@ -244,6 +243,8 @@ def test_what_takes_too_much_is_stopped_and_touches_nobody(graded, name):
     row = graded["rows"][f"hog-{name}", "own-gpu"]
     assert row["state"] in ("tried", "stopped") and row["sentence"]
     assert graded["rows"][f"hog-{name}", "split"]["state"] == "solved"
+    if name in ("endless", "catches"):
+        assert row["mistake"] == "overtime"
 
 
 @pytest.mark.slow

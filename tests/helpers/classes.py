@@ -1,13 +1,15 @@
 """Notebooks as learners hand them in, made of the lessons, with answers from solutions.py or of a test's own."""
 
+import ast
 import copy
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
 
 from d2lps.course.classes import slices
-from d2lps.course.grading.course import CHAPTERS, Texts, texts_of
+from d2lps.course.grading.course import CHAPTERS, texts_of
 
 
 def notebook(chapter: str, answers: dict[str, str], language: str = "en") -> nbformat.NotebookNode:
@@ -31,30 +33,33 @@ def hand_in(folder: Path, learner: str, book: object) -> Path:
 
 def solving(id: str) -> str:
     """The code of an exercise's solution, with all that it uses."""
-    return _code(texts_of(id), id.replace("-", "_"))
+    return _code(id, [id.replace("-", "_")])
 
 
 def wrong(id: str, mistake: str) -> str | None:
-    """The code of the first wrong answer that makes a mistake, under the name of the right one; None if it has none."""
-    texts, answer = texts_of(id), texts_of(id).solutions()["WRONG"][id][mistake][0]
-    name = getattr(answer, "__name__", "")
-    if not name.isidentifier() or name not in texts.solutions():
+    """The code of the first wrong answer that makes a mistake, named as the right one; None if code makes it."""
+    (table,) = (each.value for each in _solutions(id).body if "WRONG" in slices.bound(each))
+    answers = _at(_at(table, id), mistake)
+    if not isinstance(answers, ast.List) or isinstance(answers.elts[0], ast.Starred):
         return None
-    return f"{_code(texts, name)}\n\n\n{id.replace('-', '_')} = {name}"
+    answer = ast.unparse(answers.elts[0])
+    return f"{_code(id, slices.used_in(answer))}\n\n{id.replace('-', '_')} = {answer}"
 
 
-def _code(texts: Texts, name: str) -> str:
-    cell = slices.cell("solutions", (texts.folder / "solutions.py").read_text("utf-8"))
-    lines = cell.source.split("\n")
-    ((_, _, run),) = slices.needed([name], [cell], [])
-    return "\n\n".join(
-        "\n".join(
-            lines[
-                cell.body[at].lineno - 1 - len(getattr(cell.body[at], "decorator_list", [])) : cell.body[at].end_lineno
-            ]
-        )
-        for at in run
-    )
+def _at(table: ast.expr, key: str) -> ast.expr | None:
+    pairs = zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
+    return next((value for name, value in pairs if getattr(name, "value", None) == key), None)
+
+
+def _solutions(id: str) -> slices.Cell:
+    return slices.cell("solutions", (texts_of(id).folder / "solutions.py").read_text("utf-8"))
+
+
+def _code(id: str, names: Iterable[str]) -> str:
+    """The statements of the chapter's solutions.py that bind these names, and those that they use."""
+    cell = _solutions(id)
+    chosen = [cell.body[at] for _, _, run in slices.needed(names, [cell], []) for at in run]
+    return "\n\n".join(ast.unparse(each) for each in chosen)
 
 
 def told(out: Path) -> dict:

@@ -13,7 +13,6 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 
@@ -24,6 +23,7 @@ from d2lps.course.classes import values
 from d2lps.course.classes.line import Gone, Line
 from d2lps.course.classes.values import Unreadable, read, tensor, written
 from d2lps.course.grading.away import Away
+from d2lps.course.grading.calls import Stopped
 from d2lps.plan import Plan
 
 NAMES = 60  # letters of a name that the other end gives
@@ -61,54 +61,49 @@ class Answers:
 
     def ask(self, what: str, *parts: object) -> object:
         """The answer to a frame; functions of the judge are called meanwhile. Raises what was raised there, or Gone."""
-        with self._lane() as lane:
-            raised: dict[int, BaseException] = {}  # by what was called on the way: that may come back
-            self.line.say([what, lane, *parts])
-            while True:
-                frame = self.line.wait(lane)
-                try:
-                    if frame[0] == "call":
-                        self._called(lane, frame, raised)
-                    elif frame[0] in ("return", "raise"):
-                        _, _, value, changed, told = frame
-                        self._change(changed)
-                        error = self._hear(told)
-                        if error is None and frame[0] == "return":
-                            return self.read(value)
-                        error = error or self._error(value, raised)
-                        break
-                    else:
-                        raise Unreadable(str(frame[0])[:NAMES])
-                except Gone:
-                    raise
-                except Exception:  # whatever is wrong with what it says
-                    raise Gone("strange") from None
-        raise error
-
-    @contextmanager
-    def _lane(self):
-        """The thread's lane, or a free one."""
-        if (lane := getattr(self._here, "lane", None)) is not None:
-            yield lane
-            return
-        with self._lock:
-            lane = self._lanes.pop() if self._lanes else next(self._next)
-        self.line.open(lane)
-        self._here.lane = lane
-        try:
-            yield lane
-        except Gone:
-            raise
-        except BaseException as error:
-            if not hasattr(error, "far"):  # somebody has stopped this thread: the other end is still busy there
-                self.line.close(lane)
-                lane = None
-            raise
-        finally:
-            self._here.lane = None
-            if lane is not None:
-                with self._lock:
+        lane = getattr(self._here, "lane", None)
+        if lane is not None:  # the judge was called, and calls in its turn
+            result, error = self._asked(lane, [what, lane, *parts])
+        else:
+            with self._lock:
+                lane = self._lanes.pop() if self._lanes else next(self._next)
+            self.line.open(lane)
+            self._here.lane, done = lane, False
+            try:
+                result, error = self._asked(lane, [what, lane, *parts])
+                done = True
+            finally:
+                self._here.lane = None
+                if done:
                     self._lanes.append(lane)
+                else:  # somebody has stopped this thread: the other end is still busy there
+                    self.line.close(lane)
+        if error is not None:
+            raise error
+        return result
+
+    def _asked(self, lane: int, frame: list) -> tuple[object, BaseException | None]:
+        """(result, what was raised). Raises Gone."""
+        raised: dict[int, BaseException] = {}  # by what was called on the way: that may come back
+        self.line.say(frame)
+        while True:
+            frame = self.line.wait(lane)
+            try:
+                if frame[0] == "call":
+                    self._called(lane, frame, raised)
+                elif frame[0] in ("return", "raise"):
+                    _, _, value, changed, told = frame
+                    self._change(changed)
+                    error = self._hear(told) if told else None
+                    if error is None and frame[0] == "return":
+                        return self.read(value), None
+                    return None, error or self._error(value, raised)
+                else:
+                    raise Unreadable(str(frame[0])[:NAMES])
+            except Stopped:
+                raise
+            except Exception:  # whatever is wrong with what it says
+                raise Gone("strange") from None
 
     def _called(self, lane: int, frame: list, raised: dict[int, BaseException]) -> None:
         _, _, number, method, arguments, named, told = frame
@@ -119,7 +114,7 @@ class Answers:
             if error is not None:
                 raise error
             answer = ["return", lane, self.write(thing(*arguments, **named))]
-        except Gone:
+        except Stopped:
             raise
         except BaseException as error:
             number = len(raised)
@@ -144,7 +139,7 @@ class Answers:
             arguments, named = self.read(arguments), self.read(named)
             try:
                 thing(*arguments, **named)
-            except Gone:
+            except Stopped:
                 raise
             except BaseException as error:
                 return error
@@ -162,7 +157,7 @@ class Answers:
         error = self._plan_error(plan) if plan else None
         if error is None:
             error = _named(name, base, {"__str__": lambda self: message})
-        error.far, error.answer_line = True, line if type(line) is int else None
+        error.answer_line = line if type(line) is int else None
         return error
 
     def _plan_error(self, told: list) -> BaseException | None:

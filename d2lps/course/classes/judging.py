@@ -20,9 +20,6 @@ from d2lps.course.grading.exercise import Failure, time_text
 from d2lps.messages import text
 
 SOLVED, TRIED, UNTOUCHED, MISSING, STOPPED = "solved", "tried", "untouched", "missing", "stopped"
-# Times the seconds of a processor that an answer may take, by the clock of the wall: the machine may be busy, or the
-# answer asleep.
-QUIET, IN_ALL = 3, 10
 START = 300  # seconds in which Python and torch are there: seconds, where nothing else goes on
 
 
@@ -32,6 +29,16 @@ class Limits:
 
     seconds: float = 20.0
     memory: int = 1 << 30
+
+    @property
+    def quiet(self) -> float:
+        """Seconds for which an answer may say nothing: it may be asleep, or have to wait for its turn."""
+        return max(3 * self.seconds, 30)
+
+    @property
+    def in_all(self) -> float:
+        """Seconds for all cases of an exercise, its judge's own work included."""
+        return 10 * self.quiet
 
 
 @dataclass
@@ -118,7 +125,7 @@ class Running:
             life.settimeout(5)
             seconds = float(json.loads(life.recv(1000)))
             self.seconds += seconds
-            self.overtime |= seconds >= self.limits.seconds
+            self.overtime |= seconds > 0.95 * self.limits.seconds  # the kernel counts in ticks
         except (OSError, ValueError):
             pass
         finally:
@@ -126,7 +133,7 @@ class Running:
 
     def start(self, which: int = 0) -> Answers:
         """The answer, loaded in a new process. Raises what its cells raise, or Gone."""
-        line, life = self.nurseries.line(which, self.limits.seconds * QUIET)
+        line, life = self.nurseries.line(which, self.limits.quiet)
         self._open.append((line, life))
         line.open(0)
         _, _, missing, _ = line.wait(0)
@@ -140,12 +147,12 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, shown: str) -> t
     """A row for each exercise of the notebook's chapter, and what this machine could not shut out."""
     every, missing, rows = all_texts(), set(), []
     for found in book.answers:
-        start = time.monotonic()
+        start = time.process_time()
         row = Row(book.learner, shown, book.chapter, found.id, MISSING, hints=found.hints, hints_from=found.hints_from)
         row.notes = [text(f"grade.note.{note.key}", **note.values) for note in found.notes]
         if found.cell is not None:
             _judge_one(row, book, found, every[found.id], nurseries, limits, missing)
-        row.seconds = round(time.monotonic() - start, 2)
+        row.seconds = round(row.seconds + time.process_time() - start, 2)
         rows.append(row)
     return rows, missing
 
@@ -163,11 +170,12 @@ def _judge_one(
         row.hint = text("grade.mistake.syntax")
         return
     lesson = notebooks.lesson(texts.folder)
-    cells = slices.needed(slices.used_in(found.answer), book.cells, lesson)
+    own = [each for each in book.cells if each not in found.others]
+    cells = slices.needed(slices.used_in(found.answer), own, lesson)
     running, gone = Running(nurseries, cells, found.answer, limits), None
     try:
         with running:
-            verdict = attempts.judged(texts, _loaded(running, cell), IN_ALL * limits.seconds)
+            verdict = attempts.judged(texts, _loaded(running, cell), limits.in_all)
     except Failure as failure:
         row.mistake, row.sentence, row.hint = failure.mistake, failure.sentence, texts.hint(failure.mistake)
     except Gone as error:
@@ -177,8 +185,9 @@ def _judge_one(
         row.mistake, row.sentence, row.hint = verdict.mistake or "", verdict.sentence, verdict.hint
     if gone:
         row.state, row.mistake, row.hint = STOPPED, gone, text("grade.mistake.stopped")
-        times = {"allowed": time_text(limits.seconds), "quiet": time_text(QUIET * limits.seconds)}
+        times = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet)}
         row.sentence = text(f"grade.gone.{gone}", **times)
+    row.seconds += running.seconds
     missing |= {*running.missing}
 
 
@@ -195,6 +204,5 @@ def _loaded(running: Running, cell: slices.Cell) -> Far:
 def _not_loaded(cell: str, error: BaseException) -> Failure:
     """What the cells raised before there was an answer."""
     what = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
-    return Failure(
-        "raised", text("grade.not-loaded", cell=cell, line=getattr(error, "answer_line", None) or "?", error=what)
-    )
+    line = getattr(error, "answer_line", None)
+    return Failure("raised", text("grade.not-loaded", where=f"{cell}:{line}" if line else cell, error=what))

@@ -37,6 +37,8 @@ class Found:
         The exercise.
     cell : Cell or None
         Where it stands; None where it is missing.
+    others : list of Cell
+        Where the exercise stands, too.
     answer : str
         The expression that the check is called with.
     hints, hints_from : int or None, str
@@ -46,6 +48,7 @@ class Found:
 
     id: str
     cell: Cell | None = None
+    others: list[Cell] = field(default_factory=list)
     answer: str = ""
     hints: int | None = None
     hints_from: str = ""
@@ -108,7 +111,7 @@ def read(learner: str, path: Path, home: Path | None) -> Notebook:
         return book
     texts = all_texts()
     book.cells = [slices.cell(_name(each, number), each["source"]) for number, each in enumerate(cells, 1)]
-    checks = [_checks(each) for each in book.cells]
+    checks = [_asked(each.body) for each in book.cells]
     book.chapter = _chapter(cells, checks, texts)
     unknown = {id for each in checks for id in each} - texts.keys()
     unknown |= {each["id"].removeprefix(PREFIX) for each in cells if each["id"].startswith(PREFIX)} - texts.keys()
@@ -146,10 +149,10 @@ def _name(cell: dict, number: int) -> str:
     return cell["id"] if cell["id"].startswith(PREFIX) else f"cell {number}"
 
 
-def _checks(cell: Cell) -> dict[str, str]:
-    """Exercise → the expression that is checked for it in this cell."""
+def _asked(body: list[ast.stmt]) -> dict[str, str]:
+    """Exercise → the expression that is checked for it in these statements."""
     found = {}
-    for each in ast.walk(ast.Module(cell.body, [])):
+    for each in ast.walk(ast.Module(body, [])):
         if isinstance(each, ast.Call) and getattr(each.func, "attr", getattr(each.func, "id", "")) == "check_exercise":
             parts = [*each.args, *(word.value for word in each.keywords if word.arg in ("id", "answer"))]
             if len(parts) > 1 and isinstance(parts[0], ast.Constant) and isinstance(parts[0].value, str):
@@ -201,17 +204,19 @@ def _found(
     at = tried[-1]
     if len(mine) > 1:
         found.notes.append(Note("doubled", {"count": len(mine)}))
+    found.others = [parsed[each] for each in mine if each != at]
     found.cell, found.answer = parsed[at], checks[at].get(id, function)
     found.hints, found.hints_from = hints(id, places, [cells[each]["outputs"] for each in mine])
     return found
 
 
 def _plain(source: str) -> str:
-    """A source without what does not matter to Python: two that differ in spaces and comments are the same."""
+    """A source without its check, and what does not matter to Python: spaces and comments."""
     try:
-        return ast.dump(ast.parse(source))
+        body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return source.strip()
+    return "\n".join(ast.dump(each) for each in body if not (isinstance(each, ast.Expr) and _asked([each])))
 
 
 def untouched(texts: Texts, cell: Cell) -> bool:

@@ -9,7 +9,7 @@ STYLE = """
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--paper:#0d1117;--line:#3d444d;--soft:#9da7b3;--good:#4cc38a;
 --bad:#f0a36b}}
 body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:1rem auto;padding:0 1rem;
-max-width:72rem;overflow-wrap:anywhere}
+max-width:72rem;overflow-wrap:anywhere}a{color:inherit}
 .wide{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0}
 th,td{border:1px solid var(--line);padding:.25rem .6rem;text-align:left;vertical-align:top;overflow-wrap:normal}
 td.n{text-align:right;font-variant-numeric:tabular-nums}.solved{color:var(--good)}.tried,.stopped{color:var(--bad)}

@@ -16,8 +16,7 @@ from d2lps.course.classes.judging import Limits, Nurseries, judge
 from d2lps.course.grading.course import all_texts
 from d2lps.messages import text
 
-PATIENCE = 20  # times the seconds of an exercise, for each exercise of a notebook, by the clock of the wall
-LEAST = 60  # seconds that a notebook is waited for at least
+MOST = 12  # exercises of a notebook that may take all their time
 Task = tuple[str, Path, Path | None]
 
 
@@ -26,7 +25,7 @@ class Judging:
 
     def __init__(self, task: Task, shown: str, nurseries: Nurseries, limits: Limits):
         self.task, self.shown, self.data = task, shown, bytearray()
-        self.until = time.monotonic() + LEAST + PATIENCE * limits.seconds
+        self.until = time.monotonic() + MOST * limits.in_all
         self.end, write = os.pipe()
         self.process = os.fork()
         if not self.process:

@@ -4,8 +4,10 @@ So nothing of a chapter runs that an answer does not ask for: no training, no cl
 """
 
 import ast
+import dis
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 
 ASSIGNED = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -24,10 +26,10 @@ class Cell:
 
 
 def cell(name: str, source: str) -> Cell:
-    """The cell, with lines that only IPython understands left out.
+    """The cell, with ``pass`` for lines that only IPython understands.
 
     >>> cell("a", "%matplotlib inline\\nx = 1").error, len(cell("a", "!ls\\nx = 1").body)
-    ('', 1)
+    ('', 2)
     >>> cell("a", "x = ").error, cell("a", "x = ").line
     ('SyntaxError: invalid syntax', 1)
     """
@@ -86,14 +88,26 @@ def _stored(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Store)
 
 
-def used(statement: ast.AST) -> set[str]:
-    """All names that stand in a statement."""
-    return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name)}
+def used(statement: ast.stmt) -> set[str]:
+    """The names that a statement, or a function in it, looks up outside: none of its own variables.
+
+    >>> sorted(used(ast.parse("def f(n):\\n    return [part(n, i) for i in range(n)]").body[0]))
+    ['part', 'range']
+    """
+    try:
+        return _looked_up(compile(ast.Module([statement], []), "cell", "exec"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it is of no use to run it either
+        return set()
+
+
+def _looked_up(code: CodeType) -> set[str]:
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_looked_up(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
 def used_in(expression: str) -> set[str]:
     """The names in an expression: ``"own_gpu"`` is one."""
-    return used(ast.parse(expression, mode="eval"))
+    return used(ast.parse(expression).body[0])
 
 
 def needed(names: Iterable[str], own: Sequence[Cell], lesson: Sequence[Cell]) -> list[tuple[str, str, list[int]]]:
