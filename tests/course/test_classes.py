@@ -184,7 +184,7 @@ def _without_ids(folder: Path) -> None:
     for each in book.cells:
         each.pop("id")
         if each.cell_type == "code":
-            lines = each.source.split("\n")
+            lines = "".join(each.source).split("\n")
             each.source = "\n".join(line for line in lines if "check_exercise" not in line)
     book.nbformat_minor = 4
     hand_in(folder, "no-ids", book)
@@ -291,6 +291,12 @@ def test_a_learners_helper_comes_before_the_lessons():
     own = [slices.cell("a", "def part(n):\n    return n"), slices.cell("b", "def f(n):\n    return part(n) + g")]
     lesson = [slices.cell("l", "part = 7\ng = 2\nprint(g)")]
     assert [(name, run) for name, _, run in slices.needed(["f"], own, lesson)] == [("l", [1]), ("a", [0]), ("b", [0])]
+
+
+def test_what_a_name_was_before_or_is_later_is_not_run():
+    texts = ["f = train()", "f = other()", "def f():\n    return x", "x = 1\nx += 1", "f = 7"]
+    cells = [slices.cell(str(at), text) for at, text in enumerate(texts)]
+    assert [(name, run) for name, _, run in slices.needed(["f"], cells, [], at=2)] == [("2", [0]), ("3", [0, 1])]
 
 
 def test_every_answer_cell_has_what_nbgrader_reads():

@@ -4,6 +4,7 @@ import ast
 import copy
 import json
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -14,12 +15,17 @@ from d2lps.course.grading.course import CHAPTERS, texts_of
 
 def notebook(chapter: str, answers: dict[str, str], language: str = "en") -> nbformat.NotebookNode:
     """A chapter's notebook in which these exercises have other code than the stub's, before their check."""
-    book = copy.deepcopy(nbformat.read(CHAPTERS / chapter / f"{language}.ipynb", as_version=4))
+    book = copy.deepcopy(_lesson(chapter, language))
     for id, code in answers.items():
         cell = next(each for each in book.cells if each["id"] == f"exercise-{id}")
-        check = next(line for line in cell.source.split("\n") if "check_exercise" in line)
+        check = next(line for line in "".join(cell.source).split("\n") if "check_exercise" in line)
         cell.source = f"{code.rstrip()}\n\n{check}"
     return book
+
+
+@cache
+def _lesson(chapter: str, language: str) -> nbformat.NotebookNode:
+    return nbformat.from_dict(json.loads((CHAPTERS / chapter / f"{language}.ipynb").read_text("utf-8")))
 
 
 def hand_in(folder: Path, learner: str, book: object) -> Path:
@@ -27,7 +33,7 @@ def hand_in(folder: Path, learner: str, book: object) -> Path:
     place = folder / learner
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{len([*place.iterdir()]) + 1:02}.ipynb"
-    path.write_text(book if isinstance(book, str) else nbformat.writes(book), "utf-8")
+    path.write_text(book if isinstance(book, str) else json.dumps(book), "utf-8")
     return path
 
 

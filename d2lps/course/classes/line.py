@@ -64,22 +64,24 @@ class Line:
 
     def wait(self, lane: int) -> list:
         """The next frame of a lane. Raises Gone."""
-        until, box = time.monotonic() + self.quiet, self._boxes[lane]
+        until, box, ready = time.monotonic() + self.quiet, self._boxes[lane], None
         while True:
             if self._reading.acquire(blocking=False):
                 try:
                     return box.popleft() if box else self._read_until(lane, until)
                 finally:
+                    self._waiting.pop(lane, None)
                     self._reading.release()
                     for other in list(self._waiting.values()):
                         other.release()
                         break
-            ready = self._waiting.setdefault(lane, threading.Semaphore(0))
-            try:
+            if ready is None:  # whoever reads has to know of this one; then it may have stopped to read
+                ready = self._waiting.setdefault(lane, threading.Semaphore(0))
+                continue
+            if not box:
                 ready.acquire(timeout=GLANCE)
-            finally:
-                self._waiting.pop(lane, None)
             if box:
+                self._waiting.pop(lane, None)
                 return box.popleft()
             self._require_in_time(until)
 

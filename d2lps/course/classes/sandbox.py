@@ -19,7 +19,7 @@ OPEN_FILES = 64
 
 
 def readable(secret: Sequence[Path]) -> list[Path]:
-    """What Python and its libraries are read from; nothing above, or in, what is ``secret``."""
+    """What Python and its libraries are read from; nothing above, or in, what is ``secret``, and no course."""
     library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places = [PACKAGE, *map(Path, [*SYSTEM, *library, *sys.path, sys.prefix])]
     found = {place.resolve() for place in places if str(place) not in ("", ".") and place.exists()}

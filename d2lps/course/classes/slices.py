@@ -14,7 +14,7 @@ DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAGIC = ("%%time", "%%capture")
 
 
-@dataclass
+@dataclass(eq=False)
 class Cell:
     """A code cell: its name, source, and statements; ``error`` says why it has none."""
 
@@ -110,23 +110,20 @@ def used_in(expression: str) -> set[str]:
     return used(ast.parse(expression).body[0])
 
 
-def needed(names: Iterable[str], own: Sequence[Cell], lesson: Sequence[Cell]) -> list[tuple[str, str, list[int]]]:
+def needed(
+    names: Iterable[str], own: Sequence[Cell], lesson: Sequence[Cell], at: int | None = None
+) -> list[tuple[str, str, list[int]]]:
     """(name, source, numbers of statements) of each cell that is needed, those of the lesson first.
 
-    What the learner's own notebook binds is taken from there; what is bound nowhere in it, from the lesson.
+    What the learner's own notebook binds is taken from there, as it is when cell number ``at`` has run; what is bound
+    nowhere in it, from the lesson.
 
-    >>> own = [cell("a", "x = 1\\nprint(x)"), cell("b", "def f():\\n    return x + y")]
-    >>> needed(["f"], own, [cell("c", "y = 2")])
-    [('c', 'y = 2', [0]), ('a', 'x = 1\\nprint(x)', [0]), ('b', 'def f():\\n    return x + y', [0])]
+    >>> own = [cell("a", "x = 1\\nprint(x)"), cell("b", "def f():\\n    return x + y"), cell("c", "f = 3")]
+    >>> needed(["f"], own, [cell("l", "y = 2")], at=1)
+    [('l', 'y = 2', [0]), ('a', 'x = 1\\nprint(x)', [0]), ('b', 'def f():\\n    return x + y', [0])]
     """
-    homes: dict[str, list[tuple[int, int, int]]] = {}
-    for which, cells in ((1, own), (0, lesson)):
-        found: dict[str, list[tuple[int, int, int]]] = {}
-        for number, each in enumerate(cells):
-            for at, statement in enumerate(each.body):
-                for name in bound(statement):
-                    found.setdefault(name, []).append((which, number, at))
-        homes = found | homes
+    both = (lesson, own)
+    homes = _homes(0, lesson, None) | _homes(1, own, at)
     chosen, ask, asked = set(), list(names), set()
     while ask:
         name = ask.pop()
@@ -136,12 +133,26 @@ def needed(names: Iterable[str], own: Sequence[Cell], lesson: Sequence[Cell]) ->
         for place in homes.get(name, ()):
             if place not in chosen:
                 chosen.add(place)
-                which, number, at = place
-                ask += used((lesson, own)[which][number].body[at])
+                which, number, line = place
+                ask += used(both[which][number].body[line])
     cells: dict[tuple[int, int], list[int]] = {}
-    for which, number, at in sorted(chosen):
-        cells.setdefault((which, number), []).append(at)
-    return [
-        ((lesson, own)[which][number].name, (lesson, own)[which][number].source, run)
-        for (which, number), run in cells.items()
-    ]
+    for which, number, line in sorted(chosen):
+        cells.setdefault((which, number), []).append(line)
+    return [(both[which][number].name, both[which][number].source, run) for (which, number), run in cells.items()]
+
+
+def _homes(which: int, cells: Sequence[Cell], at: int | None) -> dict[str, list[tuple[int, int, int]]]:
+    """Name → the statements that make what it is when cell number ``at`` has run; of what comes later all."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for number, each in enumerate(cells):
+        for line, statement in enumerate(each.body):
+            for name in bound(statement):
+                before = found.get(name, [])
+                if at is not None and number > at and any(place[1] <= at for place in before):
+                    continue
+                anew = isinstance(statement, (*DEFINED, ast.Import, ast.ImportFrom)) or (
+                    isinstance(statement, ast.Assign)
+                    and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
+                )
+                found[name] = [*([] if anew else before), (which, number, line)]
+    return found
