@@ -281,7 +281,7 @@ def test_hints_are_counted_where_they_were_kept_and_else_in_the_outputs(tmp_path
     assert notebooks.hints("overlap", [tmp_path / "anh"], [[output], [], [{"text": "x"}]]) == (1, "notebook")
 
 
-@pytest.mark.parametrize("text", ['["pickle","gASV"]', '["plan",1]', "{}", '["x"]', '["d",1]', '["t",{"a":1}]', "[[]]"])
+@pytest.mark.parametrize("text", ['["trace","{}"]', '["plan",1]', "{}", '["x"]', '["d",1]', '["t",{"a":1}]', "[[]]"])
 def test_what_is_no_value_is_not_read(text):
     with pytest.raises(values.Unreadable):
         values.loads(text)

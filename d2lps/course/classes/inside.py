@@ -1,10 +1,8 @@
 """The answer's end of the line: it runs cells, calls what they define, and tells what came of it. It judges nothing."""
 
 import ast
-import base64
 import builtins
 import inspect
-import pickle
 import threading
 import weakref
 from collections import deque
@@ -13,7 +11,7 @@ from types import FunctionType
 
 import torch
 
-from d2lps import PlanError, Reduction
+from d2lps import PlanError, Reduction, Trace
 from d2lps.course.classes import values
 from d2lps.course.classes.line import Gone, Line
 from d2lps.course.classes.values import plan_fields, read, written
@@ -164,8 +162,8 @@ class Inside:
             return made
         if kind == "own":
             return self._functions[rest[0]]
-        if kind == "pickle":
-            return pickle.loads(base64.b64decode(rest[0]))  # the judge is to be trusted
+        if kind == "trace":
+            return Trace.from_json(rest[0])
         number = rest[0]
         if number not in self._far:
             self._far[number] = (_function if kind == "function" else _object)(*rest)
