@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="a folder for the report")
     parser.add_argument("--language", choices=LANGUAGES, help="of the report")
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="notebooks at a time")
-    parser.add_argument("--seconds", type=_positive, default=20, help="of a processor that an answer may take")
+    parser.add_argument("--seconds", type=_positive, default=10, help="of a processor that an answer may take")
     parser.add_argument("--memory", type=_positive, default=1024, help="MiB that an answer may take")
     return parser
 

@@ -27,7 +27,7 @@ START = 300  # seconds in which Python and torch are there: seconds, where nothi
 class Limits:
     """What an answer may take: seconds of a processor, in all cases, and bytes more than an empty process has."""
 
-    seconds: float = 20.0
+    seconds: float = 10.0
     memory: int = 1 << 30
 
     @property
