@@ -1,6 +1,7 @@
 """The DDP program: the same weights as one device, and nothing left behind when it does not come to an end."""
 
 import time
+import uuid
 
 import psutil
 import pytest
@@ -11,19 +12,25 @@ from d2lps.train import by_plan, ddp
 pytestmark = pytest.mark.slow  # of several processes
 
 
-def ours() -> set[int]:
-    return {p.pid for p in psutil.process_iter(["cmdline"]) if "d2lps.train.ddp" in (p.info["cmdline"] or [])}
+def marked(mark: str) -> set[int]:
+    """The processes of the program that were started with that mark: others may run it on this machine at any time."""
+    found = set()
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        program = "d2lps.train.ddp" in (process.info["cmdline"] or [])
+        if program and (process.info["environ"] or {}).get("D2LPS_TEST") == mark:
+            found.add(process.pid)
+    return found
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left():
-    """No process of the program is there that was not before, after the time that it takes to die."""
-    before = ours()
+def nothing_is_left(monkeypatch):
+    """No process of the program that was started here is there any more, after the time that it takes to die."""
+    monkeypatch.setenv("D2LPS_TEST", mark := uuid.uuid4().hex)
     yield
     until = time.monotonic() + 10
-    while ours() - before and time.monotonic() < until:
+    while marked(mark) and time.monotonic() < until:
         time.sleep(0.2)
-    assert ours() - before == set()
+    assert marked(mark) == set()
 
 
 def test_two_processes_are_one_device_within_rounding():
