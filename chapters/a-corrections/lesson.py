@@ -284,9 +284,9 @@ guess.reveal({"200 Gbit/s": 1e12 / bandwidth("200 Gbit/s")})
 # %% a100
 a100 = nvswitch(8, "25 GB/s", links=12)
 one_way = a100.route("gpu0", "gpu1")[0].capacity
-table("reading", "bandwidth", "1-tb", rows=[
-    [name, str(Bandwidth(rate)), at_rate(rate, 1e12)] for name, rate in [
-        ("600 GB/s", 2 * one_way), ("400 GB/s", 400e9), ("12 × 25 GB/s", one_way)]])
+table("reading", "1-tb", rows=[
+    [str(Bandwidth(rate)), at_rate(rate, 1e12)]
+    for rate in (2 * one_way, bandwidth("400 GB/s"), one_way)])
 
 # %% mean
 examples = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
@@ -340,17 +340,20 @@ for i in range(4):
     print(i + 1, *(row.get(slot, "··") for slot in range(1, max(two.values()) + 1)))
 
 # %% bubbles
+from itertools import accumulate
+
+def stored(done):
+    first = sorted((slot, kind) for (kind, i, j), slot in done.items() if i == 0)
+    return max(accumulate({"F": 1, "B": -1}[kind] for slot, kind in first))
+
 rows = []
 for name, early in {"GPipe": False, "1F1B": True}.items():
     for pieces in (1, 2, 4, 8, 16):
         done = pipeline(4, pieces, early)
-        last, first = max(done.values()), min(done[each] for each in done if each[0] == "B")
-        stored = [0]
-        for slot in range(1, last + 1):
-            stored.append(stored[-1] + sum({"F": 1, "B": -1}[kind] for (kind, i, j), when
-                                           in done.items() if i == 0 and when == slot))
-        rows.append([name, pieces, f"{1 - 2 * pieces / last:.1%}", f"{first - 1}",
-                     f"{(first - 1) / pieces:.4g}", max(stored)])
+        last = max(done.values())
+        before = min(slot for (kind, i, j), slot in done.items() if kind == "B") - 1
+        rows.append([name, pieces, f"{1 - 2 * pieces / last:.1%}", before,
+                     f"{before / pieces:.4g}", stored(done)])
 table("schedule", "micro-batches", "bubble", "backward-slot", "backward-time", "stored",
       rows=rows)
 
