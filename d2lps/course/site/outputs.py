@@ -20,7 +20,7 @@ _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
 _ID = re.compile(r'\s\bid="([^"]*)"')
 _OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # the same in all plots that draw the same
-_CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div><div class="d2lps-explore")', re.S)
+_CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -117,7 +117,7 @@ def lean(piece: str) -> str:
             rest = rest.replace(each, "")
         return found[1] + rest.strip() + found[3]
 
-    piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2", piece)))
+    piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {each for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for each in value.split()}
     return _ID.sub(lambda found: found[0] if found[1] in named else "", piece)
