@@ -62,13 +62,12 @@ def alternative(name: str, caption: str) -> str:
 
 
 def captions(chapter: Chapter, language: str) -> dict[str, str]:
-    """Name of each figure → its caption with its number, as in "Figure 1.2. …"."""
+    """Name of each figure → its caption with its number, as in "Figure 1.2. …"; in an appendix, "Figure A.2. …"."""
     blocks = [block for section in chapter.texts[language].sections for block in section.blocks]
     figures = {block.name: block.caption for block in reversed(blocks) if block.kind == "figure"}
-    first = re.match(r"0*(\d*)", chapter.slug)[1]
     numbered = {}
     for count, (name, caption) in enumerate(reversed(figures.items()), 1):
-        number = f"{first}.{count}" if first else str(count)
+        number = f"{chapter.number}.{count}" if chapter.number else str(count)
         numbered[name] = text_in(language, "book.figure", number=number, caption=caption) if caption else ""
     return numbered
 
@@ -76,7 +75,7 @@ def captions(chapter: Chapter, language: str) -> dict[str, str]:
 def without_number(caption: str, language: str) -> str:
     """A caption as it is written in a chapter."""
     pattern = re.escape(text_in(language, "book.figure", number="@", caption=""))
-    return re.sub("^" + pattern.replace("@", r"\d+(?:\.\d+)?"), "", caption)
+    return re.sub("^" + pattern.replace("@", r"(?:(?:\d+|[A-Z])\.)?\d+"), "", caption)
 
 
 def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[str, str]) -> str:
@@ -111,13 +110,19 @@ def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat
         if part.code:
             cell = chapter.cell(part.id)
             source = speaking(cell.source, language) if cell.id == "language" else cell.source
-            tags = {"tags": ["exercise"]} if cell.exercise is not None else {}
+            tags = {"tags": ["exercise"], "nbgrader": graded(cell.id)} if cell.exercise is not None else {}
             cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))
         else:
             cells.append(v4.new_markdown_cell(rendered(part.blocks, cites, numbered), id=part.id))
     made = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
     nbformat.validate(made)
     return made
+
+
+def graded(id: str) -> dict:
+    """What nbgrader reads of a cell, in its schema 3: a learner's answer, which is worth a point."""
+    about = {"grade": True, "solution": True, "locked": False, "task": False}
+    return about | {"schema_version": 3, "grade_id": id, "points": 1}
 
 
 def dumps(made: nbformat.NotebookNode) -> str:
