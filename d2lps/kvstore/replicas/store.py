@@ -250,6 +250,8 @@ class SlotStore(Merging):
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> bool:
         with self.slot.leading() as core:
             self.require_live(rank)
+            if not self.slot.sure:
+                self._wait(lambda: self.slot.sure, "a pull waits until it is known who has what")
             shards = [(self.shard(number), need) for number, need in wanted]
             if len({shard.dtype for shard, _ in shards}) > 1:
                 raise Refused("what is pulled together is of one dtype")
