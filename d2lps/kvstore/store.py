@@ -314,15 +314,17 @@ class KVStore:
         states = {spec.key: (spec.shape, state) for spec, state in self._states()}
         checkpoint.write(path, checkpoint.Checkpoint(states, self.optimizer))
 
-    def _load(self, path) -> None:
-        chosen = self._together("load", partial(self._read, path))
+    def _load(self, path) -> list | None:
+        """What :meth:`_restore` has said of it."""
+        chosen, staged = self._together("load", partial(self._read, path))
         self.optimizer = chosen and Optimizer.read(*chosen)
         self._repeats.forget_all()  # what was counted is gone
+        return staged
 
-    def _read(self, path) -> list | None:
+    def _read(self, path) -> tuple:
         saved = checkpoint.read(path, {key: (spec.shape, spec.dtype) for key, spec in self._keys.items()})
-        self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
-        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read]
+        staged = self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
+        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read], staged
 
     def _validate_steps(self, spec: KeySpec, optimizer: Optimizer) -> None:
         """Raises Refused where ``optimizer`` cannot step such a value."""
