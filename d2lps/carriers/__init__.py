@@ -1,7 +1,7 @@
 """Carriers: how the bytes of a plan travel, and what runs one.
 
 ``execute.run`` checks what it is given and compiles the plan into the program of this process (``base``: which copies
-to keep, what to send, what to update, and what each has to wait for). A carrier then only moves bytes:
+to keep, what to send, what to update, and what each has to wait for). A carrier then only moves bytes::
 
     here            all nodes in this process, on any list of devices
     processes       a process per node, over ``gloo`` (sockets) or ``nccl`` (GPUs)

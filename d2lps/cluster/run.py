@@ -81,6 +81,7 @@ class Run:
     # ---- what the cluster's thread tells
 
     def heard(self, member: Member, said: bytes) -> None:
+        """Keep and show what a process has printed."""
         member.keep(said)
         whole, newline, rest = (member.open_line + said).rpartition(b"\n")
         if len(rest) > KEPT:  # a line without an end is shown in pieces
@@ -98,6 +99,7 @@ class Run:
             self._changed.notify_all()
 
     def ended(self, member: Member, status: "int | str") -> None:
+        """Note how a process has ended."""
         self._show(member.host, member.open_line)
         with self._changed:
             if member.status is None:

@@ -13,11 +13,13 @@ which thought leads to which wrong number.
 import math
 import re
 from collections.abc import Mapping
+from html import escape
 from numbers import Real
 
 from d2lps.course import kept
 from d2lps.course.entries import PredictionError, number, number_text
 from d2lps.course.grading.course import CHAPTERS, tables
+from d2lps.course.predict_page import form, question
 from d2lps.course.reveal import Bar, Revealed
 from d2lps.course.shown import Late
 from d2lps.messages import named, said, text
@@ -96,10 +98,7 @@ class Prediction:
         self.guess = self._again(old) if old.get("asked") == asked else None
 
     def __repr__(self) -> str:
-        what = text("list.between").join(
-            f"{named(each)} ({unit})" if unit else named(each) for each, unit in self.asked.items()
-        )
-        return f"{text('predict.ask', what=what)} {self.said()}"
+        return f"{question(self.asked)} {self.said()}"
 
     def said(self) -> str:
         """The guess in a sentence, or that there is none.
@@ -157,7 +156,12 @@ class Prediction:
         PredictionError
             For what is no number in that unit, or can hardly be meant.
         """
-        return number(named(what), entry, self.asked[what], *self._known.get("within", (0, math.inf)))
+        return number(named(what), entry, self.asked[what], *self._within)
+
+    @property
+    def _within(self) -> tuple[float, float]:
+        """Between which numbers a guess can be meant."""
+        return tuple(self._known.get("within", (0, math.inf)))
 
     def reveal(
         self,
@@ -199,7 +203,19 @@ class Prediction:
                 for what, unit in self.asked.items()
             }
 
-        revealed = Revealed(bars, lambda: self.guess is not None, lambda: self._thoughts(true["model"]))
+        def data() -> dict[str, object]:
+            thoughts = self._known.get("thoughts", ())
+            return {
+                "of": self.name,
+                "bars": [[values[what] for values in true.values()] for what in self.asked],
+                "right": [*true["model"].values()],
+                "thoughts": [
+                    [[each["guess"], said(each.__getitem__)] for each in thoughts if what in each["of"]]
+                    for what in self.asked
+                ],
+            }
+
+        revealed = Revealed(bars, lambda: self.guess is not None, lambda: self._thoughts(true["model"]), data)
         self._shown.append(revealed.again)
         return revealed
 
@@ -239,12 +255,12 @@ class Prediction:
         if not own or not right:
             return text("predict.wrong")
         times = max(own, right) / min(own, right)
-        factor = f"{times:.2g}" if times < 100 else f"{times:.0f}"
+        factor = f"{times:.2g}" if times < 99.5 else f"{times:.0f}"
         return text("predict.above", factor=factor) if own > right else text("predict.below", factor=factor)
 
     def _repr_html_(self) -> str:
-        from html import escape
-
+        if self.guess is None:
+            return form(self.name, self.asked, self._within, NEAR)
         return f"<p>{escape(repr(self))}</p>"
 
     def _ipython_display_(self) -> None:

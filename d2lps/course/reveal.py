@@ -5,6 +5,7 @@ from html import escape
 from typing import NamedTuple
 
 from d2lps.course.entries import number_text
+from d2lps.course.predict_page import as_data
 from d2lps.course.shown import Late
 from d2lps.messages import html_language, text
 
@@ -12,6 +13,9 @@ from d2lps.messages import html_language, text
 COLOURS = {"guess": "#7a6ff0", "model": "#1f8fb3", "measured": "#2e9e6b"}
 OTHER = "#808896"
 WIDE = "min(24em,26vw)"  # of the longest bar; less on a phone
+# A printed page cannot be asked: it has the answer, which nobody has guessed.
+LOOK = """@media print{.d2lps-revealed>p:has(+details),.d2lps-revealed summary{display:none}
+.d2lps-revealed details::details-content{content-visibility:visible;block-size:auto}}"""
 
 
 class Bar(NamedTuple):
@@ -34,12 +38,18 @@ class Revealed:
         Tells whether anybody has guessed.
     thoughts : callable
         Gives the sentences about the guess.
+    data : callable
+        Gives what a page without a kernel needs to judge a guess that is made there.
     """
 
     def __init__(
-        self, bars: Callable[[], dict[str, list[Bar]]], guessed: Callable[[], bool], thoughts: Callable[[], list[str]]
+        self,
+        bars: Callable[[], dict[str, list[Bar]]],
+        guessed: Callable[[], bool],
+        thoughts: Callable[[], list[str]],
+        data: Callable[[], dict[str, object]],
     ):
-        self._bars, self._guessed, self._thoughts, self._handle = bars, guessed, thoughts, None
+        self._bars, self._guessed, self._thoughts, self._data, self._handle = bars, guessed, thoughts, data, None
 
     @property
     def hidden(self) -> bool:
@@ -77,12 +87,18 @@ class Revealed:
         self._handle = display(Late(self._bundle), display_id=True)
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.thoughts)
-        inside = chart(self._bars()) + said
-        if self.hidden:  # a page without a kernel, too, can be asked for the answer, but not by accident
-            summary = f"<summary>{escape(text('predict.show-anyway'))}</summary>"
-            inside = f"<p>{escape(text('predict.hidden'))}</p><details>{summary}{inside}</details>"
-        return f'<div class="d2lps-revealed" lang="{html_language()}" style="max-width:48em">{inside}</div>'
+        start = f'<div class="d2lps-revealed" lang="{html_language()}" style="max-width:48em"'
+        inside = chart(self._bars()) + "".join(f"<p>{escape(sentence)}</p>" for sentence in self.thoughts)
+        if not self.hidden:
+            return f"{start}>{inside}</div>"
+        # A page without a kernel, too, can be asked for the answer, but not by accident.
+        summary = f"<summary>{escape(text('predict.show-anyway'))}</summary>"
+        data = self._data()
+        return (
+            f'{start} data-of="{data["of"]}"><style>{LOOK}</style><p>{escape(text("predict.hidden"))}</p>'
+            f"<details>{summary}{inside}</details>"
+            f"{as_data(data | {'colour': COLOURS['guess'], 'wide': WIDE})}</div>"
+        )
 
 
 def chart(groups: dict[str, list[Bar]]) -> str:
@@ -93,7 +109,7 @@ def chart(groups: dict[str, list[Bar]]) -> str:
     bodies = []
     for what, bars in groups.items():
         shown = [bar for bar in bars if bar.value is not None]
-        head = f'<th scope="rowgroup" rowspan="{len(shown)}" style="{_CELL}vertical-align:top">{escape(what)}</th>'
+        head = f'<th scope="rowgroup" rowspan="{len(shown)}" style="{_CELL}">{escape(what)}</th>'
         rows = [_row(bar, longest[bar.unit]) for bar in shown]
         bodies.append(
             "<tbody>"
@@ -103,7 +119,8 @@ def chart(groups: dict[str, list[Bar]]) -> str:
     return f'<table style="border-spacing:0 2px;border-collapse:separate">{"".join(bodies)}</table>'
 
 
-_CELL = "text-align:left;white-space:nowrap;padding:0 .7em 0 0;"
+_CELL = "text-align:left;vertical-align:top;border:0;padding:0 .7em 0 0;"
+_BAR = "border-radius:2px;margin-right:.5em;print-color-adjust:exact"  # what is printed has colours, too
 
 
 def _row(bar: Bar, longest: float) -> str:
@@ -111,6 +128,6 @@ def _row(bar: Bar, longest: float) -> str:
     look = f"display:inline-block;height:.85em;width:calc({WIDE}*{part:g});background:{COLOURS.get(bar.source, OTHER)}"
     return (
         f'<th scope="row" style="{_CELL}font-weight:normal">{escape(bar.label)}</th>'
-        f'<td style="{_CELL}"><span aria-hidden="true" style="{look};border-radius:2px;margin-right:.5em"></span>'
+        f'<td style="{_CELL}white-space:nowrap"><span aria-hidden="true" style="{look};{_BAR}"></span>'
         f"{escape(number_text(bar.value, bar.unit))}</td>"
     )

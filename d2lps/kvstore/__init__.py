@@ -1,4 +1,4 @@
-"""The key–value store: push, pull, and servers that add. ``create`` makes one.
+"""The key–value store: push, pull, and servers that add. ``create`` makes one::
 
     store = d2lps.kvstore.create("dist_sync")            # under torchrun, or in a %%px cell
     store.init("weight", weight)

@@ -1,10 +1,10 @@
-"""What can go wrong with a store. Every call returns, or raises one of these within its deadline.
+"""What can go wrong with a store. Every call returns, or raises one of these within its deadline::
 
     KVError
     ├── Refused       the store will not do this, and nothing has changed: the sentence says what would be right
-    ├── WorkerLost    a worker has gone, so that the round cannot close (``.ranks``)
-    ├── ServerLost    a server has gone, with what it held (``.servers``)
-    │   └── DataLost  all replicas have gone, with the keys that they held (``.keys``)
+    ├── WorkerLost    a worker has gone, so that the round cannot close (.ranks)
+    ├── ServerLost    a server has gone, with what it held (.servers)
+    │   └── DataLost  all replicas have gone, with the keys that they held (.keys)
     ├── Timeout       nothing has gone, yet the answer did not come within the deadline
     └── Unknown       a push was sent and not answered, so that it is not known whether it is counted
 

@@ -1,4 +1,4 @@
-"""What this machine does with messages: measured, so that `cost.shared` predicts the times of a run here.
+"""What this machine does with messages: measured, so that ``cost.shared`` predicts the times of a run here.
 
 A ping-pong between two processes is not enough: on one host the same processors serve all of them, and what
 two alone move in a second, eight do not move four times. So all ranks at once are measured, too; and both ways

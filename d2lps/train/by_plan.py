@@ -133,12 +133,8 @@ def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
     Returns
     -------
     list of (Tensor, Tensor)
-        parts of equal size; the last may be smaller, or empty where there are more devices than examples.
-
-    Returns
-    -------
-    list of tuple
-        images and labels for each device.
+        images and labels for each device, in parts of equal size; the last may be smaller, or empty where there are
+        more devices than examples.
     """
     size = -(-len(X) // len(devices))
     return [

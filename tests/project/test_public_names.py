@@ -43,6 +43,8 @@ HEAVY = {
     "d2lps.course.grading.elsewhere": {"cloudpickle"},
     "d2lps.course.fields": {"ipywidgets"},  # where there is none, a guess is a dict
     "d2lps.course.explore": {"ipywidgets", "anywidget"},  # it is all sliders
+    "d2lps.course.site.docstrings": {"docutils", "pygments"},
+    "d2lps.course.site.linked": {"pygments"},
     "course": {"torch", "IPython", "ipyparallel", "nbformat", "jupytext", "markdown_it"},
 }
 MODULES = {

@@ -74,7 +74,11 @@ def said():
             first = node.args[0] if name != "text_in" else node.args[1]
             if name in ("text", "text_in") and isinstance(first, ast.Constant) and isinstance(first.value, str):
                 yield first.value, True
-            elif name == "text" and isinstance(first, ast.JoinedStr) and isinstance(first.values[0], ast.Constant):
+            elif (
+                name in ("text", "text_in")
+                and isinstance(first, ast.JoinedStr)
+                and isinstance(first.values[0], ast.Constant)
+            ):
                 yield first.values[0].value, False
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from d2lps.course.book import pull as home
 from d2lps.course.book import workspace
 from d2lps.course.book.agree import renew, side_by_side
-from d2lps.course.book.check import check_chapter, check_figures, check_messages, drawn
+from d2lps.course.book.check import check_chapter, check_figures, check_meanings, check_messages, drawn
 from d2lps.course.book.findings import COMMAND, BookError, report
 from d2lps.course.book.library import Book, write
 from d2lps.course.book.notebook import dumps, notebook
@@ -31,7 +31,7 @@ def check(book: Book, arguments: argparse.Namespace) -> int:
     """Run every check and print what each finding asks for; exit 1 if something is to be mended."""
     findings = [finding for slug in book.slugs(arguments.chapters) for finding in check_chapter(book, slug)]
     if not arguments.chapters:
-        findings += [*check_messages(book), *check_figures(book)]
+        findings += [*check_messages(book), *check_meanings(book), *check_figures(book)]
     print(report(findings))
     return int(any(finding.level == "fail" for finding in findings))
 

@@ -12,7 +12,7 @@ from d2lps.course.book.findings import COMMAND, BookError, Finding
 from d2lps.course.book.lesson import Cell
 from d2lps.course.book.library import Book, Chapter, faults
 from d2lps.course.book.notebook import dumps, notebook
-from d2lps.course.book.reading import Passage, message_passages, passages
+from d2lps.course.book.reading import Passage, meaning_passages, message_passages, passages
 from d2lps.messages import LANGUAGES
 
 FOREIGN = language.regex("(?i)[{han}{vietnamese}]")
@@ -54,6 +54,13 @@ def check_messages(book: Book) -> list[Finding]:
             files = ", ".join(f"d2lps/messages/{each}.toml" for each in lacking)
             findings.append(Finding("fail", "messages", key, lacking, "the key is missing", f"edit {files}"))
     return findings + _texts(list(message_passages(book)), glossary.Glossary(book.terms))
+
+
+def check_meanings(book: Book) -> list[Finding]:
+    """What the words of the glossary mean: a sentence each, with the same care."""
+    every = list(meaning_passages(book))
+    findings = _texts(every, glossary.Glossary(book.terms))
+    return findings + [finding for passage in every for finding in language.one_sentence(passage)]
 
 
 def _texts(every: list[Passage], words: glossary.Glossary) -> list[Finding]:

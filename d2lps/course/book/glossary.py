@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 
-from d2lps.course.book.findings import Finding
-from d2lps.course.book.language import FILES
+from d2lps.course.book.findings import BookError, Finding
+from d2lps.course.book.language import FILES, regex
 from d2lps.course.book.reading import Passage
 from d2lps.messages import LANGUAGES
 
@@ -16,12 +16,12 @@ _TEX = re.compile(r"\\(?:text|mathrm|operatorname)\{[^{}]*\}|\\(?P<command>[A-Za
 GREEK = set(
     "alpha beta gamma delta epsilon varepsilon eta theta lambda mu nu rho sigma tau phi omega Gamma Delta Theta".split()
 )
-OTHERS = LANGUAGES[1:]
+FIRST, *OTHERS = LANGUAGES
 
 
 @dataclass(frozen=True)
 class Term:
-    """One concept: its English words, its translations, and the words that are wrong for it."""
+    """One concept: its English words, its translations, the words that are wrong for it, and what it means."""
 
     en: tuple[str, ...]
     words: dict[str, tuple[str, ...]]
@@ -29,6 +29,18 @@ class Term:
     suspect: dict[str, tuple[str, ...]]
     first: tuple[str, ...] = ()
     common: bool = False
+    means: dict[str, str] = field(default_factory=dict)
+    chapter: str = ""
+    other: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Its name in addresses: ``"Zipf's law"`` is ``zipfs-law``."""
+        return _plain(self.en[0])
+
+    def called(self, language: str) -> tuple[str, ...]:
+        """Its words in a language, the usual one first."""
+        return self.en if language == FIRST else self.words[language]
 
     def used(self, text: str, language: str) -> list[str]:
         """Its translations that stand in the text."""
@@ -47,9 +59,15 @@ class Glossary:
                 {language: tuple(table.get(f"warn_{language}", ())) for language in OTHERS},
                 tuple(table.get("first", ())),
                 table.get("common", False),
+                table.get("means", {}),
+                table.get("chapter", ""),
+                {language: tuple(table.get(f"other_{language}", ())) for language in LANGUAGES},
             )
             for table in written.get("term", [])
         ]
+        _ensure_told_apart(self.terms)
+        for term in self.terms:
+            _ensure_short(term)
         self.symbols = dict(written.get("symbols", {}))
         # What each language leaves in English: the listed names, and terms that it does not translate.
         self.names = {language: {name.lower() for name in written.get("names", [])} for language in LANGUAGES}
@@ -70,7 +88,7 @@ class Glossary:
     @cached_property
     def _english(self) -> tuple[re.Pattern, dict[str, Term]]:
         pairs = sorted(((word, term) for term in self.terms for word in term.en), key=lambda pair: -len(pair[0]))
-        choices = "|".join(f"(?P<t{number}>{_inflected(word)})" for number, (word, _) in enumerate(pairs))
+        choices = "|".join(f"(?P<t{number}>{inflected(word)})" for number, (word, _) in enumerate(pairs))
         owners = {f"t{number}": term for number, (_, term) in enumerate(pairs)}
         return re.compile(rf"(?<![\w-])(?:{choices})(?![\w-])", re.I), owners
 
@@ -92,14 +110,39 @@ class Glossary:
         return bool(term.used(_without(text, language, longer), language))
 
 
+def _plain(word: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", re.sub("['’]", "", word.lower())).strip("-")
+
+
+def _ensure_told_apart(terms: list[Term]) -> None:
+    """No English word belongs to two terms, also where it differs by capitals, spaces or hyphens."""
+    owners: dict[str, Term] = {}
+    for term in terms:
+        for word in term.en:
+            if (owner := owners.setdefault(_plain(word), term)) is not term:
+                message = f"terms.toml: {word!r} of {term.en[0]!r} looks the same as a word of {owner.en[0]!r}"
+                raise BookError(f"{message}; keep one of them")
+
+
+def _ensure_short(term: Term) -> None:
+    """A meaning is read at a glance."""
+    for language, meaning in term.means.items():
+        wanted, most = FILES[language]["sentence"], FILES[language]["meaning"]["most"]
+        size = len(regex(wanted["counted"]).findall(meaning))
+        if size > most:
+            message = f"terms.toml: what {term.en[0]!r} means takes {size} {wanted['unit']} in {language}"
+            raise BookError(f"{message}; say it in {most}")
+
+
 def _without(text: str, language: str, words: list[str]) -> str:
     for word in words:
         text = _pattern(word, language).sub("\n", text)
     return text
 
 
-def _inflected(word: str) -> str:
-    stem = re.sub(r"[\s-]+", r"[\\s-]+", re.escape(word).replace(r"\ ", " ").replace(r"\-", "-"))
+def inflected(word: str) -> str:
+    """A pattern for an English word or its plural, with spaces or hyphens between its parts."""
+    stem = re.sub(r"[\s–-]+", r"[\\s–-]+", re.escape(word).replace(r"\ ", " ").replace(r"\-", "-"))
     return f"{stem[:-1]}(?:y|ies)" if re.search("[^aeiou]y$", word) else f"{stem}(?:e?s)?"
 
 
@@ -115,7 +158,7 @@ def _pattern(word: str, language: str) -> re.Pattern:
 def _with_english(words: tuple[str, ...], english: tuple[str, ...], language: str) -> re.Pattern:
     """A term with its English in parentheses behind it."""
     own = "|".join(_pattern(word, language).pattern for word in words)
-    other = "|".join(map(_inflected, english))
+    other = "|".join(map(inflected, english))
     return re.compile(rf"(?:{own}) ?[(（](?:{other})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
 
 

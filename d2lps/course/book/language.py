@@ -183,6 +183,13 @@ def long_sentences(passage: Passage) -> Iterator[Finding]:
                     yield passage.finding(level, "sentence", message, language)
 
 
+def one_sentence(passage: Passage) -> Iterator[Finding]:
+    """A sentence, and no other after it."""
+    for language, reading in passage.readings.items():
+        if (count := _sentences(reading)) != 1:
+            yield passage.fail("sentence", f"{count} sentences where one is wanted", language)
+
+
 def too_often(passage: Passage) -> Iterator[Finding]:
     """A turn of phrase that machines leave behind, more often than people do."""
     for language, reading in passage.readings.items():

@@ -59,11 +59,20 @@ class Book:
     @cached_property
     def contents(self) -> dict[str, dict[str, str]]:
         """Slug → title by language, in the order of the book."""
+        return {entry["slug"]: entry["title"] for entry in self._entries("title")}
+
+    @cached_property
+    def abouts(self) -> dict[str, dict[str, str]]:
+        """Slug → what the chapter is about, in a sentence, by language."""
+        return {entry["slug"]: entry["about"] for entry in self._entries("about")}
+
+    def _entries(self, part: str) -> list[dict]:
+        """The chapters of ``toc.toml``, each of which has that part in all languages."""
         entries = toml(self.chapters / "toc.toml").get("chapter", [])
         for number, entry in enumerate(entries, 1):
-            _require(entry, ("slug", "title"), f"toc.toml: chapter {number}")
-            _require(entry["title"], LANGUAGES, f"toc.toml: the title of chapter {number}")
-        return {entry["slug"]: entry["title"] for entry in entries}
+            _require(entry, ("slug", part), f"toc.toml: chapter {number}")
+            _require(entry[part], LANGUAGES, f"toc.toml: the {part} of chapter {number}")
+        return entries
 
     @cached_property
     def references(self) -> dict[str, dict]:
@@ -87,9 +96,9 @@ class Book:
     def links(self, language: str, workspace: bool = False) -> dict[str, str]:
         """What a placeholder in a sentence becomes: :attr:`cites`, and chapters, as a notebook of theirs finds them."""
         links = dict(self.cites)
-        for slug, title in self.contents.items():
+        for number, slug in self.numbers.items():
             path = f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
-            links[f"chapter:{slug.partition('-')[0]}"] = f"[{title[language]}]({path})"
+            links[f"chapter:{number}"] = f"[{self.contents[slug][language]}]({path})"
         return links
 
     @cached_property
@@ -98,7 +107,19 @@ class Book:
         written = toml(self.chapters / "terms.toml")
         for number, term in enumerate(written.get("term", []), 1):
             _require(term, LANGUAGES, f"terms.toml: term {number}")
+            name = f"terms.toml: {term['en']!r}"
+            if "means" in term:
+                _require(term["means"], LANGUAGES, f"{name}: means")
+            if term.get("chapter") not in (None, *self.numbers):
+                raise BookError(
+                    f"{name}: there is no chapter {term['chapter']!r}; take one of {', '.join(self.numbers)}"
+                )
         return written
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """Number → slug of the chapters: what ``[[chapter:01]]`` and terms call them."""
+        return {slug.partition("-")[0]: slug for slug in self.contents}
 
     def messages(self) -> dict[str, dict[str, str]]:
         """The sentences of ``d2lps/messages``, flat, by language; empty where a book has none."""

@@ -200,3 +200,11 @@ def message_passages(book: Book) -> Iterator[Passage]:
         if all(key in sentences for sentences in messages.values()):
             readings = {language: read_plain(sentences[key]) for language, sentences in messages.items()}
             yield Passage("message", key, files, readings)
+
+
+def meaning_passages(book: Book) -> Iterator[Passage]:
+    """What the words of the glossary mean, one passage per term that has a meaning."""
+    files = dict.fromkeys(LANGUAGES, "chapters/terms.toml")
+    for term in book.terms.get("term", []):
+        if meaning := term.get("means"):
+            yield Passage("term", term["en"], files, {language: read(meaning[language]) for language in LANGUAGES})

@@ -78,6 +78,7 @@ def failure(mistake: str, sentence: str, case: Case, trace: Trace | None = None,
     Returns
     -------
     Failure
+        To be raised.
     """
     return Failure(mistake, text(f"checks.{sentence}", case=case.label, **values), trace)
 

@@ -100,6 +100,7 @@ class Replica(State):
 
     @property
     def is_primary(self) -> bool:
+        """Whether it is the first of the view that it knows, and has what a member has."""
         return self.view.members[:1] == (self.name,) and self.follows
 
     def arrived(self, index: int) -> Collection[int]:
@@ -229,6 +230,7 @@ class Replica(State):
 
     @property
     def followers(self) -> list[Name]:
+        """Who is told of every command: the other members, and who learns."""
         return [*self.view.members[1:], *([self.learner] if self.learner is not None else [])]
 
     def _needed(self) -> list[Name]:

@@ -43,7 +43,7 @@ def trace(world: World) -> Trace:
 
 
 def shown(name: Name) -> str:
-    """``server1`` for the first life of server 1, then ``server1b``, ``server1c``, …"""
+    """``server1`` for the first life of server 1, then ``server1b``, ``server1c`` and so on."""
     kind, number, *life = name if isinstance(name, tuple) else (name, "")
     return f"{kind}{number}" + (chr(ord("a") + life[0]) if life and life[0] else "")
 

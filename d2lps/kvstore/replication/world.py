@@ -135,6 +135,7 @@ class Register:
         self.world, self.view = world, view
 
     def receive(self, src: Name, message: Propose | Ask, now: float) -> None:
+        """Take the view that is proposed if it is the next one, and tell which one holds now."""
         if isinstance(message, Propose) and message.number == self.view.number + 1:
             self.view = View(*message)
             self.world.promises.check_members()
@@ -274,6 +275,7 @@ class World(Network):
 
     @property
     def view(self) -> View:
+        """The one that holds: the register's."""
         return self.register.view
 
     @property
@@ -283,6 +285,7 @@ class World(Network):
 
     @property
     def workers(self) -> list[Worker]:
+        """Those that are alive."""
         return [node for node in self.nodes.values() if isinstance(node, Worker)]
 
     def run(self) -> str:
@@ -298,6 +301,7 @@ class World(Network):
         return "done"
 
     def carry_out(self, name: Name, effects: list) -> None:
+        """Send on what a replica or a worker has to say, once the promises about it are checked."""
         for effect in effects:
             if isinstance(effect, Send):
                 message = effect.message
@@ -363,6 +367,7 @@ class World(Network):
         self.after(0.03, self._tell_of_lost)
 
     def members(self) -> Iterator[tuple[Name, Replica]]:
+        """Those of the view that live, with their replicas."""
         for member in self.view.members:
             if member in self.nodes:
                 yield member, self.nodes[member].replica

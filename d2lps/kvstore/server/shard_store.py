@@ -217,6 +217,7 @@ class ShardStore(Merging):
         Yields
         ------
         None
+            The push is made in the ``with`` block.
         """
         with self._changed:
             self.require_live(rank)
@@ -428,6 +429,7 @@ class ShardStore(Merging):
         Returns
         -------
         Shard
+            This server's part of one key.
         """
         if type(number) is not int or not 0 <= number < len(self.shards):
             raise Refused(f"there is no part {number} here: init the key first")

@@ -1,0 +1,128 @@
+"""All pages, written beside the last site and put in its place when they are proved."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pygments.formatters import HtmlFormatter
+
+from d2lps.course.book.findings import COMMAND, BookError
+from d2lps.course.book.library import Book
+from d2lps.course.book.notebook import dumps, notebook
+from d2lps.course.site import downloads, front, outputs, proof, search
+from d2lps.course.site.front import THEME
+from d2lps.course.site.pages import NAMES, Site
+from d2lps.course.site.runs import Run, run
+from d2lps.messages import LANGUAGES
+
+OUT, KEPT = "_site", "build/runs"
+MOST = 20  # faults told at once
+FILES = ("book.css", "book.js", "search.js", "math.woff2")
+
+
+def build(book: Book, out: Path | None = None, run: Callable[[str], Run] | None = None, say=print) -> Path:
+    """Build the site.
+
+    Parameters
+    ----------
+    book : Book
+        What is shown.
+    out : Path, optional
+        Where; ``_site/`` in the book's folder if left out. What was there stays until all is done.
+    run : callable, optional
+        Slug → its run; if left out, chapters are executed, or found where they were executed before.
+    say : callable
+        Hears in a sentence what takes long.
+
+    Returns
+    -------
+    Path
+        Where the site is.
+
+    Raises
+    ------
+    BookError
+        For anything that is wrong with what is written, with a run, or with the pages; the last site is still there.
+    """
+    out = out or book.root / OUT
+    _notebooks_are_written(book)
+    run = run or partial(_run, book, say=say)
+    runs = {slug: run(slug) for slug in book.contents}
+    new = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        new.chmod(0o755)
+        _write(book, runs, new)
+        if found := proof.faults(new):
+            more = f"\n… and {len(found) - MOST} more" if found[MOST:] else ""
+            raise BookError("the site has faults and is not put in place:\n" + "\n".join(found[:MOST]) + more)
+        _swap(new, out)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return out
+
+
+def _run(book: Book, slug: str, say) -> Run:
+    return run(book, slug, book.root / KEPT, say)
+
+
+def _notebooks_are_written(book: Book) -> None:
+    """A site shows what notebooks gave: they have to be those of the texts."""
+    for slug in book.contents:
+        chapter = book.chapter(slug)
+        for language in LANGUAGES:
+            path = book.folder(slug) / f"{language}.ipynb"
+            made = dumps(notebook(chapter, language, book.links(language)))
+            if not path.is_file() or path.read_text("utf-8") != made:
+                raise BookError(f"chapters/{slug}/{path.name} is not what is written now; {COMMAND} build")
+
+
+def _write(book: Book, runs: dict[str, Run], root: Path) -> None:
+    texts = {"index.html": front.choice(NAMES)}
+    for language in LANGUAGES:
+        site = Site(book, language, runs)
+        pages = site.pages()
+        texts |= {f"{language}/{page.path}": site.framed(page, pages) for page in pages}
+        texts[f"{language}/sections.js"] = search.script([entry for page in pages for entry in page.entries])
+    texts |= downloads.notebooks(book)
+    texts["_static/play.js"] = outputs.shared_code()
+    texts["_static/shared.css"] = outputs.shared_looks() + code_colours()
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    for name in FILES:
+        shutil.copyfile(THEME / name, root / "_static" / name)
+    (root / "img").mkdir()
+    for picture in sorted((book.root / "img").glob("*.svg")):
+        shutil.copyfile(picture, root / "img" / picture.name)
+    (root / ".nojekyll").touch()  # GitHub would leave out _static
+
+
+def _swap(new: Path, out: Path) -> None:
+    old = out.with_name(f".{out.name}-old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    new.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def code_colours() -> str:
+    """Colours of code in light and dark, and light on paper."""
+
+    def rules(style: str, where: str) -> str:
+        given = HtmlFormatter(style=style).get_style_defs("pre.code").splitlines()
+        kept = [each for each in given if each.startswith("pre.code .") and ".hll" not in each and "err" not in each]
+        return "\n".join(f"{where} {each}" for each in kept)
+
+    light, dark = "default", "github-dark"
+    chosen = {name: rules(style, f"[data-theme={name}]") for name, style in (("light", light), ("dark", dark))}
+    alone = {style: rules(style, ":root:not([data-theme])") for style in (light, dark)}
+    return (
+        f"@media screen{{\n{chosen['light']}\n{chosen['dark']}\n}}\n"
+        f"@media screen and (prefers-color-scheme:light){{\n{alone[light]}\n}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{\n{alone[dark]}\n}}\n"
+        f"@media print{{\n{rules(light, '')}\n}}\n"
+    )

@@ -1,0 +1,110 @@
+"""The site, read once more before anybody sees it: links, ids, pictures, languages, and nothing from elsewhere."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from d2lps.messages.marked import CLOSE, OPEN
+
+VOID = {"img", "br", "hr", "input", "link", "meta", "source", "wbr", "col", "area", "base", "embed", "track"}
+# What a browser asks for of its own accord.
+LOADS = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("use", "href")}
+# Letters that one language alone has, of those of the course; names of people are marked with their language.
+OWN = {
+    "vi": re.compile("[ăđơưạảấầậẩẫắằặẳẵẹẻẽếềệểễịỉĩọỏốồộổỗớờợởỡụủũứừựửữỵỷỹ]", re.I),
+    "zh": re.compile("[\\u4e00-\\u9fff]"),
+}
+OWN["zh-Hans"] = OWN["zh"]
+
+
+class Reading(HTMLParser):
+    """What a page holds, and where it leads."""
+
+    def __init__(self, page: str):
+        super().__init__(convert_charrefs=True)
+        self.page, self.faults = page, []
+        self.ids: Counter[str] = Counter()
+        self.links: list[str] = []
+        self.players: set[str] = set()
+        self._open: list[tuple[str, str]] = []  # tags, and the language that is in force inside
+        self._script = ""
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attributes}
+        language = given.get("lang") or (self._open[-1][1] if self._open else "")
+        if "id" in given:
+            self.ids[given["id"]] += 1
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag == "img" and not given.get("alt"):
+            self.faults.append(f"a picture without words: {given.get('src', '')[:60]}")
+        for name, value in given.items():
+            if (tag, name) in LOADS and not value.startswith("data:"):
+                if re.match(r"\w+:|//", value):
+                    self.faults.append(f"<{tag}> asks {value[:80]}")
+                else:
+                    self.links.append(value)
+            if name in ("aria-label", "title", "alt", "placeholder"):
+                self._said(value, language)
+        if tag not in VOID:
+            self._open.append((tag, language))
+            self._script = given.get("type", "text/javascript") if tag == "script" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop()[0] != tag:
+            pass
+        self._script = ""
+
+    def handle_data(self, data: str) -> None:
+        tag, language = self._open[-1] if self._open else ("", "")
+        if tag == "script":
+            if self._script == "application/json":
+                self.players.update(re.findall(r'^\{"name":"([\w-]+)"', data))
+            return
+        if tag != "style":
+            self._said(data, language)
+
+    def _said(self, text: str, language: str) -> None:
+        if OPEN in text or CLOSE in text:
+            self.faults.append(f"all languages at once: {text.strip()[:60]}")
+        for other, letters in OWN.items():
+            if language and other != language and OWN.get(language) is not letters and letters.search(text):
+                self.faults.append(f"{other} in a part that is {language}: {text.strip()[:60]}")
+                return
+
+
+def faults(root: Path) -> list[str]:
+    """What is wrong in the site that lies in ``root``, a sentence each, after the name of its page."""
+    pages = {path.relative_to(root).as_posix(): _read(path, root) for path in sorted(root.rglob("*.html"))}
+    found = []
+    for name, page in pages.items():
+        said = [*page.faults, *(f"the id {id!r} {count} times" for id, count in page.ids.items() if count > 1)]
+        said += [fault for link in dict.fromkeys(page.links) if (fault := _leads(link, name, root, pages))]
+        found += [f"{name}: {each}" for each in dict.fromkeys(said)]
+    return found
+
+
+def _read(path: Path, root: Path) -> Reading:
+    page = Reading(path.relative_to(root).as_posix())
+    page.feed(path.read_text("utf-8"))
+    page.close()
+    return page
+
+
+def _leads(link: str, page: str, root: Path, pages: dict[str, Reading]) -> str:
+    """What is wrong with a link; empty where it leads somewhere, or out of the site."""
+    if link.startswith("#player:"):
+        name = re.match(r"#player:([\w-]+)", link)
+        return "" if name and name[1] in pages[page].players else f"there is no player for {link}"
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return ""
+    target = (root / page).parent / unquote(parts.path) if parts.path else root / page
+    if not target.is_file():
+        return f"the link {link} leads nowhere"
+    there = target.resolve().relative_to(root.resolve()).as_posix()
+    if parts.fragment and there in pages and unquote(parts.fragment) not in pages[there].ids:
+        return f"the link {link} leads to no part of that page"
+    return ""

@@ -1,0 +1,34 @@
+// The page's small helpers: light or dark, the switch of language, where one is. Nothing asks the network for anything.
+const root = document.documentElement;
+const remember = (name, value) => { try { localStorage.setItem(name, value); } catch {} };
+
+document.querySelector("button.theme").addEventListener("click", () => {
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  remember("d2-theme", root.dataset.theme);
+});
+
+// The section that is being read: the last one that begins above the upper third of the window.
+const sections = [...document.querySelectorAll("main section[id]")];
+const reading = () => sections.findLast((each) => each.getBoundingClientRect().top < innerHeight / 3)?.id ?? "";
+for (const link of document.querySelectorAll(".languages a")) {
+  const there = () => { link.hash = reading(); };
+  link.addEventListener("pointerdown", there);
+  link.addEventListener("focus", there);
+  link.addEventListener("click", there);
+}
+const links = new Map([...document.querySelectorAll(".here a")].map((each) => [each.hash.slice(1), each]));
+const mark = () => { const id = reading(); links.forEach((each, key) => each.classList.toggle("now", key === id)); };
+if (links.size) {
+  addEventListener("scroll", mark, { passive: true });
+  mark();
+}
+const fold = (query, place) => matchMedia(query).matches && document.querySelectorAll(`${place} details`).forEach((each) => { each.open = false; });
+fold("(max-width: 1150px)", ".here");
+fold("(max-width: 800px)", ".chapters");
+
+addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable]")) return;
+  event.preventDefault();
+  document.querySelector("input[type=search]").focus();
+});

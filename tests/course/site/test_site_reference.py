@@ -1,0 +1,188 @@
+"""The API's page has every public name once, said as its docstring says it, and all links in it lead somewhere."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import d2lps
+from d2lps import algorithms, kvstore
+from d2lps.course.book.findings import BookError
+from d2lps.course.site import reference
+
+
+@pytest.fixture(scope="module")
+def entries() -> dict[str, reference.Entry]:
+    return {each.id: each for each in reference.entries()}
+
+
+@pytest.fixture(scope="module")
+def everything(entries) -> list[reference.Entry]:
+    """Entries and their members."""
+    return [one for each in entries.values() for one in (each, *each.members)]
+
+
+def prose(html: str) -> str:
+    return " ".join("".join(ElementTree.fromstring(f"<div>{html}</div>").itertext()).split())
+
+
+def test_every_name_of_d2lps_is_there_under_that_name(entries):
+    assert set(d2lps.__all__) <= set(entries)
+    assert {entries[name].qualname for name in d2lps.__all__} == {f"d2lps.{name}" for name in d2lps.__all__}
+
+
+@pytest.mark.parametrize(
+    "package",
+    "algorithms cluster course.grading kvstore kvstore.replication kvstore.wire measure messages plan simulate "
+    "topology train view".split(),
+)
+def test_so_is_what_a_package_hands_on(entries, package):
+    known = reference.addresses(list(entries.values()))
+    handed_on = import_module(f"d2lps.{package}").__all__
+    assert [name for name in handed_on if f"d2lps.{package}.{name}" not in known] == []
+
+
+def test_chapters_find_what_modules_without_a_list_make(entries):
+    assert {"cost", "simulate.cost.shared", "train.by_store.work", "train.by_schedule.fit", "units.show_size"} <= set(
+        entries
+    )
+
+
+def test_what_public_functions_return_and_raise_is_there(entries):
+    assert {"kvstore.store.KVStore", "course.predict.Prediction", "trace.TraceError"} <= set(entries)
+    assert 'href="#kvstore.store.KVStore"' in entries["kvstore.create"].html
+    assert 'href="#kvstore.in_process.Cluster"' in entries["kvstore.cluster"].html
+    assert "Cluster.start" in [one.id.split(".", 1)[1] for one in entries["cluster.Cluster"].members]
+
+
+def test_an_object_stands_there_once_and_is_found_by_all_its_names(entries):
+    known = reference.addresses(list(entries.values()), "api.html")
+    assert known["d2lps.ring"] == known["d2lps.algorithms.ring"] == "api.html#ring"
+    assert known["d2lps.Plan.to_json"] == known["d2lps.plan.Plan.to_json"] == "api.html#Plan.to_json"
+    assert entries["cost"].names == ("d2lps.cost", "d2lps.simulate.cost")
+    assert "d2lps" not in known
+
+
+def test_ids_are_unique_and_links_lead_to_them(everything):
+    ids = [each.id for each in everything]
+    assert len(ids) == len(set(ids)) > 400
+    linked = {target for each in everything for target in re.findall('href="#(.*?)"', each.html)}
+    assert len(linked) > 100 and linked <= set(ids)
+
+
+def test_all_of_it_is_well_formed(everything):
+    assert all(ElementTree.fromstring(f"<div>{each.signature}{each.html}</div>") is not None for each in everything)
+
+
+def test_each_says_in_one_sentence_what_it_is(everything):
+    said = [each for each in everything if each.kind != "constant"]
+    assert [each.id for each in said if not each.summary or each.summary[-1] not in ".:"] == []
+    assert [each.id for each in said if each.summary.rstrip(":.") not in each.text] == []
+
+
+def test_kinds_groups_and_members(entries):
+    kinds = {name: entries[name].kind for name in ("ring", "Plan", "PlanError", "kvstore", "topology.PCIE")}
+    assert kinds == {
+        "ring": "function",
+        "Plan": "class",
+        "PlanError": "exception",
+        "kvstore": "module",
+        "topology.PCIE": "constant",
+    }
+    groups = {name: entries[name].group for name in ("ring", "Plan", "topology.PCIE", "d2l", "d2lps", "check_exercise")}
+    assert groups == {
+        "ring": "algorithms",
+        "Plan": "plan",
+        "topology.PCIE": "topology",
+        "d2l": "course",
+        "d2lps": "d2lps",
+        "check_exercise": "course",
+    }
+    plan = {each.id: each.kind for each in entries["Plan"].members}
+    assert plan["Plan.to_json"] == "method" and plan["Plan.from_json"] == "class method"
+    assert {each.id: each.kind for each in entries["Trace"].members}["Trace.duration"] == "property"
+    store = {each.id for each in entries["kvstore.ShardStore"].members}
+    assert "kvstore.ShardStore.admit" in store and "kvstore.ShardStore.room" not in store  # an old name for it
+
+
+def test_what_a_base_has_stands_at_the_base_alone(entries):
+    assert '<a href="#kvstore.KVError"><code>KVError</code></a>' in entries["kvstore.WorkerLost"].html
+    counted = [each.id for each in entries.values() for one in each.members if one.id.endswith(".pushpull")]
+    assert counted == ["kvstore.store.KVStore"]
+
+
+def test_each_room_begins_with_what_it_is_for(entries):
+    by_room = {}
+    for each in entries.values():
+        by_room.setdefault(each.group, []).append(each)
+    assert list(by_room)[0] == "d2lps" and {"algorithms", "carriers", "kvstore", "view"} <= set(by_room)
+    firsts = {room: each[0] for room, each in by_room.items()}
+    assert {each.kind for each in firsts.values()} == {"module"}
+    assert firsts["algorithms"].text.startswith("The algorithms: each a small function that writes a plan down.")
+
+
+def test_signatures_have_names_and_short_defaults(entries):
+    def signature(name):
+        return prose(entries[name].signature)
+
+    assert signature("ring") == 'd2lps.ring(nodes, key="g")'
+    assert signature("kvstore.create") == 'd2lps.kvstore.create(kind="local", engine="d2lps", **options)'
+    assert signature("kvstore.Timeout") == "d2lps.kvstore.Timeout"
+    assert signature("topology.PCIE") == 'd2lps.topology.PCIE = "16 GB/s"'
+    members = {each.id: prose(each.signature) for each in entries["Plan"].members}
+    assert members["Plan.from_json"].startswith("from_json(") and "self" not in members["Plan.to_json"]
+    assert not any(" at 0x" in each.signature for each in entries.values())
+
+
+def test_parameters_examples_and_roles_are_shown(entries):
+    ring = entries["ring"].html
+    assert '<dt><code>nodes</code> <span class="type">iterable of str</span></dt>' in ring
+    assert '<span class="type"><a href="#Plan">Plan</a></span>' in ring
+    assert (
+        "<h4>Parameters</h4>" in ring
+        and '<pre class="code" tabindex="0"><code>' in ring
+        and '<span class="gp">&gt;&gt;&gt; </span>' in ring
+    )
+    assert '<a href="#ring"><code>ring</code></a>' in entries["bidirectional_ring"].html
+    assert "<table>" in entries["nvswitch"].html
+    assert "<h5>Returns</h5>" in {each.id: each.html for each in entries["Plan"].members}["Plan.to_json"]
+    assert "<code>PUSH = 11</code>" in entries["kvstore.Op"].html
+
+
+def line_of(module, text: str, after: str) -> str:
+    path = Path(module.__file__)
+    lines = path.read_text("utf-8").split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith(after))
+    at = next(i for i, line in enumerate(lines) if i > start and text in line)
+    return f"{path.relative_to(reference.HOME.parent).as_posix()}:{at + 1}"
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("Returns\n    -------", "Retruns\n    -------", "has the section 'Retruns'"),
+        ("2(n−1)/n·S, which", "``2(n−1)/n·S, which", "cannot be read: Inline literal start-string without end-string"),
+        ("2(n−1)/n·S, which", ":func:`rung`, which", "points at 'rung', which is nowhere"),
+    ],
+)
+def test_a_broken_docstring_is_named_by_its_line(monkeypatch, old, new, said):
+    ring = algorithms.ring
+    assert old in ring.__doc__
+    monkeypatch.setattr(ring, "__doc__", ring.__doc__.replace(old, new))
+    with pytest.raises(BookError) as caught:
+        reference.entries()
+    where = line_of(import_module("d2lps.algorithms.rings"), old.split("\n")[0], "def ring(")
+    assert str(caught.value).startswith(f"{where}: d2lps.ring {said}")
+    assert str(caught.value).endswith("; mend it there")
+
+
+def test_a_public_name_without_a_docstring_is_named(monkeypatch):
+    monkeypatch.setattr(kvstore.ShardStore.admit, "__doc__", None)
+    with pytest.raises(BookError) as caught:
+        reference.entries()
+    assert str(caught.value) == (
+        f"{line_of(import_module('d2lps.kvstore.server.shard_store'), 'def admit(', 'class ShardStore')}: "
+        "d2lps.kvstore.ShardStore.admit has no docstring; mend it there"
+    )
