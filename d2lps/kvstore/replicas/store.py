@@ -322,8 +322,7 @@ class SlotStore(Merging):
             if rank and parts:  # worker 0 brings it once more to who took over
                 self._wait(lambda: self._is_settled(load, parts), f"load {load} waits for its parts")
             before, chosen, staged = self._staged
-            late = rank and load < before  # worker 0 was interrupted, and loads again
-            if load > core.loaded and not late:
+            if load > core.loaded:  # else another worker has said so
                 mine = staged if load == before else {}
                 if len(mine) != parts or mine and optimizer != chosen:
                     raise Refused(f"{len(mine)} parts are here of load {load}, where {parts} belong: load again")

@@ -329,8 +329,7 @@ class ShardStore(Merging):
         """
         self.require_live(rank)
         with self._changed:
-            late = rank and load < (self._loading.number or 0)  # worker 0 was interrupted, and loads again
-            if not late and self._loading.commit(load, parts, optimizer, self.shards):
+            if self._loading.commit(load, parts, optimizer, self.shards):
                 self.updates = optimizer
 
     def drop(self) -> None:
