@@ -10,7 +10,7 @@ WORKERS := 3
 REPEAT := 200
 SCHEDULES := 100000
 
-.PHONY: help lab lab-en lab-vi lab-zh test quick check figures bench faults shake simulate build lock clean
+.PHONY: help lab lab-en lab-vi lab-zh book serve test quick check figures bench faults shake simulate build lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
@@ -24,7 +24,17 @@ lab-zh: $(ready) ## the same, in Chinese
 lab-en lab-vi lab-zh:
 	$(python) -m d2lps.course.book lab --language $(@:lab-%=%)
 
+book: $(ready) ## the course as a site, in _site/: chapters are executed where they have changed (PDF=no prints no PDFs)
+	@sh .ci/setup book
+	@sh .ci/setup hosts
+	$(python) -m d2lps.course.book build
+	$(python) -m d2lps.course.site build $(if $(filter no,$(PDF)),--no-pdf)
+
+serve: $(ready) ## show the site on this machine
+	$(python) -m d2lps.course.site serve
+
 test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=3: so many processes)
+	@sh .ci/setup book
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
 	$(python) -m ruff check
@@ -34,6 +44,7 @@ test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=3: so ma
 
 quick: WORKERS = 2
 quick: $(ready) ## the tests that take no time and start no processes: to be run often
+	@sh .ci/setup book
 	$(python) -m pytest -m "not slow" -n $(WORKERS)
 
 check: $(ready) ## what has to follow a change of a chapter
@@ -68,7 +79,7 @@ lock: ## renew requirements.lock and environment.yml (UPGRADE=1 for newer versio
 	@sh .ci/lock
 
 clean: ## remove what was built; workspace/ and .venv stay
-	rm -rf build dist *.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf build _site dist *.egg-info .pytest_cache .hypothesis .ruff_cache
 	find chapters d2lps tests -name __pycache__ -prune -exec rm -rf {} +
 
 # A .venv whose Python is gone, or which was moved or copied here with its folder, is not ready, whatever its stamp's age.

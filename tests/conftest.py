@@ -27,7 +27,11 @@ sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it 
 
 # Slow are those that use one of these, which start processes or wait for deadlines; those that are marked so, about a
 # second each where they do not say more; and those that take over 2 s (pytest --durations=50 shows which).
-LOOKS = {"executed", "seen"}  # at what is left of a chapter's run: they are taken late, and need not wait for it
+LOOKS = {
+    "executed",
+    "seen",
+    "site",
+}  # at what is left of a chapter's run: they are taken late, and need not wait for it
 FIXTURES = {"nothing_left", *LOOKS}
 SECONDS = {
     "test_a_reader_runs_the_chapter_and_plays_the_run_just_made": 60,

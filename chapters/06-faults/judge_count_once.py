@@ -106,6 +106,8 @@ class Disk:
             self._world.refuse(str(error))
         self._world.did()
 
+    put.one_way = True  # as sending is: who goes on after a crash does so in vain
+
     def get(self, name: Hashable, otherwise: object = None) -> object:
         """What is stored under a name."""
         self._world.reads += 1
@@ -203,6 +205,8 @@ class Once:
         if self.failed is None:
             self._post("send", worker, key, number, total)
         self.did()
+
+    _send.one_way = True  # whatever it leads to, a server that goes on then does so in vain
 
     # Messages.
 

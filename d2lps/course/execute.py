@@ -30,19 +30,23 @@ def execute(folder: Path, first: str = "", seconds: int = 120) -> dict[str, nbfo
     Raises
     ------
     nbclient.exceptions.CellExecutionError
-        Where a cell does.
+        Where a cell does; its ``cell_id`` says which.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
     book = nbformat.read(folder / f"{LANGUAGES[0]}.ipynb", as_version=4)
     book.cells.insert(0, nbformat.v4.new_code_cell(FIRST + first))
-    where = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False)
+    where, quiet = {"metadata": {"path": str(folder)}}, ["--log-level=ERROR"]  # it warns that it listens on loopback
+    client = NotebookClient(
+        book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet
+    )
     try:
         client.execute()
     except CellExecutionError as error:
         error.traceback = unmarked(error.traceback, LANGUAGES[0])
+        raised = [cell for cell in book.cells if any(o.output_type == "error" for o in cell.get("outputs", ()))]
+        error.cell_id = raised[-1].id if raised else ""
         raise
     return in_languages(book, folder)
 

@@ -4,7 +4,7 @@ import os
 from functools import cache
 
 import pytest
-from helpers import notebooks
+from helpers import notebooks, sites
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +18,9 @@ def runs(tmp_path_factory):
 def executed(runs):
     """``executed(chapter, language)``: the notebook with its outputs, and what was seen of its run in JupyterLab."""
     return cache(lambda chapter, language: notebooks.executed(runs, chapter, language))
+
+
+@pytest.fixture(scope="session")
+def site(runs):
+    """The folder of the whole site, which shows these runs."""
+    return sites.built(runs)

@@ -2,12 +2,15 @@
 
 import doctest
 import pkgutil
+import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import d2lps
 
+ROOT = Path(__file__).parents[2]
 MODULES = [
     "d2lps",
     *sorted(
@@ -27,6 +30,19 @@ def test_examples_print_what_they_say(name):
 def test_the_readme_prints_what_it_says():
     failed, tried = doctest.testfile("../../README.md")
     assert tried > 5 and failed == 0
+
+
+@pytest.mark.parametrize("name", ["README.vi.md", "README.zh.md"])
+def test_so_do_those_in_other_languages(name):
+    failed, tried = doctest.testfile(f"../../{name}", encoding="utf-8")
+    assert tried >= 3 and failed == 0
+
+
+@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda path: path.name)
+def test_a_page_leads_somewhere(path):
+    links = re.findall(r"\]\(([^)#\s]+)", path.read_text("utf-8")) + re.findall(r'src="([^"]+)"', path.read_text("utf-8"))
+    lost = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert lost == []
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -111,13 +111,19 @@ def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat
         if part.code:
             cell = chapter.cell(part.id)
             source = speaking(cell.source, language) if cell.id == "language" else cell.source
-            tags = {"tags": ["exercise"]} if cell.exercise is not None else {}
+            tags = {"tags": ["exercise"], "nbgrader": graded(cell.id)} if cell.exercise is not None else {}
             cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))
         else:
             cells.append(v4.new_markdown_cell(rendered(part.blocks, cites, numbered), id=part.id))
     made = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
     nbformat.validate(made)
     return made
+
+
+def graded(id: str) -> dict:
+    """What nbgrader reads of a cell, in its schema 3: a learner's answer, which is worth a point."""
+    about = {"grade": True, "solution": True, "locked": False, "task": False}
+    return about | {"schema_version": 3, "grade_id": id, "points": 1}
 
 
 def dumps(made: nbformat.NotebookNode) -> str:

@@ -22,7 +22,7 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     The answer is called with copies, so that it may change its arguments, and whatever it raises becomes a
     sentence. An attempt that fails gets the hint for its mistake, and offers the exercise's general hints, one after
     the other, to whoever opens them; the untouched stub fails, too, and offers none. That an exercise was passed is
-    remembered in the workspace: see :func:`~d2lps.progress`.
+    remembered in the workspace, and how often the hint for each mistake was given: see :func:`~d2lps.progress`.
 
     Parameters
     ----------
@@ -55,6 +55,17 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     True
     """
     texts, allowed = texts_of(id), units.seconds(deadline)
+    verdict = judged(texts, answer, allowed)
+    if verdict.passed and kept.kept("passed", id) is None:
+        kept.keep("passed", id, {"day": date.today().isoformat()})
+    if verdict.hint:
+        told = kept.kept("hints", id) or {}
+        kept.keep("hints", id, told | {verdict.mistake: _count(told, verdict.mistake) + 1})
+    return verdict
+
+
+def judged(texts: Texts, answer: Callable, allowed: float) -> Verdict:
+    """The verdict on an answer, of which nothing is remembered."""
     exercise, begun = texts.exercise(), []
     try:
         _require_callable(answer, exercise.parameters)
@@ -67,8 +78,6 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
         if len(begun) > 1 and failure.mistake not in exercise.keeps:
             failure.mistake = "not-general"
         return _failed(texts, failure)
-    if kept.kept("passed", id) is None:
-        kept.keep("passed", id, {"day": date.today().isoformat()})
     first = results[exercise.cases[0].label]
     values = exercise.fills(first)
     if not isinstance(first, Trace):
@@ -106,6 +115,12 @@ def solution(id: str) -> Source:
     'def own_gpu(gpus):'
     """
     return source(texts_of(id).solution())
+
+
+def _count(told: dict, mistake: str) -> int:
+    """How often the hint for a mistake was given; a file that says nothing sensible counts as never."""
+    count = told.get(mistake)
+    return count if type(count) is int else 0
 
 
 def _judge_all(exercise: Exercise, answer: Callable, begun: list[str]) -> dict[str, object]:

@@ -100,7 +100,8 @@ def call(
 def _raised(case: Case, function: Callable, error: BaseException) -> Failure:
     """Names the error, and the last line of the function's own file that it went through."""
     what = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
-    code, line, at = getattr(inspect.unwrap(function), "__code__", None), None, error.__traceback__
+    code, at = getattr(inspect.unwrap(function), "__code__", None), error.__traceback__
+    line = getattr(error, "answer_line", None)  # where it was raised in another process
     while at:
         if code and at.tb_frame.f_code.co_filename == code.co_filename:
             line = at.tb_lineno

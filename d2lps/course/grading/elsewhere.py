@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import cloudpickle
 
+from d2lps.course.grading.away import Away
+
 PATIENCE = 60.0  # seconds
 ASK = """
 import json, pickle, sys
@@ -31,6 +33,8 @@ def elsewhere(answer: Callable, *arguments: object) -> object:
     object
         As JSON has it: tuples are lists. None if it cannot go there, or fails there.
     """
+    if isinstance(answer, Away):
+        return answer.elsewhere(*arguments)
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     try:
         sent = cloudpickle.dumps((answer, arguments))

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
+from d2lps.course.grading.away import Away
+
 
 def size_kept(thing: object, without: Iterable[object] = ()) -> int:
     """Bytes of a thing and of all that it holds on to.
@@ -31,6 +33,8 @@ def size_kept(thing: object, without: Iterable[object] = ()) -> int:
     >>> size_kept(receive) - before > 8000
     True
     """
+    if isinstance(thing, Away):
+        return thing.size_kept(without)
     kept = (each for each in _reached(thing, without) if not isinstance(each, FunctionType))
     # Of a tensor, getsizeof is the object alone.
     return sum(sys.getsizeof(each) + getattr(each, "nbytes", 0) for each in kept)
@@ -59,6 +63,8 @@ def shared_names(one: object, other: object, names: Iterable[str]) -> set[str]:
     >>> one("w"), shared_names(one, other, ["w", "b"])
     (0, {'w'})
     """
+    if isinstance(one, Away):
+        return one.shared_names(other, names)
     there = {id(each) for each in _reached(one)}
     common = [each for each in _reached(other) if id(each) in there and isinstance(each, dict | list | set)]
     entries = [entry for each in common for entry in each]

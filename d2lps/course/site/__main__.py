@@ -21,13 +21,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, dest="command", metavar="command")
     made = commands.add_parser("build", help="execute what has changed, and write the site")
     made.add_argument("--out", type=Path, help=f"where to; {OUT}/ if left out")
+    made.add_argument("--no-pdf", action="store_true", help="print no PDFs, which takes a browser")
     shown = commands.add_parser("serve", help="show the site that was built")
     shown.add_argument("--port", type=int, default=8000)
     chosen = parser.parse_args(arguments)
     try:
         book = Book(chosen.root)
         if chosen.command == "build":
-            where = build(book, chosen.out)
+            where = build(book, chosen.out, pdf=not chosen.no_pdf)
             print(f"open {where / 'index.html'}")
             return 0
         return serve(book.root / OUT, chosen.port)
@@ -43,8 +44,8 @@ def serve(site: Path, port: int) -> int:
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
     try:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        raise BookError(f"port {port} cannot be had: {error.strerror}; give another one with --port") from None
+    except (OSError, OverflowError) as error:
+        raise BookError(f"port {port} cannot be had: {error}; give another one with --port") from None
     with server:
         print(f"http://127.0.0.1:{server.server_port}/ (end with Ctrl-C)", flush=True)
         try:

@@ -11,18 +11,26 @@ from pygments.formatters import HtmlFormatter
 from d2lps.course.book.findings import COMMAND, BookError
 from d2lps.course.book.library import Book
 from d2lps.course.book.notebook import dumps, notebook
-from d2lps.course.site import downloads, front, outputs, proof, search
+from d2lps.course.site import api, downloads, front, outputs, proof, reference, search
 from d2lps.course.site.front import THEME
-from d2lps.course.site.pages import NAMES, Site
+from d2lps.course.site.pages import NAMES, REFERENCE, Site
+from d2lps.course.site.pdf import bound, printed
 from d2lps.course.site.runs import Run, run
 from d2lps.messages import LANGUAGES
 
-OUT, KEPT = "_site", "build/runs"
+OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
 MOST = 20  # faults told at once
-FILES = ("book.css", "book.js", "search.js", "math.woff2")
+IN_ENGLISH = "en"  # as all docstrings are
+FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "math.woff2")
 
 
-def build(book: Book, out: Path | None = None, run: Callable[[str], Run] | None = None, say=print) -> Path:
+def build(
+    book: Book,
+    out: Path | None = None,
+    run: Callable[[str], Run] | None = None,
+    pdf: bool = True,
+    say: Callable[[str], None] = print,
+) -> Path:
     """Build the site.
 
     Parameters
@@ -33,6 +41,8 @@ def build(book: Book, out: Path | None = None, run: Callable[[str], Run] | None 
         Where; ``_site/`` in the book's folder if left out. What was there stays until all is done.
     run : callable, optional
         Slug → its run; if left out, chapters are executed, or found where they were executed before.
+    pdf : bool
+        Whether to print the chapters of each language, too.
     say : callable
         Hears in a sentence what takes long.
 
@@ -53,7 +63,7 @@ def build(book: Book, out: Path | None = None, run: Callable[[str], Run] | None 
     new = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         new.chmod(0o755)
-        _write(book, runs, new)
+        _write(book, runs, new, pdf)
         if found := proof.faults(new):
             more = f"\n… and {len(found) - MOST} more" if found[MOST:] else ""
             raise BookError("the site has faults and is not put in place:\n" + "\n".join(found[:MOST]) + more)
@@ -78,13 +88,17 @@ def _notebooks_are_written(book: Book) -> None:
                 raise BookError(f"chapters/{slug}/{path.name} is not what is written now; {COMMAND} build")
 
 
-def _write(book: Book, runs: dict[str, Run], root: Path) -> None:
-    texts = {"index.html": front.choice(NAMES)}
+def _write(book: Book, runs: dict[str, Run], root: Path, pdf: bool) -> None:
+    texts, public = {"index.html": front.choice(NAMES)}, reference.entries()
     for language in LANGUAGES:
-        site = Site(book, language, runs)
+        site = Site(book, language, runs, public)
         pages = site.pages()
-        texts |= {f"{language}/{page.path}": site.framed(page, pages) for page in pages}
-        texts[f"{language}/sections.js"] = search.script([entry for page in pages for entry in page.entries])
+        if language == IN_ENGLISH:
+            texts[REFERENCE] = site.framed(site.package(), pages, folder=f"../{language}/")
+        texts |= {f"{language}/{page.path}": site.framed(page, pages, pdf) for page in pages}
+        entries = [entry for page in pages for entry in page.entries]
+        entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
+        texts[f"{language}/sections.js"] = search.script(entries)
     texts |= downloads.notebooks(book)
     texts["_static/play.js"] = outputs.shared_code()
     texts["_static/shared.css"] = outputs.shared_looks() + code_colours()
@@ -98,6 +112,12 @@ def _write(book: Book, runs: dict[str, Run], root: Path) -> None:
     for picture in sorted((book.root / "img").glob("*.svg")):
         shutil.copyfile(picture, root / "img" / picture.name)
     (root / ".nojekyll").touch()  # GitHub would leave out _static
+    if pdf:
+        for language in LANGUAGES:
+            page = root / language / f"d2lps-{language}.html"
+            page.write_text(bound(Site(book, language, runs, [], paper=True)), "utf-8")
+            shutil.copyfile(printed(page, book.root / PRINTED), page.with_suffix(".pdf"))
+            page.unlink()
 
 
 def _swap(new: Path, out: Path) -> None:

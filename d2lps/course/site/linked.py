@@ -12,6 +12,8 @@ from itertools import accumulate
 from pygments.lexers import PythonLexer
 from pygments.token import STANDARD_TYPES
 
+PLAIN = ("", "n", "p", "o", "w")  # names, signs and space have no colour of their own, and need no marks
+
 
 def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) -> str:
     """Python as HTML, as pygments highlights it; it belongs into ``<pre class="code">``.
@@ -38,7 +40,7 @@ def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) ->
         text = escape(source[at : at + len(value)], quote=False)
         while kind not in STANDARD_TYPES:
             kind = kind.parent
-        if (look := STANDARD_TYPES[kind]) and not text.isspace():
+        if (look := STANDARD_TYPES[kind]) not in PLAIN and not text.isspace():
             text = f'<span class="{look}">{text}</span>'
         shown.append(f'<a href="{escape(links[at])}">{text}</a>' if at in links else text)
     return "".join(shown)

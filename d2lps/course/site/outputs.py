@@ -2,27 +2,25 @@
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from d2lps.course import explore_page, plots
+from d2lps.course import explore_page, plots, predict_page, reveal
 from d2lps.course.book.findings import BookError
 from d2lps.view import player
-from d2lps.view.drawing.theme import STYLE, THEME, THIN
+from d2lps.view.drawing.theme import STYLE, THIN
 
 KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # the best that a page can show
 # What stands in the pieces again and again → where the site has it. The longest come first: some hold others.
-CODE = (player.MODULE, explore_page.CHOOSE)
-LOOKS = (player.LOOKS, STYLE, THIN, explore_page.LOOK, plots.LETTERS)
+CODE = (player.MODULE, explore_page.CHOOSE, predict_page.ASK)
+LOOKS = (player.LOOKS, STYLE, THIN, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS)
 _EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
-_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|choose)\b", re.M)
+_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|choose|ask)\b", re.M)
 _CODE = re.compile(r'(<script type="module">)(.*?)(</script>)', re.S)
+_SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
 _ID = re.compile(r'\s\bid="([^"]*)"')
 _OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # the same in all plots that draw the same
-_CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div><div class="d2lps-explore")', re.S)
-# A picture has its colours twice, so that it can stand alone, too; a class of the theme has its own.
-_THEMED = re.compile(rf'<\w+ [^<>]*\bclass="[^"]*\bd2-(?:{"|".join(THEME)}|w\d+)\b[^<>]*>')
-_COLOUR = re.compile(r' fill="#[0-9a-f]{6}"')
+_CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -34,10 +32,17 @@ def shared_code() -> str:
 
 def shared_looks() -> str:
     """The style sheets of LOOKS, each rule once."""
-    return "\n".join([player.LOOKS, explore_page.LOOK, plots.LETTERS]) + "\n"
+    return "\n".join([player.LOOKS, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS]) + "\n"
 
 
-def shown(outputs: Sequence[dict], name: str, where: str, alternative: str, markdown) -> str:
+def shown(
+    outputs: Sequence[dict],
+    name: str,
+    where: str,
+    alternative: str,
+    markdown: Callable[[str], str],
+    paper: bool = False,
+) -> str:
     """The outputs of a cell.
 
     Parameters
@@ -52,6 +57,8 @@ def shown(outputs: Sequence[dict], name: str, where: str, alternative: str, mark
         What stands for a picture that brings no words of its own.
     markdown : callable
         Markdown → HTML.
+    paper : bool
+        Whether it will be printed: then it has no scripts, and all pictures.
 
     Returns
     -------
@@ -63,11 +70,11 @@ def shown(outputs: Sequence[dict], name: str, where: str, alternative: str, mark
     BookError
         Where there is an error among them, or what only a kernel can show.
     """
-    shown = (_one(output, where, alternative, markdown) for output in outputs)
+    shown = (_one(output, where, alternative, markdown, still if paper else lean) for output in outputs)
     return "".join(_OF_A_PLOT.sub(rf"{name}-{number}-\1", each) for number, each in enumerate(shown))
 
 
-def _one(output: dict, where: str, alternative: str, markdown) -> str:
+def _one(output: dict, where: str, alternative: str, markdown: Callable, made: Callable[[str], str]) -> str:
     if output["output_type"] == "error":
         raise BookError(f"{where} raises {output['ename']}: {output['evalue']}; mend the cell")
     if output["output_type"] == "stream":
@@ -79,9 +86,9 @@ def _one(output: dict, where: str, alternative: str, markdown) -> str:
     value = data[kind]
     match kind:
         case "text/html":
-            return f'<div class="shown">{lean(value)}</div>'
+            return f'<div class="shown">{made(value)}</div>'
         case "image/svg+xml":
-            svg = lean(value[value.index("<svg") :])
+            svg = made(value[value.index("<svg") :])
             return f'<div class="shown" role="img" aria-label="{html.escape(alternative)}">{svg}</div>'
         case "image/png":
             said = html.escape(alternative)
@@ -95,9 +102,14 @@ def _text(value: str) -> str:
     return f'<pre class="printed" tabindex="0">{html.escape(_COLOURED.sub("", value))}</pre>'
 
 
+def still(piece: str) -> str:
+    """HTML without scripts, looks that the site has in files, and ids."""
+    return _ID.sub("", _LOOK.sub(_look, _SCRIPT.sub("", piece)))
+
+
 def lean(piece: str) -> str:
-    """HTML without what a page of the site has elsewhere: code and looks in files, colours in the looks, the first
-    pictures of ``explore`` in what it shows; and without ids that nothing names."""
+    """HTML without what a page of the site has elsewhere: code and looks in files, the first pictures of
+    ``explore`` in what it shows; and without ids that nothing names."""
 
     def code(found: re.Match) -> str:
         rest = found[2]
@@ -105,14 +117,14 @@ def lean(piece: str) -> str:
             rest = rest.replace(each, "")
         return found[1] + rest.strip() + found[3]
 
-    def look(found: re.Match) -> str:
-        rest = found[1]
-        for each in LOOKS:
-            rest = rest.replace(each, "")
-        return f"<style>{rest}</style>" if rest.strip() else ""
-
-    piece = _LOOK.sub(look, _CODE.sub(code, _CHOSEN.sub(r"\1\2", piece)))
-    piece = _THEMED.sub(lambda found: _COLOUR.sub("", found[0]), piece)
-    named = set(re.findall(r"#([^\s\"'()&;,:]+)", piece))
+    piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
+    named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {each for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for each in value.split()}
     return _ID.sub(lambda found: found[0] if found[1] in named else "", piece)
+
+
+def _look(found: re.Match) -> str:
+    rest = found[1]
+    for each in LOOKS:
+        rest = rest.replace(each, "")
+    return f"<style>{rest}</style>" if rest.strip() else ""

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from d2lps.course.book.findings import BookError
+from d2lps.course.book.glossary import Glossary
 from d2lps.course.book.library import Book, Chapter
-from d2lps.course.site import downloads, front, outputs, search
+from d2lps.course.site import api, downloads, front, outputs, reference, search, terms
 from d2lps.course.site.exercises import folded
-from d2lps.course.site.prose import Prose, listing, numbered
+from d2lps.course.site.linked import linked
+from d2lps.course.site.prose import Prose, code, numbered
 from d2lps.course.site.runs import Run
 from d2lps.messages import html_language, only, text_in
 
@@ -59,10 +62,18 @@ class Site:
         In which language.
     runs : dict of str to Run
         Slug → what its cells showed.
+    public : list of reference.Entry
+        What the page of the package describes.
+    paper : bool
+        Whether it will be printed: then nothing plays, and no word or name leads elsewhere.
     """
 
-    def __init__(self, book: Book, language: str, runs: dict[str, Run]):
-        self.book, self.language, self.runs = book, language, runs
+    def __init__(
+        self, book: Book, language: str, runs: dict[str, Run], public: list[reference.Entry], paper: bool = False
+    ):
+        self.book, self.language, self.runs, self.public, self.paper = book, language, runs, public, paper
+        self.known = {} if paper else reference.addresses(public, f"../{REFERENCE}")
+        self.glossary = Glossary({} if paper else book.terms)
         self.html_language = only(language, html_language)
 
     def say(self, key: str, **values: object) -> str:
@@ -77,16 +88,16 @@ class Site:
 
     def pages(self) -> list[Page]:
         """All of them, in the order of the contents."""
-        return [self.front(), *map(self.chapter, self.book.contents), self.references(), self.search()]
+        return [self.front(), *map(self.chapter, self.book.contents), self.terms(), self.references(), self.search()]
 
     def chapter(self, slug: str) -> Page:
         """A chapter with all that its cells showed."""
         chapter, run = self.book.chapter(slug), self.runs[slug]
         prose = Prose(self.book, self.language, chapter)
-        body, entries, sections = [], [], []
+        body, entries, sections, used = [], [], [], set()
         page_title = html.unescape(self.titles[slug])
         for section in chapter.texts[self.language].sections:
-            inside = "".join(self._blocks(chapter, section, prose, run))
+            inside = "".join(self._blocks(chapter, section, prose, run, used))
             if section.id == "top":
                 title, url = page_title, f"{slug}.html"
                 body.append(f"<h1>{prose.inline(title)}</h1>{inside}")
@@ -99,6 +110,8 @@ class Site:
             entries.append(search.Entry(page_title, title, url, search.words(inside)))
         ran = self.say("ran", day=run.day, machine=run.machine)
         body.append(f'<p class="ran"><small>{ran}</small></p>')
+        if used:
+            body.append(terms.cards(self.language, self.glossary, used))
         return Page(
             f"{slug}.html",
             self.titles[slug],
@@ -107,30 +120,36 @@ class Site:
             self.about(slug),
             sections,
             entries,
-            PLAYS,
-            slug=slug,
+            (*PLAYS, "../_static/terms.js"),
+            ("terms.css",),
+            slug,
         )
 
-    def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run) -> Iterator[str]:
+    def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, used: set[str]) -> Iterator[str]:
+        seen: set[str] = set()
         for block in section.blocks:
             if block.kind != "cell":
-                yield prose.block(block)
+                yield terms.marked_terms(prose.block(block), self.language, self.glossary, seen)
             elif block.name != "language":  # which the page has been given
-                yield self._cell(chapter, block.name, html.unescape(search.words(section.title)), prose, run)
+                yield self._cell(chapter, block.name, search.words(section.title), prose, run)
+        used |= seen
 
     def _cell(self, chapter: Chapter, name: str, title: str, prose: Prose, run: Run) -> str:
         cell = chapter.cell(name)
-        code = listing(cell.source)
+        before = [each.source for each in chapter.cells[: chapter.cells.index(cell)]]
+        shown = code(linked(cell.source, self.known, before))
         if cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         else:
             given = run.outputs[self.language].get(name, [])
-            below = outputs.shown(given, name, f"{chapter.slug}, cell {name!r},", title, prose.markdown)
-        return f'<div class="cell" id="cell-{name}">{code}{below}</div>'
+            below = outputs.shown(given, name, f"{chapter.slug}, cell {name!r},", title, prose.markdown, self.paper)
+        return f'<div class="cell" id="cell-{name}">{shown}{below}</div>'
 
     def front(self) -> Page:
         """What the course is, its race, and its chapters."""
         file = self.book.chapters / "front" / f"{self.language}.md"
+        if not file.is_file():
+            raise BookError(f"{file} is missing; write it, with [[race]] and [[chapters]] each alone on a line")
         lead, _, rest = file.read_text("utf-8").partition("[[race]]")
         before, _, after = rest.partition("[[chapters]]")
         prose = Prose(self.book, self.language)
@@ -148,6 +167,18 @@ class Site:
     def about(self, slug: str) -> str:
         """What a chapter is about, in a sentence."""
         return self.book.abouts[slug][self.language]
+
+    def terms(self) -> Page:
+        """The glossary."""
+        title = self.say("terms")
+        body = terms.glossary_page(self.language, self.book)
+        entry = search.Entry(title, title, terms.PAGE, search.words(body))
+        return Page(terms.PAGE, title, body, entries=[entry], looks=("terms.css",))
+
+    def package(self) -> Page:
+        """What the package has, in English alone."""
+        body, sections = api.page(self.public)
+        return Page("index.html", self.say("reference"), body, "api", "", sections)
 
     def references(self) -> Page:
         """The sources of all chapters, and who cites them."""
@@ -186,16 +217,25 @@ class Site:
         )
         return Page("search.html", self.say("search"), body, "search", scripts=("sections.js", "../_static/search.js"))
 
-    def framed(self, page: Page, others: list[Page]) -> str:
-        """The whole page: its body with what stands around it."""
+    def framed(self, page: Page, others: list[Page], pdf: bool = False, folder: str = "") -> str:
+        """The whole page: its body with what stands around it.
+
+        ``pdf``: whether there is one; ``folder`` leads from the page to those of its language.
+        """
         order = [each for each in others if each.kind in ("front", "chapter")]
-        at = next((number for number, each in enumerate(order) if each.path == page.path), None)
+        at = next((number for number, each in enumerate(order) if each is page), None)
         near = [None, None] if at is None else [order[at - 1] if at else None, *order[at + 1 : at + 2], None][:2]
         contents = [
-            {"href": each.path, "title": each.title, "current": each.path == page.path, "gap": number == len(order)}
+            {"href": folder + each.path, "title": each.title, "current": each is page, "gap": number == len(order)}
             for number, each in enumerate([*order, *(each for each in others if each.kind == "plain")])
         ]
-        contents.append({"href": f"../{REFERENCE}", "title": self.say("reference"), "lang": "", "gap": False})
+        package = {
+            "href": f"../{REFERENCE}",
+            "title": self.say("reference"),
+            "current": page.kind == "api",
+            "gap": False,
+        }
+        contents.append(package)
         return front.FRAME.get_template("page.html").render(
             lang=self.html_language,
             language=self.language,
@@ -204,8 +244,8 @@ class Site:
             kind=page.kind,
             body=page.body,
             up="../",
-            home="index.html",
-            search="search.html",
+            home=f"{folder}index.html",
+            search=f"{folder}search.html",
             languages=[
                 {
                     "href": f"../{other}/{page.path}",
@@ -219,7 +259,7 @@ class Site:
             scripts=["../_static/book.js", *page.scripts],
             contents=contents,
             sections=[{"id": id, "title": title} for id, title in page.sections],
-            tools=downloads.tools(self.book, page.slug, self.language) if page.slug else [],
+            tools=downloads.tools(self.book, page.slug, self.language, pdf) if page.slug else [],
             previous=near[0] and {"href": near[0].path, "title": near[0].title},
             next=near[1] and {"href": near[1].path, "title": near[1].title},
             footer=self.say("license"),

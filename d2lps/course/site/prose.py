@@ -11,24 +11,15 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
-from pygments.token import Token
 
 from d2lps.course.book.findings import BookError
 from d2lps.course.book.lesson import CITE, HEADING, Block, literal, outside
 from d2lps.course.book.library import Book, Chapter
 from d2lps.course.book.notebook import alternative, captions
+from d2lps.course.site.linked import linked
 from d2lps.messages import text_in
 
-
-class _Short(HtmlFormatter):
-    """Without marks for what has no colour of its own: names, signs, space."""
-
-    def _get_css_classes(self, kind) -> str:
-        plain = kind in Token.Text or kind in Token.Punctuation or kind in (Token.Name, Token.Operator)
-        return "" if plain else super()._get_css_classes(kind)
-
-
-_HIGHLIT = _Short(nowrap=True)
+_PLAIN = HtmlFormatter(nowrap=True)
 
 
 class Prose:
@@ -114,8 +105,14 @@ def fence(token) -> str:
 def listing(source: str, language: str = "python") -> str:
     """Code as HTML; what cannot be told apart stands as it is."""
     source = source.rstrip("\n")
-    known = {"python": "ipython3", "sh": "bash", "json": "json", "yaml": "yaml"}.get(language)
-    inside = highlight(source, get_lexer_by_name(known), _HIGHLIT).rstrip("\n") if known else html.escape(source)
+    if language == "python":
+        return code(linked(source, {}))
+    known = language in ("bash", "sh", "json", "yaml", "toml", "ini")
+    return code(highlight(source, get_lexer_by_name(language), _PLAIN).rstrip("\n") if known else html.escape(source))
+
+
+def code(inside: str) -> str:
+    """Highlighted code, which the keyboard can reach to move it sideways."""
     return f'<pre class="code" tabindex="0"><code>{inside}</code></pre>'
 
 

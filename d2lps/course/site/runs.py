@@ -17,7 +17,7 @@ from pathlib import Path
 import d2lps
 from d2lps.course.book.findings import BookError
 from d2lps.course.book.library import Book, digest, write
-from d2lps.messages import LANGUAGES
+from d2lps.messages import LANGUAGES, unmarked
 
 SECONDS = 300  # for one cell
 SPARED = ("course/site/", "course/book/")  # what no chapter calls as it runs
@@ -107,7 +107,9 @@ def _executed(book: Book, slug: str, say: Callable[[str], None]) -> Run:
     try:
         books = execute(book.folder(slug), seconds=SECONDS)
     except CellExecutionError as error:
-        raise BookError(f"{slug}: a cell raises {error.ename}: {error.evalue}\n{error.traceback}") from None
+        what = f"{error.ename}: {unmarked(error.evalue, LANGUAGES[0])}"
+        where = f"chapters/{slug}/lesson.py"
+        raise BookError(f"{slug}, cell {error.cell_id!r}, raises {what}; mend it in {where}") from None
     except (CellTimeoutError, DeadKernelError) as error:
         raise BookError(f"{slug}: {error}") from None
     say(f"{slug} ran in {time.monotonic() - begun:.0f} s")

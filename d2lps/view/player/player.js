@@ -362,6 +362,9 @@ export function play(el, data) {
   const shortest = Math.min(...runs.map((run) => run.duration || longest));
   const lasts = Math.max(LENGTH, Math.min(MOST, (LEAST * longest) / (shortest || 1)));
   const stills = pictures(el, data);
+  // On paper nothing moves: there, the pictures stand as they came, by their own colours alone.
+  const paper = make("div", { class: "d2-printed", "aria-hidden": "true" });
+  paper.attachShadow({ mode: "closed" }).append(...stills.map((each) => each.cloneNode(true)));
   const parts = runs.map((run, i) => perform(run, stills[i], data, longest));
   const edges = [...new Set([0, ...parts.flatMap((part) => part.edges), longest])].sort((a, b) => a - b);
 
@@ -494,7 +497,7 @@ export function play(el, data) {
     parts.forEach((part) => part.crop(alone));
   });
   parts.forEach((part) => watcher.observe(part.scene));
-  el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root);
+  el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root, paper);
   go(0);
   show();
   return () => {
@@ -502,5 +505,6 @@ export function play(el, data) {
     watcher.disconnect();
     document.removeEventListener("click", follow, true);
     root.remove();
+    paper.remove();
   };
 }

@@ -1,0 +1,158 @@
+"""What of a notebook an answer needs: the statements that bind the names that it uses, and those that these use.
+
+So nothing of a chapter runs that an answer does not ask for: no training, no cluster, no check.
+"""
+
+import ast
+import dis
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+
+ASSIGNED = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAGIC = ("%%time", "%%capture")
+
+
+@dataclass(eq=False)
+class Cell:
+    """A code cell: its name, source, and statements; ``error`` says why it has none."""
+
+    name: str
+    source: str
+    body: list[ast.stmt] = field(default_factory=list)
+    error: str = ""
+    line: int | None = None
+
+
+def cell(name: str, source: str) -> Cell:
+    """The cell, with ``pass`` for lines that only IPython understands.
+
+    >>> cell("a", "%matplotlib inline\\nx = 1").error, len(cell("a", "!ls\\nx = 1").body)
+    ('', 2)
+    >>> cell("a", "x = ").error, cell("a", "x = ").line
+    ('SyntaxError: invalid syntax', 1)
+    """
+    plain = _python(source)
+    try:
+        return Cell(name, plain, ast.parse(plain).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        said = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
+        return Cell(name, plain, [], said[:200], getattr(error, "lineno", None))
+
+
+def _python(source: str) -> str:
+    lines = source.split("\n")
+    if lines[0].startswith("%%"):
+        if not lines[0].startswith(MAGIC):  # for another place, or another language
+            return ""
+        lines[0] = ""
+    for at, line in enumerate(lines):
+        bare = line.lstrip()
+        if bare.startswith(("%", "!", "?")) and not _inside(lines[:at]):
+            lines[at] = line[: len(line) - len(bare)] + "pass"
+    return "\n".join(lines)
+
+
+def _inside(lines: Sequence[str]) -> bool:
+    """Whether what follows is within brackets or a text of several lines: ``%`` is a sign of Python there."""
+    text = "\n".join(lines)
+    try:
+        ast.parse(text or "pass")
+    except SyntaxError as error:
+        return "never closed" in str(error.msg) or "unterminated triple" in str(error.msg)
+    except (ValueError, RecursionError, MemoryError):
+        return False
+    return False
+
+
+def bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds.
+
+    >>> sorted(bound(ast.parse("from torch import nn as net, optim").body[0]))
+    ['net', 'optim']
+    """
+    if isinstance(statement, DEFINED):
+        return {statement.name}
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+    if isinstance(statement, ASSIGNED):
+        return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and _stored(each)}
+    if isinstance(statement, ast.If | ast.Try | ast.With):  # as around an import that may fail
+        return {name for each in ast.walk(statement) if isinstance(each, ast.stmt) and each is not statement
+                for name in bound(each)}  # fmt: skip
+    return set()
+
+
+def _stored(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def used(statement: ast.stmt) -> set[str]:
+    """The names that a statement, or a function in it, looks up outside: none of its own variables.
+
+    >>> sorted(used(ast.parse("def f(n):\\n    return [part(n, i) for i in range(n)]").body[0]))
+    ['part', 'range']
+    """
+    try:
+        return _looked_up(compile(ast.Module([statement], []), "cell", "exec"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it is of no use to run it either
+        return set()
+
+
+def _looked_up(code: CodeType) -> set[str]:
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_looked_up(each) for each in code.co_consts if isinstance(each, CodeType)))
+
+
+def used_in(expression: str) -> set[str]:
+    """The names in an expression: ``"own_gpu"`` is one."""
+    return used(ast.parse(expression).body[0])
+
+
+def needed(
+    names: Iterable[str], own: Sequence[Cell], lesson: Sequence[Cell], at: int | None = None
+) -> list[tuple[str, str, list[int]]]:
+    """(name, source, numbers of statements) of each cell that is needed, those of the lesson first.
+
+    What the learner's own notebook binds is taken from there, as it is when cell number ``at`` has run; what is bound
+    nowhere in it, from the lesson.
+
+    >>> own = [cell("a", "x = 1\\nprint(x)"), cell("b", "def f():\\n    return x + y"), cell("c", "f = 3")]
+    >>> needed(["f"], own, [cell("l", "y = 2")], at=1)
+    [('l', 'y = 2', [0]), ('a', 'x = 1\\nprint(x)', [0]), ('b', 'def f():\\n    return x + y', [0])]
+    """
+    both = (lesson, own)
+    homes = _homes(0, lesson, None) | _homes(1, own, at)
+    chosen, ask, asked = set(), list(names), set()
+    while ask:
+        name = ask.pop()
+        if name in asked:
+            continue
+        asked.add(name)
+        for place in homes.get(name, ()):
+            if place not in chosen:
+                chosen.add(place)
+                which, number, line = place
+                ask += used(both[which][number].body[line])
+    cells: dict[tuple[int, int], list[int]] = {}
+    for which, number, line in sorted(chosen):
+        cells.setdefault((which, number), []).append(line)
+    return [(both[which][number].name, both[which][number].source, run) for (which, number), run in cells.items()]
+
+
+def _homes(which: int, cells: Sequence[Cell], at: int | None) -> dict[str, list[tuple[int, int, int]]]:
+    """Name → the statements that make what it is when cell number ``at`` has run; of what comes later all."""
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for number, each in enumerate(cells):
+        for line, statement in enumerate(each.body):
+            for name in bound(statement):
+                before = found.get(name, [])
+                if at is not None and number > at and any(place[1] <= at for place in before):
+                    continue
+                anew = isinstance(statement, (*DEFINED, ast.Import, ast.ImportFrom)) or (
+                    isinstance(statement, ast.Assign)
+                    and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
+                )
+                found[name] = [*([] if anew else before), (which, number, line)]
+    return found

@@ -1,0 +1,139 @@
+"""Values as text: what passes between an answer's process and its judge's.
+
+Nothing that arrives is executed, and every value that is read is of a plain kind, made here: an answer can send what
+it computes, and no object that behaves in a way of its own. Each process adds what only it can send.
+
+>>> dumps({"a": (1, [Fraction(1, 3)])}), loads(dumps({"a": (1, [Fraction(1, 3)])}))
+('["d","a",["t",1,["l",["f",1,3]]]]', {'a': (1, [Fraction(1, 3)])})
+"""
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+
+import torch
+
+from d2lps.plan import Plan, Send, Update
+
+DTYPES = {
+    name: getattr(torch, name)
+    for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+}
+ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+DECODE = json.JSONDecoder().decode
+PLAIN = (str, int, float, bool, type(None))
+
+
+class Unreadable(ValueError):
+    """Text that is none of these values."""
+
+
+def dumps(value: object, other: Callable[[object], list] | None = None) -> str:
+    """The text of a value; ``other`` writes what is of no plain kind."""
+    return ENCODE(written(value, other))
+
+
+def loads(text: "str | bytes", other: Callable[[list], object] | None = None) -> object:
+    """The value of a text; ``other`` reads what is of no plain kind. Raises Unreadable."""
+    try:
+        return read(json.loads(text), other)
+    except Unreadable:
+        raise
+    except Exception as error:  # whatever is wrong with it
+        raise Unreadable(f"{type(error).__name__}: {error}") from None
+
+
+def written(value: object, other: Callable[[object], list] | None = None) -> object:
+    """A value as JSON has it: plain ones as they are, others as a list that begins with their kind."""
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is tuple:
+        return ["t", *[written(each, other) for each in value]]
+    if kind is list:
+        return ["l", *[written(each, other) for each in value]]
+    if kind is dict:
+        return ["d", *[written(each, other) for pair in value.items() for each in pair]]
+    if kind is Fraction:
+        return ["f", value.numerator, value.denominator]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return ["b", bytes(value).decode("latin-1")]
+    if isinstance(value, Send):
+        return ["send", *[written(each, other) for each in value]]
+    if isinstance(value, Update):
+        return ["update", *[written(each, other) for each in value]]
+    if isinstance(value, Plan):
+        return ["plan", *[written(each, other) for each in plan_fields(value)]]
+    if isinstance(value, str | bool | int | float):  # of a class of its own
+        return next(base(value) for base in (str, bool, int, float) if isinstance(value, base))
+    if isinstance(value, Fraction):
+        return ["f", value.numerator, value.denominator]
+    if isinstance(value, complex):
+        return ["c", value.real, value.imag]
+    if isinstance(value, dict):
+        return written(dict(value), other)
+    for base in (tuple, list):
+        if isinstance(value, base):
+            return written(base(value), other)
+    if isinstance(value, set | frozenset):
+        return ["s" if isinstance(value, set) else "z", *[written(each, other) for each in value]]
+    if other is None:
+        raise TypeError(f"no plain value: {kind.__name__}")
+    return other(value)
+
+
+def plan_fields(plan: Plan) -> list:
+    """What a plan is made of; of one that is broken as far as it came."""
+    nodes, share, steps, holds, wants = (
+        getattr(plan, name, ()) for name in ("nodes", "share", "steps", "holds", "wants")
+    )
+    return [tuple(nodes), dict(share), [tuple(step) for step in steps], [*holds], [*wants]]
+
+
+def read(data: object, other: Callable[[list], object] | None = None) -> object:
+    """The value that :func:`written` has written."""
+    if not isinstance(data, list):
+        if isinstance(data, dict):
+            raise Unreadable("an object")
+        return data
+    kind, *rest = data
+    if kind in READERS:
+        return READERS[kind]([read(each, other) for each in rest])
+    if other is None:
+        raise Unreadable(str(kind)[:40])
+    return other(data)
+
+
+def _pairs(rest: list) -> dict:
+    return dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+READERS = {
+    "t": tuple,
+    "l": list,
+    "d": _pairs,
+    "s": set,
+    "z": frozenset,
+    "f": lambda rest: Fraction(*rest),
+    "c": lambda rest: complex(*rest),
+    "b": lambda rest: rest[0].encode("latin-1"),
+    "send": lambda rest: Send(*rest),
+    "update": lambda rest: Update(*rest),
+    "plan": lambda rest: Plan(*rest),
+}
+
+
+def numbers(tensor: torch.Tensor) -> list:
+    """What a tensor holds, as JSON has it: dtype, shape, numbers. Raises TypeError for one of another dtype."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in DTYPES:
+        raise TypeError(f"a tensor of {dtype}")
+    plain = tensor.detach().to_dense().cpu() if tensor.layout != torch.strided else tensor.detach().cpu()
+    return [dtype, list(plain.shape), plain.flatten().tolist()]
+
+
+def tensor(dtype: str, shape: list, values: list) -> torch.Tensor:
+    """The tensor that holds these numbers."""
+    if not all(isinstance(each, int | float) for each in values):
+        raise Unreadable("no numbers")
+    return torch.tensor(values, dtype=DTYPES[dtype]).reshape(shape)

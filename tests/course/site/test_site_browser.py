@@ -1,0 +1,292 @@
+"""The site, opened from its files by a browser: each page, in each language, at four widths, nothing from elsewhere."""
+
+import json
+import re
+from urllib.parse import quote
+
+import pytest
+from helpers import browser as browsers
+from helpers.axe import grave
+from playwright.sync_api import Page
+
+from d2lps.messages import LANGUAGES, sentences
+
+chromium, new_page = browsers.chromium, browsers.new_page
+pytestmark = [pytest.mark.slow(3), pytest.mark.timeout(600)]  # who comes first waits for all chapters to be run
+
+WIDTHS = (360, 768, 1100, 1440)
+CHAPTER, FRONT = 800_000, 150_000  # bytes of a page; the front with all that it loads
+
+
+@pytest.fixture
+def opened(new_page, site):
+    """``opened("vi/index.html")``: the page, which may ask for files alone, and has nothing to say on its console."""
+    asked, said = [], []
+
+    def open_it(address: str, **media) -> Page:
+        page = new_page(viewport={"width": 1100, "height": 900}, **media)
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(f"{site.as_uri()}/{address}")
+        return page
+
+    yield open_it
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == [] and said == []
+
+
+def names(site, language: str) -> list[str]:
+    return sorted(path.name for path in (site / language).glob("*.html"))
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_page_is_whole_at_every_width(site, opened, language):
+    for name in [f"{language}/{each}" for each in names(site, language)] + ["api/index.html"] * (language == "en"):
+        page = opened(name)
+        still = page.locator("[id^=d2lps-]:has(> script[type='application/json']):has(svg.d2-still)")
+        assert still.count() == 0, f"{name}: a player does not play"
+        assert page.locator(".d2-player").count() > 0 or not re.search(r"/0\d|(vi|zh|en)/index", name), name
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert beyond <= 0, f"{name} is {beyond} pixels too wide at {width}"
+        assert page.evaluate("document.documentElement.lang") == {"zh": "zh-Hans"}.get(
+            name[:2], name[:2].replace("ap", "en")
+        )
+        assert page.evaluate("[...document.images].filter(e => e.complete && !e.naturalWidth).map(e => e.src)") == []
+
+
+def test_sizes(site):
+    """What a reader loads: no page is large, and the code of the players is there once."""
+    static = {path.name: path.stat().st_size for path in (site / "_static").iterdir()}
+    for language in LANGUAGES:
+        for name in names(site, language):
+            assert (site / language / name).stat().st_size <= CHAPTER, name
+            assert "requestAnimationFrame" not in (site / language / name).read_text("utf-8")
+        loads = sum(static[name] for name in ("shared.css", "book.css", "book.js", "play.js"))
+        assert (site / language / "index.html").stat().st_size + loads <= FRONT
+
+
+def test_a_reader_is_asked_for_the_language_once(opened, site):
+    page = opened("index.html?choose")
+    assert page.locator("h2").all_inner_texts() == ["Tiếng Việt", "中文", "English"]
+    page.get_by_role("link", name="中文").click()
+    page.wait_for_url("**/zh/index.html")
+    page.goto((site / "index.html").as_uri())
+    page.wait_for_url("**/zh/index.html")
+    page.goto((site / "index.html").as_uri() + "?choose")
+    assert page.locator("h2").count() == 3
+    page.evaluate("localStorage.clear()")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_race_of_the_front_page_plays_steps_and_is_scrubbed(opened, language):
+    page = opened(f"{language}/index.html")
+    words = sentences(language)
+    player = page.locator(".d2-player")
+    clock = player.locator(".d2-clock").first
+
+    def now() -> float:
+        return float(re.match(r"[\d.]+", clock.inner_text())[0])
+
+    player.get_by_role("button", name=words["player.play"], exact=True).click()
+    page.wait_for_function("parseFloat(document.querySelector('.d2-clock').textContent) > 5")
+    player.get_by_role("button", name=words["player.pause"], exact=True).click()
+    player.get_by_role("button", name=words["player.restart"], exact=True).click()
+    assert now() == 0
+    slider = player.get_by_role("slider")
+    slider.fill("1")
+    assert now() == 60
+    player.get_by_role("button", name=words["player.back"], exact=True).click()
+    page.wait_for_function("parseFloat(document.querySelector('.d2-clock').textContent) < 60")
+    assert player.locator(".d2-run header b").all_inner_texts() == ["GPU 0", "CPU", words["names.shards"]]
+
+
+def test_the_switch_of_language_leads_to_the_same_section(opened, site):
+    """Of every section, wherever it was scrolled to, the link names it, and there it stands near the top."""
+    for path in sorted(site.glob("en/0*.html")):
+        page = opened(f"en/{path.name}")
+        ids = page.locator("main section[id]").evaluate_all("all => all.map(each => each.id)")
+        assert len(ids) > 5
+        for id in ids:
+            for event in ("pointerdown", "focus"):
+                found = page.evaluate(
+                    """([id, event]) => {
+                      const section = document.getElementById(id);
+                      const link = document.querySelector(".languages a[lang=vi]");
+                      scrollTo(0, 0);
+                      scrollBy(0, section.getBoundingClientRect().top - 90);
+                      link.dispatchEvent(new Event(event));
+                      return link.hash;
+                    }""",
+                    [id, event],
+                )
+                end = page.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 1")
+                assert found == f"#{id}" or end, (path.name, id, event)
+        there = opened(f"vi/{path.name}")
+        for id in ids:
+            there.evaluate("id => { scrollTo(0, 0); location.hash = id; }", id)
+            top = there.evaluate("id => document.getElementById(id).getBoundingClientRect().top", id)
+            end = there.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 1")
+            assert 0 <= top <= 200 or end, (path.name, id, top)
+
+
+def test_the_switch_is_followed_by_mouse_and_keyboard(opened):
+    page = opened("zh/02-ring.html")
+    ids = page.locator("main section[id]").evaluate_all("all => all.map(each => each.id)")
+    page.evaluate("id => document.getElementById(id).scrollIntoView()", ids[4])
+    page.mouse.wheel(0, 60)
+    page.wait_for_function("document.querySelector('.here .now')")
+    page.locator(".languages a[lang=vi]").click()
+    page.wait_for_url(f"**/vi/02-ring.html#{ids[4]}")
+    assert 0 <= page.evaluate("id => document.getElementById(id).getBoundingClientRect().top", ids[4]) <= 200
+    page.locator(".languages a[lang=en]").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/en/02-ring.html#{ids[4]}")
+
+
+@pytest.mark.parametrize(
+    ("language", "query", "section", "hit"),
+    [
+        ("zh", "参数服务器", "04-key-value-store.html", "参数服务器"),
+        ("zh", "分片", "01-data-parallelism.html", "分片"),
+        ("vi", "máy chủ tham số", "04-key-value-store.html", "máy chủ tham số"),
+        ("vi", "may chu tham so", "04-key-value-store.html", "máy chủ tham số"),
+        ("vi", "bang thong", "02-ring.html", "băng thông"),
+        ("en", "parameter server", "04-key-value-store.html", "parameter server"),
+        ("en", "PARAMETER  server", "04-key-value-store.html", "parameter server"),
+        ("en", "aggregate_at", "index.html#aggregate_at", "aggregate_at"),
+    ],
+)
+def test_what_is_searched_for_is_found_in_its_section(opened, language, query, section, hit):
+    page = opened(f"{language}/search.html?q={quote(query)}")
+    hrefs = page.locator("#results a").evaluate_all("all => all.map(each => each.getAttribute('href'))")
+    assert any(section in href for href in hrefs) and all("#" in href or href.endswith(".html") for href in hrefs)
+    marks = page.locator("#results mark").all_inner_texts()
+    assert hit in [mark.lower() for mark in marks]
+    assert page.locator("#results mark").first.inner_text().lower() == hit or hit == "aggregate_at"
+    first = page.locator("#results a").first
+    first.click()
+    page.wait_for_load_state()
+    if "#" in page.url:
+        assert page.locator(f"[id='{page.url.partition('#')[2]}']").count() == 1
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nothing_found_is_said(opened, language):
+    page = opened(f"{language}/search.html?q=xyzzy%22%3Cb%3E")
+    assert page.locator("#found").inner_text() == sentences(language)["site.none"]
+    assert page.locator("#results li").count() == 0
+
+
+def test_the_keyboard_reaches_the_text_and_the_search(opened):
+    page = opened("en/index.html")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#main")
+    page.keyboard.press("/")
+    page.keyboard.type("hash ring")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?q=hash+ring")
+    assert page.locator("#results li").count() > 0
+
+
+def test_light_or_dark_is_remembered(opened, site):
+    page = opened("vi/index.html", color_scheme="light")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    page.locator("button.theme").click()
+    assert page.evaluate(paper) == "rgb(21, 24, 29)"
+    page.goto((site / "vi/references.html").as_uri())
+    assert page.evaluate(paper) == "rgb(21, 24, 29)"
+    page.locator("button.theme").click()
+    assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    page.evaluate("localStorage.clear()")
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_grave(opened, scheme):
+    pages = ["vi/index.html", "en/04-key-value-store.html", "zh/references.html", "vi/search.html?q=gradient"]
+    for name in [*pages, "zh/glossary.html"]:
+        assert grave(opened(name, color_scheme=scheme)) == [], name
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_prediction_is_kept_over_a_reload(opened, language):
+    page = opened(f"{language}/01-data-parallelism.html")
+    asked = page.locator("#cell-guess form")
+    for field in asked.locator("input").all():
+        field.fill("60")
+    asked.get_by_role("button").click()
+    revealed = page.locator("#cell-predicted")
+    assert sentences(language)["predict.you"] in revealed.inner_text()
+    page.reload()
+    assert asked.locator("input").first.input_value() == "60"
+    assert sentences(language)["predict.you"] in revealed.inner_text()
+    page.evaluate("localStorage.clear()")
+
+
+def test_on_paper_there_are_pictures_and_no_controls(opened):
+    page = opened("vi/01-data-parallelism.html")
+    page.emulate_media(media="print")
+    assert not any(each.is_visible() for each in page.locator(".d2-player, .bar, .chapters, .here, .folds").all())
+    printed = page.locator(".d2-printed")
+    assert printed.count() >= 5
+    assert all(each.bounding_box()["height"] > 100 for each in printed.all())
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+
+
+@pytest.mark.parametrize("language", ["vi", "zh"])
+def test_no_words_of_another_language_are_left(opened, site, language):
+    """No sentence that the course says in English stands on these pages, but in code and what is marked as English."""
+    spoken = sentences("en")
+    pieces = {piece.strip() for said in spoken.values() for piece in re.split(r"\{[^}]*\}|\n", said)}
+    english = [piece for piece in pieces if len(piece.split()) >= 2 and len(piece) >= 10 and piece.isascii()]
+    own = "\n".join(sentences(language).values())
+    english = [piece for piece in english if piece not in own]
+    for name in names(site, language):
+        page = opened(f"{language}/{name}")
+        text = page.evaluate(
+            """() => {
+              const skipped = "script,style,pre,code,math,[lang=en]";
+              const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+              while (walk.nextNode())
+                if (!walk.currentNode.parentElement.closest(skipped)) found.push(walk.currentNode.data);
+              const said = ["aria-label", "title", "alt", "placeholder"];
+              for (const each of document.querySelectorAll(said.map((name) => `[${name}]`).join()))
+                if (!each.closest("[lang=en]")) found.push(...said.map((name) => each.getAttribute(name) ?? ""));
+              return found.join("\\n");
+            }"""
+        )
+        assert [piece for piece in english if piece in text] == [], name
+
+
+def test_a_glossary_word_explains_itself(opened):
+    page = opened("vi/01-data-parallelism.html")
+    page.locator("a.term").first.hover()
+    card = page.locator(".term-card")
+    card.wait_for(state="visible")
+    assert len(card.inner_text()) > 20
+    page.keyboard.press("Escape")
+    card.wait_for(state="hidden")
+
+
+def test_hints_and_solutions_are_folded(opened):
+    page = opened("en/01-data-parallelism.html")
+    folds = page.locator("#cell-exercise-own-gpu .folds details")
+    assert folds.count() == 5 and not any(each.get_attribute("open") for each in folds.all())
+    folds.last.locator("summary").click()
+    assert "def own_gpu(gpus)" in folds.last.inner_text()
+
+
+def test_notebooks_to_take_away_need_no_other_file(site):
+    for path in site.glob("*/notebooks/*.ipynb"):
+        book = json.loads(path.read_text("utf-8"))
+        for cell in book["cells"]:
+            source = "".join(cell["source"])
+            assert "../" not in re.sub(r"`[^`]*`", "", source) or cell["cell_type"] == "code", path
+            for name in re.findall(r"\(attachment:([^)]*)\)", source):
+                assert name in cell["attachments"]

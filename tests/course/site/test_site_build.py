@@ -1,0 +1,312 @@
+"""The site of a small book: what each part becomes, what is refused with a sentence, and that the last site stays."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+from helpers.small_book import LESSON, SLUG, VI, edit, small
+
+from d2lps.course.book.__main__ import main
+from d2lps.course.book.findings import BookError
+from d2lps.course.book.library import Book
+from d2lps.course.site import build as building
+from d2lps.course.site import downloads, exercises, outputs, pdf, proof, runs, search
+from d2lps.course.site.build import build
+from d2lps.course.site.prose import Prose
+from d2lps.course.site.runs import Run
+from d2lps.messages import LANGUAGES
+
+FRONT = "# {0}\n\nLead.\n\n[[race]]\n\nText.\n\n[[chapters]]\n\nEnd.\n"
+ABOUT = 'about = { en = "Two.", vi = "Hai.", zh = "两种。" }\n'
+SOLUTION = "import math\n\nN = 2\n\n\ndef star(n, size, rate):\n    return N * math.ceil(n * size / rate)\n"
+EXERCISE = '[star]\n[[star.hints]]\nen = "Count."\nvi = "Đếm."\nzh = "数一数。"\n'
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch):
+    """A small book that has all that a site needs. The package's own page takes seconds, and has tests of its own."""
+    root = small(tmp_path).root
+    toc = root / "chapters/toc.toml"
+    toc.write_text(toc.read_text("utf-8") + ABOUT, "utf-8")
+    (root / "chapters/front").mkdir()
+    for language in LANGUAGES:
+        (root / f"chapters/front/{language}.md").write_text(FRONT.format(language), "utf-8")
+    (root / f"chapters/{SLUG}/solutions.py").write_text(SOLUTION, "utf-8")
+    (root / f"chapters/{SLUG}/exercises.toml").write_text(EXERCISE, "utf-8")
+    (root / "img/star.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>', "utf-8")
+    lesson = root / LESSON
+    lesson.write_text(lesson.read_text("utf-8").replace('d2lps.text("step", step=1)', "1"), "utf-8")
+    monkeypatch.setattr(building.reference, "entries", lambda: [])
+    assert main(["--root", str(root), "build"]) == 0
+    return Book(root)
+
+
+def ran(html: str = "<b>12</b>") -> Run:
+    shown = {"output_type": "execute_result", "data": {"text/plain": "12", "text/html": html}, "metadata": {}}
+    printed = {"output_type": "stream", "name": "stdout", "text": "\x1b[31m1 < 2\x1b[0m"}
+    return Run({language: {"star": [printed, shown]} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+
+
+def made(book: Book, run: Run | None = None, **options) -> Path:
+    return build(book, run=lambda slug: run or ran(), pdf=False, **options)
+
+
+def test_pages_have_what_is_written_and_what_was_run(book):
+    site = made(book)
+    page = (site / f"vi/{SLUG}.html").read_text("utf-8")
+    for piece in (
+        '<html lang="vi"',
+        "<h1>1. Hai cách</h1>",
+        '<section id="one"><h2>Mọi thứ đi qua một máy thợ',
+        '<pre class="printed" tabindex="0">1 &lt; 2</pre>',
+        "<b>12</b>",
+        '<a href="references.html#li-2014"',
+        '<img src="../img/star.svg" alt="Các gradient gặp nhau trên GPU 0." width="40" height="30"',
+        "<figcaption>Hình 1.1. Các gradient gặp nhau trên GPU 0.</figcaption>",
+        "<mi>t</mi>",
+        "<summary>Gợi ý 1/1</summary><p>Đếm.</p>",
+        "<summary>Lời giải</summary>",
+        "2026-01-31",
+        f'<a href="../zh/{SLUG}.html" lang="zh-Hans"',
+        f'<a href="notebooks/{SLUG}.ipynb" download="{SLUG}-vi.ipynb"',
+    ):
+        assert piece in page, piece
+    assert "d2lps.speak" not in page and "github" not in page
+    index = json.loads(
+        (site / "vi/sections.js").read_text("utf-8").removeprefix("window.D2_SECTIONS=").removesuffix(";\n")
+    )
+    assert [(each["title"], each["url"]) for each in index if each["page"] == "1. Hai cách"] == [
+        ("1. Hai cách", f"{SLUG}.html"),
+        ("Mọi thứ đi qua một máy thợ", f"{SLUG}.html#one"),
+        ("Đến lượt bạn", f"{SLUG}.html#turn"),
+    ]
+
+
+def test_a_repository_brings_links_to_edit_and_copies_for_colab(book):
+    (book.root / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nurls.Repository = "https://github.com/a/b/"\n', "utf-8"
+    )
+    site = made(book)
+    page = (site / f"zh/{SLUG}.html").read_text("utf-8")
+    assert f"https://github.com/a/b/edit/main/chapters/{SLUG}/zh.md" in page
+    assert f"https://colab.research.google.com/github/a/b/blob/gh-pages/zh/colab/{SLUG}.ipynb" in page
+    copy = nbformat.read(site / f"zh/colab/{SLUG}.ipynb", as_version=4)
+    nbformat.validate(copy)
+    assert "git clone -q --depth 1 https://github.com/a/b" in copy.cells[0].source
+    assert "https://raw.githubusercontent.com/a/b/main/img/star.svg" in "".join(cell.source for cell in copy.cells)
+
+
+def test_a_notebook_to_take_away_has_its_pictures(book):
+    copy = nbformat.reads(downloads.notebooks(book)[f"en/notebooks/{SLUG}.ipynb"], as_version=4)
+    (cell,) = (cell for cell in copy.cells if "attachments" in cell)
+    assert "](attachment:star.svg)" in cell.source and set(cell.attachments["star.svg"]) == {"image/svg+xml"}
+
+
+WRONG = {
+    "a link that leads nowhere": (lambda book: ran('<a href="there.html">x</a>'), "the link there.html leads nowhere"),
+    "a section that is not there": (lambda book: ran('<a href="#none">x</a>'), "leads to no part of that page"),
+    "a player that is not there": (
+        lambda book: ran('<a href="#player:x?at=1ms">x</a>'),
+        "there is no player for #player:x",
+    ),
+    "a script from elsewhere": (
+        lambda book: ran('<script src="https://a.b/c.js"></script>'),
+        "<script> asks https://a.b/c.js",
+    ),
+    "a picture without words": (lambda book: ran('<img src="data:,">'), "a picture without words"),
+    "an id given twice": (lambda book: ran('<a href="#one" id="one">x</a>'), "the id 'one' 2 times"),
+    "another language": (lambda book: ran("<p>đường liên kết</p>"), "vi in a part that is en: đường liên kết"),
+    "all languages": (lambda book: ran("<p>⟦a⟠b⟠c⟧</p>"), "all languages at once"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_fault_is_named_and_the_last_site_stays(book, name):
+    site = made(book)
+    before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    run, sentence = WRONG[name]
+    with pytest.raises(BookError, match=r"the site has faults and is not put in place:\n") as error:
+        made(book, run(book))
+    assert sentence in str(error.value) and f"{SLUG}.html" in str(error.value)
+    assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before
+    assert [path.name for path in book.root.iterdir() if path.name.startswith("._site")] == []
+
+
+REFUSED = {
+    "a section in one language only": (
+        VI,
+        "## Đến lượt bạn {#turn}",
+        "## Đến lượt bạn {#turns}",
+        "'turn' of en.md is missing",
+    ),
+    "a missing figure": (VI, "figure:star", "figure:moon", "there is no figure img/moon.svg"),
+    "an undefined citation": (VI, "cite:li-2014", "cite:li-2015", "no source 'li-2015'"),
+    "a formula that cannot be set": (
+        VI,
+        "$t = S/b$",
+        r"$t = \nonsense S/b$",
+        r"the formula \$t = \\nonsense S/b\$ cannot be set",
+    ),
+    "notebooks of before": (VI, "Hãy chạy thử", "Hãy thử chạy", "vi.ipynb is not what is written now; .* build"),
+    "no solution": (f"chapters/{SLUG}/solutions.py", "star", "moon", "solutions.py has no star"),
+    "no exercise": (
+        f"chapters/{SLUG}/exercises.toml",
+        "[star]\n[[star",
+        "[moon]\n[[moon",
+        "exercises.toml has no exercise 'star'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_wrong_in_the_sources_is_one_sentence(book, name):
+    path, old, new, sentence = REFUSED[name]
+    edit(book, path, old, new)
+    if "formula" in name:
+        main(["--root", str(book.root), "build"])
+    with pytest.raises(BookError, match=sentence):
+        made(Book(book.root))
+    assert not (book.root / "_site").exists()
+
+
+def test_an_error_among_the_outputs_and_what_only_a_kernel_can_show_are_refused():
+    def shown(output):
+        return outputs.shown([output], "c", "01, cell 'c',", "", str)
+
+    with pytest.raises(BookError, match="01, cell 'c', raises ValueError: no; mend the cell"):
+        shown({"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []})
+    view = {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "x"}
+    with pytest.raises(BookError, match="which a page cannot; give it a text/html form"):
+        shown({"output_type": "display_data", "data": view, "metadata": {}})
+
+
+def test_a_missing_front_is_named(book):
+    (book.root / "chapters/front/zh.md").unlink()
+    with pytest.raises(BookError, match=r"front/zh\.md is missing; write it"):
+        made(book)
+
+
+@pytest.mark.slow(8)
+def test_a_run_is_found_again_until_code_changes_and_a_damaged_one_is_made_anew(book, monkeypatch):
+    said = []
+    kept = book.root / "kept"
+    first = runs.run(book, SLUG, kept, said.append)
+    assert [each["data"]["text/plain"] for each in first.outputs["vi"]["star"]] == ["0.01"]
+    assert said[-1].startswith(f"{SLUG} ran in")
+    (path,) = kept.iterdir()
+    monkeypatch.setattr(runs, "_executed", lambda book, slug, say: pytest.fail("it ran again"))
+    edit(book, VI, "Hãy chạy thử", "Hãy thử chạy")  # words alone
+    assert runs.run(book, SLUG, kept, said.append) == first
+    again = Run(first.outputs, "2026-02-01", first.machine)
+    monkeypatch.setattr(runs, "_executed", lambda book, slug, say: again)
+    path.write_text(path.read_text("utf-8")[:-5], "utf-8")
+    assert runs.run(book, SLUG, kept, said.append) == again and "is damaged" in said[-1]
+    edit(book, LESSON, "time = 160e6 / 16e9", "time = 160e6 / 8e9")
+    runs.run(book, SLUG, kept, said.append)
+    assert [each.name for each in kept.iterdir()] != [path.name] and len(list(kept.iterdir())) == 1
+
+
+@pytest.mark.slow(4)
+def test_a_cell_that_raises_is_named(book):
+    edit(book, LESSON, "time = 160e6 / 16e9", 'raise ValueError("no time")')
+    main(["--root", str(book.root), "build"])
+    with pytest.raises(
+        BookError, match=f"^{SLUG}, cell 'star', raises ValueError: no time; mend it in chapters/{SLUG}/lesson.py$"
+    ):
+        runs.run(Book(book.root), SLUG, book.root / "kept", print)
+    assert not (book.root / "kept").exists()
+
+
+def test_a_change_of_the_package_is_another_run(book, monkeypatch, tmp_path):
+    before = runs.name(book, SLUG)
+    assert runs.name(book, SLUG) == before
+    (book.root / "requirements.lock").write_text("torch==2.13.0\n", "utf-8")
+    assert runs.name(book, SLUG) != before
+    package = tmp_path / "package/d2lps"
+    (package / "course/site").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "ring.py").write_text("1", "utf-8")
+    monkeypatch.setattr(runs.d2lps, "__file__", str(package / "__init__.py"))
+    names = [runs.name(book, SLUG)]
+    (package / "course/site/pages.py").write_text("1", "utf-8")
+    names.append(runs.name(book, SLUG))
+    (package / "ring.py").write_text("2", "utf-8")
+    names.append(runs.name(book, SLUG))
+    assert names[0] == names[1] != names[2]
+
+
+def test_without_a_browser_a_pdf_says_what_to_do(book, monkeypatch):
+    monkeypatch.setattr(pdf, "BROWSERS", ("no-such-browser",))
+    monkeypatch.setattr(pdf, "APPLICATIONS", ())
+    with pytest.raises(BookError, match="printed by a Chromium, and there is none here: install Chromium .* --no-pdf"):
+        build(book, run=lambda slug: ran())
+    assert not (book.root / "_site").exists()
+
+
+@pytest.mark.slow(10)
+def test_chapters_are_printed_and_a_pdf_is_kept_until_they_change(book, monkeypatch):
+    site = build(book, run=lambda slug: ran())
+    printed = {path.name: path.read_bytes() for path in site.glob("*/*.pdf")}
+    assert sorted(printed) == ["d2lps-en.pdf", "d2lps-vi.pdf", "d2lps-zh.pdf"]
+    assert all(content.startswith(b"%PDF") and len(content) > 10_000 for content in printed.values())
+    assert "PDF" in (site / f"en/{SLUG}.html").read_text("utf-8") and not list(site.glob("*/d2lps-*.html"))
+    monkeypatch.setattr(pdf, "_print", lambda *_: pytest.fail("it was printed again"))
+    assert {path.name: path.read_bytes() for path in build(book, run=lambda slug: ran()).glob("*/*.pdf")} == printed
+
+
+def test_a_solution_brings_what_it_needs_and_no_more():
+    helper, f = "def helper(x):\n    return A + sep", "def f(x):\n    return helper(math.pi)"
+    source = f"import math, re\nfrom os import path, sep\n\nA = 1\nB = 2\n\n\n{helper}\n\n\n{f}\n"
+    assert exercises.solution(source, "f") == (f"import math\nfrom os import sep\n\nA = 1\n\n{helper}\n\n{f}")
+    assert exercises.solution(source, "g") is None
+
+
+def test_words_of_a_page_are_those_that_are_seen():
+    said = "<p>An <em>all</em>-reduce &amp;<br>more</p><ul><li>a</li><li>b</li></ul>"
+    unsaid = "<svg><text>x</text></svg><details><p>hint</p></details>"
+    assert search.words(said + unsaid) == "An all-reduce & more a b"
+
+
+def test_markdown_of_every_kind(book):
+    shown = Prose(book, "en").markdown(
+        "| a | b |\n|---|---|\n| $x^2$ | `c` |\n\n```sh\nmake lab\n```\n\n```\n<x>\n```\n"
+    )
+    assert '<div class="wide" tabindex="0"><table>' in shown and "<msup>" in shown
+    assert "&lt;x&gt;" in shown and shown.count('<pre class="code" tabindex="0"><code>') == 2
+
+
+def test_a_page_in_order_has_no_faults(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<html lang="en"><p id="x">x <span lang="vi">đường</span></p><a href="#x">x</a><a href="https://a.b">y</a>'
+        '<a href="a.html#x">z</a><img alt="w" src="data:,"></html>',
+        "utf-8",
+    )
+    assert proof.faults(tmp_path) == []
+
+
+@pytest.mark.slow(3)
+def test_the_site_is_served_to_this_machine_alone(book):
+    made(book)
+    command = [sys.executable, "-m", "d2lps.course.site", "--root", str(book.root), "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+        try:
+            address = serving.stdout.readline().split()[0]
+            assert address.startswith("http://127.0.0.1:")
+            with urllib.request.urlopen(f"{address}en/index.html", timeout=10) as answer:
+                assert b"<title>" in answer.read()
+        finally:
+            serving.terminate()
+
+
+def test_serving_what_was_not_built_and_a_port_that_is_taken_are_one_sentence(book, capsys):
+    from d2lps.course.site.__main__ import main as command
+
+    assert command(["--root", str(book.root), "serve"]) == 1
+    assert "there is no site in" in capsys.readouterr().err
+    made(book)
+    assert command(["--root", str(book.root), "serve", "--port", "70000"]) == 1
+    assert "--port" in capsys.readouterr().err

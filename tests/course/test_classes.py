@@ -1,0 +1,314 @@
+"""A class of notebooks: right is solved, wrong is told why, nothing hangs, and no answer gets at the verdict."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from helpers import classes
+from helpers.classes import hand_in, notebook, solving, told, wrong
+
+from d2lps.course.classes import notebooks, slices, values
+from d2lps.course.grading.course import CHAPTERS
+
+ROOT = CHAPTERS.parent
+FIRST, KEYS = "01-data-parallelism", "04-key-value-store"
+RING, ASYNC = "02-ring", "05-asynchrony"
+
+# Each tries to be told right for something that it has not computed. `{solutions}` is the file that it would like to
+# read, `{out}` the folder of the report, `{other}` another learner's notebook.
+CHEATS = {
+    "reads": "return own(open({solutions!r}).read())",
+    "reads-low": "import os\n    return own(os.read(os.open({solutions!r}, os.O_RDONLY), 1 << 20).decode())",
+    "reads-another": "return own(open({other!r}).read())",
+    "imports": """
+        import importlib.util as util
+        spec = util.spec_from_file_location("solutions", {solutions!r})
+        module = util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.own_gpu(gpus)
+    """,
+    "asks-d2lps": "import d2lps\n    return own(d2lps.solution('own-gpu').code)",
+    "asks-the-chapter": """
+        from d2lps.course.grading import course
+        return course.texts_of("own-gpu").solution()(gpus)
+    """,
+    "runs": "import subprocess\n    return own(subprocess.check_output(['cat', {solutions!r}], text=True))",
+    "links": "import os\n    os.link({solutions!r}, '/tmp/d2lps-x')\n    return own(open('/tmp/d2lps-x').read())",
+    "proc": "return own(open('/proc/1/root' + {solutions!r}).read())",
+    "patches-grading": """
+        import d2lps.course.grading as grading
+        from d2lps.course.grading import attempts, calls, plan_judge
+        grading.PlanJudge.__call__ = plan_judge.PlanJudge.__call__ = lambda *_: None
+        attempts._judge_all = attempts.judged = calls.call = lambda *_: None
+        return [1]
+    """,
+    "patches-torch": """
+        import builtins, torch
+        torch.equal = torch.allclose = lambda *_, **__: True
+        builtins.isinstance = lambda *_: True
+        builtins.max = builtins.sum = lambda *_, **__: 0
+        return [1]
+    """,
+    "equals-everything": """
+        class Same(list):
+            def __eq__(self, other): return True
+            def __lt__(self, other): return False
+            def __gt__(self, other): return False
+            def __hash__(self): return 0
+        return Same()
+    """,
+    "is-a-plan": """
+        class Fake(Plan):
+            def __init__(self): pass
+            nodes, share, steps, holds, wants = tuple(gpus), {{"g": 1}}, (), (), ()
+            def __eq__(self, other): return True
+        return Fake()
+    """,
+    "prints": """
+        import os, sys
+        os.write(1, b'{{"state": "solved"}}\\n')
+        sys.exit(0)
+    """,
+    "exits": "import os\n    os._exit(0)",
+    "atexit": "import atexit\n    atexit.register(lambda: open({out!r} + '/class.json', 'w'))\n    return 1",
+    "writes": "open({out!r} + '/class.json', 'w').write('solved')",
+    "speaks-for-itself": """
+        import os
+        for number in range(3, 20):
+            for frame in (b'["return",0,null,[],[]]\\n', b'["return",0,true,[],[]]\\n', b'["solved",0,1]\\n'):
+                try:
+                    os.write(number, frame * 3)
+                except OSError:
+                    pass
+        return 1
+    """,
+    "looks-around": """
+        import gc
+        for each in gc.get_objects():
+            if type(each).__name__ in ("PlanCase", "Exercise", "Failure", "Verdict"):
+                return own_of(each)
+        return 1
+    """,
+    "looks-up": """
+        import sys
+        frame, seen = sys._getframe(), []
+        while frame:
+            seen.append(frame.f_locals)
+            frame = frame.f_back
+        found = [each["case"] for each in seen if "case" in each]
+        return found[0].bound
+    """,
+    "threads": """
+        import os, threading
+        threading.Thread(target=lambda: os.write(3, b'["return",0,["l"],[],[]]\\n'), daemon=True).start()
+        return 1
+    """,
+    "kills": "import os\n    os.kill(os.getppid(), 9)\n    return 1",
+    "network": "import socket\n    socket.create_connection(('1.1.1.1', 53), 2)\n    return 1",
+}
+
+HOGS = {
+    "endless": "while True:\n        pass",
+    "sleeps": "import time\n    time.sleep(1e6)",
+    "catches": "while True:\n        try:\n            while True: pass\n        except BaseException: pass",
+    "memory": "return [bytearray(1 << 28) for _ in range(100)]",
+    "forks": "import os\n    while True:\n        os.fork()",
+    "spawns": "import subprocess, sys\n    subprocess.run([sys.executable, '-c', 'while True: pass'])",
+    "threads": "import threading as t, time\n    while True:\n        t.Thread(target=time.sleep, args=(99,)).start()",
+    "prints": "for _ in range(10**6):\n        print('x' * 1000)",
+    "large": "return ['x' * 1000] * 10**6",
+    "deep": "x = []\n    for _ in range(10**5):\n        x = [x]\n    return x",
+    "crashes": "import ctypes\n    ctypes.string_at(0)",
+    "files": "import tempfile\n    open(tempfile.mktemp(), 'wb').write(bytes(1 << 30))",
+}
+
+
+def grade(folder: Path, out: Path, *more: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "d2lps", "grade", str(folder), "--out", str(out), "--jobs", "2", *more]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=550)
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory) -> dict:
+    """One class in which everybody does something else, graded once: (learner, exercise) → row."""
+    top = tmp_path_factory.mktemp("class")
+    folder, out = top / "learners", top / "report"
+    first = {"own-gpu": solving("own-gpu"), "overlap": wrong("overlap", "not-overlapped")}
+    hand_in(folder, "anh", notebook(FIRST, first, "vi"))
+    hand_in(folder, "anh", notebook(ASYNC, {id: solving(id) for id in ("buckets", "staleness", "backup", "local-sgd")}))
+    hand_in(folder, "anh", notebook(RING, {id: solving(id) for id in ("labels", "beyond-sums", "both-ways")}))
+    keys = {"placement": solving("placement"), "count-workers": wrong("count-workers", "keeps-all")}
+    hand_in(folder, "mei", notebook(KEYS, keys, "zh"))
+    hand_in(folder, "bad", "{ this is no notebook")
+    hand_in(folder, "other", json.dumps({"cells": [{"cell_type": "code", "source": "1", "outputs": []}]}))
+    hand_in(folder, "syntax", notebook(FIRST, {"own-gpu": "def own_gpu(gpus:", "split": solving("split")}))
+    _without_ids(folder)
+    _doubled(folder)
+    (folder / "empty").mkdir()
+    given = {
+        "solutions": str(CHAPTERS / FIRST / "solutions.py"),
+        "out": str(out),
+        "other": str(folder / "anh" / "01.ipynb"),
+    }
+    own = "def own(code):\n    names = {}\n    exec(code, names)\n    return names['own_gpu'](gpus_of_the_call)\n\n"
+    for name, body in CHEATS.items():
+        body = dedent(body).strip("\n") if body.startswith("\n") else body.replace("\n    ", "\n")
+        code = own + "def own_gpu(gpus):\n    global gpus_of_the_call\n    gpus_of_the_call = gpus\n"
+        hand_in(folder, f"cheat-{name}", notebook(FIRST, {"own-gpu": code + _indented(body.format(**given))}))
+    for name, body in HOGS.items():
+        answers = {"own-gpu": f"def own_gpu(gpus):\n    {body}", "split": solving("split")}
+        hand_in(folder, f"hog-{name}", notebook(FIRST, answers))
+    before = _bytes(folder)
+    done = grade(folder, out, "--seconds", "1", "--memory", "512")
+    assert _bytes(folder) == before, "a teacher's folder was changed"
+    report = told(out)
+    rows = {(row["learner"], row["exercise"]): row for row in report["answers"]}
+    return {"done": done, "out": out, "report": report, "rows": rows}
+
+
+def _indented(body: str) -> str:
+    return "\n".join("    " + line for line in body.split("\n"))
+
+
+def _bytes(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _without_ids(folder: Path) -> None:
+    """An old format: no ids, and the checks taken out."""
+    book = notebook(FIRST, {"split": solving("split")})
+    for each in book.cells:
+        each.pop("id")
+        if each.cell_type == "code":
+            lines = "".join(each.source).split("\n")
+            each.source = "\n".join(line for line in lines if "check_exercise" not in line)
+    book.nbformat_minor = 4
+    hand_in(folder, "no-ids", book)
+
+
+def _doubled(folder: Path) -> None:
+    """The stub stands there again after the answer, an exercise is gone, and one is of another edition."""
+    book = notebook(FIRST, {"own-gpu": solving("own-gpu")})
+    stub = next(each for each in notebook(FIRST, {}).cells if each["id"] == "exercise-own-gpu")
+    book.cells = [each for each in book.cells if each["id"] != "exercise-overlap"]
+    book.cells.append(type(stub)(dict(stub) | {"id": "again"}))
+    strange = dict(stub) | {"id": "exercise-of-old", "source": "d2lps.check_exercise('of-old', print)"}
+    book.cells.append(type(stub)(strange))
+    hand_in(folder, "doubled", book)
+
+
+# ---- what is told
+
+
+@pytest.mark.slow
+def test_right_answers_are_solved_and_wrong_ones_are_told_why(graded):
+    rows = graded["rows"]
+    solved = [("anh", id) for id in ("own-gpu", "buckets", "staleness", "backup", "local-sgd", "labels", "beyond-sums")]
+    solved += [("mei", "placement"), ("syntax", "split"), ("no-ids", "split")]
+    assert {at: rows[at]["state"] for at in solved} == dict.fromkeys(solved, "solved")
+    assert rows["anh", "overlap"]["mistake"] == "not-overlapped"
+    assert rows["mei", "count-workers"]["mistake"] == "keeps-all"
+    assert rows["anh", "split"]["state"] == rows["mei", "push-pull"]["state"] == "untouched"
+    assert rows["no-ids", "own-gpu"]["state"] == "untouched"
+    assert all(row["hint"] for row in rows.values() if row["state"] == "tried")
+
+
+@pytest.mark.slow
+def test_what_cannot_be_read_is_said_and_the_rest_graded(graded):
+    rows, learners = graded["rows"], graded["report"]["learners"]
+    assert rows["syntax", "own-gpu"]["mistake"] == "syntax"
+    assert "JSON" in str(learners["bad"]["notes"]) or "no notebook" in str(learners["bad"]["notes"])
+    assert learners["other"]["notes"] and learners["other"]["exercises"] == 0
+    assert rows["doubled", "own-gpu"]["state"] == "solved" and "2" in rows["doubled", "own-gpu"]["notes"][0]
+    assert rows["doubled", "overlap"]["state"] == "missing"
+    assert "of-old" in str(learners["doubled"]["notes"])
+    assert graded["done"].returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHEATS)
+def test_no_answer_gets_at_the_solutions_or_the_verdict(graded, name):
+    if graded["report"]["not-shut-out"]:
+        pytest.skip("this machine cannot shut answers in")
+    assert graded["rows"][f"cheat-{name}", "own-gpu"]["state"] in ("tried", "stopped")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOGS)
+def test_what_takes_too_much_is_stopped_and_touches_nobody(graded, name):
+    row = graded["rows"][f"hog-{name}", "own-gpu"]
+    assert row["state"] in ("tried", "stopped") and row["sentence"]
+    assert graded["rows"][f"hog-{name}", "split"]["state"] == "solved"
+    if name in ("endless", "catches"):
+        assert row["mistake"] == "overtime"
+
+
+@pytest.mark.slow
+def test_the_report_is_three_files_that_agree(graded):
+    out, report = graded["out"], graded["report"]
+    lines = [*csv.DictReader((out / "class.csv").read_text("utf-8-sig").splitlines())]
+    assert {(line["learner"], line["exercise"], line["state"]) for line in lines if line["exercise"]} == {
+        (row["learner"], row["exercise"], row["state"]) for row in report["answers"]
+    }
+    html = (out / "class.html").read_text("utf-8")
+    assert '<html lang="en">' in html and "<script" not in html and "http" not in html
+    assert all(f">{learner}</a>" in html for learner in report["learners"])
+    own_gpu = report["class"]["own-gpu"]
+    assert sum(own_gpu["states"].values()) == len(
+        {row["learner"] for row in report["answers"] if row["exercise"] == "own-gpu"}
+    )
+
+
+# ---- without a class
+
+
+def test_nothing_to_grade_is_said(tmp_path):
+    assert (done := grade(tmp_path, tmp_path / "report")).returncode == 2 and str(tmp_path) in done.stderr
+    done = grade(tmp_path / "absent", tmp_path / "report")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_hints_are_counted_where_they_were_kept_and_else_in_the_outputs(tmp_path):
+    kept = tmp_path / "anh" / ".d2lps"
+    kept.mkdir(parents=True)
+    (kept / "hints-own-gpu.json").write_text(json.dumps({"todo": 3, "all-on-one": 2, "uneven": 1}), "utf-8")
+    output = {"data": {"text/html": '<div class="d2lps-verdict"><details>…</details></div>'}}
+    assert notebooks.hints("own-gpu", [tmp_path / "anh"], [[output]]) == (3, "kept")
+    assert notebooks.hints("overlap", [tmp_path / "anh"], [[output], [], [{"text": "x"}]]) == (1, "notebook")
+
+
+@pytest.mark.parametrize("text", ['["trace","{}"]', '["plan",1]', "{}", '["x"]', '["d",1]', '["t",{"a":1}]', "[[]]"])
+def test_what_is_no_value_is_not_read(text):
+    with pytest.raises(values.Unreadable):
+        values.loads(text)
+
+
+def test_a_learners_helper_comes_before_the_lessons():
+    own = [slices.cell("a", "def part(n):\n    return n"), slices.cell("b", "def f(n):\n    return part(n) + g")]
+    lesson = [slices.cell("l", "part = 7\ng = 2\nprint(g)")]
+    assert [(name, run) for name, _, run in slices.needed(["f"], own, lesson)] == [("l", [1]), ("a", [0]), ("b", [0])]
+
+
+def test_what_a_name_was_before_or_is_later_is_not_run():
+    texts = ["f = train()", "f = other()", "def f():\n    return x", "x = 1\nx += 1", "f = 7"]
+    cells = [slices.cell(str(at), text) for at, text in enumerate(texts)]
+    assert [(name, run) for name, _, run in slices.needed(["f"], cells, [], at=2)] == [("2", [0]), ("3", [0, 1])]
+
+
+def test_every_answer_cell_has_what_nbgrader_reads():
+    for chapter in sorted(path.parent for path in CHAPTERS.glob("*/exercises.toml")):
+        ids = []
+        for cell in classes.notebook(chapter.name, {}).cells:
+            about = cell.metadata.get("nbgrader")
+            assert (about is not None) == cell["id"].startswith("exercise-")
+            if about:
+                assert about == {
+                    "schema_version": 3, "grade": True, "solution": True, "locked": False, "task": False, "points": 1,
+                    "grade_id": cell["id"],
+                }  # fmt: skip
+                ids.append(about["grade_id"])
+        assert len(ids) == len(set(ids)) > 0

@@ -1,0 +1,73 @@
+"""Notebooks as learners hand them in, made of the lessons, with answers from solutions.py or of a test's own."""
+
+import ast
+import copy
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import nbformat
+
+from d2lps.course.classes import slices
+from d2lps.course.grading.course import CHAPTERS, texts_of
+
+
+def notebook(chapter: str, answers: dict[str, str], language: str = "en") -> nbformat.NotebookNode:
+    """A chapter's notebook in which these exercises have other code than the stub's, before their check."""
+    book = copy.deepcopy(_lesson(chapter, language))
+    for id, code in answers.items():
+        cell = next(each for each in book.cells if each["id"] == f"exercise-{id}")
+        check = next(line for line in "".join(cell.source).split("\n") if "check_exercise" in line)
+        cell.source = f"{code.rstrip()}\n\n{check}"
+    return book
+
+
+@cache
+def _lesson(chapter: str, language: str) -> nbformat.NotebookNode:
+    return nbformat.from_dict(json.loads((CHAPTERS / chapter / f"{language}.ipynb").read_text("utf-8")))
+
+
+def hand_in(folder: Path, learner: str, book: object) -> Path:
+    """Put a notebook into a learner's folder."""
+    place = folder / learner
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / f"{len([*place.iterdir()]) + 1:02}.ipynb"
+    path.write_text(book if isinstance(book, str) else json.dumps(book), "utf-8")
+    return path
+
+
+def solving(id: str) -> str:
+    """The code of an exercise's solution, with all that it uses."""
+    return _code(id, [id.replace("-", "_")])
+
+
+def wrong(id: str, mistake: str) -> str | None:
+    """The code of the first wrong answer that makes a mistake, named as the right one; None if code makes it."""
+    (table,) = (each.value for each in _solutions(id).body if "WRONG" in slices.bound(each))
+    answers = _at(_at(table, id), mistake)
+    if not isinstance(answers, ast.List) or isinstance(answers.elts[0], ast.Starred):
+        return None
+    answer = ast.unparse(answers.elts[0])
+    return f"{_code(id, slices.used_in(answer))}\n\n{id.replace('-', '_')} = {answer}"
+
+
+def _at(table: ast.expr, key: str) -> ast.expr | None:
+    pairs = zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
+    return next((value for name, value in pairs if getattr(name, "value", None) == key), None)
+
+
+def _solutions(id: str) -> slices.Cell:
+    return slices.cell("solutions", (texts_of(id).folder / "solutions.py").read_text("utf-8"))
+
+
+def _code(id: str, names: Iterable[str]) -> str:
+    """The statements of the chapter's solutions.py that bind these names, and those that they use."""
+    cell = _solutions(id)
+    chosen = [cell.body[at] for _, _, run in slices.needed(names, [cell], []) for at in run]
+    return "\n\n".join(ast.unparse(each) for each in chosen)
+
+
+def told(out: Path) -> dict:
+    """What the report says, for programs."""
+    return json.loads((out / "class.json").read_text("utf-8"))
