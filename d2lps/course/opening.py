@@ -10,7 +10,7 @@ def opening(chapter: str) -> Player:
     Parameters
     ----------
     chapter : str
-        Its number, as ``"01"``.
+        Its number, as ``"01"``, or the letter of an appendix, as ``"a"``.
 
     Returns
     -------

@@ -56,7 +56,7 @@ class Progress:
 
 
 def progress() -> Progress:
-    """The exercises that are passed, per chapter.
+    """The exercises that are passed, per chapter that has some.
 
     An exercise is passed when :func:`check_exercise` has said so, in any language; the workspace remembers it.
 
@@ -80,8 +80,10 @@ def progress() -> Progress:
     titles, chapters = {}, {}
     for number, entry in enumerate(tables(CHAPTERS / "toc.toml")["chapter"], 1):
         slug = entry["slug"]
-        titles[slug] = f"{slug.partition('-')[0] or number} {said(entry['title'].__getitem__)}"
-        chapters[slug] = {id: _day(id) for id, texts in every.items() if texts.folder.name == slug}
+        own = {id: _day(id) for id, texts in every.items() if texts.folder.name == slug}
+        if own:  # an appendix has no exercises
+            titles[slug] = f"{slug.partition('-')[0] or number} {said(entry['title'].__getitem__)}"
+            chapters[slug] = own
     return Progress(chapters, titles)
 
 

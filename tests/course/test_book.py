@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -15,6 +16,7 @@ from d2lps.course.book.check import check_chapter, check_messages
 from d2lps.course.book.findings import BookError
 from d2lps.course.book.lesson import read_cells, read_text, replace_cells
 from d2lps.course.book.library import Book
+from d2lps.course.book.notebook import captions, without_number
 
 
 @pytest.fixture
@@ -307,6 +309,16 @@ def test_a_notebook_shows_figures_citations_and_headings_without_ids(book):
         "![Các gradient gặp nhau trên GPU 0.](../../img/star.svg)\n\n"
         "*Hình 1.1. Các gradient gặp nhau trên GPU 0.*\n\nHãy chạy thử:"
     )
+
+
+@pytest.mark.parametrize(
+    "slug, number", [("01-small", "1.1"), ("12-small", "12.1"), ("a-small", "A.1"), ("small", "1"), ("small-one", "1")]
+)
+def test_figures_are_counted_under_the_number_or_letter_of_their_chapter(slug, number, book):
+    chapter = replace(book.chapter(SLUG), slug=slug)
+    caption = captions(chapter, "vi")["star"]
+    assert caption == f"Hình {number}. Các gradient gặp nhau trên GPU 0."
+    assert without_number(caption, "vi") == "Các gradient gặp nhau trên GPU 0."
 
 
 def test_code_differs_between_languages_in_the_first_cell_only(book):

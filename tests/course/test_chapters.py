@@ -47,6 +47,7 @@ SILENT = {
         "register",
         "raft",
     ],
+    "a-corrections": ["language", "imports"],
 }
 STUBS = {
     "01-data-parallelism": 3,
@@ -55,6 +56,7 @@ STUBS = {
     "04-key-value-store": 4,
     "05-asynchrony": 4,
     "06-faults": 6,
+    "a-corrections": 0,
 }
 
 
@@ -330,6 +332,65 @@ def test_the_numbers_of_chapter_06(executed, language):
     assert remainder > 50 and ring == 0
     moved = [[*map(int, re.findall(r"(\d+)%", line))] for line in lines("moving-table")[1:]]
     assert min(moved[0] + moved[1]) > 60 and moved[2][1] == 0 and max(moved[2] + moved[3]) < 45
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_the_corrections(executed, language):
+    book = executed("a-corrections", language).book
+
+    def rows(cell_id: str) -> list[list[str]]:
+        """The numbers of a table with their units, row by row."""
+        quantity = r"(?<![\w.])\d[\d.]*(?: (?:[kMGT]?B(?:/s)?|ms|µs|s|min)\b|[%×])?"
+        return [re.findall(quantity, line) for line in shown(book, cell_id).splitlines()[1:]]
+
+    def column(cell_id: str, place: int = -1) -> list[str]:
+        return [row[place] for row in rows(cell_id)]
+
+    assert column("wires")[:3] == ["150 GB/s", "15.75 GB/s", "31.51 GB/s"] and column("wires", -2)[3] == "12.5 GB/s"
+    assert column("memory", -2) == ["5.44 GB", "24 GB", "2.8 TB"] and column("memory")[-1] == "35"
+    assert [row[-3:] for row in rows("assumptions")] == [
+        ["20 ms", "20 ms", "5 ms"],
+        ["60 ms", "80 ms", "15 ms"],
+        ["30.94 ms", "41.25 ms", "15 ms"],
+        ["60 ms", "80 ms", "30 ms"],
+    ]
+    assert [row[-2:] for row in rows("nvlink")][2:] == [["5.185 ms", "2.593 ms"], ["3.733 ms", "1.867 ms"]]
+    folded = page(book, "labels").partition("<details>")[2]
+    assert re.findall(r">(\d)<", folded) == ["2", "6"] and shown(book, "relabelled").startswith("4 {")
+    assert column("shares") == ["7.778 ms", "5.185 ms", "5.833 ms"]
+    assert re.findall(r"gpu\d", shown(book, "ring-figure")) == "gpu3 gpu0 gpu2 gpu3 gpu1 gpu2 gpu0 gpu1".split()
+    assert [row[-4:] for row in rows("growth")][:2] == [
+        ["0.5", "0.75", "0.875", "0.9844"],
+        ["1", "1.5", "1.75", "1.969"],
+    ]
+    assert column("six") == ["5.926 ms", "5.185 ms", "2.593 ms", "3.733 ms", "17.5 ms"]
+    assert [row[-3:] for row in rows("servers")][3:5] == [
+        ["256 ms", "256 ms", "136 ms"],
+        ["128 ms", "256 ms", "136 ms"],
+    ]
+    assert column("servers")[5:] == ["224 ms", "224 ms"]
+    assert int(column("order")[0]) > 33_000 and column("order")[1] == "0" and shown(book, "order").count("✓") == 2
+    assert column("hosts") == ["1.867 ms", "25 ms", "2 ms", "2 ms"]
+    assert [row[-2:] for row in rows("levels")] == [["2.048 s", "1.064 s"], ["512 ms", "296 ms"]]
+    assert "16 Gbit/s" in shown(book, "refused") and rows("gigabits")[3] == ["16", "10 ms", "80 ms"]
+    assert (
+        column("nontrivial") == ["1.0%", "9.6%", "63.4%"] and shown(book, "push") == "(tensor([0.]), tensor([1111.]))"
+    )
+    assert re.findall(r">(\d+) s<", page(book, "terabyte").partition("<details>")[2]) == ["40"]
+    assert column("a100") == ["1.667 s", "2.5 s", "3.333 s"]
+    assert [row[-2:] for row in rows("training-memory")] == [["24 GB", "32 GB"], ["2.4 TB", "3.2 TB"]]
+    assert [row[-3:-1] for row in rows("replicas")] == [["2.8 TB", "1.4 TB"], ["2.8 TB", "933.3 GB"]]
+    assert column("mean") == ["3.875", "3.875", "0.9688"] and shown(book, "three").endswith("tensor([ 7., 14., 21.])")
+    assert column("reduce") == ["40 ms", "13.33 ms"] and shown(book, "pipeline").count("··") == 24
+    schedules = [[float(each.rstrip("%")) for each in row[-5:]] for row in rows("bubbles")]
+    for pieces, bubble, *_ in schedules:
+        assert bubble == pytest.approx(100 * 3 / (pieces + 3), abs=0.06)
+    assert [row[2:] for row in schedules][4::5] == [[19, 1.188, 16], [4, 0.25, 4]]
+    assert column("ninety") == ["0.9", "1"] and column("both-at-once") == ["5.185 ms", "10.37 ms"]
+    assert [row[-3:-1] for row in rows("traffic")][::2] == [["960 MB", "480 MB"], ["960 MB", "240 MB"]]
+    assert [row[-2] for row in rows("zero")] == ["120 GB", "31.41 GB", "16.64 GB", "1.875 GB"]
+    assert column("zero") == ["29.53 GB"] * 3 + ["44.3 GB"] and shown(book, "modules").count("✗") == 1
+    assert [row[-4:] for row in rows("whole-ring")][2] == ["2.4 GB", "300 MB", "150 ms", "18.75 ms"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

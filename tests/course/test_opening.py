@@ -5,7 +5,7 @@ import pytest
 import d2lps
 from d2lps.course.grading.course import CHAPTERS, ExerciseError, chapter_module
 
-NUMBERS = [path.parent.name[:2] for path in sorted(CHAPTERS.glob("*/lesson.py"))]
+NUMBERS = [path.parent.name.partition("-")[0] for path in sorted(CHAPTERS.glob("*/lesson.py"))]
 
 
 @pytest.mark.parametrize("chapter", NUMBERS)

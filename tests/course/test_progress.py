@@ -6,6 +6,7 @@ import pytest
 from helpers import workspaces
 
 from d2lps import aggregate_at, check_exercise, progress, sharded, speak
+from d2lps.course.grading.course import CHAPTERS, tables
 from d2lps.messages import LANGUAGES
 
 
@@ -27,6 +28,11 @@ def test_only_a_right_answer_counts_and_it_counts_for_good(place):
     check_exercise("own-gpu", sharded)
     check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0"))
     assert progress().chapters["01-data-parallelism"]["own-gpu"] == "2026-01-31"
+
+
+def test_an_appendix_without_exercises_is_not_listed():
+    contents = tables(CHAPTERS / "toc.toml")["chapter"]
+    assert [chapter["slug"] for chapter in contents if chapter["slug"] not in progress().chapters] == ["a-corrections"]
 
 
 def test_the_notebooks_of_a_workspace_share_it(place, monkeypatch):

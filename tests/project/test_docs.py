@@ -40,7 +40,8 @@ def test_so_do_those_in_other_languages(name):
 
 @pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda path: path.name)
 def test_a_page_leads_somewhere(path):
-    links = re.findall(r"\]\(([^)#\s]+)", path.read_text("utf-8")) + re.findall(r'src="([^"]+)"', path.read_text("utf-8"))
+    text = path.read_text("utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r'src="([^"]+)"', text)
     lost = [link for link in links if "://" not in link and not (path.parent / link).exists()]
     assert lost == []
 

@@ -45,6 +45,9 @@ HEAVY = {
     "d2lps.course.explore": {"ipywidgets", "anywidget"},  # it is all sliders
     "d2lps.course.site.docstrings": {"docutils", "pygments"},
     "d2lps.course.site.linked": {"pygments"},
+    "d2lps.course.site.build": {"pygments"},
+    "d2lps.course.site.front": {"jinja2"},
+    "d2lps.course.site.prose": {"docutils", "markdown_it", "mdit_py_plugins", "pygments"},
     "course": {"torch", "IPython", "ipyparallel", "nbformat", "jupytext", "markdown_it"},
 }
 MODULES = {

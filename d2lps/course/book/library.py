@@ -30,6 +30,12 @@ class Chapter:
     predictions: dict[str, dict] = field(default_factory=dict)
 
     @property
+    def number(self) -> str:
+        """What its figures are counted under: "1" in ``01-first``, "A" in ``a-appendix``, nothing without either."""
+        found = re.match(r"(?:0*(\d+)|([a-z]))-", self.slug)
+        return (found[1] or found[2].upper()) if found else ""
+
+    @property
     def sections(self) -> list[str]:
         """The ids of the sections, in the order of the first language."""
         return [section.id for section in self.texts[FIRST].sections]

@@ -62,13 +62,12 @@ def alternative(name: str, caption: str) -> str:
 
 
 def captions(chapter: Chapter, language: str) -> dict[str, str]:
-    """Name of each figure → its caption with its number, as in "Figure 1.2. …"."""
+    """Name of each figure → its caption with its number, as in "Figure 1.2. …"; in an appendix, "Figure A.2. …"."""
     blocks = [block for section in chapter.texts[language].sections for block in section.blocks]
     figures = {block.name: block.caption for block in reversed(blocks) if block.kind == "figure"}
-    first = re.match(r"0*(\d*)", chapter.slug)[1]
     numbered = {}
     for count, (name, caption) in enumerate(reversed(figures.items()), 1):
-        number = f"{first}.{count}" if first else str(count)
+        number = f"{chapter.number}.{count}" if chapter.number else str(count)
         numbered[name] = text_in(language, "book.figure", number=number, caption=caption) if caption else ""
     return numbered
 
@@ -76,7 +75,7 @@ def captions(chapter: Chapter, language: str) -> dict[str, str]:
 def without_number(caption: str, language: str) -> str:
     """A caption as it is written in a chapter."""
     pattern = re.escape(text_in(language, "book.figure", number="@", caption=""))
-    return re.sub("^" + pattern.replace("@", r"\d+(?:\.\d+)?"), "", caption)
+    return re.sub("^" + pattern.replace("@", r"(?:(?:\d+|[A-Z])\.)?\d+"), "", caption)
 
 
 def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[str, str]) -> str:

@@ -1,0 +1,111 @@
+"""The site: how long it takes to build, and what a reader waits for.
+
+    python tests/benchmarks/site.py [--save]
+
+Runs of the chapters are those that `make book` has kept; without them they are made first, and that is told apart.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from helpers import browser  # noqa: E402
+from playwright.sync_api import sync_playwright  # noqa: E402
+from saved import save  # noqa: E402
+
+from d2lps.course.book.__main__ import main as book_command  # noqa: E402
+from d2lps.course.book.library import Book  # noqa: E402
+from d2lps.course.site import pdf  # noqa: E402
+from d2lps.course.site.build import KEPT, build  # noqa: E402
+from d2lps.messages import LANGUAGES  # noqa: E402
+
+SEARCHES = [
+    ("zh", "参数服务器"),
+    ("zh", "分片"),
+    ("vi", "máy chủ tham số"),
+    ("vi", "may chu tham so"),
+    ("en", "parameter server"),
+]
+PLAYS = "document.querySelector('.d2-player')"
+SEARCH = "query => { const begun = performance.now(); find(query); return performance.now() - begun; }"
+TURNS = 5
+
+
+def building(book: Book) -> list[dict]:
+    """Seconds of a build: as it is, again, and after one sentence was changed in one language."""
+    figures = []
+
+    def timed(what: str, **options) -> Path:
+        begun = time.monotonic()
+        site = build(Book(book.root), say=lambda said: None, **options)
+        figures.append({"what": what, "s": round(time.monotonic() - begun, 1)})
+        return site
+
+    had = len(list((book.root / KEPT).glob("*.json"))) >= len(book.contents)
+    timed("as it was found" if had else "from nothing")
+    timed("nothing changed")
+    text = book.chapters / next(iter(book.contents)) / "vi.md"
+    before = text.read_text("utf-8")
+    try:
+        text.write_text(before.rstrip("\n") + "\n\nHết.\n", "utf-8")
+        book_command(["--root", str(book.root), "build"])
+        timed("one change of prose")
+        timed("the same, without PDFs", pdf=False)
+    finally:
+        text.write_text(before, "utf-8")
+        book_command(["--root", str(book.root), "build"])
+    timed("changed back")
+    return figures
+
+
+def reading(site: Path) -> list[dict]:
+    """What a reader waits for, in ms; medians and the longest of some turns."""
+    found: dict[str, list[float]] = {}
+    with sync_playwright() as playwright:
+        chromium = browser.launch(playwright)
+        context = chromium.new_context(viewport={"width": 1280, "height": 900})
+        for _ in range(TURNS):
+            for language, name in [(each, name) for each in LANGUAGES for name in ("index.html", "02-ring.html")]:
+                page = context.new_page()
+                begun = time.monotonic()
+                page.goto((site / language / name).as_uri(), wait_until="commit")
+                page.wait_for_function(PLAYS)
+                found.setdefault(f"player usable: {name}", []).append(1e3 * (time.monotonic() - begun))
+                page.close()
+            for language, query in SEARCHES:
+                page = context.new_page()
+                page.goto((site / language / "search.html").as_uri())
+                found.setdefault("search", []).append(page.evaluate(SEARCH, query))
+                page.close()
+        chromium.close()
+    return [
+        {"what": what, "median ms": round(statistics.median(took), 1), "most ms": round(max(took), 1)}
+        for what, took in found.items()
+    ]
+
+
+def weighing(site: Path) -> list[dict]:
+    """Bytes of pages, of what all share, and of the PDFs."""
+    pages = {path.relative_to(site).as_posix(): path.stat().st_size for path in site.glob("??/*.html")}
+    fronts = {name: size for name, size in pages.items() if name.endswith("/index.html")}
+    shared = sum((site / "_static" / name).stat().st_size for name in ("shared.css", "book.css", "book.js", "play.js"))
+    largest = max(pages, key=pages.get)
+    return [
+        {"what": "front page with all that it loads", "kB": round((max(fronts.values()) + shared) / 1e3)},
+        {"what": f"largest page: {largest}", "kB": round(pages[largest] / 1e3)},
+        {"what": "largest PDF", "kB": round(max(path.stat().st_size for path in site.glob("??/*.pdf")) / 1e3)},
+    ]
+
+
+if __name__ == "__main__":
+    book = Book(ROOT)
+    figures = building(book)
+    site = ROOT / "_site"
+    figures += reading(site) + weighing(site)
+    for figure in figures:
+        print(*figure.values())
+    if "--save" in sys.argv:
+        save("site", figures, browser=pdf.browser())
