@@ -59,6 +59,7 @@ class KVStore:
         self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
         self._met: dict[str, int] = {}  # how often all workers came together, by what for
         self._unheard: tuple | None = None  # what they did, where its caller was interrupted then, and nothing since
+        self._told: tuple = (None, None)  # what this one did last for all, and what it has to tell of it
         weakref.finalize(self, self._calls.close)
 
     def init(self, key, value) -> None:
@@ -314,15 +315,16 @@ class KVStore:
         states = {spec.key: (spec.shape, state) for spec, state in self._states()}
         checkpoint.write(path, checkpoint.Checkpoint(states, self.optimizer))
 
-    def _load(self, path) -> None:
-        chosen = self._together("load", partial(self._read, path))
+    def _load(self, path) -> list | None:
+        chosen, staged = self._together("load", partial(self._read, path))
         self.optimizer = chosen and Optimizer.read(*chosen)
         self._repeats.forget_all()  # what was counted is gone
+        return staged
 
-    def _read(self, path) -> list | None:
+    def _read(self, path) -> tuple:
         saved = checkpoint.read(path, {key: (spec.shape, spec.dtype) for key, spec in self._keys.items()})
-        self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
-        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read]
+        staged = self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
+        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read], staged
 
     def _validate_steps(self, spec: KeySpec, optimizer: Optimizer) -> None:
         """Raises Refused where ``optimizer`` cannot step such a value."""
@@ -330,14 +332,17 @@ class KVStore:
 
     # ---- all workers together
 
-    def _together(self, what: str, work: Callable):
+    def _together(self, what: str, work: partial):
         """Worker 0 does ``work`` when all are here, and all hear what came of it: its result, as JSON, or Refused.
 
         Who was interrupted comes again to where it was: what is counted is how often it was done, not begun.
         """
         number, failure, note = self._met.get(what, 0) + 1, None, None
         self._meet(f"{what} begins", number)
-        if self.rank == 0:
+        wanted = what, number, work.args
+        if self.rank == 0 and self._told[0] == wanted:  # some may have heard of it, and gone on
+            note = self._told[1]
+        elif self.rank == 0:
             try:
                 with self._coming(what, number):
                     note = json.dumps({"result": work()})
@@ -345,12 +350,11 @@ class KVStore:
                 raise
             except Exception as error:  # whatever it is, the others do not wait in vain
                 failure, note = error, json.dumps({"error": str(error)})
+            self._told = wanted, note
         try:
             said = self._hear(what, number, note)
-        except Interrupted:
-            raise
         except KVError as error:
-            raise failure or error from None
+            raise (not isinstance(error, Interrupted) and failure) or error from None
         if said is None:  # the others went on without worker 0, who does it
             raise WorkerLost(text("store.first-lost", what=what), (0,))
         outcome = json.loads(said)

@@ -235,10 +235,12 @@ class SlotStore(Merging):
             self.require_live(rank)
             if self.left and self.kind == "dist_sync":
                 raise self.left
-            staged = self._staged[2]
-            for shard in map(self.shard, numbers) if staged else ():
-                if shard.number in staged:
-                    raise Refused(f"key {shard.name} is being loaded: push to it when that is over")
+            loading = self._staged[2].keys() & numbers
+            if loading and 0 in self.live:
+                name = self.shard(min(loading)).name
+                raise Refused(f"key {name} is being loaded: push to it when that is over")
+            if loading:  # worker 0 was lost before the others heard of it, or they would not push yet
+                self.drop()
             yield
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
@@ -250,6 +252,8 @@ class SlotStore(Merging):
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> bool:
         with self.slot.leading() as core:
             self.require_live(rank)
+            if not self.slot.sure:
+                self._wait(lambda: self.slot.sure, "a pull waits until it is known who has what")
             shards = [(self.shard(number), need) for number, need in wanted]
             if len({shard.dtype for shard, _ in shards}) > 1:
                 raise Refused("what is pulled together is of one dtype")
@@ -315,8 +319,10 @@ class SlotStore(Merging):
     def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
         with self.slot.leading() as core:
             self.require_live(rank)
-            if load > core.loaded:
-                before, chosen, staged = self._staged
+            if rank and parts:  # worker 0 brings it once more to who took over
+                self._wait(lambda: self._is_settled(load, parts), f"load {load} waits for its parts")
+            before, chosen, staged = self._staged
+            if load > core.loaded:  # else another worker has said so
                 mine = staged if load == before else {}
                 if len(mine) != parts or mine and optimizer != chosen:
                     raise Refused(f"{len(mine)} parts are here of load {load}, where {parts} belong: load again")
@@ -324,6 +330,11 @@ class SlotStore(Merging):
                     optimizer.validate_dtype(shard.dtype, shard.name)
                 self.drop()
                 self.slot.ask(rank, Do(0, 0, rank, Load(load, tuple(sorted(mine.items())), optimizer)))
+
+    def _is_settled(self, load: int, parts: int) -> bool:
+        """Whether all parts of a load are here, or none will come any more."""
+        core, (number, _, staged) = self.slot.core, self._staged
+        return load <= core.loaded or load < number or load == number and len(staged) == parts or 0 not in core.live
 
     def drop(self) -> None:
         with self.slot.leading():
@@ -378,8 +389,6 @@ class SlotStore(Merging):
                     how = "left"
                 elif self.lost == "fail" or core.live == {rank}:
                     how = "failed"
-                if rank == 0:
-                    self._staged = 0, None, {}  # nobody else ends it
                 core.receive("detector", Lose(rank, how != "dropped", (sentence, how)), time.monotonic())
                 self.slot.when_committed(self._fail_all)
         except Broken:
