@@ -82,6 +82,7 @@ class Saving:
 class Files:
     """What a store does with files. Of each kind of store are ``_keep`` and ``_restore``."""
 
+    rank: int
     optimizer: Optimizer | None
     _keys: dict[Key, KeySpec]
     _calls: Calls
@@ -91,7 +92,7 @@ class Files:
     _call_together: Callable
     _saving: Saving | None = None  # the last one in the background
     _keep: Callable[[Callable | None], Iterator[tuple[KeySpec, State]]]
-    _restore: Callable[[list[tuple[KeySpec, State]], Optimizer | None], None]
+    _restore: Callable[[list[tuple[KeySpec, State]], Optimizer | None], object]
 
     def save(self, path, background: bool = False, then: Callable[[], object] = bool) -> Saving | None:
         """Write all keys, with the optimizer and what it remembers, to a file. All workers call it; worker 0 writes.
@@ -134,22 +135,23 @@ class Files:
     # ---- in a thread of the store
 
     def _begin_saving(self, path, background: bool, then: Callable[[], object]) -> None:
-        saving = Saving(path, self._wait_for) if background else None
-        self._together("save", partial(self._save, path, saving, then))
-        self._saving = saving or self._saving
+        self._together("save", partial(self._save, path, background, then))
+        if background and self.rank:  # worker 0 has it since it began
+            self._saving = Saving(path, self._wait_for)
 
-    def _save(self, path, saving: Saving | None, then: Callable[[], object]) -> None:
+    def _save(self, path, background: bool, then: Callable[[], object]) -> None:
         """Worker 0's part of it."""
         if self._saving and not self._is_over(self._saving, LONG * self._patience):
             raise Timeout(text("store.still-saving", path=self._saving.path))
         if self._saving and self._saving._error and not self._saving._heard:
             self._saving._heard = True
             raise Refused(text("store.not-saved", path=self._saving.path, why=self._saving._error))
-        if saving is None:
+        if not background:
             _write(path, self._keep(None), self.optimizer)
             then()
             return
         checkpoint.require_place(path)
+        saving = Saving(path, self._wait_for)
         states = self._keep(saving._require_wanted)
         saving._begin(states, self.optimizer, then)
         self._saving = saving
@@ -181,15 +183,16 @@ class Files:
         """What worker 0 tells the others: whether it is over, and what went wrong."""
         return self._is_over(saving, seconds), saving._error and str(saving._error)
 
-    def _load(self, path) -> None:
-        chosen = self._together("load", partial(self._read, path))
+    def _load(self, path) -> list | None:
+        chosen, staged = self._together("load", partial(self._read, path))
         self.optimizer = chosen and Optimizer.read(*chosen)
         self._repeats.forget_all()  # what was counted is gone
+        return staged
 
-    def _read(self, path) -> list | None:
+    def _read(self, path) -> tuple:
         saved = checkpoint.read(path, {key: (spec.shape, spec.dtype) for key, spec in self._keys.items()})
-        self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
-        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read]
+        staged = self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
+        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read], staged
 
 
 def _write(path, states: Iterable[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:

@@ -59,6 +59,7 @@ class KVStore(Files):
         self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
         self._met: dict[str, int] = {}  # how often all workers came together, by what for
         self._unheard: tuple | None = None  # what they did, where its caller was interrupted then, and nothing since
+        self._told: tuple = (None, None)  # what this one did last for all, and what it has to tell of it
         weakref.finalize(self, self._calls.close)
 
     def init(self, key, value) -> None:
@@ -295,14 +296,17 @@ class KVStore(Files):
 
     # ---- all workers together
 
-    def _together(self, what: str, work: Callable):
+    def _together(self, what: str, work: partial):
         """Worker 0 does ``work`` when all are here, and all hear what came of it: its result, as JSON, or Refused.
 
         Who was interrupted comes again to where it was: what is counted is how often it was done, not begun.
         """
         number, failure, note = self._met.get(what, 0) + 1, None, None
         self._meet(f"{what} begins", number)
-        if self.rank == 0:
+        wanted = what, number, work.args
+        if self.rank == 0 and self._told[0] == wanted:  # some may have heard of it, and gone on
+            note = self._told[1]
+        elif self.rank == 0:
             try:
                 with self._coming(what, number):
                     note = json.dumps({"result": work()})
@@ -310,12 +314,11 @@ class KVStore(Files):
                 raise
             except Exception as error:  # whatever it is, the others do not wait in vain
                 failure, note = error, json.dumps({"error": str(error)})
+            self._told = wanted, note
         try:
             said = self._hear(what, number, note)
-        except Interrupted:
-            raise
         except KVError as error:
-            raise failure or error from None
+            raise (not isinstance(error, Interrupted) and failure) or error from None
         if said is None:  # the others went on without worker 0, who does it
             raise WorkerLost(text("store.first-lost", what=what), (0,))
         outcome = json.loads(said)

@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import threading
+from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
@@ -218,7 +219,7 @@ def test_a_load_that_is_interrupted_is_done_on_all_servers_or_on_none(at, loaded
 
         with monkeypatch.context() as patch:
             patch.setattr(ServerClient, "ask", ask)
-            with pytest.raises(Interrupted):
+            with pytest.raises(Interrupted) if at == Op.RESTORE else nullcontext():  # what counts on one is ended
                 store.load(tmp_path / "store")
         assert [pulled(store, key) for key in keys] == [loaded] * 6
         store.push(keys, [full(1)] * 6)  # none is still being loaded

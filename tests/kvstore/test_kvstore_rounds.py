@@ -259,9 +259,9 @@ def test_an_update_that_fails_is_heard_by_all_and_healed_by_a_load(kind, monkeyp
 # ---------------------------------------------------------------- a load is all or nothing
 
 
-def loading():
+def loading(**options):
     """Two keys of which one is staged for load 1."""
-    held = ShardStore("dist_sync", 2, deadline=0.3)
+    held = ShardStore("dist_sync", 2, deadline=0.3, **options)
     for name in "ab":
         held.init(0, name, 4, torch.float32, torch.zeros(4))
     held.stage(0, 1, 0, {"value": torch.ones(4), "velocity": torch.ones(4)}, MOMENTUM)
@@ -289,22 +289,30 @@ def test_what_is_loaded_counts_all_at_once_and_once():
 
 
 @pytest.mark.parametrize(
-    "end",
-    [
-        lambda held: held.drop(),
-        lambda held: held.lose(0, "killed"),
-        lambda held: held.stage(0, 2, 1, {"value": torch.ones(4)}, None),
-    ],
+    "end", [lambda held: held.drop(), lambda held: held.stage(0, 2, 1, {"value": torch.ones(4)}, None)]
 )
 def test_what_is_staged_is_dropped(end):
     held = loading()
     end(held)
     assert held.shards[0].staged is None and values(held) == [0, 0]
-    if 0 in held.live:
-        with pytest.raises(Refused, match="where 1 belong"):
-            held.commit(0, 1, 1, MOMENTUM)
-        with held.counting(0, [0]):
-            held.push(0, 0, 1, ones(0))
+    with pytest.raises(Refused, match="where 1 belong"):
+        held.commit(0, 1, 1, MOMENTUM)
+    with held.counting(0, [0]):
+        held.push(0, 0, 1, ones(0))
+
+
+def test_of_what_a_lost_worker_has_staged_the_others_say_whether_it_counts():
+    """Who has heard of it says so before it pushes; where nobody has, it is dropped."""
+    held = loading(lost="drop")
+    held.lose(0, "killed")
+    held.commit(1, 1, 1, MOMENTUM)
+    assert held.updates == MOMENTUM and values(held) != [0, 0]
+    held = loading(lost="drop")
+    held.lose(0, "killed")
+    with held.counting(1, [0]):
+        assert held.shards[0].staged is None
+    with pytest.raises(Refused, match="where 1 belong"):
+        held.commit(1, 1, 1, MOMENTUM)
 
 
 def test_nothing_is_loaded_in_the_midst_of_a_push():

@@ -20,7 +20,7 @@ class SlotClient(ServerClient):
     it is known that its round is on all members. One of each part is: the next one counts when that is so.
     """
 
-    greeting, pause = 1.0, 0.02
+    greeting, pause, parting, patience = 1.0, 0.02, 3.0, 2.0  # a backup that has heard nothing takes over in between
 
     def __init__(self, number: int, register: Register | StoreRegister, rank: int, **options):
         self._register, self._view = register, 0
@@ -53,14 +53,14 @@ class SlotClient(ServerClient):
         return connected
 
     def _live(self) -> None:
-        """Also: a primary that says nothing, while something waits or is kept, may be none any more."""
-        alive = time.monotonic()
+        """Also: a primary that says nothing may be none any more; and one that nobody asks, for as long."""
+        looked = alive = time.monotonic()
         while self._open and not self._lost:
             time.sleep(min(SILENCE, self.deadline / 8))
-            if (self._pending or self._kept) and self._silent > SILENCE:
-                view = self._register.view(self.number)
-                if view is not None and view.number > self._view and view.members[0][2] != self.address:
-                    self._channel.close()  # who listens connects anew
+            silent = (self._pending or self._kept) and self._silent > SILENCE
+            if silent or time.monotonic() - looked > self.deadline / 4:
+                looked = time.monotonic()
+                self._register.ask(self.number, self._told)
             if time.monotonic() - alive > self.deadline / 8 and self._sending.acquire(blocking=False):
                 alive = time.monotonic()
                 try:
@@ -68,6 +68,11 @@ class SlotClient(ServerClient):
                         self._send(self._channel, Request(Op.ALIVE))
                 finally:
                     self._sending.release()
+
+    def _told(self, view: View) -> None:
+        """The register's answer: where another one is the primary, who listens connects anew."""
+        if view.number > self._view and view.members[0][2] != self.address:
+            self._channel.close()
 
     def _server_lost(self, why: str) -> DataLost:
         keys = tuple(self.keys)
@@ -98,8 +103,7 @@ class SlotClient(ServerClient):
             self._staged.clear()
         super()._finish(request, frame)
 
-    def forget(self, request: Request) -> None:
-        super().forget(request)
+    def _forgotten(self, request: Request) -> None:
         if request.op in PUSHES and request.counted is True and request.answer is None:
             self._keep(request)  # what it pulls did not come, and it counts
 

@@ -7,7 +7,7 @@ from functools import partial
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, begins_snapshot, hear
 from d2lps.kvstore.replicas.register import Register, StoreRegister, as_name
-from d2lps.kvstore.replicas.store import SlotStore
+from d2lps.kvstore.replicas.store import PATIENCE, SlotStore
 from d2lps.kvstore.replication.messages import Name
 from d2lps.kvstore.server.requests import is_count
 from d2lps.kvstore.server.server import Server
@@ -176,7 +176,7 @@ class ReplicaServer(Server):
     def _await(self) -> None:
         """A worker that does not come to who has taken over is lost, too."""
         deadline = self.store.deadline
-        patience = deadline * (0.75 if self.store.lost == "drop" else 1.0)
+        patience = max(PATIENCE, deadline * (0.75 if self.store.lost == "drop" else 1.0))
         while self._open:
             time.sleep(min(0.25, deadline / 8))
             slot, led = self.store.slot, self.store.slot.led

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from d2lps.kvstore import threads
 from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
-from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
+from d2lps.kvstore.replicas.register import NOBODY, SECONDS, Register, StoreRegister
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Ask, Join, Name, Propose, Send
 from d2lps.kvstore.server.shard import wait_until
@@ -43,6 +43,9 @@ class Slot:
         self.core, self.open = made(NOBODY), True
         self.led: float | None = None  # since when it is the primary
         self.took_over = False  # from another one
+        self._awake = time.monotonic()  # when this process last went on, as it did before
+        self._doubts: float | None = None  # since when it asks whether it was deposed while it stood still
+        self._heard: dict[Name, float] = {}  # when other servers last spoke
         self.arriving = False  # a snapshot
         self._depth = 0  # of those who decide, one within the other
         self._ids = count(1)
@@ -71,6 +74,15 @@ class Slot:
     @property
     def member(self) -> bool:
         return self.name in self.core.view.members
+
+    @property
+    def sure(self) -> bool:
+        """Whether nobody else can be the primary by now: its backup takes over after ``patience`` of silence.
+
+        Half of that without a word of the backup, or without having done anything, and it is sure no more.
+        """
+        backups, since = self.core.view.members[1:], time.monotonic() - self.core.patience / 2
+        return not backups or self._awake > since and all(self._heard.get(each, 0.0) > since for each in backups)
 
     @contextmanager
     def deciding(self) -> Iterator[Replica]:
@@ -145,7 +157,7 @@ class Slot:
 
     def sign(self, other: Name) -> None:
         """It lives: this waits for nobody."""
-        self._signs[other] = time.monotonic()
+        self._signs[other] = self._heard[other] = time.monotonic()
 
     def lost_line(self, other: Name) -> None:
         """A connection with it has ended: if nobody listens there, it is dead."""
@@ -159,7 +171,7 @@ class Slot:
 
     def look(self) -> None:
         """Ask the register which view there is."""
-        self._register.ask(self.number, self._told)
+        self._register.ask(self.number, partial(self._told, time.monotonic()))
 
     # What the rules say.
 
@@ -180,7 +192,8 @@ class Slot:
                     line.put(effect.message)
             elif isinstance(effect, Propose):
                 view = View(effect.number, effect.members)
-                later.append(partial(self._register.propose, self.number, view, self._told))
+                told = partial(self._told, time.monotonic())
+                later.append(partial(self._register.propose, self.number, view, told))
             elif isinstance(effect, Ask):
                 later.append(self.look)
         core = self.core
@@ -198,14 +211,17 @@ class Slot:
             self.changed.notify_all()
         return [*(line.pump for line in lines), *later]
 
-    def _told(self, view: View) -> None:
-        """The register's answer."""
+    def _told(self, asked: float, view: View) -> None:
+        """The register's answer to what was ``asked`` then."""
         try:
             with self.deciding():
                 if self.core.view == NOBODY and view.number == 1:
                     self.core = self._made(view)  # it was there from the beginning
                 else:
                     self.core.receive("register", view, time.monotonic())
+                if self._doubts is not None and asked >= self._doubts:
+                    self._doubts, self._awake = None, asked
+                    self.changed.notify_all()
         except Broken:
             pass
 
@@ -240,16 +256,23 @@ class Slot:
 
     def _tick(self) -> None:
         self.look()
+        now = time.monotonic()
         while self.open:
-            begun = time.monotonic()
             with self.changed:
                 self.changed.wait_for(lambda: not self.open, PULSE if self.core.view.number else PULSE / 10)
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            still = now - before > self.core.patience / 2  # it is this process that stood still
+            if still:
+                self._doubts = now
+            elif self._doubts is None or now - self._doubts > SECONDS:
+                self._doubts, self._awake = None, now
+            if self._doubts is not None:
+                self.look()
             try:
                 with self.deciding() as core:
                     for other in [*self._signs]:
                         core.hear(other, self._signs.pop(other))
-                    if now - begun > core.patience / 2:  # it is this process that stood still
+                    if still:
                         for other in {*core.view.members, core.learner} - {self.name, None}:
                             core.hear(other, now)
                     core.tick(now)
@@ -257,5 +280,8 @@ class Slot:
                     for other in [each for each in self._lines if each not in wanted]:
                         if self._lines[other].idle:
                             self._lines.pop(other).close()
+                    for other in {*self._heard} - wanted:
+                        del self._heard[other]
+                    self.changed.notify_all()  # who waits until it is sure
             except Broken:
                 return

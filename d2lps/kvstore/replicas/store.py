@@ -14,29 +14,15 @@ from torch import Tensor
 
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, Timeout, WorkerLost
-from d2lps.kvstore.optimizers import Optimizer, remembered, validate_state
+from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.replicas.coding import Held, digest
+from d2lps.kvstore.replicas.keeping import SlotKeeping
 from d2lps.kvstore.replicas.lines import Peers
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
-from d2lps.kvstore.replication.messages import (
-    Begin,
-    Choose,
-    Do,
-    Done,
-    Keep,
-    Load,
-    Lose,
-    Meet,
-    Name,
-    Pull,
-    Push,
-    Take,
-    Value,
-)
-from d2lps.kvstore.server.keeping import gone
+from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Load, Lose, Meet, Name, Pull, Push, Take, Value
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -115,7 +101,7 @@ class SlotShard(KeyPart):
             raise KVError(f"key {self.name} could not be updated {held.failed}: load what was saved of it")
 
 
-class SlotStore(Merging):
+class SlotStore(SlotKeeping, Merging):
     """A replica of a slot, with what a session asks of a ShardStore.
 
     ``settings``: what a ShardStore takes. Every method raises Broken where this is not the primary: its worker finds
@@ -253,10 +239,12 @@ class SlotStore(Merging):
             self.require_live(rank)
             if self.left and self.kind == "dist_sync":
                 raise self.left
-            staged = self._staged[2]
-            for shard in map(self.shard, numbers) if staged else ():
-                if shard.number in staged:
-                    raise Refused(f"key {shard.name} is being loaded: push to it when that is over")
+            loading = self._staged[2].keys() & numbers
+            if loading and 0 in self.live:
+                name = self.shard(min(loading)).name
+                raise Refused(f"key {name} is being loaded: push to it when that is over")
+            if loading:  # worker 0 was lost before the others heard of it, or they would not push yet
+                self.drop()
             yield
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
@@ -268,6 +256,8 @@ class SlotStore(Merging):
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> bool:
         with self.slot.leading() as core:
             self.require_live(rank)
+            if not self.slot.sure:
+                self._wait(lambda: self.slot.sure, "a pull waits until it is known who has what")
             shards = [(self.shard(number), need) for number, need in wanted]
             if len({shard.dtype for shard, _ in shards}) > 1:
                 raise Refused("what is pulled together is of one dtype")
@@ -339,8 +329,10 @@ class SlotStore(Merging):
     def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
         with self.slot.leading() as core:
             self.require_live(rank)
-            if load > core.loaded:
-                before, chosen, staged = self._staged
+            if rank and parts:  # worker 0 brings it once more to who took over
+                self._wait(lambda: self._is_settled(load, parts), f"load {load} waits for its parts")
+            before, chosen, staged = self._staged
+            if load > core.loaded:  # else another worker has said so
                 mine = staged if load == before else {}
                 if len(mine) != parts or mine and optimizer != chosen:
                     raise Refused(f"{len(mine)} parts are here of load {load}, where {parts} belong: load again")
@@ -349,25 +341,14 @@ class SlotStore(Merging):
                 self.drop()
                 self.slot.ask(rank, Do(0, 0, rank, Load(load, tuple(sorted(mine.items())), optimizer)))
 
+    def _is_settled(self, load: int, parts: int) -> bool:
+        """Whether all parts of a load are here, or none will come any more."""
+        core, (number, _, staged) = self.slot.core, self._staged
+        return load <= core.loaded or load < number or load == number and len(staged) == parts or 0 not in core.live
+
     def drop(self) -> None:
         with self.slot.leading():
             self._staged = 0, None, {}
-
-    def keep(self, rank: int, save: int, keep: bool) -> None:
-        with self.slot.leading() as core:
-            self.require_live(rank)
-            for shard, part in zip(self.shards, core.parts, strict=True) if keep else ():
-                if part.value is None or shard.busy:
-                    raise Refused(f"key {shard.name} is in the midst of a round: save at a barrier")
-                shard.require_whole(part.value)
-            self.slot.ask(rank, Do(0, 0, rank, Keep(save, keep)))
-
-    def kept(self, save: int, number: int) -> State:
-        with self.slot.leading() as core:
-            if core.kept.number != save or number >= len(core.kept.parts):
-                raise gone(save)
-            held = core.kept.parts[number].value
-            return {"value": held.value} | remembered(core.kept.optimizer, held.memory)
 
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
@@ -418,8 +399,6 @@ class SlotStore(Merging):
                     how = "left"
                 elif self.lost == "fail" or core.live == {rank}:
                     how = "failed"
-                if rank == 0:
-                    self._staged = 0, None, {}  # nobody else ends it
                 core.receive("detector", Lose(rank, how != "dropped", (sentence, how)), time.monotonic())
                 self.slot.when_committed(self._fail_all)
         except Broken:

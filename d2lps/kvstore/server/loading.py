@@ -13,7 +13,7 @@ class Loading:
 
     def __init__(self):
         self.number: int | None = None
-        self.committed: int | None = None  # the last one
+        self.committed = 0  # the last one
         self.optimizer: Optimizer | None = None
         self.shards: set[Shard] = set()
 
@@ -29,7 +29,7 @@ class Loading:
 
     def commit(self, number: int, parts: int, optimizer: Optimizer | None, known: Iterable[Shard]) -> bool:
         """Take what is ready, so many parts, into the shards ``known``; False where that is done. Raises Refused."""
-        if number == self.committed:  # asked again: the answer was lost
+        if number <= self.committed:  # asked again, as the answer was lost; or another worker has said so before
             return False
         mine = self.shards if number == self.number else set()
         if len(mine) != parts or mine and optimizer != self.optimizer:

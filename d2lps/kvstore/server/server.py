@@ -138,6 +138,7 @@ class Server:
             guard.start()
             self._tls and tls.as_server(channel, self._tls)
             hello = handshake.as_server(channel, self.secret, lambda hello: self._admit(channel, hello), coded)
+            channel.patience(max(self.store.deadline, 1.0))
         except (Broken, Refused, OSError, RuntimeError):  # RuntimeError: no thread left; nested too deeply
             channel.close()
             return
@@ -145,7 +146,6 @@ class Server:
             guard.cancel()
             with self._lock:
                 self._guests.pop(channel, None)
-        channel.patience(max(self.store.deadline, 1.0))
         self._serve(channel, hello)
 
     def _session(self, *arguments) -> WorkerSession:

@@ -323,10 +323,10 @@ class WorkerSession:
         self._ok(frame)
 
     def on_commit(self, frame: Frame) -> None:
-        """All parts of a load count now; or they are dropped."""
-        self._require_first("loads")
+        """All parts of a load count now, whichever worker says so; or worker 0 has them dropped."""
         load, parts = frame.metadata.get("load"), frame.metadata.get("parts")
         if frame.metadata.get("drop") is True:
+            self._require_first("loads")
             self.store.drop()
         elif is_count(load) and is_count(parts):
             self.store.commit(self.rank, load, parts, read_optimizer(frame, "numbers"))

@@ -225,8 +225,11 @@ class ShardStore(Merging, Keeping):
             if self.left and self.kind == "dist_sync":
                 raise self.left
             for shard in map(self.shard, numbers) if self._loading.shards else ():
-                if shard.staged:
+                if shard.staged and 0 in self.live:
                     raise Refused(f"key {shard.name} is being loaded: push to it when that is over")
+                if shard.staged:  # worker 0 was lost before the others heard of it, or they would not push yet
+                    self._loading.drop()
+                    break
             self._pushing += 1
         try:
             yield
@@ -394,8 +397,7 @@ class ShardStore(Merging, Keeping):
                 self.failed = self.failed or error
             self.live.discard(rank)
             if rank == 0:
-                self._loading.drop()  # nobody else ends it
-                self._kept = 0, []
+                self._kept = 0, []  # nobody else reads it
             self._changed.notify_all()
         for shard in list(self.shards):
             with shard.lock:

@@ -70,7 +70,8 @@ class Request:
 class ServerClient:
     """The connection to server ``number`` at ``address``."""
 
-    greeting, pause = handshake.SECONDS, 0.5  # seconds for a handshake; between two attempts to connect, at most
+    # Seconds: for a handshake; at most between two attempts to connect; for a goodbye; at least, until it is lost.
+    greeting, pause, parting, patience = handshake.SECONDS, 0.5, 1.0, 0.0
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class ServerClient:
         self._hearing = False  # an answer comes, which may take longer than the deadline
         self._channel: Channel | None = None
         self._lost: KVError | None = None
-        self._sending, self._state = threading.Lock(), threading.Lock()
+        self._sending, self._state = threading.Lock(), threading.RLock()
         self._channel, self.welcome = self._connect(time.monotonic() + self.deadline)
         name = f"d2lps line to server {number}"
         self._listener = threads.start(name, self._listen)
@@ -174,6 +175,7 @@ class ServerClient:
         with self._state:
             self._pending.pop(request.number, None)
             request.done.set()  # nor is it sent, where it was not yet
+            self._forgotten(request)
             # The connection is made again. A push that waits for its round would keep back what is asked next.
             if request is self._leaving or request is self._coming or request.op in PUSHES and request.counted is None:
                 self._channel.close()
@@ -189,7 +191,7 @@ class ServerClient:
     def leave(self) -> None:
         """Say goodbye, which :meth:`close` waits for."""
         if self._open and not self._lost and self._goodbye is None:
-            self._goodbye = Request(Op.BYE, until=time.monotonic() + min(1.0, self.deadline))
+            self._goodbye = Request(Op.BYE, until=time.monotonic() + min(self.parting, self.deadline))
             with suppress(KVError):
                 self.ask(self._goodbye)
 
@@ -211,7 +213,7 @@ class ServerClient:
         return 0.0 if self._hearing else time.monotonic() - self._heard  # what stands still, the channel ends
 
     def _too_late(self, request: Request, silent: float) -> KVError:
-        if silent > self.deadline:
+        if silent > max(self.deadline, self.patience):
             self._give_up(self._server_lost(f"it has said nothing for {silent:.1f} s"))
             return copy.copy(self._lost)
         said = {"server": self.number, "op": request.op.name.lower(), "seconds": f"{self.deadline:g}"}
@@ -250,6 +252,7 @@ class ServerClient:
                 return
             request.counted = frame.op != Op.ERROR or counted(request.entries, frame.metadata)
             if frame.op == Op.OK and request.op == Op.PUSHPULL:
+                request.done.is_set() and self._forgotten(request)
                 return  # it is counted; what it pulls comes when it is there
             if frame.op != Op.DATA:
                 channel.skip(frame)
@@ -377,13 +380,15 @@ class ServerClient:
                 why = getattr(error, "strerror", None) or str(error) or why
             if time.monotonic() + pause > until:
                 where = self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
-                sentence = text("store.unreachable", server=self.number, where=where, why=why)
-                raise ServerLost(sentence, (self.number,))
+                raise ServerLost(text("store.unreachable", server=self.number, where=where, why=why), (self.number,))
             time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # with jitter: all come back at once otherwise
             pause = min(2 * pause, self.pause)
 
     def _aim(self) -> None:
         """Before each attempt to connect: where to."""
+
+    def _forgotten(self, request: Request) -> None:
+        """Nobody waits for its answer any more: before it is known that it is counted, or when it is."""
 
     def _unanswered(self) -> list[Request]:  # ``_state`` is held
         return [self._pending[number] for number in sorted(self._pending)]
@@ -391,14 +396,13 @@ class ServerClient:
     def _reconnect(self, why: str) -> bool:
         """A new connection, on which everything unanswered is asked again in its order."""
         try:
-            channel, _ = self._connect(time.monotonic() + self.deadline)
+            channel, _ = self._connect(time.monotonic() + max(self.deadline, self.patience))
         except KVError as error:
             self._give_up(self._server_lost(f"{why}; {error}"))
             return False
         self._sending.acquire()  # until all is asked again
         with self._state:
-            pending = self._unanswered()
-            self._channel = channel
+            pending, self._channel = self._unanswered(), channel
             self._read.clear()  # the server has forgotten the old connection
         # Not in this thread, which hears: a server that cannot get rid of its answers takes no more requests.
         try:

@@ -32,7 +32,8 @@ class DistFiles(Files):
 
     def _load(self, path) -> None:
         self._end_open([*self._open])  # or it would count afterwards
-        super()._load(path)
+        # All servers have it ready, and all workers say so: whoever is lost meanwhile, it counts on all of them.
+        self._ask_all(Op.COMMIT, *super()._load(path))
 
     def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
         self._saves += 1
@@ -57,11 +58,10 @@ class DistFiles(Files):
         with suppress(KVError):
             self._ask_all(Op.STATE, save | {"keep": False})
 
-    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
-        """Every server takes its parts and looks at them; when all have, they become what it holds."""
+    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> tuple[dict, list[dict]]:
+        """Every server takes its parts and looks at them; what makes them count is returned."""
         self._loads += 1
-        load, rule = {"load": self._loads}, said(optimizer)
-        counts = [0] * len(self.clients)
+        load, rule, counts = {"load": self._loads}, said(optimizer), [0] * len(self.clients)
         try:
             for spec, state in states:
                 requests = []
@@ -71,12 +71,12 @@ class DistFiles(Files):
                     requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
                     counts[part.server] += 1
                 self._send(requests)
+            self._calls.current.require_wanted()
         except KVError:
             with suppress(KVError):  # what went wrong first is said
                 self._ask_all(Op.COMMIT, load | {"drop": True})
             raise
-        self._calls.current.require_wanted()
-        self._ask_all(Op.COMMIT, load | rule, [{"parts": count} for count in counts])
+        return load | rule, [{"parts": count} for count in counts]
 
 
 def kept(keys: Iterable[KeySpec], save: dict, ask: Ask, let_go: Callable[[], None]) -> Iterator[tuple[KeySpec, State]]:
