@@ -100,7 +100,7 @@ def _write(book: Book, runs: dict[str, Run], root: Path, pdf: bool) -> None:
         entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
         texts[f"{language}/sections.js"] = search.script(entries)
     texts |= downloads.notebooks(book)
-    texts["_static/play.js"] = outputs.shared_code()
+    texts |= {f"_static/{name}": code for name, code in outputs.shared_code().items()}
     texts["_static/shared.css"] = outputs.shared_looks() + code_colours()
     for name, text in texts.items():
         path = root / name

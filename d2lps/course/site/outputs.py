@@ -24,10 +24,15 @@ _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lp
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
-def shared_code() -> str:
-    """The code of CODE as a plain script: pages that are opened from a file may load no modules."""
-    names = ", ".join(name for code in CODE for name in _NAMES.findall(code))
-    return "(() => {\n" + _EXPORTED.sub("", "\n".join(CODE)) + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
+def shared_code() -> dict[str, str]:
+    """File → the code of CODE as plain scripts: pages that are opened from a file may load no modules."""
+
+    def script(code: str) -> str:
+        names = ", ".join(_NAMES.findall(code))
+        return "(() => {\n" + _EXPORTED.sub("", code) + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
+
+    player, *others = CODE
+    return {"play.js": script(player), "ask.js": "\n".join(map(script, others))}
 
 
 def shared_looks() -> str:

@@ -120,7 +120,7 @@ class Site:
             self.about(slug),
             sections,
             entries,
-            (*PLAYS, "../_static/terms.js"),
+            (*PLAYS, "../_static/ask.js", "../_static/terms.js"),
             ("terms.css",),
             slug,
         )

@@ -15,6 +15,7 @@ chromium, new_page = browsers.chromium, browsers.new_page
 pytestmark = [pytest.mark.slow(3), pytest.mark.timeout(600)]  # who comes first waits for all chapters to be run
 
 WIDTHS = (360, 768, 1100, 1440)
+CLOCK = "parseFloat(document.querySelectorAll('.d2-clock')[1].textContent)"
 CHAPTER, FRONT = 800_000, 150_000  # bytes of a page; the front with all that it loads
 
 
@@ -85,21 +86,21 @@ def test_the_race_of_the_front_page_plays_steps_and_is_scrubbed(opened, language
     page = opened(f"{language}/index.html")
     words = sentences(language)
     player = page.locator(".d2-player")
-    clock = player.locator(".d2-clock").first
+    clock = player.locator(".d2-clock").nth(1)  # of the slowest
 
     def now() -> float:
-        return float(re.match(r"[\d.]+", clock.inner_text())[0])
+        return float(re.match(r"[\d.]+", clock.text_content())[0])
 
     player.get_by_role("button", name=words["player.play"], exact=True).click()
-    page.wait_for_function("parseFloat(document.querySelector('.d2-clock').textContent) > 5")
+    page.wait_for_function(f"{CLOCK} > 5")
     player.get_by_role("button", name=words["player.pause"], exact=True).click()
     player.get_by_role("button", name=words["player.restart"], exact=True).click()
     assert now() == 0
     slider = player.get_by_role("slider")
     slider.fill("1")
-    assert now() == 60
+    assert now() == 80
     player.get_by_role("button", name=words["player.back"], exact=True).click()
-    page.wait_for_function("parseFloat(document.querySelector('.d2-clock').textContent) < 60")
+    page.wait_for_function(f"{CLOCK} < 80")
     assert player.locator(".d2-run header b").all_inner_texts() == ["GPU 0", "CPU", words["names.shards"]]
 
 
@@ -242,7 +243,7 @@ def test_on_paper_there_are_pictures_and_no_controls(opened):
 @pytest.mark.parametrize("language", ["vi", "zh"])
 def test_no_words_of_another_language_are_left(opened, site, language):
     """No sentence that the course says in English stands on these pages, but in code and what is marked as English."""
-    spoken = sentences("en")
+    spoken = {key: said for key, said in sentences("en").items() if not key.startswith("names.")}
     pieces = {piece.strip() for said in spoken.values() for piece in re.split(r"\{[^}]*\}|\n", said)}
     english = [piece for piece in pieces if len(piece.split()) >= 2 and len(piece) >= 10 and piece.isascii()]
     own = "\n".join(sentences(language).values())

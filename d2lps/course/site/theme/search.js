@@ -7,7 +7,7 @@ function find(query) {
   const words = query.trim().split(/\s+/).filter(Boolean);
   // The words as one first: «máy chủ tham số» is a term.
   const tests = words.map((word) => (plain(word) === kept(word).normalize("NFD") ? [plain(word), true] : [kept(word), false]));
-  const whole = tests.every(([, folded]) => folded) ? [plain(query.trim()), true] : [kept(query.trim()), false];
+  const whole = tests.every(([, folded]) => folded) ? [plain(words.join(" ")), true] : [kept(words.join(" ")), false];
   const scored = [];
   for (const section of window.D2_SECTIONS) {
     section.kept ??= [kept(section.title), kept(section.text)];
