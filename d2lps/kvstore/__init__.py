@@ -5,8 +5,9 @@
     store.set_optimizer("sgd", lr=0.1, momentum=0.9)
     store.pushpull("weight", gradient, out=weight)
 
-What it promises stands in :mod:`d2lps.kvstore.errors` and in the README. Under the hood, for whoever opens it: where
-keys lie (``Placement``), what a server holds (``ShardStore``), and what travels (``Channel``, ``Frame``, ``Entry``).
+What it promises stands in :mod:`d2lps.kvstore.errors` and in ``docs/key-value-store.md``. Under the hood, for whoever
+opens it: where keys lie (``Placement``), what a server holds (``ShardStore``), and what travels (``Channel``,
+``Frame``, ``Entry``).
 """
 
 from importlib import import_module
