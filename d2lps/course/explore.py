@@ -274,7 +274,8 @@ class Exploration(ipywidgets.VBox):
             labels = {value: label for value, label in options.items() if value in (now[name], *others)}
             if name == "slow":
                 labels |= {pair: f"{label} ÷ {now['slower']}" for pair, label in labels.items() if pair}
-            offers.append(Offer(name, self.controls[name].description, now, others, labels))
+            both = 2 if name == "slow" else 1  # one way out of a GPU, and the one that all share
+            offers.append(Offer(name, self.controls[name].description, now, others, labels, both))
         return offers
 
 

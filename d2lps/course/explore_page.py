@@ -24,7 +24,7 @@ from d2lps.view.tables import plan_table
 CHOOSE = Path(__file__).with_name("explore.js").read_text("utf-8")
 # Pictures of more messages than this, in all, take longer to make than a reader waits for: numbers alone then.
 MOST_MESSAGES = 600
-LARGEST = 175_000  # bytes of a page; what would make it larger is not offered
+LARGEST = 185_000  # bytes of a page; what would make it larger is not offered
 
 
 class Offer(NamedTuple):
@@ -35,6 +35,7 @@ class Offer(NamedTuple):
     now: dict[str, object]
     others: list[object]
     labels: dict[object, str]
+    at_once: int = 1  # how many of the others are as telling as the first
 
 
 Run = Callable[[dict[str, object]], tuple[dict[str, Trace], dict[str, str]]]
@@ -62,6 +63,7 @@ def told(traces: dict[str, Trace], refused: dict[str, str]) -> str:
 
 LOOK = """.d2lps-explored>[role=group]{display:flex;flex-wrap:wrap;gap:4px 8px;align-items:center;margin:4px 0}
 .d2lps-explored>[role=group]>span{min-width:9em}
+@media (max-width:520px){.d2lps-explored>[role=group]>span{flex-basis:100%}}
 .d2lps-explored [data-shows]{min-height:36px;padding:2px 14px;border:1px solid currentColor;border-radius:18px;
 background:none;color:inherit;font:inherit;cursor:pointer}
 .d2lps-explored [aria-pressed=true]{font-weight:700;box-shadow:inset 0 0 0 2px currentColor}"""
@@ -79,7 +81,7 @@ def page(offers: list[Offer], run: Run) -> str:
     had: dict[tuple[str, object], int] = {}
     for turn in range(max(len(offer.others) for offer in offers)):  # the first of each slider, then the second …
         for offer in offers:
-            for value in offer.others[turn : turn + 1]:
+            for value in offer.others[turn * offer.at_once : (turn + 1) * offer.at_once]:
                 other = _shown(*run(offer.now | {offer.name: value}))
                 more = _packed(other)
                 if other != first and size + len(more) <= LARGEST:

@@ -45,14 +45,17 @@ def notebooks(book: Book) -> dict[str, str]:
     for slug in book.contents:
         for language in LANGUAGES:
             source = nbformat.read(book.folder(slug) / f"{language}.ipynb", as_version=4)
-            made[f"{language}/notebooks/{slug}.ipynb"] = dumps(with_pictures(book, source))
+            made[f"{language}/notebooks/{slug}.ipynb"] = dumps(with_pictures(book, source, language))
             if address:
                 made[f"{language}/colab/{slug}.ipynb"] = dumps(for_colab(source, address, slug, language))
     return made
 
 
-def with_pictures(book: Book, source: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A notebook that needs no other file to be read: its pictures are attached, other chapters lie beside it."""
+def with_pictures(book: Book, source: nbformat.NotebookNode, language: str) -> nbformat.NotebookNode:
+    """A notebook that needs no other file to be read: its pictures are attached, other chapters lie beside it.
+
+    It begins with what is needed to run it.
+    """
     made = nbformat.from_dict(source)
     for cell in made.cells:
         if cell.cell_type == "markdown":
@@ -61,6 +64,7 @@ def with_pictures(book: Book, source: nbformat.NotebookNode) -> nbformat.Noteboo
                 cell.setdefault("attachments", {})[name] = {"image/svg+xml": picture}
             cell.source = _IMAGE.sub(r"](attachment:\1)", cell.source)
             cell.source = _CHAPTER.sub(r"](\1.ipynb)", cell.source)
+    made.cells.insert(0, nbformat.v4.new_markdown_cell(f"> {text_in(language, 'site.needs')}", id="needs"))
     return made
 
 

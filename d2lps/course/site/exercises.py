@@ -27,7 +27,8 @@ def folded(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
     code = solution((book.folder(chapter.slug) / "solutions.py").read_text("utf-8"), exercise.replace("-", "_"))
     if code is None:
         raise BookError(f"{chapter.slug}/solutions.py has no {exercise.replace('-', '_')}; write the solution there")
-    return f'<div class="folds">{"".join(parts)}{_fold(text_in(language, "site.solution"), listing(code))}</div>'
+    check = f"<p><small>{text_in(language, 'site.check')}</small></p>"
+    return f'<div class="folds">{check}{"".join(parts)}{_fold(text_in(language, "site.solution"), listing(code))}</div>'
 
 
 def _fold(summary: str, inside: str) -> str:

@@ -95,6 +95,7 @@ class Site:
         chapter, run = self.book.chapter(slug), self.runs[slug]
         prose = Prose(self.book, self.language, chapter)
         body, entries, sections, used = [], [], [], set()
+        chapter_title = chapter.texts[self.language].title
         page_title = html.unescape(self.titles[slug])
         for section in chapter.texts[self.language].sections:
             inside = "".join(self._blocks(chapter, section, prose, run, used))
@@ -107,7 +108,7 @@ class Site:
                 sections.append((section.id, heading))
                 sign = f'<a class="anchor" href="#{section.id}" aria-label="{self.say("anchor")}">#</a>'
                 body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
-            entries.append(search.Entry(page_title, title, url, search.words(inside)))
+            entries.append(search.Entry(page_title, title, url, search.words(inside) + f" ({chapter_title})"))
         ran = self.say("ran", day=run.day, machine=run.machine)
         body.append(f'<p class="ran"><small>{ran}</small></p>')
         if used:
@@ -126,18 +127,17 @@ class Site:
         )
 
     def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, used: set[str]) -> Iterator[str]:
-        seen: set[str] = set()
         for block in section.blocks:
             if block.kind != "cell":
-                yield terms.marked_terms(prose.block(block), self.language, self.glossary, seen)
+                yield terms.marked_terms(prose.block(block), self.language, self.glossary, used)
             elif block.name != "language":  # which the page has been given
                 yield self._cell(chapter, block.name, search.words(section.title), prose, run)
-        used |= seen
 
     def _cell(self, chapter: Chapter, name: str, title: str, prose: Prose, run: Run) -> str:
         cell = chapter.cell(name)
         before = [each.source for each in chapter.cells[: chapter.cells.index(cell)]]
-        shown = code(linked(cell.source, self.known, before))
+        opens = cell.source.startswith("d2lps.opening(")  # what comes before all explanations needs no code
+        shown = "" if opens else code(linked(cell.source, self.known, before))
         if cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         else:
@@ -172,8 +172,12 @@ class Site:
         """The glossary."""
         title = self.say("terms")
         body = terms.glossary_page(self.language, self.book)
-        entry = search.Entry(title, title, terms.PAGE, search.words(body))
-        return Page(terms.PAGE, title, body, entries=[entry], looks=("terms.css",))
+        entries = [
+            search.Entry(title, term.called(self.language)[0], f"{terms.PAGE}#{term.id}", term.means[self.language])
+            for term in self.glossary.terms
+            if term.means
+        ]
+        return Page(terms.PAGE, title, body, entries=entries, looks=("terms.css",))
 
     def package(self) -> Page:
         """What the package has, in English alone."""
@@ -187,9 +191,11 @@ class Site:
             for section in self.book.chapter(slug).texts[self.language].sections:
                 for key in section.cited():
                     cited.setdefault(key, [])
-                    link = (
-                        f'<a href="{slug}.html#{"main" if section.id == "top" else section.id}">{self.titles[slug]}</a>'
-                    )
+                    number = self.titles[slug].partition(" ")[0]
+                    place, name = section.id, f"{number} {html.escape(section.title)}"
+                    if place == "top":
+                        place, name = "main", self.titles[slug]
+                    link = f'<a href="{slug}.html#{place}">{name}</a>'
                     if link not in cited[key]:
                         cited[key].append(link)
         rows = []
@@ -199,7 +205,7 @@ class Site:
                 continue
             authors, title = html.escape(f"{source['authors']} ({source['year']})"), html.escape(source["title"])
             venue = f", {html.escape(source['venue'])}" if source.get("venue") else ""
-            back = self.say("cited-in") + " " + ", ".join(dict.fromkeys(cited[key]))
+            back = self.say("cited-in") + " " + html.escape(text_in(self.language, "list.between")).join(cited[key])
             link = f'<a href="{html.escape(source["url"])}" lang="en">{title}</a>'
             rows.append(f'<dt id="{key}" lang="en">{authors}</dt><dd>{link}<span lang="en">{venue}</span>. {back}</dd>')
         title = self.say("references")

@@ -20,6 +20,8 @@ from d2lps.course.site.linked import linked
 from d2lps.messages import text_in
 
 _PLAIN = HtmlFormatter(nowrap=True)
+# No line begins with what stands behind a formula.
+_ENDS = re.compile(r'(<span class="math inline">(?:(?!</span>).)*</span>)([，。：；、）？！”,.;:)?!]+)', re.S)
 
 
 class Prose:
@@ -57,7 +59,8 @@ class Prose:
 
     def markdown(self, text: str) -> str:
         """Any markdown of a chapter."""
-        return self._markdown.render(outside(text, lambda part: CITE.sub(self._cited, part)))
+        made = self._markdown.render(outside(text, lambda part: CITE.sub(self._cited, part)))
+        return _ENDS.sub(r'<span class="kept">\1\2</span>', made)
 
     def inline(self, text: str) -> str:
         """A title or a caption."""

@@ -17,6 +17,17 @@ for (const link of document.querySelectorAll(".languages a")) {
   link.addEventListener("focus", there);
   link.addEventListener("click", there);
 }
+// The package's page is in English alone: around it, the links lead to where its reader comes from.
+if (document.body.classList.contains("api")) {
+  let own = null;
+  try { own = localStorage.getItem("d2-language"); } catch {}
+  if (/^[a-z]{2}$/.test(own ?? "") && document.querySelector(`.languages a[href*="/${own}/"]`)) {
+    for (const each of document.querySelectorAll(".brand, .chapters a, .bar form")) {
+      const name = each.action ? "action" : "href", to = each.getAttribute(name);
+      each.setAttribute(name, to.replace("../en/", `../${own}/`));
+    }
+  }
+}
 const links = new Map([...document.querySelectorAll(".here a")].map((each) => [each.hash.slice(1), each]));
 const mark = () => { const id = reading(); links.forEach((each, key) => each.classList.toggle("now", key === id)); };
 if (links.size) {

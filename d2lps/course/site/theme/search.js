@@ -1,12 +1,12 @@
 // Searches the text of every section: all words must be there, without regard to case, nor, unless the query has them,
 // to diacritics. Chinese needs no taking apart: what is looked for stands in the text as it is typed.
-const plain = (text) => text.toLowerCase().normalize("NFD").replace(/\p{M}/gu, "").replaceAll("đ", "d");
-const kept = (text) => text.toLowerCase().normalize("NFC");
+const plain = (text) => text.toLowerCase().normalize("NFKD").replace(/\p{M}/gu, "").replaceAll("đ", "d");
+const kept = (text) => text.toLowerCase().normalize("NFKC");
 
 function find(query) {
   const words = query.trim().split(/\s+/).filter(Boolean);
   // The words as one first: «máy chủ tham số» is a term.
-  const tests = words.map((word) => (plain(word) === kept(word).normalize("NFD") ? [plain(word), true] : [kept(word), false]));
+  const tests = words.map((word) => (plain(word) === kept(word).normalize("NFKD") ? [plain(word), true] : [kept(word), false]));
   const whole = tests.every(([, folded]) => folded) ? [plain(words.join(" ")), true] : [kept(words.join(" ")), false];
   const scored = [];
   for (const section of window.D2_SECTIONS) {
