@@ -5,13 +5,14 @@
     store.set_optimizer("sgd", lr=0.1, momentum=0.9)
     store.pushpull("weight", gradient, out=weight)
 
-What it promises stands in :mod:`d2lps.kvstore.errors` and in the README. Under the hood, for whoever opens it: where
-keys lie (``Placement``), what a server holds (``ShardStore``), and what travels (``Channel``, ``Frame``, ``Entry``).
+What it promises stands in :mod:`d2lps.kvstore.errors` and in ``docs/key-value-store.md``. Under the hood, for whoever
+opens it: where keys lie (``Placement``), what a server holds (``ShardStore``), and what travels (``Channel``,
+``Frame``, ``Entry``).
 """
 
 from importlib import import_module
 
-from d2lps.kvstore.errors import DataLost, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore.errors import DataLost, Diverged, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.messages import text
 
 _LAZY = {
@@ -24,6 +25,7 @@ __all__ = [
     "Broken",
     "Channel",
     "DataLost",
+    "Diverged",
     "Entry",
     "Frame",
     "KVError",
@@ -82,8 +84,10 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
         1: what a server holds, the next one holds, too, so that any one of them may be lost: training goes on, in
         ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another server takes its place. It
         takes ``servers=2`` or more and TCP or Unix sockets, no shared memory, and has no ``record``. Where both servers
-        of a slot are lost, before the newcomer has learnt all, calls raise DataLost. ``store.views`` says who has what,
-        and ``store.kill_server(1)`` is for trying.
+        of a slot are lost, before the newcomer has learnt all, calls raise DataLost; where the two do not hold the same
+        bytes of a key any more, calls that read it raise Diverged. ``store.views`` says who has what (just after a
+        loss, for a moment, who had it), and ``store.kill_server(1)`` is for trying. A server that says nothing is taken
+        for dead after a second, looked at every 0.1 s; one whose connections end, at once.
     placement : Placement or mapping, optional
         Which server holds what: a :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …,
         "virtual": …}``.

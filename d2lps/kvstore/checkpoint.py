@@ -51,7 +51,7 @@ def _require(keys: dict, saved: dict, path: object) -> None:
 
 def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
     """Write it to ``path``, where an older file stays until the new one is complete. Raises Refused."""
-    path = _path(path)
+    path = require_place(path)
     keys, tensors, digest = [], [], hashlib.sha256()
     for key, (shape, state) in checkpoint.keys.items():
         flat = tensors_of(state)
@@ -65,8 +65,6 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
     header = json.dumps({"keys": keys, "optimizer": optimizer, "sha256": digest.hexdigest()}).encode()
     beside = None
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is there, and no file")
         beside, descriptor = leftovers.held(_made, path.parent)
         with open(descriptor, "wb") as file:
             file.write(MAGIC + LENGTH.pack(len(header)) + hashlib.sha256(header).digest() + header)
@@ -82,10 +80,26 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
             os.close(folder)
     except (OSError, ValueError) as error:
         beside and _unlink(beside)
-        raise Refused(f"the store cannot be saved in {path} ({getattr(error, 'strerror', None) or error})") from None
+        raise _not_saved(path, error) from None
     except BaseException:
         beside and _unlink(beside)
         raise
+
+
+def require_place(path: object) -> Path:
+    """``path``, where a file can be put, as far as one sees. Raises Refused."""
+    path = _path(path)
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is there, and no file")
+        os.stat(path.parent)
+    except (OSError, ValueError) as error:
+        raise _not_saved(path, error) from None
+    return path
+
+
+def _not_saved(path: Path, error: Exception) -> Refused:
+    return Refused(f"the store cannot be saved in {path} ({getattr(error, 'strerror', None) or error})")
 
 
 def _path(path: object) -> Path:

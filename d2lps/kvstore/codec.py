@@ -9,6 +9,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire.frames import DTYPES, raw
 from d2lps.plan.optimizers import is_number
 
+PIECE = 1 << 20  # bytes of a state that travel at once: what is asked meanwhile waits no longer for its answer
 State = dict[str, "Tensor | int | float"]  # "value", flat, and what the optimizer remembers of it
 
 
@@ -36,10 +37,30 @@ def encode(state: State) -> tuple[dict, memoryview]:
     >>> decode(*encode({"value": torch.ones(3), "steps": 2}))
     {'value': tensor([1., 1., 1.]), 'steps': 2}
     """
-    tensors = tensors_of(state)
-    layout = [[name, DTYPES.index(one.dtype), one.numel()] for name, one in tensors.items()]
-    payload = torch.cat([one.contiguous().view(torch.uint8) for one in tensors.values()])
-    return {"tensors": layout, "numbers": numbers_of(state)}, raw(payload)
+    payload = torch.cat([one.contiguous().view(torch.uint8) for one in tensors_of(state).values()])
+    return layout(state), raw(payload)
+
+
+def layout(state: State) -> dict:
+    """What :func:`decode` is to know of its tensors, and its numbers."""
+    tensors = [[name, DTYPES.index(one.dtype), one.numel()] for name, one in tensors_of(state).items()]
+    return {"tensors": tensors, "numbers": numbers_of(state)}
+
+
+def size(metadata: dict) -> int:
+    """How many bytes the tensors of a :func:`layout` have."""
+    return sum(count * DTYPES[number].itemsize for _, number, count in metadata["tensors"])
+
+
+def piece(state: State, start: int) -> memoryview:
+    """The bytes of its tensors, one after the other, from ``start`` on: PIECE of them, or what there is."""
+    found, left = [], PIECE
+    for one in tensors_of(state).values():
+        found.append(raw(one)[start : start + left])
+        left -= len(found[-1])
+        start = max(0, start - one.nbytes)
+    found = [some for some in found if some]
+    return found[0] if len(found) == 1 else memoryview(b"".join(found))
 
 
 def decode(metadata: dict, payload: memoryview) -> State:

@@ -5,6 +5,7 @@
     ├── WorkerLost    a worker has gone, so that the round cannot close (.ranks)
     ├── ServerLost    a server has gone, with what it held (.servers)
     │   └── DataLost  all replicas have gone, with the keys that they held (.keys)
+    ├── Diverged      two servers hold different bytes of a key (.keys): nobody is given either
     ├── Timeout       nothing has gone, yet the answer did not come within the deadline
     └── Unknown       a push was sent and not answered, so that it is not known whether it is counted
 
@@ -89,6 +90,24 @@ class DataLost(ServerLost):
     def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
         super().__init__(sentence, servers)
         self.keys = tuple(keys)
+
+
+class Diverged(KVError):
+    """The two servers that hold a key do not hold the same bytes any more, and nobody knows which are right.
+
+    Parameters
+    ----------
+    sentence : str
+        What was found.
+    servers : tuple of int
+        Which servers, the primary first, in :attr:`servers`.
+    keys : tuple of str or int
+        Which keys, in :attr:`keys`: calls that read them raise this until they are loaded anew.
+    """
+
+    def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
+        super().__init__(sentence)
+        self.servers, self.keys = tuple(servers), tuple(keys)
 
 
 class Timeout(KVError, TimeoutError):

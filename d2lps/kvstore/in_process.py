@@ -174,7 +174,10 @@ class Cluster:
 
     @property
     def views(self) -> list[View]:
-        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any."""
+        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any.
+
+        Just after a server was killed, for a moment, it is still the view in which that one was.
+        """
         return self.stores[0].views if self._register else []
 
     def _of(self, number: int) -> "Server | Host":

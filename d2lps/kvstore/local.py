@@ -1,6 +1,6 @@
 """The stores of one process: ``local`` adds in main memory, ``device`` on the devices, by a plan."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from d2lps.algorithms import sharded
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
-from d2lps.kvstore.optimizers import Memory, Optimizer, remembered
+from d2lps.kvstore.optimizers import Memory, Optimizer, lent, remembered
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Given, KeySpec, added, counted, each_of, fill
 from d2lps.messages import text
@@ -57,9 +57,10 @@ class LocalStore(KVStore):
         for spec, outs, index in wanted:
             fill(outs, self._values[spec].view(-1, spec.width)[index].reshape(-1))
 
-    def _states(self) -> Iterator[tuple[KeySpec, State]]:
-        for spec in self._keys.values():
-            yield spec, {"value": self._values[spec]} | remembered(self.optimizer, self._memory[spec])
+    def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
+        kept = [(spec, self._values[spec], lent(self._memory[spec])) for spec in self._keys.values()]
+        optimizer = self.optimizer
+        return ((spec, {"value": value} | remembered(optimizer, memory)) for spec, value, memory in kept)
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
         for spec, state in states:

@@ -15,6 +15,10 @@ from d2lps.plan.optimizers import COUNTS, REMEMBERED, RULES, fitting, is_number,
 Memory = dict[str, State]  # what is remembered of a key, by the rule that does: of one rule at a time
 
 
+class Lent(dict):
+    """What a rule remembers, where somebody else has it, too: whoever steps on has a copy of it first."""
+
+
 class Optimizer(NamedTuple):
     """``rule`` with ``numbers``; gradients are multiplied by ``scale`` before, or divided by how many were summed."""
 
@@ -62,12 +66,21 @@ class Optimizer(NamedTuple):
         if self.rule not in memory:
             memory.clear()
             memory[self.rule] = {}
+        elif isinstance(memory[self.rule], Lent):
+            kept = memory[self.rule].items()
+            memory[self.rule] = {name: one.clone() if isinstance(one, Tensor) else one for name, one in kept}
         wide, scale = widened(gradient), 1 / counted if self.scale == "mean" else self.scale
         if scale != 1:
             wide.mul_(scale)
         weight = widened(room.copy_(value))
         RULES[self.rule](weight, wide, memory[self.rule], **self.numbers)
         return room if weight is room else room.copy_(weight)
+
+
+def lent(memory: Memory) -> Memory:
+    """What is remembered now, which stays as it is, whatever becomes of ``memory``; nothing is copied yet."""
+    memory.update({rule: Lent(state) for rule, state in memory.items()})
+    return dict(memory)
 
 
 def remembered(optimizer: Optimizer | None, memory: Memory) -> State:

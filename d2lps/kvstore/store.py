@@ -8,11 +8,11 @@ from functools import partial
 
 from torch import Tensor, int64
 
-from d2lps.kvstore import checkpoint
 from d2lps.kvstore.calls import Calls, Interrupted
 from d2lps.kvstore.errors import KVError, Late, Refused, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, of_mxnet
 from d2lps.kvstore.repeats import Repeats
+from d2lps.kvstore.saving import LONG, WAIT, Files
 from d2lps.kvstore.values import (
     Given,
     Key,
@@ -28,10 +28,9 @@ from d2lps.kvstore.values import (
 from d2lps.messages import text
 
 STORE, BARRIER, INIT = "store", "barrier", "init"  # what calls take for themselves that are about no key
-LONG = 19  # deadlines more that the others wait for worker 0, while it is at work
 
 
-class KVStore:
+class KVStore(Files):
     """What every store can do. ``create`` makes one.
 
     Keys are strings or whole numbers; a list of keys takes a list of values. A value is a tensor of torch, an array of
@@ -56,6 +55,7 @@ class KVStore:
     def __init__(self, name: str = "", patience: float = 30.0, forks: bool = False):
         self._keys: dict[Key, KeySpec] = {}
         self.optimizer: Optimizer | None = None
+        self._patience = patience
         self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
         self._met: dict[str, int] = {}  # how often all workers came together, by what for
         self._unheard: tuple | None = None  # what they did, where its caller was interrupted then, and nothing since
@@ -193,30 +193,6 @@ class KVStore:
             self._validate_steps(spec, chosen)
         self._call_together("optimizer", chosen, self._choose, chosen)
 
-    def save(self, path) -> None:
-        """Write all keys, with the optimizer and what it remembers, to a file. All workers call it; worker 0 writes.
-
-        While it does, the others wait for it, up to twenty deadlines.
-
-        Parameters
-        ----------
-        path : str or Path
-            Where; what was there before stays until the new file is complete.
-        """
-        self._call_together("save", str(path), self._together, "save", partial(self._save, path))
-
-    def load(self, path) -> None:
-        """What :meth:`save` wrote, into the keys that were initialized as they were then. All workers call it.
-
-        Worker 0 reads the file, and the optimizer is the one that was saved. What is refused has changed nothing.
-
-        Parameters
-        ----------
-        path : str or Path
-            A file that :meth:`save` wrote.
-        """
-        self._call_together("load", str(path), self._load, path)
-
     def trace(self, key=None, rounds: int = 8):
         """What was seen of ``key``, as a Trace.
 
@@ -247,8 +223,11 @@ class KVStore:
         self.barrier()  # as MXNet's users call it
 
     def close(self) -> None:
-        """Say goodbye; what this worker pushed stays."""
-        self._calls.close()
+        """Say goodbye; what this worker pushed stays. A save in the background is waited for, up to a deadline."""
+        try:
+            self._saving and self._saving._end(self._patience)
+        finally:
+            self._calls.close()
 
     def __enter__(self):
         return self
@@ -257,7 +236,7 @@ class KVStore:
         self.close()
 
     # ---- the calls, in a thread of the store, once arguments are checked; each kind of store has its _init, _push,
-    # _pull, _pull_rows, _set_optimizer, and, of what is saved, _states and _restore
+    # _pull, _pull_rows, _set_optimizer, and, of what is saved, _keep and _restore
 
     def _init_once(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         self._unheard = None
@@ -310,21 +289,6 @@ class KVStore:
     def _choose(self, optimizer: Optimizer) -> None:
         self._set_optimizer(optimizer)
         self.optimizer = optimizer
-
-    def _save(self, path) -> None:
-        states = {spec.key: (spec.shape, state) for spec, state in self._states()}
-        checkpoint.write(path, checkpoint.Checkpoint(states, self.optimizer))
-
-    def _load(self, path) -> list | None:
-        chosen, staged = self._together("load", partial(self._read, path))
-        self.optimizer = chosen and Optimizer.read(*chosen)
-        self._repeats.forget_all()  # what was counted is gone
-        return staged
-
-    def _read(self, path) -> tuple:
-        saved = checkpoint.read(path, {key: (spec.shape, spec.dtype) for key, spec in self._keys.items()})
-        staged = self._restore([(self._keys[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer)
-        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read], staged
 
     def _validate_steps(self, spec: KeySpec, optimizer: Optimizer) -> None:
         """Raises Refused where ``optimizer`` cannot step such a value."""
@@ -379,8 +343,8 @@ class KVStore:
 
         ``said``: what makes it the same.
         """
-        keys = (BARRIER,) if what == BARRIER else (STORE,)
-        if what != BARRIER and self.num_workers == 1:  # several would wait for each other's pushes
+        keys = (what,) if what in (BARRIER, WAIT) else (STORE,)
+        if keys == (STORE,) and self.num_workers == 1:  # several would wait for each other's pushes
             keys = STORE, INIT, *self._keys.values()
         missed = partial(self._not_heard, what, said)
         self._calls.run(keys, self._unless_done, what, said, work, *arguments, missed=missed)

@@ -105,7 +105,8 @@ def work(
     after
         called with the number of steps done, after each of them.
     checkpoints
-        where to go on from the newest, if there is one, and to save another now and then; of all workers or none.
+        where to go on from the newest, if there is one, and to save another now and then, while training goes on; of
+        all workers or none.
     every
         steps from one checkpoint to the next.
 
@@ -160,7 +161,8 @@ def work(
         if after is not None:
             after(done)
         if checkpoints and done % every == 0:
-            checkpoints.save(done)
+            checkpoints.save(done, background=True)
+    checkpoints and checkpoints.wait()
     store.barrier()
     store.pull(names, out=fresh)
     renew()

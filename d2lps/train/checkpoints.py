@@ -1,9 +1,9 @@
 """A training that can be killed at any moment, all of it: what was saved last is whole, and from there it goes on.
 
 A checkpoint is a folder, ``step-120``, with the store in a file, a file for each worker, and a manifest with the
-SHA-256 of all of them. It is written beside its place and renamed when everything is on the disk; the one before it
-stays. What is read is checked against the manifest first, so a checkpoint that is damaged, or was never finished, is
-passed over.
+SHA-256 of all of them, and its own. It is written beside its place and renamed when everything is on the disk; the one
+before it stays. What is read is checked against the manifest first, so a checkpoint that is damaged, or was never
+finished, is passed over.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ import torch
 
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.placement import require_count
+from d2lps.kvstore.saving import Saving
 from d2lps.kvstore.store import KVStore
 from d2lps.messages import text
 
@@ -80,12 +82,13 @@ class Checkpoints:
 
     def __init__(self, folder: "str | os.PathLike", store: KVStore, keep: int = 2):
         self.folder, self.store, self.keep = Path(folder), store, require_count("keep", keep)
+        self._saving: Saving | None = None  # in the background, until somebody has waited for it
 
-    def save(self, steps: int, own: Any = None) -> None:
+    def save(self, steps: int, own: Any = None, background: bool = False) -> None:
         """Write a checkpoint: the store, random numbers (torch, numpy, Python) and ``own`` of each worker.
 
-        All workers call it, between two steps; when it returns, it is on the disk. In a synchronous store that is the
-        same point of the training for all of them.
+        All workers call it, between two steps; when it returns, it is on the disk, or in the ``background`` it will
+        soon be: :meth:`wait`. In a synchronous store that is the same point of the training for all of them.
 
         Parameters
         ----------
@@ -94,6 +97,36 @@ class Checkpoints:
         own : object
             What else this worker needs: numbers, texts, tensors, and lists and dicts of them, such as an optimizer's
             ``state_dict()``.
+        background : bool
+            Whether to go on while the store is written. ``own`` is written first.
+
+        Raises
+        ------
+        CheckpointError
+            On all workers, if it could not be written, or the one in the background before it; those before are still
+            there.
+        KVError
+            What the store raises.
+        """
+        self.wait()
+        ahead, done = self.folder / f"{AHEAD}{steps}", self.folder / f"{DONE}{steps}"
+        first, mine = self.store.rank == 0, ahead / f"rank-{self.store.rank}"
+        failure = self._failure(lambda: first and _emptied(ahead))
+        self.store.barrier()
+        failure = failure or self._failure(lambda: _written(mine, _packed(own)))
+        # Everybody waits for all, also who has failed: nobody waits in vain.
+        failure and _unlink(mine)
+        self.store.barrier()
+        if failure:
+            raise failure
+        if not all((ahead / name).exists() for name in self._ranks()):
+            raise CheckpointError(text("checkpoint.others", path=done))
+        finish = partial(self._finish, ahead, done, steps)
+        self._saving = self.store.save(ahead / STORE, background=True, then=finish)
+        background or self.wait()
+
+    def wait(self) -> None:
+        """Until what is saved in the background is on the disk. All workers call it, before they end.
 
         Raises
         ------
@@ -102,19 +135,11 @@ class Checkpoints:
         KVError
             What the store raises.
         """
-        ahead, done = self.folder / f"{AHEAD}{steps}", self.folder / f"{DONE}{steps}"
-        first, rank = self.store.rank == 0, self.store.rank
-        self._failure(lambda: first and _emptied(ahead))  # where that fails, so does what comes now, on all workers
-        self.store.save(ahead / STORE)
-        # Everybody waits for all, also who has failed: nobody waits in vain.
-        failure = self._failure(lambda: _written(ahead / f"rank-{rank}", _packed(own)))
-        self.store.barrier()
-        failure = failure or self._failure(lambda: first and self._finish(ahead, done, steps))
-        self.store.barrier()
-        if failure:
-            raise failure
-        if ahead.exists() or not (done / MANIFEST).exists():
-            raise CheckpointError(text("checkpoint.others", path=done))
+        saving, self._saving = self._saving, None
+        try:
+            saving and saving.wait()
+        except Refused as error:
+            raise CheckpointError(text("checkpoint.written", path=self.folder, why=error)) from None
 
     def resume(self) -> Resumed | None:
         """Go back to the newest checkpoint that is whole. All workers call it, when they have initialized their keys.
@@ -129,6 +154,7 @@ class Checkpoints:
         CheckpointError
             If the newest that is whole is of another model, or of another number of workers. Nothing has changed then.
         """
+        self.wait()
         for path, manifest in self._whole():
             if manifest["workers"] != self.store.num_workers:
                 counts = {"there": manifest["workers"], "here": self.store.num_workers}
@@ -150,11 +176,19 @@ class Checkpoints:
             return CheckpointError(text("checkpoint.written", path=self.folder, why=error))
         return None
 
+    def _ranks(self) -> list[str]:
+        return [f"rank-{rank}" for rank in range(self.store.num_workers)]
+
     def _finish(self, ahead: Path, done: Path, steps: int) -> None:
-        names = [STORE, *(f"rank-{rank}" for rank in range(self.store.num_workers))]
-        digests = {name: _digest(ahead / name) for name in names}
+        """Worker 0, when all files are there."""
+        if failure := self._failure(partial(self._move, ahead, done, steps)):
+            raise failure
+
+    def _move(self, ahead: Path, done: Path, steps: int) -> None:
+        digests = {name: _digest(ahead / name) for name in (STORE, *self._ranks())}
         manifest = {"steps": steps, "workers": self.store.num_workers, "sha256": digests}
-        _written(ahead / MANIFEST, json.dumps(manifest).encode())
+        said = json.dumps(manifest).encode()
+        _written(ahead / MANIFEST, said + b"\n" + hashlib.sha256(said).hexdigest().encode())
         _synced(ahead)
         if done.exists():
             shutil.rmtree(done)  # it was damaged, or this is the same step once more; the one before it is there
@@ -173,8 +207,10 @@ class Checkpoints:
     def _whole(self) -> Iterator[tuple[Path, Mapping]]:
         for _, path in self._steps():
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                manifest = json.loads((path / MANIFEST).read_text("utf-8"))
-                if all(_digest(path / name) == digest for name, digest in manifest["sha256"].items()):
+                said, digest = (path / MANIFEST).read_bytes().split(b"\n")
+                manifest = json.loads(said)
+                whole = digest == hashlib.sha256(said).hexdigest().encode()
+                if whole and all(_digest(path / name) == its for name, its in manifest["sha256"].items()):
                     yield path, manifest
 
 
@@ -188,6 +224,11 @@ def _written(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def _synced(folder: Path) -> None:

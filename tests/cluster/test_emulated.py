@@ -191,6 +191,43 @@ def test_the_store_works_between_hosts(three):
     assert three.run(pushes, hosts=three.hosts[:3]) == [21.0] * 3
 
 
+def trains(rounds):
+    """With a server on each host, and a copy of it on the next one; whoever is lost, the others go on."""
+    options = {"servers": 3, "replicas": 1, "lost": "drop", "deadline": DEADLINE, "joining": 60.0}
+    with kvstore.create("dist_sync", placement={"large": 500}, **options) as store:
+        store.init("w", torch.zeros(3000))
+        seen, slowest = [], 0.0
+        for round_ in range(rounds):
+            if round_ == 3:
+                print("at it", flush=True)
+            start, out = time.monotonic(), torch.empty(3000)
+            store.pushpull("w", torch.full((3000,), 4.0**store.rank), out=out)
+            slowest = max(slowest, time.monotonic() - start)
+            seen.append(out.unique().tolist())
+            time.sleep(0.02)
+        secured = {type(line._channel.sock).__name__ for line in store.clients}
+        return seen[0], seen[-1], slowest, [view.members for view in store.views], secured
+
+
+@pytest.mark.fault("F2", "host killed, with a worker, and a server that has a copy on another")
+def test_a_host_is_killed_with_its_worker_and_its_server_and_the_others_go_on(tmp_path):
+    """It ends as if its power were cut: nobody is told. They speak TLS."""
+    shown = {"CERTIFICATE": "node.pem", "KEY": "node.key", "AUTHORITY": "authority.pem"}
+    for name in shown.values():
+        (tmp_path / name).write_bytes((Path(__file__).parents[1] / "kvstore" / "certificates" / name).read_bytes())
+        (tmp_path / name).chmod(0o600)
+    env = {f"D2LPS_TLS_{what}": str(tmp_path / name) for what, name in shown.items()}
+    with emulated(hosts=3, gpus_per_host=0, bandwidth="200 Mbit/s") as hosts:
+        job = begun(hosts, trains, 250, env=env)
+        hosts.kill("host2")
+        with pytest.raises(HostLost, match="host2 is lost") as lost:
+            job.results()
+        for first, last, slowest, members, secured in lost.value.results[:2]:
+            assert first == [21.0] and last == [5.0], "all elements of a key are of the same workers"
+            assert members == [(0, 1), (1,), (0,)] and secured == {"Secured"}
+            assert slowest < 2 * DEADLINE
+
+
 @mxnet
 def test_the_store_of_mxnet_works_between_hosts(three):
     def pushes():

@@ -128,7 +128,7 @@ ASKED = {
     Op.INIT: {"parts": [["c", 3]], "dtype": 0},
     Op.OPTIMIZER: {"rule": "sgd", "numbers": {"lr": 1.0}},
     Op.BARRIER: {"round": 1, "name": "x", "note": "x"},
-    Op.STATE: {"part": 0},
+    Op.STATE: {"save": 1, "keep": None, "part": 0, "from": 0},
     Op.STATUS: {"from": 0},
     Op.ROWS: {"part": 0, "width": 1, "round": 0},
     Op.READ: {"read": [[1, 1.0, 1.0]]},

@@ -109,6 +109,38 @@ def test_of_two_that_are_cut_off_one_goes_on(kind, monkeypatch):
             assert [host.number for host in leading] == [servers.views[slot].members[0]]
 
 
+@pytest.mark.parametrize("seconds", [0.3, 1.5])
+def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, monkeypatch):
+    """What came before the register answered was let go, and counted as sent: the first call waited in vain."""
+    look, until = Slot.look, time.monotonic() + seconds
+    monkeypatch.setattr(
+        Slot, "look", lambda slot: slot.name[0] == 1 and slot.number == 0 and time.monotonic() < until or look(slot)
+    )
+    with cluster(workers=1, servers=2, replicas=1, deadline=5) as (store,):
+        for key in range(8):  # some of which lie on each
+            store.init(key, torch.ones(3))
+        store.pushpull(0, torch.ones(3), out=(out := torch.empty(3)))
+        assert out.tolist() == [1.0] * 3
+
+
+def test_a_command_that_a_backup_has_let_go_is_said_again(monkeypatch):
+    """Whatever else goes on between the two meanwhile."""
+    hear, dropped = Slot.hear, []
+
+    def forgetful(slot, other, messages):
+        messages = [*messages]
+        if len(dropped) < 3:
+            dropped.extend(each for each in messages if isinstance(each, Apply))
+            messages = [each for each in messages if not isinstance(each, Apply)]
+        hear(slot, other, messages)
+
+    monkeypatch.setattr(Slot, "hear", forgetful)
+    with cluster(workers=1, servers=2, replicas=1, deadline=10) as (store,):
+        for key in range(8):
+            store.init(key, torch.ones(3))
+    assert len(dropped) >= 3
+
+
 @pytest.mark.fault("F4", "backup that lags")
 def test_a_backup_that_lags_costs_time_and_nothing_else(monkeypatch):
     right, hear = wanted("dist_sync"), Slot.hear

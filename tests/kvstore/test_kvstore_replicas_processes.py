@@ -6,6 +6,8 @@ import pytest
 from helpers import breaking
 from helpers.scripts import forked
 
+from d2lps.kvstore import checkpoint
+
 nothing_left = breaking.nothing_left
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -86,6 +88,16 @@ BOTH = """
 """
 
 
+SAVED = """
+            if round_ == 5:
+                said = store.save({path!r}, background=True)
+                if store.rank == 0:
+                    store.kill_server(0)
+            if round_ == 25:
+                said.wait()
+"""
+
+
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory):
     """What is trained without replicas, and without trouble."""
@@ -102,6 +114,15 @@ def test_servers_are_killed_one_after_the_other(tmp_path, wanted):
 @pytest.mark.fault("F4", "server process stopped, and revived when another has taken over")
 def test_a_server_that_is_stopped_is_put_out_and_counts_no_more(tmp_path, wanted):
     assert ran(tmp_path, trouble=STOPPED.strip()) == wanted
+
+
+@pytest.mark.slow(8)
+@pytest.mark.fault("F2", "server process killed while its store is saved in the background")
+def test_what_is_saved_in_the_background_outlives_a_server(tmp_path, wanted):
+    path = tmp_path / "saved"
+    assert ran(tmp_path, trouble=SAVED.strip().format(path=str(path))) == wanted
+    (_, state) = checkpoint.read(path).keys["w"]
+    assert state["steps"] == 6 and state["value"].numel() == 30_000
 
 
 @pytest.mark.slow(8)

@@ -14,11 +14,12 @@ import torch
 from helpers import breaking, strangers
 from helpers.breaking import DEADLINE, SECRET, Between, Proxy, closing, connected, gone, store
 from helpers.scripts import forked
-from helpers.stores import each
+from helpers.stores import each, until_whole
 from helpers.strangers import Recorder, framed, is_served, until_hung_up
 
 from d2lps import kvstore
 from d2lps.kvstore import Refused, ServerLost
+from d2lps.kvstore.replicas.lines import Peers
 from d2lps.kvstore.server.server import STRANGERS, Server
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, handshake, raw, tls
@@ -82,6 +83,47 @@ def test_sums_are_the_same(files, secret):
         assert {channel.sock._tls.version() for channel in channels} == {"TLSv1.3"}
         assert {channel.covers_payload for channel in channels} == {False}, "TLS and a code cover the same bytes"
         assert {channel.keys is not None for channel in channels} == {bool(secret)}
+
+
+@pytest.mark.fault("F2", "server killed over TLS, with a copy, and another in its place")
+@pytest.mark.parametrize("secret", [b"", SECRET])
+def test_servers_with_copies_speak_it_too(files, secret, monkeypatch):
+    """To workers and to one another, also to whoever takes the place of one that was killed."""
+    connect, spoken = Peers.connect, []
+
+    def noting(peers, *arguments):
+        channel = connect(peers, *arguments)
+        spoken.append(channel.sock._tls.version())
+        return channel
+
+    monkeypatch.setattr(Peers, "connect", noting)
+    options = {"transport": "tcp", "tls": files()._asdict(), "secret": secret, "replicas": 1, "deadline": 10}
+    rounds = []
+
+    def done():
+        rounds.append(1)
+        if len(rounds) == 2:
+            stores.kill(0)
+        elif len(rounds) == 6:
+            stores.restart(0)
+
+    with kvstore.cluster(workers=2, servers=2, **options) as stores:
+        assert each(stores, sums, 6, 100_003, done) == [[True] * 6] * 2
+        until_whole(stores)
+        assert {line._channel.sock._tls.version() for mine in stores for line in mine.clients} == {"TLSv1.3"}
+    assert len(spoken) > 2 and {*spoken} == {"TLSv1.3"}
+
+
+def test_a_server_with_a_certificate_of_another_authority_is_no_copy(files, caplog):
+    options = {"transport": "tcp", "tls": files()._asdict(), "replicas": 1}
+    with kvstore.cluster(workers=1, servers=2, **options) as stores:
+        (mine,) = stores
+        mine.init("w", torch.zeros(3))
+        name = stores.servers[1].replicas[0].name
+        wrong = stores.servers[0].replicas[1].store.slot._peers._replace(certificates=files(**OTHERS))
+        with pytest.raises((Broken, Refused, OSError, tls.Garbled)):
+            wrong.connect(0, (9, "stranger", ("127.0.0.1", 1)), name)
+        assert is_served(mine)
 
 
 def test_an_address_that_others_reach_needs_no_secret(files):

@@ -17,8 +17,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PINS = [line for line in (ROOT / "requirements.lock").read_text("utf-8").splitlines() if not line.startswith("#")]
 AT_THE_TOP = {
     *("chapters", "d2lps", "docs", "examples", "img", "tests"),
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
-    *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".gitignore"),
+    *("README.md", "README.vi.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
+    *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".github", ".gitignore"),
 }
 
 

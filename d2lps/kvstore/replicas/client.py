@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from d2lps.kvstore.errors import DataLost, ServerLost
+from d2lps.kvstore.errors import DataLost, Diverged, ServerLost
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.wire.frames import PUSHES, Frame, Op
@@ -79,9 +79,19 @@ class SlotClient(ServerClient):
         names = ", ".join(map(repr, keys[:8])) + (", …" if len(keys) > 8 else "")
         return DataLost(text("store.data-lost", slot=self.number, why=why, keys=names), (self.number,), keys)
 
+    def _diverged(self, error: Diverged) -> Diverged:
+        """In the reader's words; a server knows a part by the name of its key, and which part it is."""
+        names = [f"{name} " for name in error.keys]
+        keys = tuple(key for key in self.keys if any(name.startswith(f"{key!r} ") for name in names))
+        one, other = error.servers
+        said = {"one": one, "other": other, "slot": self.number, "keys": ", ".join(map(repr, keys))}
+        return Diverged(text("store.diverged", **said), error.servers, keys)
+
     # ---- what is kept
 
     def _finish(self, request: Request, frame: Frame) -> None:
+        if isinstance(request.error, Diverged):
+            request.error = self._diverged(request.error)
         if request.op in PUSHES or request.op == Op.PULL:
             if frame.op == Op.DATA:
                 self._committed(request)

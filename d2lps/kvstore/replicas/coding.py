@@ -1,12 +1,15 @@
 """What servers of a slot say to one another, as JSON and tensors; nothing is ever unpickled."""
 
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.optimizers import Memory, Optimizer
+from d2lps.kvstore import codec
+from d2lps.kvstore.optimizers import Memory, Optimizer, lent
 from d2lps.kvstore.replicas.register import as_name
 from d2lps.kvstore.replication import Part, View
 from d2lps.kvstore.replication.messages import (
@@ -14,10 +17,14 @@ from d2lps.kvstore.replication.messages import (
     Add,
     Apply,
     Begin,
+    Check,
     Choose,
+    Differ,
     Facts,
+    Found,
     Heartbeat,
     Join,
+    Keep,
     Load,
     Lose,
     Pass,
@@ -32,18 +39,32 @@ PIECE = 256  # parts of a snapshot that are said together
 class Held(NamedTuple):
     """A value with what an optimizer remembers of it, and how many pushes were summed last.
 
-    ``failed``: why it is not to be read.
+    ``failed``: why it is not to be read; ``differs``: the servers on which it is not the same.
     """
 
     value: Tensor
     memory: Memory
     counted: int = 0
     failed: str = ""
+    differs: tuple[int, ...] = ()
 
     def copied(self) -> "Held":
-        """With a memory of its own, which an optimizer changes in place."""
-        memory = {rule: {name: _copy(one) for name, one in kept.items()} for rule, kept in self.memory.items()}
-        return self._replace(memory=memory)
+        """The same, which stays as it is: an optimizer changes a memory in place."""
+        return self._replace(memory=lent(self.memory))
+
+
+def digest(held: Held | None, at: int) -> tuple[int, int | None]:
+    """Of a value, and what is remembered of it: a number for a piece of the bytes, and where the next one begins."""
+    if held is None or held.differs:
+        return 0, None
+    kept = {f"{rule} {name}": one for rule, state in held.memory.items() for name, one in state.items()}
+    state = {"value": held.value} | dict(sorted(kept.items()))
+    piece = codec.piece(state, at)
+    following = at + len(piece)
+    words = len(piece) // 8  # summed: a CRC of so much would be felt in the steps that go on
+    total = int(np.frombuffer(piece, np.int64, words).sum()) + int.from_bytes(piece[8 * words :], "little")
+    number = zlib.crc32(repr([total, codec.numbers_of(state)]).encode())
+    return number, following if following < codec.size(codec.layout(state)) else None
 
 
 class Piece(NamedTuple):
@@ -53,8 +74,8 @@ class Piece(NamedTuple):
     names: tuple
 
 
-SAID = {each.__name__: each for each in (Ack, Apply, Heartbeat, Join, Snapshot, View, Piece)}
-COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Load, Lose, Pass)}
+SAID = {each.__name__: each for each in (Ack, Apply, Found, Heartbeat, Join, Snapshot, View, Piece)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Load, Keep, Check, Differ, Lose, Pass)}
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:
@@ -178,17 +199,17 @@ def _held(held: Held | None, tensors: list[Tensor]) -> list | None:
         memory[rule] = [
             [name, None if isinstance(one, Tensor) and _tensor(one, tensors) else one] for name, one in kept.items()
         ]
-    return [memory, held.counted, held.failed]
+    return [memory, held.counted, held.failed, held.differs]
 
 
 def _as_held(said: list | None, tensors: Iterator[Tensor]) -> Held | None:
     if said is None:
         return None
-    value, (memory, counted, failed) = next(tensors), said
+    value, (memory, counted, failed, differs) = next(tensors), said
     kept = {
         rule: {name: next(tensors) if one is None else one for name, one in fields} for rule, fields in memory.items()
     }
-    return Held(value, kept, counted, failed)
+    return Held(value, kept, counted, failed, tuple(differs))
 
 
 def _optimizer(optimizer: Optimizer | None) -> list | None:
@@ -197,7 +218,3 @@ def _optimizer(optimizer: Optimizer | None) -> list | None:
 
 def _as_optimizer(said: list | None) -> Optimizer | None:
     return said and Optimizer.read(*said)
-
-
-def _copy(one: object) -> object:
-    return one.clone() if isinstance(one, Tensor) else one

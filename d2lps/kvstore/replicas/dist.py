@@ -33,7 +33,10 @@ class ReplicatedStore(DistStore):
 
     @property
     def views(self) -> list[View]:
-        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any."""
+        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any.
+
+        It is what the register holds: just after a server was lost, for a moment, the view in which it still was.
+        """
         return [client.seen for client in self.clients]
 
     def kill_server(self, number: int) -> None:

@@ -81,8 +81,9 @@ class Line:
         self._ready = False  # whether there is a connection, and who waited for it has been served
         self._channel: Channel | None = None
         self._sent: tuple[int, int] = (0, 0)  # the view and number of the last command that was put
-        self._when = 0.0  # it was last sent
+        self._when = 0.0  # commands were last sent
         self._snapshots = 0  # on their way
+        self._commands = 0  # in the queue
         self.open = True
         threads.start("d2lps line between servers", self._run)
 
@@ -94,6 +95,7 @@ class Line:
                 if self._is_under_way(message):
                     return
                 self._sent = message.view.number, message.seq
+                self._commands += 1
             elif isinstance(message, Snapshot):
                 if self._snapshots:
                     return
@@ -123,14 +125,15 @@ class Line:
 
     def _is_under_way(self, apply: Apply) -> bool:
         view, seq = self._sent
-        lately = bool(self._queue) or time.monotonic() - self._when < 1.0
+        lately = self._commands or time.monotonic() - self._when < 1.0
         return view == apply.view.number and apply.seq <= seq and lately
 
     def begin(self) -> None:
         """A new connection: commands that went by the one before are said again."""
         with self._wanted:
             self._queue = deque(each for each in self._queue if not isinstance(each, Apply))
-            self._sent, self._snapshots = (0, 0), sum(isinstance(each, Snapshot) for each in self._queue)
+            self._sent, self._commands = (0, 0), 0
+            self._snapshots = sum(isinstance(each, Snapshot) for each in self._queue)
 
     @property
     def idle(self) -> bool:
@@ -175,13 +178,16 @@ class Line:
             self._send(messages)
 
     def _taken(self) -> list[NamedTuple]:
-        return [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+        taken = [self._queue.popleft() for _ in range(min(MOST, len(self._queue)))]
+        self._commands -= sum(isinstance(message, Apply) for message in taken)
+        return taken
 
     def _send(self, messages: list[NamedTuple]) -> None:
         if not messages:
             self._channel.send(Op.ALIVE)
             return
-        self._when = time.monotonic()
+        if any(isinstance(message, Apply) for message in messages):
+            self._when = time.monotonic()
         said, tensors = [], []
         for message in messages:
             for part in split(message):

@@ -46,6 +46,11 @@ class ReplicaSession(WorkerSession):
             return KVError(str(error))
         return super()._named(op, error)
 
+    def on_pushpull(self, frame: Frame) -> None:
+        self._count(frame)
+        if not self.on_pull(frame) and not all(self.store.comes(each.part, each.round) for each in frame.entries):
+            self._ok(frame)  # else the value says so, as soon as it is on both
+
     def on_bye(self, frame: Frame) -> None:
         """What it has pushed stays, whoever ends: so it waits for its rounds a moment."""
         until = time.monotonic() + FLUSH

@@ -17,6 +17,7 @@ from d2lps.kvstore.replication.messages import Ask, Join, Name, Propose, Send
 from d2lps.kvstore.server.shard import wait_until
 from d2lps.kvstore.wire.frames import Broken
 
+REGISTERED = 1.0  # seconds for which what comes waits until it is known which view there is
 PROBES = 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05  # seconds before each look whether somebody listens there
 
 
@@ -143,10 +144,14 @@ class Slot:
             self._commits.append((core.seq, act))
 
     def hear(self, other: Name, messages: Iterable[NamedTuple]) -> None:
-        """What another server says; not before the register has said whether this one is there from the beginning."""
+        """What another server says; not before the register has said whether this one is there from the beginning.
+
+        Raises Broken where it does not say so: all is said again then.
+        """
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.core.view != NOBODY or not self.open, REGISTERED):
+                raise Broken("the register of views does not answer")
         with self.deciding() as core:
-            if core.view == NOBODY:
-                return
             for message in messages:
                 core.receive(other, message, time.monotonic())
 

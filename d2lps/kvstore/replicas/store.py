@@ -1,5 +1,6 @@
 """What the sessions of workers see of a slot: as a ShardStore. It decides nothing: what is asked goes to the rules."""
 
+import logging
 import math
 import threading
 import time
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
-from d2lps.kvstore.optimizers import Optimizer, remembered, validate_state
-from d2lps.kvstore.replicas.coding import Held
+from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.optimizers import Optimizer, validate_state
+from d2lps.kvstore.replicas.coding import Held, digest
+from d2lps.kvstore.replicas.keeping import SlotKeeping
 from d2lps.kvstore.replicas.lines import Peers
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
@@ -26,6 +28,7 @@ from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Wa
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.frames import Broken
 
+log = logging.getLogger("d2lps.kvstore.server")
 PATIENCE = 1.0  # seconds of silence after which another server is taken for dead
 
 
@@ -90,22 +93,15 @@ class SlotShard(KeyPart):
     def busy(self) -> bool:
         return bool(self._store.slot.core.arrived(self.number))
 
-    def state(self, optimizer: Optimizer | None) -> State:
-        """What it is now, to be saved. Raises Refused in the midst of a round."""
-        with self._store.slot.leading() as core:
-            held = core.parts[self.number].value
-            if core.parts[self.number] is not core.committed[self.number] or held is None or self.busy:
-                raise Refused(f"key {self.name} is in the midst of a round: save at a barrier")
-            self.require_whole(held)
-            kept = remembered(optimizer, held.copied().memory)
-            return {"value": held.value} | kept
-
     def require_whole(self, held: Held) -> None:
+        if held.differs:
+            servers = " and ".join(map(str, held.differs))
+            raise Diverged(f"servers {servers} hold different bytes of key {self.name}", held.differs, (self.name,))
         if held.failed:
             raise KVError(f"key {self.name} could not be updated {held.failed}: load what was saved of it")
 
 
-class SlotStore(Merging):
+class SlotStore(SlotKeeping, Merging):
     """A replica of a slot, with what a session asks of a ShardStore.
 
     ``settings``: what a ShardStore takes. Every method raises Broken where this is not the primary: its worker finds
@@ -131,9 +127,17 @@ class SlotStore(Merging):
 
         def made(view: View) -> Replica:
             of = self.workers, self.kind, self.staleness, PATIENCE
-            return Replica(name, view, (), *of, added, published, lambda held: held and held.copied())
+            replica = Replica(name, view, (), *of, added, published, lambda held: held and held.copied())
+            replica.digest, replica.spoilt = digest, self._spoilt
+            return replica
 
         self.slot = Slot(number, name, made, register, peers, deposed)
+
+    def _spoilt(self, part: int, held: Held, members: tuple[Name, ...]) -> Held:
+        """A value of which the members hold different bytes: it is given to nobody until it is loaded anew."""
+        servers, name = tuple(number for number, *_ in members), self.shards[part].name
+        log.error("slot %d: servers %d and %d hold different bytes of key %s", self.slot.number, *servers, name)
+        return held._replace(failed="since its servers hold different bytes of it", differs=servers)
 
     # ---- what is known
 
@@ -267,6 +271,12 @@ class SlotStore(Merging):
                 )
             self._pulls[pull] = asked, shards
         return pull.over
+
+    def comes(self, number: int, need: int) -> bool:
+        """Whether a part may be read after so many pushes, once what is done is committed."""
+        part, behind = self.slot.core.parts[number], self.staleness if self.kind == "dist_ssp" else need
+        done = [part.version] if self.kind == "dist_sync" else [part.rounds[rank] + behind for rank in self.live]
+        return all(count >= need for count in done)
 
     def _got(self, pull: PendingPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
         if not isinstance(answer, Value):

@@ -6,7 +6,7 @@ A command may still have to be sent when later ones are done: what it brings sta
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Load, Lose, Pass, Take
+from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Keep, Load, Lose, Pass, Take
 
 KEPT = 4  # barriers of a name: who was interrupted may come again
 
@@ -17,6 +17,15 @@ class Part(NamedTuple):
     version: int
     rounds: tuple[int, ...]
     value: Any
+
+
+class Kept(NamedTuple):
+    """What was kept for a save: all parts as they were then, and the optimizer; nothing where that is over."""
+
+    number: int = 0
+    parts: tuple[Part, ...] = ()
+    optimizer: Any = None
+    here: bool = False
 
 
 class State:
@@ -34,6 +43,7 @@ class State:
         self.lost_at: dict[int, int] = dict.fromkeys(self.losses, self.seq)  # by which command
         self.live = frozenset(range(self.workers)) - self.losses.keys()
         self.ready, self.chosen, self.loaded = facts.ready, facts.chosen, facts.loaded
+        self.kept = Kept()  # who learns what is now has nothing of what was
         self.passed: dict[str, dict[int, Pass]] = {}
         for passed in facts.passed:
             self.passed.setdefault(passed.name, {})[passed.number] = passed
@@ -42,7 +52,10 @@ class State:
         names = tuple(zip(self.names, self.likes, strict=True))
         passed = tuple(each for numbers in self.passed.values() for each in numbers.values())
         facts = Facts(names, tuple(self.losses.values()), self.ready, self.chosen, self.loaded, passed)
-        return tuple(part._replace(value=self.copied(part.value)) for part in self.parts), facts
+        return self._as_they_are(), facts
+
+    def _as_they_are(self) -> tuple[Part, ...]:
+        return tuple(part._replace(value=self.copied(part.value)) for part in self.parts)
 
     @property
     def over(self) -> bool:
@@ -61,6 +74,8 @@ class State:
             return command.number <= self.chosen.number or command.number < self.ready.number
         if isinstance(command, Take):
             return command.number != self.ready.number or command.number <= self.chosen.number
+        if isinstance(command, Keep):
+            return (command.number, not command.keep) <= (self.kept.number, not self.kept.here)
         return command.number <= self.loaded
 
     def _outcome(self, command: NamedTuple) -> object:
@@ -79,6 +94,8 @@ class State:
     def _lose(self, lose: Lose) -> None:
         self.live -= {lose.rank}
         self.losses[lose.rank], self.lost_at[lose.rank] = lose, self.seq
+        if lose.rank == 0:
+            self.kept = Kept(self.kept.number)  # nobody else reads it
 
     def _begin(self, begin: Begin) -> None:
         index = self.names.setdefault(begin.name, len(self.parts))
@@ -100,6 +117,10 @@ class State:
         for index, value in load.values:
             self._replace(index, self.parts[index]._replace(value=self.copied(value)))
 
+    def _keep(self, keep: Keep) -> None:
+        here = (self._as_they_are(), self.chosen.optimizer, True) if keep.keep else ()
+        self.kept = Kept(keep.number, *here)
+
     def _pass(self, passed: Pass) -> None:
         numbers = self.passed.setdefault(passed.name, {})
         numbers[passed.number] = passed
@@ -113,4 +134,4 @@ class State:
     def _changed(self, index: int, part: Part) -> None:
         """To be told of each part as a command leaves it."""
 
-    _acts = {Add: _add, Lose: _lose, Begin: _begin, Choose: _choose, Take: _take, Load: _load, Pass: _pass}
+    _acts = {Add: _add, Lose: _lose, Begin: _begin, Choose: _choose, Take: _take, Load: _load, Keep: _keep, Pass: _pass}

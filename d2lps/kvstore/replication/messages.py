@@ -40,7 +40,7 @@ class Do(NamedTuple):
     view: int
     id: int
     rank: int
-    command: "Begin | Choose | Take | Load"
+    command: "Begin | Choose | Take | Load | Keep"
 
 
 class Meet(NamedTuple):
@@ -103,7 +103,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Take | Load | Pass | Lose"
+    command: "Add | Begin | Choose | Take | Load | Keep | Check | Differ | Pass | Lose"
 
 
 class Add(NamedTuple):
@@ -143,6 +143,27 @@ class Load(NamedTuple):
     optimizer: Any
 
 
+class Keep(NamedTuple):
+    """A command: keep all parts as they are now, to be read while others go on, or forget them. Saves are numbered."""
+
+    number: int
+    keep: bool
+
+
+class Check(NamedTuple):
+    """A command: see what the bytes of a part are from ``at`` on, a piece of them."""
+
+    part: int
+    at: int
+
+
+class Differ(NamedTuple):
+    """A command: a part is not the same on these members, and is given to nobody until it is loaded anew."""
+
+    part: int
+    members: tuple[Name, ...]
+
+
 class Pass(NamedTuple):
     """A command: all have come to barrier ``number`` of a ``name``, where worker 0 left ``note``."""
 
@@ -173,6 +194,14 @@ class Ack(NamedTuple):
 
     view: int
     seq: int
+
+
+class Found(NamedTuple):
+    """What a backup has found by the ``Check`` that was command ``seq``."""
+
+    view: int
+    seq: int
+    digest: int
 
 
 class Join(NamedTuple):

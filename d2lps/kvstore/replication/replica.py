@@ -9,7 +9,8 @@ caught up.
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.commands import Part, State
+from d2lps.kvstore.replication.commands import Part
+from d2lps.kvstore.replication.comparing import Comparing
 from d2lps.kvstore.replication.messages import (
     Ack,
     Add,
@@ -37,7 +38,7 @@ from d2lps.kvstore.replication.messages import (
 NEAR = 16  # commands that a learner may still lack when it is made the backup: they never stop coming
 
 
-class Replica(State):
+class Replica(Comparing):
     """A server's part in a slot.
 
     Parameters
@@ -98,11 +99,6 @@ class Replica(State):
         self._offered = False  # whether it has been proposed
         self._proposed = False
 
-    @property
-    def is_primary(self) -> bool:
-        """Whether it is the first of the view that it knows, and has what a member has."""
-        return self.view.members[:1] == (self.name,) and self.follows
-
     def arrived(self, index: int) -> Collection[int]:
         """Of the open round of a part: the ranks that have pushed."""
         return self._arrived[index].keys() if index < len(self._arrived) else ()
@@ -160,6 +156,7 @@ class Replica(State):
             self.effects.append(Ask())
         for follower in self.followers:
             self.repeat(follower)
+        self._compare()
         has = -1 if self.learner is None else self._acked.get(self.learner, -1)
         if has >= 0 and has >= self.seq - NEAR and len(self.view.members) == 1:
             # From here on nothing is committed without it, until it is known whether it has become the backup.
@@ -435,7 +432,7 @@ class Replica(State):
     def _send(self, to: Name, message: NamedTuple) -> None:
         self.effects.append(Send(to, message))
 
-    _on = {
+    _on = Comparing._on | {
         Push: "_on_push",
         Pull: "_on_pull",
         Do: "_on_do",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from d2lps.kvstore import threads
-from d2lps.kvstore.codec import decode, encode
+from d2lps.kvstore.codec import decode, layout, piece
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.record import PullRecord, PushRecord
 from d2lps.kvstore.server.requests import (
@@ -25,6 +25,7 @@ from d2lps.kvstore.server.requests import (
     validate_push,
     validate_read,
     validate_rows,
+    validate_state,
 )
 from d2lps.kvstore.server.shard import Reply, Snapshot
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -299,9 +300,15 @@ class WorkerSession:
         self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule, start))
 
     def on_state(self, frame: Frame) -> None:
-        """All that is to be saved of one part."""
-        metadata, payload = encode(self.store.shard(frame.metadata.get("part")).state(self.store.updates))
-        self._answer(Op.DATA, frame.number, metadata, payload)
+        """All is kept for a save as it is now, or let go; or some bytes are read of a part of what is kept."""
+        self._require_first("saves")
+        save, keep, part, start = validate_state(frame)
+        if keep is not None:
+            self.store.keep(self.rank, save, keep)
+            self._ok(frame)
+            return
+        state = self.store.kept(save, part)
+        self._answer(Op.DATA, frame.number, layout(state), piece(state, start))
 
     def on_restore(self, frame: Frame) -> None:
         """What is loaded into one part; it counts from the COMMIT of this load on, or never."""
@@ -344,7 +351,8 @@ class WorkerSession:
             for place, entry in enumerate(entries)
             if entry.part < len(shards) and entry.round <= shards[entry.part].rounds[self.rank]
         ]
-        metadata = {"kind": type(error).__name__, "sentence": str(error), "ranks": list(getattr(error, "ranks", ()))}
+        metadata = {"kind": type(error).__name__, "sentence": str(error)}
+        metadata |= {name: list(getattr(error, name, ())) for name in ("ranks", "servers", "keys")}
         self._answer(Op.ERROR, frame.number, metadata | {"counted": counted})
 
     def _answer(

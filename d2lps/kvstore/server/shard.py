@@ -11,7 +11,7 @@ from torch import Tensor
 
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, Timeout
-from d2lps.kvstore.optimizers import Memory, Optimizer, remembered, validate_state
+from d2lps.kvstore.optimizers import Memory, Optimizer, lent, remembered, validate_state
 
 log = logging.getLogger("d2lps.kvstore.server")
 
@@ -136,14 +136,13 @@ class Shard(KeyPart):
         )
 
     def state(self, optimizer: Optimizer | None) -> State:
-        """What it is now, to be saved. Raises Refused in the midst of a round."""
+        """What it is now, to be saved, and stays so. Raises Refused in the midst of a round."""
         with self.lock:
             if self.failed:
                 raise self.failed
             if self.value is None or self.busy:
                 raise Refused(f"key {self.name} is in the midst of a round: save at a barrier")
-            kept = remembered(optimizer, self.memory).items()
-            return {"value": self.value} | {name: one.clone() if isinstance(one, Tensor) else one for name, one in kept}
+            return {"value": self.value} | remembered(optimizer, lent(self.memory))
 
     def stage(self, state: State, optimizer: Optimizer | None) -> None:
         """Have a state ready that another shard's :meth:`state` gave. Raises Refused, and nothing has changed."""

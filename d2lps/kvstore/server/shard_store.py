@@ -20,6 +20,7 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline, validate_staleness
 from d2lps.kvstore.record import Record
 from d2lps.kvstore.server.barriers import Barriers
+from d2lps.kvstore.server.keeping import Keeping
 from d2lps.kvstore.server.loading import Loading
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
@@ -31,7 +32,7 @@ NAN = ("propagate", "reject", "skip")
 LOST = ("fail", "drop")
 
 
-class ShardStore(Merging):
+class ShardStore(Merging, Keeping):
     """The shards of one server: its part of every key.
 
     Parameters
@@ -395,6 +396,8 @@ class ShardStore(Merging):
             elif self.lost == "fail" or self.live == {rank}:
                 self.failed = self.failed or error
             self.live.discard(rank)
+            if rank == 0:
+                self._kept = 0, []  # nobody else reads it
             self._changed.notify_all()
         for shard in list(self.shards):
             with shard.lock:

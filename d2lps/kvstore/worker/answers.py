@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from d2lps.kvstore.errors import KVError, Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, Timeout, WorkerLost
 
 KINDS = {"Refused": Refused, "Timeout": Timeout, "Late": Late}  # of errors that a server may name, beside WorkerLost
 
@@ -18,4 +18,6 @@ def as_error(metadata: dict) -> KVError:
     sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
     if kind == "WorkerLost":
         return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
+    if kind == "Diverged":
+        return Diverged(sentence, tuple(metadata.get("servers", ())), tuple(metadata.get("keys", ())))
     return KINDS.get(kind, KVError)(sentence)

@@ -280,7 +280,7 @@ class ServerClient:
     def _receive(self, channel: Channel, frame: Frame, request: Request) -> None:
         """Out of the socket, straight to where it belongs, or by way of a room of its own."""
         sizes = [piece.nbytes for piece in request.pieces]
-        if sizes or request.op == Op.STATE:  # that it is not shared, or how much it is, the server says
+        if sizes or request.op == Op.STATE and not request.into:  # that, or how much it is, the server says
             request.into = memoryview(bytearray(sum(sizes) if sizes else frame.payload))
         if frame.payload != len(request.into):
             channel.skip(frame)

@@ -3,9 +3,9 @@
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from d2lps.algorithms.placement import Placement
-from d2lps.kvstore import codec, record
+from d2lps.kvstore import record
 from d2lps.kvstore.calls import Interrupted
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.store import KVStore
@@ -40,6 +39,7 @@ from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
 from d2lps.kvstore.worker.coming import coming
 from d2lps.kvstore.worker.ending import end, leave_where_lost
+from d2lps.kvstore.worker.files import DistFiles
 from d2lps.messages import text
 from d2lps.trace import Trace
 
@@ -48,7 +48,7 @@ SMALL = 1 << 16  # bytes that are sent sooner than another thread is woken to se
 KEPT = 64  # lists of keys of which it is known how they travel
 
 
-class DistStore(KVStore):
+class DistStore(DistFiles, KVStore):
     """One worker's end of ``dist_sync``, ``dist_async`` or ``dist_ssp``.
 
     clients
@@ -74,8 +74,8 @@ class DistStore(KVStore):
         arena: Arena | None = None,
     ):
         self.deadline = clients[0].deadline
-        self._patience = 1.25 * self.deadline  # a server keeps it; a worker waits a little longer, for its own words
-        super().__init__(f"of worker {rank}", self._patience)
+        # A server keeps it; a worker waits a little longer, for its own words.
+        super().__init__(f"of worker {rank}", 1.25 * self.deadline)
         self.type, self.rank, self.num_workers = kind, rank, num_workers
         self.clients, self.placement = list(clients), placement
         # Where workers wait: one server is enough, but where all is recorded, each has seen all before they go on.
@@ -83,16 +83,17 @@ class DistStore(KVStore):
         self._nan, self.started, self._arena = nan, list(started), arena
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
         self._open: dict[KeySpec, list[Tensor]] = {}  # what was pushed where it is not known whether all of it counts
-        self._loads = 0
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
         # Also where nobody closes it: what ends without a goodbye makes the others wait.
         self._ends = os.getpid(), self.clients, self._pool, self.started, arena
         self._end = weakref.finalize(self, end, *self._ends)
 
     def close(self) -> None:
-        self._end.detach()
-        end(*self._ends)  # again, where that was interrupted
-        super().close()
+        try:
+            super().close()
+        finally:
+            self._end.detach()
+            end(*self._ends)  # again, where that was interrupted
 
     # ---- what it can be asked about itself
 
@@ -124,38 +125,6 @@ class DistStore(KVStore):
                 pages += self._ask([client], Op.STATUS, {"from": following})
             records[client.number] = record.ServerRecord.read(pages, ahead - first)
         return records
-
-    def _load(self, path) -> None:
-        self._end_open([*self._open])  # or it would count afterwards
-        # All servers have it ready, and all workers say so: whoever is lost meanwhile, it counts on all of them.
-        self._ask_all(Op.COMMIT, *super()._load(path))
-
-    def _states(self) -> Iterator[tuple[KeySpec, State]]:
-        for spec in self._keys.values():
-            asked = [(part.server, Request(Op.STATE, metadata={"part": number})) for part, number in spec.parts]
-            self._send(asked)
-            states = [codec.decode(request.answer.metadata, request.into) for _, request in asked]
-            yield spec, codec.joined(states)
-
-    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> tuple[dict, list[dict]]:
-        """Every server takes its parts and looks at them; what makes them count is returned."""
-        self._loads += 1
-        load, rule, counts = {"load": self._loads}, said(optimizer), [0] * len(self.clients)
-        try:
-            for spec, state in states:
-                requests = []
-                for part, number in spec.parts:
-                    metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
-                    metadata |= load | {"part": number, "rule": rule["rule"], "rule_numbers": rule["numbers"]}
-                    requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
-                    counts[part.server] += 1
-                self._send(requests)
-            self._calls.current.require_wanted()
-        except KVError:
-            with suppress(KVError):  # what went wrong first is said
-                self._ask_all(Op.COMMIT, load | {"drop": True})
-            raise
-        return load | rule, [{"parts": count} for count in counts]
 
     # ---- the words of the store
 
