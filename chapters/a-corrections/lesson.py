@@ -202,7 +202,7 @@ table("numbers", "commutes", "ring-against-tree", rows=[
 
 # %% hosts
 dgx2 = nvswitch(16, "25 GB/s", links=6)
-dgx1 = dgx1_v100("25 GB/s")
+dgx1 = dgx1_v100("25 GB/s", pcie="16 GB/s")
 table("host", "strategy", "steps-in", "shared", rows=[
     [host, name, len(plan.steps), cost.shared(plan, place, "160 MB")]
     for host, place, some in [
@@ -256,13 +256,13 @@ store.pull("g", out=after)
 before, after
 
 # %% training-memory
-def training(parameters, activations):
-    return 4 * 2 * (parameters + activations) * 1e9
-
-table("parameters", "activations", "with-gradients", "with-adam", rows=[
-    [f"{parameters}e9", f"{activations}e9", show_size(training(parameters, activations)),
-     show_size(training(parameters, activations) + 8e9 * parameters)]
-    for parameters, activations in [(1, 2), (100, 200)]])
+rows = []
+for parameters, activations in [(1, 2), (100, 200)]:
+    numbers = 4e9 * (parameters + activations)
+    rows.append([f"{parameters}e9", f"{activations}e9", *map(show_size, (
+        numbers, 2 * numbers, 2 * numbers + 8e9 * parameters))])
+table("parameters", "activations", "without-gradients", "with-gradients", "with-adam",
+      rows=rows)
 
 # %% replicas
 three = [f"gpu{i}" for i in range(3)]
@@ -311,6 +311,8 @@ table("strategy", "busiest", "shared", rows=[
     [name, show_size(max(map(trace.bytes_received, trace.plan.nodes))), trace]
     for name, trace in {
         "reduce + broadcast": cost.shared(aggregate_at(three, "gpu0"), place, "160 MB"),
+        "reduce + broadcast, c = 32":
+            cost.shared(aggregate_at(three, "gpu0", chunks=32), place, "160 MB"),
         "ring": cost.shared(ring(three), place, "160 MB")}.items()])
 
 # %% pipeline
@@ -395,8 +397,9 @@ rows = []
 for name, plan in strategies.items():
     trace = cost.shared(plan, server, "160 MB")
     sent = [trace.bytes_sent(node) for node in plan.nodes]
-    rows.append([name, show_size(sum(sent)), show_size(max(sent)), trace])
-table("strategy", "in-all", "busiest", "shared", rows=rows)
+    rows.append([name, sum(len(step) for step in plan.steps),
+                 show_size(sum(sent)), show_size(max(sent)), trace])
+table("strategy", "messages", "in-all", "busiest", "shared", rows=rows)
 
 # %% zero
 ranks, weights = 64, 7_500_000_000

@@ -140,6 +140,7 @@ class Exploration(ipywidgets.VBox):
         self.traces: dict[str, Trace] = {}
         self.refused: dict[str, str] = {}
         self.player: Player | None = None
+        self._made: dict[tuple, dict] = {}  # what was shown of each position, for the page
         self.controls = self._make_controls(gpus, chunks, nbytes, rate)
         for control in self.controls.values():
             control.observe(lambda _: self.redraw(), "value")
@@ -260,7 +261,7 @@ class Exploration(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
         """Where there is no kernel, some positions of the sliders, worked out in advance."""
         own = super()._repr_mimebundle_(**kwargs)
-        return own | {"text/plain": repr(self), "text/html": page(self._offers(), self._run)}
+        return own | {"text/plain": repr(self), "text/html": page(self._offers(), self._run, self._made)}
 
     def _offers(self) -> list[Offer]:
         """For each slider where it stands, and a few other positions."""

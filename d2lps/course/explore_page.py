@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from d2lps.course.reveal import Bar, chart
-from d2lps.messages import html_language, named, text
+from d2lps.messages import LANGUAGES, html_language, language, named, only, text
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.theme import STYLE, THIN
@@ -69,26 +69,27 @@ background:none;color:inherit;font:inherit;cursor:pointer}
 .d2lps-explored [aria-pressed=true]{font-weight:700;box-shadow:inset 0 0 0 2px currentColor}"""
 
 
-def page(offers: list[Offer], run: Run) -> str:
-    """The page: the race where the sliders stand, and buttons for other positions."""
+def page(offers: list[Offer], run: Run, made: "dict[tuple, dict]") -> str:
+    """The page: the race where the sliders stand, and buttons for other positions.
+
+    ``made`` remembers what was shown of each position in each language.
+    """
+
+    def shown(values: dict[str, object]) -> dict:
+        key = (language(), *values.values())
+        if key not in made:
+            made[key] = _shown(*run(values))
+        return made[key]
+
+    had = only(LANGUAGES[0], lambda: _offered(offers, run, shown))  # the same for the readers of all languages
     now = run(offers[0].now)
-    first = _shown(*now)
-    pictures, packed = "".join(first.get("stills", ())), [_packed(first)]
-    frame = LOOKS + LOOK + MODULE + CHOOSE + told(*now) + packed[0]
-    size = len((frame + pictures).encode()) + 4000  # the buttons, and the sentence above them
-    if size > LARGEST:  # pictures that stand there only until the script shows them
-        size, pictures = size - len(pictures.encode()), ""
-    had: dict[tuple[str, object], int] = {}
-    for turn in range(max(len(offer.others) for offer in offers)):  # the first of each slider, then the second …
-        for offer in offers:
-            for value in offer.others[turn * offer.at_once : (turn + 1) * offer.at_once]:
-                other = _shown(*run(offer.now | {offer.name: value}))
-                more = _packed(other)
-                if other != first and size + len(more) <= LARGEST:
-                    had[offer.name, value] = len(packed)
-                    packed.append(more)
-                    size += len(more) + 4
-    rows = "".join(_row(offer, had) for offer in offers if any(name == offer.name for name, _ in had))
+    first = shown(offers[0].now)
+    packed = [_packed(first), *(_packed(shown(offers[i].now | {offers[i].name: value})) for i, value in had)]
+    numbers = {(offers[i].name, value): number for number, (i, value) in enumerate(had, 1)}
+    frame = len((LOOKS + LOOK + MODULE + CHOOSE + told(*now) + "".join(packed)).encode())
+    pictures = "".join(first.get("stills", ()))  # they stand there only until the script shows them
+    pictures = pictures if frame + len(pictures.encode()) <= LARGEST else ""
+    rows = "".join(_row(offer, numbers) for offer in offers if any(name == offer.name for name, _ in numbers))
     name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]
     start = f"document.querySelectorAll('#{name}:not([data-plays])').forEach((each) => choose(each, play));"
     return (
@@ -98,6 +99,24 @@ def page(offers: list[Offer], run: Run) -> str:
         f'<script type="application/json">{json.dumps(packed)}</script></div>'
         f'<script type="module">{MODULE}\n{CHOOSE}\n{start}</script>'
     )
+
+
+def _offered(offers: list[Offer], run: Run, shown: Callable[[dict], dict]) -> list[tuple[int, object]]:
+    """Which other positions fit on a page: the number of each slider, and the value."""
+    now = offers[0].now
+    first = shown(now)
+    size = len((LOOKS + LOOK + MODULE + CHOOSE + told(*run(now)) + _packed(first)).encode())
+    size += 4000  # the buttons, and the sentence above them
+    had = []
+    for turn in range(max(len(offer.others) for offer in offers)):  # the first of each slider, then the second …
+        for i, offer in enumerate(offers):
+            for value in offer.others[turn * offer.at_once : (turn + 1) * offer.at_once]:
+                other = shown(offer.now | {offer.name: value})
+                more = len(_packed(other))
+                if other != first and size + more <= LARGEST:
+                    had.append((i, value))
+                    size += more + 4
+    return had
 
 
 def _shown(traces: dict[str, Trace], refused: dict[str, str]) -> dict:

@@ -553,7 +553,7 @@ def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(ope
     told = page.locator(".d2-told").all_text_contents()
     assert told == [f"on average {full} of 10 links at full speed" for full in (1, 1, 8)]
     page.set_viewport_size({"width": 1000, "height": 844})
-    assert not page.locator(".d2-standings").is_visible()
+    page.locator(".d2-standings").wait_for(state="hidden")
     assert opened(watch(predicted("pcie, sharded", 4))).locator(".d2-standings").count() == 0
 
 
