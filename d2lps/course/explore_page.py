@@ -24,7 +24,7 @@ from d2lps.view.tables import plan_table
 CHOOSE = Path(__file__).with_name("explore.js").read_text("utf-8")
 # Pictures of more messages than this, in all, take longer to make than a reader waits for: numbers alone then.
 MOST_MESSAGES = 600
-LARGEST = 185_000  # bytes of a page; what would make it larger is not offered
+LARGEST = 136_000  # bytes of a page, in English; what would make it larger is not offered
 
 
 class Offer(NamedTuple):

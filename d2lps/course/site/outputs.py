@@ -8,6 +8,7 @@ from d2lps.course import explore_page, plots, predict_page, reveal
 from d2lps.course.book.findings import BookError
 from d2lps.view import player
 from d2lps.view.drawing.theme import STYLE, THIN
+from d2lps.view.tables import SCROLLS
 
 KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # the best that a page can show
 # What stands in the pieces again and again → where the site has it. The longest come first: some hold others.
@@ -37,7 +38,12 @@ def shared_code() -> dict[str, str]:
 
 def shared_looks() -> str:
     """The style sheets of LOOKS, each rule once."""
-    return "\n".join([player.LOOKS, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS]) + "\n"
+    return (
+        "\n".join(
+            [player.LOOKS, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS, f".scrolls{{{SCROLLS}}}"]
+        )
+        + "\n"
+    )
 
 
 def shown(
@@ -123,6 +129,7 @@ def lean(piece: str) -> str:
         return found[1] + rest.strip() + found[3]
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
+    piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {each for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for each in value.split()}
     return _ID.sub(lambda found: found[0] if found[1] in named else "", piece)
