@@ -21,7 +21,7 @@ from d2lps.messages import LANGUAGES
 OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
 MOST = 20  # faults told at once
 IN_ENGLISH = "en"  # as all docstrings are
-FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "math.woff2")
+FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "math.woff2", "math.OFL.txt")
 
 
 def build(
