@@ -16,6 +16,7 @@ CODE = (player.MODULE, explore_page.CHOOSE, predict_page.ASK)
 LOOKS = (player.LOOKS, STYLE, THIN, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS)
 _EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
 _NAMES = re.compile(r"^(?:export )?(?:async )?function (play|choose|ask)\b", re.M)
+_UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # remarks, and the room before a line
 _CODE = re.compile(r'(<script type="module">)(.*?)(</script>)', re.S)
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
@@ -30,7 +31,8 @@ def shared_code() -> dict[str, str]:
 
     def script(code: str) -> str:
         names = ", ".join(_NAMES.findall(code))
-        return "(() => {\n" + _EXPORTED.sub("", code) + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
+        lean = _UNREAD.sub("", _EXPORTED.sub("", code))
+        return "(() => {\n" + lean + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
 
     player, *others = CODE
     return {"play.js": script(player), "ask.js": "\n".join(map(script, others))}
