@@ -3,19 +3,19 @@
 import shutil
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from pygments.formatters import HtmlFormatter
 
 from d2lps.course.book.findings import COMMAND, BookError
-from d2lps.course.book.library import Book
+from d2lps.course.book.library import Book, Chapter
 from d2lps.course.book.notebook import dumps, notebook
 from d2lps.course.site import api, downloads, front, outputs, proof, reference, search
 from d2lps.course.site.front import THEME
 from d2lps.course.site.pages import NAMES, REFERENCE, Site
 from d2lps.course.site.pdf import bound, printed
-from d2lps.course.site.runs import Run, run
+from d2lps.course.site.runs import Run
+from d2lps.course.site.runs import run as run_or_find
 from d2lps.messages import LANGUAGES
 
 OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
@@ -57,13 +57,14 @@ def build(
         For anything that is wrong with what is written, with a run, or with the pages; the last site is still there.
     """
     out = out or book.root / OUT
-    _notebooks_are_written(book)
-    run = run or partial(_run, book, say=say)
-    runs = {slug: run(slug) for slug in book.contents}
+    chapters = {slug: book.chapter(slug) for slug in book.contents}
+    _require_notebooks(book, chapters)
+    run = run or (lambda slug: run_or_find(book, slug, book.root / KEPT, say))
+    runs = {slug: run(slug) for slug in chapters}
     new = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         new.chmod(0o755)
-        _write(book, runs, new, pdf)
+        _write(book, chapters, runs, new, pdf)
         if found := proof.faults(new):
             more = f"\n… and {len(found) - MOST} more" if found[MOST:] else ""
             raise BookError("the site has faults and is not put in place:\n" + "\n".join(found[:MOST]) + more)
@@ -73,14 +74,9 @@ def build(
     return out
 
 
-def _run(book: Book, slug: str, say) -> Run:
-    return run(book, slug, book.root / KEPT, say)
-
-
-def _notebooks_are_written(book: Book) -> None:
+def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
     """A site shows what notebooks gave: they have to be those of the texts."""
-    for slug in book.contents:
-        chapter = book.chapter(slug)
+    for slug, chapter in chapters.items():
         for language in LANGUAGES:
             path = book.folder(slug) / f"{language}.ipynb"
             made = dumps(notebook(chapter, language, book.links(language)))
@@ -88,10 +84,10 @@ def _notebooks_are_written(book: Book) -> None:
                 raise BookError(f"chapters/{slug}/{path.name} is not what is written now; {COMMAND} build")
 
 
-def _write(book: Book, runs: dict[str, Run], root: Path, pdf: bool) -> None:
+def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool) -> None:
     texts, public = {"index.html": front.choice(NAMES)}, reference.entries()
     for language in LANGUAGES:
-        site = Site(book, language, runs, public)
+        site = Site(book, chapters, language, runs, public)
         pages = site.pages()
         if language == IN_ENGLISH:
             texts[REFERENCE] = site.framed(site.package(), pages, folder=f"../{language}/")
@@ -115,7 +111,7 @@ def _write(book: Book, runs: dict[str, Run], root: Path, pdf: bool) -> None:
     if pdf:
         for language in LANGUAGES:
             page = root / language / f"d2lps-{language}.html"
-            page.write_text(bound(Site(book, language, runs, [], paper=True)), "utf-8")
+            page.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
             shutil.copyfile(printed(page, book.root / PRINTED), page.with_suffix(".pdf"))
             page.unlink()
 

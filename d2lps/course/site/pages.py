@@ -28,7 +28,7 @@ class Page:
     Attributes
     ----------
     path : str
-        In the folder of its language, or, with ``language`` in it, in the site's root.
+        In the folder of its language; that of the package's page, in its own.
     title, body : str
         HTML.
     kind : str
@@ -58,6 +58,8 @@ class Site:
     ----------
     book : Book
         What is shown.
+    chapters : dict of str to Chapter
+        Slug → the chapter, read once for all languages.
     language : str
         In which language.
     runs : dict of str to Run
@@ -69,9 +71,16 @@ class Site:
     """
 
     def __init__(
-        self, book: Book, language: str, runs: dict[str, Run], public: list[reference.Entry], paper: bool = False
+        self,
+        book: Book,
+        chapters: dict[str, Chapter],
+        language: str,
+        runs: dict[str, Run],
+        public: list[reference.Entry],
+        paper: bool = False,
     ):
-        self.book, self.language, self.runs, self.public, self.paper = book, language, runs, public, paper
+        self.book, self.chapters, self.language, self.runs = book, chapters, language, runs
+        self.public, self.paper = public, paper
         self.known = {} if paper else reference.addresses(public, f"../{REFERENCE}")
         self.glossary = Glossary({} if paper else book.terms)
         self.html_language = only(language, html_language)
@@ -88,11 +97,11 @@ class Site:
 
     def pages(self) -> list[Page]:
         """All of them, in the order of the contents."""
-        return [self.front(), *map(self.chapter, self.book.contents), self.terms(), self.references(), self.search()]
+        return [self.front(), *map(self.chapter, self.chapters), self.terms(), self.references(), self.search()]
 
     def chapter(self, slug: str) -> Page:
         """A chapter with all that its cells showed."""
-        chapter, run = self.book.chapter(slug), self.runs[slug]
+        chapter, run = self.chapters[slug], self.runs[slug]
         prose = Prose(self.book, self.language, chapter)
         body, entries, sections, used = [], [], [], set()
         chapter_title = chapter.texts[self.language].title
@@ -104,7 +113,7 @@ class Site:
                 body.append(f"<h1>{prose.inline(title)}</h1>{inside}")
             else:
                 heading = prose.inline(section.title)
-                title, url = html.unescape(search.words(heading)), f"{slug}.html#{section.id}"
+                title, url = search.words(heading), f"{slug}.html#{section.id}"
                 sections.append((section.id, heading))
                 sign = f'<a class="anchor" href="#{section.id}" aria-label="{self.say("anchor")}">#</a>'
                 body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
@@ -187,8 +196,8 @@ class Site:
     def references(self) -> Page:
         """The sources of all chapters, and who cites them."""
         cited: dict[str, list[str]] = {}
-        for slug in self.book.contents:
-            for section in self.book.chapter(slug).texts[self.language].sections:
+        for slug, chapter in self.chapters.items():
+            for section in chapter.texts[self.language].sections:
                 for key in section.cited():
                     cited.setdefault(key, [])
                     number = self.titles[slug].partition(" ")[0]

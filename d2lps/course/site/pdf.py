@@ -27,7 +27,7 @@ _OTHER = re.compile(r'(?<= href=")([\w-]+)\.html(?:#([^"]+))?(?=")')
 
 def bound(site: Site) -> str:
     """All chapters of a language, and their sources, as one page; links between them stay inside it."""
-    parts = [*map(site.chapter, site.book.contents), site.references()]
+    parts = [*map(site.chapter, site.chapters), site.references()]
     names = {page.path.removesuffix(".html") for page in parts}
 
     def other(found: re.Match) -> str:

@@ -13,8 +13,7 @@ from functools import cache
 from d2lps.course.book.glossary import FIRST, Glossary, Term, inflected
 from d2lps.course.book.language import FILES
 from d2lps.course.book.library import Book
-from d2lps.messages import LANGUAGES
-from d2lps.messages.spoken import text_in
+from d2lps.messages import LANGUAGES, html_language, only, text_in
 
 PAGE = "glossary.html"
 # A tag, a comment, or a script or style with all that it holds. What stands between two of them is text.
@@ -75,7 +74,9 @@ def glossary_page(language: str, book: Book) -> str:
         words = {each: term.called(each)[0] for each in LANGUAGES}
         own = words.pop(language)
         others = [
-            f'<span lang="{_lang(each)}">{markup.escape(word)}</span>' for each, word in words.items() if word != own
+            f'<span lang="{only(each, html_language)}">{markup.escape(word)}</span>'
+            for each, word in words.items()
+            if word != own
         ]
         meaning = _shown(term.means[language])
         if slug := book.numbers.get(term.chapter):
@@ -85,10 +86,6 @@ def glossary_page(language: str, book: Book) -> str:
         entries.append(f'<dt id="{term.id}">{heading}</dt>\n<dd>{meaning}</dd>')
     title, order = text_in(language, "terms.title"), text_in(language, "terms.sorted-by")
     return "\n".join([f"<h1>{title}</h1>", f"<p>{order}</p>", '<dl class="glossary">', *entries, "</dl>\n"])
-
-
-def _lang(language: str) -> str:
-    return {"zh": "zh-Hans"}.get(language, language)
 
 
 def _shown(meaning: str) -> str:
