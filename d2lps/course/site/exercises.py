@@ -1,6 +1,7 @@
 """What stands below an exercise's first lines on a page: hints and the solution, each folded."""
 
 import ast
+from functools import cache
 
 from d2lps.course.book.findings import BookError
 from d2lps.course.book.library import Book, Chapter
@@ -35,6 +36,7 @@ def _fold(summary: str, inside: str) -> str:
     return f"<details><summary>{summary}</summary>{inside}</details>"
 
 
+@cache  # the same in all languages
 def solution(source: str, name: str) -> str | None:
     """The solution called so, with what it needs of its module; None where there is none.
 
