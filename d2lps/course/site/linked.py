@@ -32,9 +32,18 @@ def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) ->
     str
         The same text with marks. Where the code cannot be parsed it has no links.
     """
-    names = _imported(tuple(cell for cell in before if _on_ranks(cell) == _on_ranks(source)))
-    code = _plain(source)
-    links = _Names(names, known).follow(code)
+    code, links = _plain(source), {}
+    if known:
+        names = _imported(tuple(cell for cell in before if _on_ranks(cell) == _on_ranks(source)))
+        links = _Names(names, known).follow(code)
+    return "".join(
+        f'<a href="{escape(links[at])}">{text}</a>' if at in links else text for at, text in _coloured(source, code)
+    )
+
+
+@cache
+def _coloured(source: str, code: str) -> tuple[tuple[int, str], ...]:
+    """Where each piece of the source begins, and its HTML: cells are the same in all languages, and on paper."""
     shown = []
     for at, kind, value in PythonLexer().get_tokens_unprocessed(code):
         text = escape(source[at : at + len(value)], quote=False)
@@ -42,8 +51,8 @@ def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) ->
             kind = kind.parent
         if (look := STANDARD_TYPES[kind]) not in PLAIN and not text.isspace():
             text = f'<span class="{look}">{text}</span>'
-        shown.append(f'<a href="{escape(links[at])}">{text}</a>' if at in links else text)
-    return "".join(shown)
+        shown.append((at, text))
+    return tuple(shown)
 
 
 @cache
