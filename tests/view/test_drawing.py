@@ -471,6 +471,15 @@ def test_a_picture_is_one_well_formed_svg_that_needs_nothing_else(name, count):
     )
 
 
+@pytest.mark.parametrize("slow", [0, -1])
+@pytest.mark.parametrize("count", [4, 8])
+def test_a_rate_that_nearly_all_links_have_is_said_once(count, slow):
+    each = ["16 GB/s"] * (count + 1)
+    each[slow] = "8 GB/s"
+    said = texts(str(draw(cost.shared(sharded(names(count)), pcie_server(count, each), "160 MB"))))
+    assert [said.count(rate) for rate in ("16 GB/s", "8 GB/s")] == [1, 1]
+
+
 def test_each_bandwidth_is_said_once():
     assert texts(str(draw(predicted("pcie, sharded", 4)))).count("16 GB/s") == 1
     trace = cost.shared(sharded(names(2)), pcie_server(2, ["16 GB/s", "8 GB/s", "4 GB/s"]), "160 MB")

@@ -103,7 +103,7 @@ def _bar(layout: Layout, node: str, state: int) -> str:
 
 
 def rates(topology: Topology, layout: Layout) -> str:
-    """Each finite bandwidth once: on every link if they differ, else on one of them."""
+    """Each finite bandwidth: on one link if all have it, or nearly all, else on every link."""
     alike: dict[tuple, list[Link]] = {}
     for link in topology.links:
         if not math.isinf(link.capacity):
@@ -112,7 +112,9 @@ def rates(topology: Topology, layout: Layout) -> str:
     for links in sorted(alike.values(), key=len):  # few links leave no choice, and come first
         sentence = _rate(links[0])
         pairs = {_once(topology, layout, link): link for link in reversed(links)}  # the first of each two
-        once = len(alike) == 1 or not layout.bars and len(pairs) > 3  # the lines themselves tell many from few
+        most = 2 * len(links) > sum(map(len, alike.values())) and not layout.hosts
+        # The lines themselves tell many from few.
+        once = len(alike) == 1 or len(pairs) > 3 and (most or not layout.bars)
         where = (0.5, 0.35, 0.65, 0.2, 0.8)
         spots = (
             [_beside_lane(layout, link, part) for part in where for link in links]
@@ -125,10 +127,11 @@ def rates(topology: Topology, layout: Layout) -> str:
         bars = [layout.boxes[node] for node in layout.bars]
         # There is no room beside a lane between two rows of nodes, nor below a bar with nothing above it.
         crowded = len(layout.boxes) > MOST + 2 or min(box.y for box in layout.boxes.values()) in [b.y for b in bars]
-        if once and bars and crowded:
+        at = {spot: (_covering(layout, links, taken, sentence, *spot), spot[1]) for spot in spots} if once else {}
+        if once and bars and (crowded or min(at.values())[0] >= 1000):
             spots = [_in_bar(layout, max(layout.bars, key=lambda node: layout.boxes[node].w))]
-        elif once:  # where it covers no box, and of such places at the uppermost
-            spots = [min(spots, key=lambda spot: (_covering(layout, links, taken, sentence, *spot), spot[1]))]
+        elif once:  # where it covers no box, of such places at the uppermost, and there with nothing at its right
+            spots = [min(spots, key=lambda spot: (*at[spot], -spot[0] if spot[2] is None else 0))]
         taken += [_around(sentence, x, y) for x, y, anchor in spots if anchor == "middle"]
         look = {"size": "note", "colour": "soft", "class_": "d2-note d2-soft d2-rate"}
         parts += [words(sentence, x, y, anchor=anchor, **look) for x, y, anchor in spots]
@@ -161,7 +164,8 @@ def _covering(
     """
     spot, own = _around(sentence, x, y), {(link.src, link.dst) for link in links if _faint(layout, link)}
     if anchor is None:
-        return 0
+        room = Box(x, y - 10, 10 * len(sentence), 14)  # also on a phone, whose words are larger
+        return 1000 * (x + room.w > layout.width or any(room.hides(*lane, 1) for lane in layout.lanes.values()))
     beyond = min(spot.x, spot.y, layout.width - spot.x - spot.w) < 0
     on = sum(box.overlaps(spot) for box in (*layout.boxes.values(), *taken))
     return 1000 * (beyond + on) + sum(spot.hides(*lane, 1) for ends, lane in layout.lanes.items() if ends not in own)
@@ -181,10 +185,10 @@ def _in_bar(layout: Layout, bar: str) -> tuple[float, float, str]:
 def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float, str | None]:
     """Where a link's bandwidth stands: x, y, and whether they are its beginning or its middle."""
     ends, lane = {link.src, link.dst}, layout.lanes[link.src, link.dst]
-    if ends & layout.bars:  # to the right of both lanes, at the end that is not the bar's
+    if ends & layout.bars:  # to the right of both lanes, above what has to leave a node, or below a node
         (x, ay), (_, by) = lane
         box = layout.boxes[min(ends, key=lambda node: layout.boxes[node].w)]
-        y = box.y - 7 if box.centre[1] > (ay + by) / 2 else box.y + box.h + 15
+        y = (ay + by) / 2 + 1 if box.centre[1] > (ay + by) / 2 else box.y + box.h + 15
         return x + (19 if by < ay else layout.room + 21), y, None  # beyond the bar of what has to pass
     # In the background, beside the boxes that it joins, or over the line.
     faint = ends & layout.faint
