@@ -59,8 +59,9 @@ def _alone(entry: object, said: dict[str, str]) -> float:
     if isinstance(entry, Real) and not isinstance(entry, bool):
         value, rest = float(entry), ""
     else:
-        # Digits and signs of any keyboard; a minus may be the one of typography.
-        written = unicodedata.normalize("NFKC", entry).strip().replace("−", "-") if isinstance(entry, str) else ""
+        # Digits and signs of any keyboard: a minus may be that of typography, a point that of a Chinese sentence.
+        written = unicodedata.normalize("NFKC", entry).strip() if isinstance(entry, str) else ""
+        written = written.replace("−", "-").replace("。", ".")
         if not written:
             raise PredictionError("empty", **said)
         if re.search(r"\d,\d", written):

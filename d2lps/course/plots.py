@@ -11,12 +11,15 @@ from html import escape, unescape
 from d2lps.messages import named
 from d2lps.messages.marked import LANGUAGES, unmarked
 from d2lps.view.drawing.theme import STYLE
+from d2lps.view.tables import SCROLLS
 
 # Of a line or of bars, in light and dark: none is that of a node, nor the warm one of the link that decides.
 LINES = (("#1c2230", "#e9ecf2"), ("#6b4fd0", "#ab9dff"), ("#1d7f52", "#5cc492"), ("#96552b", "#dc9a70"))
 # What matplotlib and d2l.plot take of their own accord → the number of a line.
 THEIRS = {"#1f77b4": 0, "#ff7f0e": 1, "#2ca02c": 2, "#d62728": 3, "#bf00bf": 1, "#008000": 2, "#ff0000": 3}
 LETTERS = ".d2lps-plot text,.d2lps-plot tspan{font-family:inherit!important}"
+LEAST = 0.7  # of its size: letters of 10 points are still read; what is wider than the page moves sideways
+PHONE = 300  # pixels that any page has
 REST = {"#000000": "ink", "#b0b0b0": "edge", "#cccccc": "edge", "#ffffff": "paper"}
 
 
@@ -46,9 +49,13 @@ def as_html(figure) -> str:
 
     svg = re.sub(r">([^<>]+)</text>", spoken, svg)
     colours = "".join(f"--d2-line{i}:light-dark({light},{dark});" for i, (light, dark) in enumerate(LINES))
-    look = f"{colours}fill:var(--d2-ink);background:var(--d2-paper);max-width:100%;height:auto"
-    said = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look}"'
-    return f'<div class="d2lps d2lps-plot"><style>{STYLE}{LETTERS}</style>{svg.replace("<svg", said, 1)}</div>'
+    least = round(LEAST * float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1]))
+    look = f"{colours}fill:var(--d2-ink);background:var(--d2-paper);max-width:max(100%,{least}px);min-width:{least}px"
+    said = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look};height:auto"'
+    inside = svg.replace("<svg", said, 1)
+    if least > PHONE:
+        inside = f'<div style="{SCROLLS}" tabindex="0">{inside}</div>'
+    return f'<div class="d2lps d2lps-plot"><style>{STYLE}{LETTERS}</style>{inside}</div>'
 
 
 def _as_wide(name: str, number: int) -> str:

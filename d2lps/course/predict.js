@@ -18,7 +18,7 @@ function number({ names, units, within: [low, high], never_zero, words }, at, en
   const unit = units[at], entered = [...entry].slice(0, 40).join("");
   const told = { what: names[at], entry: entered, unit, quantity: `${entered} ${unit}`.trim() };
   const wrong = (reason, more) => fill(words[reason], { ...told, ...more });
-  const written = entry.normalize("NFKC").trim().replaceAll("−", "-");
+  const written = entry.normalize("NFKC").trim().replaceAll("−", "-").replaceAll("。", ".");
   if (!written) return wrong("empty");
   if (/\d,\d/.test(written)) return wrong("comma");
   const [, digits, rest] = /^([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?)\s*(.*)$/i.exec(written) ?? [];

@@ -83,3 +83,13 @@ def test_few_whole_numbers_are_the_labels_of_a_logarithmic_axis(scale, labels):
     as_html(made)
     told = [each.get_text() for each in made.axes[0].get_xticklabels()]
     assert told == labels if labels else len(told) > 4
+
+
+@pytest.mark.parametrize(("inches", "moves"), [(4, False), (10, True)])
+def test_letters_of_a_wide_plot_are_read_on_a_phone(inches, moves):
+    figure = Figure(figsize=(inches, 3))
+    figure.subplots()
+    shown = as_html(figure)
+    wide = float(re.search(r'viewBox="0 0 ([\d.]+)', shown)[1])
+    least = int(re.search(r"min-width:(\d+)px", shown)[1])
+    assert least >= 0.69 * wide and ("overflow-x:auto" in shown) == moves == (least > 300)

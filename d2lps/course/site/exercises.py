@@ -1,4 +1,4 @@
-"""What stands below an exercise's first lines on a page: hints and the solution, each folded."""
+"""Hints and the solution of an exercise: folded below its first lines on a page, and open at the end of a book."""
 
 import ast
 from functools import cache
@@ -10,30 +10,34 @@ from d2lps.messages import text_in
 
 
 def folded(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> str:
-    """Hints, from vague to nearly the answer, and the solution.
+    """Hints, from vague to nearly the answer, and the solution: for a page, where each opens by itself."""
+    check = f"<p><small>{text_in(language, 'site.check')}</small></p>"
+    parts = (
+        f"<details><summary>{name}</summary>{inside}</details>"
+        for name, inside in _parts(book, chapter, exercise, language, prose)
+    )
+    return f'<div class="folds">{check}{"".join(parts)}</div>'
 
-    Raises
-    ------
-    BookError
-        Where ``exercises.toml`` or ``solutions.py`` has none.
-    """
+
+def opened(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> str:
+    """The same for paper, where nothing opens."""
+    return "".join(f"<h4>{name}</h4>{inside}" for name, inside in _parts(book, chapter, exercise, language, prose))
+
+
+def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> list[tuple[str, str]]:
+    """Name and HTML of each; raises BookError where ``exercises.toml`` or ``solutions.py`` has none."""
     told = chapter.exercises.get(exercise)
     if told is None:
         raise BookError(f"{chapter.slug}/exercises.toml has no exercise {exercise!r}; write it")
     hints = told.get("hints", ())
     parts = [
-        _fold(text_in(language, "site.hint", number=number, of=len(hints)), prose.markdown(hint[language]))
+        (text_in(language, "site.hint", number=number, of=len(hints)), prose.markdown(hint[language]))
         for number, hint in enumerate(hints, 1)
     ]
     code = solution((book.folder(chapter.slug) / "solutions.py").read_text("utf-8"), exercise.replace("-", "_"))
     if code is None:
         raise BookError(f"{chapter.slug}/solutions.py has no {exercise.replace('-', '_')}; write the solution there")
-    check = f"<p><small>{text_in(language, 'site.check')}</small></p>"
-    return f'<div class="folds">{check}{"".join(parts)}{_fold(text_in(language, "site.solution"), listing(code))}</div>'
-
-
-def _fold(summary: str, inside: str) -> str:
-    return f"<details><summary>{summary}</summary>{inside}</details>"
+    return [*parts, (text_in(language, "site.solution"), listing(code))]
 
 
 @cache  # the same in all languages

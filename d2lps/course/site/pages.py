@@ -9,7 +9,7 @@ from d2lps.course.book.findings import BookError
 from d2lps.course.book.glossary import Glossary
 from d2lps.course.book.library import Book, Chapter
 from d2lps.course.site import api, downloads, front, outputs, reference, search, terms
-from d2lps.course.site.exercises import folded
+from d2lps.course.site.exercises import folded, opened
 from d2lps.course.site.linked import linked
 from d2lps.course.site.prose import Prose, code, numbered
 from d2lps.course.site.runs import Run
@@ -18,6 +18,7 @@ from d2lps.messages import html_language, only, text_in
 NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order in which they are offered
 LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js",)
+ANSWERS = "answers.html"  # a part of the book on paper; a page has them beside its exercises
 REFERENCE = "api/index.html"  # from the root of the site; in English alone
 
 
@@ -147,7 +148,9 @@ class Site:
         before = [each.source for each in chapter.cells[: chapter.cells.index(cell)]]
         opens = cell.source.startswith("d2lps.opening(")  # what comes before all explanations needs no code
         shown = "" if opens else code(linked(cell.source, self.known, before))
-        if cell.exercise is not None:
+        if cell.exercise is not None and self.paper:
+            below = f'<p><a href="{ANSWERS}#{chapter.slug}-{cell.exercise}">{self.say("answers")}</a></p>'
+        elif cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         else:
             given = run.outputs[self.language].get(name, [])
@@ -192,6 +195,18 @@ class Site:
         """What the package has, in English alone."""
         body, sections = api.page(self.public)
         return Page("index.html", self.say("reference"), body, "api", "", sections)
+
+    def answers(self) -> Page:
+        """Hints and solutions of all exercises, for who has them on paper."""
+        title, body = self.say("answers"), []
+        for slug, chapter in self.chapters.items():
+            prose = Prose(self.book, self.language, chapter)
+            asked = [cell.exercise for cell in chapter.cells if cell.exercise is not None]
+            body += [f"<h2>{self.titles[slug]}</h2>"] if asked else []
+            for exercise in asked:
+                told = opened(self.book, chapter, exercise, self.language, prose)
+                body.append(f'<section id="{slug}-{exercise}"><h3><code>{exercise}</code></h3>{told}</section>')
+        return Page(ANSWERS, title, f"<h1>{title}</h1>{''.join(body)}")
 
     def references(self) -> Page:
         """The sources of all chapters, and who cites them."""

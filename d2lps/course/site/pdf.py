@@ -26,8 +26,8 @@ _OTHER = re.compile(r'(?<= href=")([\w-]+)\.html(?:#([^"]+))?(?=")')
 
 
 def bound(site: Site) -> str:
-    """All chapters of a language, and their sources, as one page; links between them stay inside it."""
-    parts = [*map(site.chapter, site.chapters), site.references()]
+    """All chapters of a language, answers and sources, as one page; links between them stay inside it."""
+    parts = [*map(site.chapter, site.chapters), site.answers(), site.references()]
     names = {page.path.removesuffix(".html") for page in parts}
 
     def other(found: re.Match) -> str:
@@ -45,6 +45,7 @@ def bound(site: Site) -> str:
         lang=site.html_language,
         title=site.say("title"),
         question=site.say("question"),
+        still=site.say("still"),
         footer=site.say("license"),
         looks=LOOKS,
         parts=[{"id": page.path.removesuffix(".html"), "title": page.title, "body": body(page)} for page in parts],
@@ -94,7 +95,8 @@ def browser() -> str:
 
 
 def _print(page: Path, out: Path, profile: Path) -> None:
-    command = [browser(), "--headless", "--disable-gpu", "--no-pdf-header-footer", f"--user-data-dir={profile}"]
+    command = [browser(), "--headless", "--disable-gpu", "--no-pdf-header-footer", "--generate-pdf-document-outline"]
+    command += [f"--user-data-dir={profile}"]
     command += ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     command += [f"--print-to-pdf={out}", page.resolve().as_uri()]
     try:

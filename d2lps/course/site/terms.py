@@ -27,6 +27,7 @@ _UNMARKED = set(
     "th title var".split()
 )
 _ALPHABET = "aăâbcdđeêfghijklmnoôơpqrstuưvwxyz"
+_READ = {"重": "虫", "调和": "条和"}  # what is read in two ways, as a character that is read so alone
 _TONES = ["", "\u0300", "\u0309", "\u0303", "\u0301", "\u0323"]  # in the order of Vietnamese dictionaries
 
 
@@ -94,10 +95,15 @@ def _shown(meaning: str) -> str:
 
 
 def _order(language: str):
-    """By the Vietnamese alphabet, tones last; Chinese by the English word, since Python cannot read it aloud."""
-    if language != "vi":
-        return lambda term: term.en[0].lower()
-    return lambda term: _vietnamese(term.called("vi")[0])
+    """By the alphabet; Vietnamese tones last; Chinese by pinyin."""
+    order = {"en": str.lower, "vi": _vietnamese, "zh": _chinese}[language]
+    return lambda term: order(term.called(language)[0])
+
+
+def _chinese(word: str) -> bytes:
+    for written, read in _READ.items():
+        word = word.replace(written, read)
+    return word.lower().encode("gb18030")  # in which common characters stand by their sound
 
 
 def _vietnamese(word: str) -> tuple[list[int], list[int]]:

@@ -16,6 +16,7 @@ from d2lps.course.book.library import Book
 from d2lps.course.site import build as building
 from d2lps.course.site import downloads, exercises, outputs, pdf, proof, runs, search
 from d2lps.course.site.build import build
+from d2lps.course.site.pages import Site
 from d2lps.course.site.prose import Prose
 from d2lps.course.site.runs import Run
 from d2lps.messages import LANGUAGES
@@ -247,6 +248,14 @@ def test_without_a_browser_a_pdf_says_what_to_do(book, monkeypatch):
     assert not (book.root / "_site").exists()
 
 
+def test_on_paper_hints_and_solutions_stand_open_at_the_end(book):
+    chapters = {SLUG: book.chapter(SLUG)}
+    text = pdf.bound(Site(book, chapters, "vi", {SLUG: ran()}, [], paper=True))
+    link, told = f'<a href="#answers--{SLUG}-star">', f'<section id="answers--{SLUG}-star">'
+    assert 0 < text.index(link) < text.index(told) < text.index("Đếm.") < text.index("ceil")
+    assert "<details" not in text and "<script" not in text
+
+
 @pytest.mark.slow(10)
 def test_chapters_are_printed_and_a_pdf_is_kept_until_they_change(book, monkeypatch):
     site = build(book, run=lambda slug: ran())
@@ -254,6 +263,7 @@ def test_chapters_are_printed_and_a_pdf_is_kept_until_they_change(book, monkeypa
     assert sorted(printed) == ["d2lps-en.pdf", "d2lps-vi.pdf", "d2lps-zh.pdf"]
     assert all(content.startswith(b"%PDF") and len(content) > 10_000 for content in printed.values())
     assert "PDF" in (site / f"en/{SLUG}.html").read_text("utf-8") and not list(site.glob("*/d2lps-*.html"))
+    assert all(b"/Outlines" in content for content in printed.values())
     monkeypatch.setattr(pdf, "_print", lambda *_: pytest.fail("it was printed again"))
     assert {path.name: path.read_bytes() for path in build(book, run=lambda slug: ran()).glob("*/*.pdf")} == printed
 

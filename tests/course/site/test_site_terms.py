@@ -121,14 +121,21 @@ def test_the_glossary_is_sorted_by_its_own_alphabet(tmp_path):
         ("a", "dịch", "乙"),
         ("d", "ma", "丙"),
         ("c", "má", "丁"),
-        ("e", "mà", "戊"),
+        ("e", "mà", "重试"),
         ("f", "ăn", "己"),
     ]
     written = "\n".join(f'[[term]]\nen = "{en}"\nvi = "{vi}"\nzh = "{zh}"\n{three}' for en, vi, zh in words)
     written += '\n[[term]]\nen = "x"\nvi = "y"\nzh = "z"\n'  # without a meaning it is not listed
     assert listed("en", written, tmp_path / "en") == list("abcdef")
     assert listed("vi", written, tmp_path / "vi") == ["ăn", "dịch", "đẩy", "ma", "mà", "má"]
-    assert listed("zh", written, tmp_path / "zh") == list("乙甲丁丙戊己")
+    assert listed("zh", written, tmp_path / "zh") == [
+        "丙",
+        "重试",
+        "丁",
+        "己",
+        "甲",
+        "乙",
+    ]  # bǐng, chóng, dīng, jǐ, jiǎ, yǐ
 
 
 TERMS = "chapters/terms.toml"
