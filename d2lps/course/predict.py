@@ -65,7 +65,7 @@ def predict(name: str, asked: Mapping[str, str], guess: "Mapping[str, float | st
     CPU     you     30 ms
             model   80 ms
     GPU 0: right.
-    CPU: 2.7 times too little.
+    CPU: the right number is 2.7 times as large.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9-]+", name):
         raise PredictionError("bad-name", name=repr(name))
