@@ -401,7 +401,10 @@ class SlotStore(SlotKeeping, Merging):
                 if rank not in core.live:
                     return
                 sentence, how = f"worker {rank} {'has left' if left else 'is lost'} ({why})", "dropped"
-                if self.lost == "fail" and left and not self._pulls and not any(shard.busy for shard in self.shards):
+                waits = any(shard.busy for shard in self.shards) or any(
+                    not self.comes(shard.number, need) for _, wanted in self._pulls.values() for shard, need in wanted
+                )
+                if self.lost == "fail" and left and not waits:
                     how = "left"
                 elif self.lost == "fail" or core.live == {rank}:
                     how = "failed"
