@@ -24,7 +24,7 @@ from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
 from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Load, Lose, Meet, Name, Pull, Push, Take, Value
-from d2lps.kvstore.server.loading import being_loaded
+from d2lps.kvstore.server.loading import Pushes
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -103,7 +103,7 @@ class SlotShard(KeyPart):
             raise KVError(f"key {self.name} could not be updated {held.failed}: load what was saved of it")
 
 
-class SlotStore(SlotKeeping, Merging):
+class SlotStore(SlotKeeping, Pushes, Merging):
     """A replica of a slot, with what a session asks of a ShardStore.
 
     ``settings``: what a ShardStore takes. Every method raises Broken where this is not the primary: its worker finds
@@ -243,14 +243,8 @@ class SlotStore(SlotKeeping, Merging):
                 raise self.left
             loading = sorted(self._staged[2].keys() & {*numbers})
             if loading:
-                self._wait(
-                    lambda: not self._staged[2].keys() & {*loading} or self.failed or not {0, rank} <= self.live,
-                    being_loaded(rank, self.shard(loading[0]).name),
-                    lambda: [0],
-                )
-                self.require_live(rank)
-                if 0 not in self.live:  # it was lost before the others heard of the load, or they would not push yet
-                    self.drop()
+                self.may_drop(rank, self.shard(loading[0]).name)
+                self.drop()
             yield
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
