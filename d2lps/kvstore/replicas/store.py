@@ -317,8 +317,7 @@ class SlotStore(SlotKeeping, Pushes, Merging):
             if staged and optimizer != chosen:
                 raise Refused("what is loaded together has one optimizer")
             validate_state(state, optimizer, shard.elements, shard.dtype, shard.name)
-            if shard.busy:
-                raise Refused(f"key {shard.name} is in the midst of a round: load at a barrier")
+            self.require_between_rounds(shard, "load")
             memory = dict(state)
             value = memory.pop("value")
             staged[number] = Held(value, {optimizer.rule: memory} if optimizer and memory else {})
