@@ -87,7 +87,9 @@ def page(offers: list[Offer], run: Run, made: "dict[tuple, dict]") -> str:
     packed = [_packed(first), *(_packed(shown(offers[i].now | {offers[i].name: value})) for i, value in had)]
     numbers = {(offers[i].name, value): number for number, (i, value) in enumerate(had, 1)}
     frame = len((LOOKS + LOOK + MODULE + CHOOSE + told(*now) + "".join(packed)).encode())
-    pictures = sheet(first["data"], first["stills"]) if "data" in first else ""  # they stand there only until the script shows them
+    pictures = (
+        sheet(first["data"], first["stills"]) if "data" in first else ""
+    )  # they stand there only until the script shows them
     pictures = pictures if frame + len(pictures.encode()) <= LARGEST else ""
     rows = "".join(_row(offer, numbers) for offer in offers if any(name == offer.name for name, _ in numbers))
     name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]

@@ -22,7 +22,9 @@ _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
 _ID = re.compile(r'\s\bid="([^"]*)"')
 _OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # the same in all plots that draw the same
-_LEGEND = re.compile(r'(<div class="d2lps d2-sheet">(?:<div class="d2-where">[^<]*</div>)?)<div class="d2-legend">.*?</ul></div>')
+_LEGEND = re.compile(
+    r'(<div class="d2lps d2-sheet">(?:<div class="d2-where">[^<]*</div>)?)<div class="d2-legend">.*?</ul></div>'
+)
 _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 

@@ -184,7 +184,12 @@ class Site:
         title = self.say("terms")
         body = terms.glossary_page(self.language, self.book)
         entries = [
-            search.Entry(title, term.called(self.language)[0], f"{terms.PAGE}#{term.id}", search.words(terms.shown(term.means[self.language])))
+            search.Entry(
+                title,
+                term.called(self.language)[0],
+                f"{terms.PAGE}#{term.id}",
+                search.words(terms.shown(term.means[self.language])),
+            )
             for term in self.glossary.terms
             if term.means
         ]
@@ -288,7 +293,9 @@ class Site:
             scripts=["../_static/book.js", *page.scripts],
             contents=contents,
             sections=[{"id": id, "title": title} for id, title in page.sections],
-            tools=downloads.tools(self.book, page.slug, self.language, pdf) if page.kind in ("front", "chapter") else [],
+            tools=downloads.tools(self.book, page.slug, self.language, pdf)
+            if page.kind in ("front", "chapter")
+            else [],
             previous=near[0] and {"href": near[0].path, "title": near[0].title},
             next=near[1] and {"href": near[1].path, "title": near[1].title},
             footer=self.say("license"),

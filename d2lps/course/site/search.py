@@ -9,11 +9,12 @@ from xml.etree import ElementTree
 
 # Pictures and what is folded are not said, nor what a prediction, a player and an explorer say of themselves.
 _UNSAID = re.compile(
-    r"<(script|style|svg)\b.*?</\1>|<details.*?</details>"
+    r"<(script|style)\b.*?</\1>|<details.*?</details>"
     r'|<div [^<>]*class="d2lps-asked".*?</div>|<div [^<>]*class="d2lps-revealed"[^<>]*><p>.*?</p>'
     r'|<div [^<>]*class="d2lps-explored".*?(?=<div class="d2-chosen">)|<div class="d2-where">.*?</div>',
     re.S,
 )
+_PICTURE = re.compile(r"<svg\b[^<]*(?:<(?!/?svg\b)[^<]*)*</svg>")  # in which there is no other
 _FORMULA = re.compile(r"<math\b.*?</math>", re.S)
 _NAMED = re.compile(r"&(?!(?:lt|gt|amp|quot);)\w+;")  # signs that XML has no names for
 _SPACED = re.compile(r"[=<>≤≥≈≠≪≫+−·×∈→≔]")
@@ -33,6 +34,9 @@ class Entry(NamedTuple):
 
 def words(piece: str) -> str:
     """What a piece of HTML says, on one line."""
+    found = 1
+    while found:
+        piece, found = _PICTURE.subn(" ", piece)
     said = _FORMULA.sub(lambda found: html.escape(_formula(found[0])), _UNSAID.sub(" ", piece))
     return " ".join(html.unescape(_TAG.sub(" ", _INSIDE.sub("", said))).split())
 
@@ -55,7 +59,7 @@ def _line(element: ElementTree.Element) -> str:
             return f"{base}_{_one(under)}"
         case "msup", [base, over]:
             return f"{base}^{_one(over)}"
-        case "munderover", [base, under, over]:
+        case "munderover" | "msubsup", [base, under, over]:
             return f"{base}_{_one(under)}^{_one(over)} "
         case "mspace", _:
             return " "
