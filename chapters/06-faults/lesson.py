@@ -101,7 +101,7 @@ table("timeout-of", 0.3, 1, 3, rows=[
     for name, trouble in troubles.items()])
 
 # %% guess-alarms
-patience = d2lps.predict("alarms", {"1 s": ""})
+patience = d2lps.predict("alarms", {"false alarms": ""})
 patience
 
 # %% alarms
@@ -112,7 +112,7 @@ def pauses(nodes=100, minutes=60, mean=0.2, seed=1):
 def alarms(timeout):
     return sum(pause > timeout for pause in pauses())
 
-patience.reveal({"1 s": 6000 * math.exp(-1 / 0.2)}, {"1 s": alarms(1.0)})
+patience.reveal({"false alarms": 6000 * math.exp(-1 / 0.2)}, {"false alarms": alarms(1.0)})
 
 # %% alarms-table
 table("timeout", "false-alarms", "noticed-after", rows=[

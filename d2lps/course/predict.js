@@ -36,9 +36,10 @@ function number({ names, units, within: [low, high], never_zero, words }, at, en
   return wrong("outside", { low: quantity(low, unit), high: quantity(high, unit) });
 }
 
-function thought(own, right, known, { near, words }) {
-  const close = (other) => Math.abs(own - other) <= near * Math.abs(other);
-  if (close(right)) return words.right;
+// `truths`: by the model, and as measured, if it was.
+function thought(own, truths, known, { near, words }) {
+  const [right] = truths, close = (other) => Math.abs(own - other) <= near * Math.abs(other);
+  if (truths.some(close)) return words.right;
   for (const [guess, sentence] of known) if (close(guess)) return sentence;
   if (!own || !right) return words.wrong;
   const times = Math.max(own, right) / Math.min(own, right);

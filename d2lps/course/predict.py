@@ -65,7 +65,7 @@ def predict(name: str, asked: Mapping[str, str], guess: "Mapping[str, float | st
     CPU     you     30 ms
             model   80 ms
     GPU 0: right.
-    CPU: 2.7 times too little.
+    CPU: the right number is 2.7 times as large.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9-]+", name):
         raise PredictionError("bad-name", name=repr(name))
@@ -194,6 +194,7 @@ class Prediction:
         sources = {**columns, "model": model} | ({} if measured is None else {"measured": measured})
         labels = {label: f"table.{label}" for label in columns} | {"model": _label(model), "measured": "predict.found"}
         true = {source: self._in_units(values) for source, values in sources.items()}
+        right = {what: [true[each][what] for each in ("model", "measured") if each in true] for what in self.asked}
 
         def bars() -> dict[str, list[Bar]]:
             own = self.guess or {}
@@ -208,14 +209,14 @@ class Prediction:
             return {
                 "of": self.name,
                 "bars": [[values[what] for values in true.values()] for what in self.asked],
-                "right": [*true["model"].values()],
+                "right": [*right.values()],
                 "thoughts": [
                     [[each["guess"], said(each.__getitem__)] for each in thoughts if what in each["of"]]
                     for what in self.asked
                 ],
             }
 
-        revealed = Revealed(bars, lambda: self.guess is not None, lambda: self._thoughts(true["model"]), data)
+        revealed = Revealed(bars, lambda: self.guess is not None, lambda: self._thoughts(right), data)
         self._shown.append(revealed.again)
         return revealed
 
@@ -237,17 +238,17 @@ class Prediction:
             found[what] = float(value)
         return found
 
-    def _thoughts(self, true: dict[str, float]) -> list[str]:
+    def _thoughts(self, right: dict[str, list[float]]) -> list[str]:
         """What the guess tells, a sentence for each thing that was asked; the same sentence is said once."""
         said: dict[str, list[str]] = {}
         for what, own in (self.guess or {}).items():
-            said.setdefault(self._thought(what, own, true[what]), []).append(named(what))
+            said.setdefault(self._thought(what, own, *right[what]), []).append(named(what))
         return [
             f"{text('list.between').join(names)}{text('predict.colon')}{sentence}" for sentence, names in said.items()
         ]
 
-    def _thought(self, what: str, own: float, right: float) -> str:
-        if _near(own, right):
+    def _thought(self, what: str, own: float, right: float, *measured: float) -> str:
+        if any(_near(own, each) for each in (right, *measured)):
             return text("predict.right")
         for thought in self._known.get("thoughts", ()):
             if what in thought["of"] and _near(own, thought["guess"]):

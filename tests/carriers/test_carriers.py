@@ -30,6 +30,7 @@ from d2lps import (
     bidirectional_ring,
     double_tree,
     halving_doubling,
+    hierarchical,
     naive_ring,
     reduce_scatter,
     ring,
@@ -108,6 +109,9 @@ def algorithms(nodes):
         around(nodes),
         together(ring(nodes), tree(nodes, key="h"), naive_ring(nodes, key="i"), shares=["1/2", "1/3", "1/6"]),
     ]
+    if len(nodes) > 2:
+        leaders = [nodes[0], nodes[-1]]
+        found.append(hierarchical({leaders[0]: nodes[:-1], leaders[1]: leaders[1:]}, ring(leaders)))
     if len(nodes) > 1:
         found += [aggregate_at(nodes[:-1], nodes[-1]), sharded(nodes[:-1], {nodes[-1]: "2/3", nodes[0]: "1/3"})]
     if not len(nodes) & (len(nodes) - 1):

@@ -191,12 +191,19 @@ def test_a_trace_answers_only_a_question_about_time():
         (off(shards=7.5), "shards: 7.5\u00a0ms is one direction only"),
         (off(**{"GPU 0": 30}), "GPU 0: 30\u00a0ms is one direction only"),
         (off(CPU=60), "CPU: 60\u00a0ms counts three gradients, but the CPU has none of its own"),
-        (off(CPU=200), "CPU: 2.5 times too much."),
-        (off(CPU=32), "CPU: 2.5 times too little."),
+        (off(CPU=200), "CPU: 2.5 times the right number."),
+        (off(CPU=32), "CPU: the right number is 2.5 times as large."),
     ],
 )
 def test_the_thought_behind_a_number_is_named(guess, words):
     assert any(thought.startswith(words) for thought in predict("race", ASKED, guess=guess).reveal(RIGHT).thoughts)
+
+
+def test_what_was_measured_is_right_too():
+    revealed = predict("race", ASKED, guess=off(CPU=200)).reveal(RIGHT, off(CPU=200))
+    assert revealed.thoughts == ["GPU 0, CPU, shards: right."]
+    other = predict("race", ASKED, guess=off(CPU=200)).reveal(RIGHT, alone=off(CPU=200))  # compared with, not right
+    assert "CPU: 2.5 times the right number." in other.thoughts
 
 
 @pytest.mark.parametrize("spoken", LANGUAGES)

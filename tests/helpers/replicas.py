@@ -106,6 +106,31 @@ class AnswersInAnyView(Replica):
         return super()._is_mine(worker, request._replace(view=self.view.number))
 
 
+class AnswersUnsure(Replica):
+    """It answers a pull without asking whether it is the primary still."""
+
+    def _is_sure(self, asked):
+        return True
+
+
+class TrustsAnOldAnswer(Replica):
+    """What was asked before the pull came will do."""
+
+    def _is_sure(self, asked):
+        return super()._is_sure(asked._replace(turn=asked.turn - 1, since=asked.since - 1))
+
+
+class AsksOnlyMembers(Replica):
+    """Not who may have become the backup meanwhile."""
+
+    def _is_sure(self, asked):
+        joining, self.joining = self.joining, False
+        try:
+            return super()._is_sure(asked)
+        finally:
+            self.joining = joining
+
+
 class LosesInSecret(Replica):
     """It does not tell its backup that a worker is lost."""
 
@@ -261,6 +286,7 @@ WRONG = [
 ]
 # What shows these is too rare to wait for: tests of their own make it.
 TOO_RARE = {TakesOldCommands, AnswersInAnyView, TellsOfLossEarly, CountsTwoRoundsAhead}
+TOO_RARE |= {AnswersUnsure, TrustsAnOldAnswer, AsksOnlyMembers}
 
 
 def made(wrong: type) -> dict[str, type]:

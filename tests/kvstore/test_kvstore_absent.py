@@ -3,7 +3,6 @@
 import signal
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from helpers.stores import each
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.calls import Interrupted
-from d2lps.kvstore.server import server as server_module
-from d2lps.kvstore.server import session as session_module
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import Op
 from d2lps.kvstore.worker import client as client_module
@@ -175,37 +172,6 @@ def test_what_strikes_the_thread_of_a_call_is_an_error_of_that_call(struck, monk
 
 
 # ---- who is stopped
-
-
-def test_a_server_that_was_stopped_hears_what_was_said_before_it_calls_anybody_lost(monkeypatch):
-    deadline, asleep, heard = 2.0, threading.Event(), threading.Event()
-    clock = SimpleNamespace(ahead=0.0, monotonic=lambda: time.monotonic() + clock.ahead)
-
-    def sleep(seconds):
-        time.sleep(seconds)
-        if seconds != deadline / 8:  # that of another thread than the one that watches
-            return
-        if asleep.is_set() and not clock.ahead:
-            clock.ahead = 0.9 * deadline
-        elif clock.ahead:
-            until = time.monotonic() + 10
-            while time.monotonic() < until and any(
-                clock.monotonic() - session.heard > deadline / 2 for session in server._sessions.values()
-            ):
-                time.sleep(0.01)
-            heard.set()
-
-    clock.sleep = sleep
-    for module in (server_module, session_module):
-        monkeypatch.setattr(module, "time", clock)
-    with kvstore.cluster("dist_sync", 2, 1, lost="drop", deadline=deadline) as cluster:
-        (server,) = cluster.servers
-        each(cluster, lambda store: store.init("w", full(0)))
-        asleep.set()
-        assert heard.wait(20)
-        assert server.store.live == {0, 1}
-        each(cluster, lambda store: store.pushpull("w", full(1)))
-        assert pulled(cluster[0]) == [2.0]
 
 
 def test_a_worker_that_was_stopped_looks_at_what_came_before_it_calls_a_server_lost():

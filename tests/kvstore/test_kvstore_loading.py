@@ -1,12 +1,10 @@
 """Worker 0 is lost in the midst of a load: all servers have what it loaded, or none has."""
 
-import time
-
 import pytest
 import torch
 from helpers.stores import each
 
-from d2lps.kvstore import KVError, Refused, WorkerLost, cluster
+from d2lps.kvstore import KVError, WorkerLost, cluster
 from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.wire import Op
 
@@ -33,14 +31,8 @@ def pulled(store) -> list[float]:
 
 
 def push(worker) -> None:
-    """Where a server has not yet noticed that worker 0 is lost, it still waits for the end of the load."""
-    until = time.monotonic() + 10
-    while True:
-        try:
-            return worker.push("w", torch.full((SIZE,), 3.0))
-        except Refused as refused:
-            assert "is being loaded" in str(refused) and time.monotonic() < until
-            time.sleep(0.05)
+    """Where a server has not yet noticed that worker 0 is lost, this waits for the end of the load."""
+    worker.push("w", torch.full((SIZE,), 3.0))
 
 
 def ended(replicas, path, monkeypatch, when):

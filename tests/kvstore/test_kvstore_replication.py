@@ -23,13 +23,13 @@ from d2lps.kvstore.replication.messages import Ack, Apply, Counted, Join, Lose, 
 from d2lps.kvstore.replication.world import Schedule, World, broken, shrunk
 
 A, B, W = "a", "b", ("worker", 0)
-FOUND = {"DoesAgain": 1254, "GoesBack": 666}  # a seed that is known to show it
+FOUND = {"DoesAgain": 3013, "GoesBack": 103}  # a seed that is known to show it
 
 
 @pytest.mark.slow(8)
 @pytest.mark.parametrize("first", range(0, 10_000, 2_500))
 def test_no_schedule_breaks_a_promise(first):
-    """I1 to I11, at every message: see ``World``."""
+    """I1 to I15, at every message: see ``World``."""
     ends = {World(Schedule.drawn(seed)).run() for seed in range(first, first + 2_500)}
     assert ends == {"done", "lost"}  # lost: the few in which both members died
 

@@ -630,6 +630,20 @@ def test_a_link_in_the_text_moves_the_player_of_that_name(new_page, tmp_path):
         assert head(page) == 0 and page.url.endswith("text.html")
 
 
+@pytest.mark.parametrize(("show", "number"), [("switch→gpu0", 0), ("switch→cpu", 1)])
+def test_a_link_in_the_text_leads_to_the_run_that_it_means(new_page, tmp_path, show, number):
+    player = watch(*(predicted(f"pcie, {name}", 4) for name in ("at GPU 0", "at the CPU")), name="race")
+    page = new_page(viewport={"width": 400, "height": 500})
+    link = f'<a href="#player:race?at=5ms&amp;show={show}">x</a>'
+    (tmp_path / "text.html").write_text(f'<!DOCTYPE html><meta charset="utf-8">{player._repr_html_()}{link}', "utf-8")
+    page.goto((tmp_path / "text.html").as_uri())
+    page.locator("a").click()
+    controls, run = (
+        page.locator(each).nth(at).bounding_box() for each, at in ((".d2-controls", 0), (".d2-run", number))
+    )
+    assert controls["y"] >= -1 and abs(run["y"] - controls["y"] - controls["height"]) <= 1
+
+
 def test_a_node_that_updates_is_seen_to_work(opened):
     trace = measured(PLANS["servers"])
     page = opened(watch(trace))

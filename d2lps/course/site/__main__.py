@@ -10,6 +10,7 @@ from pathlib import Path
 from d2lps.course.book.findings import BookError
 from d2lps.course.book.library import Book
 from d2lps.course.site.build import OUT, build
+from d2lps.course.site.current import is_current, made_of, note
 
 COMMAND = "python -m d2lps.course.site"
 
@@ -28,7 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         book = Book(chosen.root)
         if chosen.command == "build":
-            where = build(book, chosen.out, pdf=not chosen.no_pdf)
+            where, pdf = chosen.out or book.root / OUT, not chosen.no_pdf
+            name = made_of(book, pdf)
+            if is_current(book, where, name):
+                print("nothing has changed")
+            else:
+                build(book, where, pdf=pdf)
+                note(book, where, name)
             print(f"open {where / 'index.html'}")
             return 0
         return serve(book.root / OUT, chosen.port)

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pygments.formatters import HtmlFormatter
@@ -109,11 +110,14 @@ def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root:
         shutil.copyfile(picture, root / "img" / picture.name)
     (root / ".nojekyll").touch()  # GitHub would leave out _static
     if pdf:
-        for language in LANGUAGES:
-            page = root / language / f"d2lps-{language}.html"
-            page.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
-            shutil.copyfile(printed(page, book.root / PRINTED), page.with_suffix(".pdf"))
-            page.unlink()
+        papers = [root / language / f"d2lps-{language}.html" for language in LANGUAGES]
+        for language, paper in zip(LANGUAGES, papers, strict=True):
+            paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
+        with ThreadPoolExecutor() as side_by_side:  # each waits for a browser of its own
+            done = list(side_by_side.map(lambda paper: printed(paper, book.root / PRINTED), papers))
+        for paper, pdf_file in zip(papers, done, strict=True):
+            shutil.copyfile(pdf_file, paper.with_suffix(".pdf"))
+            paper.unlink()
 
 
 def _swap(new: Path, out: Path) -> None:

@@ -5,12 +5,16 @@ Docutils reads it. What it cannot read, and what is not written here, is an erro
 
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 
 from docutils import nodes
 from docutils.core import publish_doctree
-from docutils.parsers.rst import roles
+from docutils.frontend import Values, get_default_settings
+from docutils.parsers.rst import Parser, roles
+from docutils.readers.standalone import Reader
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from pygments import highlight
@@ -145,9 +149,8 @@ def read(doc: str, link: Callable[[str, str], str | None], level: int = 4) -> Do
         if not lines[number : number + 1] or not lines[number].startswith(" "):
             raise DocstringError(f"says nothing of {line!r}: indent it below", number)
     replaced = {number: TERM.format(i) for i, (number, _) in enumerate(terms)}
-    document = publish_doctree(
-        "\n".join(replaced.get(number, line) for number, line in enumerate(lines, 1)), settings_overrides=SETTINGS
-    )
+    source = "\n".join(replaced.get(number, line) for number, line in enumerate(lines, 1))
+    document = publish_doctree(source, settings=copy(_settings()))
     for message in document.findall(nodes.system_message):
         if message["level"] >= SETTINGS["report_level"]:
             said = message.astext().partition(") ")[2].split("\n")[0]
@@ -157,6 +160,13 @@ def read(doc: str, link: Callable[[str, str], str | None], level: int = 4) -> Do
     writer = _Writer(link, level, {term: (line, titles[term]) for term, line in named.items()})
     first = next((each.astext() for each in document.findall(nodes.paragraph)), "").replace("\n", " ")
     return Docstring(re.split(r"(?<=[.:])\s", first)[0], writer.html(document), writer.text(document))
+
+
+@cache  # it takes as long as reading a docstring
+def _settings() -> Values:
+    found = get_default_settings(Parser, Reader)
+    vars(found).update(SETTINGS)
+    return found
 
 
 @dataclass

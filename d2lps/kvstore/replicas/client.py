@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 
 from d2lps.kvstore.errors import DataLost, Diverged, ServerLost
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replication import View
 from d2lps.kvstore.wire.frames import PUSHES, Frame, Op
@@ -49,7 +50,7 @@ class SlotClient(ServerClient):
 
     def _connect(self, until: float) -> tuple:
         connected = super()._connect(until)
-        self._heard = time.monotonic()
+        self._heard = own_time()
         return connected
 
     def _live(self) -> None:

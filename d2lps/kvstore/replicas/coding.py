@@ -121,7 +121,7 @@ def decode(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
     if kind is View:
         return _view(fields)
     if kind is Heartbeat:
-        return Heartbeat(_view(fields[0]))
+        return Heartbeat(_view(fields[0]), fields[1])
     return kind(*fields)
 
 

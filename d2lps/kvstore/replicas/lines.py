@@ -101,6 +101,7 @@ class Line:
                     return
                 self._snapshots += 1
             elif isinstance(message, Ack) and isinstance(last, Ack) and last.view == message.view:
+                message = message._replace(turn=max(message.turn, last.turn))
                 self._queue.pop()  # it says no more than this one
             elif isinstance(message, Heartbeat | Join | View) and message == last:
                 return

@@ -1,10 +1,11 @@
 """A server of which a slot's replica listens: for workers where it is the primary, and for the other members."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, begins_snapshot, hear
 from d2lps.kvstore.replicas.register import Register, StoreRegister, as_name
 from d2lps.kvstore.replicas.store import PATIENCE, SlotStore
@@ -28,7 +29,17 @@ class ReplicaSession(WorkerSession):
         said = partial(super()._ok, frame, metadata)
         if frame.op in PUSHES and self.store.kind == "dist_sync":
             said()  # it counts in the open round, and the worker keeps it: it may have to push before that closes
-            return
+        else:
+            self._when_committed(said)
+
+    def _error(self, frame: Frame, error: KVError) -> None:
+        said = partial(super()._error, frame, error)
+        if frame.op in PUSHES and self.store.kind != "dist_sync":
+            self._when_committed(said)  # it says what counts
+        else:
+            said()
+
+    def _when_committed(self, said: Callable[[], object]) -> None:
         try:
             self.store.slot.when_committed(said)
         except Broken:
@@ -47,8 +58,11 @@ class ReplicaSession(WorkerSession):
         return super()._named(op, error)
 
     def on_pushpull(self, frame: Frame) -> None:
+        since = self.store.slot.core.seq
         self._count(frame)
-        if not self.on_pull(frame) and not all(self.store.comes(each.part, each.round) for each in frame.entries):
+        if not self.on_pull(frame, since) and not all(
+            self.store.comes(each.part, each.round) for each in frame.entries
+        ):
             self._ok(frame)  # else the value says so, as soon as it is on both
 
     def on_bye(self, frame: Frame) -> None:
@@ -180,6 +194,6 @@ class ReplicaServer(Server):
         while self._open:
             time.sleep(min(0.25, deadline / 8))
             slot, led = self.store.slot, self.store.slot.led
-            if led is not None and slot.took_over and time.monotonic() - led > patience:
+            if led is not None and slot.took_over and own_time() - led > patience:
                 for rank in sorted(self.store.live - self._sessions.keys()):
                     self.store.lose(rank, "it has not come to the server that took over")

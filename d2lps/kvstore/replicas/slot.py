@@ -10,8 +10,9 @@ from itertools import count
 from typing import NamedTuple
 
 from d2lps.kvstore import threads
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.lines import PULSE, Line, Peers, refused
-from d2lps.kvstore.replicas.register import NOBODY, SECONDS, Register, StoreRegister
+from d2lps.kvstore.replicas.register import NOBODY, Register, StoreRegister
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Ask, Join, Name, Propose, Send
 from d2lps.kvstore.server.shard import wait_until
@@ -43,9 +44,6 @@ class Slot:
         self.core, self.open = made(NOBODY), True
         self.led: float | None = None  # since when it is the primary
         self.took_over = False  # from another one
-        self._awake = time.monotonic()  # when this process last went on, as it did before
-        self._doubts: float | None = None  # since when it asks whether it was deposed while it stood still
-        self._heard: dict[Name, float] = {}  # when other servers last spoke
         self.arriving = False  # a snapshot
         self._depth = 0  # of those who decide, one within the other
         self._ids = count(1)
@@ -74,15 +72,6 @@ class Slot:
     @property
     def member(self) -> bool:
         return self.name in self.core.view.members
-
-    @property
-    def sure(self) -> bool:
-        """Whether nobody else can be the primary by now: its backup takes over after ``patience`` of silence.
-
-        Half of that without a word of the backup, or without having done anything, and it is sure no more.
-        """
-        backups, since = self.core.view.members[1:], time.monotonic() - self.core.patience / 2
-        return not backups or self._awake > since and all(self._heard.get(each, 0.0) > since for each in backups)
 
     @contextmanager
     def deciding(self) -> Iterator[Replica]:
@@ -127,7 +116,7 @@ class Slot:
         if reply:
             self._asked[number] = reply
         request = request._replace(view=self.core.view.number, id=number)
-        self.core.receive(("worker", worker), request, time.monotonic())
+        self.core.receive(("worker", worker), request, own_time())
         return number
 
     def forget(self, worker: int, numbers: Iterable[int]) -> None:
@@ -153,11 +142,11 @@ class Slot:
                 raise Broken("the register of views does not answer")
         with self.deciding() as core:
             for message in messages:
-                core.receive(other, message, time.monotonic())
+                core.receive(other, message, own_time())
 
     def sign(self, other: Name) -> None:
         """It lives: this waits for nobody."""
-        self._signs[other] = self._heard[other] = time.monotonic()
+        self._signs[other] = own_time()
 
     def lost_line(self, other: Name) -> None:
         """A connection with it has ended: if nobody listens there, it is dead."""
@@ -171,7 +160,7 @@ class Slot:
 
     def look(self) -> None:
         """Ask the register which view there is."""
-        self._register.ask(self.number, partial(self._told, time.monotonic()))
+        self._register.ask(self.number, self._told)
 
     # What the rules say.
 
@@ -192,15 +181,14 @@ class Slot:
                     line.put(effect.message)
             elif isinstance(effect, Propose):
                 view = View(effect.number, effect.members)
-                told = partial(self._told, time.monotonic())
-                later.append(partial(self._register.propose, self.number, view, told))
+                later.append(partial(self._register.propose, self.number, view, self._told))
             elif isinstance(effect, Ask):
                 later.append(self.look)
         core = self.core
         while self._commits and self._commits[0][0] <= core.commit:
             later.append(self._commits.popleft()[1])
         if core.is_primary != (self.led is not None):
-            self.led = time.monotonic() if core.is_primary else None
+            self.led = own_time() if core.is_primary else None
             self.took_over = core.view.number > 1
             if self.led is None:
                 self._asked.clear()
@@ -211,17 +199,14 @@ class Slot:
             self.changed.notify_all()
         return [*(line.pump for line in lines), *later]
 
-    def _told(self, asked: float, view: View) -> None:
-        """The register's answer to what was ``asked`` then."""
+    def _told(self, view: View) -> None:
+        """The register's answer."""
         try:
             with self.deciding():
                 if self.core.view == NOBODY and view.number == 1:
                     self.core = self._made(view)  # it was there from the beginning
                 else:
-                    self.core.receive("register", view, time.monotonic())
-                if self._doubts is not None and asked >= self._doubts:
-                    self._doubts, self._awake = None, asked
-                    self.changed.notify_all()
+                    self.core.receive("register", view, own_time())
         except Broken:
             pass
 
@@ -248,7 +233,7 @@ class Slot:
             with self.deciding() as core:
                 if other in core.view.members or other == core.learner:
                     core.suspect(other)
-                    core.tick(time.monotonic())
+                    core.tick(own_time())
         except Broken:
             pass
 
@@ -256,32 +241,17 @@ class Slot:
 
     def _tick(self) -> None:
         self.look()
-        now = time.monotonic()
         while self.open:
             with self.changed:
                 self.changed.wait_for(lambda: not self.open, PULSE if self.core.view.number else PULSE / 10)
-            before, now = now, time.monotonic()
-            still = now - before > self.core.patience / 2  # it is this process that stood still
-            if still:
-                self._doubts = now
-            elif self._doubts is None or now - self._doubts > SECONDS:
-                self._doubts, self._awake = None, now
-            if self._doubts is not None:
-                self.look()
             try:
                 with self.deciding() as core:
                     for other in [*self._signs]:
                         core.hear(other, self._signs.pop(other))
-                    if still:
-                        for other in {*core.view.members, core.learner} - {self.name, None}:
-                            core.hear(other, now)
-                    core.tick(now)
+                    core.tick(own_time())
                     wanted = {*core.view.members, core.learner}
                     for other in [each for each in self._lines if each not in wanted]:
                         if self._lines[other].idle:
                             self._lines.pop(other).close()
-                    for other in {*self._heard} - wanted:
-                        del self._heard[other]
-                    self.changed.notify_all()  # who waits until it is sure
             except Broken:
                 return

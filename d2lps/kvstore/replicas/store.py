@@ -15,6 +15,7 @@ from torch import Tensor
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, validate_state
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.coding import Held, digest
 from d2lps.kvstore.replicas.keeping import SlotKeeping
 from d2lps.kvstore.replicas.lines import Peers
@@ -23,6 +24,7 @@ from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
 from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Load, Lose, Meet, Name, Pull, Push, Take, Value
+from d2lps.kvstore.server.loading import being_loaded
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -239,12 +241,16 @@ class SlotStore(SlotKeeping, Merging):
             self.require_live(rank)
             if self.left and self.kind == "dist_sync":
                 raise self.left
-            loading = self._staged[2].keys() & numbers
-            if loading and 0 in self.live:
-                name = self.shard(min(loading)).name
-                raise Refused(f"key {name} is being loaded: push to it when that is over")
-            if loading:  # worker 0 was lost before the others heard of it, or they would not push yet
-                self.drop()
+            loading = sorted(self._staged[2].keys() & {*numbers})
+            if loading:
+                self._wait(
+                    lambda: not self._staged[2].keys() & {*loading} or self.failed or not {0, rank} <= self.live,
+                    being_loaded(rank, self.shard(loading[0]).name),
+                    lambda: [0],
+                )
+                self.require_live(rank)
+                if 0 not in self.live:  # it was lost before the others heard of the load, or they would not push yet
+                    self.drop()
             yield
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
@@ -253,22 +259,18 @@ class SlotStore(SlotKeeping, Merging):
                 self.require_live(rank)
             self.slot.ask(rank, Push(0, 0, rank, number, round_, Gradient(value, finite, own)))
 
-    def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> bool:
-        with self.slot.leading() as core:
+    def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply, since: int | None = None) -> bool:
+        """As of a ShardStore; ``since``: the last command before the call began."""
+        with self.slot.leading():
             self.require_live(rank)
-            if not self.slot.sure:
-                self._wait(lambda: self.slot.sure, "a pull waits until it is known who has what")
             shards = [(self.shard(number), need) for number, need in wanted]
             if len({shard.dtype for shard, _ in shards}) > 1:
                 raise Refused("what is pulled together is of one dtype")
-            if empty := [shard.name for shard, _ in shards if core.parts[shard.number].value is None]:
-                raise Refused(f"key {empty[0]} has no value yet: init it before the first pull")
-            pull = PendingPull(rank, len(shards), time.monotonic() + self.deadline, reply)
+            pull = PendingPull(rank, len(shards), own_time() + self.deadline, reply)
             asked = []
             for place, (shard, need) in enumerate(shards):
-                asked.append(
-                    self.slot.ask(rank, Pull(0, 0, rank, shard.number, need), partial(self._got, pull, place, shard))
-                )
+                one = Pull(0, 0, rank, shard.number, need, since)
+                asked.append(self.slot.ask(rank, one, partial(self._got, pull, place, shard)))
             self._pulls[pull] = asked, shards
         return pull.over
 
@@ -281,6 +283,8 @@ class SlotStore(SlotKeeping, Merging):
     def _got(self, pull: PendingPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
         if not isinstance(answer, Value):
             pull.fail(WorkerLost(f"worker {pull.rank} counts as lost here", (pull.rank,)))
+        elif answer.value is None:
+            pull.fail(Refused(f"key {shard.name} has no value yet: init it before the first pull"))
         elif answer.value.failed:
             try:
                 shard.require_whole(answer.value)
@@ -325,6 +329,7 @@ class SlotStore(SlotKeeping, Merging):
             value = memory.pop("value")
             staged[number] = Held(value, {optimizer.rule: memory} if optimizer and memory else {})
             self._staged = load, optimizer, staged
+            self.slot.changed.notify_all()
 
     def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
         with self.slot.leading() as core:
@@ -349,6 +354,7 @@ class SlotStore(SlotKeeping, Merging):
     def drop(self) -> None:
         with self.slot.leading():
             self._staged = 0, None, {}
+            self.slot.changed.notify_all()
 
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
@@ -399,7 +405,7 @@ class SlotStore(SlotKeeping, Merging):
                     how = "left"
                 elif self.lost == "fail" or core.live == {rank}:
                     how = "failed"
-                core.receive("detector", Lose(rank, how != "dropped", (sentence, how)), time.monotonic())
+                core.receive("detector", Lose(rank, how != "dropped", (sentence, how)), own_time())
                 self.slot.when_committed(self._fail_all)
         except Broken:
             return  # who is the primary now finds out by itself
@@ -415,11 +421,18 @@ class SlotStore(SlotKeeping, Merging):
                 self._pulls.pop(pull, None)
                 pull.fail(failed)
 
+    def _waits(self, shard: SlotShard, waiting: Waiting) -> str:
+        if self.comes(shard.number, waiting.need):
+            return (
+                f"the pull of key {shard.name} has waited {self.deadline:g} s to hear whether another server took over"
+            )
+        return super()._waits(shard, waiting)
+
     def expire(self) -> None:
         if self.slot is None or not self.slot.leads:
             self._pulls.clear()  # who waited asks elsewhere
             return
-        now = time.monotonic()
+        now = own_time()
         late = [pull for pull in [*self._pulls] if pull.until < now]
         for pull in late:
             asked, shards = self._pulls.pop(pull, ((), ()))

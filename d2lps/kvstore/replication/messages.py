@@ -25,13 +25,17 @@ class Push(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """A worker asks for a part after ``round`` pushes of its own."""
+    """A worker asks for a part after ``round`` pushes of its own.
+
+    ``since``: the last command before its call began, which may have pushed, too; by default the last one of all.
+    """
 
     view: int
     id: int
     rank: int
     part: int
     round: int
+    since: int | None = None
 
 
 class Do(NamedTuple):
@@ -184,16 +188,18 @@ class Facts(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """The primary is there."""
+    """The primary is there, and asks, for the ``turn``-th time, whether it is one still."""
 
     view: View
+    turn: int = 0
 
 
 class Ack(NamedTuple):
-    """A backup, or who wants to become one, has done all commands up to ``seq``."""
+    """A backup, or who wants to become one, has done all commands up to ``seq``; and answers question ``turn``."""
 
     view: int
     seq: int
+    turn: int = 0
 
 
 class Found(NamedTuple):

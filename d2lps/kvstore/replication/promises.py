@@ -1,4 +1,4 @@
-"""What is promised of a slot, I1 to I14, checked in a world when a message that promises it is sent."""
+"""What is promised of a slot, I1 to I15, checked in a world when a message that promises it is sent."""
 
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ class Promises:
         self._told: list[int] = [0] * world.schedule.parts  # the highest version that anybody was told
         self._counted: set[tuple[int, int, int]] = set()  # (part, rank, round) that a worker was told
         self._values: dict[tuple[int, int, int], object] = {}  # (part, version, load) → what it is
+        self._heard: dict[tuple[int, int], int] = {}  # (part, rank) → of how many of its pushes somebody has heard
         self._left: dict[tuple[int, int], int] = {}  # (part, rank) → how many of its pushes may count
         self._names: dict[str, int] = {}  # of parts, with the numbers that were told
         self.ready = self.chosen = self.loaded = 0  # the last optimizers and load that were told to be done
@@ -83,6 +84,14 @@ class Promises:
                     raise Violation(f"I3 {member} of {self.world.view} lacks {push}, which was told to count")
             self._counted.add((push.part, push.rank, push.round))
 
+    def heard(self, part: int) -> dict[int, int]:
+        """By rank: of how many of its pushes to a part a worker has heard that they count, or pulled them."""
+        return {rank: self._heard.get((part, rank), 0) for rank in range(self.world.schedule.workers)}
+
+    def hear(self, part: int, rank: int, round: int) -> None:
+        """Somebody hears of a push."""
+        self._heard[part, rank] = max(self._heard.get((part, rank), 0), round)
+
     def check_lost(self, src: Name, worker: Name) -> None:
         replica, rank = self.world.replicas[src], worker[1]
         for index, part in enumerate(replica.parts):
@@ -129,6 +138,11 @@ class Promises:
             )
             if late:
                 raise Violation(f"I5 more than {self.world.schedule.staleness} behind: {told.rounds} at {pull.round}")
+        missing = [rank for rank, round in worker.floor.items() if told.rounds[rank] < round]
+        if missing:
+            raise Violation(f"I15 {told.rounds} to a pull that came when {worker.floor} had been heard of")
+        for rank, round in enumerate(told.rounds):
+            self.hear(pull.part, rank, round)
         after_load = self.loaded and ("meet", "load", 2) in worker.program[: worker.at]
         if after_load and not any(isinstance(one, Loaded) for one in told.value):
             raise Violation(f"I14 load {self.loaded} was done, and {told} has nothing of it")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from d2lps.kvstore.replication.commands import Part
-from d2lps.kvstore.replication.comparing import Comparing
 from d2lps.kvstore.replication.messages import (
     Ack,
     Add,
@@ -27,18 +26,17 @@ from d2lps.kvstore.replication.messages import (
     Name,
     Pass,
     Propose,
-    Pull,
     Push,
     Send,
     Snapshot,
-    Value,
     View,
 )
+from d2lps.kvstore.replication.reading import Reading
 
 NEAR = 16  # commands that a learner may still lack when it is made the backup: they never stop coming
 
 
-class Replica(Comparing):
+class Replica(Reading):
     """A server's part in a slot.
 
     Parameters
@@ -89,7 +87,7 @@ class Replica(Comparing):
         self.committed, self.commit = list(self.parts), self.seq
         self._done: dict[int, list[tuple[int, Part]]] = {}  # by command: parts as it left them, until it is committed
         self._arrived: list[dict[int, Any]] = [{} for _ in self.parts]  # of the open round: rank → gradient
-        self._pulls: dict[int, dict[tuple[Name, int], Pull]] = {}  # that wait, by part
+        self._read_nothing()
         self._meets: dict[tuple[str, int], dict[tuple[Name, int], Meet]] = {}  # that wait, by barrier
         self._answers: dict[tuple[Name, int], tuple[int, NamedTuple]] = {}  # until which command is committed, and then
         self._acked: dict[Name, int] = {}
@@ -141,7 +139,7 @@ class Replica(Comparing):
 
     def repeat(self, follower: Name) -> None:
         """Say again what a follower has not acknowledged."""
-        self._send(follower, Heartbeat(self.view))
+        self._send(follower, Heartbeat(self.view, self._questions))
         for seq in range(self._acked.get(follower, 0) + 1, self.seq + 1):
             if seq in self.log:
                 self._send(follower, Apply(self.view, seq, self.log[seq]))
@@ -152,13 +150,16 @@ class Replica(Comparing):
         if self.learner is not None and not self._offered and self._silent(self.learner, now):
             self.learner, self.joining = None, False
             self._advance()
+            self._look_again()
         if self._proposed:
             self.effects.append(Ask())
         for follower in self.followers:
             self.repeat(follower)
         self._compare()
         has = -1 if self.learner is None else self._acked.get(self.learner, -1)
-        if has >= 0 and has >= self.seq - NEAR and len(self.view.members) == 1:
+        if 0 <= has < self.seq and has + 1 not in self.log:  # it had been given up, and its snapshot was lost
+            self._send(self.learner, Snapshot(self.view, self.seq, *self._given_over()))
+        elif has >= 0 and has >= self.seq - NEAR and len(self.view.members) == 1:
             # From here on nothing is committed without it, until it is known whether it has become the backup.
             self.joining = True
         if self.joining and has >= self.commit:
@@ -191,6 +192,7 @@ class Replica(Comparing):
             self._acked = {member: self._acked.get(member, 0) for member in view.members[1:]}
             self._heard |= dict.fromkeys(view.members[1:], now)
             self._advance()
+            self._look_again()
         else:
             self.log = {}
             self._reset()  # a new primary: all that it has done is committed, and open rounds begin again
@@ -252,27 +254,11 @@ class Replica(Comparing):
         for index in sorted(changed):
             self._answer_pulls(index)
 
-    def _answer_pulls(self, index: int) -> None:
-        waiting = self._pulls.get(index, {})
-        for (worker, id), pull in [*waiting.items()]:
-            if self._readable(pull):
-                del waiting[worker, id]
-                self._send(worker, Value(self.view.number, id, pull.part, *self.committed[pull.part]))
-
     def _trim(self) -> None:
         """Forget the commands that all who follow have done."""
         keep = min([self._acked.get(follower, 0) for follower in self.followers], default=self.seq)
         while self.log and (first := next(iter(self.log))) <= keep:
             del self.log[first]
-
-    def _readable(self, pull: Pull) -> bool:
-        part = self.committed[pull.part]
-        if self.kind == "dist_sync":
-            return part.version >= pull.round
-        if part.rounds[pull.rank] < pull.round:
-            return False  # its own pushes are to be in it
-        behind = self.staleness if self.kind == "dist_ssp" else pull.round
-        return all(part.rounds[rank] >= pull.round - behind for rank in self.live)
 
     # Workers.
 
@@ -321,14 +307,6 @@ class Replica(Comparing):
 
     def _in_order(self, arrived: dict[int, Any]) -> list[int]:
         return sorted(arrived)
-
-    def _on_pull(self, worker: Name, pull: Pull, now: float) -> None:
-        if not self._is_mine(worker, pull) or pull.part >= len(self.parts):
-            return
-        if self._readable(pull):
-            self._send(worker, Value(self.view.number, pull.id, pull.part, *self.committed[pull.part]))
-        else:
-            self._pulls.setdefault(pull.part, {})[worker, pull.id] = pull
 
     def _on_do(self, worker: Name, do: Do, now: float) -> None:
         if self._is_mine(worker, do):
@@ -396,7 +374,7 @@ class Replica(Comparing):
 
     def _on_heartbeat(self, src: Name, heartbeat: Heartbeat, now: float) -> None:
         if self._hear(src, heartbeat.view, now) and self.follows:
-            self._send(src, Ack(heartbeat.view.number, self.seq))
+            self._send(src, Ack(heartbeat.view.number, self.seq, heartbeat.turn))
 
     def _on_snapshot(self, src: Name, snapshot: Snapshot, now: float) -> None:
         if not self._hear(src, snapshot.view, now) or self.name in self.view.members:
@@ -414,6 +392,7 @@ class Replica(Comparing):
             self._heard[src] = now
             self._acked[src] = max(self._acked.get(src, 0), ack.seq)
             self._advance()
+            self._hear_answer(src, ack)
 
     def _on_join(self, src: Name, join: Join, now: float) -> None:
         if not self.is_primary:
@@ -432,9 +411,8 @@ class Replica(Comparing):
     def _send(self, to: Name, message: NamedTuple) -> None:
         self.effects.append(Send(to, message))
 
-    _on = Comparing._on | {
+    _on = Reading._on | {
         Push: "_on_push",
-        Pull: "_on_pull",
         Do: "_on_do",
         Meet: "_on_meet",
         Lose: "_on_lose",

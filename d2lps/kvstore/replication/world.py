@@ -50,8 +50,8 @@ class Schedule:
     ``kind``, ``staleness``, ``workers``, ``parts`` and ``rounds`` say what is trained; ``lost``, ``doubled``, ``slow``
     and ``long`` what becomes of messages; ``torn`` which part of all answers comes in half; ``patience`` when a server
     is suspected; ``skew`` by how much clocks go wrong; ``also``: whether parts are begun, an optimizer is chosen and
-    values are loaded, with barriers between; ``troubles`` are (time, what, seed of its own). All trouble ends at
-    ``until``.
+    values are loaded, with barriers between; ``idle``: how long a worker computes at most between two acts;
+    ``troubles`` are (time, what, seed of its own). All trouble ends at ``until``.
     """
 
     seed: int
@@ -69,12 +69,13 @@ class Schedule:
     skew: float = 0.0
     until: float = 0.1
     also: bool = False
+    idle: float = 0.0
     troubles: tuple[tuple[float, str, int], ...] = ()
 
     @classmethod
     def drawn(cls, seed: int, kind: str | None = None) -> "Schedule":
         """The schedule of a seed."""
-        draw = Random(seed)
+        draw, later = Random(seed), Random(~seed)
         choice = draw.choice
         until, workers = choice([0.1, 0.2, 0.3, 1.0]), choice([1, 2, 3])
         what = ["crash", "crash", "pause", "cut", "cut off from the register"]
@@ -98,7 +99,8 @@ class Schedule:
             choice([0.025, 0.03, 0.06]),
             choice([0, 0.1]),
             until,
-            Random(~seed).random() < 0.4,
+            later.random() < 0.4,
+            later.choice([0.0, 0.0, 0.1]),
             tuple(sorted(troubles)),
         )
 
@@ -186,6 +188,7 @@ class Worker:
         self.index = {part: part for part in parts}  # by what a worker calls a part: its number in the slot
         self.seen: dict[int, int] = {}  # part → the version of the last pull
         self.pulled: dict[int, tuple] = {}
+        self.floor: dict[int, int] = {}  # by rank: how many pushes had been heard of when its pull came
         self.ended = False
 
     def begin(self) -> None:
@@ -196,6 +199,7 @@ class Worker:
             self.asked = requests.push(self.index[part], round, (rank, round))
         elif act == "pull":
             part, round = of
+            self.floor = self.world.promises.heard(self.index[part])
             self.asked = requests.pull(self.index[part], round)
         elif act == "begin":
             self.asked = requests.do(Begin(f"part {of[0]}", None, () if rank == 0 else None))
@@ -224,12 +228,16 @@ class Worker:
             if isinstance(message, Value):
                 self.world.promises.check_pull(self, request, message)
                 self.pulled[message.part] = message.value
+            elif isinstance(message, Counted) and self.requests.kind != "dist_sync":
+                self.world.promises.hear(request.part, request.rank, request.round)
             elif isinstance(message, Done) and isinstance(request, Do) and isinstance(request.command, Begin):
                 self.index[int(request.command.name.split()[1])] = message.answer
             if not self.ended and message.id == self.asked:
                 self.at += 1
                 self.ended = self.at == len(self.program)
-                if not self.ended:
+                if not self.ended and self.world.schedule.idle:
+                    self.world.after(self.world.random.uniform(0, self.world.schedule.idle), self.begin)
+                elif not self.ended:
                     self.begin()
         self.world.carry_out(self.name, requests.take())
 
@@ -352,8 +360,13 @@ class World(Network):
                 self.cut(other, one, seconds)
         elif what == "cut off from the register":
             one, seconds = draw.choice(servers), draw.choice([0.02, 0.1, 0.3])
-            self.cut(one, REGISTER, seconds)
-            self.cut(REGISTER, one, seconds)
+            side, others = [one], [REGISTER]
+            if draw.random() < 0.5:  # with some workers, from all others
+                side += [worker for worker in workers if draw.random() < 0.5]
+                others += [each for each in servers + workers if each not in side]
+            for here, there in product(side, others):
+                self.cut(here, there, seconds)
+                self.cut(there, here, seconds)
         elif workers:
             name = draw.choice(workers)
             self.gone.add(name[1])

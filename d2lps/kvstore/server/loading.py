@@ -8,6 +8,13 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.server.shard import Shard
 
 
+def being_loaded(rank: int, name: str) -> str:
+    """What a push of a worker waits for. Raises Refused for worker 0, who loads: it would wait for itself."""
+    if rank == 0:
+        raise Refused(f"key {name} is being loaded: push to it when that is over")
+    return f"a push to key {name} waits for the end of a load"
+
+
 class Loading:
     """What worker 0 has brought of load ``number``, and for which shards. Whoever calls has the lock of the store."""
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from d2lps.kvstore import threads
 from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import handshake, tls
@@ -21,6 +22,7 @@ from d2lps.kvstore.wire.frames import Broken
 from d2lps.kvstore.wire.handshake import loopback
 
 ADDRESS = ("127.0.0.1", 0)
+SILENT = "silent for {silent:.1f} s, with deadline={deadline:g}: on a busy machine give it more"
 STRANGERS = 32  # connections at once that have not yet said who they are
 
 
@@ -186,8 +188,8 @@ class Server:
 
     def _ended(self, session: WorkerSession, why: str, left: bool, silent: bool) -> None:
         """A session has ended; unless it said goodbye, or was silent before, its worker has a moment to come back."""
-        until = time.monotonic() + (0.0 if left or silent else min(1.0, self.store.deadline / 2))
-        while self._open and time.monotonic() < until:
+        until = own_time() + (0.0 if left or silent else min(1.0, self.store.deadline / 2))
+        while self._open and own_time() < until:
             if self._sessions.get(session.rank) is not session:
                 return  # it is back
             time.sleep(0.02)
@@ -199,12 +201,9 @@ class Server:
         # Where the others go on without it, that is known before those who wait for it give up.
         patience = self.store.deadline * (0.75 if self.store.lost == "drop" else 1.0)
         while self._open:
-            asleep = time.monotonic()
             time.sleep(min(0.25, self.store.deadline / 8))
-            if time.monotonic() - asleep > self.store.deadline / 4:
-                continue  # it is this process that was stopped: what the others said meanwhile is heard first
             self.store.expire()
             for session in list(self._sessions.values()):
-                silent = time.monotonic() - session.heard
+                silent = own_time() - session.heard
                 if session.open and not session.working and silent > patience:
-                    session.end(f"silent for {silent:.1f} s")
+                    session.end(SILENT.format(silent=silent, deadline=self.store.deadline))

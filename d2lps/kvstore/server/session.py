@@ -16,6 +16,7 @@ from torch import Tensor
 from d2lps.kvstore import threads
 from d2lps.kvstore.codec import decode, layout, piece
 from d2lps.kvstore.errors import KVError, Refused
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import PullRecord, PushRecord
 from d2lps.kvstore.server.requests import (
     is_count,
@@ -48,7 +49,7 @@ class WorkerSession:
         self, store: ShardStore, channel: Channel, rank: int, incarnation: str, ended: Callable, number: int = 0
     ):
         self.store, self.channel, self.rank, self.incarnation, self.number = store, channel, rank, incarnation, number
-        self.heard, self.open = time.monotonic(), True
+        self.heard, self.open = own_time(), True
         self.working = False  # who waits here for others says nothing meanwhile, and is not lost
         self._ended, self._why, self._silent = ended, "its connection has ended", False
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
@@ -77,7 +78,7 @@ class WorkerSession:
                 left = frame.op == Op.BYE
                 self.working = True
                 self._handle(frame)
-                self.heard, self.working = time.monotonic(), False
+                self.heard, self.working = own_time(), False
         except Broken as error:
             self._why = str(error) if self.open else self._why
         except Exception:
@@ -96,7 +97,7 @@ class WorkerSession:
             if self._answers.qsize() > ANSWERS:  # what it asks for beyond stays in the socket
                 time.sleep(0.005)
             elif (frame := self.channel.receive(idle=True)) is not None:
-                self.heard = time.monotonic()
+                self.heard = own_time()
                 return frame
         return None
 
@@ -194,8 +195,11 @@ class WorkerSession:
             raise Refused("what is pushed lies where this worker lends no memory")
         return tensors, start / 1e9
 
-    def on_pull(self, frame: Frame) -> bool:
-        """Several parts at once, answered when the last of them may be read; whether that was so at once."""
+    def on_pull(self, frame: Frame, *since: object) -> bool:
+        """Several parts at once, answered when the last of them may be read; whether that was so at once.
+
+        ``since``: what the store is to know of when the call began.
+        """
         if not frame.entries:
             raise Refused("a pull says what it pulls")
 
@@ -213,9 +217,8 @@ class WorkerSession:
                 payload = raw(values[0] if len(values) == 1 else torch.cat(values))
                 self._answer(Op.DATA, frame.number, payload=payload, pulls=pulls)
 
-        return self.store.pull(
-            self.rank, [(entry.part, entry.round) for entry in frame.entries], self._reply(frame, give)
-        )
+        wanted = [(entry.part, entry.round) for entry in frame.entries]
+        return self.store.pull(self.rank, wanted, self._reply(frame, give), *since)
 
     def _reply(self, frame: Frame, give: Callable[[list[Snapshot]], None]) -> Reply:
         """What a pull ends with, perhaps in the thread of another worker, which hears nothing of what fails here."""

@@ -18,10 +18,11 @@ from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline, validate_staleness
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import Record
 from d2lps.kvstore.server.barriers import Barriers
 from d2lps.kvstore.server.keeping import Keeping
-from d2lps.kvstore.server.loading import Loading
+from d2lps.kvstore.server.loading import Loading, being_loaded
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.values import is_finite
@@ -224,12 +225,17 @@ class ShardStore(Merging, Keeping):
             self.require_live(rank)
             if self.left and self.kind == "dist_sync":
                 raise self.left
-            for shard in map(self.shard, numbers) if self._loading.shards else ():
-                if shard.staged and 0 in self.live:
-                    raise Refused(f"key {shard.name} is being loaded: push to it when that is over")
-                if shard.staged:  # worker 0 was lost before the others heard of it, or they would not push yet
+            if loading := [shard for shard in map(self.shard, numbers) if shard.staged]:
+                wait_until(
+                    self._changed,
+                    lambda: not any(shard.staged for shard in loading) or self.failed or not {0, rank} <= self.live,
+                    self.deadline,
+                    being_loaded(rank, loading[0].name),
+                    lambda: [0],
+                )
+                self.require_live(rank)
+                if 0 not in self.live:  # it was lost before the others heard of the load, or they would not push yet
                     self._loading.drop()
-                    break
             self._pushing += 1
         try:
             yield
@@ -288,7 +294,7 @@ class ShardStore(Merging, Keeping):
             raise Refused("what is pulled together is of one dtype")
         if empty := [shard.name for shard, _ in shards if shard.value is None]:
             raise Refused(f"key {empty[0]} has no value yet: init it before the first pull")
-        pull, here, failed = PendingPull(rank, len(shards), time.monotonic() + self.deadline, reply), 0, None
+        pull, here, failed = PendingPull(rank, len(shards), own_time() + self.deadline, reply), 0, None
         for place, (shard, need) in enumerate(shards):
             with shard.lock:
                 failed = failed or shard.failed
@@ -332,11 +338,13 @@ class ShardStore(Merging, Keeping):
         with self._changed:
             if self._loading.commit(load, parts, optimizer, self.shards):
                 self.updates = optimizer
+            self._changed.notify_all()
 
     def drop(self) -> None:
         """Forget what was staged."""
         with self._changed:
             self._loading.drop()
+            self._changed.notify_all()
 
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
@@ -411,7 +419,7 @@ class ShardStore(Merging, Keeping):
 
     def expire(self) -> None:
         """Answer the pulls that have waited for longer than the deadline. To be called now and then."""
-        now = time.monotonic()
+        now = own_time()
         for shard in list(self.shards):
             if not shard.waiting:
                 continue

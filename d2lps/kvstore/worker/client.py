@@ -23,6 +23,7 @@ from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
 from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown
 from d2lps.kvstore.options import validate_deadline
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.wire import handshake, tls
 from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
@@ -103,17 +104,15 @@ class ServerClient:
         self._leaving: Request | None = None  # which is being sent, and
         self._coming: Request | None = None  # whose answer is being put where it belongs
         self._goodbye: Request | None = None
-        self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), time.monotonic()
+        self._asked, self._open, self._process, self._heard = 0, True, os.getpid(), own_time()
         self._hearing = False  # an answer comes, which may take longer than the deadline
         self._channel: Channel | None = None
         self._lost: KVError | None = None
         self._sending, self._state = threading.Lock(), threading.RLock()
-        self._channel, self.welcome = self._connect(time.monotonic() + self.deadline)
+        self._channel, self.welcome = self._connect(own_time() + self.deadline)
         name = f"d2lps line to server {number}"
         self._listener = threads.start(name, self._listen)
         threading.Thread(target=self._live, daemon=True, name=name).start()
-
-    # ---- asking
 
     def ask(self, request: Request) -> Request:
         """Send it; :meth:`wait` for its answer. Raises Interrupted where nobody wants that before it is its turn."""
@@ -151,8 +150,12 @@ class ServerClient:
 
     def wait(self, request: Request, until: float) -> Frame:
         """The answer. Raises what the server says, ServerLost, Interrupted, or, after ``until``, Timeout or Unknown."""
-        over = not request.done.wait(max(0.0, until - time.monotonic()))
-        if over and self._silent > self.deadline / 2:  # it is stopped, or gone; or this process was: that is soon known
+        left, ran = max(0.0, until - time.monotonic()), own_time()
+        over = not request.done.wait(left)
+        stood = left - (own_time() - ran) > self.deadline / 8  # still, this process: it hears soon what came meanwhile
+        if over and (
+            stood or self._silent > self.deadline / 2
+        ):  # or the server is stopped, or gone: that is soon known
             left = max(self.deadline - self._silent, self.deadline / 8)
             over = not request.done.wait(min(left, self.deadline / 2))
         silent = self._silent  # before the connection is made anew, should this request stand in its way
@@ -210,18 +213,17 @@ class ServerClient:
 
     @property
     def _silent(self) -> float:
-        return 0.0 if self._hearing else time.monotonic() - self._heard  # what stands still, the channel ends
+        return 0.0 if self._hearing else own_time() - self._heard  # what stands still, the channel ends
 
     def _too_late(self, request: Request, silent: float) -> KVError:
+        seconds = f"{self.deadline:g}"
         if silent > max(self.deadline, self.patience):
-            self._give_up(self._server_lost(f"it has said nothing for {silent:.1f} s"))
+            self._give_up(self._server_lost(text("store.silent", silent=f"{silent:.1f}", deadline=seconds)))
             return copy.copy(self._lost)
-        said = {"server": self.number, "op": request.op.name.lower(), "seconds": f"{self.deadline:g}"}
+        said = {"server": self.number, "op": request.op.name.lower(), "seconds": seconds}
         if request.counted is None:
             return Unknown(text("store.unknown", **said))
         return Timeout(text("store.late", **said))
-
-    # ---- hearing
 
     def _listen(self) -> None:
         while self._open:
@@ -229,9 +231,9 @@ class ServerClient:
             try:
                 while self._open:
                     if frame := channel.receive(idle=True):
-                        self._heard, self._hearing = time.monotonic(), True
+                        self._heard, self._hearing = own_time(), True
                         self._answered(channel, frame)
-                        self._heard, self._hearing = time.monotonic(), False
+                        self._heard, self._hearing = own_time(), False
             except Broken as error:
                 self._hearing = False
                 channel.close()
@@ -284,9 +286,8 @@ class ServerClient:
             request.into = memoryview(bytearray(sum(sizes) if sizes else frame.payload))
         if frame.payload != len(request.into):
             channel.skip(frame)
-            request.error = Refused(
-                f"server {self.number} gives {frame.payload} bytes, where there is room for {len(request.into)}"
-            )
+            room = f"where there is room for {len(request.into)}"
+            request.error = Refused(f"server {self.number} gives {frame.payload} bytes, {room}")
             return
         channel.into(frame, request.into)
         if sizes and frame.payload:
@@ -351,8 +352,6 @@ class ServerClient:
                 finally:
                     self._sending.release()
 
-    # ---- connecting
-
     def _connect(self, until: float) -> tuple[Channel, dict]:
         """A channel, and the server's welcome. Raises ServerLost after ``until``, or Refused."""
         pause, why = 0.01, "nobody listens there"
@@ -360,7 +359,7 @@ class ServerClient:
             self._aim()
             try:
                 sock = socket.socket(socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET)
-                left = max(0.05, min(self.greeting, until - time.monotonic()))
+                left = max(0.05, min(self.greeting, until - own_time()))
                 sock.settimeout(left)
                 try:
                     sock.connect(self.address)
@@ -378,7 +377,7 @@ class ServerClient:
                 if isinstance(error, tls.Garbled) and self._channel is None:
                     raise  # it has never been one of ours
                 why = getattr(error, "strerror", None) or str(error) or why
-            if time.monotonic() + pause > until:
+            if own_time() + pause > until:
                 where = self.address if isinstance(self.address, str) else f"{self.address[0]}:{self.address[1]}"
                 raise ServerLost(text("store.unreachable", server=self.number, where=where, why=why), (self.number,))
             time.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))  # with jitter: all come back at once otherwise
@@ -396,7 +395,7 @@ class ServerClient:
     def _reconnect(self, why: str) -> bool:
         """A new connection, on which everything unanswered is asked again in its order."""
         try:
-            channel, _ = self._connect(time.monotonic() + max(self.deadline, self.patience))
+            channel, _ = self._connect(own_time() + max(self.deadline, self.patience))
         except KVError as error:
             self._give_up(self._server_lost(f"{why}; {error}"))
             return False

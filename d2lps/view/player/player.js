@@ -305,12 +305,16 @@ function perform(run, still, data, longest) {
       title.parentNode.classList.add("d2-shown");
     }
   }
+  // How many messages are under way there, at the moment that is shown.
+  const carries = (names) => start.filter((_, i) => start[i] <= ticked && ticked < end[i] &&
+    [...run.ways[way[i]][2].map((place) => run.places[place]), ...run.ways[way[i]].slice(0, 2).map((n) => run.nodes[n])]
+      .some((name) => names.includes(name))).length;
   const [x, y, wide, tall] = run.view;
   const scale = () => scene.style.setProperty("--d2-zoom", wide / (scene.clientWidth || wide));
   // Abreast, the same stands at the same height; one below the other, each takes the height that it needs.
   const crop = (alone) => scene.setAttribute("viewBox", alone ? `${x} 0 ${wide} ${run.high}` : `${x} ${y} ${wide} ${tall}`);
   const edges = [...run.begins, TICKS].map((tick) => (tick / TICKS) * run.duration);
-  return { root, standing, track, scene, show, scale, crop, edges, mark };
+  return { root, standing, track, scene, show, scale, crop, edges, mark, carries };
 }
 
 // Sets words only where they change.
@@ -463,7 +467,12 @@ export function play(el, data) {
     pause();
     parts.forEach((part) => part.mark(wish.show));
     if (wish.at !== undefined) go(wish.at);
-    root.scrollIntoView({ block: "nearest" });
+    // The run that is meant, below what stays at the top.
+    const most = Math.max(...parts.map((part) => part.carries(wish.show)));
+    const { root: run } = parts.find((part) => part.carries(wish.show) === most);
+    const above = (parseFloat(getComputedStyle(controls).top) || 0) + controls.offsetHeight;
+    run.style.scrollMarginTop = `${above}px`;
+    run.scrollIntoView({ block: run.offsetHeight + above > innerHeight ? "start" : "nearest" });
   }
   function faster(way) {
     speed.selectedIndex = Math.max(0, Math.min(SPEEDS.length - 1, speed.selectedIndex + way));

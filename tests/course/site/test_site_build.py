@@ -11,6 +11,7 @@ import pytest
 from helpers.small_book import LESSON, SLUG, VI, edit, small
 
 import d2lps
+import d2lps.course.site.__main__ as site_command
 from d2lps.course.book.__main__ import main
 from d2lps.course.book.findings import BookError
 from d2lps.course.book.library import Book
@@ -338,9 +339,34 @@ def test_the_site_is_served_to_this_machine_alone(book):
             serving.terminate()
 
 
-def test_serving_what_was_not_built_and_a_port_that_is_taken_are_one_sentence(book, capsys):
-    from d2lps.course.site.__main__ import main as command
+def test_what_is_as_it_was_is_not_built_again(book, monkeypatch, capsys):
+    builds = []
 
+    def built_once_more(book, out, pdf):
+        builds.append(build(book, out, lambda slug: ran(), pdf))
+
+    monkeypatch.setattr(site_command, "build", built_once_more)
+    command = ["--root", str(book.root), "build", "--no-pdf"]
+
+    def built() -> bool:
+        before = len(builds)
+        assert site_command.main(command) == 0
+        return len(builds) > before
+
+    assert built() and not built() and "nothing has changed" in capsys.readouterr().out
+    picture = book.root / "img/star.svg"
+    picture.write_text(picture.read_text("utf-8").replace("40 30", "40 31"), "utf-8")
+    assert built() and not built()
+    (book.root / "_site/en/index.html").write_text("", "utf-8")
+    assert built() and not built()
+    (book.root / "_site/index.html").unlink()
+    assert built() and (book.root / "_site/index.html").is_file()
+    (book.root / "build/site.json").write_text("{", "utf-8")
+    assert built() and not built()
+
+
+def test_serving_what_was_not_built_and_a_port_that_is_taken_are_one_sentence(book, capsys):
+    command = site_command.main
     assert command(["--root", str(book.root), "serve"]) == 1
     assert "there is no site in" in capsys.readouterr().err
     made(book)
