@@ -18,7 +18,7 @@ from d2lps.messages import LANGUAGES, html_language, language, named, only, text
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.theme import STYLE, THIN
-from d2lps.view.player import LOOKS, MODULE, data, staged, stills
+from d2lps.view.player import LOOKS, MODULE, data, sheet, staged, stills
 from d2lps.view.tables import plan_table
 
 CHOOSE = Path(__file__).with_name("explore.js").read_text("utf-8")
@@ -87,7 +87,9 @@ def page(offers: list[Offer], run: Run, made: "dict[tuple, dict]") -> str:
     packed = [_packed(first), *(_packed(shown(offers[i].now | {offers[i].name: value})) for i, value in had)]
     numbers = {(offers[i].name, value): number for number, (i, value) in enumerate(had, 1)}
     frame = len((LOOKS + LOOK + MODULE + CHOOSE + told(*now) + "".join(packed)).encode())
-    pictures = "".join(first.get("stills", ()))  # they stand there only until the script shows them
+    pictures = (
+        sheet(first["data"], first["stills"]) if "data" in first else ""
+    )  # they stand there only until the script shows them
     pictures = pictures if frame + len(pictures.encode()) <= LARGEST else ""
     rows = "".join(_row(offer, numbers) for offer in offers if any(name == offer.name for name, _ in numbers))
     name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]
@@ -128,8 +130,9 @@ def _shown(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
     except DrawingError as error:
         return {"told": told(traces, refused | {"": str(error)})}
     names = [named(name) for name in traces]
-    plain = [each.replace(f"<style>{STYLE + THIN}</style>", "") for each in stills(scenes, names)]
-    return {"told": told(traces, refused), "stills": plain, "data": data.page(scenes, names)}
+    page = data.page(scenes, names)
+    plain = [each.replace(f"<style>{STYLE + THIN}</style>", "") for each in stills(page, scenes)]
+    return {"told": told(traces, refused), "stills": plain, "data": page}
 
 
 def _packed(shown: dict) -> str:

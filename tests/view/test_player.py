@@ -695,6 +695,48 @@ def test_where_no_script_runs_the_still_stands(chromium, tmp_path):
     context.close()
 
 
+@pytest.mark.parametrize(("traces", "abreast"), [(1, 1), (3, 2), (4, 2)])
+def test_on_paper_two_runs_stand_abreast_and_can_be_read(chromium, tmp_path, traces, abreast):
+    """Also where a script has made a player of them: there, the pictures take the same room."""
+    player = watch(*[predicted("pcie, sharded", 4)] * traces)
+    path, a4 = player.save(tmp_path / "run.html"), {"width": 688, "height": 1000}
+    path.write_text(path.read_text("utf-8") + "<style>body{margin:0}</style>", "utf-8")
+    context = chromium.new_context(java_script_enabled=False, viewport=a4)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    page.emulate_media(media="print")
+    boxes = [each.bounding_box() for each in page.locator(".d2-still").all()]
+    rows = [len([*row]) for _, row in itertools.groupby(boxes, lambda box: round(box["y"]))]
+    assert max(rows) == abreast and len(boxes) == traces == page.locator(".d2-still").count()
+    units = page.locator(".d2-still").first.evaluate("e => e.viewBox.baseVal.width")
+    assert 10.5 * boxes[0]["width"] / units * 0.75 >= 5.95  # points of a note
+    legend = page.locator("div.d2-legend").bounding_box()
+    assert page.locator("div.d2-legend").count() == 1 and legend["width"] > 650 and legend["y"] < boxes[0]["y"]
+    assert page.locator(".d2-still > text", has_text="pcie_server").count() == (1 if traces == 1 else 0)
+    context.close()
+
+    page = chromium.new_page(viewport=a4)
+    page.goto(path.as_uri())
+    page.emulate_media(media="print")
+    printed = page.locator(".d2-printed").bounding_box()["height"]
+    high = boxes[-1]["y"] + boxes[-1]["height"] - boxes[0]["y"]
+    assert printed == pytest.approx(high, abs=20)
+    assert page.locator(".d2-legend ul").is_visible() and not page.locator(".d2-controls, .d2-runs").first.is_visible()
+    page.close()
+
+
+@pytest.mark.parametrize("width", [360, 700, 1000, 1300])
+def test_the_times_of_a_race_stand_at_the_same_height(opened, width):
+    page = opened(race(), viewport={"width": width, "height": 1000})
+    for key in ("Home", "End"):
+        page.locator(".d2-player").press(key)
+        tops = page.locator(".d2-run").evaluate_all(
+            "all => all.map(e => [e.offsetTop, e.querySelector('.d2-now').getBoundingClientRect().top + scrollY])"
+        )
+        for top in {top for top, _ in tops}:
+            assert len({round(now) for each, now in tops if each == top}) == 1
+
+
 def test_it_stops_and_clears_up_when_it_is_taken_away(new_page, tmp_path):
     page = new_page()
     path = tmp_path / "run.html"

@@ -25,14 +25,14 @@ def repository(book: Book) -> str:
 
 
 def tools(book: Book, slug: str, language: str, pdf: bool) -> list[dict[str, str]]:
-    """The links above a chapter; ``pdf``: whether there is one."""
+    """The links above a chapter, or, where there is no slug, the first page; ``pdf``: whether there is one."""
 
     def link(key: str, href: str, download: str = "") -> dict[str, str]:
         return {"title": html.escape(text_in(language, f"site.{key}")), "href": href, "download": download}
 
-    found = [link("notebook", f"notebooks/{slug}.ipynb", f"{slug}-{language}.ipynb")]
+    found = [link("notebook", f"notebooks/{slug}.ipynb", f"{slug}-{language}.ipynb")] if slug else []
     found += [link("pdf", f"d2lps-{language}.pdf")] if pdf else []
-    if address := repository(book):
+    if slug and (address := repository(book)):
         on_github = address.removeprefix("https://github.com/")
         colab = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab/{slug}.ipynb"
         found += [link("colab", colab), link("edit", f"{address}/edit/{BRANCH}/chapters/{slug}/{language}.md")]

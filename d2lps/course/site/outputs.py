@@ -22,6 +22,9 @@ _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
 _ID = re.compile(r'\s\bid="([^"]*)"')
 _OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # the same in all plots that draw the same
+_LEGEND = re.compile(
+    r'(<div class="d2lps d2-sheet">(?:<div class="d2-where">[^<]*</div>)?)<div class="d2-legend">.*?</ul></div>'
+)
 _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
@@ -121,8 +124,8 @@ def still(piece: str) -> str:
 
 
 def lean(piece: str) -> str:
-    """HTML without what a page of the site has elsewhere: code and looks in files, the first pictures of
-    ``explore`` in what it shows; and without ids that nothing names."""
+    """HTML without what a page of the site has elsewhere: code and looks in files, the legends of players in
+    their data, the first pictures of ``explore`` in what it shows; and without ids that nothing names."""
 
     def code(found: re.Match) -> str:
         rest = found[2]
@@ -131,6 +134,7 @@ def lean(piece: str) -> str:
         return found[1] + rest.strip() + found[3]
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
+    piece = _LEGEND.sub(r"\1", piece)
     piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
     named |= {each for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for each in value.split()}

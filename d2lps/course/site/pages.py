@@ -105,7 +105,6 @@ class Site:
         chapter, run = self.chapters[slug], self.runs[slug]
         prose = Prose(self.book, self.language, chapter)
         body, entries, sections, used = [], [], [], set()
-        chapter_title = chapter.texts[self.language].title
         page_title = html.unescape(self.titles[slug])
         for section in chapter.texts[self.language].sections:
             inside = "".join(self._blocks(chapter, section, prose, run, used))
@@ -118,7 +117,7 @@ class Site:
                 sections.append((section.id, heading))
                 sign = f'<a class="anchor" href="#{section.id}" aria-label="{self.say("anchor")}">#</a>'
                 body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
-            entries.append(search.Entry(page_title, title, url, search.words(inside) + f" ({chapter_title})"))
+            entries.append(search.Entry(page_title, title, url, search.words(inside)))
         ran = self.say("ran", day=run.day, machine=run.machine)
         body.append(f'<p class="ran"><small>{ran}</small></p>')
         if used:
@@ -185,7 +184,12 @@ class Site:
         title = self.say("terms")
         body = terms.glossary_page(self.language, self.book)
         entries = [
-            search.Entry(title, term.called(self.language)[0], f"{terms.PAGE}#{term.id}", term.means[self.language])
+            search.Entry(
+                title,
+                term.called(self.language)[0],
+                f"{terms.PAGE}#{term.id}",
+                search.words(terms.shown(term.means[self.language])),
+            )
             for term in self.glossary.terms
             if term.means
         ]
@@ -289,7 +293,9 @@ class Site:
             scripts=["../_static/book.js", *page.scripts],
             contents=contents,
             sections=[{"id": id, "title": title} for id, title in page.sections],
-            tools=downloads.tools(self.book, page.slug, self.language, pdf) if page.slug else [],
+            tools=downloads.tools(self.book, page.slug, self.language, pdf)
+            if page.kind in ("front", "chapter")
+            else [],
             previous=near[0] and {"href": near[0].path, "title": near[0].title},
             next=near[1] and {"href": near[1].path, "title": near[1].title},
             footer=self.say("license"),

@@ -96,6 +96,7 @@ class Prose:
 def formula(source: str, block: bool) -> str:
     """TeX as MathML, with its source for who listens; raises MathError for what is not known."""
     made = re.sub(r"\n\s*", "", tex2mathml(source, as_block=block))
+    made = made.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "", 1)  # HTML needs none
     return made.replace("<math", f'<math alttext="{html.escape(source.strip())}"', 1)
 
 

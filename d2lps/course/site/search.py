@@ -3,10 +3,22 @@
 import html
 import json
 import re
+from functools import cache
 from typing import NamedTuple
+from xml.etree import ElementTree
 
-# Pictures, formulas and what is folded are not said; what stands inside a sentence parts no words.
-_UNSAID = re.compile(r"<(script|style|svg|math)\b.*?</\1>|<details.*?</details>", re.S)
+# Pictures and what is folded are not said, nor what a prediction, a player and an explorer say of themselves.
+_UNSAID = re.compile(
+    r"<(script|style)\b.*?</\1>|<details.*?</details>"
+    r'|<div [^<>]*class="d2lps-asked".*?</div>|<div [^<>]*class="d2lps-revealed"[^<>]*><p>.*?</p>'
+    r'|<div [^<>]*class="d2lps-explored".*?(?=<div class="d2-chosen">)|<div class="d2-where">.*?</div>',
+    re.S,
+)
+_PICTURE = re.compile(r"<svg\b[^<]*(?:<(?!/?svg\b)[^<]*)*</svg>")  # in which there is no other
+_FORMULA = re.compile(r"<math\b.*?</math>", re.S)
+_NAMED = re.compile(r"&(?!(?:lt|gt|amp|quot);)\w+;")  # signs that XML has no names for
+_SPACED = re.compile(r"[=<>≤≥≈≠≪≫+−·×∈→≔]")
+# What stands inside a sentence parts no words.
 _INSIDE = re.compile(r"</?(?:a|b|em|strong|code|span|small|dfn|sub|sup)\b[^<>]*>")
 _TAG = re.compile(r"<[^<>]+>")
 
@@ -22,7 +34,43 @@ class Entry(NamedTuple):
 
 def words(piece: str) -> str:
     """What a piece of HTML says, on one line."""
-    return " ".join(html.unescape(_TAG.sub(" ", _INSIDE.sub("", _UNSAID.sub(" ", piece)))).split())
+    found = 1
+    while found:
+        piece, found = _PICTURE.subn(" ", piece)
+    said = _FORMULA.sub(lambda found: html.escape(_formula(found[0])), _UNSAID.sub(" ", piece))
+    return " ".join(html.unescape(_TAG.sub(" ", _INSIDE.sub("", said))).split())
+
+
+@cache
+def _formula(mathml: str) -> str:
+    line = _line(ElementTree.fromstring(_NAMED.sub(lambda found: html.unescape(found[0]), mathml)))
+    return re.sub(r" (?=[,.;:)])", "", " ".join(line.split()))
+
+
+def _line(element: ElementTree.Element) -> str:
+    """A formula on one line: δ/τ, √(2δM), g_1."""
+    parts = [_line(each) for each in element]
+    match element.tag.rpartition("}")[2], parts:
+        case "mfrac", [above, below]:
+            return f" {_one(above)}/{_one(below)} "
+        case "msqrt", _:
+            return "√" + _one("".join(parts))
+        case "msub" | "munder", [base, under]:
+            return f"{base}_{_one(under)}"
+        case "msup", [base, over]:
+            return f"{base}^{_one(over)}"
+        case "munderover" | "msubsup", [base, under, over]:
+            return f"{base}_{_one(under)}^{_one(over)} "
+        case "mspace", _:
+            return " "
+        case "mo", _ if _SPACED.fullmatch(element.text or ""):
+            return f" {element.text} "
+    return (element.text or "").replace("\u2061", " ") + "".join(parts)  # between a function and what it is of
+
+
+def _one(part: str) -> str:
+    part = part.strip()
+    return part if part.isdecimal() or len(part) == 1 else f"({part})"
 
 
 def script(entries: list[Entry]) -> str:

@@ -62,7 +62,7 @@ def cards(language: str, glossary: Glossary, used: set[str]) -> str:
     for term in glossary.terms:
         if term.id in used:
             own, english = term.called(language)[0], term.en[0]
-            terms[term.id] = [own, "" if own == english else english, _shown(term.means[language])]
+            terms[term.id] = [own, "" if own == english else english, shown(term.means[language])]
     data = json.dumps({"page": PAGE, "more": text_in(language, "terms.more"), "terms": terms}, ensure_ascii=False)
     safe = data.replace("</", "<\\/")
     return f"<script>window.D2_TERMS={safe}</script>"
@@ -79,7 +79,7 @@ def glossary_page(language: str, book: Book) -> str:
             for each, word in words.items()
             if word != own
         ]
-        meaning = _shown(term.means[language])
+        meaning = shown(term.means[language])
         if slug := book.numbers.get(term.chapter):
             title = f"{term.chapter.lstrip('0')} · {markup.escape(book.contents[slug][language])}"
             meaning += f' <a href="{slug}.html">{title}</a>'
@@ -89,7 +89,7 @@ def glossary_page(language: str, book: Book) -> str:
     return "\n".join([f"<h1>{title}</h1>", f"<p>{order}</p>", '<dl class="glossary">', *entries, "</dl>\n"])
 
 
-def _shown(meaning: str) -> str:
+def shown(meaning: str) -> str:
     """A meaning in HTML: its only markup is `code`."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", markup.escape(meaning, quote=False))
 

@@ -34,17 +34,31 @@ def state(scene: Scene, at: float) -> tuple[str, str, str]:
     return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=size), ""
 
 
-def still(scene: Scene, name: str = "", at: float | None = None, explained: Sequence[Scene] | None = None) -> str:
-    """The SVG of ``scene`` at a moment, under ``name``; its legend is about all scenes in ``explained``."""
+def breadth(scene: Scene) -> float:
+    """How broad the whole picture of a scene is."""
+    return max(scene.view[2], 400.0)
+
+
+def still(
+    scene: Scene,
+    name: str = "",
+    at: float | None = None,
+    explained: Sequence[Scene] | None = None,
+    said: str | None = None,
+    **more: object,
+) -> str:
+    """The SVG of ``scene`` at a moment, under ``name`` and what is ``said`` of its origin; its legend is about all
+    scenes in ``explained``. ``more`` are attributes of the whole picture."""
     trace, (_, _, width, height) = scene.trace, scene.view
     names = max((len(node) for node in trace.plan.nodes if host(node)), default=0)  # cut, they would be the same
-    left, top, wide = max(70.0, 30 + 7.0 * min(names, 14)), 46.0, max(width, 400.0)
+    left, top, wide = max(70.0, 30 + 7.0 * min(names, 14)), 46.0, breadth(scene)
     at = min(scene.motion.telling() if at is None else at, trace.duration)
     below, row = top + height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
     bottom, long = below + row * len(trace.plan.nodes), wide - left - 14
-    heading = (tag("tspan", say(name), font_weight=700) + " · " if name else "") + say(origin(trace))
+    heading = [tag("tspan", say(name), font_weight=700)] * bool(name)
+    heading += [say(origin(trace) if said is None else said)] * (said != "")
     parts = [
-        tag("text", heading, x=14, y=20, **letters("note")),
+        tag("text", " · ".join(heading), x=14, y=20, **letters("note")),
         _state(scene, at),
         scene.svg(at, x=(wide - width) / 2, y=top, width=width, height=height),
         timeline(trace, scene.motion, at, x=left, y=below, width=long, height=bottom - below),
@@ -60,8 +74,9 @@ def still(scene: Scene, name: str = "", at: float | None = None, explained: Sequ
     legend, high = beneath(
         [scene] if explained is None else explained, 14, bottom + 28, wide - 28, 5.4 if small else 7.4
     )
-    looks = {"style": "--d2-zoom:1"} if small else {}
-    return page(title, wide, bottom + 24 + (high + 8 if high else 0), *parts, legend, **looks)
+    if small:
+        more["style"] = ";".join(filter(None, ["--d2-zoom:1", more.get("style")]))
+    return page(title, wide, bottom + 24 + (high + 8 if high else 0), *parts, legend, **more)
 
 
 def _state(scene: Scene, at: float) -> str:

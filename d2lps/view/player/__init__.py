@@ -17,7 +17,7 @@ from d2lps.messages import language, named, only, text
 from d2lps.trace import Trace
 from d2lps.view.drawing import DrawingError, require_trace
 from d2lps.view.drawing.scene import Scene, race
-from d2lps.view.drawing.still import stacked, still
+from d2lps.view.drawing.still import breadth, stacked, still
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import data
 
@@ -81,10 +81,33 @@ def staged(traces: Sequence[Trace]) -> list[Scene]:
     return scenes
 
 
-def stills(scenes: Sequence[Scene], names: Sequence[str]) -> list[str]:
-    """The picture of each run; below the last of them the legend of all."""
-    *others, last = zip(scenes, names, strict=True)
-    return [still(*each, explained=()) for each in others] + [still(*last, explained=scenes)]
+ALONE, BESIDE = 0.95, 0.76  # of its breadth on paper: words of at least 6 pt, and two of a race abreast on A4
+
+
+def stills(page: dict, scenes: Sequence[Scene]) -> list[str]:
+    """The picture of each run of a page; what is true of all of them, and the legend, stand in its :func:`sheet`."""
+    part = BESIDE if scenes[1:] else ALONE
+    return [
+        still(
+            scene,
+            run["name"],
+            explained=(),
+            said=run["where"],
+            part="still",
+            style=f"--d2-printed:{round(part * breadth(scene))}px",
+        )
+        for scene, run in zip(scenes, page["runs"], strict=True)
+    ]
+
+
+def sheet(page: dict, stills: Sequence[str]) -> str:
+    """What stands where no script runs, and on paper: the pictures below their legend."""
+    where = f'<div class="d2-where">{html.escape(page["where"])}</div>' if page["where"] else ""
+    rows = "".join(
+        f'<li><svg viewBox="0 0 26 16" aria-hidden="true">{mark}</svg>{html.escape(sentence)}</li>'
+        for mark, sentence in page["legend"]
+    )
+    return f'<div class="d2lps d2-sheet">{where}<div class="d2-legend"><ul>{rows}</ul></div>{"".join(stills)}</div>'
 
 
 class Player(anywidget.AnyWidget):
@@ -122,7 +145,8 @@ class Player(anywidget.AnyWidget):
         """All that the pictures do, and the pictures, in the language in force."""
         if language() not in self._told:
             names = [named(name) for name in self._names]
-            self._told[language()] = data.page(self._scenes, names, self._name), stills(self._scenes, names)
+            page = data.page(self._scenes, names, self._name)
+            self._told[language()] = page, stills(page, self._scenes)
         return self._told[language()]
 
     def __repr__(self) -> str:
@@ -135,20 +159,22 @@ class Player(anywidget.AnyWidget):
         Returns
         -------
         str
-            The pictures of all runs below each other, as one SVG.
+            The pictures of all runs below each other, and their legend, as one SVG.
         """
-        return self._stills[0] if len(self._stills) == 1 else stacked(self._stills)
+        *others, last = zip(self._scenes, map(named, self._names), strict=True)
+        pictures = [still(*each, explained=()) for each in others] + [still(*last, explained=self._scenes)]
+        return stacked(pictures) if others else pictures[0]
 
     def _repr_html_(self) -> str:
         content = json.dumps(self._page, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-        name = "d2lps-" + hashlib.sha256((content + self.still()).encode()).hexdigest()[:12]
+        name = "d2lps-" + hashlib.sha256((content + "".join(self._stills)).encode()).hexdigest()[:12]
         # Two copies of one output on a page share the name; each script takes those that do not play yet.
         start = (
             f"for(const el of document.querySelectorAll('#{name}:not([data-plays])'))"
             "{el.dataset.plays='';play(el,JSON.parse(el.querySelector('script').textContent))}"
         )
         return (
-            f'<div id="{name}"><style>{LOOKS}</style>{"".join(self._stills)}'
+            f'<div id="{name}"><style>{LOOKS}</style>{sheet(self._page, self._stills)}'
             f'<script type="application/json">{content}</script></div>'
             f'<script type="module">{MODULE}\n{start}</script>'
         )

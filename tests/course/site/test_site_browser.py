@@ -158,6 +158,7 @@ def test_the_switch_is_followed_by_mouse_and_keyboard(opened):
         ("en", "parameter server", "04-key-value-store.html", "parameter server"),
         ("en", "PARAMETER  server", "04-key-value-store.html", "parameter server"),
         ("en", "aggregate_at", "index.html#aggregate_at", "aggregate_at"),
+        ("en", "δ/I", "06-faults.html#interval", "δ/i"),
     ],
 )
 def test_what_is_searched_for_is_found_in_its_section(opened, language, query, section, hit):
@@ -172,6 +173,42 @@ def test_what_is_searched_for_is_found_in_its_section(opened, language, query, s
     page.wait_for_load_state()
     if "#" in page.url:
         assert page.locator(f"[id='{page.url.partition('#')[2]}']").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("language", "query", "first"),
+    [
+        ("en", "RING", "ring"),
+        ("vi", "bang thong", "bandwidth"),
+        ("vi", "Máy chủ", "server"),
+        ("zh", "参数服务器", "parameter-server"),
+    ],
+)
+def test_what_is_called_so_comes_first_and_its_title_is_marked(opened, language, query, first):
+    page = opened(f"{language}/search.html?q={quote(query)}")
+    link = page.locator("#results a").first
+    assert link.get_attribute("href") == f"glossary.html#{first}"
+    assert link.locator("mark").count() == 1
+    assert link.inner_text().endswith(f"› {link.locator('mark').inner_text()}")
+
+
+@pytest.mark.parametrize("query", ["n", "ring"])
+def test_passages_are_read_as_they_are_written(opened, query):
+    """One Latin letter is found as a word; a sentence that ends has no dots behind it."""
+    page = opened(f"en/search.html?q={query}")
+    parts = page.locator("#results p").all_inner_texts()
+    assert len(parts) > 20 and not any(re.search(r"[.!?]…$", part) for part in parts)
+    around = page.locator("#results mark").evaluate_all(
+        "all => all.map(e => (e.previousSibling?.data ?? '').slice(-1) + (e.nextSibling?.data ?? '').slice(0, 1))"
+    )
+    assert query != "n" or not any(re.search(r"[A-Za-z0-9_]", each) for each in around)
+
+
+def test_searching_takes_no_time_that_is_felt(opened):
+    page = opened("vi/search.html")
+    takes = """() => { for (const each of D2_SECTIONS) delete each.plain; const start = performance.now();
+      find("may chu"); return performance.now() - start; }"""
+    assert min(page.evaluate(takes) for _ in range(5)) < 50
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -198,12 +235,14 @@ def test_light_or_dark_is_remembered(opened, site):
     page = opened("vi/index.html", color_scheme="light")
     paper = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
-    page.locator("button.theme").click()
-    assert page.evaluate(paper) == "rgb(21, 24, 29)"
+    button = page.get_by_role("button", name=sentences("vi")["site.theme"], exact=True)
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    assert page.evaluate(paper) == "rgb(21, 24, 29)" and button.get_attribute("aria-pressed") == "true"
     page.goto((site / "vi/references.html").as_uri())
-    assert page.evaluate(paper) == "rgb(21, 24, 29)"
-    page.locator("button.theme").click()
-    assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    assert page.evaluate(paper) == "rgb(21, 24, 29)" and button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert page.evaluate(paper) == "rgb(255, 255, 255)" and button.get_attribute("aria-pressed") == "false"
     page.evaluate("localStorage.clear()")
 
 
@@ -233,11 +272,37 @@ def test_a_prediction_is_kept_over_a_reload(opened, language):
 def test_on_paper_there_are_pictures_and_no_controls(opened):
     page = opened("vi/01-data-parallelism.html")
     page.emulate_media(media="print")
-    assert not any(each.is_visible() for each in page.locator(".d2-player, .bar, .chapters, .here, .folds").all())
+    assert not any(
+        each.is_visible() for each in page.locator(".d2-controls, .d2-runs, .bar, .chapters, .here, .folds").all()
+    )
     printed = page.locator(".d2-printed")
     assert printed.count() >= 5
     assert all(each.bounding_box()["height"] > 100 for each in printed.all())
     assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+    legends = page.locator(".d2-legend ul")
+    assert legends.count() == printed.count() and all(each.is_visible() for each in legends.all())
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_on_paper_nothing_is_cut_off_or_scrolls(site, opened, language):
+    beyond = """all => all.filter(e => !e.closest("svg svg, math, .d2-player") && e.offsetParent && (
+      e.getBoundingClientRect().right > innerWidth + 1
+      || e.scrollWidth > e.clientWidth + 1 && /auto|scroll|hidden/.test(getComputedStyle(e).overflowX)))
+      .map(e => e.outerHTML.slice(0, 200))"""
+    for name in names(site, language):
+        page = opened(f"{language}/{name}")
+        page.set_viewport_size({"width": 688, "height": 1000})  # an A4 without its margins
+        page.emulate_media(media="print")
+        assert page.locator("main *").evaluate_all(beyond) == [], name
+
+
+def test_code_that_goes_on_beyond_the_edge_says_so(opened):
+    page = opened("en/01-data-parallelism.html")
+    page.set_viewport_size({"width": 360, "height": 800})
+    cells = page.locator("pre.code")
+    assert any(cells.evaluate_all("all => all.map(e => e.scrollWidth > e.clientWidth)"))
+    seen = "e => getComputedStyle(e).backgroundAttachment.split(', ').slice(0, 4).join()"
+    assert cells.first.evaluate(seen) == "local,local,scroll,scroll"
 
 
 @pytest.mark.parametrize("language", ["vi", "zh"])

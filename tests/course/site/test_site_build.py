@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from helpers.small_book import LESSON, SLUG, VI, edit, small
 
+import d2lps
 import d2lps.course.site.__main__ as site_command
 from d2lps.course.book.__main__ import main
 from d2lps.course.book.findings import BookError
@@ -263,7 +264,9 @@ def test_chapters_are_printed_and_a_pdf_is_kept_until_they_change(book, monkeypa
     printed = {path.name: path.read_bytes() for path in site.glob("*/*.pdf")}
     assert sorted(printed) == ["d2lps-en.pdf", "d2lps-vi.pdf", "d2lps-zh.pdf"]
     assert all(content.startswith(b"%PDF") and len(content) > 10_000 for content in printed.values())
-    assert "PDF" in (site / f"en/{SLUG}.html").read_text("utf-8") and not list(site.glob("*/d2lps-*.html"))
+    for name in (SLUG, "index"):
+        assert '<a href="d2lps-en.pdf">' in (site / f"en/{name}.html").read_text("utf-8")
+    assert not list(site.glob("*/d2lps-*.html"))
     assert all(b"/Outlines" in content for content in printed.values())
     monkeypatch.setattr(pdf, "_print", lambda *_: pytest.fail("it was printed again"))
     assert {path.name: path.read_bytes() for path in build(book, run=lambda slug: ran()).glob("*/*.pdf")} == printed
@@ -280,6 +283,29 @@ def test_words_of_a_page_are_those_that_are_seen():
     said = "<p>An <em>all</em>-reduce &amp;<br>more</p><ul><li>a</li><li>b</li></ul>"
     unsaid = "<svg><text>x</text></svg><details><p>hint</p></details>"
     assert search.words(said + unsaid) == "An all-reduce & more a b"
+
+
+@pytest.mark.parametrize(
+    ("formula", "said"),
+    [
+        (r"\delta/\tau", "δ/τ"),
+        (r"\frac{I}{2M}.", "I/(2M)."),
+        (r"\sqrt{2 \delta M}", "√(2δM)"),
+        (r"\sum_{i=1}^{N} x_i^2", "∑_(i = 1)^N x_i^2"),
+        (r"2(n-1)\,\alpha \leq 5", "2(n − 1) α ≤ 5"),
+    ],
+)
+def test_a_formula_is_found_as_it_is_read(book, formula, said):
+    written = Prose(book, "en").markdown(f"With ${formula}$ it costs more.")
+    assert search.words(written) == f"With {said} it costs more."
+
+
+def test_what_a_prediction_or_an_explorer_says_of_itself_is_not_found(tmp_path):
+    gpus = ["gpu0", "gpu1"]
+    guess = d2lps.predict("race", {"GPU 0": "ms"})
+    traces = {"GPU 0": d2lps.cost.shared(d2lps.aggregate_at(gpus, "gpu0"), d2lps.pcie_server(gpus=2), "160 MB")}
+    for shown in (guess, guess.reveal(traces), d2lps.watch(*traces.values())):
+        assert search.words(f"<p>Before.</p>{outputs.lean(shown._repr_html_())}<p>After.</p>") == "Before. After."
 
 
 def test_markdown_of_every_kind(book):

@@ -2,11 +2,16 @@
 const root = document.documentElement;
 const remember = (name, value) => { try { localStorage.setItem(name, value); } catch {} };
 
-document.querySelector("button.theme").addEventListener("click", () => {
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
+const theme = document.querySelector("button.theme"), system = matchMedia("(prefers-color-scheme: dark)");
+const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+const pressed = () => theme.setAttribute("aria-pressed", dark());
+theme.addEventListener("click", () => {
+  root.dataset.theme = dark() ? "light" : "dark";
   remember("d2-theme", root.dataset.theme);
+  pressed();
 });
+system.addEventListener("change", pressed);
+pressed();
 
 // The section that is being read: the last one that begins above the upper third of the window.
 const sections = [...document.querySelectorAll("main section[id]")];

@@ -2,52 +2,86 @@
 // to diacritics. Chinese needs no taking apart: what is looked for stands in the text as it is typed.
 const plain = (text) => text.toLowerCase().normalize("NFKD").replace(/\p{M}/gu, "").replaceAll("đ", "d");
 const kept = (text) => text.toLowerCase().normalize("NFKC");
+const told = (word) => (plain(word) === kept(word).normalize("NFKD") ? [plain(word), true] : [kept(word), false]);
+
+// Where a word stands; a single Latin letter only where it is a word.
+function places(text, word) {
+  const alone = /^\p{Script=Latin}$/u.test(word), found = [];
+  for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + word.length)) {
+    if (!alone || !/[\p{Script=Latin}\p{N}_]/u.test(text.slice(Math.max(0, at - 1), at) + text.slice(at + 1, at + 2))) found.push(at);
+  }
+  return found;
+}
 
 function find(query) {
-  const words = query.trim().split(/\s+/).filter(Boolean);
+  const words = query.trim().split(/\s+/).filter(Boolean), name = plain(words.join(" "));
   // The words as one first: «máy chủ tham số» is a term.
-  const tests = words.map((word) => (plain(word) === kept(word).normalize("NFKD") ? [plain(word), true] : [kept(word), false]));
-  const whole = tests.every(([, folded]) => folded) ? [plain(words.join(" ")), true] : [kept(words.join(" ")), false];
+  const tests = words.map(told), whole = tests.every(([, folded]) => folded) ? [name, true] : [kept(words.join(" ")), false];
   const scored = [];
   for (const section of window.D2_SECTIONS) {
-    section.kept ??= [kept(section.title), kept(section.text)];
-    section.plain ??= [plain(section.title), plain(section.text)];
+    const forms = section.plain ??= [plain(section.title), plain(section.text), plain(section.page)];
+    const exact = whole[1] ? forms : (section.kept ??= [kept(section.title), kept(section.text), kept(section.page)]);
+    const seen = ([word, folded]) => (folded ? forms : exact).map((text) => places(text, word).length);
     let score = 0;
-    for (const [word, folded] of tests) {
-      const [title, text] = folded ? section.plain : section.kept;
-      const times = text.split(word).length - 1, named = title.includes(word);
-      if (!times && !named) { score = 0; break; }
+    for (const test of tests) {
+      const [named, times, above] = seen(test);
+      if (!named && !times && !above) { score = 0; break; }
       score += Math.min(times, 5) + (named ? 20 : 0);
+      if (above) score += 0.5;
     }
     if (!score) continue;
-    const [title, text] = whole[1] ? section.plain : section.kept;
-    const times = text.split(whole[0]).length - 1, named = title.includes(whole[0]);
-    score += (named ? 1040 : 0) + (times ? 1000 + 4 * Math.min(times, 5) : 0);
+    const [named, times] = seen(whole);
+    score += (forms[0] === name ? 1e6 : 0) + (named ? 1040 : 0) + (times ? 1000 + 4 * Math.min(times, 5) : 0);
     scored.push([score, section]);
   }
   return [scored.sort((a, b) => b[0] - a[0]).map(([, section]) => section), tests, whole];
 }
 
-// Around where it stands; letters are counted so that what is folded and what is shown stay side by side.
-function passage({ text }, [word, folded]) {
-  const letters = [...text.normalize("NFC")];
-  const folds = letters.map(folded ? plain : kept);
-  const starts = [];
-  let length = 0;
-  for (const each of folds) { starts.push(length); length += each.length; }
-  const at = folds.join("").indexOf(word);
-  const p = document.createElement("p");
-  if (at < 0) {
-    p.textContent = letters.slice(0, 160).join("") + "…";
-    return p;
+// The letters of a text, and from which to which of them each of the words stands; letters are counted so that what is
+// folded and what is shown stay side by side.
+function marked(text, tests) {
+  const letters = [...text.normalize("NFC")], spots = [];
+  for (const folded of new Set(tests.map(([, each]) => each))) {
+    const folds = letters.map(folded ? plain : kept), starts = [];
+    let length = 0;
+    for (const each of folds) { starts.push(length); length += each.length; }
+    starts.push(length);
+    const all = folds.join("");
+    for (const [word] of tests.filter(([, each]) => each === folded)) {
+      for (const at of places(all, word)) spots.push([starts.findLastIndex((start) => start <= at), starts.findIndex((start) => start >= at + word.length)]);
+    }
   }
-  const first = starts.findLastIndex((start) => start <= at);
-  const end = starts.findIndex((start) => start >= at + word.length);
-  const last = end < 0 ? letters.length : end;
-  const hit = document.createElement("mark");
-  hit.textContent = letters.slice(first, last).join("");
-  const from = Math.max(0, first - 60), to = Math.min(letters.length, last + 110);
-  p.append(from ? "…" : "", letters.slice(from, first).join(""), hit, letters.slice(last, to).join(""), to < letters.length ? "…" : "");
+  return [letters, spots.sort((a, b) => a[0] - b[0])];
+}
+
+function fill(node, letters, spots) {
+  let from = 0;
+  for (const [first, end] of spots) {
+    if (first < from) continue;
+    const hit = document.createElement("mark");
+    hit.textContent = letters.slice(first, end).join("");
+    node.append(letters.slice(from, first).join(""), hit);
+    from = end;
+  }
+  node.append(letters.slice(from).join(""));
+  return node;
+}
+
+// Around where it stands first; no word is cut.
+function passage({ text }, tests) {
+  const rough = Math.min(...tests.map(([word, folded]) => places((folded ? plain : kept)(text), word)[0] ?? Infinity));
+  const start = Number.isFinite(rough) ? Math.max(0, rough - 400) : 0;
+  const [letters, spots] = marked(text.slice(start, start + 800), tests);
+  const [first, end] = spots[0] ?? [0, 60];
+  const space = (at, way, most) => { for (let i = 0; i < most; i++) if (letters[at - 1 + i * way] === " ") return at + i * way; return at; };
+  const from = first <= 60 ? 0 : space(first - 60, 1, 20), cut = end + 110;
+  const to = cut >= letters.length ? letters.length : space(cut, -1, 20);
+  const piece = letters.slice(from, to).join("").trimEnd();
+  const more = start + to < text.length && !/[.!?。！？…]$/.test(piece);
+  const p = document.createElement("p");
+  p.append(from || start ? "…" : "");
+  fill(p, [...piece], spots.filter(([at, last]) => at >= from && last <= to).map(([at, last]) => [at - from, last - from]));
+  p.append(more ? "…" : "");
   return p;
 }
 
@@ -60,9 +94,9 @@ if (query.trim()) {
   for (const section of hits.slice(0, 60)) {
     const item = document.createElement("li"), link = document.createElement("a");
     link.href = section.url;
-    link.textContent = section.title === section.page ? section.page : `${section.page} › ${section.title}`;
-    const [title, text] = whole[1] ? section.plain : section.kept;
-    item.append(link, passage(section, title.includes(whole[0]) || text.includes(whole[0]) ? whole : tests[0]));
+    const title = section.title === section.page ? section.page : `${section.page} › ${section.title}`;
+    const there = (text) => (places((whole[1] ? plain : kept)(text), whole[0]).length ? [whole] : tests);
+    item.append(fill(link, ...marked(title, there(title))), passage(section, there(section.text)));
     results.append(item);
   }
 }
