@@ -19,6 +19,7 @@ from d2lps.kvstore import threads
 from d2lps.kvstore.errors import KVError, Refused, Timeout, as_known
 from d2lps.messages import text
 
+PAUSE = 0.01  # seconds between two tries
 GRACE = 10.0  # seconds at most for which an interrupted call may end what it is at
 
 
@@ -44,9 +45,12 @@ class Once:
     def is_set(self) -> bool:
         return self._set
 
-    def wait(self, seconds: float) -> bool:
-        """Whether it comes within so many seconds."""
-        if not self._set and self._lock.acquire(timeout=seconds):
+    def wait(self, seconds: float, meanwhile: Callable[[], object] | None = None) -> bool:
+        """Whether it comes within so many seconds; ``meanwhile`` is done again and again."""
+        until = time.monotonic() + seconds
+        while meanwhile and not self.wait(min(PAUSE, seconds)) and time.monotonic() < until:
+            meanwhile()
+        if not self._set and self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
             self.set()
         return self._set
 

@@ -29,6 +29,7 @@ from d2lps.kvstore.replication.messages import (
     Lose,
     Pass,
     Snapshot,
+    Stage,
     Take,
 )
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
@@ -75,7 +76,7 @@ class Piece(NamedTuple):
 
 
 SAID = {each.__name__: each for each in (Ack, Apply, Found, Heartbeat, Join, Snapshot, View, Piece)}
-COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Load, Keep, Check, Differ, Lose, Pass)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Stage, Load, Keep, Check, Differ, Lose, Pass)}
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:
@@ -97,8 +98,8 @@ def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
         parts = [[part.version, part.rounds, _held(part.value, tensors)] for part in message.parts]
         fields = [parts, [[name, elements, DTYPES.index(dtype)] for name, (elements, dtype) in message.names]]
     elif kind is Snapshot:
-        _, losses, *optimizers, loaded, passed = message.facts  # names come with the parts
-        facts = [losses, [[each.number, _optimizer(each.optimizer)] for each in optimizers], loaded, passed]
+        _, losses, *optimizers, loaded, passed, staged = message.facts  # names come with the parts
+        facts = [losses, [[each.number, _optimizer(each.optimizer)] for each in optimizers], loaded, passed, staged]
         fields = [message.view, message.seq, facts]
     else:
         fields = [*message]
@@ -114,10 +115,11 @@ def decode(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
         parts = [Part(version, tuple(rounds), _as_held(held, tensors)) for version, rounds, held in fields[0]]
         return Piece(tuple(parts), tuple((name, (elements, DTYPES[number])) for name, elements, number in fields[1]))
     if kind is Snapshot:
-        losses, optimizers, loaded, passed = fields[2]
+        losses, optimizers, loaded, passed, staged = fields[2]
         ready, chosen = (Choose(number, _as_optimizer(said)) for number, said in optimizers)
         losses, passed = tuple(map(_as_lose, losses)), tuple(Pass(*each) for each in passed)
-        return Snapshot(_view(fields[0]), fields[1], (), Facts((), losses, ready, chosen, loaded, passed))
+        facts = Facts((), losses, ready, chosen, loaded, passed, _as_stage(staged))
+        return Snapshot(_view(fields[0]), fields[1], (), facts)
     if kind is View:
         return _view(fields)
     if kind is Heartbeat:
@@ -167,9 +169,16 @@ def _as_command(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
         number, values, optimizer = fields
         values = tuple((index, _as_held(held, tensors)) for index, held in values)
         return Load(number, values, _as_optimizer(optimizer))
+    if kind is Stage:
+        return _as_stage(fields)
     if kind is Lose:
         return _as_lose(fields)
     return kind(*fields)
+
+
+def _as_stage(fields: list) -> Stage:
+    number, parts = fields
+    return Stage(number, tuple(parts))
 
 
 def _as_lose(fields: list) -> Lose:

@@ -12,19 +12,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, Timeout, WorkerLost
-from d2lps.kvstore.optimizers import Optimizer, validate_state
+from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.coding import Held, digest
 from d2lps.kvstore.replicas.keeping import SlotKeeping
 from d2lps.kvstore.replicas.lines import Peers
+from d2lps.kvstore.replicas.loading import SlotLoading
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
-from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Load, Lose, Meet, Name, Pull, Push, Take, Value
-from d2lps.kvstore.server.loading import Pushes
+from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Lose, Meet, Name, Pull, Push, Take, Value
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -103,7 +102,7 @@ class SlotShard(KeyPart):
             raise KVError(f"key {self.name} could not be updated {held.failed}: load what was saved of it")
 
 
-class SlotStore(SlotKeeping, Pushes, Merging):
+class SlotStore(SlotLoading, SlotKeeping, Merging):
     """A replica of a slot, with what a session asks of a ShardStore.
 
     ``settings``: what a ShardStore takes. Every method raises Broken where this is not the primary: its worker finds
@@ -118,7 +117,6 @@ class SlotStore(SlotKeeping, Pushes, Merging):
         self.staleness, self.deadline = checked.staleness, checked.deadline
         self._shards: list[SlotShard] = []
         self._pulls: dict[PendingPull, tuple[list[int], list[tuple[SlotShard, int]]]] = {}
-        self._staged: tuple[int, Optimizer | None, dict[int, Held]] = 0, None, {}
         self._expected: dict[tuple[str, int], float] = {}  # a barrier, and when worker 0 last was on its way to it
         self.slot: Slot | None = None
 
@@ -237,14 +235,14 @@ class SlotStore(SlotKeeping, Pushes, Merging):
 
     @contextmanager
     def counting(self, rank: int, numbers: Iterable[int]) -> Iterator[None]:
-        with self.slot.leading():
+        with self.slot.leading() as core:
             self.require_live(rank)
             if self.left and self.kind == "dist_sync":
                 raise self.left
-            loading = sorted(self._staged[2].keys() & {*numbers})
+            loading = sorted({*core.staged.parts} & {*numbers})  # also where worker 0 is still to bring it once more
             if loading:
                 self.may_drop(rank, self.shard(loading[0]).name)
-                self.drop()
+                self.drop(rank)
             yield
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
@@ -304,50 +302,6 @@ class SlotStore(SlotKeeping, Pushes, Merging):
         with self.slot.leading():
             self.require_live(rank)
             self.slot.ask(rank, Do(0, 0, rank, Take(number)))
-
-    def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
-        with self.slot.leading() as core:
-            self.require_live(rank)
-            shard = self.shard(number)
-            if load <= core.loaded:
-                return  # the answer to its commit was lost
-            before, chosen, staged = self._staged
-            if load != before:
-                staged = {}
-            if staged and optimizer != chosen:
-                raise Refused("what is loaded together has one optimizer")
-            validate_state(state, optimizer, shard.elements, shard.dtype, shard.name)
-            self.require_between_rounds(shard, "load")
-            memory = dict(state)
-            value = memory.pop("value")
-            staged[number] = Held(value, {optimizer.rule: memory} if optimizer and memory else {})
-            self._staged = load, optimizer, staged
-            self.slot.changed.notify_all()
-
-    def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
-        with self.slot.leading() as core:
-            self.require_live(rank)
-            if rank and parts:  # worker 0 brings it once more to who took over
-                self._wait(lambda: self._is_settled(load, parts), f"load {load} waits for its parts")
-            before, chosen, staged = self._staged
-            if load > core.loaded:  # else another worker has said so
-                mine = staged if load == before else {}
-                if len(mine) != parts or mine and optimizer != chosen:
-                    raise Refused(f"{len(mine)} parts are here of load {load}, where {parts} belong: load again")
-                for shard in self.shards if optimizer else ():
-                    optimizer.validate_dtype(shard.dtype, shard.name)
-                self.drop()
-                self.slot.ask(rank, Do(0, 0, rank, Load(load, tuple(sorted(mine.items())), optimizer)))
-
-    def _is_settled(self, load: int, parts: int) -> bool:
-        """Whether all parts of a load are here, or none will come any more."""
-        core, (number, _, staged) = self.slot.core, self._staged
-        return load <= core.loaded or load < number or load == number and len(staged) == parts or 0 not in core.live
-
-    def drop(self) -> None:
-        with self.slot.leading():
-            self._staged = 0, None, {}
-            self.slot.changed.notify_all()
 
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False

@@ -52,7 +52,7 @@ class Do(NamedTuple):
     view: int
     id: int
     rank: int
-    command: "Begin | Choose | Take | Load | Keep"
+    command: "Begin | Choose | Take | Stage | Load | Keep"
 
 
 class Meet(NamedTuple):
@@ -118,7 +118,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Take | Load | Keep | Check | Differ | Pass | Lose"
+    command: "Add | Begin | Choose | Take | Stage | Load | Keep | Check | Differ | Pass | Lose"
 
 
 class Add(NamedTuple):
@@ -156,6 +156,13 @@ class Load(NamedTuple):
     number: int
     values: tuple
     optimizer: Any
+
+
+class Stage(NamedTuple):
+    """A command: of load ``number`` these parts are ready, and take no push until it is over; then it has none."""
+
+    number: int
+    parts: tuple[int, ...] = ()
 
 
 class Keep(NamedTuple):
@@ -196,6 +203,7 @@ class Facts(NamedTuple):
     chosen: Choose = Choose(0, None)
     loaded: int = 0
     passed: tuple[Pass, ...] = ()
+    staged: Stage = Stage(0)
 
 
 class Heartbeat(NamedTuple):

@@ -148,14 +148,12 @@ class ServerClient:
         """Whether the server and this worker can read each other's memory."""
         return self._channel.remote is not None
 
-    def wait(self, request: Request, until: float) -> Frame:
+    def wait(self, request: Request, until: float, meanwhile: Callable[[], object] | None = None) -> Frame:
         """The answer. Raises what the server says, ServerLost, Interrupted, or, after ``until``, Timeout or Unknown."""
         left, ran = max(0.0, until - time.monotonic()), own_time()
-        over = not request.done.wait(left)
+        over = not request.done.wait(left, meanwhile)
         stood = left - (own_time() - ran) > self.deadline / 8  # still, this process: it hears soon what came meanwhile
-        if over and (
-            stood or self._silent > self.deadline / 2
-        ):  # or the server is stopped, or gone: that is soon known
+        if over and (stood or self._silent > self.deadline / 2):  # or the server is stopped, or gone: soon known
             left = max(self.deadline - self._silent, self.deadline / 8)
             over = not request.done.wait(min(left, self.deadline / 2))
         silent = self._silent  # before the connection is made anew, should this request stand in its way

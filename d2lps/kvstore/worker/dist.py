@@ -14,7 +14,7 @@ from torch import Tensor
 
 from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import record
-from d2lps.kvstore.calls import Interrupted, Once
+from d2lps.kvstore.calls import PAUSE, Interrupted, Once
 from d2lps.kvstore.errors import BeingLoaded, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.store import KVStore
@@ -33,7 +33,7 @@ from d2lps.kvstore.values import (
     same,
 )
 from d2lps.kvstore.wire.arena import Arena
-from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
+from d2lps.kvstore.wire.frames import DTYPES, NOTHING, PUSHES, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
@@ -45,7 +45,6 @@ from d2lps.trace import Trace
 
 NAMES = 1024  # of parts that a frame initialises: the longest fit
 SMALL = 1 << 16  # bytes that are sent sooner than another thread is woken to send them
-PAUSE = 0.01  # seconds between two tries
 KEPT = 64  # lists of keys of which it is known how they travel
 
 
@@ -406,10 +405,11 @@ class DistStore(DistFiles, KVStore):
             sending = [self._pool.submit(ask_in_turn, client, mine) for client, mine in by_client.items()]
         except RuntimeError:  # another thread has closed the store
             raise Refused(text("store.closed")) from None
-        errors = []
+        errors, pushes = [], [each for each in asked if each[1].op in PUSHES]
+        again = partial(self._push_again, pushes, until) if pushes else None
         for client, request in asked:
             try:
-                self._wait_beyond(client, request, until)
+                self._wait_beyond(client, request, until, again)
             except KVError as error:
                 errors.append(error)
         wait(sending)
@@ -419,16 +419,27 @@ class DistStore(DistFiles, KVStore):
                 if isinstance(error, kind):
                     raise error
 
-    def _wait_beyond(self, client: ServerClient, request: Request, until: float) -> None:
-        """For the answer. A push to what is being loaded is sent again: it waits here, or what ends the load would."""
+    def _wait_beyond(self, client: ServerClient, request: Request, until: float, again: Callable | None) -> None:
+        """For the answer; whoever pushes to what is being loaded waits here, or what ends the load would."""
         while True:
             try:
-                client.wait(request, until)
+                client.wait(request, until, again)
                 return
             except BeingLoaded as error:
-                if time.monotonic() + PAUSE > until:
+                if not again or time.monotonic() + PAUSE > until:
                     raise Timeout(str(error)) from None
             time.sleep(PAUSE)
-            request.answer, request.error, request.counted, request.done = None, None, False, Once()
-            self._calls.current.require_wanted()  # after that: an interruption comes before, or finds it
-            ask_in_turn(client, [request])
+            self._calls.current.require_wanted()
+            again()
+
+    def _push_again(self, pushes: list[tuple[ServerClient, Request]], until: float) -> None:
+        """Send those once more that have come to what is being loaded.
+
+        All of a call are: another worker may wait for a later one before it pushes what this one waits for.
+        """
+        for client, push in pushes:
+            if push.done.is_set() and isinstance(push.error, BeingLoaded) and time.monotonic() + PAUSE <= until:
+                push.answer, push.error, push.counted, push.done = None, None, False, Once()
+                if self._calls.current.interrupted:  # after that: an interruption comes before, or finds it
+                    push.done.set()
+                ask_in_turn(client, [push])

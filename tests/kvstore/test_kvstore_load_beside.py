@@ -1,0 +1,98 @@
+"""What workers push from other threads while a load is under way: it waits for the end, and keeps nothing back."""
+
+import threading
+import time
+
+import pytest
+import torch
+from helpers.stores import each, until_whole
+
+from d2lps.kvstore import KVError, cluster
+
+SIZE = 4000
+
+
+def beside(worker, work) -> tuple[threading.Thread, list]:
+    """A thread of ``worker``, and what ``work`` raises there."""
+    raised = []
+
+    def one():
+        try:
+            work(worker)
+        except KVError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=one, daemon=True)
+    thread.start()
+    return thread, raised
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_who_waits_for_one_key_keeps_no_other_back(replicas, monkeypatch, tmp_path):
+    """Two workers push the same keys, of two servers, in other orders: each waits for what the other is to push."""
+    with cluster(workers=3, servers=2, deadline=4.0, replicas=replicas) as workers:
+
+        def begin(worker):
+            worker.init(["a", "b", "c"], [torch.zeros(3)] * 3)
+            worker.save(tmp_path / "file")
+
+        each(workers, begin)
+        servers = {key: spec.parts[0][0].server for key, spec in workers[0]._keys.items()}
+        keys = [next(key for key in servers if servers[key] == server) for server in (0, 1)]
+
+        def pushpull(worker):
+            worker.pushpull(keys[:: -1 if worker.rank == 2 else 1], [torch.ones(3)] * 2, out=[torch.empty(3)] * 2)
+
+        pushing = []
+
+        def restore(*arguments, restore=workers[0]._restore):
+            staged = restore(*arguments)
+            pushing.extend(beside(worker, pushpull) for worker in (workers[1], workers[2]))
+            time.sleep(0.2)
+            return staged
+
+        monkeypatch.setattr(workers[0], "_restore", restore)
+        assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None] * 3
+        pushpull(workers[0])
+        for thread, raised in pushing:
+            thread.join(10)
+            assert not thread.is_alive() and not raised
+
+
+@pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
+def test_who_takes_over_counts_no_push_before_the_load_is_over(kind, monkeypatch, tmp_path):
+    """A server is killed before the load counts: the next one knows of the load before worker 0 comes with it again."""
+    with cluster(kind, 2, 2, replicas=1, deadline=4.0, placement={"large": 1000}) as workers:
+
+        def begin(worker):
+            worker.init("w", torch.zeros(SIZE))
+            if kind != "dist_sync":
+                worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+            worker.push("w", torch.full((SIZE,), 5.0))
+            worker.barrier()
+
+        each(workers, begin)
+        until_whole(workers)
+        pushing = []
+
+        def restore(*arguments, restore=workers[0]._restore):
+            staged = restore(*arguments)
+            pushing.append(beside(workers[1], lambda worker: worker.push("w", torch.ones(SIZE))))
+            time.sleep(0.2)
+            comes = workers[0].clients[0]._connect
+            # worker 0 comes to the next one later than worker 1
+            monkeypatch.setattr(workers[0].clients[0], "_connect", lambda until: time.sleep(0.3) or comes(until))
+            workers.kill(0)
+            return staged
+
+        monkeypatch.setattr(workers[0], "_restore", restore)
+        assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None] * 2
+        ((thread, raised),) = pushing
+        thread.join(10)
+        assert not thread.is_alive() and not raised
+        if kind == "dist_sync":
+            workers[0].push("w", torch.ones(SIZE))
+        pulled = torch.empty(SIZE)
+        workers[0].pull("w", out=pulled)
+        assert pulled.unique().tolist() == [2.0 if kind == "dist_sync" else 1.0]
