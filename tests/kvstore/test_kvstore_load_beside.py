@@ -96,3 +96,31 @@ def test_who_takes_over_counts_no_push_before_the_load_is_over(kind, monkeypatch
         pulled = torch.empty(SIZE)
         workers[0].pull("w", out=pulled)
         assert pulled.unique().tolist() == [2.0 if kind == "dist_sync" else 1.0]
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_another_thread_of_who_loads_waits_too(replicas, monkeypatch, tmp_path):
+    with cluster("dist_async", 2, 2, replicas=replicas, deadline=4.0, placement={"large": 1000}) as workers:
+
+        def begin(worker):
+            worker.init("w", torch.zeros(SIZE))
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+
+        each(workers, begin)
+        pushing = []
+
+        def restore(*arguments, restore=workers[0]._restore):
+            staged = restore(*arguments)
+            pushing.append(beside(workers[0], lambda worker: worker.push("w", torch.ones(SIZE))))
+            time.sleep(0.2)
+            return staged
+
+        monkeypatch.setattr(workers[0], "_restore", restore)
+        assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None] * 2
+        ((thread, raised),) = pushing
+        thread.join(10)
+        assert not thread.is_alive() and not raised
+        pulled = torch.empty(SIZE)
+        workers[1].pull("w", out=pulled)
+        assert pulled.unique().tolist() == [1.0]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import BeingLoaded
 from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
@@ -276,7 +277,7 @@ def test_what_is_loaded_counts_all_at_once_and_once():
     held = loading()
     with pytest.raises(Refused, match="1 parts are here of load 1, where 2 belong"):
         held.commit(0, 1, 2, MOMENTUM)
-    with pytest.raises(Refused, match="key a is being loaded"), held.counting(0, [1, 0]):
+    with pytest.raises(BeingLoaded, match="key a waits for the end of a load"), held.counting(0, [1, 0]):
         pytest.fail("it takes no push")
     assert values(held) == [0, 0] and held.updates is None
     held.stage(0, 1, 1, {"value": torch.full((4,), 2.0)}, MOMENTUM)

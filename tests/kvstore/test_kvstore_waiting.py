@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.stores import each
 
-from d2lps.kvstore import Refused, ShardStore, Timeout, WorkerLost, cluster, codec
+from d2lps.kvstore import ShardStore, Timeout, WorkerLost, cluster, codec
 from d2lps.kvstore.errors import BeingLoaded
 from d2lps.kvstore.wire import Op
 from d2lps.kvstore.worker.client import Request
@@ -61,11 +61,6 @@ def test_what_nobody_has_heard_of_is_dropped_when_somebody_says_so_or_in_the_end
     held.given_up = says
     says or time.sleep(0.7)
     assert pushed(held) == [0.0] * 4
-
-
-def test_who_loads_does_not_wait_for_itself():
-    with pytest.raises(Refused, match="key a is being loaded"), loading().counting(0, [0]):
-        pytest.fail("it takes no push")
 
 
 @pytest.mark.parametrize("end", ["taken", "dropped", "worker 0 is lost", "deadline"])

@@ -241,7 +241,7 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
                 raise self.left
             loading = sorted({*core.staged.parts} & {*numbers})  # also where worker 0 is still to bring it once more
             if loading:
-                self.may_drop(rank, self.shard(loading[0]).name)
+                self.may_drop(self.shard(loading[0]).name)
                 self.drop(rank)
             yield
 

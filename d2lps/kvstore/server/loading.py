@@ -17,13 +17,11 @@ class Pushes:
     given_up = False  # whether a worker has said that nobody has heard of the load, as worker 0 was lost before
     _alone: float | None = None  # since when worker 0 is known to be lost, and its load has not ended
 
-    def may_drop(self, rank: int, name: str) -> None:
-        """Whether what worker 0 has brought may be dropped for a push to key ``name``; raises BeingLoaded, or Refused.
+    def may_drop(self, name: str) -> None:
+        """Whether what worker 0 has brought may be dropped for a push to key ``name``; raises BeingLoaded.
 
         Where worker 0 is lost, those who have heard of its load bring it to its end: all of them, or nobody has.
         """
-        if rank == 0:
-            raise Refused(f"key {name} is being loaded: push to it when that is over")
         if 0 not in self.live:
             self._alone = own_time() if self._alone is None else self._alone
             if self.given_up or own_time() - self._alone > self.deadline:

@@ -226,7 +226,7 @@ class ShardStore(Pushes, Merging, Keeping):
             if self.left and self.kind == "dist_sync":
                 raise self.left
             if loading := [shard for shard in map(self.shard, numbers) if shard.staged]:
-                self.may_drop(rank, loading[0].name)
+                self.may_drop(loading[0].name)
                 self._loading.drop()
             self._pushing += 1
         try:
