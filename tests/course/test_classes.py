@@ -198,7 +198,7 @@ def _doubled(folder: Path) -> None:
     book = notebook(FIRST, {"own-gpu": solving("own-gpu")})
     stub = next(each for each in notebook(FIRST, {}).cells if each["id"] == "exercise-own-gpu")
     book.cells = [each for each in book.cells if each["id"] != "exercise-overlap"]
-    worse = {"id": "worse", "source": stub["source"].replace("shares =", "return None\n    shares =")}
+    worse = {"id": "worse", "source": "".join(stub["source"]).replace("shares =", "return None\n    shares =")}
     book.cells += [type(stub)(dict(stub) | worse), type(stub)(dict(stub) | {"id": "again"})]
     strange = dict(stub) | {"id": "exercise-of-old", "source": "d2lps.check_exercise('of-old', print)"}
     book.cells.append(type(stub)(strange))
