@@ -25,16 +25,18 @@ HOLDS = {
     "F5": "one side goes on, the other counts nothing; after the cut it is the backup",
     "F6": "every push counts exactly once",
     "F7": "the frame is refused and its connection made again; the sums are right",
+    "F8": "the newest whole checkpoint is found; the one before stays until then",
+    "F9": "refused, and the one before is taken; nothing is ever loaded silently",
     "F10": "an error to that worker alone; the server and its values stay as they are",
     "F11": "refused before any tensor is made; memory bounded; legal workers unaffected",
     "F12": "nothing of it is ever executed",
     "F13": "refused by name; an optimizer is a name and numbers",
     "F14": "a newcomer learns all while the others train, and is the backup",
     "F15": "deadlines on the monotonic clock; typed errors; the store can be used again, or says what to do",
+    "F16": "the log and an error name slot, key and servers, until the key is loaded anew",
     "M": "3 times the bytes stored, one push per worker and key, 64 MiB: never more",
     "O": "each mutant makes a check fail",
 }
-LATER = {"F8": "half-written checkpoint", "F9": "corrupt checkpoint", "F16": "replicas that differ"}
 
 
 class Case(NamedTuple):
@@ -81,7 +83,7 @@ class Table:
                 found += [
                     f"      {fault} | {summary([case for case in mine if case.fault == fault])}" for fault in faults
                 ]
-        return found + [f"{row:4}{fault} | not covered yet" for row, fault in LATER.items()]
+        return found
 
 
 def summary(cases: list[Case]) -> str:
@@ -94,7 +96,9 @@ def main(arguments: list[str]) -> int:
     """The exit status."""
     table, cases = Table(), "--cases" in arguments
     here = Path(__file__).parent
-    files = sorted(str(path) for path in here.glob("test_kvstore*.py"))
+    files = sorted(
+        str(path) for path in [*here.glob("test_kvstore*.py"), *here.parent.glob("train/test_checkpoints.py")]
+    )
     given = [argument for argument in arguments if argument != "--cases"]
     os.chdir(here.parents[1])
     os.environ.setdefault("D2LPS_EXAMPLES", "400")  # ten times as many as in the suite
