@@ -262,7 +262,7 @@ def test_what_takes_too_much_is_stopped_and_touches_nobody(graded, name):
     if name in ("endless", "catches"):
         assert row["mistake"] == "overtime"
     if name == "memory":
-        assert (row["state"], row["mistake"]) == ("stopped", "memory") and "512 MiB" in row["sentence"]
+        assert (row["state"], row["mistake"]) == ("stopped", "out-of-memory") and "512 MiB" in row["sentence"]
 
 
 @pytest.mark.slow
@@ -312,6 +312,18 @@ def test_a_learner_without_a_notebook_does_not_vanish(tmp_path):
         "anh": ("beside", "a.txt"), "binh": ("no-notebooks", "bai.docx"), "dung": ("empty", None),
         "": ("beside", "readme.md"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text, key", [("{", "no-json"), ("[]", "no-notebook"), ('{"a": 1}', "no-notebook")])
+def test_what_is_no_notebook_is_told_apart(tmp_path, text, key):
+    (path := tmp_path / "a.ipynb").write_text(text)
+    assert [note.key for note in notebooks.read("a", path, None).notes] == [key]
+
+
+def test_a_cell_without_the_function_is_said_to_have_none():
+    row, cell = judging.Row("anh", "1.ipynb", FIRST, "split", "missing"), slices.cell("a", "def spilt():\n    pass")
+    judging._judge_one(row, [cell], cell, "split", all_texts()["split"], None, judging.Limits(), set())
+    assert (row.state, row.mistake) == ("tried", "no-function") and "`split`" in row.sentence and row.hint
 
 
 def made_up() -> report.Report:

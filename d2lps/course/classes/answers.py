@@ -26,7 +26,7 @@ from d2lps.course.grading.calls import Stopped
 from d2lps.plan import Plan
 
 NAMES = 60  # letters of a name that the other end gives
-REFUSED = ("file", "process", "network", "memory")
+REFUSED = ("file", "process", "network", "out-of-memory")
 PATH = re.compile(
     r"(?<![\w.…/])/(?:[^/\s'\"]+/)+([^/\s'\"]*)"
 )  # where something lies on this machine is told to nobody

@@ -248,7 +248,7 @@ def refused(error: BaseException | None) -> list[str] | None:
         if isinstance(error, MemoryError) or (
             isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
         ):
-            return ["memory", ""]
+            return ["out-of-memory", ""]
         if getattr(error, "reason", None) == "no-course":  # somebody has asked for a solution
             return ["file", "chapters"]
         if isinstance(error, OSError):

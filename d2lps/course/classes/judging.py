@@ -215,7 +215,7 @@ def _judge_one(
 def _refused(row: Row, refused: tuple[str, str], gone: str | None) -> str | None:
     """Say what was refused to an answer; where it was memory, that has stopped it."""
     kind, name = refused
-    if kind == "memory":
+    if kind == "out-of-memory":
         return gone or kind
     row.notes.append(text(f"grade.note.refused-{kind}", name=name))
     row.hint = text("grade.mistake.refused")
