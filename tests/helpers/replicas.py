@@ -120,6 +120,13 @@ class TrustsAnOldAnswer(Replica):
         return super()._is_sure(asked._replace(turn=asked.turn - 1, since=asked.since - 1))
 
 
+class RefusesUnsure(Replica):
+    """What it knows is what holds."""
+
+    def _on_stand(self, worker, stand, now):
+        self._send(worker, Done(stand.view, stand.id, None))
+
+
 class AsksOnlyMembers(Replica):
     """Not who may have become the backup meanwhile."""
 
@@ -286,7 +293,7 @@ WRONG = [
 ]
 # What shows these is too rare to wait for: tests of their own make it.
 TOO_RARE = {TakesOldCommands, AnswersInAnyView, TellsOfLossEarly, CountsTwoRoundsAhead}
-TOO_RARE |= {AnswersUnsure, TrustsAnOldAnswer, AsksOnlyMembers}
+TOO_RARE |= {AnswersUnsure, TrustsAnOldAnswer, AsksOnlyMembers, RefusesUnsure}
 
 
 def made(wrong: type) -> dict[str, type]:

@@ -110,6 +110,7 @@ def test_what_is_saved_is_what_was_there_when_all_came(kind, replicas, rule, tmp
         store.set_optimizer(rule, **RULES[rule])
         after = stepped(store, range(5, 6))
         assert not said.done and not also.exists()
+        store.barrier()
         held.set()
         said.wait()
         assert said.done

@@ -1,5 +1,8 @@
 """Worker 0 is lost in the midst of a load: all servers have what it loaded, or none has."""
 
+import threading
+import time
+
 import pytest
 import torch
 from helpers.stores import each
@@ -99,3 +102,52 @@ def test_what_the_others_have_heard_of_is_not_loaded_again(replicas, monkeypatch
         workers[1].push("w", torch.full((SIZE,), 3.0))
         workers[0].load(tmp_path / "file")
         assert each(workers, pulled) == [[4.0]] * 2
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_push_of_another_thread_drops_nothing_that_counts(replicas, monkeypatch, tmp_path):
+    """Workers have heard of the load, and worker 0 is lost; other threads of theirs push to what is loaded."""
+    with cluster(
+        "dist_async", 3, 2, lost="drop", deadline=5.0, placement={"large": 1000}, replicas=replicas
+    ) as workers:
+
+        def begin(worker):
+            worker.init(["w", "x"], [torch.ones(SIZE), torch.ones(SIZE)])
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+            worker.push("w", torch.full((SIZE,), 5.0))
+            worker.barrier()
+
+        each(workers, begin)
+
+        def live():
+            at = workers.servers[1]
+            return (at.replicas[1] if replicas else at).store.live
+
+        heard, pushing = threading.Barrier(2), []
+
+        def tells(self, *arguments, ask=workers[0]._ask_all):
+            dies(workers[0])
+            raise KVError("killed")
+
+        monkeypatch.setattr(workers[0], "_ask_all", tells)
+        for worker in (workers[1], workers[2]):
+
+            def commits(*arguments, worker=worker, ask=worker._ask_all):
+                heard.wait(10)
+                pushing.append(threading.Thread(target=worker.push, args=("x", torch.ones(SIZE))))
+                pushing[-1].start()
+                until = time.monotonic() + 3
+                while 0 in live() and time.monotonic() < until:
+                    time.sleep(0.01)
+                time.sleep(0.2)
+                ask(*arguments)
+
+            monkeypatch.setattr(worker, "_ask_all", commits)
+        found = each(workers, lambda worker: worker.load(tmp_path / "file"))
+        for thread in pushing:
+            thread.join(10)
+        assert found[1:] == [None, None]
+        assert [pulled(worker) for worker in (workers[1], workers[2])] == [[1.0]] * 2
+        workers[1].pull("x", out=(out := torch.empty(SIZE)))
+        assert out.unique().tolist() == [3.0]

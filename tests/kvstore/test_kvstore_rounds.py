@@ -309,6 +309,7 @@ def test_of_what_a_lost_worker_has_staged_the_others_say_whether_it_counts():
     assert held.updates == MOMENTUM and values(held) != [0, 0]
     held = loading(lost="drop")
     held.lose(0, "killed")
+    held.given_up = True
     with held.counting(1, [0]):
         assert held.shards[0].staged is None
     with pytest.raises(Refused, match="where 1 belong"):

@@ -8,6 +8,7 @@ import torch
 from helpers.stores import each
 
 from d2lps.kvstore import Refused, ShardStore, Timeout, WorkerLost, cluster, codec
+from d2lps.kvstore.errors import BeingLoaded
 from d2lps.kvstore.wire import Op
 from d2lps.kvstore.worker.client import Request
 
@@ -22,48 +23,44 @@ def loading(**options) -> ShardStore:
     return held
 
 
-def counting(held: ShardStore, heard: list) -> threading.Thread:
-    """A push of worker 1, which waits; what it counts to, or raises."""
-
-    def push():
-        try:
-            with held.counting(1, [0]):
-                heard.append(held.shards[0].value.tolist())
-        except WorkerLost as error:
-            heard.append(error.ranks)
-
-    thread = threading.Thread(target=push, daemon=True)
-    thread.start()
-    time.sleep(0.1)
-    assert not heard
-    return thread
+def pushed(held: ShardStore) -> list:
+    with held.counting(1, [0]):
+        return held.shards[0].value.tolist()
 
 
 ENDS = {
     "taken": (lambda held: held.commit(0, 1, 1, None), {}, [1.0] * 4),
     "dropped": (lambda held: held.drop(), {}, [0.0] * 4),
-    "worker 0 is lost": (lambda held: held.lose(0, "killed"), {"lost": "drop"}, [0.0] * 4),
-    "all fail": (lambda held: held.lose(0, "killed"), {"lost": "fail"}, (0,)),
-    "all fail with another": (lambda held: held.lose(2, "killed"), {"lost": "fail"}, (2,)),
-    "it is lost": (lambda held: held.lose(1, "killed"), {"lost": "drop"}, (1,)),
+    "all fail": (lambda held: held.lose(0, "killed"), {"lost": "fail"}, WorkerLost),
+    "it is lost": (lambda held: held.lose(1, "killed"), {"lost": "drop"}, WorkerLost),
+    "worker 0 is lost": (lambda held: held.lose(0, "killed"), {"lost": "drop"}, BeingLoaded),
 }
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_push_waits_for_the_end_of_a_load(end):
+def test_a_push_counts_after_the_end_of_a_load(end):
     act, options, comes = ENDS[end]
-    held, heard = loading(**options), []
-    thread, begun = counting(held, heard), time.monotonic()
+    held = loading(**options)
+    said = r"a push to key a waits for the end of a load: 30 s are over, worker 0 missing"
+    with pytest.raises(BeingLoaded, match=said):
+        pushed(held)
     act(held)
-    thread.join(10)
-    assert heard == [comes] and time.monotonic() - begun < 0.9, "at once"
+    if isinstance(comes, list):
+        assert pushed(held) == comes
+    else:
+        with pytest.raises(comes):
+            pushed(held)
 
 
-def test_at_the_deadline_it_says_what_it_waited_for():
-    held = loading(deadline=0.3)
-    said = r"a push to key a waits for the end of a load: 0\.3 s are over, worker 0 missing"
-    with pytest.raises(Timeout, match=said), held.counting(1, [0]):
-        pytest.fail("it takes no push")
+@pytest.mark.parametrize("says", [True, False])
+def test_what_nobody_has_heard_of_is_dropped_when_somebody_says_so_or_in_the_end(says):
+    held = loading(lost="drop", deadline=30.0 if says else 0.3)
+    held.lose(0, "killed")
+    with pytest.raises(BeingLoaded):
+        pushed(held)
+    held.given_up = says
+    says or time.sleep(0.7)
+    assert pushed(held) == [0.0] * 4
 
 
 def test_who_loads_does_not_wait_for_itself():
@@ -106,6 +103,8 @@ def test_a_push_of_another_worker_counts_when_the_load_is_over(replicas, end):
             for each_one in loads.clients:
                 each_one._open = False
                 each_one._channel.close()
+            there = pushes.clients[part.server]
+            there.wait(there.ask(Request(Op.COMMIT, metadata={"drop": True})), time.monotonic() + 5)
         elif end != "deadline":
             how = {"drop": True} if end == "dropped" else {"parts": 1, "rule": "sgd", "numbers": {"lr": -1.0}}
             client.wait(client.ask(Request(Op.COMMIT, metadata={"load": 1} | how)), time.monotonic() + 5)

@@ -9,7 +9,7 @@ from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, begins_snapshot, hear
 from d2lps.kvstore.replicas.register import Register, StoreRegister, as_name
 from d2lps.kvstore.replicas.store import PATIENCE, SlotStore
-from d2lps.kvstore.replication.messages import Name
+from d2lps.kvstore.replication.messages import Name, Stand
 from d2lps.kvstore.server.requests import is_count
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
@@ -34,6 +34,8 @@ class ReplicaSession(WorkerSession):
 
     def _error(self, frame: Frame, error: KVError) -> None:
         said = partial(super()._error, frame, error)
+        if isinstance(error, Refused):  # another server may be the primary, and know better
+            said = partial(self._when_it_holds, said)
         if frame.op in PUSHES and self.store.kind != "dist_sync":
             self._when_committed(said)  # it says what counts
         else:
@@ -42,6 +44,14 @@ class ReplicaSession(WorkerSession):
     def _when_committed(self, said: Callable[[], object]) -> None:
         try:
             self.store.slot.when_committed(said)
+        except Broken:
+            self.close()
+
+    def _when_it_holds(self, said: Callable[[], object]) -> None:
+        slot = self.store.slot
+        try:
+            with slot.leading():
+                slot.ask(self.rank, Stand(0, 0, self.rank), lambda answer: said())
         except Broken:
             self.close()
 

@@ -24,7 +24,7 @@ from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
 from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Load, Lose, Meet, Name, Pull, Push, Take, Value
-from d2lps.kvstore.server.loading import being_loaded
+from d2lps.kvstore.server.loading import Pushes
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
 from d2lps.kvstore.server.shard_store import ShardStore
@@ -103,7 +103,7 @@ class SlotShard(KeyPart):
             raise KVError(f"key {self.name} could not be updated {held.failed}: load what was saved of it")
 
 
-class SlotStore(SlotKeeping, Merging):
+class SlotStore(SlotKeeping, Pushes, Merging):
     """A replica of a slot, with what a session asks of a ShardStore.
 
     ``settings``: what a ShardStore takes. Every method raises Broken where this is not the primary: its worker finds
@@ -243,14 +243,8 @@ class SlotStore(SlotKeeping, Merging):
                 raise self.left
             loading = sorted(self._staged[2].keys() & {*numbers})
             if loading:
-                self._wait(
-                    lambda: not self._staged[2].keys() & {*loading} or self.failed or not {0, rank} <= self.live,
-                    being_loaded(rank, self.shard(loading[0]).name),
-                    lambda: [0],
-                )
-                self.require_live(rank)
-                if 0 not in self.live:  # it was lost before the others heard of the load, or they would not push yet
-                    self.drop()
+                self.may_drop(rank, self.shard(loading[0]).name)
+                self.drop()
             yield
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
@@ -323,8 +317,7 @@ class SlotStore(SlotKeeping, Merging):
             if staged and optimizer != chosen:
                 raise Refused("what is loaded together has one optimizer")
             validate_state(state, optimizer, shard.elements, shard.dtype, shard.name)
-            if shard.busy:
-                raise Refused(f"key {shard.name} is in the midst of a round: load at a barrier")
+            self.require_between_rounds(shard, "load")
             memory = dict(state)
             value = memory.pop("value")
             staged[number] = Held(value, {optimizer.rule: memory} if optimizer and memory else {})
@@ -401,7 +394,10 @@ class SlotStore(SlotKeeping, Merging):
                 if rank not in core.live:
                     return
                 sentence, how = f"worker {rank} {'has left' if left else 'is lost'} ({why})", "dropped"
-                if self.lost == "fail" and left and not self._pulls and not any(shard.busy for shard in self.shards):
+                waits = any(shard.busy for shard in self.shards) or any(
+                    not self.comes(shard.number, need) for _, wanted in self._pulls.values() for shard, need in wanted
+                )
+                if self.lost == "fail" and left and not waits:
                     how = "left"
                 elif self.lost == "fail" or core.live == {rank}:
                     how = "failed"

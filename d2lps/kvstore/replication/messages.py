@@ -38,6 +38,14 @@ class Pull(NamedTuple):
     since: int | None = None
 
 
+class Stand(NamedTuple):
+    """A question on behalf of a worker: whether what this primary knows still holds."""
+
+    view: int
+    id: int
+    rank: int
+
+
 class Do(NamedTuple):
     """A worker asks for something beside pushes: ``command`` is to be done, once, however often it is asked for."""
 
@@ -59,7 +67,10 @@ class Meet(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was asked for by ``Do`` is done; or, of ``Meet``, all have come. ``answer``: what belongs to it."""
+    """What was asked for by ``Do`` is done; of ``Meet``, all have come; of ``Stand``, it holds.
+
+    ``answer``: what belongs to it.
+    """
 
     view: int
     id: int

@@ -2,6 +2,7 @@
 
 A primary that is cut off hears of no new view. So it asks whoever takes part in its commits, one question for all pulls
 that wait: the answer, in its own view, says that there was no other primary when it was asked. No clock is trusted.
+Whatever else is said of what may be old, as that a key has no value, waits for such an answer, too (``Stand``).
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 from d2lps.kvstore.replication.commands import Part
 from d2lps.kvstore.replication.comparing import Comparing
-from d2lps.kvstore.replication.messages import Ack, Heartbeat, Name, Pull, Value
+from d2lps.kvstore.replication.messages import Ack, Done, Heartbeat, Name, Pull, Stand, Value
 
 
 class Waiting(NamedTuple):
@@ -21,7 +22,7 @@ class Waiting(NamedTuple):
 
 
 class Reading(Comparing):
-    """What a replica does about pulls."""
+    """What a replica does about pulls, and about what may be old."""
 
     kind: str
     staleness: int
@@ -33,6 +34,7 @@ class Reading(Comparing):
 
     def _read_nothing(self) -> None:
         self._pulls: dict[int, dict[tuple[Name, int], Waiting]] = {}  # that wait, by part
+        self._stands: dict[tuple[Name, int], int] = {}  # questions of workers, each with the own one that answers it
         self._unsure: dict[int, Any] = {}  # parts whose pulls wait for nothing but an answer, in order
         self._questions, self._replies = 0, {}  # the last question; by server the last one that it has answered
 
@@ -42,6 +44,19 @@ class Reading(Comparing):
             asked = Waiting(pull, since, self._questions + 1)
             self._pulls.setdefault(pull.part, {}).setdefault((worker, pull.id), asked)
             self._answer_pulls(pull.part)
+
+    def _on_stand(self, worker: Name, stand: Stand, now: float) -> None:
+        if self._is_mine(worker, stand):
+            self._stands[worker, stand.id] = self._questions + 1
+            self._answer_stands()
+
+    def _answer_stands(self) -> None:
+        for (worker, id), turn in [*self._stands.items()]:
+            if all(self._replies.get(other, 0) >= turn for other in self._needed()):
+                del self._stands[worker, id]
+                self._send(worker, Done(self.view.number, id, None))
+        if self._stands:
+            self._ask_others()
 
     def _answer_pulls(self, index: int) -> None:
         waiting = self._pulls.get(index, {})
@@ -95,5 +110,6 @@ class Reading(Comparing):
         unsure, self._unsure = self._unsure, {}
         for index in unsure:
             self._answer_pulls(index)
+        self._answer_stands()
 
-    _on = Comparing._on | {Pull: "_on_pull"}
+    _on = Comparing._on | {Pull: "_on_pull", Stand: "_on_stand"}

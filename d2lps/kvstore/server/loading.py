@@ -1,18 +1,35 @@
 """What is loaded into a server: made ready part by part, and then taken all at once, or not at all."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import Refused
+from d2lps.kvstore.errors import BeingLoaded, Refused
 from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.server.shard import Shard
 
 
-def being_loaded(rank: int, name: str) -> str:
-    """What a push of a worker waits for. Raises Refused for worker 0, who loads: it would wait for itself."""
-    if rank == 0:
-        raise Refused(f"key {name} is being loaded: push to it when that is over")
-    return f"a push to key {name} waits for the end of a load"
+class Pushes:
+    """What is done about pushes to what is being loaded, on one server."""
+
+    live: Collection[int]
+    deadline: float
+    given_up = False  # whether a worker has said that nobody has heard of the load, as worker 0 was lost before
+    _alone: float | None = None  # since when worker 0 is known to be lost, and its load has not ended
+
+    def may_drop(self, rank: int, name: str) -> None:
+        """Whether what worker 0 has brought may be dropped for a push to key ``name``; raises BeingLoaded, or Refused.
+
+        Where worker 0 is lost, those who have heard of its load bring it to its end: all of them, or nobody has.
+        """
+        if rank == 0:
+            raise Refused(f"key {name} is being loaded: push to it when that is over")
+        if 0 not in self.live:
+            self._alone = own_time() if self._alone is None else self._alone
+            if self.given_up or own_time() - self._alone > self.deadline:
+                return
+        over = f"{self.deadline:g} s are over"
+        raise BeingLoaded(f"a push to key {name} waits for the end of a load: {over}, worker 0 missing")
 
 
 class Loading:

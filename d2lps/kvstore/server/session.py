@@ -326,11 +326,16 @@ class WorkerSession:
         self._ok(frame)
 
     def on_commit(self, frame: Frame) -> None:
-        """All parts of a load count now, whichever worker says so; or worker 0 has them dropped."""
+        """All parts of a load count now, whichever worker says so; or worker 0 has them dropped.
+
+        Of other workers that says that worker 0 was lost before anybody heard of its load.
+        """
         load, parts = frame.metadata.get("load"), frame.metadata.get("parts")
         if frame.metadata.get("drop") is True:
-            self._require_first("loads")
-            self.store.drop()
+            if self.rank:
+                self.store.given_up = True
+            else:
+                self.store.drop()
         elif is_count(load) and is_count(parts):
             self.store.commit(self.rank, load, parts, read_optimizer(frame, "numbers"))
         else:

@@ -22,7 +22,7 @@ from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import Record
 from d2lps.kvstore.server.barriers import Barriers
 from d2lps.kvstore.server.keeping import Keeping
-from d2lps.kvstore.server.loading import Loading, being_loaded
+from d2lps.kvstore.server.loading import Loading, Pushes
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.values import is_finite
@@ -33,7 +33,7 @@ NAN = ("propagate", "reject", "skip")
 LOST = ("fail", "drop")
 
 
-class ShardStore(Merging, Keeping):
+class ShardStore(Pushes, Merging, Keeping):
     """The shards of one server: its part of every key.
 
     Parameters
@@ -226,16 +226,8 @@ class ShardStore(Merging, Keeping):
             if self.left and self.kind == "dist_sync":
                 raise self.left
             if loading := [shard for shard in map(self.shard, numbers) if shard.staged]:
-                wait_until(
-                    self._changed,
-                    lambda: not any(shard.staged for shard in loading) or self.failed or not {0, rank} <= self.live,
-                    self.deadline,
-                    being_loaded(rank, loading[0].name),
-                    lambda: [0],
-                )
-                self.require_live(rank)
-                if 0 not in self.live:  # it was lost before the others heard of the load, or they would not push yet
-                    self._loading.drop()
+                self.may_drop(rank, loading[0].name)
+                self._loading.drop()
             self._pushing += 1
         try:
             yield

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.errors import BeingLoaded, Diverged, KVError, Late, Refused, Timeout, WorkerLost
 
-KINDS = {"Refused": Refused, "Timeout": Timeout, "Late": Late}  # of errors that a server may name, beside WorkerLost
+KINDS = {each.__name__: each for each in (Refused, Timeout, Late, BeingLoaded)}  # beside WorkerLost and Diverged
 
 
 def counted(entries: Sequence, metadata: dict) -> bool | None:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from d2lps.algorithms.placement import Placement
 from d2lps.kvstore import record
-from d2lps.kvstore.calls import Interrupted
-from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
+from d2lps.kvstore.calls import Interrupted, Once
+from d2lps.kvstore.errors import BeingLoaded, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import (
@@ -45,6 +45,7 @@ from d2lps.trace import Trace
 
 NAMES = 1024  # of parts that a frame initialises: the longest fit
 SMALL = 1 << 16  # bytes that are sent sooner than another thread is woken to send them
+PAUSE = 0.01  # seconds between two tries
 KEPT = 64  # lists of keys of which it is known how they travel
 
 
@@ -408,7 +409,7 @@ class DistStore(DistFiles, KVStore):
         errors = []
         for client, request in asked:
             try:
-                client.wait(request, until)
+                self._wait_beyond(client, request, until)
             except KVError as error:
                 errors.append(error)
         wait(sending)
@@ -417,3 +418,17 @@ class DistStore(DistFiles, KVStore):
             for error in errors:
                 if isinstance(error, kind):
                     raise error
+
+    def _wait_beyond(self, client: ServerClient, request: Request, until: float) -> None:
+        """For the answer. A push to what is being loaded is sent again: it waits here, or what ends the load would."""
+        while True:
+            try:
+                client.wait(request, until)
+                return
+            except BeingLoaded as error:
+                if time.monotonic() + PAUSE > until:
+                    raise Timeout(str(error)) from None
+            time.sleep(PAUSE)
+            request.answer, request.error, request.counted, request.done = None, None, False, Once()
+            self._calls.current.require_wanted()  # after that: an interruption comes before, or finds it
+            ask_in_turn(client, [request])

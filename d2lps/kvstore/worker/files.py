@@ -10,7 +10,7 @@ from functools import partial
 
 from d2lps.kvstore import codec
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError
+from d2lps.kvstore.errors import KVError, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.saving import Files
 from d2lps.kvstore.values import KeySpec
@@ -32,8 +32,15 @@ class DistFiles(Files):
 
     def _load(self, path) -> None:
         self._end_open([*self._open])  # or it would count afterwards
+        try:
+            staged = super()._load(path)
+        except WorkerLost as error:
+            if 0 in error.ranks:  # and so nobody has heard of it
+                with suppress(KVError):
+                    self._ask_all(Op.COMMIT, {"drop": True})
+            raise
         # All servers have it ready, and all workers say so: whoever is lost meanwhile, it counts on all of them.
-        self._ask_all(Op.COMMIT, *super()._load(path))
+        self._ask_all(Op.COMMIT, *staged)
 
     def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
         self._saves += 1
