@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import dedent
 
@@ -11,8 +12,10 @@ import pytest
 from helpers import classes
 from helpers.classes import hand_in, notebook, solving, told, wrong
 
-from d2lps.course.classes import notebooks, slices, values
-from d2lps.course.grading.course import CHAPTERS
+from d2lps.course.classes import judging, notebooks, report, slices, values
+from d2lps.course.grading import course
+from d2lps.course.grading.course import CHAPTERS, all_texts
+from d2lps.messages import only, text
 
 ROOT = CHAPTERS.parent
 FIRST, KEYS = "01-data-parallelism", "04-key-value-store"
@@ -191,11 +194,12 @@ def _without_ids(folder: Path) -> None:
 
 
 def _doubled(folder: Path) -> None:
-    """The stub stands there again after the answer, an exercise is gone, and one is of another edition."""
+    """A wrong answer and the stub stand after the right one, an exercise is gone, and one is of another edition."""
     book = notebook(FIRST, {"own-gpu": solving("own-gpu")})
     stub = next(each for each in notebook(FIRST, {}).cells if each["id"] == "exercise-own-gpu")
     book.cells = [each for each in book.cells if each["id"] != "exercise-overlap"]
-    book.cells.append(type(stub)(dict(stub) | {"id": "again"}))
+    worse = {"id": "worse", "source": "".join(stub["source"]).replace("shares =", "return None\n    shares =")}
+    book.cells += [type(stub)(dict(stub) | worse), type(stub)(dict(stub) | {"id": "again"})]
     strange = dict(stub) | {"id": "exercise-of-old", "source": "d2lps.check_exercise('of-old', print)"}
     book.cells.append(type(stub)(strange))
     hand_in(folder, "doubled", book)
@@ -223,7 +227,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_graded(graded):
     assert rows["syntax", "own-gpu"]["mistake"] == "syntax"
     assert "JSON" in str(learners["bad"]["notes"]) or "no notebook" in str(learners["bad"]["notes"])
     assert learners["other"]["notes"] and learners["other"]["exercises"] == 0
-    assert rows["doubled", "own-gpu"]["state"] == "solved" and "2" in rows["doubled", "own-gpu"]["notes"][0]
+    assert rows["doubled", "own-gpu"]["state"] == "solved" and "3" in rows["doubled", "own-gpu"]["notes"][0]
     assert rows["doubled", "overlap"]["state"] == "missing"
     assert "of-old" in str(learners["doubled"]["notes"])
     assert graded["done"].returncode == 1
@@ -238,6 +242,18 @@ def test_no_answer_gets_at_the_solutions_or_the_verdict(graded, name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, told", {"reads": "solutions.py", "asks-d2lps": "chapters", "runs": "process", "network": "network"}.items()
+)
+def test_the_teacher_is_told_what_was_refused(graded, name, told):
+    if graded["report"]["not-shut-out"]:
+        pytest.skip("this machine cannot shut answers in")
+    row = graded["rows"][f"cheat-{name}", "own-gpu"]
+    assert told in row["notes"][0] and row["hint"] == text("grade.mistake.refused")
+    assert str(ROOT) not in (graded["out"] / "class.json").read_text("utf-8")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOGS)
 def test_what_takes_too_much_is_stopped_and_touches_nobody(graded, name):
     row = graded["rows"][f"hog-{name}", "own-gpu"]
@@ -245,6 +261,8 @@ def test_what_takes_too_much_is_stopped_and_touches_nobody(graded, name):
     assert graded["rows"][f"hog-{name}", "split"]["state"] == "solved"
     if name in ("endless", "catches"):
         assert row["mistake"] == "overtime"
+    if name == "memory":
+        assert (row["state"], row["mistake"]) == ("stopped", "out-of-memory") and "512 MiB" in row["sentence"]
 
 
 @pytest.mark.slow
@@ -272,6 +290,83 @@ def test_nothing_to_grade_is_said(tmp_path):
     assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
+def test_a_learner_without_a_notebook_does_not_vanish(tmp_path):
+    for name in (
+        "anh/a.ipynb",
+        "anh/a.txt",
+        "binh/bai.docx",
+        "binh/.x",
+        "chi/deep/b.ipynb",
+        "readme.md",
+        "out/class.csv",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "dung").mkdir()
+    tasks = notebooks.find(tmp_path, tmp_path / "out")
+    assert [(learner, path.name) for learner, path, _ in tasks] == [
+        ("anh", "a.ipynb"), ("anh", "anh"), ("binh", "binh"), ("chi", "b.ipynb"), ("dung", "dung"), ("", tmp_path.name),
+    ]  # fmt: skip
+    notes = {task[0]: notebooks.read(*task).notes[0] for task in tasks if task[1].is_dir()}
+    assert {learner: (note.key, note.values.get("files")) for learner, note in notes.items()} == {
+        "anh": ("beside", "a.txt"), "binh": ("no-notebooks", "bai.docx"), "dung": ("empty", None),
+        "": ("beside", "readme.md"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text, key", [("{", "no-json"), ("[]", "no-notebook"), ('{"a": 1}', "no-notebook")])
+def test_what_is_no_notebook_is_told_apart(tmp_path, text, key):
+    (path := tmp_path / "a.ipynb").write_text(text)
+    assert [note.key for note in notebooks.read("a", path, None).notes] == [key]
+
+
+def test_a_cell_without_the_function_is_said_to_have_none():
+    row, cell = judging.Row("anh", "1.ipynb", FIRST, "split", "missing"), slices.cell("a", "def spilt():\n    pass")
+    judging._judge_one(row, [cell], cell, "split", all_texts()["split"], None, judging.Limits(), set())
+    assert (row.state, row.mistake) == ("tried", "no-function") and "`split`" in row.sentence and row.hint
+
+
+def made_up() -> report.Report:
+    """A learner who has solved one of three, with two cells for it, and one who has handed in another file."""
+    states = {"own-gpu": "solved", "overlap": "tried", "split": "missing"}
+    rows = [asdict(judging.Row("anh", "anh/1.ipynb", FIRST, id, state)) for id, state in states.items()]
+    rows[0]["notes"] = ["Two cells."]
+    book = {"learner": "anh", "notebook": "anh/1.ipynb", "chapter": FIRST, "graded": True, "notes": []}
+    other = {"learner": "mei", "notebook": "", "chapter": "", "graded": False, "notes": ["Only bai.docx."]}
+    parts = [{"book": book, "rows": rows, "missing": []}, {"book": other, "rows": [], "missing": []}]
+    return report.report("en", "class 8a", parts)
+
+
+def test_what_is_optional_is_counted_apart():
+    made = made_up()
+    told = made.learners()["anh"]
+    assert (told["solved"], told["exercises"], told["optional"]) == (1, 2, {"solved": 0, "exercises": 1})
+    assert "1 / 2, optional 0 / 1</summary>" in made.as_page() and "optional ones 0 of 1" in report.summary(made)
+    lines = [*csv.DictReader(made.as_csv().removeprefix("\ufeff").splitlines())]
+    assert [(line["learner"], line["exercise"], line["optional"]) for line in lines] == [
+        ("anh", "own-gpu", "0"), ("anh", "overlap", "0"), ("anh", "split", "1"), ("mei", "", ""),
+    ]  # fmt: skip
+
+
+def test_what_is_odd_is_said_first_and_a_name_leads_to_what_is_folded():
+    html = made_up().as_page()
+    box, table = html.partition("<table>")[0], html.partition("<table>")[2].partition("</table>")[0]
+    assert "Class report: class 8a" in box and "Notebooks: 1." in box
+    assert "anh</a>, own-gpu: Two cells." in box and "mei</a>: Only bai.docx." in box
+    assert table.count("⚠") == 2
+    for number in (1, 2):
+        assert f'href="#learner-{number}"' in table and f'</summary><div id="learner-{number}">' in html
+
+
+@pytest.mark.parametrize("language, word", [("en", "optional"), ("vi", "tùy chọn"), ("zh", "选做")])
+def test_the_texts_name_each_exercise_and_call_the_same_ones_optional(language, word):
+    for id, texts in all_texts().items():
+        before = (texts.folder / f"{language}.md").read_text("utf-8").partition(f"[[exercise-{id}]]")[0]
+        title, about = course.TITLE.findall(before)[-1]
+        assert only(language, lambda texts=texts: texts.title) == title.replace("$", "")
+        assert texts.optional == (word in about), id
+
+
 def test_hints_are_counted_where_they_were_kept_and_else_in_the_outputs(tmp_path):
     kept = tmp_path / "anh" / ".d2lps"
     kept.mkdir(parents=True)
@@ -281,10 +376,10 @@ def test_hints_are_counted_where_they_were_kept_and_else_in_the_outputs(tmp_path
     assert notebooks.hints("overlap", [tmp_path / "anh"], [[output], [], [{"text": "x"}]]) == (1, "notebook")
 
 
-@pytest.mark.parametrize("text", ['["trace","{}"]', '["plan",1]', "{}", '["x"]', '["d",1]', '["t",{"a":1}]', "[[]]"])
-def test_what_is_no_value_is_not_read(text):
+@pytest.mark.parametrize("written", ['["trace","{}"]', '["plan",1]', "{}", '["x"]', '["d",1]', '["t",{"a":1}]', "[[]]"])
+def test_what_is_no_value_is_not_read(written):
     with pytest.raises(values.Unreadable):
-        values.loads(text)
+        values.loads(written)
 
 
 def test_a_learners_helper_comes_before_the_lessons():

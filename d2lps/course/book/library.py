@@ -99,9 +99,19 @@ class Book:
             links[key] = link
         return links
 
+    @cached_property
+    def left_out(self) -> dict[str, dict[str, str]]:
+        """Number → title by language of the chapters that are there, and not in ``toc.toml``."""
+        texts = sorted(self.chapters.glob(f"*-*/{FIRST}.md"))
+        folders = [path.parent for path in texts if path.parent.name not in self.contents]
+        return {folder.name.partition("-")[0]: _titles(folder) for folder in folders}
+
     def links(self, language: str, workspace: bool = False) -> dict[str, str]:
-        """What a placeholder in a sentence becomes: :attr:`cites`, and chapters, as a notebook of theirs finds them."""
-        links = dict(self.cites)
+        """What a placeholder in a sentence becomes: :attr:`cites`, and chapters, as a notebook of theirs finds them.
+
+        A chapter that is left out is its title alone.
+        """
+        links = dict(self.cites) | {f"chapter:{number}": each[language] for number, each in self.left_out.items()}
         for number, slug in self.numbers.items():
             path = f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
             links[f"chapter:{number}"] = f"[{self.contents[slug][language]}]({path})"
@@ -116,7 +126,7 @@ class Book:
             name = f"terms.toml: {term['en']!r}"
             if "means" in term:
                 _require(term["means"], LANGUAGES, f"{name}: means")
-            if term.get("chapter") not in (None, *self.numbers):
+            if term.get("chapter") not in (None, *self.numbers, *self.left_out):
                 raise BookError(
                     f"{name}: there is no chapter {term['chapter']!r}; take one of {', '.join(self.numbers)}"
                 )
@@ -170,6 +180,12 @@ class Book:
         for fault in faults(self, chapter):
             raise BookError(fault.message)
         return chapter
+
+
+def _titles(folder: Path) -> dict[str, str]:
+    """A chapter's title by language, as its texts have it."""
+    files = [(language, folder / f"{language}.md") for language in LANGUAGES]
+    return {language: read_text(file.read_text("utf-8"), file.name).title for language, file in files if file.is_file()}
 
 
 def toml(path: Path) -> dict:

@@ -8,6 +8,7 @@ import builtins
 import inspect
 import itertools
 import json
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -25,6 +26,10 @@ from d2lps.course.grading.calls import Stopped
 from d2lps.plan import Plan
 
 NAMES = 60  # letters of a name that the other end gives
+REFUSED = ("file", "process", "network", "out-of-memory")
+PATH = re.compile(
+    r"(?<![\w.…/])/(?:[^/\s'\"]+/)+([^/\s'\"]*)"
+)  # where something lies on this machine is told to nobody
 TENSORS = 1 << 16  # so many are remembered at most
 
 
@@ -54,6 +59,7 @@ class Answers:
         self._functions: dict[int, Far] = {}
         self._tensors: dict[int, weakref.ref] = {}  # as far as they are still there
         self._counted = itertools.count(1)
+        self.refused: list[tuple[str, str]] = []  # what the other end could not do, and with what
 
     # ---- calls
 
@@ -147,11 +153,16 @@ class Answers:
         """The error that was raised there: one of the judge's own that went through, or one of that name."""
         if told[0] == "own":
             return raised[told[1]]
-        _, name, base, message, line, plan = told
+        _, name, base, message, line, plan, refused = told
+        if refused:
+            kind, what = refused
+            if kind not in REFUSED:
+                raise Unreadable("not refused")
+            self.refused.append((kind, str(what)[:NAMES]))
         base = getattr(builtins, str(base), Exception)
         if not (isinstance(base, type) and issubclass(base, BaseException)):
             base = Exception
-        message = str(message)[:2000]
+        message = PATH.sub(r"…/\1", str(message)[:2000])
         error = self._plan_error(plan) if plan else None
         if error is None:
             error = _named(name, base, {"__str__": lambda self: message})

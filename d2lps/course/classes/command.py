@@ -1,17 +1,19 @@
 """Grade a class of notebooks, and write a report for its teacher.
 
 Below FOLDER each subfolder is a learner, and so is each notebook that lies beside them. Nothing in it is changed. The
-report goes into FOLDER's neighbour ``report``, or where ``--out`` says: class.html to read, class.csv for a
+report goes into the folder ``report`` beside FOLDER, or where ``--out`` says: class.html to read, class.csv for a
 spreadsheet, class.json for programs.
 
-The exit status is 0 when every notebook was graded, 1 when something could not be read or judged to its end (the
-report says what), 2 when nothing could be graded: no such folder, no notebook in it, no course beside the package, no
-place for the report.
+The exit status is 0 when every notebook was graded, 1 when something could not be read or judged to its end or a
+learner has none (the report says what), 2 when nothing could be graded: no such folder, no notebook in it, no course
+beside the package, no place for the report.
 """
 
 import argparse
+import itertools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from d2lps.messages import LANGUAGES, language, speak, text
@@ -29,13 +31,14 @@ def main(arguments: list[str]) -> int:
 
     out = given.out or given.folder.absolute().parent / "report"
     try:
-        tasks = notebooks.find(given.folder)
-        if not tasks:
+        tasks = notebooks.find(given.folder, out)
+        if all(path.is_dir() for _, path, _ in tasks):
             return _refused(text("grade.empty", folder=given.folder))
         out.mkdir(parents=True, exist_ok=True)
         limits = Limits(given.seconds, given.memory << 20)
-        found = running.run(tasks, given.folder, out, language(), limits, given.jobs, _tell)
-        made = report.report(language(), found)
+        count = sum(not path.is_dir() for _, path, _ in tasks)
+        found = running.run(tasks, given.folder, out, language(), limits, given.jobs, _teller(count))
+        made = report.report(language(), given.folder.resolve().name, found)
         files = made.write(out)
     except ExerciseError as error:
         return _refused(str(error))
@@ -43,11 +46,11 @@ def main(arguments: list[str]) -> int:
         return _refused(text("grade.no-folder", folder=error.filename or given.folder, why=error.strerror or error))
     print(report.summary(made))
     print(text("grade.written", files=", ".join(map(str, files))))
-    return int(any(book["notes"] for book in made.books))
+    return int(not all(book["graded"] for book in made.books))
 
 
 def _parser() -> argparse.ArgumentParser:
-    first, _, more = __doc__.partition("\n\n")
+    first, _, more = __doc__.replace("``", "").partition("\n\n")
     parser = argparse.ArgumentParser(
         "python -m d2lps grade", description=first, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -67,8 +70,17 @@ def _positive(given: str) -> int:
     return number
 
 
-def _tell(found: dict) -> None:
-    print(found["book"]["notebook"], file=sys.stderr, flush=True)
+def _teller(count: int) -> Callable[[dict], None]:
+    """What says of each notebook that it is graded, and how many there are."""
+    done = itertools.count(1)
+
+    def tell(found: dict) -> None:
+        if notebook := found["book"]["notebook"]:
+            print(
+                text("grade.progress", number=next(done), count=count, notebook=notebook), file=sys.stderr, flush=True
+            )
+
+    return tell
 
 
 def _refused(sentence: str) -> int:

@@ -2,8 +2,12 @@
 
 import ast
 import builtins
+import errno
 import inspect
+import os
+import socket
 import threading
+import traceback
 import weakref
 from collections import deque
 from itertools import count, islice
@@ -123,7 +127,7 @@ class Inside:
                 plan = self.write((error.reason, error.step, error.values, fields))
             except Exception:  # it holds what does not travel
                 plan = None
-        return ["error", type(error).__name__, base, str(error)[:2000], line, plan]
+        return ["error", type(error).__name__, base, str(error)[:2000], line, plan, refused(error)]
 
     # ---- values
 
@@ -231,6 +235,36 @@ def _judges(number: int, name: str, base: type, message: str) -> BaseException:
     error = kind.__new__(kind)
     error.judges = number
     return error
+
+
+def refused(error: BaseException | None) -> list[str] | None:
+    """What of this process's walls an error comes from, and the file that was asked for, or None.
+
+    >>> refused(FileNotFoundError(2, "No such file or directory", "data/notes.txt"))
+    ['file', 'notes.txt']
+    >>> refused(KeyError("x"))
+    """
+    for _ in range(10):  # errors in whose handling others were raised
+        if isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        ):
+            return ["out-of-memory", ""]
+        if getattr(error, "reason", None) == "no-course":  # somebody has asked for a solution
+            return ["file", "chapters"]
+        if isinstance(error, OSError):
+            trace = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+            if isinstance(error, socket.gaierror) or error.errno == errno.ENETUNREACH:
+                return ["network", ""]
+            if error.errno in (errno.EPERM, errno.EACCES) and any(each == socket.__file__ for each in trace):
+                return ["network", ""]
+            if error.filename is not None:
+                return ["file", os.path.basename(str(error.filename))]
+            if error.errno == errno.EPERM:
+                return ["process", ""]
+        if error is None:
+            return None
+        error = error.__cause__ or error.__context__
+    return None
 
 
 class Far:

@@ -1,5 +1,6 @@
 """Judge one notebook: each answer runs in a process of its own, and what it computes is judged here."""
 
+import builtins
 import json
 import os
 import random
@@ -7,19 +8,19 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from d2lps.course.classes import notebooks, sandbox, slices
 from d2lps.course.classes.answers import Answers, Far
 from d2lps.course.classes.line import Gone, Line
-from d2lps.course.classes.notebooks import Found, Notebook
+from d2lps.course.classes.notebooks import Notebook
 from d2lps.course.grading import attempts
 from d2lps.course.grading.course import CHAPTERS, Texts, all_texts
 from d2lps.course.grading.exercise import Failure, time_text
 from d2lps.messages import text
 
-SOLVED, TRIED, UNTOUCHED, MISSING, STOPPED = "solved", "tried", "untouched", "missing", "stopped"
+STATES = SOLVED, TRIED, STOPPED, UNTOUCHED, MISSING = "solved", "tried", "stopped", "untouched", "missing"  # best first
 START = 300  # seconds in which Python and torch are there: seconds, where nothing else goes on
 
 
@@ -107,6 +108,7 @@ class Running:
     def __init__(self, nurseries: Nurseries, cells: list, answer: str, limits: Limits):
         self.nurseries, self.cells, self.expression, self.limits = nurseries, cells, answer, limits
         self.missing: list[str] = []
+        self.refused: list[tuple[str, str]] = []  # what its walls have refused it
         self.seconds, self.overtime = 0.0, False  # of a processor; known when it has ended
         self._open: list[tuple[Line, socket.socket]] = []
 
@@ -139,6 +141,7 @@ class Running:
         _, _, missing, _ = line.wait(0)
         self.missing = [str(each) for each in missing]
         answers = Answers(line, lambda: self.start(1))
+        answers.refused = self.refused
         answers.answer = answers.ask("load", self.cells, self.expression)
         return answers
 
@@ -150,17 +153,30 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, shown: str) -> t
         start = time.process_time()
         row = Row(book.learner, shown, book.chapter, found.id, MISSING, hints=found.hints, hints_from=found.hints_from)
         row.notes = [text(f"grade.note.{note.key}", **note.values) for note in found.notes]
-        if found.cell is not None:
-            _judge_one(row, book, found, every[found.id], nurseries, limits, missing)
+        for cell, answer in found.answers:  # the best one counts, and of those that are as good the last
+            one = replace(row, notes=[*row.notes], seconds=0.0)
+            own = [each for each in book.cells if each is cell or each not in found.cells]
+            _judge_one(one, own, cell, answer, every[found.id], nurseries, limits, missing)
+            one.seconds += row.seconds
+            row = one if STATES.index(one.state) < STATES.index(row.state) else replace(row, seconds=one.seconds)
+            if row.state == SOLVED:
+                break
         row.seconds = round(row.seconds + time.process_time() - start, 2)
         rows.append(row)
     return rows, missing
 
 
 def _judge_one(
-    row: Row, book: Notebook, found: Found, texts: Texts, nurseries: Nurseries, limits: Limits, missing: set[str]
+    row: Row,
+    own: list[slices.Cell],
+    cell: slices.Cell,
+    answer: str,
+    texts: Texts,
+    nurseries: Nurseries,
+    limits: Limits,
+    missing: set[str],
 ) -> None:
-    cell = found.cell
+    """What becomes of one answer; ``own``: the notebook's cells, without others for the same exercise."""
     if notebooks.untouched(texts, cell):
         row.state, row.mistake = UNTOUCHED, "todo"
         return
@@ -170,9 +186,12 @@ def _judge_one(
         row.hint = text("grade.mistake.syntax")
         return
     lesson = notebooks.lesson(texts.folder)
-    own = [each for each in book.cells if each not in found.others]
-    cells = slices.needed(slices.used_in(found.answer), own, lesson, own.index(cell))
-    running, gone = Running(nurseries, cells, found.answer, limits), None
+    cells = slices.needed(slices.used_in(answer), own, lesson, own.index(cell))
+    if not cells and answer.isidentifier() and not hasattr(builtins, answer):
+        row.mistake, row.sentence = "no-function", text("grade.no-function", name=answer)
+        row.hint = text("grade.mistake.no-function")
+        return
+    running, gone = Running(nurseries, cells, answer, limits), None
     try:
         with running:
             verdict = attempts.judged(texts, _loaded(running, cell), limits.in_all)
@@ -183,12 +202,24 @@ def _judge_one(
     else:
         row.state = SOLVED if verdict.passed else STOPPED if verdict.mistake == "endless" else TRIED
         row.mistake, row.sentence, row.hint = verdict.mistake or "", verdict.sentence, verdict.hint
+    if row.state != SOLVED and running.refused:
+        gone = _refused(row, running.refused[-1], gone)
     if gone:
         row.state, row.mistake, row.hint = STOPPED, gone, text("grade.mistake.stopped")
-        times = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet)}
-        row.sentence = text(f"grade.gone.{gone}", **times)
+        most = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet), "memory": limits.memory >> 20}
+        row.sentence = text(f"grade.gone.{gone}", **most)
     row.seconds += running.seconds
     missing |= {*running.missing}
+
+
+def _refused(row: Row, refused: tuple[str, str], gone: str | None) -> str | None:
+    """Say what was refused to an answer; where it was memory, that has stopped it."""
+    kind, name = refused
+    if kind == "out-of-memory":
+        return gone or kind
+    row.notes.append(text(f"grade.note.refused-{kind}", name=name))
+    row.hint = text("grade.mistake.refused")
+    return gone
 
 
 def _loaded(running: Running, cell: slices.Cell) -> Far:

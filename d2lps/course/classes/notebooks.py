@@ -17,6 +17,9 @@ from d2lps.course.kept import NAME
 
 LARGEST = 64 << 20  # bytes of a notebook: pictures and players of a whole chapter are a tenth
 PREFIX = "exercise-"
+SUFFIX = ".ipynb"
+NAMED = 5  # files that are no notebooks
+HARMLESS = ("beside", "unknown-exercise")  # notes on a notebook that was graded all the same
 
 
 @dataclass(frozen=True)
@@ -35,21 +38,19 @@ class Found:
     ----------
     id : str
         The exercise.
-    cell : Cell or None
-        Where it stands; None where it is missing.
-    others : list of Cell
-        Where the exercise stands, too.
-    answer : str
-        The expression that the check is called with.
+    answers : list of (Cell, str)
+        The cells that are more than the stub, the last first, or else the last that is the stub; none where it is
+        missing. Each with the expression that the check is called with.
+    cells : list of Cell
+        All in which the exercise stands.
     hints, hints_from : int or None, str
         How many hints were given, and whether that was ``"kept"`` or is what the ``"notebook"`` shows.
     notes : list of Note
     """
 
     id: str
-    cell: Cell | None = None
-    others: list[Cell] = field(default_factory=list)
-    answer: str = ""
+    answers: list[tuple[Cell, str]] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
     hints: int | None = None
     hints_from: str = ""
     notes: list[Note] = field(default_factory=list)
@@ -67,36 +68,59 @@ class Notebook:
     notes: list[Note] = field(default_factory=list)
 
 
-def find(folder: Path) -> list[tuple[str, Path, Path | None]]:
+class NoNotebook(Exception):
+    """JSON of something else."""
+
+
+def find(folder: Path, out: Path | None = None) -> list[tuple[str, Path, Path | None]]:
     """(learner, notebook, the learner's own folder or None) of all notebooks below a folder, by name.
 
-    Each subfolder is a learner, and so is each notebook that lies beside them.
+    Each subfolder is a learner, and so is each notebook that lies beside them. A folder in which there is something
+    else, or nothing, stands there itself in the place of a notebook; ``folder`` is no learner's, and so of ``""``.
 
-    A folder or file that begins with a dot is nobody's. Raises OSError where the folder cannot be listed.
+    What begins with a dot is nobody's, and neither is ``out``. Raises OSError where the folder cannot be listed.
     """
     if folder.is_file():
         return [(folder.stem, folder, None)]
-    found = []
+    found, others = [], False
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") or (out and entry.resolve() == out.resolve()):
             continue
         if entry.is_dir():
-            found += [(entry.name, path, entry) for path in _below(entry)]
-        elif entry.suffix == ".ipynb":
+            files = [*_below(entry)]
+            own = [path for path in files if path.suffix == SUFFIX]
+            found += [(entry.name, path, entry) for path in own]
+            found += [(entry.name, entry, entry)] if own != files or not own else []
+        elif entry.suffix == SUFFIX:
             found.append((entry.stem, entry, None))
-    return found
+        else:
+            others = True
+    return [*found, *([("", folder, None)] if others else [])]
 
 
 def _below(folder: Path) -> Iterator[Path]:
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
-        yield from (Path(top, name) for name in sorted(names) if name.endswith(".ipynb") and not name.startswith("."))
+        yield from (Path(top, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _instead(folder: Path, home: Path | None) -> Note:
+    """What lies in a folder beside notebooks, or instead of them: only its own files where it is nobody's."""
+    files = [*_below(folder)] if home else [path for path in sorted(folder.iterdir()) if path.is_file()]
+    others = [str(path.relative_to(folder)) for path in files if path.suffix != SUFFIX and path.name[0] != "."]
+    shown = ", ".join(others[:NAMED]) + (", …" if len(others) > NAMED else "")
+    if len(others) < len(files) or not home:
+        return Note("beside", {"files": shown})
+    return Note("no-notebooks", {"files": shown}) if others else Note("empty")
 
 
 def read(learner: str, path: Path, home: Path | None) -> Notebook:
     """The notebook, whatever is wrong with it: that is in its notes. ``home``: the learner's own folder, if any."""
     book = Notebook(learner, path)
     try:
+        if path.is_dir():
+            book.notes.append(_instead(path, home))
+            return book
         if path.stat().st_size > LARGEST:
             book.notes.append(Note("huge", {"size": f"{path.stat().st_size >> 20} MiB"}))
             return book
@@ -106,8 +130,11 @@ def read(learner: str, path: Path, home: Path | None) -> Notebook:
     except OSError as error:
         book.notes.append(Note("unreadable", {"why": error.strerror or str(error)}))
         return book
-    except (ValueError, RecursionError) as error:
-        book.notes.append(Note("no-notebook", {"why": str(error)[:120]}))
+    except NoNotebook:
+        book.notes.append(Note("no-notebook"))
+        return book
+    except (ValueError, RecursionError):
+        book.notes.append(Note("no-json"))
         return book
     texts = all_texts()
     book.cells = [slices.cell(_name(each, number), each["source"]) for number, each in enumerate(cells, 1)]
@@ -126,15 +153,15 @@ def read(learner: str, path: Path, home: Path | None) -> Notebook:
 
 
 def _code_cells(data: bytes) -> list[dict]:
-    """The code cells, each with id, source and outputs. Raises ValueError where that is no notebook."""
+    """The code cells, each with id, source and outputs. Raises ValueError where that is no JSON, NoNotebook."""
     made = json.loads(data.decode("utf-8"))
     if not isinstance(made, dict):
-        raise ValueError("JSON, and no notebook")
+        raise NoNotebook
     cells = made.get("cells")
     if cells is None and isinstance(made.get("worksheets"), list):  # of nbformat 3
         cells = [each for sheet in made["worksheets"] if isinstance(sheet, dict) for each in sheet.get("cells", [])]
     if not isinstance(cells, list):
-        raise ValueError("JSON without cells")
+        raise NoNotebook
     found = []
     for each in cells:
         if isinstance(each, dict) and each.get("cell_type") == "code":
@@ -196,16 +223,15 @@ def _found(
     mine += [
         at for at, each in enumerate(parsed) if each.error and at not in mine and f"def {function}(" in each.source
     ]
-    found = Found(id)
+    mine, found = sorted(mine), Found(id)
     if not mine:
         found.notes.append(Note("missing"))
         return found
-    tried = [at for at in sorted(mine) if _plain(cells[at]["source"]) != _plain(stub)] or mine
-    at = tried[-1]
+    tried = [at for at in mine if _plain(cells[at]["source"]) != _plain(stub)] or mine[-1:]
     if len(mine) > 1:
         found.notes.append(Note("doubled", {"count": len(mine)}))
-    found.others = [parsed[each] for each in mine if each != at]
-    found.cell, found.answer = parsed[at], checks[at].get(id, function)
+    found.cells = [parsed[at] for at in mine]
+    found.answers = [(parsed[at], checks[at].get(id, function)) for at in reversed(tried)]
     found.hints, found.hints_from = hints(id, places, [cells[each]["outputs"] for each in mine])
     return found
 

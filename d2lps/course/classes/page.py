@@ -12,29 +12,32 @@ body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 max-width:72rem;overflow-wrap:anywhere}a{color:inherit}
 .wide{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0}
 th,td{border:1px solid var(--line);padding:.25rem .6rem;text-align:left;vertical-align:top;overflow-wrap:normal}
-td.n{text-align:right;font-variant-numeric:tabular-nums}.solved{color:var(--good)}.tried,.stopped{color:var(--bad)}
+td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.solved{color:var(--good)}.tried,.stopped{color:var(--bad)}
 .untouched,.missing,small{color:var(--soft)}details{border:1px solid var(--line);border-radius:.4rem;margin:.5rem 0;
 padding:.3rem .8rem}summary{cursor:pointer}dt{font-weight:600;margin-top:.6rem}dd{margin:0 0 0 1rem}
-.note{border-left:.3rem solid var(--bad);padding-left:.7rem}
+.note,.look{border-left:.3rem solid var(--bad);padding-left:.7rem}
 @media print{:root{--ink:#000;--paper:#fff;--line:#999;--soft:#333;--good:#000;--bad:#000}body{font-size:10pt;margin:0}
 details{break-inside:avoid;border:0}details::details-content{content-visibility:visible;block-size:auto}
 .wide{overflow:visible}thead{display:table-header-group}}
 """
-MARKS = {"solved": "✓", "tried": "✗", "stopped": "■", "untouched": "–", "missing": "?"}
+MARKS = {"solved": "✓", "tried": "✗", "stopped": "■", "untouched": "○", "missing": "–"}
+LOOK = "⚠"
 
 
 def page(report, titles: dict[str, str]) -> str:
     """The page of a :class:`~d2lps.course.classes.report.Report`; ``titles``: chapter → its title."""
-    language, title = html_language(), escape(text("grade.title"))
-    learners = report.learners()
-    count = text("grade.count", learners=len(learners), notebooks=len(report.books), day=report.day)
+    language, title = html_language(), escape(text("grade.title", folder=report.folder))
+    learners, exercises = report.learners(), report.classwide()
+    notebooks = sum(bool(book["notebook"]) for book in report.books)
+    count = text("grade.count", learners=len(learners), notebooks=notebooks, day=report.day)
     parts = [f"<h1>{title}</h1><p>{escape(count)}</p>"]
     parts += [f'<p class="note">{escape(text(f"grade.open.{name}"))}</p>' for name in report.missing]
+    parts += [_look(report, learners)]
     parts += [f"<h2>{escape(text('grade.learners'))}</h2>", _learners(report, learners)]
     parts += [f"<h2>{escape(text('grade.exercises'))}</h2>", _exercises(report, titles)]
     parts += [f"<h2>{escape(text('grade.answers'))}</h2>"]
     parts += [
-        _answers(number, learner, rows, learners[learner])
+        _answers(number, learner, rows, learners[learner], exercises)
         for number, (learner, rows) in enumerate(report.best().items(), 1)
     ]
     return (
@@ -49,22 +52,59 @@ def _state(state: str) -> str:
     return f'<span class="{state}">{mark} {escape(text(f"grade.state.{state}"))}</span>'
 
 
+def _look(report, learners: dict[str, dict]) -> str:
+    """A box that says what was odd, and of whom."""
+    items = [escape(each["note"]) for each in report.notes("")]
+    for number, (learner, rows) in enumerate(report.best().items(), 1):
+        notes = [(note["notebook"], note["note"]) for note in learners[learner]["notes"]]
+        notes += [(id, note) for id, row in rows.items() for note in _odd(row)]
+        link = f'<a href="#learner-{number}">{escape(learner)}</a>'
+        items += [f"{link}{f', {escape(where)}' if where else ''}: {escape(note)}" for where, note in notes]
+    told = "".join(f"<li>{each}</li>" for each in items)
+    return f'<div class="look"><b>{LOOK} {escape(text("grade.look"))}</b><ul>{told}</ul></div>' if items else ""
+
+
+def _odd(row: dict | None) -> list[str]:
+    """What has to be said of an answer; that one is missing, its mark says."""
+    return row["notes"] if row and row["state"] != "missing" else []
+
+
+def _marked(notes: list) -> str:
+    label = escape(text("grade.look"), quote=True)
+    return f' <span class="tried" role="img" aria-label="{label}">{LOOK}</span>' if notes else ""
+
+
 def _learners(report, learners: dict[str, dict]) -> str:
-    ids, best = report.exercises, report.best()
-    heads = [text("grade.column.learner"), text("grade.column.solved"), text("grade.column.hints"), *ids]
-    head = "".join(f'<th scope="col">{escape(each)}</th>' for each in heads)
+    ids, best, exercises = report.exercises, report.best(), report.classwide()
+    heads = [escape(text(f"grade.column.{name}")) for name in ("learner", "solved", "optional", "hints")]
+    for id in ids:
+        optional = f" <small>{escape(text('grade.optional'))}</small>" if exercises[id]["optional"] else ""
+        heads.append(f"{escape(id)}{optional}")
+    head = "".join(f'<th scope="col">{each}</th>' for each in heads)
     rows = ""
     for number, (learner, told) in enumerate(learners.items(), 1):
-        cells = "".join(f"<td>{_short(best[learner].get(id))}</td>" for id in ids)
+        cells = "".join(f"<td>{_short(row)}{_marked(_odd(row))}</td>" for row in (best[learner].get(id) for id in ids))
+        counts = "".join(f'<td class="n">{_of(each)}</td>' for each in (told, told["optional"]))
         rows += (
-            f'<tr><th scope="row"><a href="#learner-{number}">{escape(learner)}</a></th>'
-            f'<td class="n">{told["solved"]} / {told["exercises"]}</td><td class="n">{told["hints"]}</td>{cells}</tr>'
+            f'<tr><th scope="row"><a href="#learner-{number}">{escape(learner)}</a>{_marked(told["notes"])}</th>'
+            f'{counts}<td class="n">{told["hints"]}</td>{cells}</tr>'
         )
-    legend = " &nbsp; ".join(_state(state) for state in MARKS)
+    look = f'<span class="tried">{LOOK} {escape(text("grade.look"))}</span>'
+    legend = " &nbsp; ".join([*(_state(state) for state in MARKS), look])
     return (
         f'<p><small>{legend}</small></p><div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _of(told: dict) -> str:
+    return f"{told['solved']} / {told['exercises']}"
+
+
+def _heading(id: str, told: dict) -> str:
+    """What the chapter calls an exercise, and what the program does."""
+    optional = f" · {escape(text('grade.optional'))}" if told["optional"] else ""
+    return f"{escape(told['title'])} <small><code>{escape(id)}</code>{optional}</small>"
 
 
 def _short(row: dict | None) -> str:
@@ -87,11 +127,11 @@ def _exercises(report, titles: dict[str, str]) -> str:
             f"<li><code>{escape(name)}</code> × {each['count']}<br><small>{_code(each['hint'])}</small></li>"
             for name, each in told["mistakes"].items()
         )
-        parts.append(f"<h4>{escape(id)}</h4><p>{states}</p>" + (f"<ul>{mistakes}</ul>" if mistakes else ""))
+        parts.append(f"<h4>{_heading(id, told)}</h4><p>{states}</p>" + (f"<ul>{mistakes}</ul>" if mistakes else ""))
     return "".join(parts)
 
 
-def _answers(number: int, learner: str, rows: dict[str, dict], told: dict) -> str:
+def _answers(number: int, learner: str, rows: dict[str, dict], told: dict, exercises: dict[str, dict]) -> str:
     items = ""
     for id, row in rows.items():
         said = f"<br>{_code(row['sentence'])}" if row["sentence"] and row["state"] != "solved" else ""
@@ -100,11 +140,15 @@ def _answers(number: int, learner: str, rows: dict[str, dict], told: dict) -> st
         hints = f" · {escape(text('grade.hints', count=row['hints']))}" if row["hints"] else ""
         notes = "".join(f"<br><small>{escape(note)}</small>" for note in row["notes"])
         where = f" <small>{escape(row['notebook'])}</small>"
-        items += f"<dt>{escape(id)}{where}</dt><dd>{_state(row['state'])}{name}{hints}{said}{hint}{notes}</dd>"
-    notes = "".join(f'<p class="note">{escape(note["notebook"])}: {escape(note["note"])}</p>' for note in told["notes"])
-    return (
-        f'<details id="learner-{number}"><summary>{escape(learner)}: {told["solved"]} / {told["exercises"]}'
-        f"</summary>{notes}<dl>{items}</dl></details>"
+        items += f"<dt>{_heading(id, exercises[id])}{where}</dt>"
+        items += f"<dd>{_state(row['state'])}{name}{hints}{said}{hint}{notes}</dd>"
+    notes = "".join(
+        f'<p class="note">{escape(note["notebook"] or learner)}: {escape(note["note"])}</p>' for note in told["notes"]
+    )
+    optional = f", {escape(text('grade.optional'))} {_of(told['optional'])}" if told["optional"]["exercises"] else ""
+    return (  # a link to what is inside unfolds it
+        f"<details><summary>{escape(learner)}: {_of(told)}{optional}</summary>"
+        f'<div id="learner-{number}">{notes}<dl>{items}</dl></div></details>'
     )
 
 

@@ -6,20 +6,20 @@ import json
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from d2lps.course.classes.judging import SOLVED, UNTOUCHED
+from d2lps.course.classes.judging import SOLVED, STATES, UNTOUCHED
 from d2lps.course.classes.page import page
 from d2lps.course.grading.course import CHAPTERS, all_texts, tables
 from d2lps.messages import said, text
 
 COLUMNS = (
-    "learner", "notebook", "chapter", "exercise", "state", "mistake", "sentence", "hint", "hints", "hints_from",
-    "seconds", "notes",
+    "learner", "notebook", "chapter", "exercise", "optional", "state", "mistake", "sentence", "hint", "hints",
+    "hints_from", "seconds", "notes",
 )  # fmt: skip
-STATES = ("solved", "tried", "stopped", "untouched", "missing")  # the best first
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,11 @@ class Report:
     ----------
     language : str
         Of all that is said in it.
+    folder : str
+        What the class is called.
     books : list of dict
-        Learner, notebook, chapter and notes of each notebook.
+        Learner, notebook, chapter and notes of each notebook, and whether it was graded. What is said of a folder
+        has no notebook; of that of the class, no learner.
     rows : list of dict
         One for each exercise of each notebook.
     missing : list of str
@@ -40,6 +43,7 @@ class Report:
     """
 
     language: str
+    folder: str
     books: list[dict]
     rows: list[dict]
     missing: list[str]
@@ -53,7 +57,7 @@ class Report:
 
     def best(self) -> dict[str, dict[str, dict]]:
         """Learner → exercise → the best of their rows; where several are as good, the last."""
-        found: dict[str, dict[str, dict]] = {book["learner"]: {} for book in self.books}
+        found: dict[str, dict[str, dict]] = {book["learner"]: {} for book in self.books if book["learner"]}
         for row in self.rows:
             mine = found[row["learner"]]
             before = mine.get(row["exercise"])
@@ -67,19 +71,21 @@ class Report:
         for learner, rows in self.best().items():
             mistakes = Counter(row["mistake"] for row in rows.values() if row["mistake"] and row["state"] != UNTOUCHED)
             told[learner] = {
-                "solved": sum(row["state"] == SOLVED for row in rows.values()),
-                "exercises": len(rows),
+                **_counted(row for row in rows.values() if not row["optional"]),
+                "optional": _counted(row for row in rows.values() if row["optional"]),
                 "hints": sum(row["hints"] or 0 for row in rows.values()),
                 "mistakes": dict(mistakes.most_common()),
-                "notebooks": [book["notebook"] for book in self.books if book["learner"] == learner],
-                "notes": [
-                    {"notebook": book["notebook"], "note": note}
-                    for book in self.books
-                    if book["learner"] == learner
-                    for note in book["notes"]
+                "notebooks": [
+                    book["notebook"] for book in self.books if book["learner"] == learner and book["notebook"]
                 ],
+                "notes": self.notes(learner),
             }
         return told
+
+    def notes(self, learner: str) -> list[dict[str, str]]:
+        """What has to be said about a learner's notebooks and folder; about the class's own folder for ``""``."""
+        books = [book for book in self.books if book["learner"] == learner]
+        return [{"notebook": book["notebook"], "note": note} for book in books for note in book["notes"]]
 
     def classwide(self) -> dict[str, dict]:
         """Exercise → how many learners are in which state, and which mistakes are made how often."""
@@ -90,6 +96,8 @@ class Report:
             states = Counter(row["state"] for row in rows)
             told[id] = {
                 "chapter": all_texts()[id].folder.name,
+                "title": all_texts()[id].title,
+                "optional": all_texts()[id].optional,
                 "states": {state: states[state] for state in STATES},
                 "mistakes": {
                     name: {"count": count, "hint": next(row["hint"] for row in rows if row["mistake"] == name)}
@@ -103,6 +111,7 @@ class Report:
         data = {
             "d2lps": "class",
             "language": self.language,
+            "folder": self.folder,
             "day": self.day,
             "not-shut-out": self.missing,
             "class": self.classwide(),
@@ -121,7 +130,7 @@ class Report:
             lines.writerow([_cell(row[name]) for name in COLUMNS])
         told = {row["notebook"] for row in self.rows}
         for book in self.books:
-            if book["notebook"] not in told:
+            if book["notebook"] not in told and book["learner"]:
                 row = dict.fromkeys(COLUMNS, "") | book
                 lines.writerow([_cell(row[name]) for name in COLUMNS])
         return "\ufeff" + file.getvalue()  # by which spreadsheets know that it is UTF-8
@@ -146,21 +155,29 @@ class Report:
         return [out / name for name in files]
 
 
-def report(language: str, found: list[dict]) -> Report:
+def report(language: str, folder: str, found: list[dict]) -> Report:
     """The report on what was found in each notebook."""
-    rows = [row for each in found for row in each["rows"]]
+    every = all_texts()
+    rows = [row | {"optional": every[row["exercise"]].optional} for each in found for row in each["rows"]]
     missing = sorted({name for each in found for name in each["missing"]})
-    return Report(language, [each["book"] for each in found], rows, missing, datetime.now().isoformat(" ", "minutes"))
+    day = datetime.now().isoformat(" ", "minutes")
+    return Report(language, folder, [each["book"] for each in found], rows, missing, day)
+
+
+def _counted(rows: Iterable[dict]) -> dict[str, int]:
+    states = [row["state"] for row in rows]
+    return {"solved": states.count(SOLVED), "exercises": len(states)}
 
 
 def summary(made: Report) -> str:
     """A line for each learner, and what has to be said."""
     lines = []
     for learner, told in made.learners().items():
-        lines.append(
-            text("grade.line", learner=learner, **{name: told[name] for name in ("solved", "exercises", "hints")})
-        )
-        lines += [f"    {note['notebook']}: {note['note']}" for note in told["notes"]]
+        values = {name: told[name] for name in ("solved", "exercises", "hints")}
+        more = told["optional"]
+        lines.append(text("grade.line", learner=learner, **values, more=more["solved"], of=more["exercises"]))
+        lines += [f"    {note['notebook'] or learner}: {note['note']}" for note in told["notes"]]
+    lines += [note["note"] for note in made.notes("")]
     lines += [text(f"grade.open.{name}") for name in made.missing]
     return "\n".join(lines)
 
@@ -169,6 +186,8 @@ def _cell(value: object) -> object:
     """What a spreadsheet shows, and never computes: whoever hands in a notebook has chosen its name."""
     if isinstance(value, list):
         value = "; ".join(value)
+    if isinstance(value, bool):
+        value = int(value)
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return "'" + value
     return "" if value is None else value

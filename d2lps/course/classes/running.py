@@ -51,15 +51,16 @@ class Judging:
             return json.loads(self.data)
         except ValueError:
             learner, path, _ = self.task
-            book = {"learner": learner, "notebook": self.shown, "chapter": "", "notes": [text("grade.note.no-verdict")]}
-            return {"book": book, "rows": [], "missing": []}
+            book = {"learner": learner, "notebook": self.shown, "chapter": "", "graded": False}
+            return {"book": book | {"notes": [text("grade.note.no-verdict")]}, "rows": [], "missing": []}
 
 
 def _judged(task: Task, shown: str, nurseries: Nurseries, limits: Limits) -> dict:
     book = notebooks.read(*task)
     rows, missing = judge(book, nurseries, limits, shown)
     notes = [text(f"grade.note.{note.key}", **note.values) for note in book.notes]
-    told = {"learner": book.learner, "notebook": shown, "chapter": book.chapter, "notes": notes}
+    graded = all(note.key in notebooks.HARMLESS for note in book.notes)
+    told = {"learner": book.learner, "notebook": shown, "chapter": book.chapter, "graded": graded, "notes": notes}
     return {"book": told, "rows": [asdict(row) for row in rows], "missing": sorted(missing)}
 
 
@@ -84,7 +85,8 @@ def run(
             while waiting or busy:
                 while waiting and len(busy) < jobs:
                     number, task = waiting.pop(0)
-                    one = Judging(task, str(task[1].relative_to(root)), nurseries, limits)
+                    shown = "" if task[1].is_dir() else str(task[1].relative_to(root))
+                    one = Judging(task, shown, nurseries, limits)
                     busy[one.end] = number, one
                     selector.register(one.end, selectors.EVENT_READ)
                 for key, _ in selector.select(1):

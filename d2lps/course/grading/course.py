@@ -19,6 +19,7 @@ from d2lps.course.grading.exercise import Exercise
 from d2lps.messages import said, sentences, text
 from d2lps.messages.raised import Brief
 
+TITLE = re.compile(r"^\d+\. \*\*(.+?)\*\* ?[(（](.+?)[)）]", re.M)  # of an exercise; what it says of its time
 CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
 
 
@@ -42,6 +43,21 @@ class Texts:
 
     def __init__(self, id: str, folder: Path, table: dict):
         self.id, self.folder, self.table = id, folder, table
+
+    @property
+    def title(self) -> str:
+        """What the chapter calls it: the bold words before its cell in the text, without the signs of formulas."""
+        return said(self._title).replace("$", "")
+
+    def _title(self, language: str) -> str:
+        written = (self.folder / f"{language}.md").read_text("utf-8")
+        before, _, _ = written.partition(f"[[exercise-{self.id}]]")
+        return (TITLE.findall(before) or [(self.id, "")])[-1][0]
+
+    @property
+    def optional(self) -> bool:
+        """Whether it can be left out."""
+        return self.table.get("optional", False)
 
     @property
     def ladder(self) -> tuple[str, ...]:

@@ -41,7 +41,8 @@ class Prose:
         self._book, self._language = book, language
         self._numbered = captions(chapter, language) if chapter else {}
         self._where = f"chapters/{chapter.slug}/{language}.md" if chapter else language
-        self._links = {
+        left_out = {f"chapter:{number}": title[language] for number, title in book.left_out.items()}
+        self._links = left_out | {
             f"chapter:{slug.partition('-')[0]}": f"[{title[language]}]({slug}.html)"
             for slug, title in book.contents.items()
         }

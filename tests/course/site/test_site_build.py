@@ -48,6 +48,30 @@ def book(tmp_path, monkeypatch):
     return Book(root)
 
 
+def test_a_chapter_that_is_left_out_is_its_title_without_a_link(book):
+    """Also where the glossary names it; one that is not there at all is refused."""
+    root = book.root
+    (root / "chapters/02-more").mkdir()
+    for language in LANGUAGES:
+        (root / f"chapters/02-more/{language}.md").write_text(f"# More {language}\n", "utf-8")
+        text = root / f"chapters/{SLUG}/{language}.md"
+        text.write_text(
+            text.read_text("utf-8").replace("[[cite:li-2014]]", "[[cite:li-2014]] [[chapter:02]]", 1), "utf-8"
+        )
+    terms = root / "chapters/terms.toml"
+    means = 'means = { en = "Who sums.", vi = "Ai cộng.", zh = "求和者。" }\nchapter = "02"\n'
+    terms.write_text(terms.read_text("utf-8").replace('vi = "máy thợ"\n', f'vi = "máy thợ"\n{means}', 1), "utf-8")
+    assert main(["--root", str(root), "build"]) == 0
+    assert "More vi" in (root / f"chapters/{SLUG}/vi.ipynb").read_text("utf-8")
+    site = made(Book(root))
+    pages = {path.name: path.read_text("utf-8") for path in (site / "en").glob("*.html")}
+    assert "More en" in pages[f"{SLUG}.html"] and not any("02-more" in page for page in pages.values())
+    assert any("Who sums." in page for page in pages.values())
+    edit(Book(root), VI, "[[chapter:02]]", "[[chapter:03]]")
+    with pytest.raises(BookError, match=r"there is no \[\[chapter:03\]\]"):
+        Book(root).chapter(SLUG)
+
+
 def ran(html: str = "<b>12</b>") -> Run:
     shown = {"output_type": "execute_result", "data": {"text/plain": "12", "text/html": html}, "metadata": {}}
     printed = {"output_type": "stream", "name": "stdout", "text": "\x1b[31m1 < 2\x1b[0m"}
