@@ -143,7 +143,7 @@ def test_what_a_learner_causes_is_said_in_their_language(cause, kind, words, mon
 
 # What only an operator sees, or who writes their own server or frames: addresses, certificates, files, memory.
 OPERATORS = re.compile(
-    r"kvstore/(server|wire|pslite)/|kvstore/replicas/(server|store|keeping)\.py|kvstore/(checkpoint|launch|local_files|child)\.py|carriers/segments\.py"
+    r"kvstore/(server|wire|pslite)/|kvstore/replicas/(server|store|keeping|loading)\.py|kvstore/(checkpoint|launch|local_files|child)\.py|carriers/segments\.py"
 )
 TYPED = "UnitError TopologyError TensorError TraceError DrawingError PlacementError ProcessesError NoRanks RankLost "
 TYPED += "Refused KVError WorkerLost ServerLost Timeout Unknown"
