@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.ctrl_c import pressed
 
 from d2lps import aggregate_at, cluster, cost, hierarchical, kvstore, ring, sharded, speak
 from d2lps.carriers.execute import run
@@ -143,20 +143,9 @@ def test_a_flood_is_cut_off_and_stops_nobody(three):
 
 
 def test_ctrl_c_ends_the_run_and_not_the_cluster(three):
-    job, heard = three.start(time.sleep, 1000), threading.Event()
-
-    def press():
-        wait = 0.5
-        while not heard.wait(wait):
-            os.kill(os.getpid(), signal.SIGINT)
-            wait = 10.0  # and once more: an interpreter that collects garbage just then ignores it
-
-    threading.Thread(target=press, daemon=True).start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            job.results()
-    finally:
-        heard.set()
+    job = three.start(time.sleep, 1000)
+    with pressed(0.5), pytest.raises(KeyboardInterrupt):
+        job.results()
     assert three.run(lambda: len(psutil.pids()), hosts=["server0"]) == [3]
 
 
