@@ -16,7 +16,7 @@ from d2lps.course.predict_page import ASK
 from d2lps.messages import LANGUAGES
 
 pytestmark = pytest.mark.slow(3)
-chromium, new_page = browsers.chromium, browsers.new_page
+chromium = browsers.chromium
 
 ASKED = {"GPU 0": "ms", "CPU": "ms", "shards": "ms"}
 RIGHT = {"GPU 0": 60, "CPU": 80, "shards": 15}
@@ -44,30 +44,25 @@ def form(name="race", asked=ASKED, right=RIGHT, **columns) -> str:
     return made._repr_html_() + "<p>prose</p>" + made.reveal(right, **columns)._repr_html_()
 
 
-# Whether there was anything to forget. The page that needs it does so itself: what another one says may come late.
-FORGET = (
-    "() => { try { const kept = localStorage.length; localStorage.clear(); return kept > 0 } catch { return false } }"
-)
-
-
 @pytest.fixture
-def opened(new_page, tmp_path):
+def opened(chromium, tmp_path):
     """Opens a form as a page that asks the network for nothing, in a browser that has kept nothing."""
-    asked, wrong, pages = [], [], []
+    asked, wrong = [], []
+    own = chromium.new_context(viewport={"width": 360, "height": 900})  # forgetting what others kept may come late
 
     def open_it(shown: str, before: str = "", **media):
         (tmp_path / "page.html").write_text(PAGE % shown, "utf-8")
-        pages.append(page := new_page(viewport={"width": 360, "height": 900}, **media))
+        page = own.new_page()
+        page.emulate_media(**media)
         page.add_init_script(before)
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda line: wrong.append(line.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto((tmp_path / "page.html").as_uri())
-        if len(pages) == 1 and page.evaluate(FORGET):
-            page.reload()
         return page
 
     yield open_it
+    own.close()
     assert wrong == [] and all(url.startswith("file:") for url in asked)
 
 
