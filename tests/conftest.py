@@ -26,7 +26,7 @@ os.environ["D2LPS_PROGRESS"] = "0"  # what is said while a cell runs depends on 
 sys.modules["rfc3987_syntax"] = None  # nbformat imports it for nothing, and it takes 3 s to make a grammar
 
 # Slow are those that use one of these, which start processes or wait for deadlines; those that are marked so, about a
-# second each where they do not say more; and those that take over 2 s (pytest --durations=50 shows which).
+# second each where they do not say more; and these, the longest (pytest --durations=50 shows which).
 LOOKS = {
     "executed",
     "seen",

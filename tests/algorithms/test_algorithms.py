@@ -355,6 +355,7 @@ def moved(plan, end):
     return list(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_without_chunks_all_is_the_closed_form_with_its_latency(form, n):

@@ -284,6 +284,7 @@ def test_the_report_is_three_files_that_agree(graded):
 # ---- without a class
 
 
+@pytest.mark.slow
 def test_nothing_to_grade_is_said(tmp_path):
     assert (done := grade(tmp_path, tmp_path / "report")).returncode == 2 and str(tmp_path) in done.stderr
     done = grade(tmp_path / "absent", tmp_path / "report")

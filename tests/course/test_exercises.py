@@ -400,6 +400,7 @@ def test_the_line_that_raised_is_named():
     assert "line 3 raised IndexError" in check_exercise("own-gpu", names["answer"]).sentence
 
 
+@pytest.mark.slow
 def test_an_endless_answer_is_stopped():
     beats = []
 
@@ -420,6 +421,7 @@ def test_an_endless_answer_is_stopped():
     assert len(beats) == stopped
 
 
+@pytest.mark.slow
 def test_an_answer_that_hangs_outside_python_does_not_hang_the_notebook():
     release = threading.Event()
     began = clock.monotonic()
@@ -441,6 +443,7 @@ def test_an_answer_that_catches_everything_is_stopped_too():
     assert verdict.mistake == "endless"
 
 
+@pytest.mark.slow
 def test_the_deadline_works_in_any_thread():
     verdicts = []
     thread = threading.Thread(target=lambda: verdicts.append(check_exercise("own-gpu", sharded)))

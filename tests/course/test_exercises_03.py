@@ -128,6 +128,7 @@ def test_the_chapter_has_these_exercises():
     assert ids_of(CHAPTER) == IDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id, answer", [(id, answer) for id, answers in ALSO_RIGHT.items() for answer in answers])
 def test_right_answers_unlike_the_solution_pass(id, answer):
     verdict = check_exercise(id, answer, deadline="100 s")
@@ -141,6 +142,7 @@ def test_the_solution_uses_no_algorithm_of_the_library(id):
     assert "# TODO" in stub(id)
 
 
+@pytest.mark.slow
 def test_success_tells_what_was_measured():
     said = {id: check_exercise(id, texts_of(id).solution(), "100 s").sentence.replace("\u00a0", " ") for id in IDS}
     assert "server = 1200 Mbit/s: 3 servers." in said["servers"]
@@ -154,6 +156,7 @@ def test_success_tells_what_was_measured():
 # ---- servers
 
 
+@pytest.mark.slow
 def test_the_model_says_what_the_formula_says():
     for case in EXERCISES["servers"].cases:
         machine, server = (d2lps.units.bandwidth(rate) for rate in (case.machine, case.server))
@@ -250,6 +253,7 @@ def byteps(n, k):
     return Fraction(2 * n * (n - 1), n * n + k * n - 2 * k)
 
 
+@pytest.mark.slow
 def test_no_other_mix_is_better():
     for case in EXERCISES["best-mix"].cases:
         hosts, _, servers = case.arguments

@@ -306,6 +306,7 @@ def plain(verdict):
     return verdict.sentence.replace("\u00a0", " ")
 
 
+@pytest.mark.slow
 def test_success_tells_what_was_counted():
     said = {id: plain(check_exercise(id, SOLVED[id], deadline="100 s")) for id in IDS}
     assert "pushes and pulls 18 values of 4.32 kB, that is 77.76 kB each way" in said["push-pull"]
@@ -338,6 +339,7 @@ def test_a_deadlock_is_seen_and_not_waited_for(monkeypatch):
         assert verdict.mistake == mistake and "worker1 in pu" in verdict.sentence
 
 
+@pytest.mark.slow
 def test_nothing_stays_behind():
     wrong = wrong_answers("push-pull")
     before = set(threading.enumerate())
@@ -418,6 +420,7 @@ def test_a_run_is_the_same_every_time():
                 assert [message for at, who, message in run if (at, who) == (dst, src)] == list(range(5))
 
 
+@pytest.mark.slow
 def test_the_network_names_deadlock_and_idleness(monkeypatch):
     with pytest.raises(network.Deadlock):
         net = network.Network(["a", "b"], lambda able: able[0])
@@ -662,6 +665,7 @@ def test_hostile_answers_become_sentences(id, monkeypatch):
             assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", IDS)
 def test_an_endless_answer_is_stopped(id, monkeypatch):
     be_impatient(monkeypatch)

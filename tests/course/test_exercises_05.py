@@ -476,6 +476,7 @@ def test_hostile_answers_become_sentences(id):
             assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", IDS)
 def test_an_endless_answer_is_stopped(id):
     def endless(*_):

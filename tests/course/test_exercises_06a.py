@@ -217,6 +217,7 @@ class Shares:
 ALSO_RIGHT = {"fault-tolerance": [chain, Log, Forwards], "count-once": [in_one_piece, Shares]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in ALSO_RIGHT[id]])
 def test_other_right_answers_pass(id, answer):
     verdict = check_exercise(id, answer, deadline="100 s")
@@ -339,6 +340,7 @@ def test_weights_tell_what_was_counted(way, wanted):
     assert judge_pair._diagnosed(3, "w", 3, weights)[0] == "other-round"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_schedule_that_fails_is_told(language):
     speak(language)
@@ -350,6 +352,7 @@ def test_the_schedule_that_fails_is_told(language):
     assert one.count("('copy', 1, 'w', (1,") == 1 and one.count("value") == 1  # what is late, and when it crashes
 
 
+@pytest.mark.slow
 def test_how_much_was_tried_is_told():
     values = judge_pair.judge(CASE, SOLVED["fault-tolerance"])
     assert int(values["runs"]) > 3000 and values["messages"] == "64" and values["between"] == "16"
@@ -465,6 +468,7 @@ def test_a_disk_keeps_copies():
     assert kept and all("afterwards" not in each for each in kept)
 
 
+@pytest.mark.slow
 def test_a_crash_passes_handlers_of_exceptions():
     def answer(disk, send):
         solved = partial(SOLVED["count-once"], disk, send)()

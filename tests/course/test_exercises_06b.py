@@ -212,6 +212,7 @@ ALSO_RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in ALSO_RIGHT[id]])
 def test_other_right_answers_pass(id, answer):
     verdict = check_exercise(id, answer, deadline="100 s")
@@ -280,6 +281,7 @@ def test_the_detector_is_told_what_came():
 # ---- interval
 
 
+@pytest.mark.slow
 def test_the_mean_is_that_of_drawn_failures():
     """Daly's exact mean, beside runs of 100,000 saves: within 5 %."""
     for case in EXERCISES["interval"].cases:
@@ -404,6 +406,7 @@ def test_the_state_of_the_disk_is_told():
 # ---- hashing
 
 
+@pytest.mark.slow
 def test_a_server_that_joins_takes_its_part():
     for case in EXERCISES["hashing"].cases:
         told = judge_hashing.judge(case, SOLVED["hashing"])
@@ -563,6 +566,7 @@ def test_hostile_answers_become_sentences(id):
             assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", IDS)
 def test_an_endless_answer_is_stopped(id):
     def endless(*_):

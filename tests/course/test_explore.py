@@ -34,6 +34,7 @@ def test_it_begins_with_the_race_of_chapter_01():
     assert lab.controls["slow"].label == "none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moved, wanted",
     [
@@ -102,6 +103,7 @@ def test_a_strategy_that_fails_says_why_and_the_others_go_on():
     assert lab.player is None and lab.traces == {} and repr(lab) == "<explore: mine>"
 
 
+@pytest.mark.slow
 def test_what_would_take_long_to_draw_is_told_in_numbers():
     lab = explore({"shards": sharded}, gpus=16)
     assert lab.player is not None
@@ -137,6 +139,7 @@ def test_what_cannot_be_is_refused(wrong, error):
         explore(**wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoken", LANGUAGES)
 def test_sliders_are_named_in_the_language_of_the_reader(spoken):
     speak(spoken)

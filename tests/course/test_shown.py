@@ -68,6 +68,7 @@ def test_a_plan_of_many_steps_is_cut(notebook):
     assert bundle["text/html"].count("<tr") == 40 and "…" in bundle["text/html"]
 
 
+@pytest.mark.slow
 def test_what_is_too_large_has_to_do_with_its_repr(notebook):
     many = [f"gpu{i}" for i in range(1000)]
     plan, place = ring(many), nvswitch(1000)

@@ -13,6 +13,8 @@ EXERCISES: dict[str, Exercise] = {id: texts.exercise() for id, texts in all_text
 TRACED = [id for id, exercise in EXERCISES.items() if isinstance(exercise.cases[0], PlanCase)]  # judged by a trace
 PLANNED = [id for id in TRACED if isinstance(EXERCISES[id].judge, PlanJudge)]  # whose answers return a plan
 
+ENDLESS = pytest.mark.slow(6)  # its deadline, in each language
+
 
 def ids_of(chapter: str) -> tuple[str, ...]:
     return tuple(id for id, texts in all_texts().items() if texts.folder.name == chapter)
@@ -35,7 +37,7 @@ def wrong_answers(id: str) -> dict[str, list]:
 
 def every_wrong(ids) -> list:
     return [
-        pytest.param(id, mistake, answer, id=f"{id} {mistake} {i}")
+        pytest.param(id, mistake, answer, id=f"{id} {mistake} {i}", marks=ENDLESS if mistake == "endless" else ())
         for id in ids
         for mistake, answers in wrong_answers(id).items()
         for i, answer in enumerate(answers, 1)

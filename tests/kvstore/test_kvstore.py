@@ -109,6 +109,7 @@ def trained(servers, seed=0, large=100, secret=b""):
     return found[0], parameter.data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers, seed", [*itertools.product([1, 2, 3, 5], [0, 1, 2])])
 def test_the_same_bits_for_any_number_of_servers_and_any_order_of_arrival(servers, seed):
     found, reference = trained(servers, seed)
@@ -235,6 +236,7 @@ def test_what_cannot_be_done_is_an_error_to_its_caller_only(call, sentence):
     assert sentence in said and first == second == [5.0] * 3
 
 
+@pytest.mark.slow
 def test_two_inits_that_differ():
     def work(store):
         try:

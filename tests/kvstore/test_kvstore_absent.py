@@ -116,6 +116,7 @@ def test_ctrl_c_ends_a_call_whose_turn_to_send_does_not_come():
         assert pulled(store) == [0.0]
 
 
+@pytest.mark.slow
 def test_what_is_pulled_and_not_waited_for_is_not_kept():
     size = 40_000
     with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as cluster:

@@ -206,6 +206,7 @@ def test_who_never_says_that_it_has_read_gets_its_bytes_through_the_socket(monke
     assert BLOCK < 4 * LARGE
 
 
+@pytest.mark.slow
 def test_what_was_shared_is_let_go_of(passed):
     def files():
         gc.collect()

@@ -91,6 +91,7 @@ def equal(some, others) -> bool:
     return all(map(torch.equal, some, others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("kind, replicas", KINDS)
 def test_what_is_saved_is_what_was_there_when_all_came(kind, replicas, rule, tmp_path, held):
@@ -176,6 +177,7 @@ def test_what_is_kept_is_kept_once_however_often_that_is_asked_for():
     assert seen == [(0, []), (1, [0]), (1, [0]), (1, [0]), (1, []), (1, []), (2, [1]), (2, [1])]
 
 
+@pytest.mark.slow
 def test_what_was_kept_is_lost_with_both_who_kept_it(tmp_path, held):
     """A newcomer has what is there now, not what was: that save fails, and the next one does not."""
     path = tmp_path / "saved"
@@ -302,6 +304,7 @@ def test_close_waits_for_it(tmp_path, held):
     assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
 
 
+@pytest.mark.slow
 def test_who_does_not_write_need_not_wait_to_close(tmp_path, held):
     def work(store):
         began(store)
@@ -363,6 +366,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_save(tmp_path, held):
     assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_close_gives_up_what_does_not_end_and_the_older_file_stays(replicas, tmp_path, held):
     path = tmp_path / "saved"
@@ -384,6 +388,7 @@ def test_close_gives_up_what_does_not_end_and_the_older_file_stays(replicas, tmp
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["saved"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_worker_that_is_lost_meanwhile_does_not_end_it(replicas, tmp_path, held):
     """The others are told of the loss by the call that needs it; the file is what it was to be."""
@@ -408,6 +413,7 @@ def test_a_worker_that_is_lost_meanwhile_does_not_end_it(replicas, tmp_path, hel
     assert equal(gone_on(tmp_path / "saved", "sgd", ()), there)
 
 
+@pytest.mark.slow
 def test_worker_0_that_is_lost_leaves_the_older_file(tmp_path, held):
     path = tmp_path / "saved"
 

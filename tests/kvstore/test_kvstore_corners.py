@@ -167,6 +167,7 @@ def test_who_is_alone_saves_and_loads_again_whatever_was_interrupted(tmp_path):
         assert pulled(store) == [value]
 
 
+@pytest.mark.slow
 def test_what_was_done_is_done_anew_when_there_was_another_call_since():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.init("w", full(0)))
@@ -226,6 +227,7 @@ def test_a_load_that_is_interrupted_is_done_on_all_servers_or_on_none(at, loaded
         assert [pulled(store, key) for key in keys] == [[loaded[0] + 1]] * 6
 
 
+@pytest.mark.slow
 def test_who_has_given_up_a_barrier_is_not_there():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         for store, other in ((stores[1], 0), (stores[0], 1)):
@@ -255,6 +257,7 @@ def test_what_interrupts_need_take_no_attributes():
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.slow
 def test_a_close_that_is_interrupted_leaves_no_line_open(monkeypatch):
     with kvstore.cluster("dist_async", 1, 3) as (store,):
 

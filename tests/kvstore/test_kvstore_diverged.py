@@ -30,6 +30,7 @@ def flipped(servers, number: int, memory: bool) -> None:
         flip(held.memory["sgd"]["velocity"] if memory else held.value)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F16", "a float flipped in the memory of a primary, or of a backup")
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("number", [0, 1])
@@ -69,6 +70,7 @@ def test_a_flipped_bit_is_found_and_what_was_saved_mends_it(kind, number, memory
         step()
 
 
+@pytest.mark.slow
 def test_where_no_bit_flips_nothing_is_found(caplog, monkeypatch):
     """Also while optimizers and values change, what is saved is read, and a server is lost and replaced."""
     monkeypatch.setattr(codec, "PIECE", 500)

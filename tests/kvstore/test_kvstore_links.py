@@ -30,6 +30,7 @@ def soon(happens, seconds=30):
 # ---------------------------------------------------------------- lines
 
 
+@pytest.mark.slow
 def test_a_line_that_is_cut_with_much_under_way_both_ways_is_made_again():
     """Who asked again did not hear, and a server that cannot get rid of its answers takes nothing: both waited."""
     keys, size = [*range(800)], 15_000  # 48 MB, in frames of up to 1 MiB
@@ -52,6 +53,7 @@ def test_a_line_that_is_cut_with_much_under_way_both_ways_is_made_again():
         assert {shard.version for shard in whole.servers[0].store.shards} == {1}, "each counts once"
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_longer_than_the_deadline_is_late_and_its_server_is_not_lost():
     with kvstore.cluster(workers=1, deadline=0.5, transport="tcp") as (only,):
         only.init("w", torch.arange(3.0))
@@ -87,6 +89,7 @@ def test_a_worker_that_one_server_goes_on_without_leaves_the_others():
         assert out.unique().tolist() == [3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value, both", [(2.0, 1), (3.0, 2)])
 def test_an_unknown_key_may_be_given_alone(value, both):
     servers = tables("dist_async", workers=1, servers=2)

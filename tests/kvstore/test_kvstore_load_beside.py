@@ -59,6 +59,7 @@ def test_who_waits_for_one_key_keeps_no_other_back(replicas, monkeypatch, tmp_pa
             assert not thread.is_alive() and not raised
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
 def test_who_takes_over_counts_no_push_before_the_load_is_over(kind, monkeypatch, tmp_path):
     """A server is killed before the load counts: the next one knows of the load before worker 0 comes with it again."""

@@ -61,6 +61,7 @@ def ended(replicas, path, monkeypatch, when):
         return heard[1:], values, [pulled(worker) for worker in rest]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_what_one_server_has_taken_the_others_take_too(replicas, monkeypatch, tmp_path):
     heard, values, after = ended(
@@ -69,6 +70,7 @@ def test_what_one_server_has_taken_the_others_take_too(replicas, monkeypatch, tm
     assert heard == [None, None] and values == [[1.0]] * 2 and after == [[6.0]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_what_the_others_do_not_hear_of_counts_nowhere(replicas, monkeypatch, tmp_path):
     def tells(server, said):
@@ -104,6 +106,7 @@ def test_what_the_others_have_heard_of_is_not_loaded_again(replicas, monkeypatch
         assert each(workers, pulled) == [[4.0]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_push_of_another_thread_drops_nothing_that_counts(replicas, monkeypatch, tmp_path):
     """Workers have heard of the load, and worker 0 is lost; other threads of theirs push to what is loaded."""

@@ -76,6 +76,7 @@ with kvstore.create("dist_sync", servers=2, joining=60.0, transport='tcp') as st
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport, where", [("tcp", "tuple"), (None, "str")])
 def test_a_store_of_one_host_may_go_over_tcp(tmp_path, transport, where):
     script = tmp_path / "work.py"
@@ -83,6 +84,7 @@ def test_a_store_of_one_host_may_go_over_tcp(tmp_path, transport, where):
     assert forked(script, 2, D2LPS_SECRET="of this test alone") == [[f"[5.0] {{'{where}'}}"]] * 2
 
 
+@pytest.mark.slow
 def test_over_tcp_a_secret_is_wanted(tmp_path):
     script = tmp_path / "work.py"
     lines = TRANSPORT.replace("\n", "\n    ")

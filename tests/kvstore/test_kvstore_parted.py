@@ -31,6 +31,7 @@ def parted(seed: int) -> Schedule:
     return Schedule(seed, kind, 2, 3, rounds=12, until=0.5, idle=0.1, troubles=tuple(sorted(troubles)), **rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_a_pull_has_all_that_anybody_had_heard_of_when_it_came(first):
     for seed in range(first, first + 100):
@@ -146,6 +147,7 @@ class Away:
         pass
 
 
+@pytest.mark.slow
 def test_a_primary_whose_backup_does_not_hear_it_gives_no_old_value():
     """What the backup says still comes, and its sign of life says nothing of whether it has taken over."""
     with cluster("dist_async", 2, 2, replicas=1, deadline=10.0, placement={"large": 1000}) as servers:
@@ -163,6 +165,7 @@ def test_a_primary_whose_backup_does_not_hear_it_gives_no_old_value():
             assert out.unique().tolist() == [102.0]
 
 
+@pytest.mark.slow
 def test_what_is_not_known_to_be_committed_is_not_said_to_be_counted():
     """Also where the pull of a pushpull is late: another primary would not know of the push."""
     with cluster("dist_async", 2, 2, replicas=1, deadline=0.5, placement={"large": 1000}) as servers:

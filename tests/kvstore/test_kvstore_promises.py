@@ -291,12 +291,14 @@ def late():
         yield stores
 
 
+@pytest.mark.slow
 def test_the_same_push_again_counts_each_key_once(late):
     late[0].push([A, B], [full(10), full(20)])
     late[1].push([A, B], [full(40), full(80)])
     assert [pulled(store, key) for store in late for key in (A, B)] == [[50.0], [100.0]] * 2
 
 
+@pytest.mark.slow
 def test_another_push_is_another(late):
     late[0].push(A, full(10))
     late[1].push([A, B], [full(40), full(80)])
@@ -305,6 +307,7 @@ def test_another_push_is_another(late):
     assert [pulled(late[0], A), pulled(late[0], B)] == [[0.0], [20.0]]
 
 
+@pytest.mark.slow
 def test_where_only_the_pull_fails_the_same_again_pulls():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         store, value, out = begun(stores, "w")[0], full(1), full(UNTOUCHED)
@@ -319,12 +322,14 @@ def test_where_only_the_pull_fails_the_same_again_pulls():
         assert value.tolist() == [1.0] * 3, "in place, and nothing had come"
 
 
+@pytest.mark.slow
 def test_a_key_that_was_not_counted_tells_one_push_from_another(late):
     with pytest.raises(Timeout) as error:  # of B the same bits as before, in another call: it waits for round 1
         late[0].push([A, B], [full(11), full(20)])
     assert error.value.counted == (A,)
 
 
+@pytest.mark.slow
 def test_what_is_refused_between_changes_nothing():
     with kvstore.cluster("dist_sync", 2, 2, deadline=1.0, nan="reject") as stores:
         begun(stores, A, B)[0].push(A, full(1))
@@ -338,6 +343,7 @@ def test_what_is_refused_between_changes_nothing():
         assert [pulled(stores[0], key) for key in (A, B)] == [[50.0], [100.0]]
 
 
+@pytest.mark.slow
 def test_what_others_pushed_stays_when_one_pushes_again():
     with kvstore.cluster("dist_sync", 3, 1, deadline=1.0) as stores:
         begun(stores, "w", size=40_000)[1].push("w", full(10, 40_000))
@@ -350,6 +356,7 @@ def test_what_others_pushed_stays_when_one_pushes_again():
         assert out.unique().tolist() == [111.0]
 
 
+@pytest.mark.slow
 def test_after_a_load_a_push_is_a_new_one(tmp_path):
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         begun(stores, "w")
@@ -363,6 +370,7 @@ def test_after_a_load_a_push_is_a_new_one(tmp_path):
         assert pulled(stores[0], "w") == [8.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 @pytest.mark.parametrize("pushed", [lambda x: x.t(), lambda x: [x.t()], lambda x: x.numpy().T, lambda x: x[:, ::2]])
 def test_what_is_pushed_in_place_stays_until_all_has_come(pushed, transport):
@@ -391,6 +399,7 @@ def test_several_outs_may_lie_in_one_place_and_odd_ones_are_refused():
             assert pulled(store, "w", (3, 3)) == [1.0]
 
 
+@pytest.mark.slow
 def test_what_was_done_when_its_caller_was_interrupted_is_not_done_again():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.barrier())
@@ -553,6 +562,7 @@ def test_a_value_that_is_negated_when_it_is_read_is_pushed_so():
             assert pulled(store, size, size) == out.unique().tolist() == [-1.0]
 
 
+@pytest.mark.slow
 def test_pushes_that_fail_give_their_memory_back():
     with kvstore.cluster("dist_sync", 2, 1, deadline=0.1) as stores:
         store, value = begun(stores, "w", size=100_000)[0], torch.ones(100_000)

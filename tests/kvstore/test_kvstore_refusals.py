@@ -26,6 +26,7 @@ def taken_over(servers, slot: int, worker: int, register) -> None:
     servers[worker].clients[slot]._told(register.view(slot))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dist_async", "dist_sync"])
 def test_a_key_that_another_primary_has_may_be_pushed(kind):
     """Worker 1 begins it at the first primary, worker 0 gives its value to the next one."""

@@ -68,6 +68,7 @@ def trained(kind="dist_sync", rule="sgd", troubles=(), replicas=1, workers=2, **
     return ends[0]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F14", "a newcomer takes the place of a server that was killed")
 @pytest.mark.parametrize("rule", OPTIMIZERS)
 def test_a_server_is_killed_and_the_bits_are_the_same(rule):
@@ -88,6 +89,7 @@ def test_over_tcp_with_a_secret():
     assert all(map(torch.equal, trained(troubles=[(3, "kill", 0, 0.0)], transport="tcp"), wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
 def test_no_push_is_lost_or_counted_twice(kind):
     """Worker i pushes 1000^i: the digits of the sum say how often each was counted."""
@@ -113,6 +115,7 @@ def test_no_push_is_lost_or_counted_twice(kind):
             assert end.tolist() == [float(sum(pushes * 1000**rank for rank in range(workers)))] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F3", "both servers of a pair killed")
 def test_both_members_are_lost_and_the_keys_are_named():
     def work(store):
@@ -195,6 +198,7 @@ def test_a_worker_that_says_goodbye_leaves_what_it_pushed():
         assert each(servers, work) == [5.0, 5.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["fail", "drop"])
 def test_a_worker_that_does_not_come_to_the_new_primary_is_lost(lost):
     def work(store):
@@ -233,6 +237,7 @@ def test_what_is_still_to_be_sent_is_not_changed_by_what_comes_after_it():
         assert held.memory["sgd"]["velocity"].tolist() == [1.0] * 3
 
 
+@pytest.mark.slow
 def test_a_slot_of_very_many_keys_is_learnt_in_pieces():
     """No message is longer than a frame may be."""
     keys = [f"layer.{number}.{'weight' * 20}" for number in range(1500)]

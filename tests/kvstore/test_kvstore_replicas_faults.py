@@ -91,6 +91,7 @@ def test_a_server_is_killed_at_every_message(kind, when, monkeypatch):
     assert at > 20, "there were many moments to be killed at"
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F5", "servers cut off from one another, and healed")
 @pytest.mark.parametrize("kind", ["dist_sync", "dist_async"])
 def test_of_two_that_are_cut_off_one_goes_on(kind, monkeypatch):
@@ -109,6 +110,7 @@ def test_of_two_that_are_cut_off_one_goes_on(kind, monkeypatch):
             assert [host.number for host in leading] == [servers.views[slot].members[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 1.5])
 def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, monkeypatch):
     """What came before the register answered was let go, and counted as sent: the first call waited in vain."""
@@ -123,6 +125,7 @@ def test_a_backup_that_learns_late_that_it_is_one_has_missed_nothing(seconds, mo
         assert out.tolist() == [1.0] * 3
 
 
+@pytest.mark.slow
 def test_a_command_that_a_backup_has_let_go_is_said_again(monkeypatch):
     """Whatever else goes on between the two meanwhile."""
     hear, dropped = Slot.hear, []
@@ -141,6 +144,7 @@ def test_a_command_that_a_backup_has_let_go_is_said_again(monkeypatch):
     assert len(dropped) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F4", "backup that lags")
 def test_a_backup_that_lags_costs_time_and_nothing_else(monkeypatch):
     right, hear = wanted("dist_sync"), Slot.hear

@@ -51,6 +51,7 @@ def of_kind(kind, held) -> list:
     return [Register()] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["process", "store"])
 def test_one_of_two_proposals_is_taken(kind, held):
     one, other = of_kind(kind, held)

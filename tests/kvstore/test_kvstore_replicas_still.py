@@ -65,6 +65,7 @@ def pulled(store) -> torch.Tensor:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
 def test_after_a_barrier_nobody_reads_what_was_before_it(kind):
     options = {"staleness": 1} if kind == "dist_ssp" else {}
@@ -80,6 +81,7 @@ def test_after_a_barrier_nobody_reads_what_was_before_it(kind):
         assert found[0].unique().tolist() == [102.0]
 
 
+@pytest.mark.slow
 def test_after_a_load_nobody_reads_what_was_before_it(tmp_path):
     with made() as servers:
         each(servers, beginning)
@@ -94,6 +96,7 @@ def test_after_a_load_nobody_reads_what_was_before_it(tmp_path):
         assert found[0].unique().tolist() == [2.0]
 
 
+@pytest.mark.slow
 def test_a_worker_that_computes_meanwhile_is_not_lost():
     """It asks for nothing for longer than the deadline, while another server takes over."""
     with made("dist_async", deadline=2.0) as servers:
@@ -107,6 +110,7 @@ def test_a_worker_that_computes_meanwhile_is_not_lost():
                 assert isinstance(end, torch.Tensor) and end.unique().tolist() == [4.0], end
 
 
+@pytest.mark.slow
 def test_who_says_goodbye_meanwhile_has_left_and_is_not_lost():
     """Asynchronously, the others go on without who has left."""
     with made("dist_async", deadline=2.0) as servers:
@@ -121,6 +125,7 @@ def test_who_says_goodbye_meanwhile_has_left_and_is_not_lost():
             assert pulled(servers[1]).unique().tolist() == [3.0]
 
 
+@pytest.mark.slow
 def test_a_deadline_that_is_shorter_than_a_takeover_loses_nothing():
     """Calls raise meanwhile, and say what is not known; the same again counts once."""
 
@@ -145,6 +150,7 @@ def test_a_deadline_that_is_shorter_than_a_takeover_loses_nothing():
         assert pulled(servers[0]).unique().tolist() == [3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F2", "server killed while a push that counts is interrupted")
 def test_a_push_that_is_interrupted_as_it_is_sent_again_still_counts():
     with made() as servers:

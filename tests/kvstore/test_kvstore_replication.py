@@ -44,6 +44,7 @@ def test_schedules_are_hard(kind):
     assert max(world.view.number for world in worlds) > 5, "views change again and again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [wrong for wrong in WRONG if wrong not in TOO_RARE], ids=lambda wrong: wrong.__name__)
 def test_a_wrong_way_breaks_one(wrong):
     seeds = [FOUND.get(wrong.__name__, 0), *range(10_000)]

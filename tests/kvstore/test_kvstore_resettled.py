@@ -13,6 +13,7 @@ SIZE = 4000
 pytestmark = pytest.mark.fault("F2", "server killed between a push and a save")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["save", "load"])
 def test_a_worker_that_comes_late_to_the_new_primary_is_waited_for(what, monkeypatch, tmp_path):
     with cluster("dist_sync", 2, 2, replicas=1, deadline=10.0, placement={"large": 1000}) as servers:
@@ -37,6 +38,7 @@ def test_a_worker_that_comes_late_to_the_new_primary_is_waited_for(what, monkeyp
         assert out.unique().tolist() == [2.0 if what == "save" else 0.0]
 
 
+@pytest.mark.slow
 def test_a_round_in_its_midst_is_refused_still(tmp_path):
     with cluster("dist_sync", 2, 2, replicas=1, deadline=2.0) as servers:
         each(servers, lambda store: store.init("w", torch.zeros(3)))

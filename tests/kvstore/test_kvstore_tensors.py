@@ -96,6 +96,7 @@ def test_autograd_hears_that_what_it_has_kept_is_filled(size):
             squared.backward()
 
 
+@pytest.mark.slow
 def test_the_package_is_there_without_docstrings():
     program = "from d2lps import kvstore; kvstore.Placement(2); print(kvstore.create('local').type)"
     done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, timeout=120)

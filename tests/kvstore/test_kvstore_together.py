@@ -29,6 +29,7 @@ def late_barriers(server):
     return late
 
 
+@pytest.mark.slow
 def test_a_file_that_takes_longer_than_the_deadline_is_waited_for(monkeypatch, tmp_path):
     """It was good, and the others said that worker 0 had not come."""
     with kvstore.cluster(workers=2, deadline=0.5) as workers:
@@ -47,6 +48,7 @@ def test_a_file_that_takes_longer_than_the_deadline_is_waited_for(monkeypatch, t
         assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None, None]
 
 
+@pytest.mark.slow
 def test_nobody_waits_longer_than_the_deadline_for_worker_0_that_does_nothing():
     with kvstore.cluster(workers=2, deadline=0.5) as workers:
         each(workers, lambda worker: worker.init("w", torch.ones(3)))
@@ -95,6 +97,7 @@ begun.wait(60)
 """
 
 
+@pytest.mark.slow
 def test_at_the_end_of_an_interpreter_the_threads_of_a_cluster_end_first():
     """Python ends them where they are: in the midst of torch, which aborts the process, once in four times."""
     ended = subprocess.run([sys.executable, "-c", AT_WORK], capture_output=True, text=True, timeout=120)

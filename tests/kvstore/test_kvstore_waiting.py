@@ -52,6 +52,7 @@ def test_a_push_counts_after_the_end_of_a_load(end):
             pushed(held)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says", [True, False])
 def test_what_nobody_has_heard_of_is_dropped_when_somebody_says_so_or_in_the_end(says):
     held = loading(lost="drop", deadline=30.0 if says else 0.3)
@@ -63,6 +64,7 @@ def test_what_nobody_has_heard_of_is_dropped_when_somebody_says_so_or_in_the_end
     assert pushed(held) == [0.0] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["taken", "dropped", "worker 0 is lost", "deadline"])
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_push_of_another_worker_counts_when_the_load_is_over(replicas, end):

@@ -51,6 +51,7 @@ def test_the_ping_pong_alone_sees_no_crowd():
     assert off(naive) == pytest.approx(1, rel=0.01)
 
 
+@pytest.mark.slow
 def test_what_was_measured_here_is_positive_and_says_what_it_is():
     found = calibrate(Here(), NODES, repeats=3)
     assert min(found.alone, found.together, found.adding, found.adding_alone) > 1e6

@@ -28,6 +28,7 @@ def test_examples_print_what_they_say(name):
     assert failed == 0
 
 
+@pytest.mark.slow
 def test_the_readme_prints_what_it_says():
     failed, tried = doctest.testfile("../../README.md")
     assert tried > 5 and failed == 0

@@ -160,6 +160,7 @@ ENGLISH = {
 }
 
 
+@pytest.mark.slow
 def test_no_other_sentence_is_english_alone():
     found = {}
     for path in HOME.rglob("*.py"):

@@ -725,6 +725,7 @@ def test_words_stand_out_from_their_paper(theme):
             assert (high + 0.05) / (low + 0.05) > 4.5
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_bytes_every_time():
     code = (
         "import json, pathlib; from d2lps import Topology, cost, draw, one_memory, sharded\n"

@@ -363,6 +363,7 @@ def test_the_site_is_served_to_this_machine_alone(book):
             serving.terminate()
 
 
+@pytest.mark.slow
 def test_what_is_as_it_was_is_not_built_again(book, monkeypatch, capsys):
     builds = []
 

@@ -28,6 +28,7 @@ def prose(html: str) -> str:
     return " ".join("".join(ElementTree.fromstring(f"<div>{html}</div>").itertext()).split())
 
 
+@pytest.mark.slow
 def test_every_name_of_d2lps_is_there_under_that_name(entries):
     assert set(d2lps.__all__) <= set(entries)
     assert {entries[name].qualname for name in d2lps.__all__} == {f"d2lps.{name}" for name in d2lps.__all__}
