@@ -124,7 +124,7 @@ class Files:
         """What :meth:`save` wrote, into the keys that were initialized as they were then. All workers call it.
 
         Worker 0 reads the file, and the optimizer is the one that was saved. What is refused has changed nothing. What
-        another thread pushes as it begins may come before it on some servers, and after it on others.
+        another thread pushes as it begins comes before it or after it, each key with all its parts.
 
         Parameters
         ----------

@@ -7,7 +7,8 @@ import pytest
 import torch
 from helpers.stores import each, until_whole
 
-from d2lps.kvstore import KVError, cluster
+from d2lps.kvstore import KVError, Refused, cluster
+from d2lps.kvstore.wire import Op
 
 SIZE = 4000
 
@@ -125,3 +126,106 @@ def test_another_thread_of_who_loads_waits_too(replicas, monkeypatch, tmp_path):
         pulled = torch.empty(SIZE)
         workers[1].pull("w", out=pulled)
         assert pulled.unique().tolist() == [1.0]
+
+
+# ---------------------------------------------------------------- in the midst of a push
+
+
+@pytest.fixture
+def halves(monkeypatch):
+    """``halves(worker, seconds)``: what it pushes from here on comes to server 0 at once, and later to server 1."""
+
+    def make(worker, seconds: float) -> None:
+        client = worker.clients[1]
+
+        def late(channel, request, send=client._send):
+            if request.op == Op.PUSH:
+                time.sleep(seconds)
+            return send(channel, request)
+
+        monkeypatch.setattr(client, "_send", late)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_push_is_before_a_load_on_all_servers_or_after_it(kind, replicas, halves, tmp_path):
+    settings = {"replicas": replicas, "deadline": 4.0, "placement": {"large": 1000}}
+    with cluster(kind, 2, 2, staleness=int(kind == "dist_ssp"), **settings) as workers:
+
+        def begin(worker):
+            worker.init("w", torch.zeros(SIZE))
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+
+        each(workers, begin)
+        halves(workers[1], 0.3)
+        thread, raised = beside(workers[1], lambda worker: worker.push("w", torch.ones(SIZE)))
+        time.sleep(0.1)  # server 0 has it, and server 1 has not
+        assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None] * 2
+        thread.join(10)
+        assert not thread.is_alive() and not raised
+        pulled = torch.empty(SIZE)
+        workers[1].pull("w", out=pulled)
+        assert pulled.unique().tolist() in ([0.0], [1.0])
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_push_is_in_what_is_saved_with_all_its_parts_or_not(background, replicas, halves, tmp_path):
+    with cluster("dist_async", 3, 2, replicas=replicas, deadline=4.0, placement={"large": 1000}) as workers:
+
+        def begin(worker):
+            worker.init("w", torch.zeros(SIZE))
+            worker.set_optimizer("sgd", lr=-1.0)
+
+        each(workers, begin)
+        pushing = []
+        for worker, seconds in zip(workers[1:], (0.3, 0.2), strict=True):
+            halves(worker, seconds)
+            pushing.append(beside(worker, lambda worker: worker.push("w", torch.ones(SIZE))))
+        time.sleep(0.1)
+
+        def save(worker):
+            said = worker.save(tmp_path / "file", background)
+            said and said.wait()
+
+        assert each(workers, save) == [None] * 3
+        for thread, raised in pushing:
+            thread.join(10)
+            assert not thread.is_alive() and not raised
+        each(workers, lambda worker: worker.load(tmp_path / "file"))
+        pulled = torch.empty(SIZE)
+        workers[1].pull("w", out=pulled)
+        assert pulled.unique().tolist() in ([0.0], [1.0], [2.0])
+
+
+@pytest.mark.parametrize("what", ["save", "load"])
+def test_who_pushes_all_the_time_is_named(what, halves, tmp_path):
+    with cluster("dist_async", 2, 2, deadline=1.0, placement={"large": 1000}) as workers:
+
+        def begin(worker):
+            worker.init("w", torch.zeros(SIZE))
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+
+        each(workers, begin)
+        before, over = (tmp_path / "file").read_bytes(), threading.Event()
+        halves(workers[1], 0.9)
+
+        def push(worker):
+            while not over.is_set():
+                worker.push("w", torch.ones(SIZE))
+
+        def do(worker):
+            with pytest.raises(Refused, match=f"key 'w' is pushed all the time by other threads: {what} at a barrier"):
+                getattr(worker, what)(tmp_path / "file")
+
+        thread, raised = beside(workers[1], push)
+        time.sleep(0.1)
+        each(workers, do)
+        over.set()
+        thread.join(10)
+        assert not thread.is_alive() and not raised and (tmp_path / "file").read_bytes() == before
+        each(workers, lambda worker: getattr(worker, what)(tmp_path / "file"))

@@ -1,6 +1,6 @@
 """What the servers of a slot keep for a save: whichever of them is lost, the other one has kept the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from d2lps.kvstore.codec import State
@@ -19,6 +19,7 @@ class SlotKeeping:
     slot: Slot
     deadline: float
     shards: Sequence
+    live: Collection[int]
     require_live: Callable[[int], None]
 
     def require_between_rounds(self, shard: KeyPart, what: str) -> None:
@@ -40,6 +41,15 @@ class SlotKeeping:
                     raise Refused(f"key {shard.name} has no value yet: init it before a save")
                 shard.require_whole(core.parts[shard.number].value)
             self.slot.ask(rank, Do(0, 0, rank, Keep(save, keep)))
+
+    def kept_pushes(self, save: int) -> list[list[int]]:
+        with self.slot.leading() as core:
+            if core.kept.number != save or not core.kept.here:
+                raise gone(save)
+            return [
+                [count if rank in self.live else -1 for rank, count in enumerate(part.rounds)]
+                for part in core.kept.parts
+            ]
 
     def kept(self, save: int, number: int) -> State:
         with self.slot.leading() as core:

@@ -1,6 +1,8 @@
 """What a server keeps for a save, as it was then, while workers go on: the values and what an optimizer remembers."""
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
@@ -14,8 +16,9 @@ class Keeping:
     shards: list[Shard]
     updates: Optimizer | None
     _changed: threading.Condition
-    _pushing: int
-    _kept: tuple[int, list[State]] = 0, []
+    pushes: Callable[[int], list[int]]
+    between_pushes: Callable[[str], AbstractContextManager]
+    _kept: tuple[int, list[State], list[list[int]]] = 0, [], []
 
     def keep(self, rank: int, save: int, keep: bool) -> None:
         """Keep all shards as they are now, for a save instead of any before it; or let go of them.
@@ -27,13 +30,12 @@ class Keeping:
         keep : bool
             Whether they are kept from here on.
         """
-        with self._changed:
-            if keep and self._pushing:
-                raise Refused("a push is being counted: save at a barrier")
+        with self.between_pushes("save") if keep else self._changed:
             if keep:
-                self._kept = save, [shard.state(self.updates) for shard in self.shards]
+                pushes = [self.pushes(shard.number) for shard in self.shards]
+                self._kept = save, [shard.state(self.updates) for shard in self.shards], pushes
             elif save == self._kept[0]:
-                self._kept = save, []
+                self._kept = save, [], []
 
     def kept(self, save: int, number: int) -> State:
         """What was kept of a shard. Raises Refused where it is not here any more.
@@ -48,10 +50,28 @@ class Keeping:
         State
             Its value, and what the optimizer remembers of it, by name.
         """
-        kept, states = self._kept
+        kept, states, _ = self._kept
         if save != kept or number >= len(states):
             raise gone(save)
         return states[number]
+
+    def kept_pushes(self, save: int) -> list[list[int]]:
+        """Of each shard the :meth:`pushes` that are in what was kept. Raises Refused where it is not here any more.
+
+        Parameters
+        ----------
+        save : int
+            Which save.
+
+        Returns
+        -------
+        list of list of int
+            By shard, and worker.
+        """
+        kept, _, pushes = self._kept
+        if save != kept or not pushes:
+            raise gone(save)
+        return pushes
 
 
 def gone(save: int) -> Refused:

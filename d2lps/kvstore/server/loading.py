@@ -1,9 +1,11 @@
 """What is loaded into a server: made ready part by part, and then taken all at once, or not at all."""
 
-from collections.abc import Collection, Iterable
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import BeingLoaded, Refused
+from d2lps.kvstore.errors import BeingLoaded, Refused, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.server.shard import Shard
@@ -68,3 +70,101 @@ class Loading:
         for shard in self.shards:
             shard.staged = None
         self.number, self.shards = None, set()
+
+
+class ShardLoading(Pushes):
+    """A part of :class:`~d2lps.kvstore.server.shard_store.ShardStore`."""
+
+    kind: str
+    left: WorkerLost | None
+    shards: list[Shard]
+    updates: Optimizer | None
+    shard: Callable[[int], Shard]
+    require_live: Callable[[int], None]
+    _changed: threading.Condition
+    _loading: Loading
+    _pushing: int  # how many frames are being counted
+
+    @contextmanager
+    def counting(self, rank: int, numbers: Iterable[int]) -> Iterator[None]:
+        """Within it pushes to several shards count together: others are lost, and keys are loaded, before or after.
+
+        Parameters
+        ----------
+        rank, numbers : int, iterable of int
+            The worker, and the shards.
+
+        Yields
+        ------
+        None
+            The push is made in the ``with`` block.
+        """
+        with self._changed:
+            self.require_live(rank)
+            if self.left and self.kind == "dist_sync":
+                raise self.left
+            if loading := [shard for shard in map(self.shard, numbers) if shard.staged]:
+                self.may_drop(loading[0].name)
+                self._loading.drop()
+            self._pushing += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._pushing -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def between_pushes(self, what: str) -> Iterator[None]:
+        """Within it no push is being counted. Raises Refused where that cannot be for half a deadline.
+
+        Parameters
+        ----------
+        what : str
+            What is done there.
+
+        Yields
+        ------
+        None
+            With the lock of the store.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._pushing, self.deadline / 2):
+                raise Refused(f"pushes are being counted all the time: {what} at a barrier")
+            yield
+
+    def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
+        """Have ready what is loaded into a shard, which takes no push until :meth:`commit` or :meth:`drop`.
+
+        Parameters
+        ----------
+        rank, load, number : int
+            The worker; which load this is, instead of any other; the shard. Refused in the midst of a round.
+        state, optimizer : dict, Optimizer or None
+            The value, and what the optimizer, which is loaded with it, remembers of it.
+        """
+        self.require_live(rank)
+        with self.between_pushes("load"):
+            self._loading.stage(load, self.shard(number), state, optimizer)
+
+    def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
+        """Be what was staged, all of it at once. Raises Refused, and nothing has changed, unless all of it is there.
+
+        Parameters
+        ----------
+        rank, load, parts : int
+            The worker; which load; how many shards were staged. What is committed already is so.
+        optimizer : Optimizer or None
+            From now on.
+        """
+        self.require_live(rank)
+        with self._changed:
+            if self._loading.commit(load, parts, optimizer, self.shards):
+                self.updates = optimizer
+            self._changed.notify_all()
+
+    def drop(self) -> None:
+        """Forget what was staged."""
+        with self._changed:
+            self._loading.drop()
+            self._changed.notify_all()

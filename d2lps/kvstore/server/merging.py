@@ -32,6 +32,22 @@ class Merging:
     arena: Arena | None
     record: Record | None
 
+    def pushes(self, number: int) -> list[int]:
+        """How many pushes of each worker to a shard are counted.
+
+        Parameters
+        ----------
+        number : int
+            The shard.
+
+        Returns
+        -------
+        list of int
+            By worker; -1 of one that is lost.
+        """
+        rounds = self.shards[number].rounds
+        return [count if rank in self.live else -1 for rank, count in enumerate(rounds)]
+
     def require_live(self, rank: int) -> None:
         """Raise WorkerLost if one has gone that the others cannot do without, or this one counts as gone.
 

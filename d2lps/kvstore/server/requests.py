@@ -53,13 +53,13 @@ def validate_read(frame: Frame) -> list[tuple[int, float, float]]:
     return read
 
 
-def validate_state(frame: Frame) -> tuple[int, bool | None, int, int]:
-    """Which save; whether all is to be kept for it, or let go, or else the part and the byte to read from.
-
-    Raises Refused.
+def validate_state(frame: Frame) -> tuple[int, bool | None, int | None, int]:
+    """Which save; whether all is to be kept for it, or let go; or else the part, None for the pushes that are in it,
+    and the byte to read from. Raises Refused.
     """
     save, keep, part, start = (frame.metadata.get(name) for name in ("save", "keep", "part", "from"))
-    if not is_count(save) or type(keep) is not bool and not (keep is None and is_count(part) and is_count(start)):
+    reads = keep is None and (part is None or is_count(part)) and is_count(start)
+    if not is_count(save) or type(keep) is not bool and not reads:
         raise Refused("what is saved has a number, and is kept, let go, or read by part and byte")
     return save, keep, part, start
 

@@ -303,12 +303,19 @@ class WorkerSession:
         self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule, start))
 
     def on_state(self, frame: Frame) -> None:
-        """All is kept for a save as it is now, or let go; or some bytes are read of a part of what is kept."""
+        """All is kept for a save as it is now, or let go; or some bytes are read of a part of what is kept.
+
+        Without a part: which pushes are in it, a number for each part and worker.
+        """
         self._require_first("saves")
         save, keep, part, start = validate_state(frame)
         if keep is not None:
             self.store.keep(self.rank, save, keep)
             self._ok(frame)
+            return
+        if part is None:
+            pushes = torch.tensor(self.store.kept_pushes(save)).view(-1)
+            self._answer(Op.DATA, frame.number, payload=raw(pushes))
             return
         state = self.store.kept(save, part)
         self._answer(Op.DATA, frame.number, layout(state), piece(state, start))
@@ -323,7 +330,7 @@ class WorkerSession:
         room = memoryview(bytearray(frame.payload))
         self.channel.into(frame, room)
         self.store.stage(self.rank, load, shard.number, decode(frame.metadata, room), optimizer)
-        self._ok(frame)
+        self._ok(frame, {"pushes": self.store.pushes(shard.number)})  # which stay so until the load is over
 
     def on_commit(self, frame: Frame) -> None:
         """All parts of a load count now, whichever worker says so; or worker 0 has them dropped.

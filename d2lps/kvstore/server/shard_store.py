@@ -8,13 +8,11 @@ changed: what is being pulled while the next round closes stays whole.
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline, validate_staleness
@@ -22,7 +20,7 @@ from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import Record
 from d2lps.kvstore.server.barriers import Barriers
 from d2lps.kvstore.server.keeping import Keeping
-from d2lps.kvstore.server.loading import Loading, Pushes
+from d2lps.kvstore.server.loading import Loading, ShardLoading
 from d2lps.kvstore.server.merging import Merging
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
 from d2lps.kvstore.values import is_finite
@@ -33,7 +31,7 @@ NAN = ("propagate", "reject", "skip")
 LOST = ("fail", "drop")
 
 
-class ShardStore(Pushes, Merging, Keeping):
+class ShardStore(ShardLoading, Merging, Keeping):
     """The shards of one server: its part of every key.
 
     Parameters
@@ -98,10 +96,9 @@ class ShardStore(Pushes, Merging, Keeping):
         self.ready: tuple[int, Optimizer | None] | None = None  # the next one, by its number
         self.arena: Arena | None = None  # where large values lie, for workers of this host to read
         self._names: dict[str, int] = {}
-        self._loading = Loading()
+        self._loading, self._pushing = Loading(), 0
         self._barriers = Barriers()
         self._changed = threading.Condition()
-        self._pushing = 0  # how many frames are being counted
 
     # ---- what workers ask for
 
@@ -207,34 +204,6 @@ class ShardStore(Pushes, Merging, Keeping):
             )
         return finite
 
-    @contextmanager
-    def counting(self, rank: int, numbers: Iterable[int]) -> Iterator[None]:
-        """Within it pushes to several shards count together: others are lost, and keys are loaded, before or after.
-
-        Parameters
-        ----------
-        rank, numbers : int, iterable of int
-            The worker, and the shards.
-
-        Yields
-        ------
-        None
-            The push is made in the ``with`` block.
-        """
-        with self._changed:
-            self.require_live(rank)
-            if self.left and self.kind == "dist_sync":
-                raise self.left
-            if loading := [shard for shard in map(self.shard, numbers) if shard.staged]:
-                self.may_drop(loading[0].name)
-                self._loading.drop()
-            self._pushing += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._pushing -= 1
-
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
         """Count a push, and close the round where it was the last. Raises WorkerLost where this worker counts as lost.
 
@@ -299,44 +268,6 @@ class ShardStore(Pushes, Merging, Keeping):
             pull.fail(failed)
         pull.came(here)
         return pull.over
-
-    def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
-        """Have ready what is loaded into a shard, which takes no push until :meth:`commit` or :meth:`drop`.
-
-        Parameters
-        ----------
-        rank, load, number : int
-            The worker; which load this is, instead of any other; the shard. Refused in the midst of a round.
-        state, optimizer : dict, Optimizer or None
-            The value, and what the optimizer, which is loaded with it, remembers of it.
-        """
-        self.require_live(rank)
-        with self._changed:
-            if self._pushing:
-                raise Refused("a push is being counted: load at a barrier")
-            self._loading.stage(load, self.shard(number), state, optimizer)
-
-    def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
-        """Be what was staged, all of it at once. Raises Refused, and nothing has changed, unless all of it is there.
-
-        Parameters
-        ----------
-        rank, load, parts : int
-            The worker; which load; how many shards were staged. What is committed already is so.
-        optimizer : Optimizer or None
-            From now on.
-        """
-        self.require_live(rank)
-        with self._changed:
-            if self._loading.commit(load, parts, optimizer, self.shards):
-                self.updates = optimizer
-            self._changed.notify_all()
-
-    def drop(self) -> None:
-        """Forget what was staged."""
-        with self._changed:
-            self._loading.drop()
-            self._changed.notify_all()
 
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False

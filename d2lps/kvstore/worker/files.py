@@ -4,26 +4,35 @@ What is kept is read by worker 0 in pieces: what is asked meanwhile is answered 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
+import numpy as np
+
 from d2lps.kvstore import codec
+from d2lps.kvstore.calls import PAUSE
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.saving import Files
 from d2lps.kvstore.values import KeySpec
 from d2lps.kvstore.wire.frames import Op
 from d2lps.kvstore.worker.client import Request, ServerClient
+from d2lps.messages import text
 
 Ask = Callable[[int, Request], None]
+Pushes = dict[
+    tuple[int, int], np.ndarray
+]  # server, number of a part: how many pushes of each worker, -1 of who is lost
 
 
 class DistFiles(Files):
     """A part of :class:`~d2lps.kvstore.worker.dist.DistStore`."""
 
     clients: Sequence[ServerClient]
+    num_workers: int
     _open: dict
     _end_open: Callable
     _ask_all: Callable
@@ -43,14 +52,45 @@ class DistFiles(Files):
         self._ask_all(Op.COMMIT, *staged)
 
     def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
+        try:
+            self._between_pushes("save", self._keep_now, self._let_go)
+        except KVError:
+            self._let_go()
+            raise
+        let_go = partial(self._let_go, self._saves)
+        return kept([*self._keys.values()], {"save": self._saves}, partial(self._ask_aside, wanted), let_go)
+
+    def _keep_now(self) -> Pushes:
         self._saves += 1
         save = {"save": self._saves}
-        try:
-            self._ask_all(Op.STATE, save | {"keep": True})
-        except KVError:
-            self._let_go(save)
-            raise
-        return kept([*self._keys.values()], save, partial(self._ask_aside, wanted), partial(self._let_go, save))
+        self._ask_all(Op.STATE, save | {"keep": True})
+        requests = {
+            part.server: Request(Op.STATE, metadata=save | {"from": 0})
+            for spec in self._keys.values()
+            if len(spec.parts) > 1
+            for part, _ in spec.parts
+        }
+        self._send(requests.items())
+        counted = {server: np.frombuffer(request.into, np.int64) for server, request in requests.items()}
+        return {
+            (server, number): pushes
+            for server, counts in counted.items()
+            for number, pushes in enumerate(counts.reshape(-1, self.num_workers))
+        }
+
+    def _between_pushes(self, what: str, attempt: Callable[[], Pushes], undo: Callable[[], None]) -> None:
+        """Have ``attempt`` made while nobody pushes; it says which pushes it found. Raises Refused.
+
+        Another thread, here or elsewhere, may push a key of several parts just then: only some of them have it.
+        """
+        pushes, until = attempt(), time.monotonic() + self._patience
+        while pushed := [spec.key for spec in self._keys.values() if not is_whole(spec, pushes)]:
+            undo()
+            if time.monotonic() > until:
+                raise Refused(text("store.pushed", key=repr(pushed[0]), what=what))
+            time.sleep(2 * PAUSE)
+            self._calls.current.require_wanted()
+            pushes = attempt()
 
     def _ask_aside(self, wanted: Callable | None, server: int, request: Request) -> None:
         """For a save: in the call that waits for it, or beside all calls as long as it is ``wanted``."""
@@ -61,29 +101,45 @@ class DistFiles(Files):
         client = self.clients[server]
         client.wait(client.ask(request), time.monotonic() + self._patience)
 
-    def _let_go(self, save: dict) -> None:
+    def _let_go(self, save: int | None = None) -> None:
+        """Of what is kept for a save; for the last one, if none is named."""
         with suppress(KVError):
-            self._ask_all(Op.STATE, save | {"keep": False})
+            self._ask_all(Op.STATE, {"save": save or self._saves, "keep": False})
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> tuple[dict, list[dict]]:
         """Every server takes its parts and looks at them; what makes them count is returned."""
         self._loads += 1
-        load, rule, counts = {"load": self._loads}, said(optimizer), [0] * len(self.clients)
+        load, rule = {"load": self._loads}, said(optimizer)
+        drop = partial(self._ask_all, Op.COMMIT, load | {"drop": True})
+        stage = partial(self._stage, states, load | {"rule": rule["rule"], "rule_numbers": rule["numbers"]})
         try:
-            for spec, state in states:
-                requests = []
-                for part, number in spec.parts:
-                    metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
-                    metadata |= load | {"part": number, "rule": rule["rule"], "rule_numbers": rule["numbers"]}
-                    requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
-                    counts[part.server] += 1
-                self._send(requests)
+            self._between_pushes("load", stage, drop)
             self._calls.current.require_wanted()
         except KVError:
             with suppress(KVError):  # what went wrong first is said
-                self._ask_all(Op.COMMIT, load | {"drop": True})
+                drop()
             raise
-        return load | rule, [{"parts": count} for count in counts]
+        counts = Counter(part.server for spec, _ in states for part, _ in spec.parts)
+        return load | rule, [{"parts": counts[client.number]} for client in self.clients]
+
+    def _stage(self, states: list[tuple[KeySpec, State]], load: dict) -> Pushes:
+        found = {}
+        for spec, state in states:
+            requests = []
+            for part, number in spec.parts:
+                metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
+                metadata |= load | {"part": number}
+                requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
+            self._send(requests)
+            for (server, request), (_, number) in zip(requests, spec.parts, strict=True):
+                found[server, number] = np.array(request.answer.metadata["pushes"])
+        return found
+
+
+def is_whole(spec: KeySpec, pushes: Pushes) -> bool:
+    """Whether all parts of a key have the same pushes, of those who are lost to none of its servers."""
+    found = np.array([pushes[part.server, number] for part, number in spec.parts if (part.server, number) in pushes])
+    return len(found) < 2 or not ((found != found[0]) & (found.min(0) >= 0)).any()
 
 
 def kept(keys: Iterable[KeySpec], save: dict, ask: Ask, let_go: Callable[[], None]) -> Iterator[tuple[KeySpec, State]]:
