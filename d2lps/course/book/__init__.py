@@ -4,3 +4,8 @@ Its modules, each importing only from those before it: ``findings``, ``figures``
 ``reading``, ``language``, ``glossary``, ``agree``, ``check``, ``workspace``, ``pull``, and the commands of
 ``python -m d2lps.course.book``. What each language wants of its texts is data, in ``rules/``.
 """
+
+import sys
+
+# nbformat imports it by way of jsonschema, for formats that no notebook has: it takes a second to make a grammar.
+sys.modules.setdefault("rfc3987_syntax", None)

@@ -86,6 +86,36 @@ def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
 
 
 def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool) -> None:
+    _write_shared(book, root)
+    with ThreadPoolExecutor() as beside:  # browsers print while the pages are made
+        printing = {}
+        for language in LANGUAGES if pdf else ():
+            paper = root / language / f"d2lps-{language}.html"
+            paper.parent.mkdir()
+            paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
+            printing[paper] = beside.submit(printed, paper, book.root / PRINTED)
+        _write_pages(book, chapters, runs, root, pdf)
+    for paper, done in printing.items():
+        shutil.copyfile(done.result(), paper.with_suffix(".pdf"))
+        paper.unlink()
+
+
+def _write_shared(book: Book, root: Path) -> None:
+    """What all pages load, and the pictures."""
+    static, pictures = root / "_static", root / "img"
+    static.mkdir()
+    for name, code in outputs.shared_code().items():
+        (static / name).write_text(code, "utf-8")
+    (static / "shared.css").write_text(outputs.shared_looks() + code_colours(), "utf-8")
+    for name in FILES:
+        shutil.copyfile(THEME / name, static / name)
+    pictures.mkdir()
+    for picture in sorted((book.root / "img").glob("*.svg")):
+        shutil.copyfile(picture, pictures / picture.name)
+    (root / ".nojekyll").touch()  # GitHub would leave out _static
+
+
+def _write_pages(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool) -> None:
     texts, public = {"index.html": front.choice(NAMES)}, reference.entries()
     for language in LANGUAGES:
         site = Site(book, chapters, language, runs, public)
@@ -97,27 +127,10 @@ def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root:
         entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
         texts[f"{language}/sections.js"] = search.script(entries)
     texts |= downloads.notebooks(book)
-    texts |= {f"_static/{name}": code for name, code in outputs.shared_code().items()}
-    texts["_static/shared.css"] = outputs.shared_looks() + code_colours()
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-    for name in FILES:
-        shutil.copyfile(THEME / name, root / "_static" / name)
-    (root / "img").mkdir()
-    for picture in sorted((book.root / "img").glob("*.svg")):
-        shutil.copyfile(picture, root / "img" / picture.name)
-    (root / ".nojekyll").touch()  # GitHub would leave out _static
-    if pdf:
-        papers = [root / language / f"d2lps-{language}.html" for language in LANGUAGES]
-        for language, paper in zip(LANGUAGES, papers, strict=True):
-            paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
-        with ThreadPoolExecutor() as side_by_side:  # each waits for a browser of its own
-            done = list(side_by_side.map(lambda paper: printed(paper, book.root / PRINTED), papers))
-        for paper, pdf_file in zip(papers, done, strict=True):
-            shutil.copyfile(pdf_file, paper.with_suffix(".pdf"))
-            paper.unlink()
 
 
 def _swap(new: Path, out: Path) -> None:
