@@ -6,7 +6,8 @@ time      a round of the store with replicas=1 ÷ without, 2 workers and 2 serve
           the loopback interface, in turns A B B A: synchronous and asynchronous with 16 MB in 4 keys, and a small key
 failover  a server process is killed between two rounds: seconds until the backup is the primary (the view has changed,
           from the kill), and until the round that was under way is done
-catch-up  a newcomer in this process learns 64 MB: bytes per second, and how much longer rounds take meanwhile
+catch-up  a server process is killed, and the one that takes its place learns 512 MB: bytes per second from when it
+          listens, and how long a step of a small key takes meanwhile ÷ before
 digests   rounds in this process in which members compare what they hold ÷ rounds in which they do not, in turns
 
 The bytes that servers say to one another are counted in-process: for each round the sum once, where n workers push.
@@ -16,7 +17,9 @@ import argparse
 import os
 import secrets
 import statistics
+import threading
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -25,6 +28,7 @@ from saved import save
 
 from d2lps import kvstore
 from d2lps.kvstore.replicas import coding
+from d2lps.kvstore.replicas.keeper import Keeper
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Op
 
@@ -91,43 +95,51 @@ def failovers(times: int) -> tuple[list[float], list[float]]:
     return seen, done
 
 
-def caught_up(megabytes: int) -> dict:
-    """A newcomer learns, while two workers go on in threads of this process."""
-    import threading
+def caught_up(megabytes: int, times: int) -> list[tuple[float, float, float]]:
+    """Of so many newcomers, whose predecessor was killed: seconds from when it listens until it has learnt all; how
+    long a step of a small key takes meanwhile ÷ before the kill, medians; and the longest step meanwhile."""
+    dist.init_process_group("gloo")
+    found = []
+    with _store("dist_sync", 1) as store:
+        store.init(["large", "small"], [torch.zeros(megabytes * 250_000), torch.zeros(1000)])
+        keepers = [each for each in store.started if isinstance(each, Keeper)]
+        for number in range(times):
+            _until(lambda: all(len(view.members) == 2 for view in store.views))
+            time.sleep(1.0)
+            stop, steps = threading.Event(), []
+            training = threading.Thread(target=_train, args=(store, stop, steps))
+            training.start()
+            time.sleep(0.5)
+            keeper, killed = keepers[number % 2], time.perf_counter()
+            keeper.kill()
+            _until(lambda keeper=keeper: not keeper._begun)
+            _until(lambda keeper=keeper: keeper._begun)
+            begun = time.perf_counter()
+            _until(lambda: all(len(view.members) == 2 for view in store.views))
+            learnt = time.perf_counter()
+            stop.set()
+            training.join()
+            before = statistics.median(took for when, took in steps if when < killed - 0.1)
+            meanwhile = [took for when, took in steps if begun < when < learnt]
+            found.append((learnt - begun, statistics.median(meanwhile) / before, max(meanwhile)))
+    return found
 
-    elements = megabytes * 250_000
-    with kvstore.cluster("dist_sync", workers=1, servers=2, replicas=1) as servers:
-        store, stop, steps = servers[0], threading.Event(), []
-        store.init(["large", "small"], [torch.zeros(elements), torch.zeros(1000)])
-        out = torch.empty(1000)
 
-        def train() -> None:
-            while not stop.is_set():
-                start = time.perf_counter()
-                store.pushpull("small", torch.ones(1000), out=out)
-                steps.append((start, time.perf_counter() - start))
-
-        thread = threading.Thread(target=train)
-        thread.start()
-        time.sleep(0.5)
-        servers.kill(1)
-        time.sleep(0.5)
+def _train(store, stop: threading.Event, steps: list[tuple[float, float]]) -> None:
+    """When each step began, and how long it took."""
+    given, out = torch.ones(1000), torch.empty(1000)
+    while not stop.is_set():
         start = time.perf_counter()
-        servers.restart(1)
-        while any(len(view.members) < 2 for view in servers.views):
-            time.sleep(0.002)
-        took = time.perf_counter() - start
-        stop.set()
-        thread.join()
-    alone = [took for when, took in steps if start - 0.4 < when < start]
-    meanwhile = [took_ for when, took_ in steps if start < when < start + took]
-    return {
-        "MB": megabytes,
-        "seconds": round(took, 3),
-        "MB/s": round(megabytes / took),
-        "step meanwhile ÷ alone": round(statistics.median(meanwhile) / statistics.median(alone), 2),
-        "longest step meanwhile ms": round(1e3 * max(meanwhile), 1),
-    }
+        store.pushpull("small", given, out=out)
+        steps.append((start, time.perf_counter() - start))
+
+
+def _until(done: Callable[[], bool]) -> None:
+    late = time.monotonic() + 60
+    while not done():
+        if time.monotonic() > late:
+            raise SystemExit("nothing has happened for 60 s")
+        time.sleep(0.001)
 
 
 def compared(turns: int) -> dict:
@@ -202,7 +214,13 @@ def main() -> None:
             figure = {"median ms": round(statistics.median(ordered), 1), "most ms": round(ordered[-1], 1)}
             tell(f"after a kill: {what}", figure | {"of": len(ordered)})
     if asked.only in (None, "catch-up"):
-        tell("a newcomer", caught_up(64))
+        megabytes = 64 if asked.quick else 512
+        seconds, ratios, longest = zip(*on_ranks(1, caught_up, megabytes, 4 if asked.quick else 10), strict=True)
+        middle, low, high = spread([megabytes / each for each in seconds])
+        figure = {"MB": megabytes, "MB/s": round(middle), "p10": round(low), "p90": round(high)}
+        figure |= {"step meanwhile ÷ before": round(statistics.median(ratios), 2), "most": round(max(ratios), 2)}
+        figure |= {"longest step meanwhile ms": round(1e3 * max(longest), 1), "of": len(ratios)}
+        tell("a newcomer", figure)
     if asked.only in (None, "digests"):
         tell("digests ÷ none, dist_sync, 16000000 bytes", compared(10 if asked.quick else 60))
     if asked.save:
