@@ -13,7 +13,7 @@ from d2lps.course.book.library import Book, digest, write
 
 NOTE = "build/site.json"
 FILES = ("requirements.lock", "pyproject.toml")
-GENERATED = ("__pycache__",)
+GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}  # by Python, by an exercise, by JupyterLab
 
 
 def made_of(book: Book, pdf: bool) -> str:
@@ -21,7 +21,7 @@ def made_of(book: Book, pdf: bool) -> str:
     package = Path(d2lps.__file__).parent
     files = [path for folder in (package, book.chapters, book.root / "img") for path in sorted(folder.rglob("*"))]
     files += [book.root / name for name in FILES]
-    read = (path for path in files if path.is_file() and not set(path.parts) & {*GENERATED})
+    read = (path for path in files if path.is_file() and not set(path.parts) & GENERATED)
     return digest("\n".join([sys.version, f"{pdf}", *(f"{path} {digest(path.read_bytes())}" for path in read)]))
 
 

@@ -368,6 +368,9 @@ def test_what_is_as_it_was_is_not_built_again(book, monkeypatch, capsys):
     builds = []
 
     def built_once_more(book, out, pdf):
+        hint = book.folder(SLUG) / ".d2lps/hints-star.json"  # as a chapter leaves it that is run
+        hint.parent.mkdir(exist_ok=True)
+        hint.write_text(f"{len(builds)}", "utf-8")
         builds.append(build(book, out, lambda slug: ran(), pdf))
 
     monkeypatch.setattr(site_command, "build", built_once_more)
