@@ -9,8 +9,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from queue import SimpleQueue
 
 import torch
@@ -116,7 +116,7 @@ class Calls:
         self._name, self._patience, self._forks, self._process = name, patience, forks, os.getpid()
         self._asked: deque[Call] = deque()
         self._signs: SimpleQueue[None] = SimpleQueue()  # one for each of them, and one at the end; some more do no harm
-        self._running: list[Call] = []
+        self._running: list[tuple[Call, frozenset]] = []  # with what each has taken
         self._changed = threading.Condition()  # which no caller takes: it would be interrupted there
         self._idle: deque[None] = deque()  # one for each thread that waits; without a lock, which could stay taken
         self._mine = threading.local()
@@ -236,28 +236,39 @@ class Calls:
     def _do(self, call: Call) -> None:
         try:
             if call.begin():
-                self._take(call)
+                taken = self._take(call, call.keys)
                 try:
                     self._mine.call = call
                     call.do()
                 finally:
                     self._mine.call = None
-                    self._give_back(call)
+                    self._give_back(taken)
         except BaseException as error:  # whoever struck this thread: the call is not done
             call.error = as_known(error)
         finally:
             call.ended.set()
 
-    def _take(self, call: Call) -> None:
+    @contextmanager
+    def taking(self, keys: Collection[Hashable]) -> Iterator[None]:
+        """In the thread of a call: take these keys, too, for a while. Raises Timeout, Interrupted."""
+        taken = self._take(self.current, frozenset(keys).difference(self.current.keys))
+        try:
+            yield
+        finally:
+            self._give_back(taken)
+
+    def _take(self, call: Call, keys: Collection[Hashable]) -> tuple[Call, frozenset]:
+        taken = call, frozenset(keys)
         with self._changed:
-            while any(not frozenset(call.keys).isdisjoint(other.keys) for other in self._running):
+            while any(not taken[1].isdisjoint(theirs) for _, theirs in self._running):
                 if time.monotonic() > call.until:
                     raise Timeout(text("store.busy", seconds=f"{self._patience:.3g}"))
                 self._changed.wait(0.05)
                 call.require_wanted()
-            self._running.append(call)
+            self._running.append(taken)
+        return taken
 
-    def _give_back(self, call: Call) -> None:
+    def _give_back(self, taken: tuple[Call, frozenset]) -> None:
         with self._changed:
-            self._running.remove(call)
+            self._running.remove(taken)
             self._changed.notify_all()

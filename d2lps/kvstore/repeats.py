@@ -1,6 +1,7 @@
 """Pushes that raised: what is remembered of them, so that the same call again counts every key once."""
 
 from collections.abc import Iterable
+from itertools import count
 from typing import NamedTuple
 
 from d2lps.kvstore.errors import KVError
@@ -16,22 +17,26 @@ class Raised(NamedTuple):
 
 
 class Repeats:
-    """The pushes of one store that raised, each until another push or pull of one of its keys is done."""
+    """The pushes of one store that raised, each until another push or pull of one of its keys is done.
+
+    Several threads may ask at once: each step is one of a dict.
+    """
 
     def __init__(self):
-        self._raised: list[Raised] = []
+        self._raised: dict[int, Raised] = {}  # in their order
+        self._numbers = count(1)
 
     def remember(self, keys: list[KeySpec], values: list[Given], error: KVError) -> KVError:
         """What ``error`` says is counted of a push; it is returned."""
         if error.counted or error.unknown:
             done = frozenset(spec for spec in keys if spec.key in {*error.counted})
-            self._raised.append(Raised(keys, [*map(digests, values)], done))
+            self._raised[next(self._numbers)] = Raised(keys, [*map(digests, values)], done)
         return error
 
     def again(self, keys: list[KeySpec], values: list[Given]) -> frozenset[KeySpec]:
         """Those of ``keys`` that count already, where this is the same push again."""
         counted: frozenset[KeySpec] = frozenset()
-        for raised in self._named(keys):
+        for _, raised in self._named(keys):
             if raised.keys == keys and raised.values == [*map(digests, values)]:
                 counted = raised.counted
         return counted
@@ -39,17 +44,24 @@ class Repeats:
     def count(self, keys: Iterable[KeySpec]) -> None:
         """Of ``keys`` it was not known whether they are counted, and now they are."""
         done = frozenset(keys)
-        self._raised = [
-            raised._replace(counted=raised.counted | done.intersection(raised.keys)) for raised in self._raised
-        ]
+        for number, raised in self._named(done):
+            self._raised[number] = raised._replace(counted=raised.counted | done.intersection(raised.keys))
 
     def forget(self, keys: Iterable[KeySpec]) -> None:
         """Let go of all that name one of ``keys``."""
-        for raised in self._named(keys):
-            self._raised.remove(raised)
+        for number, _ in self._named(keys):
+            self._raised.pop(number, None)
 
-    def forget_all(self) -> None:
-        self._raised.clear()
+    def now(self) -> int:
+        """For :meth:`forget_before`."""
+        return next(self._numbers)
 
-    def _named(self, keys: Iterable[KeySpec]) -> list[Raised]:
-        return [raised for raised in self._raised if not frozenset(raised.keys).isdisjoint(keys)]
+    def forget_before(self, now: int) -> None:
+        """Let go of those that had raised then."""
+        for number in [*self._raised]:
+            if number < now:
+                self._raised.pop(number, None)
+
+    def _named(self, keys: Iterable[KeySpec]) -> list[tuple[int, Raised]]:
+        keys = frozenset(keys)
+        return [each for each in [*self._raised.items()] if not keys.isdisjoint(each[1].keys)]

@@ -185,9 +185,10 @@ class Files:
         return self._is_over(saving, seconds), saving._error and str(saving._error)
 
     def _load(self, path) -> list | None:
+        began = self._repeats.now()
         chosen, staged = self._together("load", partial(self._read, path))
         self.optimizer = chosen and Optimizer.read(*chosen)
-        self._repeats.forget_all()  # what was counted is gone
+        self._repeats.forget_before(began)  # what was counted is gone; what raises from here on may count after it
         return staged
 
     def _read(self, path) -> tuple:

@@ -129,7 +129,7 @@ def test_what_is_pulled_and_not_waited_for_is_not_kept():
             pull = threading.Thread(target=lambda: pytest.raises(Interrupted, pulled, store, "w", size))
             pull.start()
             assert soon(lambda: shard.waiting)
-            assert store._calls._running[0].interrupt()
+            assert store._calls._running[0][0].interrupt()
             pull.join(10)
             other.push("w", full(1, size))
         assert pulled(store, "w", size) == [2.0]

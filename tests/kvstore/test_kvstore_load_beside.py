@@ -2,12 +2,13 @@
 
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 import torch
 from helpers.stores import each, until_whole
 
-from d2lps.kvstore import KVError, Refused, cluster
+from d2lps.kvstore import KVError, Refused, checkpoint, cluster
 from d2lps.kvstore.wire import Op
 
 SIZE = 4000
@@ -229,3 +230,129 @@ def test_who_pushes_all_the_time_is_named(what, halves, tmp_path):
         thread.join(10)
         assert not thread.is_alive() and not raised and (tmp_path / "file").read_bytes() == before
         each(workers, lambda worker: getattr(worker, what)(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
+def test_what_came_to_some_servers_is_brought_to_its_end_once(kind, halves, tmp_path):
+    """It is given again while another thread loads, which would bring it to its end, too."""
+    with cluster(kind, 2, 2, deadline=2.0, staleness=2 * (kind == "dist_ssp"), placement={"large": 1000}) as workers:
+
+        def begin(worker):
+            worker.init("w", torch.zeros(SIZE))
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+
+        each(workers, begin)
+        halves(workers[0], 0.5)
+        thread, raised = beside(workers[0], lambda worker: worker.push("w", torch.ones(SIZE)))
+        time.sleep(0.1)  # server 0 has it, and server 1 has not
+        with workers[0]._calls._changed:
+            ((call, _),) = workers[0]._calls._running
+        call.interrupt()
+        thread.join(10)
+        assert raised[0].unknown == ("w",)
+        loading, refused = beside(workers[1], lambda worker: worker.load(tmp_path / "file"))
+        thread, raised = beside(workers[0], lambda worker: worker.push("w", torch.ones(SIZE)))
+        workers[0].load(tmp_path / "file")
+        for one in (thread, loading):
+            one.join(10)
+            assert not one.is_alive()
+        assert not raised and not refused
+        pulled = torch.empty(SIZE)
+        workers[0].pull("w", out=pulled)
+        assert pulled.unique().tolist() in ([0.0], [1.0])
+        before = pulled[0].item()
+        workers[0].pushpull("w", torch.ones(SIZE), out=pulled)
+        assert pulled.unique().tolist() == [before + 1]
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_another_thread_may_init_keys_meanwhile(replicas, monkeypatch, tmp_path):
+    with cluster("dist_async", 2, 2, replicas=replicas, deadline=4.0, placement={"large": 10}) as workers:
+
+        def begin(worker):
+            worker.init([*range(100)], [torch.zeros(40)] * 100)
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+
+        each(workers, begin)
+        read, over = checkpoint.read, threading.Event()
+
+        def init(worker):
+            for number in range(400):
+                with suppress(KVError):
+                    not over.is_set() and worker.init(f"new {number}", torch.zeros(3))
+
+        def begins(*arguments):
+            saved = read(*arguments)
+            initializing.extend(beside(worker, init)[0] for worker in workers)
+            return saved
+
+        initializing = []
+        monkeypatch.setattr(checkpoint, "read", begins)
+        said = each(workers, lambda worker: worker.load(tmp_path / "file"))
+        over.set()
+        for thread in initializing:
+            thread.join(10)
+        assert said == [None] * 2
+        workers[0].push(7, torch.ones(40))  # no load is left that it would wait for
+
+
+def test_whatever_a_load_ends_with_no_push_waits_for_it(monkeypatch, tmp_path):
+    with cluster("dist_async", 2, 2, deadline=2.0, placement={"large": 1000}) as workers:
+
+        def begin(worker):
+            worker.init("w", torch.zeros(SIZE))
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+
+        def load(worker):
+            with pytest.raises(KVError):
+                worker.load(tmp_path / "file")
+
+        def full(*_):
+            raise MemoryError
+
+        each(workers, begin)
+        monkeypatch.setattr("d2lps.kvstore.worker.files.is_whole", full)
+        each(workers, load)
+        workers[1].push("w", torch.ones(SIZE))
+
+
+def test_what_raised_while_a_load_ended_counts_once_when_given_again(halves, monkeypatch, tmp_path):
+    """It is pushed when the load counts, and its worker has not heard of that yet."""
+    with cluster("dist_async", 2, 2, deadline=4.0) as workers:
+
+        def begin(worker):
+            worker.init([*range(8)], [torch.zeros(3)] * 8)
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+
+        each(workers, begin)
+        keys = [next(key for key, spec in workers[0]._keys.items() if spec.parts[0][0].server == n) for n in (0, 1)]
+
+        def push(worker):
+            worker.push(keys, [torch.ones(3)] * 2)
+
+        def together(what, work, together=workers[0]._together):
+            said = together(what, work)
+            loading.join(10)  # on all servers
+            thread, found = beside(workers[0], push)
+            time.sleep(0.1)  # server 0 has it, and server 1 has not
+            with workers[0]._calls._changed:
+                (call,) = [call for call, taken in workers[0]._calls._running if workers[0]._keys[keys[0]] in taken]
+            call.interrupt()
+            thread.join(10)
+            raised.extend(found)
+            return said
+
+        raised = []
+        halves(workers[0], 0.3)
+        monkeypatch.setattr(workers[0], "_together", together)
+        loading, refused = beside(workers[1], lambda worker: worker.load(tmp_path / "file"))
+        workers[0].load(tmp_path / "file")
+        assert not refused and raised[0].counted == (keys[0],)
+        push(workers[0])
+        pulled = [torch.empty(3), torch.empty(3)]
+        workers[0].pull(keys, out=pulled)
+        assert [one.unique().tolist() for one in pulled] == [[1.0], [1.0]]

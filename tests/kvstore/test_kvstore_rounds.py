@@ -541,3 +541,14 @@ def test_what_no_rule_remembers_is_refused(rule, state):
     optimizer = rule and Optimizer.read(rule, {"lr": 1.0})
     with pytest.raises(Refused, match="key w has"):
         validate_state({"value": F3} | state, optimizer, 3, torch.float32, "w")
+
+
+def test_who_counts_as_lost_hears_that_nothing_is_kept_for_it():
+    held = ShardStore("dist_async", 2, lost="drop")
+    held.init(0, "w", 1, torch.float32, torch.zeros(1))
+    held.keep(0, 1, True)
+    assert held.kept_pushes(1) == [[0, 0]]
+    held.lose(0, "it is stopped")
+    for read in (held.kept_pushes, lambda save: held.kept(save, 0)):
+        with pytest.raises(Refused, match="what was kept for save 1 is not here any more"):
+            read(1)

@@ -328,7 +328,7 @@ class ShardStore(ShardLoading, Merging, Keeping):
                 self.failed = self.failed or error
             self.live.discard(rank)
             if rank == 0:
-                self._kept = 0, []  # nobody else reads it
+                self._kept = 0, [], []  # nobody else reads it
             self._changed.notify_all()
         for shard in list(self.shards):
             with shard.lock:

@@ -40,7 +40,8 @@ class DistFiles(Files):
     _loads = _saves = 0
 
     def _load(self, path) -> None:
-        self._end_open([*self._open])  # or it would count afterwards
+        with self._calls.taking(opened := [*self._open]):  # another thread may be about to push the same again
+            self._end_open([spec for spec in opened if spec in self._open])  # or it would count afterwards
         try:
             staged = super()._load(path)
         except WorkerLost as error:
@@ -54,7 +55,7 @@ class DistFiles(Files):
     def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
         try:
             self._between_pushes("save", self._keep_now, self._let_go)
-        except KVError:
+        except Exception:
             self._let_go()
             raise
         let_go = partial(self._let_go, self._saves)
@@ -66,7 +67,7 @@ class DistFiles(Files):
         self._ask_all(Op.STATE, save | {"keep": True})
         requests = {
             part.server: Request(Op.STATE, metadata=save | {"from": 0})
-            for spec in self._keys.values()
+            for spec in [*self._keys.values()]  # another thread may init some
             if len(spec.parts) > 1
             for part, _ in spec.parts
         }
@@ -84,7 +85,7 @@ class DistFiles(Files):
         Another thread, here or elsewhere, may push a key of several parts just then: only some of them have it.
         """
         pushes, until = attempt(), time.monotonic() + self._patience
-        while pushed := [spec.key for spec in self._keys.values() if not is_whole(spec, pushes)]:
+        while pushed := [spec.key for spec in [*self._keys.values()] if not is_whole(spec, pushes)]:
             undo()
             if time.monotonic() > until:
                 raise Refused(text("store.pushed", key=repr(pushed[0]), what=what))
@@ -115,7 +116,7 @@ class DistFiles(Files):
         try:
             self._between_pushes("load", stage, drop)
             self._calls.current.require_wanted()
-        except KVError:
+        except Exception:  # whatever it is, no push waits for it any more
             with suppress(KVError):  # what went wrong first is said
                 drop()
             raise
