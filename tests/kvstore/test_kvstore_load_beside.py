@@ -101,6 +101,37 @@ def test_who_takes_over_counts_no_push_before_the_load_is_over(kind, monkeypatch
         assert pulled.unique().tolist() == [2.0 if kind == "dist_sync" else 1.0]
 
 
+def test_a_push_of_an_open_round_comes_to_who_takes_over_also_while_it_loads(monkeypatch, tmp_path):
+    """It had returned; worker 0 begins to load there before it comes once more."""
+    with cluster("dist_sync", 2, 2, replicas=1, deadline=4.0) as workers:
+
+        def begin(worker):
+            worker.init([*range(8)], [torch.zeros(3)] * 8)
+            worker.set_optimizer("sgd", lr=-1.0)
+            worker.save(tmp_path / "file")
+
+        each(workers, begin)
+        until_whole(workers)
+        key = next(key for key, spec in workers[0]._keys.items() if spec.parts[0][0].server == 1)
+        workers[1].push(key, torch.ones(3))
+        comes = workers[1].clients[1]._connect
+        monkeypatch.setattr(workers[1].clients[1], "_connect", lambda until: time.sleep(0.4) or comes(until))
+
+        def restore(*arguments, restore=workers[0]._restore):
+            staged = restore(*arguments)
+            time.sleep(1.0)  # meanwhile it comes
+            return staged
+
+        monkeypatch.setattr(workers[0], "_restore", restore)
+        workers.kill(1)
+        assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None] * 2
+        workers[0].push(key, torch.ones(3))
+        assert each(workers, lambda worker: worker.push(key, torch.ones(3))) == [None] * 2
+        pulled = torch.empty(3)
+        workers[1].pull(key, out=pulled)
+        assert pulled.unique().tolist() == [4.0]
+
+
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_another_thread_of_who_loads_waits_too(replicas, monkeypatch, tmp_path):
     with cluster("dist_async", 2, 2, replicas=replicas, deadline=4.0, placement={"large": 1000}) as workers:

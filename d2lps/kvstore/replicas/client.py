@@ -7,7 +7,7 @@ from d2lps.kvstore.errors import DataLost, Diverged, ServerLost
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replication import View
-from d2lps.kvstore.wire.frames import PUSHES, Frame, Op
+from d2lps.kvstore.wire.frames import AGAIN, PUSHES, Frame, Op
 from d2lps.kvstore.worker.client import Request, ServerClient
 from d2lps.messages import text
 
@@ -115,7 +115,9 @@ class SlotClient(ServerClient):
         parts, rounds = request.entries["part"].tolist(), request.entries["round"].tolist()
         if all(self._kept.get(part, (0, None))[0] >= round_ for part, round_ in zip(parts, rounds, strict=True)):
             return  # it was sent again, and answered again
-        kept = Request(Op.PUSH, request.entries, payload=memoryview(bytearray(request.payload)), number=request.number)
+        entries = request.entries.copy()
+        entries["finite"] |= AGAIN
+        kept = Request(Op.PUSH, entries, payload=memoryview(bytearray(request.payload)), number=request.number)
         kept.counted = True
         kept.done.set()
         with self._state:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 
 from d2lps.kvstore.errors import KVError, Refused
@@ -14,7 +15,7 @@ from d2lps.kvstore.server.requests import is_count
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.wire.channel import Channel
-from d2lps.kvstore.wire.frames import PUSHES, Broken, Frame, Op
+from d2lps.kvstore.wire.frames import AGAIN, PUSHES, Broken, Frame, Op
 from d2lps.kvstore.wire.handshake import Elsewhere
 
 FLUSH = 1.0  # seconds for which a goodbye waits for what was pushed
@@ -66,6 +67,9 @@ class ReplicaSession(WorkerSession):
             self.close()  # nobody hears it: the worker asks elsewhere
             return KVError(str(error))
         return super()._named(op, error)
+
+    def _counting(self, frame: Frame, numbers: list[int]) -> AbstractContextManager:
+        return self.store.counting(self.rank, numbers, any(entry.finite & AGAIN for entry in frame.entries))
 
     def on_pushpull(self, frame: Frame) -> None:
         since = self.store.slot.core.seq

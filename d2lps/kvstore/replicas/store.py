@@ -234,13 +234,14 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
         return True
 
     @contextmanager
-    def counting(self, rank: int, numbers: Iterable[int]) -> Iterator[None]:
+    def counting(self, rank: int, numbers: Iterable[int], again: bool = False) -> Iterator[None]:
+        """As of a ShardStore; ``again``: the primary before this one had counted them, and they wait for no load."""
         with self.slot.leading() as core:
             self.require_live(rank)
             if self.left and self.kind == "dist_sync":
                 raise self.left
             loading = sorted({*core.staged.parts} & {*numbers})  # also where worker 0 is still to bring it once more
-            if loading:
+            if loading and not again:
                 self.may_drop(self.shard(loading[0]).name)
                 self.drop(rank)
             yield

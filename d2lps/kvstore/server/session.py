@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -165,15 +166,18 @@ class WorkerSession:
         if not pushes:
             return
         finite = [
-            self.store.check_finite(self.rank, entry.part, entry.round, tensor, bool(entry.finite))
+            self.store.check_finite(self.rank, entry.part, entry.round, tensor, bool(entry.finite & 1))
             for entry, tensor in pushes
         ]
         end = time.monotonic()
-        with self.store.counting(self.rank, [entry.part for entry, _ in pushes]):
+        with self._counting(frame, [entry.part for entry, _ in pushes]):
             for (entry, tensor), well in zip(pushes, finite, strict=True):
                 if self.store.record:
                     self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end))
                 self.store.push(self.rank, entry.part, entry.round, tensor, well, own)
+
+    def _counting(self, frame: Frame, numbers: list[int]) -> AbstractContextManager:
+        return self.store.counting(self.rank, numbers)
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
         """The dtype and elements of what is pushed, and of each part whether it is new."""

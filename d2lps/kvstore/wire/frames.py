@@ -21,6 +21,7 @@ ENTRIES = np.dtype(
 )
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
+AGAIN = 2  # bit of an entry's ``finite``: an earlier primary of the slot had counted this push
 CODED = 1  # flag: a code follows that covers the payload, too
 SHARED = 2  # flag: the payload says where in shared memory the tensors lie; where one pulls, that this will do
 NOTHING = memoryview(b"")
@@ -60,7 +61,7 @@ class Entry(NamedTuple):
     dtype : int
         Its place in ``d2lps.kvstore.wire.frames.DTYPES``; 0 is float32.
     finite : int
-        0 where something in the key that it is a part of is not finite, so that all its servers do the same.
+        Even where something in the key that it is a part of is not finite, so that all its servers do the same.
     elements : int
         How many.
     round : int
