@@ -52,14 +52,14 @@ class Repeats:
         for number, _ in self._named(keys):
             self._raised.pop(number, None)
 
-    def now(self) -> int:
-        """For :meth:`forget_before`."""
+    def mark(self) -> int:
+        """What raises from here on stays: for :meth:`forget_before`."""
         return next(self._numbers)
 
-    def forget_before(self, now: int) -> None:
-        """Let go of those that had raised then."""
+    def forget_before(self, mark: int) -> None:
+        """Let go of those that had raised at that mark."""
         for number in [*self._raised]:
-            if number < now:
+            if number < mark:
                 self._raised.pop(number, None)
 
     def _named(self, keys: Iterable[KeySpec]) -> list[tuple[int, Raised]]:

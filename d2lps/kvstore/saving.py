@@ -185,7 +185,7 @@ class Files:
         return self._is_over(saving, seconds), saving._error and str(saving._error)
 
     def _load(self, path) -> list | None:
-        began = self._repeats.now()
+        began = self._repeats.mark()
         chosen, staged = self._together("load", partial(self._read, path))
         self.optimizer = chosen and Optimizer.read(*chosen)
         self._repeats.forget_before(began)  # what was counted is gone; what raises from here on may count after it
