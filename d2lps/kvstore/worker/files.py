@@ -23,7 +23,7 @@ from d2lps.kvstore.worker.client import Request, ServerClient
 from d2lps.messages import text
 
 Ask = Callable[[int, Request], None]
-Pushes = dict[
+Counts = dict[
     tuple[int, int], np.ndarray
 ]  # server, number of a part: how many pushes of each worker, -1 of who is lost
 
@@ -61,7 +61,7 @@ class DistFiles(Files):
         let_go = partial(self._let_go, self._saves)
         return kept([*self._keys.values()], {"save": self._saves}, partial(self._ask_aside, wanted), let_go)
 
-    def _keep_now(self) -> Pushes:
+    def _keep_now(self) -> Counts:
         self._saves += 1
         save = {"save": self._saves}
         self._ask_all(Op.STATE, save | {"keep": True})
@@ -79,7 +79,7 @@ class DistFiles(Files):
             for number, pushes in enumerate(counts.reshape(-1, self.num_workers))
         }
 
-    def _between_pushes(self, what: str, attempt: Callable[[], Pushes], undo: Callable[[], None]) -> None:
+    def _between_pushes(self, what: str, attempt: Callable[[], Counts], undo: Callable[[], None]) -> None:
         """Have ``attempt`` made while nobody pushes; it says which pushes it found. Raises Refused.
 
         Another thread, here or elsewhere, may push a key of several parts just then: only some of them have it.
@@ -123,7 +123,7 @@ class DistFiles(Files):
         counts = Counter(part.server for spec, _ in states for part, _ in spec.parts)
         return load | rule, [{"parts": counts[client.number]} for client in self.clients]
 
-    def _stage(self, states: list[tuple[KeySpec, State]], load: dict) -> Pushes:
+    def _stage(self, states: list[tuple[KeySpec, State]], load: dict) -> Counts:
         found = {}
         for spec, state in states:
             requests = []
@@ -137,7 +137,7 @@ class DistFiles(Files):
         return found
 
 
-def is_whole(spec: KeySpec, pushes: Pushes) -> bool:
+def is_whole(spec: KeySpec, pushes: Counts) -> bool:
     """Whether all parts of a key have the same pushes, of those who are lost to none of its servers."""
     found = np.array([pushes[part.server, number] for part, number in spec.parts if (part.server, number) in pushes])
     return len(found) < 2 or not ((found != found[0]) & (found.min(0) >= 0)).any()
