@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.stores import each, until_whole
 
-from d2lps.kvstore import KVError, Refused, checkpoint, cluster
+from d2lps.kvstore import KVError, Refused, Timeout, checkpoint, cluster
 from d2lps.kvstore.wire import Op
 
 SIZE = 4000
@@ -387,3 +387,51 @@ def test_what_raised_while_a_load_ended_counts_once_when_given_again(halves, mon
         pulled = [torch.empty(3), torch.empty(3)]
         workers[0].pull(keys, out=pulled)
         assert [one.unique().tolist() for one in pulled] == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_what_a_refused_load_could_not_drop_is_dropped_before_the_next_push(replicas, monkeypatch, tmp_path):
+    """The parts of one key are ready, then another is refused, and a server does not answer to have them dropped."""
+    with cluster("dist_sync", 2, 2, replicas=replicas, deadline=4.0, placement={"large": 1000}) as workers:
+
+        def begin(worker):
+            worker.init(["w", "x"], [torch.zeros(SIZE), torch.zeros(SIZE)])
+            worker.save(tmp_path / "file")
+            worker.barrier()
+
+        each(workers, begin)
+        workers[1].push("x", torch.ones(SIZE))  # its round is open
+        silent = [True]
+
+        def ask_all(op, metadata, *each, ask=workers[0]._ask_all):
+            if metadata.get("drop") and silent:
+                raise Timeout("a server is silent")
+            return ask(op, metadata, *each)
+
+        monkeypatch.setattr(workers[0], "_ask_all", ask_all)
+        refused = each(workers, lambda worker: worker.load(tmp_path / "file"))
+        assert ["midst of a round" in str(error) for error in refused] == [True, True]
+        with pytest.raises(Timeout, match="a server is silent"):
+            workers[0].push("w", torch.ones(SIZE))
+        silent.clear()
+        workers[0].push("x", torch.ones(SIZE))
+        pulled = torch.empty(SIZE)
+        each(workers, lambda worker: worker.pushpull("w", torch.ones(SIZE), out=torch.empty(SIZE)))
+        for key in ("w", "x"):
+            workers[1].pull(key, out=pulled)
+            assert pulled.unique().tolist() == [2.0]
+        assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None] * 2
+
+
+def test_what_comes_late_of_a_load_that_was_given_up_is_refused_with_replicas():
+    with cluster("dist_sync", 1, 2, replicas=1, deadline=4.0) as workers:
+        workers[0].init("w", torch.zeros(3))
+        slot = workers[0]._keys["w"].parts[0][0].server
+        store = workers.servers[slot].replicas[slot].store
+        store.drop(0, 5)
+        with pytest.raises(Refused, match="load 5 is over"):
+            store.stage(0, 5, 0, {"value": torch.ones(3)}, None)
+        store.stage(0, 6, 0, {"value": torch.ones(3)}, None)
+        store.drop(0, 5)  # which comes late, too
+        store.commit(0, 6, 1, None)
+        assert store.slot.core.loaded == 6

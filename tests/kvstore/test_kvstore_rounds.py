@@ -321,10 +321,21 @@ def test_nothing_is_loaded_in_the_midst_of_a_push():
     held = loading()
     held.drop()
     with held.counting(0, [0]), pytest.raises(Refused, match="load at a barrier"):
-        held.stage(0, 1, 1, {"value": torch.ones(4)}, None)
+        held.stage(0, 2, 1, {"value": torch.ones(4)}, None)
     held.push(0, 0, 1, ones(0))
     with pytest.raises(Refused, match="key a is in the midst of a round"):
+        held.stage(0, 2, 0, {"value": torch.ones(4)}, None)
+
+
+def test_what_comes_late_of_a_load_that_was_given_up_is_refused():
+    held = loading()
+    held.drop(0, 1)
+    with pytest.raises(Refused, match="load 1 is over"):
         held.stage(0, 1, 0, {"value": torch.ones(4)}, None)
+    held.stage(0, 2, 0, {"value": torch.ones(4)}, None)
+    held.drop(0, 1)  # which comes late, too
+    held.commit(0, 2, 1, None)
+    assert values(held)[0] == 1.0
 
 
 # ---------------------------------------------------------------- asynchronous, and bounded staleness

@@ -41,7 +41,7 @@ ENDS = {
 def test_a_push_counts_after_the_end_of_a_load(end):
     act, options, comes = ENDS[end]
     held = loading(**options)
-    said = r"a push to key a waits for the end of a load: 30 s are over, worker 0 missing"
+    said = r"a push to key a waits for the end of a load: 30 s are over; where it raised an error, load again"
     with pytest.raises(BeingLoaded, match=said):
         pushed(held)
     act(held)

@@ -12,7 +12,7 @@ from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.replicas.coding import Held
 from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication.messages import Do, Load, Stage
-from d2lps.kvstore.server.loading import Pushes
+from d2lps.kvstore.server.loading import Pushes, given_up
 from d2lps.kvstore.server.shard import KeyPart
 
 NOTHING = 0, None, MappingProxyType({})  # is ready
@@ -35,13 +35,15 @@ class SlotLoading(Pushes):
             shard = self.shard(number)
             if load <= core.loaded:
                 return  # the answer to its commit was lost
+            self.require_between_rounds(shard, "load")
             before, chosen, staged = self._staged
+            if core.staged.number > load or core.staged.number == load and not core.staged.parts:
+                raise given_up(load)  # it waited here, and worker 0 has given it up
             if load != before:
                 staged = {}
             if staged and optimizer != chosen:
                 raise Refused("what is loaded together has one optimizer")
             validate_state(state, optimizer, shard.elements, shard.dtype, shard.name)
-            self.require_between_rounds(shard, "load")
             memory = dict(state)
             value = memory.pop("value")
             staged[number] = Held(value, {optimizer.rule: memory} if optimizer and memory else {})
@@ -70,8 +72,10 @@ class SlotLoading(Pushes):
         core, (number, _, staged) = self.slot.core, self._staged
         return load <= core.loaded or load < number or load == number and len(staged) == parts or 0 not in core.live
 
-    def drop(self, rank: int = 0) -> None:
+    def drop(self, rank: int = 0, load: int | None = None) -> None:
         with self.slot.leading() as core:
+            if load is not None and max(core.staged.number, self._staged[0]) > load:
+                return  # a later one has begun
             self._staged = NOTHING
-            self.slot.ask(rank, Do(0, 0, rank, Stage(core.staged.number)))
+            self.slot.ask(rank, Do(0, 0, rank, Stage(max(core.staged.number, load or 0))))
             self.slot.changed.notify_all()

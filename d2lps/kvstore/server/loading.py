@@ -29,7 +29,8 @@ class Pushes:
             if self.given_up or own_time() - self._alone > self.deadline:
                 return
         over = f"{self.deadline:g} s are over"
-        raise BeingLoaded(f"a push to key {name} waits for the end of a load: {over}, worker 0 missing")
+        why = "; where it raised an error, load again" if 0 in self.live else ", worker 0 missing"
+        raise BeingLoaded(f"a push to key {name} waits for the end of a load: {over}{why}")
 
 
 class Loading:
@@ -37,12 +38,14 @@ class Loading:
 
     def __init__(self):
         self.number: int | None = None
-        self.committed = 0  # the last one
+        self.committed = self.dropped = 0  # the last ones
         self.optimizer: Optimizer | None = None
         self.shards: set[Shard] = set()
 
     def stage(self, number: int, shard: Shard, state: State, optimizer: Optimizer | None) -> None:
         """Make the state of a shard ready; that of any other load is dropped. Raises Refused."""
+        if number <= max(self.committed, self.dropped):  # it waited here, and worker 0 has given it up
+            raise given_up(number)
         if number != self.number:
             self.drop()
         if self.shards and optimizer != self.optimizer:
@@ -65,11 +68,19 @@ class Loading:
         self.committed, self.number, self.shards = number, None, set()
         return True
 
-    def drop(self) -> None:
-        """Forget it."""
+    def drop(self, number: int | None = None) -> None:
+        """Forget it, or a load of this ``number``, of which nothing is ready any more, whenever it comes."""
+        if self.number is not None and number is not None and self.number > number:
+            return
+        self.dropped = max(self.dropped, number or self.number or 0)
         for shard in self.shards:
             shard.staged = None
         self.number, self.shards = None, set()
+
+
+def given_up(load: int) -> Refused:
+    """What worker 0 hears, if it still listens, of a load that is over."""
+    return Refused(f"load {load} is over: load again")
 
 
 class ShardLoading(Pushes):
@@ -163,8 +174,14 @@ class ShardLoading(Pushes):
                 self.updates = optimizer
             self._changed.notify_all()
 
-    def drop(self) -> None:
-        """Forget what was staged."""
+    def drop(self, rank: int = 0, load: int | None = None) -> None:
+        """Forget what was staged.
+
+        Parameters
+        ----------
+        rank, load : int, int or None
+            Who says so; which load, and no other one, or whichever it is.
+        """
         with self._changed:
-            self._loading.drop()
+            self._loading.drop(load)
             self._changed.notify_all()

@@ -342,11 +342,11 @@ class WorkerSession:
         Of other workers that says that worker 0 was lost before anybody heard of its load.
         """
         load, parts = frame.metadata.get("load"), frame.metadata.get("parts")
-        if frame.metadata.get("drop") is True:
+        if frame.metadata.get("drop") is True and (load is None or is_count(load)):
             if self.rank:
                 self.store.given_up = True
             else:
-                self.store.drop()
+                self.store.drop(self.rank, load)
         elif is_count(load) and is_count(parts):
             self.store.commit(self.rank, load, parts, read_optimizer(frame, "numbers"))
         else:

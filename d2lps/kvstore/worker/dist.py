@@ -165,6 +165,7 @@ class DistStore(DistFiles, KVStore):
         self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec] = ()
     ) -> None:
         """Push, and pull where there are ``outs``; those of ``again`` count already, and are said once more."""
+        self._drop_failed()
         flats = [added(given) for given in values]
         finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
         if self._nan == "reject" and not all(finite):

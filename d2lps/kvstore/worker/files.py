@@ -38,6 +38,7 @@ class DistFiles(Files):
     _ask_all: Callable
     _send: Callable
     _loads = _saves = 0
+    _dropping: dict | None = None  # the load that failed, and of which some servers may still have parts ready
 
     def _load(self, path) -> None:
         with self._calls.taking(opened := [*self._open]):  # another thread may be about to push the same again
@@ -109,22 +110,40 @@ class DistFiles(Files):
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> tuple[dict, list[dict]]:
         """Every server takes its parts and looks at them; what makes them count is returned."""
-        self._loads += 1
-        load, rule = {"load": self._loads}, said(optimizer)
-        drop = partial(self._ask_all, Op.COMMIT, load | {"drop": True})
-        stage = partial(self._stage, states, load | {"rule": rule["rule"], "rule_numbers": rule["numbers"]})
+        self._drop_failed()
+        rule = said(optimizer)
+        stage = partial(self._stage, states, {"rule": rule["rule"], "rule_numbers": rule["numbers"]})
         try:
-            self._between_pushes("load", stage, drop)
+            self._between_pushes("load", stage, self._drop)
             self._calls.current.require_wanted()
         except Exception:  # whatever it is, no push waits for it any more
             with suppress(KVError):  # what went wrong first is said
-                drop()
+                self._drop()
             raise
         counts = Counter(part.server for spec, _ in states for part, _ in spec.parts)
-        return load | rule, [{"parts": counts[client.number]} for client in self.clients]
+        return {"load": self._loads} | rule, [{"parts": counts[client.number]} for client in self.clients]
 
-    def _stage(self, states: list[tuple[KeySpec, State]], load: dict) -> Counts:
-        found = {}
+    def _drop(self) -> None:
+        """Have all servers forget the last load."""
+        self._dropping = {"load": self._loads}
+        self._drop_failed()
+
+    def _drop_failed(self) -> None:
+        """Have all servers forget a load that failed: at once, or where that cannot be, before the next push or load.
+
+        Of several threads one does it; those that push meanwhile wait for that at the servers.
+        """
+        load, self._dropping = self._dropping, None
+        if load:
+            try:
+                self._ask_all(Op.COMMIT, load | {"drop": True})
+            except KVError:
+                self._dropping = load
+                raise
+
+    def _stage(self, states: list[tuple[KeySpec, State]], rule: dict) -> Counts:
+        self._loads += 1  # what comes late of an attempt before is of another number
+        found, load = {}, rule | {"load": self._loads}
         for spec, state in states:
             requests = []
             for part, number in spec.parts:
