@@ -5,8 +5,8 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 python := .venv/bin/python
 ready := .venv/.ready
-# Processes that take the tests: twice as many as processors, since most tests wait.
-WORKERS := 4
+# Processes that take the tests: more than there are processors, since most tests wait.
+WORKERS := 3
 REPEAT := 200
 SCHEDULES := 100000
 
@@ -33,7 +33,7 @@ book: $(ready) ## the course as a site, in _site/: chapters are executed where t
 serve: $(ready) ## show the site on this machine
 	$(python) -m d2lps.course.site serve
 
-test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=4: so many processes)
+test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=3: so many processes)
 	@sh .ci/setup book
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
