@@ -368,7 +368,7 @@ def test_what_raised_while_a_load_ended_counts_once_when_given_again(halves, mon
             said = together(what, work)
             loading.join(10)  # on all servers
             thread, found = beside(workers[0], push)
-            time.sleep(0.1)  # server 0 has it, and server 1 has not
+            time.sleep(0.5)  # server 0 has it, and server 1 has not
             with workers[0]._calls._changed:
                 (call,) = [call for call, taken in workers[0]._calls._running if workers[0]._keys[keys[0]] in taken]
             call.interrupt()
@@ -377,7 +377,7 @@ def test_what_raised_while_a_load_ended_counts_once_when_given_again(halves, mon
             return said
 
         raised = []
-        halves(workers[0], 0.3)
+        halves(workers[0], 2.0)
         monkeypatch.setattr(workers[0], "_together", together)
         loading, refused = beside(workers[1], lambda worker: worker.load(tmp_path / "file"))
         workers[0].load(tmp_path / "file")
