@@ -9,6 +9,7 @@ import torch
 from helpers.stores import each, until_whole
 
 from d2lps.kvstore import KVError, Refused, Timeout, checkpoint, cluster
+from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.wire import Op
 
 SIZE = 4000
@@ -171,8 +172,8 @@ def halves(monkeypatch):
         client = worker.clients[1]
 
         def late(channel, request, send=client._send):
-            if request.op == Op.PUSH:
-                time.sleep(seconds)
+            if request.op == Op.PUSH and request.done.wait(seconds):
+                raise Interrupted("nobody waits for it any more")
             return send(channel, request)
 
         monkeypatch.setattr(client, "_send", late)
@@ -420,6 +421,51 @@ def test_what_a_refused_load_could_not_drop_is_dropped_before_the_next_push(repl
             workers[1].pull(key, out=pulled)
             assert pulled.unique().tolist() == [2.0]
         assert each(workers, lambda worker: worker.load(tmp_path / "file")) == [None] * 2
+
+
+@pytest.mark.parametrize("first", ["push", "pull", "save", "load"])
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_load_that_some_servers_have_not_heard_of_is_ended_before_the_next_call(
+    replicas, first, monkeypatch, tmp_path
+):
+    """All of it is ready, server 0 takes it, and server 1 is silent when it counts: every worker hears of a Timeout."""
+    with cluster("dist_sync", 2, 2, replicas=replicas, deadline=4.0, placement={"large": 1000}) as workers:
+
+        def begin(worker):
+            worker.init("w", torch.zeros(SIZE))
+            worker.save(tmp_path / "file")
+            worker.pushpull("w", torch.ones(SIZE), out=torch.empty(SIZE))
+            worker.barrier()
+
+        def meets_silence(worker, silent):
+            def ask_all(op, metadata, each=None, ask_all=worker._ask_all):
+                if op == Op.COMMIT and silent:
+                    worker._ask(worker.clients[:1], op, metadata | each[0])
+                    raise Timeout("server 1 is silent")
+                ask_all(op, metadata, each)
+
+            monkeypatch.setattr(worker, "_ask_all", ask_all)
+
+        each(workers, begin)
+        silent = [True]
+        for worker in workers:
+            meets_silence(worker, silent)
+        raised = each(workers, lambda worker: worker.load(tmp_path / "file"))
+        assert [str(error) for error in raised] == ["server 1 is silent"] * 2
+        with pytest.raises(Timeout, match="server 1 is silent"):
+            workers[0].pull("w", out=torch.empty(SIZE))
+        silent.clear()
+        pulled = torch.full((SIZE,), -1.0)
+        if first == "push":
+            each(workers, lambda worker: worker.push("w", torch.ones(SIZE)))
+        elif first != "pull":
+            raised = each(workers, lambda worker: getattr(worker, first)(tmp_path / "other"))
+            assert [isinstance(error, Refused) for error in raised] == [first == "load"] * 2  # no such file
+            if first == "save":
+                saved = checkpoint.read(tmp_path / "other", {"w": ((SIZE,), torch.float32)})
+                assert saved.keys["w"][1]["value"].unique().tolist() == [0.0]
+        workers[0].pull("w", out=pulled)
+        assert pulled.unique().tolist() == [2.0 if first == "push" else 0.0]
 
 
 def test_what_comes_late_of_a_load_that_was_given_up_is_refused_with_replicas():

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from d2lps.kvstore.errors import DataLost, Diverged, ServerLost
+from d2lps.kvstore.errors import DataLost, Diverged, ServerLost, Timeout
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replication import View
@@ -100,7 +100,7 @@ class SlotClient(ServerClient):
                 self._keep(request)
         elif request.op == Op.RESTORE and frame.op == Op.OK:
             self._staged.append(request)
-        elif request.op == Op.COMMIT:
+        elif request.op == Op.COMMIT and not isinstance(request.error, Timeout):  # it will be asked again
             self._staged.clear()
         super()._finish(request, frame)
 

@@ -152,6 +152,7 @@ class DistStore(DistFiles, KVStore):
         self._pushpull(keys, values, None, again)
 
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+        self._end_load()
         rounds = [spec.pushes for spec in keys]
         destinations, finish = self._destinations(keys, outs)
         requests = [
@@ -165,7 +166,7 @@ class DistStore(DistFiles, KVStore):
         self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec] = ()
     ) -> None:
         """Push, and pull where there are ``outs``; those of ``again`` count already, and are said once more."""
-        self._drop_failed()
+        self._end_load()
         flats = [added(given) for given in values]
         finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
         if self._nan == "reject" and not all(finite):
@@ -191,6 +192,7 @@ class DistStore(DistFiles, KVStore):
                 finish()
 
     def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
+        self._end_load()
         requests, rooms, wholes = [], [], []
         for spec, _, index in wanted:
             wholes.append(torch.empty(index.numel(), spec.width, dtype=spec.dtype))

@@ -38,7 +38,7 @@ class DistFiles(Files):
     _ask_all: Callable
     _send: Callable
     _loads = _saves = 0
-    _dropping: dict | None = None  # the load that failed, and of which some servers may still have parts ready
+    _ending: tuple | None = None  # what all servers are still to be told of a load: that it counts, or is dropped
 
     def _load(self, path) -> None:
         with self._calls.taking(opened := [*self._open]):  # another thread may be about to push the same again
@@ -51,9 +51,11 @@ class DistFiles(Files):
                     self._ask_all(Op.COMMIT, {"drop": True})
             raise
         # All servers have it ready, and all workers say so: whoever is lost meanwhile, it counts on all of them.
-        self._ask_all(Op.COMMIT, *staged)
+        self._ending = tuple(staged)
+        self._end_load()
 
     def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
+        self._end_load()
         try:
             self._between_pushes("save", self._keep_now, self._let_go)
         except Exception:
@@ -110,7 +112,7 @@ class DistFiles(Files):
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> tuple[dict, list[dict]]:
         """Every server takes its parts and looks at them; what makes them count is returned."""
-        self._drop_failed()
+        self._end_load()
         rule = said(optimizer)
         stage = partial(self._stage, states, {"rule": rule["rule"], "rule_numbers": rule["numbers"]})
         try:
@@ -125,21 +127,22 @@ class DistFiles(Files):
 
     def _drop(self) -> None:
         """Have all servers forget the last load."""
-        self._dropping = {"load": self._loads}
-        self._drop_failed()
+        self._ending = {"load": self._loads, "drop": True}, None
+        self._end_load()
 
-    def _drop_failed(self) -> None:
-        """Have all servers forget a load that failed: at once, or where that cannot be, before the next push or load.
+    def _end_load(self) -> None:
+        """Have all servers take a load, or forget it: at once, or where that raises, before whatever comes next.
 
         Of several threads one does it; those that push meanwhile wait for that at the servers.
         """
-        load, self._dropping = self._dropping, None
-        if load:
-            try:
-                self._ask_all(Op.COMMIT, load | {"drop": True})
-            except KVError:
-                self._dropping = load
-                raise
+        ending, self._ending = self._ending, None
+        try:
+            ending and self._ask_all(Op.COMMIT, *ending)
+        except Refused:  # it will never be
+            raise
+        except BaseException:
+            self._ending = self._ending or ending
+            raise
 
     def _stage(self, states: list[tuple[KeySpec, State]], rule: dict) -> Counts:
         self._loads += 1  # what comes late of an attempt before is of another number
