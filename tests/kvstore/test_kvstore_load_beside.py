@@ -438,11 +438,11 @@ def test_a_load_that_some_servers_have_not_heard_of_is_ended_before_the_next_cal
             worker.barrier()
 
         def meets_silence(worker, silent):
-            def ask_all(op, metadata, each=None, ask_all=worker._ask_all):
+            def ask_all(op, metadata, each=None, until=None, ask_all=worker._ask_all):
                 if op == Op.COMMIT and silent:
                     worker._ask(worker.clients[:1], op, metadata | each[0])
                     raise Timeout("server 1 is silent")
-                ask_all(op, metadata, each)
+                ask_all(op, metadata, each, until)
 
             monkeypatch.setattr(worker, "_ask_all", ask_all)
 

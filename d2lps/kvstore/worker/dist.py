@@ -152,7 +152,7 @@ class DistStore(DistFiles, KVStore):
         self._pushpull(keys, values, None, again)
 
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
-        self._end_load()
+        self._end_begun(self._calls.current.until)
         rounds = [spec.pushes for spec in keys]
         destinations, finish = self._destinations(keys, outs)
         requests = [
@@ -166,7 +166,7 @@ class DistStore(DistFiles, KVStore):
         self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec] = ()
     ) -> None:
         """Push, and pull where there are ``outs``; those of ``again`` count already, and are said once more."""
-        self._end_load()
+        self._end_begun(self._calls.current.until)
         flats = [added(given) for given in values]
         finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
         if self._nan == "reject" and not all(finite):
@@ -192,7 +192,7 @@ class DistStore(DistFiles, KVStore):
                 finish()
 
     def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
-        self._end_load()
+        self._end_begun(self._calls.current.until)
         requests, rooms, wholes = [], [], []
         for spec, _, index in wanted:
             wholes.append(torch.empty(index.numel(), spec.width, dtype=spec.dtype))
@@ -213,11 +213,13 @@ class DistStore(DistFiles, KVStore):
                 fill(outs, whole.view(-1))
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
+        self._end_begun()
         what = "set the optimizer"
         number = {"number": self._met.get(what, 0) + 1}
         self._together(what, partial(self._ask_all, Op.OPTIMIZER, said(optimizer) | number))
         # All servers have it ready, and all workers say so: whoever is lost meanwhile, none of them goes on without it.
-        self._ask_all(Op.OPTIMIZER, number | {"take": True})
+        self.optimizer, self._begun = optimizer, (Op.OPTIMIZER, number | {"take": True}, None)
+        self._end_begun()
 
     def _coming(self, what: str, number: int) -> AbstractContextManager:
         return coming(self._meeting, what, number)
@@ -379,9 +381,9 @@ class DistStore(DistFiles, KVStore):
         self._send(requests)
         return [request.answer.metadata for _, request in requests]
 
-    def _ask_all(self, op: Op, metadata: dict, each: Sequence[dict] | None = None) -> None:
+    def _ask_all(self, op: Op, metadata: dict, each: Sequence[dict] | None = None, until: float | None = None) -> None:
         """The same of every server, and ``each`` its own; whatever interrupts this call: all of them do it, or none."""
-        until, own = time.monotonic() + self._patience, each or [{}] * len(self.clients)
+        until, own = until or time.monotonic() + self._patience, each or [{}] * len(self.clients)
         asked = [(client, Request(op, metadata=metadata | its)) for client, its in zip(self.clients, own, strict=True)]
         for client, request in asked:
             ask_in_turn(client, [request])

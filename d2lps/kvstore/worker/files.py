@@ -22,6 +22,7 @@ from d2lps.kvstore.wire.frames import Op
 from d2lps.kvstore.worker.client import Request, ServerClient
 from d2lps.messages import text
 
+BEGUN = "begun"  # what a call takes for itself that ends what has begun
 Ask = Callable[[int, Request], None]
 Counts = dict[
     tuple[int, int], np.ndarray
@@ -38,9 +39,11 @@ class DistFiles(Files):
     _ask_all: Callable
     _send: Callable
     _loads = _saves = 0
-    _ending: tuple | None = None  # what all servers are still to be told of a load: that it counts, or is dropped
+    # What all servers are still to be told: that a load counts, or is dropped, or that an optimizer is taken.
+    _begun: tuple | None = None
 
     def _load(self, path) -> None:
+        self._end_begun()
         with self._calls.taking(opened := [*self._open]):  # another thread may be about to push the same again
             self._end_open([spec for spec in opened if spec in self._open])  # or it would count afterwards
         try:
@@ -51,11 +54,11 @@ class DistFiles(Files):
                     self._ask_all(Op.COMMIT, {"drop": True})
             raise
         # All servers have it ready, and all workers say so: whoever is lost meanwhile, it counts on all of them.
-        self._ending = tuple(staged)
-        self._end_load()
+        self._begun = Op.COMMIT, *staged
+        self._end_begun()
 
     def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
-        self._end_load()
+        self._end_begun()
         try:
             self._between_pushes("save", self._keep_now, self._let_go)
         except Exception:
@@ -112,7 +115,6 @@ class DistFiles(Files):
 
     def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> tuple[dict, list[dict]]:
         """Every server takes its parts and looks at them; what makes them count is returned."""
-        self._end_load()
         rule = said(optimizer)
         stage = partial(self._stage, states, {"rule": rule["rule"], "rule_numbers": rule["numbers"]})
         try:
@@ -127,22 +129,25 @@ class DistFiles(Files):
 
     def _drop(self) -> None:
         """Have all servers forget the last load."""
-        self._ending = {"load": self._loads, "drop": True}, None
-        self._end_load()
+        self._begun = Op.COMMIT, {"load": self._loads, "drop": True}, None
+        self._end_begun()
 
-    def _end_load(self) -> None:
-        """Have all servers take a load, or forget it: at once, or where that raises, before whatever comes next.
+    def _end_begun(self, until: float | None = None) -> None:
+        """Tell all servers what has begun: at once, or where that raises, before whatever comes next.
 
-        Of several threads one does it; those that push meanwhile wait for that at the servers.
+        Of several threads one does it, and the others wait for that: what they push and pull comes after it.
         """
-        ending, self._ending = self._ending, None
-        try:
-            ending and self._ask_all(Op.COMMIT, *ending)
-        except Refused:  # it will never be
-            raise
-        except BaseException:
-            self._ending = self._ending or ending
-            raise
+        if not (begun := self._begun):
+            return
+        with self._calls.taking((BEGUN,)):
+            if begun is not self._begun:  # another thread has ended it
+                return
+            try:
+                self._ask_all(*begun, until)
+            except Refused:  # it will never be
+                self._begun = None
+                raise
+            self._begun = None
 
     def _stage(self, states: list[tuple[KeySpec, State]], rule: dict) -> Counts:
         self._loads += 1  # what comes late of an attempt before is of another number
