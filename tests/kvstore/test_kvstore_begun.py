@@ -7,6 +7,7 @@ import torch
 from helpers.stores import each
 
 from d2lps.kvstore import Timeout, checkpoint, cluster
+from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.wire import Op
 
@@ -108,3 +109,28 @@ def test_while_one_thread_ends_a_load_another_waits_for_that(workers, monkeypatc
     for thread in (ends, waits):
         thread.join(10)
     assert [value.unique().tolist() for value in pulled.values()] == [[0.0]] * 2
+
+
+@pytest.mark.parametrize("error", [Interrupted, Timeout])
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_who_is_alone_pushes_after_a_load_that_was_not_ended(replicas, error, monkeypatch, tmp_path):
+    """All of it is ready when it is interrupted: the next call does what it says, and so does the same again."""
+    options = {"deadline": 4.0, "placement": {"large": 1000}, "replicas": replicas}
+    with cluster("dist_sync", 1, 2, **options) as (worker,):
+        begin(worker)
+        worker.save(tmp_path / "file")
+        meet = worker._meet
+
+        def meets(what, *arguments):
+            if what == "load":
+                raise error("when all is ready")
+            return meet(what, *arguments)
+
+        for again in (False, True):
+            monkeypatch.setattr(worker, "_meet", meets)
+            with pytest.raises(error):
+                worker.load(tmp_path / "file")
+            monkeypatch.setattr(worker, "_meet", meet)
+            if again:
+                worker.load(tmp_path / "file")
+            assert pushed(worker) == [1.0]

@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 
 from d2lps.kvstore import codec
-from d2lps.kvstore.calls import PAUSE
+from d2lps.kvstore.calls import PAUSE, Interrupted
 from d2lps.kvstore.codec import State
-from d2lps.kvstore.errors import KVError, Refused, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.saving import Files
 from d2lps.kvstore.values import KeySpec
@@ -52,6 +52,10 @@ class DistFiles(Files):
             if 0 in error.ranks:  # and so nobody has heard of it
                 with suppress(KVError):
                     self._ask_all(Op.COMMIT, {"drop": True})
+            raise
+        except (Interrupted, Timeout):
+            if self.num_workers == 1:  # with others, some may go on with it
+                self._told, self._begun = (None, None), self._dropped
             raise
         # All servers have it ready, and all workers say so: whoever is lost meanwhile, it counts on all of them.
         self._begun = Op.COMMIT, *staged
@@ -127,9 +131,13 @@ class DistFiles(Files):
         counts = Counter(part.server for spec, _ in states for part, _ in spec.parts)
         return {"load": self._loads} | rule, [{"parts": counts[client.number]} for client in self.clients]
 
+    @property
+    def _dropped(self) -> tuple:
+        return Op.COMMIT, {"load": self._loads, "drop": True}, None
+
     def _drop(self) -> None:
         """Have all servers forget the last load."""
-        self._begun = Op.COMMIT, {"load": self._loads, "drop": True}, None
+        self._begun = self._dropped
         self._end_begun()
 
     def _end_begun(self, until: float | None = None) -> None:
