@@ -124,7 +124,8 @@ class Files:
         """What :meth:`save` wrote, into the keys that were initialized as they were then. All workers call it.
 
         Worker 0 reads the file, and the optimizer is the one that was saved. What is refused has changed nothing. What
-        another thread pushes as it begins comes before it or after it, each key with all its parts.
+        another thread pushes as it begins comes before it or after it, each key with all its parts; what it pulls as
+        it ends is of before it or of after it, each key whole.
 
         Parameters
         ----------

@@ -316,9 +316,10 @@ class KVStore(Files):
                 failure, note = error, json.dumps({"error": str(error)})
             self._told = wanted, note
         try:
-            said = self._hear(what, number, note)
+            heard = self._hear(what, number, note)
         except KVError as error:
             raise (not isinstance(error, Interrupted) and failure) or error from None
+        said = heard if self.rank else note  # its own: before it was interrupted, it may have said something else there
         if said is None:  # the others went on without worker 0, who does it
             raise WorkerLost(text("store.first-lost", what=what), (0,))
         outcome = json.loads(said)

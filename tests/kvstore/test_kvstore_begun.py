@@ -1,12 +1,13 @@
 """What has begun on all servers, and that some have not heard of: it is ended before whatever comes next."""
 
 import threading
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
 from helpers.stores import each
 
-from d2lps.kvstore import Timeout, checkpoint, cluster
+from d2lps.kvstore import Refused, Timeout, checkpoint, cluster
 from d2lps.kvstore.calls import Interrupted
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.wire import Op
@@ -111,26 +112,48 @@ def test_while_one_thread_ends_a_load_another_waits_for_that(workers, monkeypatc
     assert [value.unique().tolist() for value in pulled.values()] == [[0.0]] * 2
 
 
-@pytest.mark.parametrize("error", [Interrupted, Timeout])
-@pytest.mark.parametrize("replicas", [0, 1])
-def test_who_is_alone_pushes_after_a_load_that_was_not_ended(replicas, error, monkeypatch, tmp_path):
-    """All of it is ready when it is interrupted: the next call does what it says, and so does the same again."""
-    options = {"deadline": 4.0, "placement": {"large": 1000}, "replicas": replicas}
-    with cluster("dist_sync", 1, 2, **options) as (worker,):
-        begin(worker)
-        worker.save(tmp_path / "file")
-        meet = worker._meet
+@pytest.fixture(params=[0, 1], ids=["alone", "replicas"])
+def worker(request, tmp_path):
+    """One that is alone, and has saved a file."""
+    options = {"deadline": 4.0, "placement": {"large": 1000}, "replicas": request.param}
+    with cluster("dist_sync", 1, 2, **options) as (store,):
+        begin(store)
+        store.save(tmp_path / "file")
+        yield store
 
-        def meets(what, *arguments):
-            if what == "load":
-                raise error("when all is ready")
+
+@contextmanager
+def ends(worker, monkeypatch, error, said):
+    """Within it what worker 0 does for all raises when it is done: before it has said so, or after that."""
+
+    def meets(what, *arguments, meet=worker._meet):
+        if what.endswith("begins"):
             return meet(what, *arguments)
+        said and meet(what, *arguments)
+        raise error("when all is done")
 
-        for again in (False, True):
-            monkeypatch.setattr(worker, "_meet", meets)
-            with pytest.raises(error):
-                worker.load(tmp_path / "file")
-            monkeypatch.setattr(worker, "_meet", meet)
-            if again:
-                worker.load(tmp_path / "file")
-            assert pushed(worker) == [1.0]
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(worker, "_meet", meets)
+        yield
+
+
+@pytest.mark.parametrize("said", [False, True])
+@pytest.mark.parametrize("error", [Interrupted, Timeout])
+def test_who_is_alone_pushes_after_a_load_that_was_not_ended(worker, error, said, monkeypatch, tmp_path):
+    """All of it is ready when it is interrupted: the next call does what it says, and so does the same again."""
+    for again in (False, True):
+        with ends(worker, monkeypatch, error, said):
+            worker.load(tmp_path / "file")
+        if again:
+            worker.load(tmp_path / "file")
+        assert pushed(worker) == [1.0]
+
+
+def test_who_is_alone_hears_of_its_own_save_and_not_of_one_before_it(worker, monkeypatch, tmp_path):
+    with ends(worker, monkeypatch, Interrupted, True):
+        worker.save(tmp_path / "file")
+    with pytest.raises(Refused, match="No such file"):
+        worker.save(tmp_path / "none" / "file")
+    with ends(worker, monkeypatch, Interrupted, True), suppress(Refused):
+        worker.save(tmp_path / "none" / "file")
+    worker.save(tmp_path / "other")

@@ -40,7 +40,8 @@ PIECE = 256  # parts of a snapshot that are said together
 class Held(NamedTuple):
     """A value with what an optimizer remembers of it, and how many pushes were summed last.
 
-    ``failed``: why it is not to be read; ``differs``: the servers on which it is not the same.
+    ``failed``: why it is not to be read; ``differs``: the servers on which it is not the same; ``load``: of which load
+    it is, 0 of none.
     """
 
     value: Tensor
@@ -48,6 +49,7 @@ class Held(NamedTuple):
     counted: int = 0
     failed: str = ""
     differs: tuple[int, ...] = ()
+    load: int = 0
 
     def copied(self) -> "Held":
         """The same, which stays as it is: an optimizer changes a memory in place."""
@@ -208,17 +210,17 @@ def _held(held: Held | None, tensors: list[Tensor]) -> list | None:
         memory[rule] = [
             [name, None if isinstance(one, Tensor) and _tensor(one, tensors) else one] for name, one in kept.items()
         ]
-    return [memory, held.counted, held.failed, held.differs]
+    return [memory, held.counted, held.failed, held.differs, held.load]
 
 
 def _as_held(said: list | None, tensors: Iterator[Tensor]) -> Held | None:
     if said is None:
         return None
-    value, (memory, counted, failed, differs) = next(tensors), said
+    value, (memory, counted, failed, differs, load) = next(tensors), said
     kept = {
         rule: {name: next(tensors) if one is None else one for name, one in fields} for rule, fields in memory.items()
     }
-    return Held(value, kept, counted, failed, tuple(differs))
+    return Held(value, kept, counted, failed, tuple(differs), load)
 
 
 def _optimizer(optimizer: Optimizer | None) -> list | None:

@@ -46,7 +46,7 @@ class SlotLoading(Pushes):
             validate_state(state, optimizer, shard.elements, shard.dtype, shard.name)
             memory = dict(state)
             value = memory.pop("value")
-            staged[number] = Held(value, {optimizer.rule: memory} if optimizer and memory else {})
+            staged[number] = Held(value, {optimizer.rule: memory} if optimizer and memory else {}, load=load)
             self._staged = load, optimizer, staged
             ready = {number} | ({*core.staged.parts} if core.staged.number == load else set())
             self.slot.ask(rank, Do(0, 0, rank, Stage(load, tuple(sorted(ready)))))

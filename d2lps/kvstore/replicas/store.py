@@ -58,11 +58,11 @@ def published(held: Held, total: Tensor | None, count: int, optimizer: Optimizer
         return held._replace(counted=count)
     try:
         if optimizer is None:  # as with MXNet, the sum is the new value
-            return Held(total, held.memory, count)
+            return held._replace(value=total, counted=count)
         scaled = optimizer.scale not in (1, 1.0)
         room = torch.empty_like(total)
         value = optimizer.stepped(held.value, total.clone() if scaled else total, held.memory, count, room)
-        return Held(value, held.memory, count)
+        return held._replace(value=value, counted=count)
     except Exception as error:  # what it remembers may be half of something
         return held._replace(counted=count, failed=f"({type(error).__name__}: {error})")
 
@@ -284,7 +284,8 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
             except KVError as error:
                 pull.fail(error)
         else:
-            pull.snapshots[place] = Snapshot(answer.value.value, answer.version, answer.value.counted)
+            held = answer.value
+            pull.snapshots[place] = Snapshot(held.value, answer.version, held.counted, held.load)
             pull.came(1)
         if pull.over:
             self._pulls.pop(pull, None)

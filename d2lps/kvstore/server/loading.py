@@ -64,7 +64,7 @@ class Loading:
         for shard in known if optimizer else ():
             optimizer.validate_dtype(shard.dtype, shard.name)
         for shard in mine:
-            shard.restore(optimizer)
+            shard.restore(optimizer, number)
         self.committed, self.number, self.shards = number, None, set()
         return True
 

@@ -214,12 +214,12 @@ class WorkerSession:
                     PullRecord(entry.part, self.rank, entry.round, snapshot.version)
                     for entry, snapshot in zip(frame.entries, snapshots, strict=True)
                 ]
-            offsets = self._share(frame, values, pulls)
+            offsets, loads = self._share(frame, values, pulls), loads_of(snapshots)
             if offsets is not None:
-                self._answer(Op.DATA, frame.number, payload=raw(torch.tensor(offsets)), shared=True)
+                self._answer(Op.DATA, frame.number, loads, raw(torch.tensor(offsets)), shared=True)
             else:
                 payload = raw(values[0] if len(values) == 1 else torch.cat(values))
-                self._answer(Op.DATA, frame.number, payload=payload, pulls=pulls)
+                self._answer(Op.DATA, frame.number, loads, payload, pulls=pulls)
 
         wanted = [(entry.part, entry.round) for entry in frame.entries]
         return self.store.pull(self.rank, wanted, self._reply(frame, give), *since)
@@ -263,7 +263,7 @@ class WorkerSession:
 
         def give(snapshots: list[Snapshot]) -> None:
             chosen = snapshots[0].value.reshape(-1, width)[rows].reshape(-1)
-            self._answer(Op.DATA, frame.number, payload=raw(chosen))
+            self._answer(Op.DATA, frame.number, loads_of(snapshots), raw(chosen))
 
         self.store.shard(part).validate_rows(width, rows)
         self.store.pull(self.rank, [(part, round_)], self._reply(frame, give))
@@ -429,3 +429,9 @@ class WorkerSession:
     def _record(self, pulls: Sequence[PullRecord], start: float, end: float) -> None:
         for pull in pulls:
             self.store.record.add(pull._replace(start=start, end=end))
+
+
+def loads_of(snapshots: Sequence[Snapshot]) -> dict | None:
+    """What a worker is told of the loads that they are of: a number for all, or for each of them."""
+    loads = [snapshot.load for snapshot in snapshots]
+    return {"load": loads[0] if len({*loads}) == 1 else loads} if any(loads) else None

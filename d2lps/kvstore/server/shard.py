@@ -17,11 +17,13 @@ log = logging.getLogger("d2lps.kvstore.server")
 
 
 class Snapshot(NamedTuple):
-    """What a pull gets: the value, how many rounds (asynchronously: pushes) are in it, and how many were summed."""
+    """What a pull gets: the value, how many rounds (asynchronously: pushes) are in it, how many were summed; of which
+    load it is, 0 of none."""
 
     value: Tensor
     version: int
     counted: int
+    load: int = 0
 
 
 Reply = Callable[["list[Snapshot] | KVError"], object]
@@ -97,7 +99,7 @@ class Shard(KeyPart):
         self.memory: Memory = {}  # what the optimizer keeps
         self.staged: State | None = None  # what is being loaded
         self.failed: KVError | None = None  # since an update failed: rounds close without a step, and nobody may read
-        self.version, self.counted = 0, 0
+        self.version, self.counted, self.load = 0, 0, 0
         self.rounds = [0] * workers  # how many pushes of each worker are counted
         # Of the open round: by worker what is not yet in the sum, and whether it may stay where it is; who is in it.
         self.arrived: dict[int, tuple[Tensor, bool]] = {}
@@ -117,7 +119,7 @@ class Shard(KeyPart):
     @property
     def snapshot(self) -> Snapshot:
         """What may be read now."""
-        return Snapshot(self.value, self.version, self.counted)
+        return Snapshot(self.value, self.version, self.counted, self.load)
 
     def wait(self, done: Callable[[], bool], seconds: float, what: str, missing: Callable[[], list[int]]) -> None:
         """As :func:`wait_until`, for a push that waits for a round to close."""
@@ -152,10 +154,10 @@ class Shard(KeyPart):
                 raise Refused(f"key {self.name} is in the midst of a round: load at a barrier")
             self.staged = state
 
-    def restore(self, optimizer: Optimizer | None) -> None:
-        """Be what was staged."""
+    def restore(self, optimizer: Optimizer | None, load: int) -> None:
+        """Be what was staged, of this load."""
         with self.lock:
-            memory = dict(self.staged)
+            memory, self.load = dict(self.staged), load
             self.value, self.staged, self.failed = memory.pop("value"), None, None
             self.memory = {optimizer.rule: memory} if optimizer and memory else {}
 

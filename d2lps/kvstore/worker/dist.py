@@ -40,6 +40,7 @@ from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
 from d2lps.kvstore.worker.coming import coming
 from d2lps.kvstore.worker.ending import end, leave_where_lost
 from d2lps.kvstore.worker.files import DistFiles
+from d2lps.kvstore.worker.pulls import DistPulls, of_one_load
 from d2lps.messages import text
 from d2lps.trace import Trace
 
@@ -48,7 +49,7 @@ SMALL = 1 << 16  # bytes that are sent sooner than another thread is woken to se
 KEPT = 64  # lists of keys of which it is known how they travel
 
 
-class DistStore(DistFiles, KVStore):
+class DistStore(DistFiles, DistPulls, KVStore):
     """One worker's end of ``dist_sync``, ``dist_async`` or ``dist_ssp``.
 
     clients
@@ -151,17 +152,6 @@ class DistStore(DistFiles, KVStore):
     def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
         self._pushpull(keys, values, None, again)
 
-    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
-        self._end_begun(self._calls.current.until)
-        rounds = [spec.pushes for spec in keys]
-        destinations, finish = self._destinations(keys, outs)
-        requests = [
-            (bundle.server, Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces))
-            for bundle, into, pieces in destinations
-        ]
-        self._send(requests, self._calls.current.until)
-        finish()
-
     def _pushpull(
         self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec] = ()
     ) -> None:
@@ -189,28 +179,11 @@ class DistStore(DistFiles, KVStore):
         self._conclude(keys, values, requests, again)
         if finish:
             with counted(keys):
-                finish()
-
-    def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
-        self._end_begun(self._calls.current.until)
-        requests, rooms, wholes = [], [], []
-        for spec, _, index in wanted:
-            wholes.append(torch.empty(index.numel(), spec.width, dtype=spec.dtype))
-            for part, number in spec.parts:
-                first, last = part.start // spec.width, part.stop // spec.width
-                here = ((index >= first) & (index < last)).nonzero().reshape(-1)
-                if here.numel():
-                    rows, room = index[here] - first, torch.empty(here.numel() * spec.width, dtype=spec.dtype)
-                    metadata = {"part": number, "width": spec.width, "round": spec.pushes}
-                    request = Request(Op.ROWS, metadata=metadata, payload=raw(rows), into=raw(room))
-                    requests.append((part.server, request))
-                    rooms.append((wholes[-1], here, room))
-        self._send(requests, self._calls.current.until)
-        for whole, here, room in rooms:
-            whole[here] = room.view(-1, whole.shape[1])
-        with torch.inference_mode():  # as ``out`` may have been made there
-            for (_, outs, _), whole in zip(wanted, wholes, strict=True):
-                fill(outs, whole.view(-1))
+                answers = [request.answer.metadata for _, request in requests]
+                if of_one_load([bundle.places for bundle, _ in requests], answers):
+                    finish()
+                else:
+                    self._pull(keys, outs, values, flats)
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
         self._end_begun()
@@ -219,7 +192,7 @@ class DistStore(DistFiles, KVStore):
         self._together(what, partial(self._ask_all, Op.OPTIMIZER, said(optimizer) | number))
         # All servers have it ready, and all workers say so: whoever is lost meanwhile, none of them goes on without it.
         self.optimizer, self._begun = optimizer, (Op.OPTIMIZER, number | {"take": True}, None)
-        self._end_begun()
+        self._tell(self._begun)
 
     def _coming(self, what: str, number: int) -> AbstractContextManager:
         return coming(self._meeting, what, number)

@@ -59,7 +59,7 @@ class DistFiles(Files):
             raise
         # All servers have it ready, and all workers say so: whoever is lost meanwhile, it counts on all of them.
         self._begun = Op.COMMIT, *staged
-        self._end_begun()
+        self._tell(self._begun)
 
     def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
         self._end_begun()
@@ -138,24 +138,29 @@ class DistFiles(Files):
     def _drop(self) -> None:
         """Have all servers forget the last load."""
         self._begun = self._dropped
-        self._end_begun()
+        self._tell(self._begun)
+
+    def _tell(self, begun: tuple, until: float | None = None) -> None:
+        """Say it to all servers, which may hear it twice. Nothing interrupts that."""
+        refused = None
+        try:
+            self._ask_all(*begun, until)
+        except Refused as error:  # it will never be
+            refused = error
+        if self._begun is begun:
+            self._begun = None
+        if refused:
+            raise refused
 
     def _end_begun(self, until: float | None = None) -> None:
-        """Tell all servers what has begun: at once, or where that raises, before whatever comes next.
+        """What has begun, and raised before all servers were told, is told before whatever comes next.
 
         Of several threads one does it, and the others wait for that: what they push and pull comes after it.
         """
-        if not (begun := self._begun):
-            return
-        with self._calls.taking((BEGUN,)):
-            if begun is not self._begun:  # another thread has ended it
-                return
-            try:
-                self._ask_all(*begun, until)
-            except Refused:  # it will never be
-                self._begun = None
-                raise
-            self._begun = None
+        if begun := self._begun:
+            with self._calls.taking((BEGUN,)):
+                if begun is self._begun:  # else another thread has ended it
+                    self._tell(begun, until)
 
     def _stage(self, states: list[tuple[KeySpec, State]], rule: dict) -> Counts:
         self._loads += 1  # what comes late of an attempt before is of another number
