@@ -136,7 +136,8 @@ def test_a_push_of_another_thread_drops_nothing_that_counts(replicas, monkeypatc
         monkeypatch.setattr(workers[0], "_ask_all", tells)
         for worker in (workers[1], workers[2]):
 
-            def commits(*arguments, worker=worker, ask=worker._ask_all):
+            def hears(what, *arguments, worker=worker, hear=worker._hear):
+                said = hear(what, *arguments)
                 heard.wait(10)
                 pushing.append(threading.Thread(target=worker.push, args=("x", torch.ones(SIZE))))
                 pushing[-1].start()
@@ -144,9 +145,9 @@ def test_a_push_of_another_thread_drops_nothing_that_counts(replicas, monkeypatc
                 while 0 in live() and time.monotonic() < until:
                     time.sleep(0.01)
                 time.sleep(0.2)
-                ask(*arguments)
+                return said
 
-            monkeypatch.setattr(worker, "_ask_all", commits)
+            monkeypatch.setattr(worker, "_hear", hears)
         found = each(workers, lambda worker: worker.load(tmp_path / "file"))
         for thread in pushing:
             thread.join(10)
