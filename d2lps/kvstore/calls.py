@@ -63,7 +63,7 @@ class Call:
 
     def __init__(self, keys: Collection[Hashable], work: Callable, arguments: tuple, until: float = 0.0):
         self.keys, self._work, self._arguments, self.until = keys, work, arguments, until
-        self.interrupted, self.ended = False, Once()
+        self.caller, self.interrupted, self.ended = threading.get_ident(), False, Once()
         self.stop: Callable[[], object] = bool
         self.result = self.error = self.follow = None
         self._begun, self._changing = False, threading.Lock()

@@ -58,7 +58,8 @@ class KVStore(Files):
         self._patience = patience
         self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
         self._met: dict[str, int] = {}  # how often all workers came together, by what for
-        self._unheard: tuple | None = None  # what they did, where its caller was interrupted then, and nothing since
+        # What they did, where its caller was interrupted then, and has called nothing since: with the caller's thread.
+        self._unheard: tuple | None = None
         self._told: tuple = (None, None)  # what this one did last for all, and what it has to tell of it
         weakref.finalize(self, self._calls.close)
 
@@ -239,7 +240,7 @@ class KVStore(Files):
     # _pull, _pull_rows, _set_optimizer, and, of what is saved, _keep and _restore
 
     def _init_once(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
-        self._unheard = None
+        self._go_on()
         for spec, _ in fresh:
             if spec.key in self._keys:
                 raise Refused(text("store.init-twice", key=repr(spec.key)))
@@ -254,7 +255,8 @@ class KVStore(Files):
             self._keys.pop(spec.key, None)
 
     def _count(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None) -> None:
-        again, self._unheard = self._repeats.again(keys, values), None
+        self._go_on()
+        again = self._repeats.again(keys, values)
         try:
             if outs is None:
                 self._push(keys, values, again)
@@ -282,7 +284,7 @@ class KVStore(Files):
             self._pull(keys, outs)
 
     def _pull_once(self, keys: list[KeySpec], pull: Callable, *arguments) -> None:
-        self._unheard = None
+        self._go_on()
         pull(*arguments)
         self._repeats.forget(keys)
 
@@ -351,13 +353,21 @@ class KVStore(Files):
         self._calls.run(keys, self._unless_done, what, said, work, *arguments, missed=missed)
 
     def _unless_done(self, what: str, said: object, work: Callable, *arguments) -> None:
-        unheard, self._unheard = self._unheard, None
-        if unheard != (what, said):
+        unheard = self._unheard
+        if unheard and unheard[1:] == (what, said):
+            self._unheard = None
+        else:
+            self._go_on()
             work(*arguments)
+
+    def _go_on(self) -> None:
+        """A thread that calls something else knows what became of its last call; what others do says nothing of it."""
+        if self._unheard and self._unheard[0] == self._calls.current.caller:
+            self._unheard = None
 
     def _not_heard(self, what: str, said: object, done: bool) -> None:
         if done and self.num_workers > 1:  # who is alone can do it again
-            self._unheard = what, said
+            self._unheard = self._calls.current.caller, what, said
 
     def _meet_next(self) -> None:
         number = self._met.get(BARRIER, 0) + 1

@@ -32,3 +32,8 @@ def until_whole(servers) -> None:
     while any(len(view.members) < 2 for view in servers.views):
         assert time.monotonic() < until, servers.views
         time.sleep(0.01)
+
+
+def interrupted_as_it_was_done(store, what, said) -> None:
+    """As Ctrl-C is that comes when a call of all workers was done, and has not returned."""
+    store._calls.run((), store._not_heard, what, said, True)

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from helpers.stores import each
+from helpers.stores import each, interrupted_as_it_was_done
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, Timeout, Unknown
@@ -159,10 +159,10 @@ def test_who_is_alone_saves_and_loads_again_whatever_was_interrupted(tmp_path):
     store, path = counting(kvstore.create("local"), "w"), str(tmp_path / "store")
     for value in (1.0, 2.0):
         store.push("w", full(1))
-        store._not_heard("save", path, done=True)
+        interrupted_as_it_was_done(store, "save", path)
         store.save(path)
         store.push("w", full(10))
-        store._not_heard("load", path, done=True)
+        interrupted_as_it_was_done(store, "load", path)
         store.load(path)
         assert pulled(store) == [value]
 
@@ -171,10 +171,20 @@ def test_who_is_alone_saves_and_loads_again_whatever_was_interrupted(tmp_path):
 def test_what_was_done_is_done_anew_when_there_was_another_call_since():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.init("w", full(0)))
-        stores[0]._not_heard("barrier", "barrier", done=True)
+        interrupted_as_it_was_done(stores[0], "barrier", "barrier")
         stores[0].push("w", full(1))
         with pytest.raises(Timeout, match="worker 1 missing"):
             stores[0].barrier()
+
+
+def test_what_was_done_is_not_done_anew_where_another_thread_has_pushed_since():
+    with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as stores:
+        each(stores, lambda store: store.init("w", full(0)))
+        interrupted_as_it_was_done(stores[0], "barrier", "barrier")
+        other = threading.Thread(target=stores[0].push, args=("w", full(1)))
+        other.start()
+        other.join()
+        stores[0].barrier()
 
 
 @pytest.mark.parametrize("what", ["save", "load"])

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pytest
 import torch
-from helpers.stores import each
+from helpers.stores import each, interrupted_as_it_was_done
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -403,7 +403,7 @@ def test_several_outs_may_lie_in_one_place_and_odd_ones_are_refused():
 def test_what_was_done_when_its_caller_was_interrupted_is_not_done_again():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.barrier())
-        stores[0]._not_heard("barrier", "barrier", done=True)
+        interrupted_as_it_was_done(stores[0], "barrier", "barrier")
         stores[0].barrier()
         with pytest.raises(Timeout, match="worker 1 missing"):
             stores[0].barrier()
