@@ -59,12 +59,14 @@ SECONDS = {
     "test_a_process_of_mxnet_that_is_killed_is_named": 6,
     "test_dist_async_counts_every_push_once": 6,
     "test_other_ways_are_right_too": 5,
+    "test_every_push_counts_once_whatever_interrupts_it": 5,
     "test_a_connection_that_ends_is_made_again": 5,
     "test_a_test_notices_that_a_guard_is_gone": 5,
     "test_strangers_are_sent_away_and_the_others_are_served": 5,
     "test_the_same_bits_from_every_algorithm": 4,
     "test_one_fault_is_enough_to_fail": 4,
     "test_an_answer_may_change_its_arguments": 4,
+    "test_a_forged_frame_changes_nothing": 3,
     "test_a_lazy_plan_is_the_plan_that_is_written_out": 3,
     "test_a_synchronous_store_is_one_device_in_turn_bit_for_bit": 3,
     "test_any_json_that_is_not_a_plan_is_refused_with_a_plan_error": 3,
@@ -72,6 +74,7 @@ SECONDS = {
     "test_hostile_answers_become_sentences": 2,
 }
 USUAL, QUICK = 1.0, 0.05  # seconds of another slow one, and of one that is not
+SITE = 30.0  # tests of the site begin after those that take longer: it shows what these have run
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +127,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    seconds, alone = Counter(), set()
+    seconds, alone, late = Counter(), set(), set()
     for item in items:
         takes = SECONDS.get(getattr(item, "originalname", None), USUAL)
         if takes > USUAL or FIXTURES.intersection(item.fixturenames):
@@ -134,6 +137,10 @@ def pytest_collection_modifyitems(config, items):
         seconds[group(item.nodeid)] += QUICK if not slow else slow.args[0] if slow.args else takes
         if item.get_closest_marker("alone"):
             alone.add(group(item.nodeid))
+        if "site" in item.fixturenames:
+            late.add(group(item.nodeid))
+    for of in late:
+        seconds[of] = min(seconds[of], SITE)
     if hasattr(config, "workerinput"):  # of several processes; alone, files come in their order
         items.sort(key=lambda item: ((of := group(item.nodeid)) in alone, -seconds[of], of))
 

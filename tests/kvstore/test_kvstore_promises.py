@@ -107,9 +107,10 @@ class Promises(RuleBasedStateMachine):
     @rule()
     def close_rounds(self):
         for key, model in self.models.items():
-            if self.waits(model):
-                self.cluster[1].push(key, torch.zeros(SIZES[key]))
-                model.partner += 1
+            while self.waits(model):
+                with suppress(Timeout, Unknown):  # where others compute, too; the same again counts once
+                    self.cluster[1].push(key, torch.zeros(SIZES[key]))
+                    model.partner += 1
 
     @rule(key=st.sampled_from(list(SIZES)), after=st.none() | st.floats(1e-5, 2e-3))
     def pull(self, key, after):
@@ -120,7 +121,8 @@ class Promises(RuleBasedStateMachine):
         self.forget_failed([key])
         try:
             self.interrupt(after, lambda: self.store.pull(key, out=out))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Timeout) as error:
+            assert isinstance(error, KeyboardInterrupt) or self.kind == "dist_sync", error
             self.leave_alone([out])
         else:
             assert out.unique().tolist() == [model.total]
@@ -222,13 +224,17 @@ class SynchronousPromises(Promises):
     kind = "dist_sync"
 
 
-@pytest.mark.slow(15)
-@pytest.mark.alone
 @pytest.mark.fault("F15", "interrupted at any moment, then the same call or another: 2,000 steps against a model")
-@pytest.mark.parametrize("machine", [Promises, SynchronousPromises])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(Promises, marks=[pytest.mark.alone, pytest.mark.slow(5)]),
+        pytest.param(SynchronousPromises, marks=pytest.mark.slow(45)),  # which waits
+    ],
+)
 def test_every_push_counts_once_whatever_interrupts_it(machine):
     # Nothing is shrunk: the moments are not the same again.
-    examples = EXAMPLES * 7 // 8 if machine is Promises else EXAMPLES // 8  # which waits
+    examples = EXAMPLES * 7 // 8 if machine is Promises else EXAMPLES // 8
     steps = settings(max_examples=examples, stateful_step_count=50, phases=[Phase.generate])
     run_state_machine_as_test(machine, settings=steps)
 
