@@ -19,7 +19,21 @@ from helpers.replicas import (
 )
 
 from d2lps.kvstore.replication import Part, Replica, Requests, View, story
-from d2lps.kvstore.replication.messages import Ack, Apply, Counted, Join, Lose, Lost, Pull, Push, Send, Snapshot, Value
+from d2lps.kvstore.replication.messages import (
+    Ack,
+    Apply,
+    Counted,
+    Done,
+    Join,
+    Lose,
+    Lost,
+    Meet,
+    Pull,
+    Push,
+    Send,
+    Snapshot,
+    Value,
+)
 from d2lps.kvstore.replication.world import Schedule, World, broken, shrunk
 
 A, B, W = "a", "b", ("worker", 0)
@@ -202,3 +216,11 @@ def test_a_command_of_a_deposed_primary_is_not_done(kind, done):
     before = b.seq
     heard(b, A, late)
     assert b.seq - before == done - 2 and a.parts[0].rounds == (1,)
+
+
+def test_of_what_worker_0_said_at_a_barrier_the_last_counts():
+    """It was interrupted as it waited for worker 1, and has done something else for all since."""
+    a = replica(A, members=(A,), workers=2)
+    for worker, id, note in ((0, 1, "before"), (0, 2, "since"), (1, 1, None)):
+        a.receive(("worker", worker), Meet(1, id, worker, "load", 1, note), 0.0)
+    assert {done.answer for done in sent(a, Done)} == {"since"}

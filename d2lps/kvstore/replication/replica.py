@@ -325,8 +325,8 @@ class Replica(Reading):
         came = self._meets[name, number]
         passed = self._passed(name, number)
         if not passed and self.live <= {meet.rank for meet in came.values()} and not self.over:
-            notes = [meet.note for meet in came.values() if meet.rank == 0]
-            self._command(passed := Pass(name, number, notes[0] if notes else None))
+            notes = [meet.note for meet in came.values() if meet.rank == 0]  # the last one counts
+            self._command(passed := Pass(name, number, notes[-1] if notes else None))
         if passed:
             for worker, id in self._meets.pop((name, number)):
                 self._answer_at(self.seq, worker, Done(self.view.number, id, passed.note))
