@@ -326,12 +326,13 @@ def running(pid: int) -> bool:
         return False
 
 
-def left(token: str, folder: str, sockets: int) -> list[str]:
+def left(token: str, folder: str, sockets: int, others: set[int]) -> list[str]:
     """What this test has left: processes that have ``token``, files of ours in its folder or in shared memory, threads
-    of servers, sockets."""
+    of servers, sockets; ``others``: the processes that were there before it."""
     found = []
-    for process in psutil.process_iter():
+    for pid in {*psutil.pids()} - others:
         with suppress(psutil.Error):
+            process = psutil.Process(pid)
             if process.environ().get("D2LPS_TEST") == token and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"process {process.pid}: {' '.join(process.cmdline())}")
     found += [f"file {name}" for name in os.listdir(folder) if name.startswith("d2lps")]
@@ -366,14 +367,15 @@ def nothing_left(monkeypatch, record_property, tmp_path_factory):
     """
     tmp_path_factory.getbasetemp()  # which is for all tests
     FORKED_STARTED or _start_forking()
-    folder, token, before = tempfile.mkdtemp(prefix="d2-"), f"{os.getpid()}-{time.monotonic_ns()}", open_sockets()
+    folder, token = tempfile.mkdtemp(prefix="d2-"), f"{os.getpid()}-{time.monotonic_ns()}"
+    before = open_sockets(), {*psutil.pids()}
     monkeypatch.setenv("TMPDIR", folder)
     monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setenv("D2LPS_TEST", token)
     yield
     until = time.monotonic() + 8
-    while (found := left(token, folder, before)) and time.monotonic() < until:
-        time.sleep(0.05)
+    while (found := left(token, folder, *before)) and time.monotonic() < until:
+        time.sleep(0.01)
     record_property("left", len(found))
     shutil.rmtree(folder, ignore_errors=True)
     assert found == []

@@ -151,7 +151,7 @@ class ReplicaServer(Server):
 
     def silence(self) -> None:
         """Nothing more is done or said here."""
-        self._open = False
+        self._closed.set()
         self.store.slot.close()
 
     def close(self) -> None:
@@ -205,8 +205,7 @@ class ReplicaServer(Server):
         """A worker that does not come to who has taken over is lost, too."""
         deadline = self.store.deadline
         patience = max(PATIENCE, deadline * (0.75 if self.store.lost == "drop" else 1.0))
-        while self._open:
-            time.sleep(min(0.25, deadline / 8))
+        while not self._closed.wait(min(0.25, deadline / 8)):
             slot, led = self.store.slot, self.store.slot.led
             if led is not None and slot.took_over and own_time() - led > patience:
                 for rank in sorted(self.store.live - self._sessions.keys()):

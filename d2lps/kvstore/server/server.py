@@ -82,14 +82,14 @@ class Server:
             store.arena = Arena.available()
         self._sessions: dict[int, WorkerSession] = {}
         self._guests: dict[Channel, None] = {}  # who has not yet said who it is
-        self._open = True
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         for target in (self._accept, self._watch):
             self._start(target)
 
     def close(self) -> None:
         """Stop listening and hang up on everybody."""
-        self._open = False
+        self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -102,6 +102,10 @@ class Server:
             each.close()
         if self.store.arena:
             self.store.arena.close()
+
+    @property
+    def _open(self) -> bool:
+        return not self._closed.is_set()
 
     @property
     def busy(self) -> bool:
@@ -200,8 +204,7 @@ class Server:
         """Who says nothing for the whole deadline is lost, and who waits longer is told so."""
         # Where the others go on without it, that is known before those who wait for it give up.
         patience = self.store.deadline * (0.75 if self.store.lost == "drop" else 1.0)
-        while self._open:
-            time.sleep(min(0.25, self.store.deadline / 8))
+        while not self._closed.wait(min(0.25, self.store.deadline / 8)):
             self.store.expire()
             for session in list(self._sessions.values()):
                 silent = own_time() - session.heard
