@@ -10,7 +10,10 @@ from contextlib import contextmanager
 @contextmanager
 def pressed(after: float = 0.2) -> Iterator[None]:
     """So many seconds later, and every 5 s again: an interpreter that collects garbage just then ignores it."""
-    heard = threading.Event()
+    heard, before = (
+        threading.Event(),
+        signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # a shell's & ignores it
 
     def press():
         wait = after
@@ -23,3 +26,4 @@ def pressed(after: float = 0.2) -> Iterator[None]:
         yield
     finally:
         heard.set()
+        signal.signal(signal.SIGINT, before)

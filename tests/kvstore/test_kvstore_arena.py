@@ -99,9 +99,9 @@ def passed(monkeypatch):
     found = {op: 0 for op in Op}
     send = Channel.send
 
-    def counting(self, op, number=0, entries=(), metadata=None, payload=NOTHING, shared=False):
+    def counting(self, op, number=0, entries=(), metadata=None, payload=NOTHING, *where):
         found[op] += len(payload)
-        return send(self, op, number, entries, metadata, payload, shared)
+        return send(self, op, number, entries, metadata, payload, *where)
 
     monkeypatch.setattr(Channel, "send", counting)
     return found

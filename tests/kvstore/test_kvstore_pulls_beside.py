@@ -7,7 +7,10 @@ import torch
 from helpers.stores import each
 
 from d2lps.kvstore import cluster
-from d2lps.kvstore.wire import Op
+from d2lps.kvstore.server.session import loads_of
+from d2lps.kvstore.server.shard import Snapshot
+from d2lps.kvstore.wire import Frame, Op
+from d2lps.kvstore.wire.frames import LOAD
 from d2lps.kvstore.worker import dist
 from d2lps.kvstore.worker.pulls import of_one_load
 
@@ -99,15 +102,20 @@ def test_a_pushpull_whose_values_are_of_two_loads_pulls_once_more_and_counts_onc
 @pytest.mark.parametrize(
     ("loads", "whole"),
     [
-        ((None, None), True),  # nothing was loaded
-        ((2, 2), True),
-        ((1, 2), False),
-        ((None, 1), False),
+        (([0, 0], [0, 0]), True),  # nothing was loaded
+        (([2, 2], [2, 2]), True),
+        (([1, 1], [2, 2]), False),
+        (([0, 0], [1, 1]), False),
         (([1, 2], [1, 2]), True),  # each key of one
-        (([2, 0], 2), False),
-        (([2, 2], 2), True),
+        (([2, 0], [2, 2]), False),
+        (([256, 256], [1, 1]), True),  # as far as can be told
+        (([255, 255], [256, 256]), False),
     ],
 )
 def test_all_parts_of_a_key_are_of_one_load(loads, whole):
-    answers = [{} if load is None else {"load": load} for load in loads]
+    """As servers say it, in the header of a frame or in its table."""
+    answers = []
+    for each_its in loads:
+        load, metadata = loads_of([Snapshot(torch.zeros(1), 0, 0, load) for load in each_its])
+        answers.append(Frame(Op.DATA, 1, [], metadata or {}, 4, load << LOAD))
     assert of_one_load([(0, 1), (0, 1)], answers) is whole

@@ -214,12 +214,12 @@ class WorkerSession:
                     PullRecord(entry.part, self.rank, entry.round, snapshot.version)
                     for entry, snapshot in zip(frame.entries, snapshots, strict=True)
                 ]
-            offsets, loads = self._share(frame, values, pulls), loads_of(snapshots)
+            offsets, (load, loads) = self._share(frame, values, pulls), loads_of(snapshots)
             if offsets is not None:
-                self._answer(Op.DATA, frame.number, loads, raw(torch.tensor(offsets)), shared=True)
+                self._answer(Op.DATA, frame.number, loads, raw(torch.tensor(offsets)), True, load)
             else:
                 payload = raw(values[0] if len(values) == 1 else torch.cat(values))
-                self._answer(Op.DATA, frame.number, loads, payload, pulls=pulls)
+                self._answer(Op.DATA, frame.number, loads, payload, False, load, pulls)
 
         wanted = [(entry.part, entry.round) for entry in frame.entries]
         return self.store.pull(self.rank, wanted, self._reply(frame, give), *since)
@@ -263,7 +263,8 @@ class WorkerSession:
 
         def give(snapshots: list[Snapshot]) -> None:
             chosen = snapshots[0].value.reshape(-1, width)[rows].reshape(-1)
-            self._answer(Op.DATA, frame.number, loads_of(snapshots), raw(chosen))
+            load, loads = loads_of(snapshots)
+            self._answer(Op.DATA, frame.number, loads, raw(chosen), load=load)
 
         self.store.shard(part).validate_rows(width, rows)
         self.store.pull(self.rank, [(part, round_)], self._reply(frame, give))
@@ -381,9 +382,10 @@ class WorkerSession:
         metadata: dict | None = None,
         payload: memoryview = NOTHING,
         shared: bool = False,
+        load: int = 0,
         pulls: Sequence[PullRecord] = (),
     ) -> None:
-        answer = (op, number, (), metadata, payload, shared), pulls
+        answer = (op, number, (), metadata, payload, shared, load), pulls
         # What is small goes out at once, where nobody need wait for it: to wake another thread takes longer.
         if len(payload) <= SMALL and self._answers.empty() and self._sending.acquire(blocking=False):
             try:
@@ -431,7 +433,10 @@ class WorkerSession:
             self.store.record.add(pull._replace(start=start, end=end))
 
 
-def loads_of(snapshots: Sequence[Snapshot]) -> dict | None:
-    """What a worker is told of the loads that they are of: a number for all, or for each of them."""
-    loads = [snapshot.load for snapshot in snapshots]
-    return {"load": loads[0] if len({*loads}) == 1 else loads} if any(loads) else None
+def loads_of(snapshots: Sequence[Snapshot]) -> tuple[int, dict | None]:
+    """What a worker is told of the loads that they are of: one number for all, in the header, or one for each of them.
+
+    After 255 it begins again at 1: nobody pulls for so long.
+    """
+    loads = [snapshot.load and (snapshot.load - 1) % 255 + 1 for snapshot in snapshots]
+    return (max(loads, default=0), None) if len({*loads}) < 2 else (0, {"loads": loads})

@@ -179,7 +179,7 @@ class DistStore(DistFiles, DistPulls, KVStore):
         self._conclude(keys, values, requests, again)
         if finish:
             with counted(keys):
-                answers = [request.answer.metadata for _, request in requests]
+                answers = [request.answer for _, request in requests]
                 if of_one_load([bundle.places for bundle, _ in requests], answers):
                     finish()
                 else:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from d2lps.kvstore.calls import PAUSE, Calls, Once
 from d2lps.kvstore.values import Given, KeySpec, fill
-from d2lps.kvstore.wire.frames import Op, raw
+from d2lps.kvstore.wire.frames import Frame, Op, raw
 from d2lps.kvstore.worker.client import Request
 
 
@@ -60,7 +60,7 @@ class DistPulls:
         while True:
             self._end_begun(until)
             self._send(requests, until)
-            if of_one_load(places, [request.answer.metadata for _, request in requests]):
+            if of_one_load(places, [request.answer for _, request in requests]):
                 return
             time.sleep(PAUSE)
             self._calls.current.require_wanted()
@@ -68,17 +68,17 @@ class DistPulls:
                 request.answer, request.done = None, Once()
 
 
-def of_one_load(places: Iterable[Sequence[int]], answers: Sequence[dict]) -> bool:
+def of_one_load(places: Iterable[Sequence[int]], answers: Sequence[Frame]) -> bool:
     """Whether no key was pulled in part of before a load, and in part of after it.
 
     ``places``: which keys each of the ``answers`` has parts of.
     """
-    loads = [answer.get("load", 0) for answer in answers]
-    if all(type(load) is int and load == loads[0] for load in loads):
+    first = answers[0].load if answers else 0
+    if all(answer.load == first and not answer.metadata for answer in answers):
         return True
     found: dict[int, int] = {}
-    for those, load in zip(places, loads, strict=True):
-        each = [load] * len(those) if type(load) is int else load
-        if any(found.setdefault(place, one) != one for place, one in zip(those, each, strict=True)):
+    for those, answer in zip(places, answers, strict=True):
+        loads = answer.metadata.get("loads", [answer.load] * len(those))
+        if any(found.setdefault(place, load) != load for place, load in zip(those, loads, strict=True)):
             return False
     return True
