@@ -5,7 +5,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 python := .venv/bin/python
 ready := .venv/.ready
-# Processes that take the tests: more than there are processors, since most tests wait.
+# Processes that take the tests: more than there are processors, since some tests wait.
 WORKERS := 3
 REPEAT := 200
 SCHEDULES := 100000

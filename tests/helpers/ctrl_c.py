@@ -10,10 +10,8 @@ from contextlib import contextmanager
 @contextmanager
 def pressed(after: float = 0.2) -> Iterator[None]:
     """So many seconds later, and every 5 s again: an interpreter that collects garbage just then ignores it."""
-    heard, before = (
-        threading.Event(),
-        signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # a shell's & ignores it
+    heard = threading.Event()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
 
     def press():
         wait = after
