@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from d2lps.course.grading import Failure, call, failure, shared_names, size_kept, size_text
@@ -87,7 +88,12 @@ def decode(total: object, n: int) -> dict[tuple[int, int], int] | None:
     """
     if type(total) not in (int, float) or not 0 <= total < 4 ** (ROUNDS * n) or total != int(total):
         return None
-    counts = {divmod(at, ROUNDS): int(total) >> 2 * at & 3 for at in range(ROUNDS * n)}
+    return _digits(int(total), n)
+
+
+@cache
+def _digits(total: int, n: int) -> dict[tuple[int, int], int]:
+    counts = {divmod(at, ROUNDS): total >> 2 * at & 3 for at in range(ROUNDS * n)}
     return {(worker, at + 1): times for (worker, at), times in counts.items() if times}
 
 

@@ -19,6 +19,7 @@ from helpers.exercises import (
     called_in,
     cell,
     every_wrong,
+    long,
     stub,
     wrong_answers,
 )
@@ -102,7 +103,7 @@ def test_the_solution_is_shown_and_is_not_the_stub(id):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("id", [pytest.param(id, marks=long(id)) for id in IDS])
 def test_the_solution_passes(id, language):
     d2lps.speak(language)
     answer = texts_of(id).solution()
@@ -126,7 +127,7 @@ def test_a_wrong_answer_is_told_its_mistake(id, mistake, answer, monkeypatch):
     verdicts = []
     for language in LANGUAGES:
         d2lps.speak(language)
-        verdicts.append(check_exercise(id, answer, deadline="2 s" if mistake == "endless" else "100 s"))
+        verdicts.append(check_exercise(id, answer, deadline="1 s" if mistake == "endless" else "100 s"))
     for language, verdict in zip(LANGUAGES, verdicts, strict=True):
         d2lps.speak(language)
         assert (verdict.passed, verdict.mistake) == (False, mistake), verdict.sentence

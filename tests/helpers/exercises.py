@@ -13,7 +13,7 @@ EXERCISES: dict[str, Exercise] = {id: texts.exercise() for id, texts in all_text
 TRACED = [id for id, exercise in EXERCISES.items() if isinstance(exercise.cases[0], PlanCase)]  # judged by a trace
 PLANNED = [id for id in TRACED if isinstance(EXERCISES[id].judge, PlanJudge)]  # whose answers return a plan
 
-ENDLESS = pytest.mark.slow(6)  # its deadline, in each language
+ENDLESS = pytest.mark.slow(3)  # its deadline, in each language
 
 
 def ids_of(chapter: str) -> tuple[str, ...]:
@@ -35,9 +35,14 @@ def wrong_answers(id: str) -> dict[str, list]:
     return texts_of(id).solutions()["WRONG"][id]
 
 
+def long(id: str) -> tuple:
+    """The marks of a test in which an answer is judged for a second or more."""
+    return (pytest.mark.slow,) if id in ("count-once", "fault-tolerance") else ()
+
+
 def every_wrong(ids) -> list:
     return [
-        pytest.param(id, mistake, answer, id=f"{id} {mistake} {i}", marks=ENDLESS if mistake == "endless" else ())
+        pytest.param(id, mistake, answer, id=f"{id} {mistake} {i}", marks=ENDLESS if mistake == "endless" else long(id))
         for id in ids
         for mistake, answers in wrong_answers(id).items()
         for i, answer in enumerate(answers, 1)

@@ -116,6 +116,7 @@ def test_the_same_bits_for_any_number_of_servers_and_any_order_of_arrival(server
     assert found.equal(reference)
 
 
+@pytest.mark.slow
 def test_a_secret_changes_nothing_but_who_may_come():
     found, reference = trained(2, secret=b"0123456789abcdef")
     assert found.equal(reference)

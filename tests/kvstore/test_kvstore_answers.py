@@ -283,6 +283,7 @@ def test_a_payload_is_skipped_once_and_never_from_its_middle():
             other.skip(frame)
 
 
+@pytest.mark.slow
 def test_a_long_record_is_told_in_pages():
     seen = Record()
     rows = [

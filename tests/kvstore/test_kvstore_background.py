@@ -132,6 +132,7 @@ def test_what_is_saved_is_what_was_there_when_all_came(kind, replicas, rule, tmp
         assert equal(gone_on(also, rule, range(3, 6)), expected[1])
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F2", "server killed while its store is saved in the background")
 def test_a_server_is_killed_while_it_is_read_and_the_backup_goes_on(tmp_path, monkeypatch):
     """It has kept the same, and goes on with it, whoever takes the place of the dead one."""

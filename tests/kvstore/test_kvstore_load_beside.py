@@ -102,6 +102,7 @@ def test_who_takes_over_counts_no_push_before_the_load_is_over(kind, monkeypatch
         assert pulled.unique().tolist() == [2.0 if kind == "dist_sync" else 1.0]
 
 
+@pytest.mark.slow
 def test_a_push_of_an_open_round_comes_to_who_takes_over_also_while_it_loads(monkeypatch, tmp_path):
     """It had returned; worker 0 begins to load there before it comes once more."""
     with cluster("dist_sync", 2, 2, replicas=1, deadline=4.0) as workers:
@@ -181,6 +182,7 @@ def halves(monkeypatch):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dist_async", "dist_ssp"])
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_push_is_before_a_load_on_all_servers_or_after_it(kind, replicas, halves, tmp_path):
@@ -204,6 +206,7 @@ def test_a_push_is_before_a_load_on_all_servers_or_after_it(kind, replicas, halv
         assert pulled.unique().tolist() in ([0.0], [1.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_a_push_is_in_what_is_saved_with_all_its_parts_or_not(background, replicas, halves, tmp_path):
@@ -234,6 +237,7 @@ def test_a_push_is_in_what_is_saved_with_all_its_parts_or_not(background, replic
         assert pulled.unique().tolist() in ([0.0], [1.0], [2.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["save", "load"])
 def test_who_pushes_all_the_time_is_named(what, monkeypatch, tmp_path):
     with cluster("dist_async", 2, 2, deadline=1.0, placement={"large": 1000}) as workers:
@@ -297,6 +301,7 @@ def test_what_came_to_some_servers_is_brought_to_its_end_once(kind, halves, tmp_
         assert pulled.unique().tolist() == [before + 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_another_thread_may_init_keys_meanwhile(replicas, monkeypatch, tmp_path):
     with cluster("dist_async", 2, 2, replicas=replicas, deadline=4.0, placement={"large": 10}) as workers:
@@ -350,6 +355,7 @@ def test_whatever_a_load_ends_with_no_push_waits_for_it(monkeypatch, tmp_path):
         workers[1].push("w", torch.ones(SIZE))
 
 
+@pytest.mark.slow
 def test_what_raised_while_a_load_ended_counts_once_when_given_again(halves, monkeypatch, tmp_path):
     """It is pushed when the load counts, and its worker has not heard of that yet."""
     with cluster("dist_async", 2, 2, deadline=4.0) as workers:

@@ -466,6 +466,7 @@ def test_what_all_workers_do_together_may_be_interrupted_and_done_again(what, tm
         assert pulled(stores[1], "w") == ([-2.0] if what == "set_optimizer" else [2.0])
 
 
+@pytest.mark.slow
 def test_threads_push_to_one_key_one_after_the_other_and_to_several_side_by_side():
     with kvstore.cluster("dist_async", 1, 2) as (store,):
         keys = ["a", "b"]

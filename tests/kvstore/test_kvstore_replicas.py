@@ -77,6 +77,7 @@ def test_a_server_is_killed_and_the_bits_are_the_same(rule):
     assert all(map(torch.equal, trained(rule=rule, troubles=troubles), wanted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [0.0, 0.001, 0.002, 0.004, 0.008])
 @pytest.mark.parametrize("server", range(SERVERS))
 def test_whenever_it_is_killed(server, later):

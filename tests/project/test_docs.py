@@ -22,7 +22,14 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("name", MODULES)
+# Their examples start processes, or train.
+LONG = {"cluster.emulation", "cluster.doctor", "train.by_store", "train.by_schedule", "course.ranks.notebook"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=pytest.mark.slow if each.removeprefix("d2lps.") in LONG else ()) for each in MODULES],
+)
 def test_examples_print_what_they_say(name):
     failed, _ = doctest.testmod(import_module(name))
     assert failed == 0
