@@ -153,6 +153,29 @@ def seconds(value: "str | float") -> float:
     return time
 
 
+def is_count(value: object, least: int = 0, most: float = math.inf) -> bool:
+    """Whether it is a whole number in a range: ``True`` is none, and neither is 2.0.
+
+    Parameters
+    ----------
+    value : object
+        Whatever was given for it.
+    least, most : int
+        The range, with both its ends.
+
+    Returns
+    -------
+    bool
+        False for whatever is no such number.
+
+    Examples
+    --------
+    >>> is_count(2), is_count(0, least=1), is_count(True), is_count("2")
+    (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
 def show_size(count: float) -> str:
     """Bytes in decimal units, at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``.
 

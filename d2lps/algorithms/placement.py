@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
+from d2lps.units import is_count
 
 LARGE = 250_000  # elements from which on an array is cut
 VIRTUAL = 256  # places of each server on the ring: the loads of servers differ by about 1/√256 of their mean
@@ -82,7 +83,7 @@ class Placement:
     """
 
     def __init__(self, servers: "int | Iterable[int]", large: int = LARGE, virtual: int = VIRTUAL):
-        if isinstance(servers, int) and not isinstance(servers, bool):
+        if is_count(servers):
             servers = range(servers)
         try:
             self.servers = tuple(servers)
@@ -158,7 +159,7 @@ class Placement:
 
 def require_count(what: str, value: object) -> int:
     """``value``, a whole number from 1 on. Raises PlacementError, which names ``what``, otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_count(value, least=1):
         raise PlacementError(text("placement.count", what=what, value=repr(value)))
     return value
 

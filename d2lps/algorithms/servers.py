@@ -14,6 +14,7 @@ from fractions import Fraction
 from d2lps.plan.acts import PlanError, Send, Update
 from d2lps.plan.parse import fraction, names
 from d2lps.plan.plan import Plan
+from d2lps.units import is_count
 
 Rule = tuple[str, Mapping[str, float]]
 
@@ -156,6 +157,6 @@ def _served(
 
 def require_chunks(chunks: int) -> int:
     """``chunks``; raises PlanError unless it is a whole number of 1 or more."""
-    if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
+    if not is_count(chunks, least=1):
         raise PlanError("bad-chunks", chunks=repr(chunks))
     return chunks

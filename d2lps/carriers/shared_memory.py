@@ -21,6 +21,7 @@ from d2lps.carriers.segments import Location, Segment, location_of, opened, requ
 from d2lps.carriers.shared_program import LINE, ProgressTable, SharedProgram, misfit, tasks
 from d2lps.carriers.tensors import TensorError
 from d2lps.messages import text
+from d2lps.units import is_count
 
 
 class SharedMemory(Ranks):
@@ -81,7 +82,7 @@ class SharedMemory(Ranks):
         if isinstance(given, Tensor):
             flat = given.detach().reshape(-1)
             return SharedMemory.tensor(flat.numel(), flat.dtype).copy_(flat)
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        if not is_count(given):
             raise TensorError(text("processes.shared-tensor", given=repr(given)))
         return Segment(given * dtype.itemsize).tensor(given, dtype)
 

@@ -27,7 +27,7 @@ from d2lps.messages import language, text
 from d2lps.plan.plan import Plan
 from d2lps.topology import PCIE, Topology, machines
 from d2lps.trace import Trace
-from d2lps.units import Bandwidth
+from d2lps.units import Bandwidth, is_count
 
 NETWORK = "10.77.0"  # of a world of its own, so it is in nobody's way
 MOST = 64  # hosts
@@ -398,7 +398,7 @@ def _program(argv: Sequence[str]) -> list[str]:
 
 
 def _require_count(what: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if not is_count(value, least, most):
         raise ClusterError(text("cluster.count", what=what, value=repr(value), least=least, most=most))
 
 

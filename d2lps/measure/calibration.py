@@ -27,7 +27,7 @@ from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.topology.hosts import one_memory
-from d2lps.units import Bandwidth, show_seconds
+from d2lps.units import Bandwidth, is_count, show_seconds
 from d2lps.view.tables import Table, table
 
 SIZES = ("1 kB", "1 MB", "8 MB", "32 MB")  # of the buffer: the first is all latency, the others tell what bytes cost
@@ -112,7 +112,7 @@ class Calibration:
         return table("figure", "measured", "meaning", rows=rows)
 
     def _named(self, nodes: "Iterable[str] | int | None") -> tuple[str, ...]:
-        if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes > 0:
+        if is_count(nodes, least=1):
             return tuple(f"rank{i}" for i in range(nodes))
         return self.nodes if nodes is None else names(nodes)
 

@@ -7,6 +7,8 @@
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
+from d2lps.units import is_count
+
 
 class Share(Mapping[str, Fraction]):
     """Key → fraction of the buffer: in order, immutable, hashable. Who makes one sees to it that they add up to 1.
@@ -72,7 +74,7 @@ def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
     ValueError
         For a count that is no whole number of 0 or more.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+    if not is_count(count):
         raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
     cuts, total, start = {}, Fraction(0), 0
     for key, part in share.items():

@@ -14,7 +14,7 @@ from d2lps.messages import text
 from d2lps.plan.parse import names
 from d2lps.topology.graph import Topology
 from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Resource, TopologyError, both_ways, kind_of
-from d2lps.units import Bandwidth
+from d2lps.units import Bandwidth, is_count
 
 # (i, j) of GPUs, each list one cycle through all eight; `nvidia-smi topo -m` says NV2 and NV1.
 _DOUBLE = [(0, 3), (3, 2), (2, 1), (1, 5), (5, 6), (6, 7), (7, 4), (4, 0)]
@@ -297,11 +297,11 @@ def machines(
 
 
 def _require_count(what: str, count: int, least: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+    if not is_count(count, least):
         raise TopologyError(text("topology.hosts", what=what, count=repr(count), least=least))
 
 
 def _gpus(gpus: int) -> list[str]:
-    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
+    if not is_count(gpus, least=1):
         raise TopologyError(text("topology.gpus", gpus=repr(gpus)))
     return [f"gpu{i}" for i in range(gpus)]

@@ -54,7 +54,7 @@ class Link:
     def __post_init__(self):
         object.__setattr__(self, "bandwidth", units.bandwidth(self.bandwidth))
         object.__setattr__(self, "latency", units.seconds(self.latency))
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+        if not units.is_count(self.count, least=1):
             raise TopologyError(text("topology.count", src=self.src, dst=self.dst, count=repr(self.count)))
 
     @property

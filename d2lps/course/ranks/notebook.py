@@ -22,6 +22,7 @@ import d2lps
 from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.course.ranks.rank import process, read_connection, read_reached
 from d2lps.messages import counted, text
+from d2lps.units import is_count
 
 MOST = 64  # more ranks on one machine are a slip of the pen
 
@@ -60,7 +61,7 @@ def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
     7
     """
     global _running
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
+    if not is_count(count, 1, MOST):
         raise ProcessesError(text("ranks.count", count=repr(count), most=MOST))
     if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
         raise ProcessesError(text("processes.seconds", what="deadline", value=repr(deadline)))
@@ -132,7 +133,7 @@ class RunningRanks:
         return f"<{len(self)} rank{'s' * (len(self) > 1)}: {state}>"
 
     def __getitem__(self, rank: int) -> "OneRank":
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(self):
+        if not is_count(rank, most=len(self) - 1):
             raise ProcessesError(text("ranks.no-rank", rank=repr(rank), count=len(self)))
         return OneRank(self, rank)
 

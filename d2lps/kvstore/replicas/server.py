@@ -11,12 +11,12 @@ from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, begins_snapsho
 from d2lps.kvstore.replicas.register import Register, StoreRegister, as_name
 from d2lps.kvstore.replicas.store import PATIENCE, SlotStore
 from d2lps.kvstore.replication.messages import Name, Stand
-from d2lps.kvstore.server.requests import is_count
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import AGAIN, PUSHES, Broken, Frame, Op
 from d2lps.kvstore.wire.handshake import Elsewhere
+from d2lps.units import is_count
 
 FLUSH = 1.0  # seconds for which a goodbye waits for what was pushed
 

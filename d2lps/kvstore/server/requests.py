@@ -5,6 +5,7 @@ import torch
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.wire.frames import DTYPES, Frame
+from d2lps.units import is_count
 
 
 def validate_push(frame: Frame) -> tuple[torch.dtype, list[int]]:
@@ -62,11 +63,6 @@ def validate_state(frame: Frame) -> tuple[int, bool | None, int | None, int]:
     if not is_count(save) or type(keep) is not bool and not reads:
         raise Refused("what is saved has a number, and is kept, let go, or read by part and byte")
     return save, keep, part, start
-
-
-def is_count(number: object) -> bool:
-    """Whether it is a whole number, 0 or more."""
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 def validate_barrier(frame: Frame) -> tuple[str, int, str | None]:

@@ -20,6 +20,7 @@ from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import Broken
 from d2lps.kvstore.wire.handshake import loopback
+from d2lps.units import is_count
 
 ADDRESS = ("127.0.0.1", 0)
 SILENT = "silent for {silent:.1f} s, with deadline={deadline:g}: on a busy machine give it more"
@@ -172,7 +173,7 @@ class Server:
         rank, incarnation, live = hello["rank"], hello.get("incarnation"), self._sessions.get(hello["rank"])
         if hello.get("run") != self.run:
             raise Refused(f"worker {rank} belongs to run {hello.get('run')!r}, this server to {self.run!r}")
-        if isinstance(rank, bool) or not 0 <= rank < self.store.workers:
+        if not is_count(rank, most=self.store.workers - 1):
             raise Refused(f"there is no worker {rank}: they are 0 to {self.store.workers - 1}")
         if live is not None and live.incarnation != incarnation:
             raise Refused(f"there is a worker {rank} already: each rank is one process")

@@ -20,7 +20,6 @@ from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.record import PullRecord, PushRecord
 from d2lps.kvstore.server.requests import (
-    is_count,
     read_optimizer,
     validate_barrier,
     validate_init,
@@ -33,6 +32,7 @@ from d2lps.kvstore.server.shard import Reply, Snapshot
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
+from d2lps.units import is_count
 
 log = logging.getLogger("d2lps.kvstore.server")
 ANSWERS, SMALL = 16, 1024  # that a worker has not taken yet; bytes of a payload that is sent without ado

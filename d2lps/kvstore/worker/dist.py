@@ -43,6 +43,7 @@ from d2lps.kvstore.worker.files import DistFiles
 from d2lps.kvstore.worker.pulls import DistPulls, of_one_load
 from d2lps.messages import text
 from d2lps.trace import Trace
+from d2lps.units import is_count
 
 NAMES = 1024  # of parts that a frame initialises: the longest fit
 SMALL = 1 << 16  # bytes that are sent sooner than another thread is woken to send them
@@ -106,7 +107,7 @@ class DistStore(DistFiles, DistPulls, KVStore):
         """
         spec = self._only(key)
         sizes = {(part.server, number): (part.stop - part.start) * spec.dtype.itemsize for part, number in spec.parts}
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        if not is_count(rounds, least=1):
             raise Refused(text("placement.count", what="rounds", value=repr(rounds)))
         return record.trace(self.type, self.num_workers, self._calls.run((), self._records), sizes, rounds)
 

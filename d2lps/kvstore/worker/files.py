@@ -24,9 +24,8 @@ from d2lps.messages import text
 
 BEGUN = "begun"  # what a call takes for itself that ends what has begun
 Ask = Callable[[int, Request], None]
-Counts = dict[
-    tuple[int, int], np.ndarray
-]  # server, number of a part: how many pushes of each worker, -1 of who is lost
+# Of each server and number of a part, how many pushes of each worker it has: -1 of who is lost.
+Counts = dict[tuple[int, int], np.ndarray]
 
 
 class DistFiles(Files):

@@ -155,9 +155,8 @@ def follow(trace: Trace) -> Motion:
     place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
     recorded = any(event.carries is not None for event in trace.events)
     have = {} if recorded else dict(before[0])
-    dead: dict[
-        str, list[tuple[float, float]]
-    ] = {}  # what arrives meanwhile changes nothing; the dead stay so at the end
+    # What arrives meanwhile changes nothing; the dead stay so at the end.
+    dead: dict[str, list[tuple[float, float]]] = {}
     for event in trace.events:
         if event.kind == "gone":
             dead.setdefault(event.dst, []).append((event.start, event.end if event.end < trace.duration else inf))
