@@ -12,8 +12,6 @@ instant and without torch. No module bears the name of a public function.
 
 import sys
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from warnings import warn
 
 _HOME = {
     "Event": "trace",
@@ -34,15 +32,15 @@ _HOME = {
     "bidirectional_ring": "algorithms",
     "calibrate": "measure.calibration",
     "check": "plan",
-    "check_exercise": "course.grading",
+    "check_exercise": "notebook.grading",
     "cluster": "",
     "compare": "measure.comparing",
     "cost": "simulate",
-    "d2l": "course.d2l_compat",
+    "d2l": "notebook.d2l_compat",
     "dgx1_v100": "topology",
     "double_tree": "algorithms",
     "draw": "view.drawing",
-    "explore": "course.explore",
+    "explore": "notebook.explore",
     "halving_doubling": "algorithms",
     "hierarchical": "algorithms",
     "kvstore": "",
@@ -50,17 +48,17 @@ _HOME = {
     "naive_ring": "algorithms",
     "nvswitch": "topology",
     "one_memory": "topology",
-    "opening": "course.opening",
+    "opening": "notebook.opening",
     "pcie_server": "topology",
-    "predict": "course.predict",
-    "progress": "course.progress",
-    "ranks": "course.ranks.notebook",
+    "predict": "notebook.predict",
+    "progress": "notebook.progress",
+    "ranks": "notebook.ranks.notebook",
     "reduce_scatter": "algorithms",
     "ring": "algorithms",
     "rings": "topology",
     "run": "carriers.execute",
     "sharded": "algorithms",
-    "solution": "course.grading",
+    "solution": "notebook.grading",
     "source": "view.tables",
     "speak": "messages",
     "table": "view.tables",
@@ -74,38 +72,7 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 
-# Where modules went that notebooks of version 0.1 import: old → (new, {old name: new name}). They go with version 0.3.
-_MOVED = {
-    "borrowed": ("course.d2l_compat", {}),
-    "concise": ("train.ddp", {}),
-    "kvstore.server.rounds": ("kvstore", {"Table": "ShardStore"}),
-    "showing": ("view.tables", {}),
-    "train_by_store": ("train.by_store", {}),
-}
-
-
-class _Moved:
-    """Finds the modules in ``_MOVED`` after everybody else: each says where it went, and hands on what it had."""
-
-    def find_spec(self, name: str, path=None, target=None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name.removeprefix("d2lps.") in _MOVED else None
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
-
-    def exec_module(self, module) -> None:
-        home, renamed = _MOVED[module.__name__.removeprefix("d2lps.")]
-        warn(f"{module.__name__} is d2lps.{home} now: the old name goes with d2lps 0.3", FutureWarning, stacklevel=2)
-        new = import_module(f"d2lps.{home}")
-        module.__getattr__ = lambda name: getattr(new, renamed.get(name, name))
-
-
-sys.meta_path.append(_Moved())
-
-
 def __getattr__(name: str):
-    if name in _MOVED:
-        return import_module(f"d2lps.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'd2lps' has no attribute {name!r}")
     home = _HOME[name]
@@ -125,5 +92,5 @@ def __dir__() -> list[str]:
 
 
 if sys.modules.get("IPython"):
-    import_module("d2lps.course.ranks.waiting").stand_in()
-    import_module("d2lps.course.shown").register()
+    import_module("d2lps.notebook.ranks.waiting").stand_in()
+    import_module("d2lps.notebook.shown").register()

@@ -1,7 +1,4 @@
-"""``python -m d2lps doctor``: what to look at on this host before it trains with others (``--json`` for programs).
-
-``python -m d2lps grade FOLDER``: grade a class of notebooks (``--help`` says more).
-"""
+"""``python -m d2lps doctor``: what to look at on this host before it trains with others (``--json`` for programs)."""
 
 import sys
 
@@ -12,10 +9,6 @@ def main(arguments: list[str]) -> int:
         from d2lps.cluster.doctor import main as doctor
 
         return doctor(arguments[1:])
-    if arguments[:1] == ["grade"]:
-        from d2lps.course.classes.command import main as grade
-
-        return grade(arguments[1:])
     print(__doc__, file=sys.stderr)
     return 2
 

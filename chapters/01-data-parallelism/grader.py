@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from d2lps import Topology
-from d2lps.course.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure
+from d2lps.notebook.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure
 from d2lps.plan import sends
 from d2lps.topology import both_ways
 from d2lps.units import bandwidth

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from d2lps import Plan, Topology, Trace, bidirectional_ring, cost, nvswitch, ring
-from d2lps.course.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure, time_text
+from d2lps.notebook.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure, time_text
 from d2lps.plan import sends
 from d2lps.topology import both_ways
 from d2lps.units import bandwidth, seconds, show_size, size

@@ -12,7 +12,7 @@ from functools import partial
 
 import d2lps
 from d2lps import Plan, Trace, pcie_server
-from d2lps.course.grading import PlanCase, call, failure
+from d2lps.notebook.grading import PlanCase, call, failure
 from d2lps.plan import sends
 
 PLANS = {"ring": d2lps.ring, "tree": d2lps.tree, "sharded": d2lps.sharded}

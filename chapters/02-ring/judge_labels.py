@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from d2lps import Topology, Trace, ring
-from d2lps.course.grading import NBYTES, PlanCase, call, failure, time_text
+from d2lps.notebook.grading import NBYTES, PlanCase, call, failure, time_text
 from d2lps.units import bandwidth
 
 NVLINK = "18 GB/s"

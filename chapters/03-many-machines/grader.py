@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from d2lps import Trace, cost, machines, ring
-from d2lps.course.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure, size_text, time_text
+from d2lps.notebook.grading import NBYTES, Counts, Exercise, PlanCase, PlanJudge, failure, size_text, time_text
 from d2lps.plan import Plan, sends
 from d2lps.units import bandwidth
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import lcm
 
 from d2lps import Plan, Trace, cost, machines, ring, sharded, together
-from d2lps.course.grading import PlanCase, call, failure, size_text, time_text
+from d2lps.notebook.grading import PlanCase, call, failure, size_text, time_text
 from d2lps.units import bandwidth, size
 
 NBYTES = size("20 MB")

@@ -6,7 +6,7 @@ from math import ceil
 from numbers import Real
 
 from d2lps import cost, machines, sharded
-from d2lps.course.grading import call, failure, time_text
+from d2lps.notebook.grading import call, failure, time_text
 from d2lps.units import bandwidth, size
 
 NBYTES = size("20 MB")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from d2lps import Trace, cost, hierarchical, machines, sharded
-from d2lps.course.grading import call, failure, time_text
+from d2lps.notebook.grading import call, failure, time_text
 
 UPDATED = 2e9  # bytes per second that a server updates
 STEPS = (3, 4, 5, 6, 7)

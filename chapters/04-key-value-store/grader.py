@@ -3,7 +3,7 @@
 ``network`` plays programs that speak to each other; each exercise has its judge in a module of its own.
 """
 
-from d2lps.course.grading import Exercise
+from d2lps.notebook.grading import Exercise
 
 from . import judge_count_workers, judge_placement, judge_push_pull, judge_sparse_pull
 from .judge_count_workers import rounds_case

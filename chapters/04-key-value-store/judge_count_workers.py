@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from d2lps.course.grading import Failure, call, failure, size_kept, size_text
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure, size_kept, size_text
 
 ROUNDS = 4
 ELEMENTS = 64  # of a value with real numbers

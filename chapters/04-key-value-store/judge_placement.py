@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from d2lps.course.grading import Failure, call, elsewhere, failure
+from d2lps.notebook.grading import Failure, call, elsewhere, failure
 
 MOST, LEAST = 1.4, 0.6  # of the mean load: 64 places of each server on a ring stay within
 Placed = Mapping[str, str]

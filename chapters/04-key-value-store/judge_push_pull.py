@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from d2lps.course.grading import Failure, call, failure, size_text
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure, size_text
 
 from .judge_count_workers import decode
 from .network import Closed, Deadlock, Idle, Message, Network, Unsendable

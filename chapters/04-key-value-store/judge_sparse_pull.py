@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from d2lps.course.grading import Failure, call, failure, size_text
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure, size_text
 
 
 @dataclass(frozen=True)

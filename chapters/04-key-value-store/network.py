@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from d2lps.course.grading import Stopped, stop_thread
+from d2lps.notebook.grading import Stopped, stop_thread
 
 PATIENCE = 5.0  # seconds for which a node may go on without a message: far more than it needs
 

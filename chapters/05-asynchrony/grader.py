@@ -2,7 +2,7 @@
 
 import math
 
-from d2lps.course.grading import Exercise
+from d2lps.notebook.grading import Exercise
 
 from . import judge_backup, judge_buckets, judge_local_sgd, judge_staleness
 from .judge_backup import backup_case

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from d2lps.course.grading import Failure, call, failure
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure
 
 ROUNDS = 4
 SEEDS = 12

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from d2lps.course.grading import call, failure, time_text
 from d2lps.messages import text
+from d2lps.notebook.grading import call, failure, time_text
 
 NEAR = 1e-9  # of the best end, which is added up in another order
 Buckets = Sequence[Sequence[int]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from d2lps.course.grading import Failure, call, failure, size_text
+from d2lps.notebook.grading import Failure, call, failure, size_text
 
 ELEMENTS = 8
 ROUNDS = 3

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from d2lps.course.grading import Failure, call, failure
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure
 
 from .staleness_rules import INSTEAD, Rule
 

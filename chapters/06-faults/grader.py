@@ -1,6 +1,6 @@
 """What the exercises of this chapter ask of an answer. Each has its judge in a module of its own, and no plan."""
 
-from d2lps.course.grading import Exercise, time_text
+from d2lps.notebook.grading import Exercise, time_text
 
 from . import judge_atomic_save, judge_count_once, judge_detect, judge_fault_tolerance, judge_hashing, judge_interval
 from .judge_atomic_save import SaveCase

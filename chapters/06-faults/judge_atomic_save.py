@@ -7,8 +7,8 @@ may read at any moment, and save under another name.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from d2lps.course.grading import Failure, call, failure
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure
 
 from .crashing_disk import Crash, Disk, Folder, Operation
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from d2lps.course.grading import Failure, call, failure, shared_names, size_kept, size_text
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure, shared_names, size_kept, size_text
 
 from .judge_fault_tolerance import plain
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from d2lps.course.grading import Failure, call, failure, time_text
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure, time_text
 
 START = 5000.0  # what the detector's own clock says as it begins: no clock has to begin at 0
 SEEDS = 12

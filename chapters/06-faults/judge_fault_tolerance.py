@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import reduce
 from itertools import product
 
-from d2lps.course.grading import Failure, call, failure, shared_names, size_kept, size_text
 from d2lps.messages import text
+from d2lps.notebook.grading import Failure, call, failure, shared_names, size_kept, size_text
 
 from .pair import KEYS, MOMENTUM, RATE, ROUNDS, SERVERS, TALK, Letter, PairCase, Schedule, World, gradient, trained
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from d2lps.course.grading import call, elsewhere, failure
+from d2lps.notebook.grading import call, elsewhere, failure
 
 MOST, LEAST = 1.4, 0.6  # of the mean load
 LEAVE = 4  # so many of the servers leave, one at a time

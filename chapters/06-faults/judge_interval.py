@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from d2lps.course.grading import Failure, call, failure
+from d2lps.notebook.grading import Failure, call, failure
 
 MARGIN = 0.02  # of the time that the best choice loses
 SMALLER = (1 / 60, 1 / 3600)  # minutes or hours where seconds are meant

@@ -13,7 +13,7 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
-from d2lps.course.grading import Failure, call, failure
+from d2lps.notebook.grading import Failure, call, failure
 
 SERVERS = ("server0", "server1")
 AUTHORITY = "authority"

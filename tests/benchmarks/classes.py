@@ -21,7 +21,7 @@ import subprocess  # noqa: E402
 import saved  # noqa: E402
 from helpers import classes  # noqa: E402
 
-from d2lps.course.grading.course import all_texts, tables  # noqa: E402
+from d2lps.notebook.grading.course import all_texts, tables  # noqa: E402
 
 JOBS = 2
 ENDLESS = "while True:\n        pass"
@@ -65,7 +65,7 @@ def main() -> None:
         folder, out = Path(top, "class"), Path(top, "report")
         made = make(folder, count)
         start, (used, whole) = time.monotonic(), saved.processor_time()
-        command = [sys.executable, "-m", "d2lps", "grade", str(folder), "--out", str(out), "--jobs", str(JOBS)]
+        command = [sys.executable, "-m", "course.classes", str(folder), "--out", str(out), "--jobs", str(JOBS)]
         subprocess.run(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         seconds = time.monotonic() - start
         busy = [now - before for now, before in zip(saved.processor_time(), (used, whole), strict=True)]

@@ -17,9 +17,9 @@ from helpers import browser  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 from saved import save  # noqa: E402
 
-from d2lps.course.book.library import Book  # noqa: E402
-from d2lps.course.site import pdf  # noqa: E402
-from d2lps.course.site.build import KEPT  # noqa: E402
+from course.book.library import Book  # noqa: E402
+from course.site import pdf  # noqa: E402
+from course.site.build import KEPT  # noqa: E402
 from d2lps.messages import LANGUAGES  # noqa: E402
 
 SEARCHES = [
@@ -41,7 +41,7 @@ def building(book: Book) -> list[dict]:
     def timed(what: str, *options: str) -> None:
         begun = time.monotonic()
         for command in (["book", "build"], ["site", "build", *options]):
-            command = [sys.executable, "-m", f"d2lps.course.{command[0]}", *command[1:]]
+            command = [sys.executable, "-m", f"d2lps.notebook.{command[0]}", *command[1:]]
             subprocess.run(command, cwd=book.root, check=True, stdout=subprocess.DEVNULL)
         figures.append({"what": what, "s": round(time.monotonic() - begun, 1)})
 

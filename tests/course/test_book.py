@@ -10,13 +10,13 @@ import pytest
 from helpers.outputs import same_outputs
 from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files, small
 
-import d2lps.course.book
-from d2lps.course.book.__main__ import main
-from d2lps.course.book.check import check_chapter, check_messages
-from d2lps.course.book.findings import BookError
-from d2lps.course.book.lesson import read_cells, read_text, replace_cells
-from d2lps.course.book.library import Book
-from d2lps.course.book.notebook import captions, without_number
+import course.book
+from course.book.__main__ import main
+from course.book.check import check_chapter, check_messages
+from course.book.findings import BookError
+from course.book.lesson import read_cells, read_text, replace_cells
+from course.book.library import Book
+from course.book.notebook import captions, without_number
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ REFUSED = [
         EN,
         "[[figure:star|",
         "[[figure:stern|",
-        "en.md, section 'one': there is no figure img/stern.svg; draw it with `python -m d2lps.course.book figures` or mend the "  # noqa: E501
+        "en.md, section 'one': there is no figure img/stern.svg; draw it with `python -m course.book figures` or mend the "  # noqa: E501
         "placeholder",
     ),
     (
@@ -341,8 +341,8 @@ def test_a_chapter_is_known_by_number_and_name(book):
 
 
 def test_the_rooms_modules_import_only_from_those_before_them():
-    order = re.findall(r"``(\w+)``", d2lps.course.book.__doc__)
-    folder = Path(d2lps.course.book.__file__).parent
+    order = re.findall(r"``(\w+)``", course.book.__doc__)
+    folder = Path(course.book.__file__).parent
     assert {path.stem for path in folder.glob("*.py")} == {*order, "__init__", "__main__"}
     for index, name in enumerate(order):
         source = (folder / f"{name}.py").read_text("utf-8")

@@ -3,9 +3,9 @@
 import pytest
 from helpers.small_book import EN, LESSON, SLUG, VI, ZH, edit, small
 
-from d2lps.course.book.__main__ import main
-from d2lps.course.book.agree import agreed
-from d2lps.course.book.check import check_chapter, check_figures, check_messages
+from course.book.__main__ import main
+from course.book.agree import agreed
+from course.book.check import check_chapter, check_figures, check_messages
 from d2lps.messages import LANGUAGES
 
 EXERCISES = f"chapters/{SLUG}/exercises.toml"
@@ -505,8 +505,8 @@ def test_a_finding_says_where_what_and_how_to_mend_it(book, capsys):
         "fail  one [vi]  notation: 'Gb/s': bits are Gbit/s, bytes are GB/s\n      → edit chapters/01-small/vi.md\n"
     ) in said
     assert said.index("fail  one [vi]") < said.index("warn  one [vi]  style")
-    assert "→ python -m d2lps.course.book build 01-small\n" in said
-    assert "→ read them, then python -m d2lps.course.book agree 01-small one\n" in said
+    assert "→ python -m course.book build 01-small\n" in said
+    assert "→ read them, then python -m course.book agree 01-small one\n" in said
     assert said.endswith(" to mend, 1 to look at\n")
 
 
@@ -617,7 +617,7 @@ def test_a_notebook_that_the_sources_do_not_give_is_found(book):
     path = book.folder(SLUG) / "zh.ipynb"
     path.write_text(path.read_text("utf-8").replace("两种办法", "两种方法"), "utf-8")
     assert [(f.check, f.languages, f.remedy) for f in check_chapter(book, SLUG)] == [
-        ("notebooks", ("zh",), "python -m d2lps.course.book build 01-small")
+        ("notebooks", ("zh",), "python -m course.book build 01-small")
     ]
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from d2lps.course.book.__main__ import main
+from course.book.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,12 +10,12 @@ from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files, sma
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lps.course.book import workspace
-from d2lps.course.book.__main__ import main
-from d2lps.course.book.findings import BookError
-from d2lps.course.book.notebook import notebook, parts
-from d2lps.course.book.pull import _prose, pull
-from d2lps.course.book.workspace import Origin, load, origin_of, touched
+from course.book import workspace
+from course.book.__main__ import main
+from course.book.findings import BookError
+from course.book.notebook import notebook, parts
+from course.book.pull import _prose, pull
+from course.book.workspace import Origin, load, origin_of, touched
 
 COPY = f"workspace/vi/{SLUG}.ipynb"
 
@@ -79,7 +79,7 @@ def test_prose_comes_home_and_the_other_languages_are_told(book, capsys):
     assert capsys.readouterr().out.splitlines() == [
         f"wrote {VI}",
         "changed in vi, to follow in the other languages: one",
-        "then: python -m d2lps.course.book build; read the three texts side by side; python -m d2lps.course.book agree 01-small one",  # noqa: E501
+        "then: python -m course.book build; read the three texts side by side; python -m course.book agree 01-small one",  # noqa: E501
         "the notebook now counts as brought home: reload it in JupyterLab (File, Reload Notebook from Disk)",
     ]
 
@@ -365,8 +365,7 @@ def test_a_renamed_notebook_knows_where_it_comes_from(book):
     [
         (
             f"chapters/{SLUG}/vi.ipynb",
-            "does not say what it was made from; copy your edits into a notebook made by "
-            "`python -m d2lps.course.book lab`",
+            "does not say what it was made from; copy your edits into a notebook made by `python -m course.book lab`",
         ),
         (VI, "is not a notebook"),
         ("gone.ipynb", "there is no notebook .*gone.ipynb; name one, as workspace/en/01-data-parallelism.ipynb"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from d2lps.course.book.language import FILES, RULES
+from course.book.language import FILES, RULES
 from d2lps.messages import LANGUAGES
 
 

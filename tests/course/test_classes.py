@@ -12,10 +12,10 @@ import pytest
 from helpers import classes
 from helpers.classes import hand_in, notebook, solving, told, wrong
 
-from d2lps.course.classes import judging, notebooks, report, slices, values
-from d2lps.course.grading import course
-from d2lps.course.grading.course import CHAPTERS, all_texts
+from course.classes import judging, notebooks, report, slices, values
 from d2lps.messages import only, text
+from d2lps.notebook.grading import course
+from d2lps.notebook.grading.course import CHAPTERS, all_texts
 
 ROOT = CHAPTERS.parent
 FIRST, KEYS = "01-data-parallelism", "04-key-value-store"
@@ -36,15 +36,15 @@ CHEATS = {
     """,
     "asks-d2lps": "import d2lps\n    return own(d2lps.solution('own-gpu').code)",
     "asks-the-chapter": """
-        from d2lps.course.grading import course
+        from d2lps.notebook.grading import course
         return course.texts_of("own-gpu").solution()(gpus)
     """,
     "runs": "import subprocess\n    return own(subprocess.check_output(['cat', {solutions!r}], text=True))",
     "links": "import os\n    os.link({solutions!r}, '/tmp/d2lps-x')\n    return own(open('/tmp/d2lps-x').read())",
     "proc": "return own(open('/proc/1/root' + {solutions!r}).read())",
     "patches-grading": """
-        import d2lps.course.grading as grading
-        from d2lps.course.grading import attempts, calls, plan_judge
+        import d2lps.notebook.grading as grading
+        from d2lps.notebook.grading import attempts, calls, plan_judge
         grading.PlanJudge.__call__ = plan_judge.PlanJudge.__call__ = lambda *_: None
         attempts._judge_all = attempts.judged = calls.call = lambda *_: None
         return [1]
@@ -131,7 +131,7 @@ HOGS = {
 
 
 def grade(folder: Path, out: Path, *more: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "d2lps", "grade", str(folder), "--out", str(out), "--jobs", "2", *more]
+    command = [sys.executable, "-m", "course.classes", str(folder), "--out", str(out), "--jobs", "2", *more]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=550)
 
 

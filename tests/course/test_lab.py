@@ -7,7 +7,7 @@ from helpers import notebooks
 from helpers.lab import FIRST, PLAY
 from helpers.notebooks import IN_LAB
 
-from d2lps.course.book.workspace import show_contents
+from course.book.workspace import show_contents
 
 SEEN = sorted({*IN_LAB.items(), *((FIRST, language) for language in PLAY)})  # every language, and a chapter with ranks
 

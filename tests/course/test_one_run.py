@@ -5,8 +5,8 @@ import pytest
 from helpers.outputs import seen
 from nbclient.exceptions import CellExecutionError
 
-from d2lps.course.book.lesson import read_cells, speaking
-from d2lps.course.execute import execute
+from course.book.lesson import read_cells, speaking
+from course.site.execute import execute
 from d2lps.messages import LANGUAGES, LanguageError, language, only, speak, text_in, unmarked
 from d2lps.messages.marked import marked
 

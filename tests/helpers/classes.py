@@ -9,8 +9,8 @@ from pathlib import Path
 
 import nbformat
 
-from d2lps.course.classes import slices
-from d2lps.course.grading.course import CHAPTERS, texts_of
+from course.classes import slices
+from d2lps.notebook.grading.course import CHAPTERS, texts_of
 
 
 def notebook(chapter: str, answers: dict[str, str], language: str = "en") -> nbformat.NotebookNode:

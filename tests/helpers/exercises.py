@@ -6,8 +6,8 @@ from types import ModuleType
 import pytest
 
 import d2lps
-from d2lps.course.grading import Exercise, PlanCase, PlanJudge, Verdict
-from d2lps.course.grading.course import CHAPTERS, all_texts, chapter_module, texts_of
+from d2lps.notebook.grading import Exercise, PlanCase, PlanJudge, Verdict
+from d2lps.notebook.grading.course import CHAPTERS, all_texts, chapter_module, texts_of
 
 EXERCISES: dict[str, Exercise] = {id: texts.exercise() for id, texts in all_texts().items()}
 TRACED = [id for id, exercise in EXERCISES.items() if isinstance(exercise.cases[0], PlanCase)]  # judged by a trace

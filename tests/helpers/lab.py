@@ -60,7 +60,7 @@ def lab(folder: Path, language: str, before: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:  # two that start together would both find 8888 free
         own = {"PYTHONPATH": paths, "JUPYTER_PORT": str(free.getsockname()[1])}
     environment = os.environ | {name: str(folder / part) for name, part in home.items()} | own
-    command = [sys.executable, "-m", "d2lps.course.book", "--root", str(folder), "lab", "--no-browser"]
+    command = [sys.executable, "-m", "course.book", "--root", str(folder), "lab", "--no-browser"]
     with (folder / "log").open("w") as log:
         command += ["--language", language]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)

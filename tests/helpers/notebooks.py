@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import nbformat
 
-from d2lps.course.execute import FIRST, execute, in_languages
+from course.site.execute import FIRST, execute, in_languages
 from helpers import lab
 
 ROOT = Path(__file__).parents[2]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import nbformat
 
-from d2lps.course.book.library import Book
-from d2lps.course.site.build import build
-from d2lps.course.site.runs import Run, outputs_of
+from course.book.library import Book
+from course.site.build import build
+from course.site.runs import Run, outputs_of
 from d2lps.messages import LANGUAGES
 from helpers import notebooks
 

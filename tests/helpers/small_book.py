@@ -6,8 +6,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from d2lps.course.book.__main__ import main
-from d2lps.course.book.library import Book
+from course.book.__main__ import main
+from course.book.library import Book
 
 SLUG = "01-small"
 LESSON = f"chapters/{SLUG}/lesson.py"

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from d2lps.course import kept
+from d2lps.notebook import kept
 
 
 def enter(folder: Path, monkeypatch) -> Path:

@@ -395,8 +395,8 @@ def executes(source: str) -> list[str]:
     # where it is shut in.
     sorted(
         {*(ROOT / "d2lps").rglob("*.py")}
-        - {*(ROOT / "d2lps/cluster").glob("*.py"), ROOT / "d2lps/course/grading/elsewhere.py"}
-        - {ROOT / "d2lps/course/classes/inside.py"}
+        - {*(ROOT / "d2lps/cluster").glob("*.py"), ROOT / "d2lps/notebook/grading/elsewhere.py"}
+        - {ROOT / "course/classes/inside.py"}
     ),
     ids=lambda path: str(path.relative_to(ROOT)),
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import course
 import d2lps
 from d2lps import algorithms
 
@@ -16,14 +17,15 @@ MODULES = [
     "d2lps",
     *sorted(
         module.name
-        for module in pkgutil.walk_packages(d2lps.__path__, "d2lps.")
+        for package in (d2lps, course)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
         if not module.name.endswith("__main__")
     ),
 ]
 
 
 # Their examples start processes, or train.
-LONG = {"cluster.emulation", "cluster.doctor", "train.by_store", "train.by_schedule", "course.ranks.notebook"}
+LONG = {"cluster.emulation", "cluster.doctor", "train.by_store", "train.by_schedule", "notebook.ranks.notebook"}
 
 
 @pytest.mark.parametrize(

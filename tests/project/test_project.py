@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PINS = [line for line in (ROOT / "requirements.lock").read_text("utf-8").splitlines() if not line.startswith("#")]
 AT_THE_TOP = {
-    *("chapters", "d2lps", "docs", "examples", "img", "tests"),
+    *("chapters", "course", "d2lps", "docs", "examples", "img", "tests"),
     *("README.md", "README.vi.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
     *("pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci", ".github", ".gitignore"),
 }
@@ -117,8 +117,8 @@ def make(target: str) -> str:
 
 
 def test_the_language_comes_from_the_target_and_never_from_the_locale():
-    assert make("lab").splitlines()[-1].endswith("-m d2lps.course.book lab")
+    assert make("lab").splitlines()[-1].endswith("-m course.book lab")
     for language in ("en", "vi", "zh"):
-        assert make(f"lab-{language}").splitlines()[-1].endswith(f"-m d2lps.course.book lab --language {language}")
+        assert make(f"lab-{language}").splitlines()[-1].endswith(f"-m course.book lab --language {language}")
     for path in (ROOT / "Makefile", *(ROOT / ".ci").iterdir()):
         assert not re.search(r"\$[({]?(LANG|LANGUAGE|LC_\w+)\b", path.read_text("utf-8")), path.name

@@ -16,7 +16,7 @@ import pytest
 
 import d2lps
 
-OF_ONE_THREAD = ("d2lps.course",)  # notebooks, their books and graders
+OF_ONE_THREAD = ("d2lps.notebook",)  # notebooks, their books and graders
 
 SHARED = {
     "Placement": "from d2lps.algorithms.placement import Placement; make = lambda: Placement(1, virtual=4)",

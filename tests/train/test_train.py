@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from d2lps import Here, aggregate_at, sharded
-from d2lps.course.d2l_compat import d2l
+from d2lps.notebook.d2l_compat import d2l
 from d2lps.train import by_plan
 
 GPUS = ["gpu0", "gpu1", "gpu2", "gpu3"]

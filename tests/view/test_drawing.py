@@ -730,7 +730,7 @@ def test_pictures_are_the_same_bytes_every_time():
     code = (
         "import json, pathlib; from d2lps import Topology, cost, draw, one_memory, sharded\n"
         "from d2lps.topology import both_ways\n"
-        "from d2lps.course.book.figures import figures\n"
+        "from course.book.figures import figures\n"
         "t = cost.shared(sharded(['a', 'b', 'c']), one_memory(['a', 'b', 'c'], '10 GB/s'), '160 MB')\n"
         "drawn = {n: d() for f in sorted(pathlib.Path('chapters').iterdir()) for n, d in figures(f).items()}\n"
         "gpus, switches = ({f'{k[0]}{i}': k for i in range(8)} for k in ('gpu', 'switch'))\n"

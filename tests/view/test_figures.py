@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from helpers.traces import names, texts
 
+from course.book.figures import figures
 from d2lps import aggregate_at, cost, pcie_server, sharded
-from d2lps.course.book.figures import figures
 from d2lps.units import show_seconds
 
 ROOT = Path(__file__).parents[2]

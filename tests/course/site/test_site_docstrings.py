@@ -2,7 +2,7 @@
 
 import pytest
 
-from d2lps.course.site.docstrings import DocstringError, names, read, types
+from course.site.docstrings import DocstringError, names, read, types
 
 DOC = """Adds it up. And more.
 

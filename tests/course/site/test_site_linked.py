@@ -5,7 +5,7 @@ from html import unescape
 
 import pytest
 
-from d2lps.course.site.linked import linked
+from course.site.linked import linked
 
 KNOWN = {
     name: f"api.html#{name.removeprefix('d2lps.')}"

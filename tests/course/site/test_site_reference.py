@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 import d2lps
+from course.book.findings import BookError
+from course.site import reference
 from d2lps import algorithms, kvstore
-from d2lps.course.book.findings import BookError
-from d2lps.course.site import reference
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_every_name_of_d2lps_is_there_under_that_name(entries):
 
 @pytest.mark.parametrize(
     "package",
-    "algorithms cluster course.grading kvstore kvstore.replication kvstore.wire measure messages plan simulate "
+    "algorithms cluster notebook.grading kvstore kvstore.replication kvstore.wire measure messages plan simulate "
     "topology train view".split(),
 )
 def test_so_is_what_a_package_hands_on(entries, package):
@@ -52,7 +52,7 @@ def test_chapters_find_what_modules_without_a_list_make(entries):
 
 
 def test_what_public_functions_return_and_raise_is_there(entries):
-    assert {"kvstore.store.KVStore", "course.predict.Prediction", "trace.TraceError"} <= set(entries)
+    assert {"kvstore.store.KVStore", "notebook.predict.Prediction", "trace.TraceError"} <= set(entries)
     assert 'href="#kvstore.store.KVStore"' in entries["kvstore.create"].html
     assert 'href="#kvstore.in_process.Cluster"' in entries["kvstore.cluster"].html
     assert "Cluster.start" in [one.id.split(".", 1)[1] for one in entries["cluster.Cluster"].members]
@@ -97,9 +97,9 @@ def test_kinds_groups_and_members(entries):
         "ring": "algorithms",
         "Plan": "plan",
         "topology.PCIE": "topology",
-        "d2l": "course",
+        "d2l": "notebook",
         "d2lps": "d2lps",
-        "check_exercise": "course",
+        "check_exercise": "notebook",
     }
     plan = {each.id: each.kind for each in entries["Plan"].members}
     assert plan["Plan.to_json"] == "method" and plan["Plan.from_json"] == "class method"

@@ -8,12 +8,12 @@ from helpers import browser as browsers
 from helpers.axe import grave
 from helpers.small_book import edit, small
 
-from d2lps.course.book.check import check_meanings
-from d2lps.course.book.findings import BookError
-from d2lps.course.book.glossary import Glossary
-from d2lps.course.book.library import Book
-from d2lps.course.site import terms
-from d2lps.course.site.terms import cards, glossary_page, marked_terms
+from course.book.check import check_meanings
+from course.book.findings import BookError
+from course.book.glossary import Glossary
+from course.book.library import Book
+from course.site import terms
+from course.site.terms import cards, glossary_page, marked_terms
 from d2lps.messages import LANGUAGES
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,145 @@
+"""``python -m course.book``: build, check, agree, pull, lab, figures."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from course.book import pull as home
+from course.book import workspace
+from course.book.agree import renew, side_by_side
+from course.book.check import check_chapter, check_figures, check_meanings, check_messages, drawn
+from course.book.findings import COMMAND, BookError, report
+from course.book.library import Book, write
+from course.book.notebook import dumps, notebook
+from d2lps.messages import LANGUAGES
+
+
+def build(book: Book, arguments: argparse.Namespace) -> int:
+    """Write the notebooks of the chapters, three each."""
+    notebooks = {}
+    for slug in book.slugs(arguments.chapters):
+        chapter = book.chapter(slug)
+        for language in LANGUAGES:
+            notebooks[book.folder(slug) / f"{language}.ipynb"] = dumps(
+                notebook(chapter, language, book.links(language))
+            )
+    return _write(book, notebooks)
+
+
+def check(book: Book, arguments: argparse.Namespace) -> int:
+    """Run every check and print what each finding asks for; exit 1 if something is to be mended."""
+    findings = [finding for slug in book.slugs(arguments.chapters) for finding in check_chapter(book, slug)]
+    if not arguments.chapters:
+        findings += [*check_messages(book), *check_meanings(book), *check_figures(book)]
+    print(report(findings))
+    return int(any(finding.level == "fail" for finding in findings))
+
+
+def agree(book: Book, arguments: argparse.Namespace) -> int:
+    """Record that the three texts of sections were read side by side and say the same."""
+    slug, sections = _sections(book, arguments.names)
+    chapter = book.chapter(slug)
+    listed = ", ".join(chapter.sections)
+    if not sections and not arguments.all:
+        raise BookError(f"name the sections that were read, or --all; {slug} has {listed}")
+    for id in sections:
+        if id not in chapter.sections:
+            raise BookError(f"{slug} has no section {id!r}; it has {listed}")
+    sections = sections or chapter.sections
+    findings = [finding for finding in check_chapter(book, slug) if finding.section in sections]
+    findings = [finding for finding in findings if finding.level == "fail" and finding.check != "agreed"]
+    for id in sections:
+        print(side_by_side(chapter, id))
+    if findings:
+        print(report(findings), "nothing is agreed while these are open", sep="\n")
+        return 1
+    renew(book, chapter, sections)
+    print(f"agreed: {', '.join(sections)}")
+    return 0
+
+
+def _sections(book: Book, names: list[str]) -> tuple[str, list[str]]:
+    """The chapter and the sections that ``agree`` is to renew; the chapter may be left out if there is one."""
+    try:
+        return book.slug(names[0]), names[1:]
+    except (BookError, IndexError):
+        slugs = list(book.contents)
+        owners = [slug for slug in slugs if names and set(names) <= set(book.load(slug).sections)]
+        if len(owners) == 1 or len(slugs) == 1:
+            return (owners or slugs)[0], names
+        raise BookError(f"name the chapter first; chapters/toc.toml has {', '.join(slugs)}") from None
+
+
+def figures(book: Book, arguments: argparse.Namespace) -> int:
+    """Draw the figures of the course again."""
+    pictures = drawn(book)
+    if not pictures:
+        raise BookError("there is nothing to draw: no chapter has a figures.py; write one")
+    return _write(book, {book.figure(name): picture for name, picture in pictures.items()})
+
+
+def _write(book: Book, texts: dict[Path, str]) -> int:
+    for path in write(texts):
+        print(f"wrote {path.relative_to(book.root)}")
+    return 0
+
+
+def pull(book: Book, arguments: argparse.Namespace) -> int:
+    """Bring edits made in a workspace notebook home: prose, code only with --code, never exercises or outputs."""
+    print(*home.advice(book, home.pull(book, Path(arguments.notebook), arguments.code)), sep="\n")
+    return 0
+
+
+def lab(book: Book, arguments: argparse.Namespace) -> int:
+    """Put the chapters into workspace/, never over anybody's work, and open JupyterLab."""
+    chosen, hint = workspace.language(book, arguments.language)
+    for line in [*workspace.lay_out(book), *hint]:
+        print(line, flush=True)
+    if not arguments.no_start:
+        workspace.start(book, chosen, browser=not arguments.no_browser)
+    return 0
+
+
+CHAPTERS = ["chapters"], {"nargs": "*", "metavar": "chapter", "help": "as in 01 or 01-data-parallelism; all if none"}
+# Each command, and what it takes.
+COMMANDS = {
+    build: [CHAPTERS],
+    check: [CHAPTERS],
+    agree: [
+        (["names"], {"nargs": "*", "metavar": "section", "help": "after the chapter, where there are several"}),
+        (["--all"], {"action": "store_true", "help": "every section of the chapter"}),
+    ],
+    pull: [
+        (["notebook"], {"help": "as in workspace/vi/01-data-parallelism.ipynb"}),
+        (["--code"], {"action": "store_true", "help": "bring edited code home too"}),
+    ],
+    lab: [
+        (["--language"], {"choices": LANGUAGES, "help": "the language to open; it is remembered"}),
+        (["--no-browser"], {"action": "store_true", "help": "print the address, open no browser"}),
+        (["--no-start"], {"action": "store_true", "help": "only put the chapters into workspace/"}),
+    ],
+    figures: [],
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; a BookError is one sentence on stderr and exit status 1."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="Write the course and try it out.")
+    parser.add_argument("--root", help="the course's folder, if it is not the current one")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for command, takes in COMMANDS.items():
+        added = commands.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)
+        added.set_defaults(command=command)
+        for names, options in takes:
+            added.add_argument(*names, **options)
+    chosen = parser.parse_args(arguments)
+    try:
+        return chosen.command(Book(chosen.root), chosen)
+    except BookError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

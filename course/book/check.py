@@ -1,0 +1,227 @@
+"""All that a program can say about a chapter before somebody reads it."""
+
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+
+from course.book import agree, glossary, language
+from course.book.figures import figures
+from course.book.findings import COMMAND, BookError, Finding
+from course.book.lesson import Cell
+from course.book.library import Book, Chapter, faults
+from course.book.notebook import dumps, notebook
+from course.book.reading import Passage, meaning_passages, message_passages, passages
+from d2lps.messages import LANGUAGES
+
+FOREIGN = language.regex("(?i)[{han}{vietnamese}]")
+# What is compared between languages, and what a difference is called.
+PIECES = {
+    "math": "formulas",
+    "code": "code",
+    "fences": "code",
+    "cites": "sources",
+    "links": "links",
+    "holes": "placeholders",
+}
+
+
+def check_chapter(book: Book, slug: str) -> list[Finding]:
+    """Everything found in one chapter; of a chapter that cannot be built, what keeps it from being built."""
+    try:
+        chapter = book.load(slug)
+        if broken := list(faults(book, chapter)):
+            return broken
+        every = list(passages(chapter))
+    except BookError as error:
+        return [Finding("fail", "structure", "(chapter)", (), str(error), f"edit chapters/{slug}")]
+    words = glossary.Glossary(book.terms)
+    findings = [*title(book, chapter), *lesson(chapter), *exercises(chapter), *_texts(every, words)]
+    for passage in every:
+        if passage.kind == "section":
+            findings += [*links(book, slug, passage), *captions(chapter, passage)]
+    findings += [*glossary.of_chapter(every, words, slug), *glossary.symbols(every, words, slug)]
+    return [*findings, *agree.stale(book, chapter), *notebooks(book, chapter)]
+
+
+def check_messages(book: Book) -> list[Finding]:
+    """What d2lps says at run time: the same keys and placeholders in every language, and the same care."""
+    messages = book.messages()
+    findings = []
+    for key in dict.fromkeys(key for sentences in messages.values() for key in sentences):
+        if lacking := tuple(each for each in LANGUAGES if key not in messages[each]):
+            files = ", ".join(f"d2lps/messages/{each}.toml" for each in lacking)
+            findings.append(Finding("fail", "messages", key, lacking, "the key is missing", f"edit {files}"))
+    return findings + _texts(list(message_passages(book)), glossary.Glossary(book.terms))
+
+
+def check_meanings(book: Book) -> list[Finding]:
+    """What the words of the glossary mean: a sentence each, with the same care."""
+    every = list(meaning_passages(book))
+    findings = _texts(every, glossary.Glossary(book.terms))
+    return findings + [finding for passage in every for finding in language.one_sentence(passage)]
+
+
+def _texts(every: list[Passage], words: glossary.Glossary) -> list[Finding]:
+    """The checks of one passage, in the order in which they are read."""
+    findings = []
+    for passage in every:
+        findings += [
+            *same_pieces(passage),
+            *math_letters(passage),
+            *language.same_numbers(passage),
+            *language.broken_rules(passage),
+            *language.letters(passage),
+            *language.markup(passage),
+            *language.length(passage),
+            *language.long_sentences(passage),
+            *language.too_often(passage),
+            *language.own_language(passage, words.names),
+            *glossary.wrong_words(passage, words),
+        ]
+    return findings
+
+
+def same_pieces(passage: Passage) -> Iterator[Finding]:
+    """Headings and figures in the same order; items, tables and quotes as many; formulas, code and the like the same.
+
+    Each language is compared with the first; that the others are the same follows.
+    """
+    (a, first), *others = passage.readings.items()
+    for b, other in others:
+        if first.headings != other.headings:
+            yield passage.fail("shape", f"the heading levels are {first.headings} and {other.headings}", a, b)
+        for what in ("items", "tables", "quotes"):
+            ours, theirs = getattr(first, what), getattr(other, what)
+            if ours != theirs:
+                yield passage.warn("shape", f"{what} are {ours} and {theirs}", a, b)
+        if first.images != other.images:
+            figures = [", ".join(reading.images) or "none" for reading in (first, other)]
+            yield passage.fail("figures", " and ".join(figures), a, b)
+        for what, name in PIECES.items():
+            ours, theirs = Counter(getattr(first, what)), Counter(getattr(other, what))
+            if ours != theirs:
+                message = f"only {a}: {_list(ours - theirs)}; only {b}: {_list(theirs - ours)}"
+                yield passage.fail(name, message, a, b)
+
+
+def _list(counter: Counter) -> str:
+    return ", ".join(item.strip() for item in counter.elements()) or "none"
+
+
+def math_letters(passage: Passage) -> Iterator[Finding]:
+    """No Han and no Vietnamese letters inside formulas."""
+    for each, reading in passage.readings.items():
+        for formula in filter(FOREIGN.search, reading.math):
+            message = f"{formula} holds letters that TeX fonts lack; explain it in the prose"
+            yield passage.fail("formulas", message, each)
+
+
+def links(book: Book, slug: str, passage: Passage) -> Iterator[Finding]:
+    """A relative link leads somewhere, from the chapter's folder and from the reader's copy alike."""
+    sources = {entry.get("url") for entry in book.references.values()}
+    for each, reading in passage.readings.items():
+        for link in reading.links:
+            if link in sources:
+                yield passage.fail("links", f"{link} is in references.toml; write [[cite:…]]", each)
+            if re.match(r"[a-z][a-z0-9+.-]*:|#", link):
+                continue
+            path = link.split("#")[0]
+            if not (book.folder(slug) / path).exists():
+                yield passage.fail("links", f"{link} leads nowhere", each)
+            elif not path.startswith("../../"):
+                yield passage.warn("links", f"{link} is lost in a reader's copy; begin it with ../../", each)
+
+
+def captions(chapter: Chapter, passage: Passage) -> Iterator[Finding]:
+    """Every figure says in words what it shows."""
+    for each, section in chapter.section(passage.name).items():
+        for block in section.blocks:
+            if block.kind == "figure" and not block.caption:
+                placed = f"[[figure:{block.name}"
+                message = f"{placed}]] has no caption; write {placed}|what it shows]]"
+                yield passage.fail("figures", message, each)
+
+
+def title(book: Book, chapter: Chapter) -> Iterator[Finding]:
+    """A chapter bears the titles that the table of contents gives it."""
+    for each, name in book.contents.get(chapter.slug, {}).items():
+        if each in chapter.texts and chapter.texts[each].title != name:
+            message = f"{chapter.texts[each].title!r} is {name!r} in toc.toml"
+            remedy = f"edit chapters/{chapter.slug}/{each}.md or chapters/toc.toml"
+            yield Finding("fail", "title", "top", (each,), message, remedy)
+
+
+def lesson(chapter: Chapter) -> Iterator[Finding]:
+    """Cells hold no comments but an exercise's ``# TODO``, no sentences, and a cell magic in the first line only."""
+    remedy = f"edit chapters/{chapter.slug}/lesson.py"
+    for cell in chapter.cells:
+        for message in _impurities(cell):
+            yield Finding("fail", "lesson", chapter.home(cell.id), (), f"the cell {cell.id!r} {message}", remedy)
+
+
+def _impurities(cell: Cell) -> Iterator[str]:
+    for magic in re.findall(r"(?<=\n)%%\w+", cell.source):
+        yield f"holds {magic}, which is for a cell's first line; put `# %% cell-id` above it"
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(cell.source).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    if cell.exercise is not None:
+        if comments.count("# TODO") != 1:
+            yield "is an exercise and needs one `# TODO`"
+        comments = [comment for comment in comments if comment != "# TODO"]
+    for comment in comments:
+        yield f"holds the comment {comment!r}; say it in the prose"
+    for token in tokens:
+        if token.type == tokenize.STRING or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
+            if token.string.startswith('"""#!'):  # a program for the shell
+                continue
+            words = re.findall(r"[A-Za-z]{2,}", re.sub(r"\{[^}]*\}", "", token.string))
+            if len(words) >= 3 and " " in token.string.strip() or FOREIGN.search(token.string):
+                yield f"says {token.string}; move the sentence to d2lps/messages"
+
+
+def exercises(chapter: Chapter) -> Iterator[Finding]:
+    """Every exercise has its texts, and its cell is the stub that they name."""
+
+    def finding(section: str, message: str) -> Finding:
+        return Finding("fail", "exercises", section, (), message, f"edit chapters/{chapter.slug}/exercises.toml")
+
+    cells = {cell.exercise: cell for cell in chapter.cells if cell.exercise is not None}
+    for id, cell in cells.items():
+        texts = chapter.exercises.get(id)
+        if not isinstance(texts, dict):
+            yield finding(chapter.home(cell.id), f"the exercise {id!r} has no texts")
+        elif "stub" in texts and texts["stub"].strip("\n") != cell.source:
+            yield finding(chapter.home(cell.id), f"the cell {cell.id!r} is not the stub of exercises.toml")
+    for id in chapter.exercises:
+        if id not in cells:
+            yield finding("(chapter)", f"no cell of lesson.py asks the exercise {id!r}")
+
+
+def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
+    """The notebooks are what the sources give."""
+    for each in LANGUAGES:
+        path = book.folder(chapter.slug) / f"{each}.ipynb"
+        if not path.is_file() or path.read_text("utf-8") != dumps(notebook(chapter, each, book.links(each))):
+            message, remedy = f"{each}.ipynb is not what the sources give", f"{COMMAND} build {chapter.slug}"
+            yield Finding("fail", "notebooks", "(chapter)", (each,), message, remedy)
+
+
+def check_figures(book: Book) -> Iterator[Finding]:
+    """The figures of the book are what d2lps draws."""
+    for name, picture in drawn(book).items():
+        path = book.figure(name)
+        if path.is_file() and path.read_text("utf-8") != picture:
+            yield Finding(
+                "fail", "figures", f"img/{name}.svg", (), "the figure is not what d2lps draws", f"{COMMAND} figures"
+            )
+
+
+def drawn(book: Book) -> dict[str, str]:
+    """Name → SVG of every figure that the chapters draw, as it stands in ``img/``."""
+    folders = (book.folder(slug) for slug in book.contents)
+    return {name: draw() + "\n" for folder in folders for name, draw in figures(folder).items()}

@@ -1,0 +1,258 @@
+"""The glossary held against the texts: one concept, one word, and never a wrong one."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+from course.book.findings import BookError, Finding
+from course.book.language import FILES, regex
+from course.book.reading import Passage
+from d2lps.messages import LANGUAGES
+
+COVERAGE = 0.95
+# What stands in a formula: words, which say themselves what they are, a command of TeX, or a letter, which is a symbol.
+_TEX = re.compile(r"\\(?:text|mathrm|operatorname)\{[^{}]*\}|\\(?P<command>[A-Za-z]+)|(?P<letter>[A-Za-z])")
+GREEK = set(
+    "alpha beta gamma delta epsilon varepsilon eta theta lambda mu nu rho sigma tau phi omega Gamma Delta Theta".split()
+)
+FIRST, *OTHERS = LANGUAGES
+
+
+@dataclass(frozen=True)
+class Term:
+    """One concept: its English words, its translations, the words that are wrong for it, and what it means."""
+
+    en: tuple[str, ...]
+    words: dict[str, tuple[str, ...]]
+    never: dict[str, tuple[str, ...]]
+    suspect: dict[str, tuple[str, ...]]
+    first: tuple[str, ...] = ()
+    common: bool = False
+    means: dict[str, str] = field(default_factory=dict)
+    chapter: str = ""
+    other: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Its name in addresses: ``"Zipf's law"`` is ``zipfs-law``."""
+        return _plain(self.en[0])
+
+    def called(self, language: str) -> tuple[str, ...]:
+        """Its words in a language, the usual one first."""
+        return self.en if language == FIRST else self.words[language]
+
+    def used(self, text: str, language: str) -> list[str]:
+        """Its translations that stand in the text."""
+        return [word for word in self.words[language] if _pattern(word, language).search(text)]
+
+
+class Glossary:
+    """The terms of ``terms.toml``, and the names that stay as they are."""
+
+    def __init__(self, written: dict):
+        self.terms = [
+            Term(
+                (table["en"], *table.get("also", ())),
+                {language: (table[language], *table.get(f"allow_{language}", ())) for language in OTHERS},
+                {language: tuple(table.get(f"no_{language}", ())) for language in OTHERS},
+                {language: tuple(table.get(f"warn_{language}", ())) for language in OTHERS},
+                tuple(table.get("first", ())),
+                table.get("common", False),
+                table.get("means", {}),
+                table.get("chapter", ""),
+                {language: tuple(table.get(f"other_{language}", ())) for language in LANGUAGES},
+            )
+            for table in written.get("term", [])
+        ]
+        _ensure_told_apart(self.terms)
+        for term in self.terms:
+            _ensure_short(term)
+        self.symbols = dict(written.get("symbols", {}))
+        # What each language leaves in English: the listed names, and terms that it does not translate.
+        self.names = {language: {name.lower() for name in written.get("names", [])} for language in LANGUAGES}
+        for term in self.terms:
+            for language, words in term.words.items():
+                for english in term.en:
+                    if any(english.lower() in word.lower() for word in words):
+                        self.names[language].update(english.lower().split())
+
+    @cached_property
+    def words(self) -> dict[str, list[str]]:
+        """All translations by language, longest first."""
+        return {
+            language: sorted({word for term in self.terms for word in term.words[language]}, key=len, reverse=True)
+            for language in OTHERS
+        }
+
+    @cached_property
+    def _english(self) -> tuple[re.Pattern, dict[str, Term]]:
+        pairs = sorted(((word, term) for term in self.terms for word in term.en), key=lambda pair: -len(pair[0]))
+        choices = "|".join(f"(?P<t{number}>{inflected(word)})" for number, (word, _) in enumerate(pairs))
+        owners = {f"t{number}": term for number, (_, term) in enumerate(pairs)}
+        return re.compile(rf"(?<![\w-])(?:{choices})(?![\w-])", re.I), owners
+
+    def present(self, english: str) -> list[Term]:
+        """Which terms the English uses; a longer term hides the shorter ones inside it."""
+        if not self.terms:
+            return []
+        pattern, owners = self._english
+        used = {id(owners[match.lastgroup]) for match in pattern.finditer(english)}
+        return [term for term in self.terms if id(term) in used]
+
+    def stands(self, text: str, term: Term, language: str) -> bool:
+        """Whether the text uses the term itself, not only a longer term that contains it."""
+        if not term.used(text, language):
+            return False
+        own = {word.lower() for word in term.words[language]}
+        longer = [word for word in self.words[language] if word.lower() not in own]
+        longer = [word for word in longer if any(each in word.lower() for each in own)]
+        return bool(term.used(_without(text, language, longer), language))
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", re.sub("['’]", "", word.lower())).strip("-")
+
+
+def _ensure_told_apart(terms: list[Term]) -> None:
+    """No English word belongs to two terms, also where it differs by capitals, spaces or hyphens."""
+    owners: dict[str, Term] = {}
+    for term in terms:
+        for word in term.en:
+            if (owner := owners.setdefault(_plain(word), term)) is not term:
+                message = f"terms.toml: {word!r} of {term.en[0]!r} looks the same as a word of {owner.en[0]!r}"
+                raise BookError(f"{message}; keep one of them")
+
+
+def _ensure_short(term: Term) -> None:
+    """A meaning is read at a glance."""
+    for language, meaning in term.means.items():
+        wanted, most = FILES[language]["sentence"], FILES[language]["meaning"]["most"]
+        size = len(regex(wanted["counted"]).findall(meaning))
+        if size > most:
+            message = f"terms.toml: what {term.en[0]!r} means takes {size} {wanted['unit']} in {language}"
+            raise BookError(f"{message}; say it in {most}")
+
+
+def _without(text: str, language: str, words: list[str]) -> str:
+    for word in words:
+        text = _pattern(word, language).sub("\n", text)
+    return text
+
+
+def inflected(word: str) -> str:
+    """A pattern for an English word or its plural, with spaces or hyphens between its parts."""
+    stem = re.sub(r"[\s–-]+", r"[\\s–-]+", re.escape(word).replace(r"\ ", " ").replace(r"\-", "-"))
+    return f"{stem[:-1]}(?:y|ies)" if re.search("[^aeiou]y$", word) else f"{stem}(?:e?s)?"
+
+
+@cache
+def _pattern(word: str, language: str) -> re.Pattern:
+    if not FILES[language].get("spaced", True):
+        return re.compile(re.escape(word), re.I)
+    spaced = re.escape(word).replace("\\ ", r"\s+")
+    return re.compile(rf"(?<!\w){spaced}(?!\w)", re.I)
+
+
+@cache
+def _with_english(words: tuple[str, ...], english: tuple[str, ...], language: str) -> re.Pattern:
+    """A term with its English in parentheses behind it."""
+    own = "|".join(_pattern(word, language).pattern for word in words)
+    other = "|".join(map(inflected, english))
+    return re.compile(rf"(?:{own}) ?[(（](?:{other})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
+
+
+def wrong_words(passage: Passage, glossary: Glossary) -> Iterator[Finding]:
+    """No word that the glossary forbids; a suspect word only where the English speaks of its concept."""
+    present = glossary.present(passage.readings["en"].text) if "en" in passage.readings else []
+    for language in OTHERS:
+        if language not in passage.readings:
+            continue
+        text = passage.readings[language].text
+        for term in glossary.terms:
+            for word in term.never[language]:
+                if _pattern(word, language).search(text):
+                    message = f"{word!r} is not {term.en[0]!r}; write {term.words[language][0]!r}"
+                    yield passage.fail("glossary", message, language)
+        suspects = [(word, term) for term in present for word in term.suspect[language]]
+        if any(_pattern(word, language).search(text) for word, _ in suspects):
+            rest = _without(text, language, glossary.words[language])
+            for word, term in suspects:
+                if _pattern(word, language).search(rest):
+                    message = f"{word!r}: {term.en[0]!r} is {term.words[language][0]!r}"
+                    yield passage.warn("glossary", message, language)
+
+
+def of_chapter(passages: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
+    """What shows in a whole chapter: how much is translated, where the English stands, and that words stay."""
+    for language in OTHERS:
+        read = [passage for passage in passages if language in passage.readings]
+        sections = [passage for passage in read if passage.kind == "section"]
+        yield from _coverage(sections, glossary, slug, language)
+        yield from _first_use(sections, glossary, language)
+        yield from _one_word(read, glossary, slug, language)
+
+
+def _coverage(sections: list[Passage], glossary: Glossary, slug: str, language: str) -> Iterator[Finding]:
+    """Where the English has a term, the others have its translation: nearly always in a chapter."""
+    wanted = missed = 0
+    for passage in sections:
+        for term in glossary.present(passage.readings["en"].text):
+            if term.common:
+                continue
+            wanted += 1
+            if not term.used(passage.readings[language].text, language):
+                missed += 1
+                yield passage.warn("glossary", f"{term.en[0]!r} without {term.words[language][0]!r}", language)
+    if wanted and 1 - missed / wanted < COVERAGE:
+        message = f"{wanted - missed} of {wanted} terms are translated as the glossary says; {COVERAGE:.0%} are needed"
+        yield _chapter_finding(message, slug, language, " or chapters/terms.toml")
+
+
+def _first_use(sections: list[Passage], glossary: Glossary, language: str) -> Iterator[Finding]:
+    """The first use of a marked term carries the English in parentheses; later uses do not."""
+    units = [(passage, unit) for passage in sections for unit in passage.readings[language].units]
+    uses = [(passage, unit.text) for passage, unit in units if not unit.heading]
+    for term in glossary.terms:
+        word, english = term.words[language][0], term.en[0]
+        if word.lower() == english.lower():
+            continue
+        pattern = _with_english(term.words[language], term.en, language)
+        marked = [(passage, match) for passage, text in uses for match in pattern.finditer(text)]
+        for passage, match in marked[1:]:
+            message = f"{match.group()!r}: the English stands at the first use only"
+            yield passage.warn("first use", message, language)
+        if language not in term.first:
+            continue
+        first = next((passage for passage, text in uses if glossary.stands(text, term, language)), None)
+        if first and not marked:
+            yield first.fail("first use", f"{word!r} never carries ({english})", language)
+        elif first and first is not marked[0][0]:
+            message = f"{word!r} carries ({english}) only later, in {marked[0][0].name!r}"
+            yield first.warn("first use", message, language)
+
+
+def _one_word(passages: list[Passage], glossary: Glossary, slug: str, language: str) -> Iterator[Finding]:
+    """One concept has one word throughout a chapter, even where the glossary allows two."""
+    text = "\n".join(passage.readings[language].text for passage in passages)
+    for term in glossary.terms:
+        used = term.used(text, language)
+        if len(used) > 1 and not any(a != b and a.lower() in b.lower() for a in used for b in used):
+            message = f"{term.en[0]!r} is called {' and '.join(map(repr, used))}; choose one"
+            yield _chapter_finding(message, slug, language)
+
+
+def _chapter_finding(message: str, slug: str, language: str, other: str = "") -> Finding:
+    return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md{other}")
+
+
+def symbols(every: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
+    """Every letter of a formula is one of the course's symbols, which have one meaning each."""
+    for passage in every:
+        for language, reading in passage.readings.items():
+            used = {found["letter"] or found["command"] for formula in reading.math for found in _TEX.finditer(formula)}
+            letters = {each for each in used - {None} if len(each) == 1 or each in GREEK}
+            for letter in sorted(letters - set(glossary.symbols)) if glossary.symbols else ():
+                message = f"{letter} is none of the symbols; take one of {', '.join(glossary.symbols)}, or add it"
+                remedy = f"edit chapters/{slug}/{language}.md or [symbols] in chapters/terms.toml"
+                yield Finding("fail", "symbols", passage.name, (language,), message, remedy)

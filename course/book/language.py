@@ -1,0 +1,258 @@
+"""Each text in its own language, written properly, with the numbers that the others have and about as long.
+
+What a language wants is data, in ``rules/``: ``every.toml`` for all of them, and a file for each.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+
+from course.book.findings import Finding
+from course.book.library import toml
+from course.book.reading import CITED, CODE, HOLE, MARKS, MATH, Passage, Reading, head
+from d2lps.messages import LANGUAGES
+
+FILES = {name: toml(Path(__file__).with_name("rules") / f"{name}.toml") for name in ("every", *LANGUAGES)}
+SIGNS = str.maketrans({MATH: "$…$", CODE: "`…`", HOLE: "{…}", CITED: "[…]"})
+
+
+@cache
+def regex(pattern: str) -> re.Pattern:
+    """A pattern of the rules, with ``{han}`` and the like replaced by the letters they stand for."""
+    sets = FILES["every"]["sets"]
+    return re.compile(re.sub(r"\{([a-z]+)\}", lambda match: sets[match[1]], pattern))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Something that is wrong wherever its pattern is found."""
+
+    check: str
+    level: str
+    around: tuple[int, int]
+    pattern: str
+    message: str
+    example: str
+
+    def places(self, text: str) -> Iterator[str]:
+        """What is said of each place where the text breaks the rule."""
+        for match in regex(self.pattern).finditer(text):
+            before = text[max(0, match.start() - self.around[0]) : match.start()].lstrip(" ")
+            after = text[match.end() : match.end() + self.around[1]].rstrip(" ")
+            place = repr((before + match.group() + after).translate(SIGNS))
+            yield self.message.replace("%r", place) if "%r" in self.message else f"{place}: {self.message}"
+
+
+def _rules(file: dict) -> list[Rule]:
+    return [
+        Rule(kind["check"], kind.get("level", "fail"), tuple(kind.get("around", (0, 0))), **rule)
+        for kind in file.get("rules", ())
+        for rule in kind["list"]
+    ]
+
+
+RULES = {language: _rules(FILES["every"]) + _rules(FILES[language]) for language in LANGUAGES}
+
+_WORD = re.compile(r"[^\W\d_]+(?:[-’'–][^\W\d_]+)*")
+_MEASURED = regex(r"\d[ \u00a0]?(?:{unit})(?![{letter}/])")
+_ASIDE = re.compile(r"\([^()]*\)|（[^（）]*）|“[^“”]*”|\"[^\"]*\"|《[^《》]*》")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+_CLAUSE = re.compile(r"(?<=[.!?:;])\s+|(?<=[。！？；：])")
+
+
+def broken_rules(passage: Passage) -> Iterator[Finding]:
+    """What the rules find, those of every language and a language's own."""
+    for language, reading in passage.readings.items():
+        for rule in RULES[language]:
+            for unit in reading.units:
+                for message in rule.places(unit.text):
+                    yield passage.finding(rule.level, rule.check, message, language)
+
+
+def letters(passage: Passage) -> Iterator[Finding]:
+    """Letters in one piece, and of one alphabet."""
+    for language, reading in passage.readings.items():
+        if not (wanted := FILES[language].get("letters")):
+            continue
+        if not unicodedata.is_normalized("NFC", reading.text):
+            yield passage.fail(wanted["check"], "the text is not in NFC; save it with composed letters", language)
+        for letter in sorted(set(reading.text) - set(MARKS + wanted["also"])):
+            if letter.isalpha() and not unicodedata.name(letter, "").startswith(wanted["script"]):
+                yield passage.fail(wanted["check"], f"{letter!r} is of another alphabet", language)
+
+
+def own_language(passage: Passage, names: dict[str, set[str]]) -> Iterator[Finding]:
+    """No English left in the others, nothing of theirs in English."""
+    for language, reading in passage.readings.items():
+        for unit in reading.units:
+            for level, message in _foreign(unit.text, FILES[language]["own"], names[language]):
+                yield passage.finding(level, "language", message, language)
+    first, *others = passage.readings
+    for language in others:
+        units = [{unit.text for unit in passage.readings[each].units} for each in (first, language)]
+        for text in sorted(units[0] & units[1]):
+            if len([word for word in _words(text, names[language]) if re.match("[A-Za-z]{2}", word)]) >= 2:
+                yield passage.fail("language", f"{head(text)!r} is the English text", language)
+
+
+def _foreign(whole: str, own: dict, names: set[str]) -> Iterator[tuple[str, str]]:
+    """What speaks against a text's being in its own language: a level and a sentence each."""
+    if "other" in own:
+        if regex(own["other"]).search(whole):
+            yield "fail", f"{head(whole)!r} is not {own['name']}"
+        return
+    text = _ASIDE.sub(" ", whole)
+    plain, counted = regex(own.get("plain", "(?!)")), own["counted"]
+    words = _words(text if counted == "words" else whole, names)
+    parts = words if counted == "words" else regex("[{han}A-Za-z]").findall(whole)
+    share = _share(parts, own)
+    foreign = [word for word in words if not _is_own(word, own, plain)]
+    if len(parts) >= own["long"] and share < own["warn"]:
+        level = "fail" if share < own["fail"] else "warn"
+        yield level, f"{head(whole)!r}: only {share:.0%} of the {counted} are {own['name']}"
+    elif share == 0 and len(foreign) >= 2:
+        yield "fail", f"{head(whole)!r} is not {own['name']}"
+    elif "sentence" in own:
+        for sentence in _CLAUSE.split(text):
+            inside = _words(sentence, names)
+            if len(inside) >= own["sentence"] and _share(inside, own) < own["share"]:
+                yield "fail", f"{head(sentence)!r} is not {own['name']}"
+    for run in regex(own["run"]).findall(text):
+        if len([word for word in _words(run, names) if not plain.fullmatch(word)]) >= own["strays"]:
+            yield "fail", f"{head(run)!r}: a run of {own['stray']}"
+
+
+def _is_own(word: str, own: dict, plain: re.Pattern) -> bool:
+    return bool(regex(own["letters"]).search(word) or plain.fullmatch(word))
+
+
+def _share(parts: list[str], own: dict) -> float:
+    return sum(bool(regex(own["letters"]).search(part)) for part in parts) / max(1, len(parts))
+
+
+def _words(text: str, names: set[str]) -> list[str]:
+    """Its words besides units and names: listed ones, and those with a capital inside, as PyTorch or GPU."""
+    words = _WORD.findall(_MEASURED.sub(" ", text))
+    return [word for word in words if word.lower() not in names and not any(map(str.isupper, word[1:]))]
+
+
+def markup(passage: Passage) -> Iterator[Finding]:
+    """No asterisk, dollar or backtick is left over when the text is rendered."""
+    for language, reading in passage.readings.items() if passage.kind != "message" else ():
+        for unit in reading.units:
+            if left := re.search(r"[*$`]", unit.text):
+                yield passage.fail("markup", f"{head(unit.text)!r}: a {left.group()} is left over", language)
+
+
+def length(passage: Passage) -> Iterator[Finding]:
+    """A text much shorter or longer than the English has lost or gained sentences."""
+    first = passage.readings[LANGUAGES[0]]
+    if passage.kind != "section" or len(first.text) < 200:
+        return
+    for language, reading in passage.readings.items():
+        if not (usual := FILES[language].get("length")):
+            continue
+        ratio = len(reading.text) / len(first.text)
+        if not usual["low"] <= ratio <= usual["high"]:
+            message = f"{ratio:.2f} times the English; {usual['low']} to {usual['high']} is usual"
+            yield passage.warn("length", message, language)
+        counts = [_sentences(first), _sentences(reading)]
+        if not 0.6 <= counts[1] / counts[0] <= 1.4:
+            yield passage.warn("length", f"{counts[1]} sentences, {counts[0]} in English", language)
+
+
+def _sentences(reading: Reading) -> int:
+    return sum(bool(part.strip()) for unit in reading.units for part in _SENTENCE.split(unit.text))
+
+
+def long_sentences(passage: Passage) -> Iterator[Finding]:
+    """A sentence that is read twice because it is long: in words, or letters where words are not parted."""
+    for language, reading in passage.readings.items() if passage.kind != "message" else ():
+        wanted = FILES[language]["sentence"]
+        for unit in reading.units:
+            for sentence in _SENTENCE.split(unit.text):
+                size = len(regex(wanted["counted"]).findall(sentence))
+                if size > wanted["most"]:
+                    level = "fail" if size > wanted["never"] else "warn"
+                    message = f"{head(sentence)!r}: {size} {wanted['unit']} in one sentence; at most {wanted['most']}"
+                    yield passage.finding(level, "sentence", message, language)
+
+
+def one_sentence(passage: Passage) -> Iterator[Finding]:
+    """A sentence, and no other after it."""
+    for language, reading in passage.readings.items():
+        if (count := _sentences(reading)) != 1:
+            yield passage.fail("sentence", f"{count} sentences where one is wanted", language)
+
+
+def too_often(passage: Passage) -> Iterator[Finding]:
+    """A turn of phrase that machines leave behind, more often than people do."""
+    for language, reading in passage.readings.items():
+        for rule in FILES[language].get("often", ()):
+            count = len(regex(rule["word"]).findall(reading.text))
+            size = len(reading.text.split()) if rule["of"] == "words" else len(reading.text)
+            if size > rule.get("least", 0) and count > rule.get("base", 0) + rule["share"] * size:
+                yield passage.warn("style", rule["message"].format(count=count, share=count / size), language)
+
+
+# ---- numbers
+
+LARGE = {word: power for language in LANGUAGES for word, power in FILES[language]["numbers"]["large"].items()}
+_LARGE_WORDS = "|".join(sorted(LARGE, key=len, reverse=True))
+_NUMBER = r"(?<![A-Za-z0-9_.])(?<![A-Za-z]-)(?P<number>[−-]?\d+(?:[\u00a0\u202f]\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)"
+TOKEN = regex(
+    rf"{_NUMBER}(?:[\u00a0\u202f ]?(?P<unit>{{unit}})(?![{{letter}}/])|(?P<sign>[%×])"
+    rf"|[\u00a0 ]?(?P<large>{_LARGE_WORDS})(?![{{letter}}]))?"
+)
+
+
+def same_numbers(passage: Passage) -> Iterator[Finding]:
+    """Every number with its unit appears as often in each language; 0 to 12 may be spelled out."""
+    numbers = {language: _tokens(reading.text) for language, reading in passage.readings.items()}
+    spelled = {language: _spelled(reading.text, language) for language, reading in passage.readings.items()}
+    first, *others = numbers
+    for other in others:
+        for ours, theirs in ((first, other), (other, first)):
+            lost: Counter = Counter()
+            for token, count in (numbers[ours] - numbers[theirs]).items():
+                lost[token] = count - (spelled[theirs][int(token)] if token.isdigit() else 0)
+            if lost := +lost:
+                yield passage.fail("numbers", f"{', '.join(lost.elements())} in {ours}, not in {theirs}", ours, theirs)
+    for value in range(2, 13):
+        having = [language for language in sorted(numbers) if numbers[language][str(value)] or spelled[language][value]]
+        lacking = sorted(set(numbers) - set(having))
+        if having and lacking:
+            yield passage.warn("numbers", f"{value} in {' '.join(having)}, not in {' '.join(lacking)}", *lacking)
+
+
+def _tokens(text: str) -> Counter:
+    """How often each number stands there: without parted thousands, 6 万 as 60000, with its unit."""
+    tokens: Counter = Counter()
+    for match in TOKEN.finditer(text):
+        number = re.sub("[\u00a0\u202f]", "", match["number"])
+        if match["large"]:
+            number = f"{Decimal(number.replace('−', '-')).scaleb(LARGE[match['large'].lower()]):f}"
+        number = number.replace("-", "−")
+        unit = (match["unit"] or match["sign"] or "").replace("μ", "µ")
+        tokens[f"{number}{'' if unit in '%×' else ' '}{unit}"] += 1
+    return tokens
+
+
+def _spelled(text: str, language: str) -> Counter:
+    """How often each number is spelled out."""
+    pattern, values = _speller(language)
+    return Counter(values[word.lower()] for word in pattern.findall(text))
+
+
+@cache
+def _speller(language: str) -> tuple[re.Pattern, dict[str, int]]:
+    """What finds a spelled-out number, mười hai before hai, and the value of what it finds."""
+    wanted = FILES[language]["numbers"]
+    values = {word: value for value, words in enumerate(wanted["spelled"]) for word in words.split("|")}
+    words = "|".join(sorted(values, key=len, reverse=True))
+    return re.compile("(?i)" + wanted["word"].replace("…", words)), values

@@ -1,0 +1,347 @@
+"""The book on disk: chapters, figures, references, glossary, and what holds a chapter together."""
+
+import hashlib
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+from course.book.findings import COMMAND, BookError, Finding, edit
+from course.book.lesson import Cell, Section, Text, read_cells, read_text
+from d2lps.messages import LANGUAGES, flat
+
+FIRST = LANGUAGES[0]  # whose order of sections a fault is told against; no language is the source of the others
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """The cells of a chapter and its three texts."""
+
+    slug: str
+    lesson: str
+    cells: tuple[Cell, ...]
+    texts: dict[str, Text]
+    exercises: dict[str, dict] = field(default_factory=dict)
+    predictions: dict[str, dict] = field(default_factory=dict)
+
+    @property
+    def number(self) -> str:
+        """What its figures are counted under: "1" in ``01-first``, "A" in ``a-appendix``, nothing without either."""
+        found = re.match(r"(?:0*(\d+)|([a-z]))-", self.slug)
+        return (found[1] or found[2].upper()) if found else ""
+
+    @property
+    def sections(self) -> list[str]:
+        """The ids of the sections, in the order of the first language."""
+        return [section.id for section in self.texts[FIRST].sections]
+
+    def section(self, id: str) -> dict[str, Section]:
+        """One section by language, for the languages that have it."""
+        sections = {language: text.section(id) for language, text in self.texts.items()}
+        return {language: section for language, section in sections.items() if section}
+
+    def cell(self, id: str) -> Cell:
+        return next(cell for cell in self.cells if cell.id == id)
+
+    def home(self, cell: str) -> str:
+        """The section in which the first language that places the cell has it."""
+        return next(filter(None, (text.home(cell) for text in self.texts.values())), "top")
+
+
+class Book:
+    """All that lies under one root: ``chapters/``, ``img/``, ``d2lps/messages/``, ``workspace/``."""
+
+    def __init__(self, root: Path | str | None = None):
+        self.root = Path(root) if root else _root()
+        self.chapters = self.root / "chapters"
+        if not self.chapters.is_dir():
+            raise BookError(f"{self.root} holds no chapters/; run this in the course's folder or name it with --root")
+
+    @cached_property
+    def contents(self) -> dict[str, dict[str, str]]:
+        """Slug → title by language, in the order of the book."""
+        return {entry["slug"]: entry["title"] for entry in self._entries("title")}
+
+    @cached_property
+    def abouts(self) -> dict[str, dict[str, str]]:
+        """Slug → what the chapter is about, in a sentence, by language."""
+        return {entry["slug"]: entry["about"] for entry in self._entries("about")}
+
+    def _entries(self, part: str) -> list[dict]:
+        """The chapters of ``toc.toml``, each of which has that part in all languages."""
+        entries = toml(self.chapters / "toc.toml").get("chapter", [])
+        for number, entry in enumerate(entries, 1):
+            _require(entry, ("slug", part), f"toc.toml: chapter {number}")
+            _require(entry[part], LANGUAGES, f"toc.toml: the {part} of chapter {number}")
+        return entries
+
+    @cached_property
+    def references(self) -> dict[str, dict]:
+        """Key → authors, year, title, venue, url."""
+        return toml(self.chapters / "references.toml")
+
+    @cached_property
+    def cites(self) -> dict[str, str]:
+        """Key → the link that a reader sees."""
+        links: dict[str, str] = {}
+        for key, entry in self.references.items():
+            _require(entry, ("authors", "year", "title", "url"), f"references.toml: {key!r}")
+            link = f"[{entry['authors']}, {entry['year']}]({entry['url']})"
+            if link in links.values():
+                raise BookError(
+                    f"references.toml: {key!r} looks the same as another source; tell them apart in `year`, as in 2014a"
+                )
+            links[key] = link
+        return links
+
+    @cached_property
+    def left_out(self) -> dict[str, dict[str, str]]:
+        """Number → title by language of the chapters that are there, and not in ``toc.toml``."""
+        texts = sorted(self.chapters.glob(f"*-*/{FIRST}.md"))
+        folders = [path.parent for path in texts if path.parent.name not in self.contents]
+        return {folder.name.partition("-")[0]: _titles(folder) for folder in folders}
+
+    def links(self, language: str, workspace: bool = False) -> dict[str, str]:
+        """What a placeholder in a sentence becomes: :attr:`cites`, and chapters, as a notebook of theirs finds them.
+
+        A chapter that is left out is its title alone.
+        """
+        links = dict(self.cites) | {f"chapter:{number}": each[language] for number, each in self.left_out.items()}
+        for number, slug in self.numbers.items():
+            path = f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
+            links[f"chapter:{number}"] = f"[{self.contents[slug][language]}]({path})"
+        return links
+
+    @cached_property
+    def terms(self) -> dict:
+        """The glossary as it is written: ``names`` and one table ``term`` per concept."""
+        written = toml(self.chapters / "terms.toml")
+        for number, term in enumerate(written.get("term", []), 1):
+            _require(term, LANGUAGES, f"terms.toml: term {number}")
+            name = f"terms.toml: {term['en']!r}"
+            if "means" in term:
+                _require(term["means"], LANGUAGES, f"{name}: means")
+            if term.get("chapter") not in (None, *self.numbers, *self.left_out):
+                raise BookError(
+                    f"{name}: there is no chapter {term['chapter']!r}; take one of {', '.join(self.numbers)}"
+                )
+        return written
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """Number → slug of the chapters: what ``[[chapter:01]]`` and terms call them."""
+        return {slug.partition("-")[0]: slug for slug in self.contents}
+
+    def messages(self) -> dict[str, dict[str, str]]:
+        """The sentences of ``d2lps/messages``, flat, by language; empty where a book has none."""
+        paths = {language: self.root / "d2lps" / "messages" / f"{language}.toml" for language in LANGUAGES}
+        return {language: flat(toml(path)) if path.is_file() else {} for language, path in paths.items()}
+
+    def figure(self, name: str) -> Path:
+        return self.root / "img" / f"{name}.svg"
+
+    def folder(self, slug: str) -> Path:
+        return self.chapters / slug
+
+    def slugs(self, wanted: Iterable[str] = ()) -> list[str]:
+        """The chapters wanted (all if none is named); ``"01"`` and ``"data-parallelism"`` are names enough."""
+        return [self.slug(name) for name in wanted] or list(self.contents)
+
+    def slug(self, name: str) -> str:
+        """The one chapter of that name or number; raises BookError where there is none."""
+        name = Path(name).name
+        slugs = [slug for slug in self.contents if name in (slug, *slug.split("-", 1))]
+        if len(slugs) != 1:
+            raise BookError(f"there is no chapter {name!r}; chapters/toc.toml has {', '.join(self.contents)}")
+        return slugs[0]
+
+    def load(self, slug: str) -> Chapter:
+        """Read a chapter whose parts may still not fit together; see :func:`faults`."""
+        folder = self.folder(slug)
+        sources = {}
+        for name in ("lesson.py", *(f"{language}.md" for language in LANGUAGES)):
+            if not (folder / name).is_file():
+                raise BookError(f"{slug}/{name} is missing; write it or take {slug} out of chapters/toc.toml")
+            sources[name] = (folder / name).read_text("utf-8")
+        asked = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
+        return chapter_of(slug, sources, *(toml(file) if file.is_file() else {} for file in asked))
+
+    def chapter(self, slug: str) -> Chapter:
+        """A chapter that can be built; raises BookError with its first fault."""
+        return self.ensure_sound(self.load(slug))
+
+    def ensure_sound(self, chapter: Chapter) -> Chapter:
+        """The chapter, if it has no faults; raises BookError with its first one."""
+        for fault in faults(self, chapter):
+            raise BookError(fault.message)
+        return chapter
+
+
+def _titles(folder: Path) -> dict[str, str]:
+    """A chapter's title by language, as its texts have it."""
+    files = [(language, folder / f"{language}.md") for language in LANGUAGES]
+    return {language: read_text(file.read_text("utf-8"), file.name).title for language, file in files if file.is_file()}
+
+
+def toml(path: Path) -> dict:
+    """A TOML file; raises BookError where it is missing or cannot be read."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BookError(f"{path} is missing; write it") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BookError(f"{path} is not TOML: {error}; mend it") from None
+
+
+def write(texts: dict[Path, str]) -> list[Path]:
+    """Write the files whose text differs and return their paths: all are laid ready, then put in place.
+
+    A reader, or a failure, meets the old text or the new one, never a part.
+    """
+    ready: list[tuple[str, Path]] = []
+    try:
+        for path, text in texts.items():
+            content = text.encode("utf-8")
+            if path.is_file() and path.read_bytes() == content:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            ready.append((temporary, path))
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.umask(mask := os.umask(0))
+            os.chmod(temporary, path.stat().st_mode if path.exists() else 0o666 & ~mask)
+        for temporary, path in ready:
+            os.replace(temporary, path)
+    finally:
+        for temporary, _ in ready:
+            Path(temporary).unlink(missing_ok=True)
+    return [path for _, path in ready]
+
+
+def digest(content: str | bytes) -> str:
+    """The same for the same content, and for no other."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
+
+
+def _require(table: dict, keys: tuple[str, ...], where: str) -> None:
+    for key in keys:
+        if not isinstance(table, dict) or not table.get(key):
+            raise BookError(f"{where} has no {key!r}; write it")
+
+
+def chapter_of(
+    slug: str, sources: dict[str, str], exercises: dict | None = None, predictions: dict | None = None
+) -> Chapter:
+    """A chapter from the text of its files, by file name."""
+    texts = {language: read_text(sources[f"{language}.md"], f"{language}.md") for language in LANGUAGES}
+    return Chapter(
+        slug, sources["lesson.py"], read_cells(sources["lesson.py"]), texts, exercises or {}, predictions or {}
+    )
+
+
+def faults(book: Book, chapter: Chapter) -> Iterator[Finding]:
+    """Everything that keeps the chapter from being built, a sentence each."""
+
+    def fault(section: str, languages: tuple[str, ...], sentence: str, remedy: str = "") -> Finding:
+        files = [f"{language}.md" for language in languages] or ["lesson.py"]
+        remedy = remedy or edit(f"chapters/{chapter.slug}/{file}" for file in files)
+        return Finding("fail", "structure", section, languages, sentence, remedy)
+
+    cells = chapter.cells
+    if not cells or cells[0].id != "language" or 'd2lps.speak("en")' not in cells[0].source:
+        yield fault("top", (), 'lesson.py: the first cell must be called `language` and hold d2lps.speak("en")')
+    yield from _sections(chapter, fault)
+    for language, text in chapter.texts.items():
+        here = partial(fault, languages=(language,))
+        yield from _placements(chapter, language, text, here)
+        for section in text.sections:
+            yield from _names(book, chapter, section, f"{language}.md, section {section.id!r}", here)
+
+
+def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
+    """All languages have the same sections in one order, and no id is that of another section's part."""
+    ids = chapter.sections
+    for language in LANGUAGES[1:]:
+        theirs = [section.id for section in chapter.texts[language].sections]
+        for lacking, having, missing in (
+            (language, FIRST, [id for id in ids if id not in theirs]),
+            (FIRST, language, [id for id in theirs if id not in ids]),
+        ):
+            for id in missing:
+                sentence = f"{lacking}.md: the section {id!r} of {having}.md is missing"
+                yield fault(id, (language,), f"{sentence}; write `## … {{#{id}}}` or take it out of the others")
+        if pair := _out_of_order(theirs, ids):
+            sentence = f"{language}.md: the section {pair[0]!r} stands where {FIRST}.md has {pair[1]!r}"
+            yield fault(pair[0], (language,), f"{sentence}; put the sections in one order")
+    for id in [*ids, *(cell.id for cell in chapter.cells)]:
+        owner = re.sub(r"-\d+$", "", id)
+        if owner != id and owner in ids:
+            sentence = f"the id {id!r} is kept for the parts of the section {owner!r}; choose another"
+            yield fault(id if id in ids else owner, (), sentence)
+
+
+def _placements(chapter: Chapter, language: str, text: Text, fault) -> Iterator[Finding]:
+    """Every cell is placed once, in the order of the lesson, in the same section as in the first language."""
+    placed = [(name, section.id) for section in text.sections for name in section.names("cell")]
+    names = [cell.id for cell in chapter.cells]
+    for id in names:
+        sections = [section for name, section in placed if name == id]
+        if not sections:
+            sentence = f"{language}.md: the cell {id!r} is not placed"
+            yield fault(chapter.home(id), sentence=f"{sentence}; put [[{id}]] alone on a line where it belongs")
+        if len(sections) > 1:
+            where = " and ".join(dict.fromkeys(sections))
+            sentence = f"{language}.md: the cell {id!r} is placed {len(sections)} times, in {where}; keep one of them"
+            yield fault(sections[1], sentence=sentence)
+    if pair := _out_of_order([name for name, _ in placed if name in names], names):
+        sentence = f"{language}.md: the cell {pair[0]!r} stands where lesson.py has {pair[1]!r}"
+        yield fault(dict(placed)[pair[0]], sentence=f"{sentence}; put the cells in the order of lesson.py")
+    first = chapter.texts[FIRST]
+    for name, section in placed:
+        home = first.home(name) or section
+        if home != section and first.section(section):
+            sentence = f"{language}.md: the cell {name!r} stands in the section {section!r}, in {FIRST}.md"
+            sentence += f" it stands in {home!r}; put it into one section"
+            yield fault(section, languages=(FIRST, language), sentence=sentence)
+
+
+def _out_of_order(ids: list[str], order: list[str]) -> tuple[str, str] | None:
+    """The first of ``ids`` that stands elsewhere in ``order``, and what should stand there."""
+    if sorted(ids) != sorted(order):
+        return None
+    return next(((id, wanted) for id, wanted in zip(ids, order, strict=True) if id != wanted), None)
+
+
+def _names(book: Book, chapter: Chapter, section: Section, where: str, fault) -> Iterator[Finding]:
+    """The cells, figures and sources that a section names are there."""
+    cells = {cell.id for cell in chapter.cells}
+    for name in section.names("cell"):
+        if name not in cells:
+            sentence = f"{where}: lesson.py has no cell {name!r}; write it there or mend the placeholder"
+            yield fault(section.id, sentence=sentence)
+    for name in section.names("figure"):
+        if not book.figure(name).is_file():
+            remedy = f"{COMMAND} figures"
+            sentence = f"{where}: there is no figure img/{name}.svg; draw it with `{remedy}` or mend the placeholder"
+            yield fault(section.id, sentence=sentence, remedy=remedy)
+    chapters = [key for key in book.links(LANGUAGES[0]) if key.startswith("chapter:")]
+    for key in section.cited():
+        if key.startswith("chapter:") and key not in chapters:
+            sentence = f"{where}: there is no [[{key}]]; chapters/toc.toml has {', '.join(chapters)}"
+            yield fault(section.id, sentence=sentence)
+        elif not key.startswith("chapter:") and key not in book.references:
+            sentence = f"{where}: references.toml has no source {key!r}; add it there or mend [[cite:…]]"
+            yield fault(section.id, sentence=sentence, remedy="edit chapters/references.toml")
+
+
+def _root() -> Path:
+    """The current folder if it holds chapters, else the folder that holds the package."""
+    here = Path.cwd()
+    return here if (here / "chapters").is_dir() else Path(__file__).resolve().parents[2]

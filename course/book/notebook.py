@@ -1,0 +1,130 @@
+"""Chapter and language → notebook, the same bytes every time.
+
+A code cell bears the id that it has in ``lesson.py``. A markdown cell bears the id of its section; where code
+cells split a section, the later parts are called ``section-id-2``, ``section-id-3``, … and where a code cell bears
+the section's id, the first part is called ``section-id-1``.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import nbformat
+from nbformat import v4
+
+from course.book.lesson import CITE, HEADING, Block, literal, outside, speaking
+from course.book.library import Chapter
+from d2lps.messages import text_in
+
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What becomes one cell: a code cell, or the prose and figures between two of them."""
+
+    id: str
+    section: str
+    blocks: tuple[Block, ...]
+    code: bool = False
+    first: bool = False
+
+    @property
+    def source(self) -> str:
+        return "".join(block.text for block in self.blocks)
+
+
+def parts(chapter: Chapter, language: str) -> Iterator[Part]:
+    """The cells of one language's notebook, in order, still as they are written."""
+    codes = {cell.id for cell in chapter.cells}
+    for section in chapter.texts[language].sections:
+        prose: list[Block] = []
+        count = 0
+        for block in [*section.blocks, None]:
+            if block and block.kind != "cell":
+                prose.append(block)
+                continue
+            if prose:
+                count += 1
+                alone = count == 1 and section.id not in codes
+                yield Part(section.id if alone else f"{section.id}-{count}", section.id, tuple(prose), first=count == 1)
+                prose = []
+            if block:
+                yield Part(block.name, section.id, (block,), code=True)
+
+
+def alternative(name: str, caption: str) -> str:
+    """What a figure says where it cannot be seen: its caption without the signs of markdown."""
+    return re.sub(r"[\[\]$\\]", "", caption.replace(r"\cdot", "·")) or name
+
+
+def captions(chapter: Chapter, language: str) -> dict[str, str]:
+    """Name of each figure → its caption with its number, as in "Figure 1.2. …"; in an appendix, "Figure A.2. …"."""
+    blocks = [block for section in chapter.texts[language].sections for block in section.blocks]
+    figures = {block.name: block.caption for block in reversed(blocks) if block.kind == "figure"}
+    numbered = {}
+    for count, (name, caption) in enumerate(reversed(figures.items()), 1):
+        number = f"{chapter.number}.{count}" if chapter.number else str(count)
+        numbered[name] = text_in(language, "book.figure", number=number, caption=caption) if caption else ""
+    return numbered
+
+
+def without_number(caption: str, language: str) -> str:
+    """A caption as it is written in a chapter."""
+    pattern = re.escape(text_in(language, "book.figure", number="@", caption=""))
+    return re.sub("^" + pattern.replace("@", r"(?:(?:\d+|[A-Z])\.)?\d+"), "", caption)
+
+
+def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[str, str]) -> str:
+    """The markdown of a cell: headings without ids, figures as images, citations as links.
+
+    ``numbered``: the captions of :func:`captions`.
+    """
+    shown = []
+    for block in blocks:
+        if block.kind == "figure":
+            image = f"![{alternative(block.name, block.caption)}](../../img/{block.name}.svg)"
+            shown.append(f"{image}\n\n*{numbered[block.name]}*" if block.caption else image)
+        elif block.text.strip():
+            shown.append(outside(block.text, lambda text: CITE.sub(lambda match: cites[match[1]], text)).strip("\n"))
+    return _without_ids("\n\n".join(shown))
+
+
+def _without_ids(text: str) -> str:
+    hidden = literal(text)
+    lines, at = [], 0
+    for line in text.split("\n"):
+        heading = None if hidden(at) else HEADING.fullmatch(line)
+        lines.append(f"{heading[1]} {heading[2]}" if heading else line)
+        at += len(line) + 1
+    return "\n".join(lines)
+
+
+def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat.NotebookNode:
+    """One language's notebook, without outputs."""
+    cells, numbered = [], captions(chapter, language)
+    for part in parts(chapter, language):
+        if part.code:
+            cell = chapter.cell(part.id)
+            source = speaking(cell.source, language) if cell.id == "language" else cell.source
+            tags = {"tags": ["exercise"], "nbgrader": graded(cell.id)} if cell.exercise is not None else {}
+            cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))
+        else:
+            cells.append(v4.new_markdown_cell(rendered(part.blocks, cites, numbered), id=part.id))
+    made = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
+    nbformat.validate(made)
+    return made
+
+
+def graded(id: str) -> dict:
+    """What nbgrader reads of a cell, in its schema 3: a learner's answer, which is worth a point."""
+    about = {"grade": True, "solution": True, "locked": False, "task": False}
+    return about | {"schema_version": 3, "grade_id": id, "points": 1}
+
+
+def dumps(made: nbformat.NotebookNode) -> str:
+    """The notebook's file: sorted keys, one space of indent, a newline at the end."""
+    return nbformat.writes(made, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,239 @@
+"""Judge one notebook: each answer runs in a process of its own, and what it computes is judged here."""
+
+import builtins
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from course.classes import notebooks, sandbox, slices
+from course.classes.answers import Answers, Far
+from course.classes.line import Gone, Line
+from course.classes.notebooks import Notebook
+from d2lps.messages import text
+from d2lps.notebook.grading import attempts
+from d2lps.notebook.grading.course import CHAPTERS, Texts, all_texts
+from d2lps.notebook.grading.exercise import Failure, time_text
+
+STATES = SOLVED, TRIED, STOPPED, UNTOUCHED, MISSING = "solved", "tried", "stopped", "untouched", "missing"  # best first
+START = 300  # seconds in which Python and torch are there: seconds, where nothing else goes on
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an answer may take: seconds of a processor, in all cases, and bytes more than an empty process has."""
+
+    seconds: float = 10.0
+    memory: int = 1 << 30
+
+    @property
+    def quiet(self) -> float:
+        """Seconds for which an answer may say nothing: it may be asleep, or have to wait for its turn."""
+        return max(3 * self.seconds, 30)
+
+    @property
+    def in_all(self) -> float:
+        """Seconds for all cases of an exercise, its judge's own work included."""
+        return 10 * self.quiet
+
+
+@dataclass
+class Row:
+    """What became of one answer."""
+
+    learner: str
+    notebook: str
+    chapter: str
+    exercise: str
+    state: str
+    mistake: str = ""
+    sentence: str = ""
+    hint: str = ""
+    hints: int | None = None
+    hints_from: str = ""
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+class Nurseries:
+    """Two processes that start answers' processes: in the second ``hash`` is another function."""
+
+    def __init__(self, language: str, limits: Limits, secret: list[Path]):
+        secret = [each.resolve() for each in (CHAPTERS, *secret)]
+        paths = [str(each) for each in sandbox.readable(secret)]
+        settings = {"language": language, "paths": paths, "memory": limits.memory, "seconds": limits.seconds}
+        path = os.pathsep.join([*(str(each.parent) for each in sandbox.PACKAGES), *filter(None, sys.path)])
+        self._both = []
+        for seed in random.SystemRandom().sample(range(1, 1 << 32), 2):
+            here, there = socket.socketpair()
+            environment = {"PYTHONHASHSEED": str(seed), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+            environment |= {
+                name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ
+            }
+            command = [sys.executable, "-m", "course.classes.nursery", json.dumps(settings)]
+            process = subprocess.Popen(command, stdin=there, env=environment, cwd="/")
+            there.close()
+            self._both.append((process, here))
+        for _, here in self._both:
+            here.settimeout(START)
+            if not here.recv(1):
+                raise OSError("no process for answers starts")
+
+    def line(self, which: int, quiet: float) -> tuple[Line, socket.socket]:
+        """A line to a new process, and what keeps it alive until it is closed. Raises OSError."""
+        here, there = socket.socketpair()
+        life, kept = socket.socketpair()
+        socket.send_fds(self._both[which][1], [b"."], [there.fileno(), kept.fileno()])
+        there.close(), kept.close()
+        return Line(here, quiet), life
+
+    def end(self) -> None:
+        """Nobody asks any more."""
+        for process, wishes in self._both:
+            wishes.close()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+class Running:
+    """An answer in processes of its own; leaving it ends them."""
+
+    def __init__(self, nurseries: Nurseries, cells: list, answer: str, limits: Limits):
+        self.nurseries, self.cells, self.expression, self.limits = nurseries, cells, answer, limits
+        self.missing: list[str] = []
+        self.refused: list[tuple[str, str]] = []  # what its walls have refused it
+        self.seconds, self.overtime = 0.0, False  # of a processor; known when it has ended
+        self._open: list[tuple[Line, socket.socket]] = []
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for line, life in self._open:
+            line.end.close()
+            self._ended(life)
+
+    def _ended(self, life: socket.socket) -> None:
+        """End a process, and ask what became of it."""
+        try:
+            life.shutdown(socket.SHUT_WR)
+            life.settimeout(5)
+            seconds = float(json.loads(life.recv(1000)))
+            self.seconds += seconds
+            self.overtime |= seconds > 0.8 * self.limits.seconds  # the kernel counts coarsely
+        except (OSError, ValueError):
+            pass
+        finally:
+            life.close()
+
+    def start(self, which: int = 0) -> Answers:
+        """The answer, loaded in a new process. Raises what its cells raise, or Gone."""
+        line, life = self.nurseries.line(which, self.limits.quiet)
+        self._open.append((line, life))
+        line.open(0)
+        _, _, missing, _ = line.wait(0)
+        self.missing = [str(each) for each in missing]
+        answers = Answers(line, lambda: self.start(1))
+        answers.refused = self.refused
+        answers.answer = answers.ask("load", self.cells, self.expression)
+        return answers
+
+
+def judge(book: Notebook, nurseries: Nurseries, limits: Limits, shown: str) -> tuple[list[Row], set[str]]:
+    """A row for each exercise of the notebook's chapter, and what this machine could not shut out."""
+    every, missing, rows = all_texts(), set(), []
+    for found in book.answers:
+        start = time.process_time()
+        row = Row(book.learner, shown, book.chapter, found.id, MISSING, hints=found.hints, hints_from=found.hints_from)
+        row.notes = [text(f"grade.note.{note.key}", **note.values) for note in found.notes]
+        for cell, answer in found.answers:  # the best one counts, and of those that are as good the last
+            one = replace(row, notes=[*row.notes], seconds=0.0)
+            own = [each for each in book.cells if each is cell or each not in found.cells]
+            _judge_one(one, own, cell, answer, every[found.id], nurseries, limits, missing)
+            one.seconds += row.seconds
+            row = one if STATES.index(one.state) < STATES.index(row.state) else replace(row, seconds=one.seconds)
+            if row.state == SOLVED:
+                break
+        row.seconds = round(row.seconds + time.process_time() - start, 2)
+        rows.append(row)
+    return rows, missing
+
+
+def _judge_one(
+    row: Row,
+    own: list[slices.Cell],
+    cell: slices.Cell,
+    answer: str,
+    texts: Texts,
+    nurseries: Nurseries,
+    limits: Limits,
+    missing: set[str],
+) -> None:
+    """What becomes of one answer; ``own``: the notebook's cells, without others for the same exercise."""
+    if notebooks.untouched(texts, cell):
+        row.state, row.mistake = UNTOUCHED, "todo"
+        return
+    row.state = TRIED
+    if cell.error:
+        row.mistake, row.sentence = "syntax", text("grade.syntax", line=cell.line or 1, error=cell.error)
+        row.hint = text("grade.mistake.syntax")
+        return
+    lesson = notebooks.lesson(texts.folder)
+    cells = slices.needed(slices.used_in(answer), own, lesson, own.index(cell))
+    if not cells and answer.isidentifier() and not hasattr(builtins, answer):
+        row.mistake, row.sentence = "no-function", text("grade.no-function", name=answer)
+        row.hint = text("grade.mistake.no-function")
+        return
+    running, gone = Running(nurseries, cells, answer, limits), None
+    try:
+        with running:
+            verdict = attempts.judged(texts, _loaded(running, cell), limits.in_all)
+    except Failure as failure:
+        row.mistake, row.sentence, row.hint = failure.mistake, failure.sentence, texts.hint(failure.mistake)
+    except Gone as error:
+        gone = "overtime" if running.overtime else error.reason
+    else:
+        row.state = SOLVED if verdict.passed else STOPPED if verdict.mistake == "endless" else TRIED
+        row.mistake, row.sentence, row.hint = verdict.mistake or "", verdict.sentence, verdict.hint
+    if row.state != SOLVED and running.refused:
+        gone = _refused(row, running.refused[-1], gone)
+    if gone:
+        row.state, row.mistake, row.hint = STOPPED, gone, text("grade.mistake.stopped")
+        most = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet), "memory": limits.memory >> 20}
+        row.sentence = text(f"grade.gone.{gone}", **most)
+    row.seconds += running.seconds
+    missing |= {*running.missing}
+
+
+def _refused(row: Row, refused: tuple[str, str], gone: str | None) -> str | None:
+    """Say what was refused to an answer; where it was memory, that has stopped it."""
+    kind, name = refused
+    if kind == "out-of-memory":
+        return gone or kind
+    row.notes.append(text(f"grade.note.refused-{kind}", name=name))
+    row.hint = text("grade.mistake.refused")
+    return gone
+
+
+def _loaded(running: Running, cell: slices.Cell) -> Far:
+    """The answer. Raises Failure where the cells that it needs raise."""
+    try:
+        return running.start().answer
+    except Gone:
+        raise
+    except BaseException as error:
+        raise _not_loaded(cell.name, error) from None
+
+
+def _not_loaded(cell: str, error: BaseException) -> Failure:
+    """What the cells raised before there was an answer."""
+    what = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
+    line = getattr(error, "answer_line", None)
+    return Failure("raised", text("grade.not-loaded", where=f"{cell}:{line}" if line else cell, error=what))

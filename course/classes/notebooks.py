@@ -1,0 +1,268 @@
+"""The notebooks of a class: whose they are, which chapter's, and the answers in them. They are read, never changed."""
+
+import ast
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from course.book.lesson import read_cells
+from course.classes import slices
+from course.classes.slices import Cell
+from d2lps.notebook.grading.course import Texts, all_texts
+from d2lps.notebook.kept import NAME
+
+LARGEST = 64 << 20  # bytes of a notebook: pictures and players of a whole chapter are a tenth
+PREFIX = "exercise-"
+SUFFIX = ".ipynb"
+NAMED = 5  # files that are no notebooks
+HARMLESS = ("beside", "unknown-exercise")  # notes on a notebook that was graded all the same
+
+
+@dataclass(frozen=True)
+class Note:
+    """What has to be said about a notebook or an answer: a key under ``grade.note`` in the messages, and its values."""
+
+    key: str
+    values: dict = field(default_factory=dict)
+
+
+@dataclass
+class Found:
+    """An answer as it stands in a notebook.
+
+    Parameters
+    ----------
+    id : str
+        The exercise.
+    answers : list of (Cell, str)
+        The cells that are more than the stub, the last first, or else the last that is the stub; none where it is
+        missing. Each with the expression that the check is called with.
+    cells : list of Cell
+        All in which the exercise stands.
+    hints, hints_from : int or None, str
+        How many hints were given, and whether that was ``"kept"`` or is what the ``"notebook"`` shows.
+    notes : list of Note
+    """
+
+    id: str
+    answers: list[tuple[Cell, str]] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    hints: int | None = None
+    hints_from: str = ""
+    notes: list[Note] = field(default_factory=list)
+
+
+@dataclass
+class Notebook:
+    """A learner's notebook, as far as it can be read."""
+
+    learner: str
+    path: Path
+    chapter: str = ""
+    cells: list[Cell] = field(default_factory=list)
+    answers: list[Found] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+
+class NoNotebook(Exception):
+    """JSON of something else."""
+
+
+def find(folder: Path, out: Path | None = None) -> list[tuple[str, Path, Path | None]]:
+    """(learner, notebook, the learner's own folder or None) of all notebooks below a folder, by name.
+
+    Each subfolder is a learner, and so is each notebook that lies beside them. A folder in which there is something
+    else, or nothing, stands there itself in the place of a notebook; ``folder`` is no learner's, and so of ``""``.
+
+    What begins with a dot is nobody's, and neither is ``out``. Raises OSError where the folder cannot be listed.
+    """
+    if folder.is_file():
+        return [(folder.stem, folder, None)]
+    found, others = [], False
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith(".") or (out and entry.resolve() == out.resolve()):
+            continue
+        if entry.is_dir():
+            files = [*_below(entry)]
+            own = [path for path in files if path.suffix == SUFFIX]
+            found += [(entry.name, path, entry) for path in own]
+            found += [(entry.name, entry, entry)] if own != files or not own else []
+        elif entry.suffix == SUFFIX:
+            found.append((entry.stem, entry, None))
+        else:
+            others = True
+    return [*found, *([("", folder, None)] if others else [])]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for top, folders, names in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        yield from (Path(top, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _instead(folder: Path, home: Path | None) -> Note:
+    """What lies in a folder beside notebooks, or instead of them: only its own files where it is nobody's."""
+    files = [*_below(folder)] if home else [path for path in sorted(folder.iterdir()) if path.is_file()]
+    others = [str(path.relative_to(folder)) for path in files if path.suffix != SUFFIX and path.name[0] != "."]
+    shown = ", ".join(others[:NAMED]) + (", …" if len(others) > NAMED else "")
+    if len(others) < len(files) or not home:
+        return Note("beside", {"files": shown})
+    return Note("no-notebooks", {"files": shown}) if others else Note("empty")
+
+
+def read(learner: str, path: Path, home: Path | None) -> Notebook:
+    """The notebook, whatever is wrong with it: that is in its notes. ``home``: the learner's own folder, if any."""
+    book = Notebook(learner, path)
+    try:
+        if path.is_dir():
+            book.notes.append(_instead(path, home))
+            return book
+        if path.stat().st_size > LARGEST:
+            book.notes.append(Note("huge", {"size": f"{path.stat().st_size >> 20} MiB"}))
+            return book
+        if not path.is_file():
+            raise OSError("no file")
+        cells = _code_cells(path.read_bytes())
+    except OSError as error:
+        book.notes.append(Note("unreadable", {"why": error.strerror or str(error)}))
+        return book
+    except NoNotebook:
+        book.notes.append(Note("no-notebook"))
+        return book
+    except (ValueError, RecursionError):
+        book.notes.append(Note("no-json"))
+        return book
+    texts = all_texts()
+    book.cells = [slices.cell(_name(each, number), each["source"]) for number, each in enumerate(cells, 1)]
+    checks = [_asked(each.body) for each in book.cells]
+    book.chapter = _chapter(cells, checks, texts)
+    unknown = {id for each in checks for id in each} - texts.keys()
+    unknown |= {each["id"].removeprefix(PREFIX) for each in cells if each["id"].startswith(PREFIX)} - texts.keys()
+    book.notes += [Note("unknown-exercise", {"id": id}) for id in sorted(unknown)[:9]]
+    if not book.chapter:
+        book.notes.append(Note("no-chapter"))
+        return book
+    own = {id: each for id, each in texts.items() if each.folder.name == book.chapter}
+    places = [each for each in path.parents if home and each.is_relative_to(home)]
+    book.answers = [_found(id, own[id], cells, book.cells, checks, places) for id in own]
+    return book
+
+
+def _code_cells(data: bytes) -> list[dict]:
+    """The code cells, each with id, source and outputs. Raises ValueError where that is no JSON, NoNotebook."""
+    made = json.loads(data.decode("utf-8"))
+    if not isinstance(made, dict):
+        raise NoNotebook
+    cells = made.get("cells")
+    if cells is None and isinstance(made.get("worksheets"), list):  # of nbformat 3
+        cells = [each for sheet in made["worksheets"] if isinstance(sheet, dict) for each in sheet.get("cells", [])]
+    if not isinstance(cells, list):
+        raise NoNotebook
+    found = []
+    for each in cells:
+        if isinstance(each, dict) and each.get("cell_type") == "code":
+            source, outputs = each.get("source", each.get("input", "")), each.get("outputs")
+            source = "".join(map(str, source)) if isinstance(source, list) else str(source)
+            outputs = outputs if isinstance(outputs, list) else []
+            found.append({"id": str(each.get("id", "")), "source": source, "outputs": outputs})
+    return found
+
+
+def _name(cell: dict, number: int) -> str:
+    return cell["id"] if cell["id"].startswith(PREFIX) else f"cell {number}"
+
+
+def _asked(body: list[ast.stmt]) -> dict[str, str]:
+    """Exercise → the expression that is checked for it in these statements."""
+    found = {}
+    for each in ast.walk(ast.Module(body, [])):
+        if isinstance(each, ast.Call) and getattr(each.func, "attr", getattr(each.func, "id", "")) == "check_exercise":
+            parts = [*each.args, *(word.value for word in each.keywords if word.arg in ("id", "answer"))]
+            if len(parts) > 1 and isinstance(parts[0], ast.Constant) and isinstance(parts[0].value, str):
+                found[parts[0].value] = ast.unparse(parts[1])
+    return found
+
+
+def _chapter(cells: list[dict], checks: list[dict[str, str]], texts: dict[str, Texts]) -> str:
+    """The chapter that most of the notebook's exercises, or else of its cells, are of."""
+    ids = [each["id"] for each in cells]
+    asked = {id.removeprefix(PREFIX) for id in ids if id.startswith(PREFIX)} | {id for each in checks for id in each}
+    count = Counter(texts[id].folder.name for id in asked if id in texts)
+    if not count:
+        for folder in {each.folder for each in texts.values()}:
+            same = len({cell.name for cell in lesson(folder)} & {*ids})
+            defined = sum(
+                any(f"def {id.replace('-', '_')}(" in cell["source"] for cell in cells)
+                for id, each in texts.items()
+                if each.folder == folder
+            )
+            count[folder.name] = (same if same > 3 else 0) + 4 * defined
+    (chapter, most), *_ = sorted(count.items(), key=lambda item: (-item[1], item[0]))
+    return chapter if most else ""
+
+
+@cache
+def lesson(folder: Path) -> tuple[Cell, ...]:
+    """The code cells of a chapter as it is today, but for the exercises: what an answer may fall back on."""
+    code = read_cells((folder / "lesson.py").read_text("utf-8"))
+    return tuple(slices.cell(each.id, each.source) for each in code if each.exercise is None)
+
+
+def _found(
+    id: str, texts: Texts, cells: list[dict], parsed: list[Cell], checks: list[dict[str, str]], places: list[Path]
+) -> Found:
+    function, stub = id.replace("-", "_"), texts.table["stub"]
+    mine = [at for at, each in enumerate(cells) if each["id"] == PREFIX + id]
+    mine += [at for at, each in enumerate(checks) if id in each and at not in mine]
+    if not mine:  # ids and checks are gone: by the name that the stub defines
+        mine = [at for at, each in enumerate(parsed) if any(function in slices.bound(some) for some in each.body)]
+    mine += [
+        at for at, each in enumerate(parsed) if each.error and at not in mine and f"def {function}(" in each.source
+    ]
+    mine, found = sorted(mine), Found(id)
+    if not mine:
+        found.notes.append(Note("missing"))
+        return found
+    tried = [at for at in mine if _plain(cells[at]["source"]) != _plain(stub)] or mine[-1:]
+    if len(mine) > 1:
+        found.notes.append(Note("doubled", {"count": len(mine)}))
+    found.cells = [parsed[at] for at in mine]
+    found.answers = [(parsed[at], checks[at].get(id, function)) for at in reversed(tried)]
+    found.hints, found.hints_from = hints(id, places, [cells[each]["outputs"] for each in mine])
+    return found
+
+
+def _plain(source: str) -> str:
+    """A source without its check, and what does not matter to Python: spaces and comments."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source.strip()
+    return "\n".join(ast.dump(each) for each in body if not (isinstance(each, ast.Expr) and _asked([each])))
+
+
+def untouched(texts: Texts, cell: Cell) -> bool:
+    """Whether a cell is the stub, as the learner was given it."""
+    return _plain(cell.source) == _plain(texts.table["stub"])
+
+
+def hints(id: str, places: list[Path], outputs: list[list]) -> tuple[int | None, str]:
+    """How many hints for mistakes were given, and where that is from; what a stub is told is none."""
+    for folder in places:
+        try:
+            told = json.loads((folder / NAME / f"hints-{id}.json").read_text("utf-8"))
+            return sum(count for name, count in told.items() if name != "todo" and type(count) is int), "kept"
+        except (OSError, ValueError, AttributeError):
+            continue
+    shown = 0
+    for each in outputs:
+        for output in each:
+            data = output.get("data") if isinstance(output, dict) else None
+            html = data.get("text/html", "") if isinstance(data, dict) else ""
+            html = "".join(map(str, html)) if isinstance(html, list) else str(html)
+            shown += "d2lps-verdict" in html and "<details>" in html
+    return shown, "notebook"

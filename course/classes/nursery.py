@@ -1,0 +1,97 @@
+"""Where answers' processes come from: one that has imported all they need, and nothing that judges.
+
+``python -m course.classes.nursery SETTINGS`` reads from its standard input, a socket, one connection after the
+other, and forks for each: a keeper, which ends what it keeps as soon as nobody listens any more, and the answer's
+process itself, which is shut in before it hears a word.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+import d2lps
+from course.classes import sandbox, walls
+from course.classes.inside import Inside
+from course.classes.line import Line
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    warm()
+    gc.freeze()  # what is here stays, so that children share it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has started this one ends it
+    wishes = socket.socket(fileno=0)
+    wishes.send(b".")  # it is there
+    while True:
+        word, ends, _, _ = socket.recv_fds(wishes, 1, 2)
+        if not word:
+            return
+        if not os.fork():
+            _keep(*ends, settings)
+        for end in ends:
+            os.close(end)
+
+
+def warm() -> None:
+    """Import what lessons import, and what torch imports when it is first used."""
+    for name in d2lps.__all__:
+        with suppress(ImportError):
+            getattr(d2lps, name)
+    (torch.ones(2) + torch.logsumexp(torch.ones(2), 0)).tolist()
+
+
+def _keep(end: int, life: int, settings: dict) -> None:
+    """Fork the answer's process; kill it when ``life`` is closed at its other end."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with suppress(OSError, AttributeError):
+            walls.die_with_parent()
+        namespaces = sandbox.own_namespaces()
+        child = os.fork()
+        if not child:
+            _be_answer(end, settings, namespaces)
+        os.close(end)
+        watched = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
+        select.select([life, *([] if watched is None else [watched])], [], [])
+        with suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+        _, _, took = os.wait4(child, 0)
+        socket.socket(fileno=life).send(json.dumps(took.ru_utime + took.ru_stime).encode())
+    finally:
+        os._exit(0)
+
+
+def _be_answer(end: int, settings: dict, namespaces: set[str]) -> None:
+    try:
+        with suppress(OSError, AttributeError):
+            walls.die_with_parent()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        kept = os.dup2(end, 3)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for each in range(3):
+            os.dup2(nothing, each)
+        os.closerange(4, 4096)
+        os.chdir("/")
+        os.environ.clear()
+        d2lps.speak(settings["language"])
+        paths = [Path(each) for each in settings["paths"]]
+        missing = sandbox.shut_in(paths, namespaces, settings["memory"], settings["seconds"])
+        line = Line(socket.socket(fileno=kept))
+        line.say(["return", 0, missing, []])
+        Inside(line).serve()
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The report as one page that needs nothing else: readable narrow and wide, light and dark, and on paper."""
+
+from html import escape
+
+from d2lps.messages import html_language, text
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--line:#c9d1d9;--soft:#57606a;--good:#1a7f4b;--bad:#a6470a}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--paper:#0d1117;--line:#3d444d;--soft:#9da7b3;--good:#4cc38a;
+--bad:#f0a36b}}
+body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:1rem auto;padding:0 1rem;
+max-width:72rem;overflow-wrap:anywhere}a{color:inherit}
+.wide{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0}
+th,td{border:1px solid var(--line);padding:.25rem .6rem;text-align:left;vertical-align:top;overflow-wrap:normal}
+td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.solved{color:var(--good)}.tried,.stopped{color:var(--bad)}
+.untouched,.missing,small{color:var(--soft)}details{border:1px solid var(--line);border-radius:.4rem;margin:.5rem 0;
+padding:.3rem .8rem}summary{cursor:pointer}dt{font-weight:600;margin-top:.6rem}dd{margin:0 0 0 1rem}
+.note,.look{border-left:.3rem solid var(--bad);padding-left:.7rem}
+@media print{:root{--ink:#000;--paper:#fff;--line:#999;--soft:#333;--good:#000;--bad:#000}body{font-size:10pt;margin:0}
+details{break-inside:avoid;border:0}details::details-content{content-visibility:visible;block-size:auto}
+.wide{overflow:visible}thead{display:table-header-group}}
+"""
+MARKS = {"solved": "✓", "tried": "✗", "stopped": "■", "untouched": "○", "missing": "–"}
+LOOK = "⚠"
+
+
+def page(report, titles: dict[str, str]) -> str:
+    """The page of a :class:`~course.classes.report.Report`; ``titles``: chapter → its title."""
+    language, title = html_language(), escape(text("grade.title", folder=report.folder))
+    learners, exercises = report.learners(), report.classwide()
+    notebooks = sum(bool(book["notebook"]) for book in report.books)
+    count = text("grade.count", learners=len(learners), notebooks=notebooks, day=report.day)
+    parts = [f"<h1>{title}</h1><p>{escape(count)}</p>"]
+    parts += [f'<p class="note">{escape(text(f"grade.open.{name}"))}</p>' for name in report.missing]
+    parts += [_look(report, learners)]
+    parts += [f"<h2>{escape(text('grade.learners'))}</h2>", _learners(report, learners)]
+    parts += [f"<h2>{escape(text('grade.exercises'))}</h2>", _exercises(report, titles)]
+    parts += [f"<h2>{escape(text('grade.answers'))}</h2>"]
+    parts += [
+        _answers(number, learner, rows, learners[learner], exercises)
+        for number, (learner, rows) in enumerate(report.best().items(), 1)
+    ]
+    return (
+        f'<!DOCTYPE html><html lang="{language}"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<style>{STYLE}</style></head><body><main>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def _state(state: str) -> str:
+    mark = f'<span aria-hidden="true">{MARKS[state]}</span>'
+    return f'<span class="{state}">{mark} {escape(text(f"grade.state.{state}"))}</span>'
+
+
+def _look(report, learners: dict[str, dict]) -> str:
+    """A box that says what was odd, and of whom."""
+    items = [escape(each["note"]) for each in report.notes("")]
+    for number, (learner, rows) in enumerate(report.best().items(), 1):
+        notes = [(note["notebook"], note["note"]) for note in learners[learner]["notes"]]
+        notes += [(id, note) for id, row in rows.items() for note in _odd(row)]
+        link = f'<a href="#learner-{number}">{escape(learner)}</a>'
+        items += [f"{link}{f', {escape(where)}' if where else ''}: {escape(note)}" for where, note in notes]
+    told = "".join(f"<li>{each}</li>" for each in items)
+    return f'<div class="look"><b>{LOOK} {escape(text("grade.look"))}</b><ul>{told}</ul></div>' if items else ""
+
+
+def _odd(row: dict | None) -> list[str]:
+    """What has to be said of an answer; that one is missing, its mark says."""
+    return row["notes"] if row and row["state"] != "missing" else []
+
+
+def _marked(notes: list) -> str:
+    label = escape(text("grade.look"), quote=True)
+    return f' <span class="tried" role="img" aria-label="{label}">{LOOK}</span>' if notes else ""
+
+
+def _learners(report, learners: dict[str, dict]) -> str:
+    ids, best, exercises = report.exercises, report.best(), report.classwide()
+    heads = [escape(text(f"grade.column.{name}")) for name in ("learner", "solved", "optional", "hints")]
+    for id in ids:
+        optional = f" <small>{escape(text('grade.optional'))}</small>" if exercises[id]["optional"] else ""
+        heads.append(f"{escape(id)}{optional}")
+    head = "".join(f'<th scope="col">{each}</th>' for each in heads)
+    rows = ""
+    for number, (learner, told) in enumerate(learners.items(), 1):
+        cells = "".join(f"<td>{_short(row)}{_marked(_odd(row))}</td>" for row in (best[learner].get(id) for id in ids))
+        counts = "".join(f'<td class="n">{_of(each)}</td>' for each in (told, told["optional"]))
+        rows += (
+            f'<tr><th scope="row"><a href="#learner-{number}">{escape(learner)}</a>{_marked(told["notes"])}</th>'
+            f'{counts}<td class="n">{told["hints"]}</td>{cells}</tr>'
+        )
+    look = f'<span class="tried">{LOOK} {escape(text("grade.look"))}</span>'
+    legend = " &nbsp; ".join([*(_state(state) for state in MARKS), look])
+    return (
+        f'<p><small>{legend}</small></p><div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _of(told: dict) -> str:
+    return f"{told['solved']} / {told['exercises']}"
+
+
+def _heading(id: str, told: dict) -> str:
+    """What the chapter calls an exercise, and what the program does."""
+    optional = f" · {escape(text('grade.optional'))}" if told["optional"] else ""
+    return f"{escape(told['title'])} <small><code>{escape(id)}</code>{optional}</small>"
+
+
+def _short(row: dict | None) -> str:
+    if row is None:
+        return ""
+    label = escape(text(f"grade.state.{row['state']}"), quote=True)
+    mark = f'<span class="{row["state"]}" role="img" aria-label="{label}">{MARKS[row["state"]]}</span>'
+    named = row["mistake"] if row["state"] in ("tried", "stopped") else ""
+    return f"{mark} <small>{escape(named)}</small>" if named else mark
+
+
+def _exercises(report, titles: dict[str, str]) -> str:
+    parts, before = [], None
+    for id, told in report.classwide().items():
+        if told["chapter"] != before:
+            before = told["chapter"]
+            parts.append(f"<h3>{escape(before.partition('-')[0])} {escape(titles.get(before, ''))}</h3>")
+        states = " &nbsp; ".join(f"{_state(state)} {count}" for state, count in told["states"].items() if count)
+        mistakes = "".join(
+            f"<li><code>{escape(name)}</code> × {each['count']}<br><small>{_code(each['hint'])}</small></li>"
+            for name, each in told["mistakes"].items()
+        )
+        parts.append(f"<h4>{_heading(id, told)}</h4><p>{states}</p>" + (f"<ul>{mistakes}</ul>" if mistakes else ""))
+    return "".join(parts)
+
+
+def _answers(number: int, learner: str, rows: dict[str, dict], told: dict, exercises: dict[str, dict]) -> str:
+    items = ""
+    for id, row in rows.items():
+        said = f"<br>{_code(row['sentence'])}" if row["sentence"] and row["state"] != "solved" else ""
+        hint = f"<br><small>{_code(row['hint'])}</small>" if row["hint"] and row["state"] != "solved" else ""
+        name = f" <code>{escape(row['mistake'])}</code>" if row["state"] in ("tried", "stopped") else ""
+        hints = f" · {escape(text('grade.hints', count=row['hints']))}" if row["hints"] else ""
+        notes = "".join(f"<br><small>{escape(note)}</small>" for note in row["notes"])
+        where = f" <small>{escape(row['notebook'])}</small>"
+        items += f"<dt>{_heading(id, exercises[id])}{where}</dt>"
+        items += f"<dd>{_state(row['state'])}{name}{hints}{said}{hint}{notes}</dd>"
+    notes = "".join(
+        f'<p class="note">{escape(note["notebook"] or learner)}: {escape(note["note"])}</p>' for note in told["notes"]
+    )
+    optional = f", {escape(text('grade.optional'))} {_of(told['optional'])}" if told["optional"]["exercises"] else ""
+    return (  # a link to what is inside unfolds it
+        f"<details><summary>{escape(learner)}: {_of(told)}{optional}</summary>"
+        f'<div id="learner-{number}">{notes}<dl>{items}</dl></div></details>'
+    )
+
+
+def _code(said: str) -> str:
+    """A sentence as HTML, its lines below each other, with what stands in backticks as code."""
+    parts = escape(said, quote=False).split("`")
+    code = "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+    return code.replace("\n", "<br>")

@@ -1,0 +1,109 @@
+"""Judge many notebooks, several at a time, each in a process of its own: what ends one does not touch the others."""
+
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from course.classes import notebooks
+from course.classes.judging import Limits, Nurseries, judge
+from d2lps.messages import text
+from d2lps.notebook.grading.course import all_texts
+
+MOST = 12  # exercises of a notebook that may take all their time
+Task = tuple[str, Path, Path | None]
+
+
+class Judging:
+    """A process that judges one notebook."""
+
+    def __init__(self, task: Task, shown: str, nurseries: Nurseries, limits: Limits):
+        self.task, self.shown, self.data = task, shown, bytearray()
+        self.until = time.monotonic() + MOST * limits.in_all
+        self.end, write = os.pipe()
+        self.process = os.fork()
+        if not self.process:
+            try:
+                os.close(self.end)
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has started this one ends it
+                data = json.dumps(_judged(task, shown, nurseries, limits)).encode()
+                with os.fdopen(write, "wb") as file:
+                    file.write(data)
+            finally:
+                os._exit(0)
+        os.close(write)
+
+    def stop(self) -> None:
+        """End it, whatever it does; the answers that it runs end with it."""
+        os.kill(self.process, signal.SIGKILL)
+
+    def result(self) -> dict:
+        """What it has found; where it has not come to an end, a row that says so."""
+        os.close(self.end)
+        os.waitpid(self.process, 0)
+        try:
+            return json.loads(self.data)
+        except ValueError:
+            learner, path, _ = self.task
+            book = {"learner": learner, "notebook": self.shown, "chapter": "", "graded": False}
+            return {"book": book | {"notes": [text("grade.note.no-verdict")]}, "rows": [], "missing": []}
+
+
+def _judged(task: Task, shown: str, nurseries: Nurseries, limits: Limits) -> dict:
+    book = notebooks.read(*task)
+    rows, missing = judge(book, nurseries, limits, shown)
+    notes = [text(f"grade.note.{note.key}", **note.values) for note in book.notes]
+    graded = all(note.key in notebooks.HARMLESS for note in book.notes)
+    told = {"learner": book.learner, "notebook": shown, "chapter": book.chapter, "graded": graded, "notes": notes}
+    return {"book": told, "rows": [asdict(row) for row in rows], "missing": sorted(missing)}
+
+
+def run(
+    tasks: Sequence[Task],
+    folder: Path,
+    out: Path,
+    language: str,
+    limits: Limits,
+    jobs: int,
+    told: Callable[[dict], None],
+) -> list[dict]:
+    """What was found in each notebook, in the order of ``tasks``; ``told`` hears of each as it is done."""
+    torch.set_num_threads(1)
+    for texts in all_texts().values():  # the judges are imported once, for all
+        texts.exercise()
+    nurseries, waiting, found = Nurseries(language, limits, [folder, out]), list(enumerate(tasks)), {}
+    busy: dict[int, tuple[int, Judging]] = {}
+    root = folder if folder.is_dir() else folder.parent
+    try:
+        with selectors.DefaultSelector() as selector:
+            while waiting or busy:
+                while waiting and len(busy) < jobs:
+                    number, task = waiting.pop(0)
+                    shown = "" if task[1].is_dir() else str(task[1].relative_to(root))
+                    one = Judging(task, shown, nurseries, limits)
+                    busy[one.end] = number, one
+                    selector.register(one.end, selectors.EVENT_READ)
+                for key, _ in selector.select(1):
+                    number, one = busy[key.fd]
+                    data = os.read(key.fd, 1 << 20)
+                    one.data += data
+                    if not data:
+                        selector.unregister(key.fd)
+                        del busy[key.fd]
+                        found[number] = one.result()
+                        told(found[number])
+                for _, one in busy.values():
+                    if time.monotonic() > one.until:
+                        one.stop()
+    finally:
+        for _, one in busy.values():
+            one.stop()
+            os.waitpid(one.process, 0)
+        nurseries.end()
+    return [found[number] for number in range(len(tasks))]

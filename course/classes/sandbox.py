@@ -1,0 +1,80 @@
+"""Shut a process in, as far as this machine can: what it may read, whom it may speak to, how much it may take."""
+
+import os
+import resource
+import sys
+import sysconfig
+from collections.abc import Sequence
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
+
+import course
+import d2lps
+from course.classes import walls
+
+PACKAGES = [Path(each.__file__).resolve().parent for each in (d2lps, course)]
+SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+OPEN_FILES = 64
+
+
+def readable(secret: Sequence[Path]) -> list[Path]:
+    """What Python and its libraries are read from; nothing above, or in, what is ``secret``, and no course."""
+    library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places = [*PACKAGES, *map(Path, [*SYSTEM, *library, *sys.path, sys.prefix])]
+    found = {place.resolve() for place in places if str(place) not in ("", ".") and place.exists()}
+    return sorted(
+        place for place in found if not any(each.is_relative_to(place) or place.is_relative_to(each) for each in secret)
+    )
+
+
+def own_namespaces() -> set[str]:
+    """Go where there is no network, and no other process, if this kernel lets us; what is so from the next fork on."""
+    for kinds in (("net", "pid", "ipc"), ("net", "ipc"), ()):
+        with suppress(OSError):
+            if kinds:
+                walls.leave(*kinds)
+            return {*kinds}
+    return set()
+
+
+def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: float) -> list[str]:
+    """Shut this process in for good; what this machine could not do: of ``files``, ``processes``, ``network``."""
+    missing, network = [], False
+    if "net" in namespaces:
+        with suppress(OSError):
+            walls.raise_loopback()
+        network = True
+    _limit(memory, seconds)
+    try:
+        walls.see_only(paths, [Path(each) for each in DEVICES])
+    except (OSError, AttributeError, ValueError):
+        missing.append("files")
+    try:
+        walls.start_nothing(network)
+    except (OSError, AttributeError, ValueError):
+        missing.append("processes")
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NPROC, (OPEN_FILES, OPEN_FILES))
+        if not network:
+            missing.append("network")
+    return missing
+
+
+def _limit(memory: int, seconds: float) -> None:
+    """So many bytes more than now, so many seconds of a processor; no files, and no cores."""
+    there = 0
+    with suppress(OSError):
+        there = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    most = ceil(seconds)
+    limits = {
+        resource.RLIMIT_AS: (there + memory, there + memory),
+        resource.RLIMIT_CPU: (most, most),
+        resource.RLIMIT_FSIZE: (0, 0),
+        resource.RLIMIT_CORE: (0, 0),
+        resource.RLIMIT_NOFILE: (OPEN_FILES, OPEN_FILES),
+    }
+    for which, limit in limits.items():
+        with suppress(OSError, ValueError):  # macOS has not all of them
+            resource.setrlimit(which, limit)

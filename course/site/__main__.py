@@ -1,0 +1,65 @@
+"""``python -m course.site``: build the site, or show it."""
+
+import argparse
+import http.server
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from course.book.findings import BookError
+from course.book.library import Book
+from course.site.build import OUT, build
+from course.site.current import is_current, made_of, note
+
+COMMAND = "python -m course.site"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; a BookError is one sentence on stderr and exit status 1."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="The book as a site, in all languages.")
+    parser.add_argument("--root", help="the course's folder, if it is not the current one")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="command")
+    made = commands.add_parser("build", help="execute what has changed, and write the site")
+    made.add_argument("--out", type=Path, help=f"where to; {OUT}/ if left out")
+    made.add_argument("--no-pdf", action="store_true", help="print no PDFs, which takes a browser")
+    shown = commands.add_parser("serve", help="show the site that was built")
+    shown.add_argument("--port", type=int, default=8000)
+    chosen = parser.parse_args(arguments)
+    try:
+        book = Book(chosen.root)
+        if chosen.command == "build":
+            where, pdf = chosen.out or book.root / OUT, not chosen.no_pdf
+            name = made_of(book, pdf)
+            if is_current(book, where, name):
+                print("nothing has changed")
+            else:
+                build(book, where, pdf=pdf)
+                note(book, where, name)
+            print(f"open {where / 'index.html'}")
+            return 0
+        return serve(book.root / OUT, chosen.port)
+    except BookError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def serve(site: Path, port: int) -> int:
+    """Show the site to this machine alone, until Ctrl-C."""
+    if not (site / "index.html").is_file():
+        raise BookError(f"there is no site in {site} yet; {COMMAND} build")
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except (OSError, OverflowError) as error:
+        raise BookError(f"port {port} cannot be had: {error}; give another one with --port") from None
+    with server:
+        print(f"http://127.0.0.1:{server.server_port}/ (end with Ctrl-C)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""All pages, written beside the last site and put in its place when they are proved."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pygments.formatters import HtmlFormatter
+
+from course.book.findings import COMMAND, BookError
+from course.book.library import Book, Chapter
+from course.book.notebook import dumps, notebook
+from course.site import api, downloads, front, outputs, proof, reference, search
+from course.site.front import THEME
+from course.site.pages import NAMES, REFERENCE, Site
+from course.site.pdf import bound, printed
+from course.site.runs import Run
+from course.site.runs import run as run_or_find
+from d2lps.messages import LANGUAGES
+
+OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
+MOST = 20  # faults told at once
+IN_ENGLISH = "en"  # as all docstrings are
+FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "math.woff2", "math.OFL.txt")
+
+
+def build(
+    book: Book,
+    out: Path | None = None,
+    run: Callable[[str], Run] | None = None,
+    pdf: bool = True,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Build the site.
+
+    Parameters
+    ----------
+    book : Book
+        What is shown.
+    out : Path, optional
+        Where; ``_site/`` in the book's folder if left out. What was there stays until all is done.
+    run : callable, optional
+        Slug → its run; if left out, chapters are executed, or found where they were executed before.
+    pdf : bool
+        Whether to print the chapters of each language, too.
+    say : callable
+        Hears in a sentence what takes long.
+
+    Returns
+    -------
+    Path
+        Where the site is.
+
+    Raises
+    ------
+    BookError
+        For anything that is wrong with what is written, with a run, or with the pages; the last site is still there.
+    """
+    out = out or book.root / OUT
+    chapters = {slug: book.chapter(slug) for slug in book.contents}
+    _require_notebooks(book, chapters)
+    run = run or (lambda slug: run_or_find(book, slug, book.root / KEPT, say))
+    runs = {slug: run(slug) for slug in chapters}
+    new = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        new.chmod(0o755)
+        _write(book, chapters, runs, new, pdf)
+        if found := proof.faults(new):
+            more = f"\n… and {len(found) - MOST} more" if found[MOST:] else ""
+            raise BookError("the site has faults and is not put in place:\n" + "\n".join(found[:MOST]) + more)
+        _swap(new, out)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return out
+
+
+def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
+    """A site shows what notebooks gave: they have to be those of the texts."""
+    for slug, chapter in chapters.items():
+        for language in LANGUAGES:
+            path = book.folder(slug) / f"{language}.ipynb"
+            made = dumps(notebook(chapter, language, book.links(language)))
+            if not path.is_file() or path.read_text("utf-8") != made:
+                raise BookError(f"chapters/{slug}/{path.name} is not what is written now; {COMMAND} build")
+
+
+def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool) -> None:
+    _write_shared(book, root)
+    with ThreadPoolExecutor() as beside:  # browsers print while the pages are made
+        printing = {}
+        for language in LANGUAGES if pdf else ():
+            paper = root / language / f"d2lps-{language}.html"
+            paper.parent.mkdir()
+            paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
+            printing[paper] = beside.submit(printed, paper, book.root / PRINTED)
+        _write_pages(book, chapters, runs, root, pdf)
+    for paper, done in printing.items():
+        shutil.copyfile(done.result(), paper.with_suffix(".pdf"))
+        paper.unlink()
+
+
+def _write_shared(book: Book, root: Path) -> None:
+    """What all pages load, and the pictures."""
+    static, pictures = root / "_static", root / "img"
+    static.mkdir()
+    for name, code in outputs.shared_code().items():
+        (static / name).write_text(code, "utf-8")
+    (static / "shared.css").write_text(outputs.shared_looks() + code_colours(), "utf-8")
+    for name in FILES:
+        shutil.copyfile(THEME / name, static / name)
+    pictures.mkdir()
+    for picture in sorted((book.root / "img").glob("*.svg")):
+        shutil.copyfile(picture, pictures / picture.name)
+    (root / ".nojekyll").touch()  # GitHub would leave out _static
+
+
+def _write_pages(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool) -> None:
+    texts, public = {"index.html": front.choice(NAMES)}, reference.entries()
+    for language in LANGUAGES:
+        site = Site(book, chapters, language, runs, public)
+        pages = site.pages()
+        if language == IN_ENGLISH:
+            texts[REFERENCE] = site.framed(site.package(), pages, folder=f"../{language}/")
+        texts |= {f"{language}/{page.path}": site.framed(page, pages, pdf) for page in pages}
+        entries = [entry for page in pages for entry in page.entries]
+        entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
+        texts[f"{language}/sections.js"] = search.script(entries)
+    texts |= downloads.notebooks(book)
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def _swap(new: Path, out: Path) -> None:
+    old = out.with_name(f".{out.name}-old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    new.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def code_colours() -> str:
+    """Colours of code in light and dark, and light on paper."""
+
+    def rules(style: str, where: str) -> str:
+        given = HtmlFormatter(style=style).get_style_defs("pre.code").splitlines()
+        kept = [each for each in given if each.startswith("pre.code .") and ".hll" not in each and "err" not in each]
+        return "\n".join(f"{where} {each}" for each in kept)
+
+    light, dark = "default", "github-dark"
+    chosen = {name: rules(style, f"[data-theme={name}]") for name, style in (("light", light), ("dark", dark))}
+    alone = {style: rules(style, ":root:not([data-theme])") for style in (light, dark)}
+    return (
+        f"@media screen{{\n{chosen['light']}\n{chosen['dark']}\n}}\n"
+        f"@media screen and (prefers-color-scheme:light){{\n{alone[light]}\n}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{\n{alone[dark]}\n}}\n"
+        f"@media print{{\n{rules(light, '')}\n}}\n"
+    )

@@ -1,0 +1,45 @@
+"""Whether a site is still what would be built: made of the same files, and as it was left.
+
+What it was made of, and what was left, is noted beside the kept runs. Whoever changes, adds or takes away a file of
+either gets a new site.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import course
+import d2lps
+from course.book.library import Book, digest, write
+
+NOTE = "build/site.json"
+FILES = ("requirements.lock", "pyproject.toml")
+GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}  # by Python, by an exercise, by JupyterLab
+
+
+def made_of(book: Book, pdf: bool) -> str:
+    """A name for all that decides what a site is: texts, code, pictures, packages, and Python."""
+    packages = [Path(each.__file__).parent for each in (d2lps, course)]
+    files = [path for folder in (*packages, book.chapters, book.root / "img") for path in sorted(folder.rglob("*"))]
+    files += [book.root / name for name in FILES]
+    read = (path for path in files if path.is_file() and not set(path.parts) & GENERATED)
+    return digest("\n".join([sys.version, f"{pdf}", *(f"{path} {digest(path.read_bytes())}" for path in read)]))
+
+
+def is_current(book: Book, site: Path, name: str) -> bool:
+    """Whether the site was made of what this name stands for, and nobody has touched it since."""
+    try:
+        return json.loads((book.root / NOTE).read_text("utf-8")) == _noted(site, name)
+    except (OSError, ValueError):
+        return False
+
+
+def note(book: Book, site: Path, name: str) -> None:
+    """Remember that the site was made of what this name stands for."""
+    write({book.root / NOTE: json.dumps(_noted(site, name))})
+
+
+def _noted(site: Path, name: str) -> dict:
+    files = {path: path.stat() for path in sorted(site.rglob("*")) if path.is_file()}
+    left = {path.relative_to(site).as_posix(): [each.st_size, each.st_mtime_ns] for path, each in files.items()}
+    return {"site": str(site.resolve()), "made of": name, "files": left}

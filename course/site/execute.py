@@ -1,0 +1,84 @@
+"""A chapter is executed once, and shown in all languages: its numbers are then the same for all readers."""
+
+from pathlib import Path
+
+import nbformat
+
+from d2lps.messages import LANGUAGES, unmarked
+from d2lps.notebook.all_readers import KEY
+
+FIRST = "from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"  # what the kernel does first
+
+
+def execute(folder: Path, first: str = "", seconds: int = 120) -> dict[str, nbformat.NotebookNode]:
+    """Run a chapter's notebook from top to bottom.
+
+    Parameters
+    ----------
+    folder : Path
+        The chapter's, with a notebook for each language; they differ in words alone.
+    first : str
+        What else the kernel does before.
+    seconds : int
+        How long a cell may take.
+
+    Returns
+    -------
+    dict of str to NotebookNode
+        Language → its notebook, with the outputs of the one run.
+
+    Raises
+    ------
+    nbclient.exceptions.CellExecutionError
+        Where a cell does; its ``cell_id`` says which.
+    """
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    book = nbformat.read(folder / f"{LANGUAGES[0]}.ipynb", as_version=4)
+    book.cells.insert(0, nbformat.v4.new_code_cell(FIRST + first))
+    where, quiet = {"metadata": {"path": str(folder)}}, ["--log-level=ERROR"]  # it warns that it listens on loopback
+    client = NotebookClient(
+        book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet
+    )
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        error.traceback = unmarked(error.traceback, LANGUAGES[0])
+        raised = [cell for cell in book.cells if any(o.output_type == "error" for o in cell.get("outputs", ()))]
+        error.cell_id = raised[-1].id if raised else ""
+        raise
+    return in_languages(book, folder)
+
+
+def in_languages(run: nbformat.NotebookNode, folder: Path) -> dict[str, nbformat.NotebookNode]:
+    """Language → the chapter's notebook with the outputs of a run in a kernel that spoke to all readers."""
+    ran = {cell.id: cell for cell in run.cells if cell.cell_type == "code"}
+    books = {}
+    for language in LANGUAGES:
+        books[language] = book = nbformat.read(folder / f"{language}.ipynb", as_version=4)
+        for cell in book.cells:
+            if cell.cell_type == "code":
+                cell.execution_count = ran[cell.id].execution_count
+                cell.outputs = [_shown(output, language) for output in _joined(ran[cell.id].outputs)]
+    return books
+
+
+def _joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """What was printed piece by piece as one text: a mark may begin in one piece and end in the next."""
+    joined: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        before = joined[-1] if joined else None
+        if before and output.output_type == "stream" == before.output_type and output.name == before.name:
+            joined[-1] = nbformat.from_dict(before | {"text": before.text + output.text})
+        else:
+            joined.append(output)
+    return joined
+
+
+def _shown(output: nbformat.NotebookNode, language: str) -> nbformat.NotebookNode:
+    shown = dict(output)
+    if "metadata" in output:
+        shown["metadata"] = {name: each for name, each in output.metadata.items() if name != KEY}
+        shown["data"] = output.metadata.get(KEY, {}).get(language, output.data)
+    return nbformat.from_dict(unmarked(shown, language))

@@ -1,0 +1,92 @@
+"""Hints and the solution of an exercise: folded below its first lines on a page, and open at the end of a book."""
+
+import ast
+from functools import cache
+
+from course.book.findings import BookError
+from course.book.library import Book, Chapter
+from course.site.prose import Prose, listing
+from d2lps.messages import text_in
+
+
+def folded(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> str:
+    """Hints, from vague to nearly the answer, and the solution: for a page, where each opens by itself."""
+    check = f"<p><small>{text_in(language, 'site.check')}</small></p>"
+    parts = (
+        f"<details><summary>{name}</summary>{inside}</details>"
+        for name, inside in _parts(book, chapter, exercise, language, prose)
+    )
+    return f'<div class="folds">{check}{"".join(parts)}</div>'
+
+
+def opened(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> str:
+    """The same for paper, where nothing opens."""
+    return "".join(f"<h4>{name}</h4>{inside}" for name, inside in _parts(book, chapter, exercise, language, prose))
+
+
+def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> list[tuple[str, str]]:
+    """Name and HTML of each; raises BookError where ``exercises.toml`` or ``solutions.py`` has none."""
+    told = chapter.exercises.get(exercise)
+    if told is None:
+        raise BookError(f"{chapter.slug}/exercises.toml has no exercise {exercise!r}; write it")
+    hints = told.get("hints", ())
+    parts = [
+        (text_in(language, "site.hint", number=number, of=len(hints)), prose.markdown(hint[language]))
+        for number, hint in enumerate(hints, 1)
+    ]
+    code = solution((book.folder(chapter.slug) / "solutions.py").read_text("utf-8"), exercise.replace("-", "_"))
+    if code is None:
+        raise BookError(f"{chapter.slug}/solutions.py has no {exercise.replace('-', '_')}; write the solution there")
+    return [*parts, (text_in(language, "site.solution"), listing(code))]
+
+
+@cache  # the same in all languages
+def solution(source: str, name: str) -> str | None:
+    """The solution called so, with what it needs of its module; None where there is none.
+
+    >>> print(solution("import math\\nimport re\\nA = 1\\n\\ndef f(x):\\n    return math.sqrt(x + A)\\n", "f"))
+    import math
+    <BLANKLINE>
+    A = 1
+    <BLANKLINE>
+    def f(x):
+        return math.sqrt(x + A)
+    """
+    tree, owners = ast.parse(source), {}
+    for node in tree.body:
+        for each in _names(node):
+            owners[each] = node
+    if name not in owners:
+        return None
+    wanted, queue = set(), [name]
+    while queue:
+        node = owners.get(queue.pop())
+        if node is not None and node not in wanted:
+            wanted.add(node)
+            queue += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+    pieces, imports = [], []
+    for node in sorted(wanted, key=lambda each: each.lineno):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            used = [each for each in node.names if node is owners.get(each.asname or each.name.partition(".")[0])]
+            needed = [each for each in used if _used(each.asname or each.name.partition(".")[0], wanted - {node})]
+            imports.append(ast.unparse(type(node)(**{**vars(node), "names": needed})))
+        else:
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            pieces.append("\n".join(source.splitlines()[first - 1 : node.end_lineno]))
+    return "\n\n".join(filter(None, ["\n".join(imports), *pieces]))
+
+
+def _names(node: ast.stmt) -> list[str]:
+    """What a statement of a module defines."""
+    match node:
+        case ast.FunctionDef() | ast.ClassDef():
+            return [node.name]
+        case ast.Assign():
+            return [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+        case ast.Import() | ast.ImportFrom():
+            return [each.asname or each.name.partition(".")[0] for each in node.names]
+    return []
+
+
+def _used(name: str, nodes: set) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for node in nodes for each in ast.walk(node))

@@ -1,0 +1,148 @@
+"""What a cell showed, as a piece of a page. Code and looks that all players share stand in files of the site, once."""
+
+import html
+import re
+from collections.abc import Callable, Sequence
+
+from course.book.findings import BookError
+from d2lps.notebook import explore_page, plots, predict_page, reveal
+from d2lps.view import player
+from d2lps.view.drawing.theme import STYLE, THIN
+from d2lps.view.tables import SCROLLS
+
+KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # the best that a page can show
+# What stands in the pieces again and again → where the site has it. The longest come first: some hold others.
+CODE = (player.MODULE, explore_page.CHOOSE, predict_page.ASK)
+LOOKS = (player.LOOKS, STYLE, THIN, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS)
+_EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
+_NAMES = re.compile(r"^(?:export )?(?:async )?function (play|choose|ask)\b", re.M)
+_UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # remarks, and the room before a line
+_CODE = re.compile(r'(<script type="module">)(.*?)(</script>)', re.S)
+_SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
+_LOOK = re.compile(r"<style>(.*?)</style>", re.S)
+_ID = re.compile(r'\s\bid="([^"]*)"')
+_OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # the same in all plots that draw the same
+_LEGEND = re.compile(
+    r'(<div class="d2lps d2-sheet">(?:<div class="d2-where">[^<]*</div>)?)<div class="d2-legend">.*?</ul></div>'
+)
+_CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
+_COLOURED = re.compile("\x1b\\[[0-9;]*m")
+
+
+def shared_code() -> dict[str, str]:
+    """File → the code of CODE as plain scripts: pages that are opened from a file may load no modules."""
+
+    def script(code: str) -> str:
+        names = ", ".join(_NAMES.findall(code))
+        lean = _UNREAD.sub("", _EXPORTED.sub("", code))
+        return "(() => {\n" + lean + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
+
+    player, *others = CODE
+    return {"play.js": script(player), "ask.js": "\n".join(map(script, others))}
+
+
+def shared_looks() -> str:
+    """The style sheets of LOOKS, each rule once."""
+    return (
+        "\n".join(
+            [player.LOOKS, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS, f".scrolls{{{SCROLLS}}}"]
+        )
+        + "\n"
+    )
+
+
+def shown(
+    outputs: Sequence[dict],
+    name: str,
+    where: str,
+    alternative: str,
+    markdown: Callable[[str], str],
+    paper: bool = False,
+) -> str:
+    """The outputs of a cell.
+
+    Parameters
+    ----------
+    outputs : sequence of dict
+        As a notebook has them.
+    name : str
+        The cell's.
+    where : str
+        Chapter and cell, for errors.
+    alternative : str
+        What stands for a picture that brings no words of its own.
+    markdown : callable
+        Markdown → HTML.
+    paper : bool
+        Whether it will be printed: then it has no scripts, and all pictures.
+
+    Returns
+    -------
+    str
+        HTML.
+
+    Raises
+    ------
+    BookError
+        Where there is an error among them, or what only a kernel can show.
+    """
+    shown = (_one(output, where, alternative, markdown, still if paper else lean) for output in outputs)
+    return "".join(_OF_A_PLOT.sub(rf"{name}-{number}-\1", each) for number, each in enumerate(shown))
+
+
+def _one(output: dict, where: str, alternative: str, markdown: Callable, made: Callable[[str], str]) -> str:
+    if output["output_type"] == "error":
+        raise BookError(f"{where} raises {output['ename']}: {output['evalue']}; mend the cell")
+    if output["output_type"] == "stream":
+        return _text(output["text"])
+    data = output["data"]
+    kind = next((kind for kind in KINDS if kind in data), None)
+    if kind is None or (kind == "text/plain" and any("widget-view" in each for each in data)):
+        raise BookError(f"{where} shows {', '.join(data) or 'nothing'}, which a page cannot; give it a text/html form")
+    value = data[kind]
+    match kind:
+        case "text/html":
+            return f'<div class="shown">{made(value)}</div>'
+        case "image/svg+xml":
+            svg = made(value[value.index("<svg") :])
+            return f'<div class="shown" role="img" aria-label="{html.escape(alternative)}">{svg}</div>'
+        case "image/png":
+            said = html.escape(alternative)
+            return f'<div class="shown"><img alt="{said}" src="data:image/png;base64,{value.strip()}"></div>'
+        case "text/markdown":
+            return f'<div class="shown">{markdown(value)}</div>'
+    return _text(value)
+
+
+def _text(value: str) -> str:
+    return f'<pre class="printed" tabindex="0">{html.escape(_COLOURED.sub("", value))}</pre>'
+
+
+def still(piece: str) -> str:
+    """HTML without scripts, looks that the site has in files, and ids."""
+    return _ID.sub("", _LOOK.sub(_look, _SCRIPT.sub("", piece)))
+
+
+def lean(piece: str) -> str:
+    """HTML without what a page of the site has elsewhere: code and looks in files, the legends of players in
+    their data, the first pictures of ``explore`` in what it shows; and without ids that nothing names."""
+
+    def code(found: re.Match) -> str:
+        rest = found[2]
+        for each in CODE:
+            rest = rest.replace(each, "")
+        return found[1] + rest.strip() + found[3]
+
+    piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
+    piece = _LEGEND.sub(r"\1", piece)
+    piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
+    named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
+    named |= {each for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for each in value.split()}
+    return _ID.sub(lambda found: found[0] if found[1] in named else "", piece)
+
+
+def _look(found: re.Match) -> str:
+    rest = found[1]
+    for each in LOOKS:
+        rest = rest.replace(each, "")
+    return f"<style>{rest}</style>" if rest.strip() else ""

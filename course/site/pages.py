@@ -1,0 +1,306 @@
+"""Pages: what is in the middle of each, and the frame around it, in one language."""
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from course.book.findings import BookError
+from course.book.glossary import Glossary
+from course.book.library import Book, Chapter
+from course.site import api, downloads, front, outputs, reference, search, terms
+from course.site.exercises import folded, opened
+from course.site.linked import linked
+from course.site.prose import Prose, code, numbered
+from course.site.runs import Run
+from d2lps.messages import html_language, only, text_in
+
+NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order in which they are offered
+LOOKS = ("shared.css", "book.css")
+PLAYS = ("../_static/play.js",)
+ANSWERS = "answers.html"  # a part of the book on paper; a page has them beside its exercises
+REFERENCE = "api/index.html"  # from the root of the site; in English alone
+
+
+@dataclass
+class Page:
+    """One page of the site.
+
+    Attributes
+    ----------
+    path : str
+        In the folder of its language; that of the package's page, in its own.
+    title, body : str
+        HTML.
+    kind : str
+        The class of its body, for the theme.
+    sections : list of (str, str)
+        Ids and titles for the contents of the page.
+    entries : list of search.Entry
+        What is found in it.
+    """
+
+    path: str
+    title: str
+    body: str
+    kind: str = "plain"
+    description: str = ""
+    sections: list[tuple[str, str]] = field(default_factory=list)
+    entries: list[search.Entry] = field(default_factory=list)
+    scripts: tuple[str, ...] = ()
+    looks: tuple[str, ...] = ()
+    slug: str = ""
+
+
+class Site:
+    """All pages of one language.
+
+    Parameters
+    ----------
+    book : Book
+        What is shown.
+    chapters : dict of str to Chapter
+        Slug → the chapter, read once for all languages.
+    language : str
+        In which language.
+    runs : dict of str to Run
+        Slug → what its cells showed.
+    public : list of reference.Entry
+        What the page of the package describes.
+    paper : bool
+        Whether it will be printed: then nothing plays, and no word or name leads elsewhere.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        chapters: dict[str, Chapter],
+        language: str,
+        runs: dict[str, Run],
+        public: list[reference.Entry],
+        paper: bool = False,
+    ):
+        self.book, self.chapters, self.language, self.runs = book, chapters, language, runs
+        self.public, self.paper = public, paper
+        self.known = {} if paper else reference.addresses(public, f"../{REFERENCE}")
+        self.glossary = Glossary({} if paper else book.terms)
+        self.html_language = only(language, html_language)
+
+    def say(self, key: str, **values: object) -> str:
+        """A sentence of the site, as HTML."""
+        return html.escape(text_in(self.language, f"site.{key}", **values))
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """Slug → number and title, as HTML."""
+        contents = self.book.contents.items()
+        return {slug: html.escape(numbered(self.language, slug, title[self.language])) for slug, title in contents}
+
+    def pages(self) -> list[Page]:
+        """All of them, in the order of the contents."""
+        return [self.front(), *map(self.chapter, self.chapters), self.terms(), self.references(), self.search()]
+
+    def chapter(self, slug: str) -> Page:
+        """A chapter with all that its cells showed."""
+        chapter, run = self.chapters[slug], self.runs[slug]
+        prose = Prose(self.book, self.language, chapter)
+        body, entries, sections, used = [], [], [], set()
+        page_title = html.unescape(self.titles[slug])
+        for section in chapter.texts[self.language].sections:
+            inside = "".join(self._blocks(chapter, section, prose, run, used))
+            if section.id == "top":
+                title, url = page_title, f"{slug}.html"
+                body.append(f"<h1>{prose.inline(title)}</h1>{inside}")
+            else:
+                heading = prose.inline(section.title)
+                title, url = search.words(heading), f"{slug}.html#{section.id}"
+                sections.append((section.id, heading))
+                sign = f'<a class="anchor" href="#{section.id}" aria-label="{self.say("anchor")}">#</a>'
+                body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
+            entries.append(search.Entry(page_title, title, url, search.words(inside)))
+        ran = self.say("ran", day=run.day, machine=run.machine)
+        body.append(f'<p class="ran"><small>{ran}</small></p>')
+        if used:
+            body.append(terms.cards(self.language, self.glossary, used))
+        return Page(
+            f"{slug}.html",
+            self.titles[slug],
+            "\n".join(body),
+            "chapter",
+            self.about(slug),
+            sections,
+            entries,
+            (*PLAYS, "../_static/ask.js", "../_static/terms.js"),
+            ("terms.css",),
+            slug,
+        )
+
+    def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, used: set[str]) -> Iterator[str]:
+        for block in section.blocks:
+            if block.kind != "cell":
+                yield terms.marked_terms(prose.block(block), self.language, self.glossary, used)
+            elif block.name != "language":  # which the page has been given
+                yield self._cell(chapter, block.name, search.words(section.title), prose, run)
+
+    def _cell(self, chapter: Chapter, name: str, title: str, prose: Prose, run: Run) -> str:
+        cell = chapter.cell(name)
+        before = [each.source for each in chapter.cells[: chapter.cells.index(cell)]]
+        opens = cell.source.startswith("d2lps.opening(")  # what comes before all explanations needs no code
+        shown = "" if opens else code(linked(cell.source, self.known, before))
+        if cell.exercise is not None and self.paper:
+            below = f'<p><a href="{ANSWERS}#{chapter.slug}-{cell.exercise}">{self.say("answers")}</a></p>'
+        elif cell.exercise is not None:
+            below = folded(self.book, chapter, cell.exercise, self.language, prose)
+        else:
+            given = run.outputs[self.language].get(name, [])
+            below = outputs.shown(given, name, f"{chapter.slug}, cell {name!r},", title, prose.markdown, self.paper)
+        return f'<div class="cell" id="cell-{name}">{shown}{below}</div>'
+
+    def front(self) -> Page:
+        """What the course is, its race, and its chapters."""
+        file = self.book.chapters / "front" / f"{self.language}.md"
+        if not file.is_file():
+            raise BookError(f"{file} is missing; write it, with [[race]] and [[chapters]] each alone on a line")
+        lead, _, rest = file.read_text("utf-8").partition("[[race]]")
+        before, _, after = rest.partition("[[chapters]]")
+        prose = Prose(self.book, self.language)
+        player = outputs.lean(only(self.language, lambda: front.race()._repr_html_()))
+        opens = "".join(
+            f'<li><h2><a href="{slug}.html">{title}</a></h2><p>{prose.inline(self.about(slug))}</p></li>'
+            for slug, title in self.titles.items()
+        )
+        body = [prose.markdown(lead), f'<div class="shown">{player}</div>', prose.markdown(before)]
+        body += [f'<ol class="opens">{opens}</ol>', prose.markdown(after)]
+        title = text_in(self.language, "site.title")
+        entries = [search.Entry(title, title, "index.html", search.words("".join([*body[:1], *body[2:]])))]
+        return Page("index.html", html.escape(title), "".join(body), "front", "", [], entries, PLAYS)
+
+    def about(self, slug: str) -> str:
+        """What a chapter is about, in a sentence."""
+        return self.book.abouts[slug][self.language]
+
+    def terms(self) -> Page:
+        """The glossary."""
+        title = self.say("terms")
+        body = terms.glossary_page(self.language, self.book)
+        entries = [
+            search.Entry(
+                title,
+                term.called(self.language)[0],
+                f"{terms.PAGE}#{term.id}",
+                search.words(terms.shown(term.means[self.language])),
+            )
+            for term in self.glossary.terms
+            if term.means
+        ]
+        return Page(terms.PAGE, title, body, entries=entries, looks=("terms.css",))
+
+    def package(self) -> Page:
+        """What the package has, in English alone."""
+        body, sections = api.page(self.public)
+        return Page("index.html", self.say("reference"), body, "api", "", sections)
+
+    def answers(self) -> Page:
+        """Hints and solutions of all exercises, for who has them on paper."""
+        title, body = self.say("answers"), []
+        for slug, chapter in self.chapters.items():
+            prose = Prose(self.book, self.language, chapter)
+            asked = [cell.exercise for cell in chapter.cells if cell.exercise is not None]
+            body += [f"<h2>{self.titles[slug]}</h2>"] if asked else []
+            for exercise in asked:
+                told = opened(self.book, chapter, exercise, self.language, prose)
+                body.append(f'<section id="{slug}-{exercise}"><h3><code>{exercise}</code></h3>{told}</section>')
+        return Page(ANSWERS, title, f"<h1>{title}</h1>{''.join(body)}")
+
+    def references(self) -> Page:
+        """The sources of all chapters, and who cites them."""
+        cited: dict[str, list[str]] = {}
+        for slug, chapter in self.chapters.items():
+            for section in chapter.texts[self.language].sections:
+                for key in section.cited():
+                    cited.setdefault(key, [])
+                    number = self.titles[slug].partition(" ")[0]
+                    place, name = section.id, f"{number} {html.escape(section.title)}"
+                    if place == "top":
+                        place, name = "main", self.titles[slug]
+                    link = f'<a href="{slug}.html#{place}">{name}</a>'
+                    if link not in cited[key]:
+                        cited[key].append(link)
+        rows = []
+        sources = sorted(self.book.references.items(), key=lambda pair: (pair[1]["authors"].lower(), pair[1]["year"]))
+        for key, source in sources:
+            if key not in cited:
+                continue
+            authors, title = html.escape(f"{source['authors']} ({source['year']})"), html.escape(source["title"])
+            venue = f", {html.escape(source['venue'])}" if source.get("venue") else ""
+            back = self.say("cited-in") + " " + html.escape(text_in(self.language, "list.between")).join(cited[key])
+            link = f'<a href="{html.escape(source["url"])}" lang="en">{title}</a>'
+            rows.append(f'<dt id="{key}" lang="en">{authors}</dt><dd>{link}<span lang="en">{venue}</span>. {back}</dd>')
+        title = self.say("references")
+        body = f'<h1>{title}</h1><dl class="sources">{"".join(rows)}</dl>'
+        return Page(
+            "references.html", title, body, entries=[search.Entry(title, title, "references.html", search.words(body))]
+        )
+
+    def search(self) -> Page:
+        """Where what was searched for is listed."""
+        said = f'data-none="{self.say("none")}" data-found="{self.say("found", n="{n}")}"'
+        body = (
+            f'<h1>{self.say("search")}</h1><p id="found" role="status" {said}></p><ol id="results"></ol>'
+            f"<noscript>{self.say('noscript')}</noscript>"
+        )
+        return Page("search.html", self.say("search"), body, "search", scripts=("sections.js", "../_static/search.js"))
+
+    def framed(self, page: Page, others: list[Page], pdf: bool = False, folder: str = "") -> str:
+        """The whole page: its body with what stands around it.
+
+        ``pdf``: whether there is one; ``folder`` leads from the page to those of its language.
+        """
+        order = [each for each in others if each.kind in ("front", "chapter")]
+        at = next((number for number, each in enumerate(order) if each is page), None)
+        near = [None, None] if at is None else [order[at - 1] if at else None, *order[at + 1 : at + 2], None][:2]
+        contents = [
+            {"href": folder + each.path, "title": each.title, "current": each is page, "gap": number == len(order)}
+            for number, each in enumerate([*order, *(each for each in others if each.kind == "plain")])
+        ]
+        package = {
+            "href": f"../{REFERENCE}",
+            "title": self.say("reference"),
+            "current": page.kind == "api",
+            "gap": False,
+        }
+        contents.append(package)
+        return front.FRAME.get_template("page.html").render(
+            lang=self.html_language,
+            language=self.language,
+            title=page.title,
+            description=html.escape(page.description),
+            kind=page.kind,
+            body=page.body,
+            up="../",
+            home=f"{folder}index.html",
+            search=f"{folder}search.html",
+            languages=[
+                {
+                    "href": f"../{other}/{page.path}",
+                    "name": name,
+                    "lang": only(other, html_language),
+                    "current": other == self.language,
+                }
+                for other, name in NAMES.items()
+            ],
+            looks=[*LOOKS, *page.looks],
+            scripts=["../_static/book.js", *page.scripts],
+            contents=contents,
+            sections=[{"id": id, "title": title} for id, title in page.sections],
+            tools=downloads.tools(self.book, page.slug, self.language, pdf)
+            if page.kind in ("front", "chapter")
+            else [],
+            previous=near[0] and {"href": near[0].path, "title": near[0].title},
+            next=near[1] and {"href": near[1].path, "title": near[1].title},
+            footer=self.say("license"),
+            w={word: self.say(word) for word in WORDS},
+        )
+
+
+WORDS = "skip search language theme contents near previous next here".split()

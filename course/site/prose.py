@@ -1,0 +1,143 @@
+"""What is written, as HTML: CommonMark with formulas as MathML, citations, links between chapters, figures."""
+
+import html
+import re
+from functools import cache
+
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+
+from course.book.findings import BookError
+from course.book.lesson import CITE, HEADING, Block, literal, outside
+from course.book.library import Book, Chapter
+from course.book.notebook import alternative, captions
+from course.site.linked import linked
+from d2lps.messages import text_in
+
+_PLAIN = HtmlFormatter(nowrap=True)
+# No line begins with what stands behind a formula.
+_ENDS = re.compile(r'(<span class="math inline">(?:(?!</span>).)*</span>)([，。：；、）？！”,.;:)?!]+)', re.S)
+
+
+class Prose:
+    """The texts of one chapter in one language.
+
+    Parameters
+    ----------
+    book : Book
+        With its sources and the other chapters.
+    language : str
+        In which it is read.
+    chapter : Chapter, optional
+        Whose figures are numbered.
+    """
+
+    def __init__(self, book: Book, language: str, chapter: Chapter | None = None):
+        self._book, self._language = book, language
+        self._numbered = captions(chapter, language) if chapter else {}
+        self._where = f"chapters/{chapter.slug}/{language}.md" if chapter else language
+        left_out = {f"chapter:{number}": title[language] for number, title in book.left_out.items()}
+        self._links = left_out | {
+            f"chapter:{slug.partition('-')[0]}": f"[{title[language]}]({slug}.html)"
+            for slug, title in book.contents.items()
+        }
+        self._markdown = MarkdownIt("commonmark").enable("table").use(dollarmath_plugin, renderer=self._formula)
+        for rule in ("fence", "code_block"):
+            self._markdown.add_render_rule(rule, lambda _, tokens, i, options, env: fence(tokens[i]))
+        self._markdown.add_render_rule("table_open", lambda *_: '<div class="wide" tabindex="0"><table>')
+        self._markdown.add_render_rule("table_close", lambda *_: "</table></div>")
+
+    def block(self, block: Block) -> str:
+        """A run of prose, or a figure."""
+        if block.kind == "figure":
+            return self.figure(block)
+        return self.markdown(_without_sections(block.text))
+
+    def markdown(self, text: str) -> str:
+        """Any markdown of a chapter."""
+        made = self._markdown.render(outside(text, lambda part: CITE.sub(self._cited, part)))
+        return _ENDS.sub(r'<span class="kept">\1\2</span>', made)
+
+    def inline(self, text: str) -> str:
+        """A title or a caption."""
+        return self._markdown.renderInline(outside(text, lambda part: CITE.sub(self._cited, part)))
+
+    def figure(self, block: Block) -> str:
+        """A figure with its number; what it shows is also said."""
+        said = html.escape(alternative(block.name, block.caption))
+        caption = self._numbered.get(block.name, "")
+        under = f"<figcaption>{self.inline(caption)}</figcaption>" if caption else ""
+        wide, high = size(self._book.figure(block.name).read_text("utf-8"))
+        image = f'<img src="../img/{block.name}.svg" alt="{said}" width="{wide}" height="{high}" loading="lazy">'
+        return f'<figure id="fig-{block.name}">{image}{under}</figure>'
+
+    def _cited(self, found: re.Match) -> str:
+        key = found[1]
+        if key in self._links:
+            return self._links[key]
+        source = self._book.references[key]
+        title = source["title"].replace('"', "'").replace("\\", "")
+        return f'[{source["authors"]}, {source["year"]}](references.html#{key} "{title}")'
+
+    def _formula(self, source: str, options: dict) -> str:
+        try:
+            return formula(source, options["display_mode"])
+        except MathError as error:
+            raise BookError(
+                f"{self._where}: the formula ${source}$ cannot be set: {error}; write it otherwise"
+            ) from None
+
+
+@cache
+def formula(source: str, block: bool) -> str:
+    """TeX as MathML, with its source for who listens; raises MathError for what is not known."""
+    made = re.sub(r"\n\s*", "", tex2mathml(source, as_block=block))
+    made = made.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "", 1)  # HTML needs none
+    return made.replace("<math", f'<math alttext="{html.escape(source.strip())}"', 1)
+
+
+def fence(token) -> str:
+    """Code inside a text: highlighted, if it says what it is."""
+    language = token.info.split()[0] if token.info.split() else ""
+    return listing(token.content, {"py": "python"}.get(language, language))
+
+
+def listing(source: str, language: str = "python") -> str:
+    """Code as HTML; what cannot be told apart stands as it is."""
+    source = source.rstrip("\n")
+    if language == "python":
+        return code(linked(source, {}))
+    known = language in ("bash", "sh", "json", "yaml", "toml", "ini")
+    return code(highlight(source, get_lexer_by_name(language), _PLAIN).rstrip("\n") if known else html.escape(source))
+
+
+def code(inside: str) -> str:
+    """Highlighted code, which the keyboard can reach to move it sideways."""
+    return f'<pre class="code" tabindex="0"><code>{inside}</code></pre>'
+
+
+def size(svg: str) -> tuple[str, str]:
+    """Width and height of a picture, so that a page keeps its room before it is there."""
+    found = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"', svg)
+    return (str(round(float(found[1]))), str(round(float(found[2])))) if found else ("auto", "auto")
+
+
+def numbered(language: str, slug: str, title: str) -> str:
+    """A chapter's title after its number."""
+    number = slug.partition("-")[0].lstrip("0").upper()
+    return text_in(language, "site.chapter-title", number=number, title=title)
+
+
+def _without_sections(text: str) -> str:
+    """Without the headings of the title and the sections, which the page sets itself."""
+    hidden, lines, at = literal(text), [], 0
+    for line in text.split("\n"):
+        heading = None if hidden(at) else HEADING.fullmatch(line)
+        lines.append("" if heading and len(heading[1]) <= 2 else line)
+        at += len(line) + 1
+    return "\n".join(lines)

@@ -1,0 +1,139 @@
+"""What the chapters say about their exercises: hints, mistakes, stubs, solutions and judges, by the exercise's id.
+
+They are found in ``chapters/`` beside the package, where an installation from the repository has them.
+"""
+
+import importlib
+import importlib.util
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import d2lps
+from d2lps.messages import said, sentences, text
+from d2lps.messages.raised import Brief
+from d2lps.notebook.grading.exercise import Exercise
+
+TITLE = re.compile(r"^\d+\. \*\*(.+?)\*\* ?[(（](.+?)[)）]", re.M)  # of an exercise; what it says of its time
+CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
+
+
+class ExerciseError(Brief, ValueError):
+    """An exercise that is not there, or whose judge is not; or a course that is not.
+
+    Attributes
+    ----------
+    reason : str
+        The sentence's key under ``checks`` in the messages: ``"unknown"``, ``"no-course"``, ``"no-chapter"``,
+        ``"no-grader"``, ``"broken-grader"`` or ``"ungraded"``.
+    """
+
+    def __init__(self, reason: str, **values: object):
+        self.reason = reason
+        super().__init__(text(f"checks.{reason}", **values))
+
+
+class Texts:
+    """The texts of one exercise, in the language in force when they are asked for, and the code beside them."""
+
+    def __init__(self, id: str, folder: Path, table: dict):
+        self.id, self.folder, self.table = id, folder, table
+
+    @property
+    def title(self) -> str:
+        """What the chapter calls it: the bold words before its cell in the text, without the signs of formulas."""
+        return said(self._title).replace("$", "")
+
+    def _title(self, language: str) -> str:
+        written = (self.folder / f"{language}.md").read_text("utf-8")
+        before, _, _ = written.partition(f"[[exercise-{self.id}]]")
+        return (TITLE.findall(before) or [(self.id, "")])[-1][0]
+
+    @property
+    def optional(self) -> bool:
+        """Whether it can be left out."""
+        return self.table.get("optional", False)
+
+    @property
+    def ladder(self) -> tuple[str, ...]:
+        """The general hints, from vague to nearly the answer."""
+        return tuple(said(rung.__getitem__) for rung in self.table["hints"])
+
+    def hint(self, mistake: str) -> str:
+        """The hint for a mistake: this exercise's own, or the one for all exercises."""
+        own = self.table["mistakes"].get(mistake)
+        return said(own.__getitem__) if own else said(lambda each: sentences(each)[f"checks.mistake.{mistake}"])
+
+    def passed(self, **values: str) -> str:
+        """What is said of a right answer: what was measured against the bound, and a thought that leads further."""
+        return said(lambda each: self.table["passed"][each].strip("\n").format(**values))
+
+    def exercise(self) -> Exercise:
+        """What the chapter's grader.py asks of an answer. Raises ExerciseError, which names the file."""
+        file = self.folder / "grader.py"
+        if not file.is_file():
+            raise ExerciseError("no-grader", id=repr(self.id), file=file)
+        try:
+            exercises = dict(chapter_module(self.folder, "grader").EXERCISES)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ExerciseError("broken-grader", id=repr(self.id), file=file, error=what) from error
+        if self.id not in exercises:
+            raise ExerciseError("ungraded", id=repr(self.id), file=file)
+        return exercises[self.id]
+
+    def solutions(self) -> dict[str, object]:
+        """The names in the chapter's solutions.py, made anew: wrong answers may keep something between calls."""
+        spec = importlib.util.spec_from_file_location(f"solutions_of_{self.folder.name}", self.folder / "solutions.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return vars(module)
+
+    def solution(self) -> Callable:
+        """The function that solves the exercise."""
+        return self.solutions()[self.id.replace("-", "_")]
+
+
+def all_texts() -> dict[str, Texts]:
+    """Id → texts of all exercises of the course. Raises ExerciseError where there is no course."""
+    files = sorted(CHAPTERS.glob("*/exercises.toml"))
+    if not files:
+        raise ExerciseError("no-course", folder=CHAPTERS)
+    return {id: Texts(id, file.parent, table) for file in files for id, table in tables(file).items()}
+
+
+def texts_of(id: str) -> Texts:
+    """The texts of one exercise. Raises ExerciseError."""
+    every = all_texts()
+    if id not in every:
+        raise ExerciseError("unknown", id=repr(id), ids=", ".join(every))
+    return every[id]
+
+
+def tables(file: Path) -> dict[str, dict]:
+    """What a chapter's file of texts says, read again when it has changed."""
+    return _tables(file, file.stat().st_mtime_ns)
+
+
+@lru_cache
+def _tables(file: Path, changed: int) -> dict[str, dict]:
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+def chapter_module(folder: Path, name: str) -> ModuleType:
+    """``name``.py of a chapter, loaded once, as a module of a package made of the folder: ``chapter_02_ring.grader``.
+
+    So modules of a chapter import one another (``from .network import Network``), and tracebacks and pickles say
+    where they are from, although the folder's name is none that Python could import.
+    """
+    package = "chapter_" + re.sub(r"\W", "_", folder.name)
+    if package not in sys.modules:
+        spec = ModuleSpec(package, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        sys.modules.setdefault(package, importlib.util.module_from_spec(spec))
+    return importlib.import_module(f"{package}.{name}")

@@ -1,0 +1,246 @@
+"""Judge an answer that returns a plan: hold the plan to the task, and say in one sentence what is wrong.
+
+Right values prove little: a plan that moves whole tensors gives the right sum too. So steps, bytes per node
+and the time under :func:`d2lps.cost.shared` are counted, in exact fractions, on every case.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from d2lps.messages import text
+from d2lps.notebook.grading.calls import call
+from d2lps.notebook.grading.diagnosis import mistake_of
+from d2lps.notebook.grading.exercise import Failure, failure, size_text, time_text
+from d2lps.plan import Plan, PlanError, check, sends, updates
+from d2lps.simulate import cost
+from d2lps.topology import Topology, TopologyError
+from d2lps.trace import Trace
+from d2lps.units import size
+
+NBYTES = size("160 MB")
+WAYS = ("dst", "src")  # receiving comes first: where many send to one, that one is to blame
+
+
+@dataclass(frozen=True)
+class PlanCase:
+    """One call of an answer that returns a plan, and what the plan may cost.
+
+    Parameters
+    ----------
+    label : str
+        What the learner reads, the same in every language: ``"n = 4"``.
+    arguments : tuple
+        What the answer is called with, copied anew for every call.
+    workers : tuple of str
+        The nodes that have a gradient and want the sum.
+    topology : Topology
+        Where the plan is costed.
+    steps : int
+        How many steps may move bytes.
+    bound : Fraction
+        Seconds that no plan can beat on ``topology``.
+    servers : tuple of str
+        The nodes that neither have a gradient nor want the sum.
+    in_all : mapping str → Fraction
+        Node → the part of the gradient that it may send, and receive; who is missing is held by ``bound`` alone.
+    per_step : mapping str → Fraction
+        Node → what it needs to send, or receive, in one step: tells where a failed plan leaves the way.
+    allowed : Fraction, optional
+        Seconds that the plan may take; ``bound`` if left out.
+    per_link : Fraction, optional
+        The part of the gradient that one node needs to send to one other in one step; any, if left out.
+    nbytes : int
+        The gradient's size in bytes.
+    """
+
+    label: str
+    arguments: tuple
+    workers: tuple[str, ...]
+    topology: Topology
+    steps: int
+    bound: Fraction
+    servers: tuple[str, ...] = ()
+    in_all: Mapping[str, Fraction] = field(default_factory=dict)
+    per_step: Mapping[str, Fraction] = field(default_factory=dict)
+    allowed: Fraction | None = None
+    per_link: Fraction | None = None
+    nbytes: int = NBYTES
+
+    def predict(self, plan: Plan) -> Trace | None:
+        """The predicted trace of a plan on the case's topology, or None where it is not at home there."""
+        try:
+            return cost.shared(plan, self.topology, self.nbytes)
+        except TopologyError:
+            return None
+
+    def predict_until(self, plan: Plan | None, last: int | None) -> Trace | None:
+        """What there is to watch of a plan: its first ``last`` steps, or all of it; None if nothing."""
+        if not getattr(plan, "steps", ()):  # also of a plan that could not be read
+            return None
+        try:
+            trace = self.predict(Plan(plan.nodes, plan.share, plan.steps[:last], plan.holds, wants=()))
+        except PlanError:  # several things are wrong with it
+            return None
+        return trace if trace and trace.events else None
+
+
+class Counts:
+    """What a plan that does its work moves: what a diagnosis is made of.
+
+    Attributes
+    ----------
+    case, plan, trace : PlanCase, Plan, Trace
+        Whose counts these are.
+    busy : list of int
+        The numbers of the steps, from 1, that move bytes.
+    keys : list of str
+        The keys that are no empty part of the buffer.
+    """
+
+    def __init__(self, case: PlanCase, plan: Plan, trace: Trace):
+        self.case, self.plan, self.trace = case, plan, trace
+        self.busy = [number for number, step in enumerate(plan.steps, 1) if sends(step)]
+        self.keys = [key for key, part in plan.share.items() if part]
+        self._moved: dict[tuple, Fraction] = defaultdict(Fraction)
+        for number in self.busy:
+            for send in sends(plan.steps[number - 1]):
+                for step in (number, None):
+                    self._moved[send.src, "src", step] += plan.share[send.key]
+                    self._moved[send.dst, "dst", step] += plan.share[send.key]
+
+    def moved(self, node: str, way: str, step: int | None = None) -> Fraction:
+        """The part of the gradient that ``node`` sends (``way="src"``) or receives (``"dst"``), in a step or in all."""
+        return self._moved[node, way, step]
+
+    def over(self) -> list[str]:
+        """The nodes that send or receive more in all than they need to."""
+        return [node for node, part in self.case.in_all.items() if any(self.moved(node, way) > part for way in WAYS)]
+
+    @property
+    def late(self) -> bool:
+        """Whether the plan takes longer than it may."""
+        allowed = self.case.bound if self.case.allowed is None else self.case.allowed
+        return self.trace.duration > float(allowed) * (1 + 1e-9)
+
+    def between(self, step: int) -> dict[tuple[str, str], Fraction]:
+        """(src, dst) → the part of the gradient that travels from one to the other in a step."""
+        parts: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
+        for src, dst, key, _ in sends(self.plan.steps[step - 1]):
+            parts[src, dst] += self.plan.share[key]
+        return parts
+
+
+@dataclass(frozen=True)
+class PlanJudge:
+    """The judge of answers that return a plan; its cases are of the kind :class:`PlanCase`.
+
+    Parameters
+    ----------
+    diagnose : callable (Counts) → str
+        Names the mistake of a plan that does its work, but not well enough.
+    require : callable (Counts) → None
+        Raises Failure for what this exercise forbids besides.
+    """
+
+    diagnose: Callable[[Counts], str]
+    require: Callable[[Counts], None] = lambda counts: None
+
+    def __call__(self, case: PlanCase, answer: Callable) -> Trace:
+        """The predicted trace of a right answer; raises Failure."""
+        plan = _planned(case, answer)
+        trace = case.predict(plan)
+        _require_same_task(case, plan, trace)
+        if trace is None:
+            raise _unlinked(case, plan)
+        counts = Counts(case, plan, trace)
+        self.require(counts)
+        if counts.over() or len(counts.busy) > case.steps or counts.late:
+            raise Failure(self.diagnose(counts), _blame(counts), trace)
+        return trace
+
+
+def _planned(case: PlanCase, answer: Callable) -> Plan:
+    try:
+        plan = call(case, answer, *copy.deepcopy(case.arguments), refused=PlanError)
+        if isinstance(plan, Plan):
+            check(plan)
+    except PlanError as error:
+        legal = case.predict_until(error.plan, error.step and error.step - 1)
+        raise failure(mistake_of(error, case.workers), "refused", case, legal, error=error) from None
+    if not isinstance(plan, Plan):
+        raise failure("not-a-plan", "not-a-plan", case, type=type(plan).__name__)
+    if len(case.workers) > 1 and not any(map(sends, plan.steps)):
+        raise failure("todo", "todo", case)
+    return plan
+
+
+def _require_same_task(case: PlanCase, plan: Plan, trace: Trace | None) -> None:
+    """The answer changed nothing of the task: the nodes, who has a gradient, who wants the sum."""
+    nodes = (*case.workers, *case.servers)
+    for node in plan.nodes:
+        if node not in nodes:
+            raise failure("other-nodes", "strange-node", case, trace, node=node)
+    for node in nodes:
+        if node not in plan.nodes:
+            raise failure("other-nodes", "missing-node", case, trace, node=node)
+    if any(map(updates, plan.steps)):
+        raise failure("updates", "updates", case, trace)
+    wanted = {(node, key) for node, key, _ in plan.wants}
+    for node in nodes:
+        for key in plan.share:
+            holds, should = (node, key) in plan.holds, node in case.workers
+            if holds != should:
+                raise failure("task-changed", "holds-more" if holds else "holds-less", case, trace, node=node, key=key)
+            if should and (node, key) not in wanted:
+                raise failure("task-changed", "wants-less", case, trace, node=node, key=key)
+
+
+def _unlinked(case: PlanCase, plan: Plan) -> Failure:
+    """Names the first message for which there is no way."""
+    for number, step in enumerate(plan.steps, 1):
+        for src, dst, *_ in sends(step):
+            try:
+                case.topology.route(src, dst)
+            except TopologyError:
+                before = case.predict_until(plan, number - 1)
+                return failure("no-link", "no-link", case, before, step=number, src=src, dst=dst)
+    raise AssertionError("every message has a way")
+
+
+def _blame(counts: Counts) -> str:
+    """The first step in which somebody moves too much, else who does so in all, else the steps or the longest one."""
+    case, trace = counts.case, counts.trace
+
+    def sentence(key: str, **values: object) -> str:
+        times = {"time": time_text(trace.duration), "bound": time_text(case.bound)}
+        return text(f"checks.{key}", case=case.label, **times, **values)
+
+    for step, enough in [*((number, case.per_step) for number in counts.busy), (None, case.in_all)]:
+        moved = {(node, way): counts.moved(node, way, step) for node in enough for way in WAYS}
+        node, way = max(moved, key=lambda at: (moved[at] / enough[at[0]], moved[at]), default=(None, None))
+        if node and moved[node, way] > enough[node]:
+            key = ("sends" if way == "src" else "receives") + ("" if step else "-in-all")
+            got, limit = size_text(moved[node, way] * case.nbytes), size_text(enough[node] * case.nbytes)
+            return sentence(key, node=node, step=step, got=got, enough=limit)
+    for step in counts.busy if case.per_link else ():
+        (src, dst), most = max(counts.between(step).items(), key=lambda item: item[1])
+        if most > case.per_link:
+            got, limit = size_text(most * case.nbytes), size_text(case.per_link * case.nbytes)
+            return sentence("over-link", step=step, src=src, dst=dst, got=got, enough=limit)
+    if len(counts.busy) > case.steps:
+        # A plan in more steps may well be faster than the bound, which is that of the steps asked for.
+        return sentence("steps" if counts.late else "steps-in-time", got=len(counts.busy), enough=case.steps)
+    lengths = {number: end - start for number, (start, end) in enumerate(trace.step_times(), 1)}
+    step = max(lengths, key=lambda number: float(f"{lengths[number]:.9g}"))  # the first of those that take equally long
+    parts, longest = counts.between(step), time_text(lengths[step])
+    routes = {pair: case.topology.route(*pair) for pair in parts}
+    if any(len(route) > 1 for route in routes.values()):
+        return sentence("late", step=step, longest=longest)
+    # Each pair has a link of its own.
+    src, dst = max(parts, key=lambda pair: parts[pair] / Fraction(routes[pair][0].capacity))
+    return sentence(
+        "late-link", step=step, longest=longest, src=src, dst=dst, got=size_text(parts[src, dst] * case.nbytes)
+    )

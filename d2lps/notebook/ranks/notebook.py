@@ -1,0 +1,289 @@
+"""The notebook's side: start the ranks, ask them, interrupt them, end them.
+
+The store in which the ranks meet lives in the notebook's own process, so that it outlives any of them.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import torch.distributed as dist
+
+import d2lps
+from d2lps.carriers.rendezvous import ProcessesError
+from d2lps.messages import counted, text
+from d2lps.notebook.ranks.rank import process, read_connection, read_reached
+from d2lps.units import is_count
+
+MOST = 64  # more ranks on one machine are a slip of the pen
+
+_running: "RunningRanks | None" = None
+
+
+def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
+    """The processes of this notebook, rank 0 to ``count`` − 1: those that run already, or new ones.
+
+    A cell that begins with ``%%px`` runs on all of them. There ``Processes()``, ``SharedMemory()`` and
+    ``torch.distributed.init_process_group("gloo")`` work as they do under torchrun. The ranks leave with the
+    notebook, or when they are closed.
+
+    Parameters
+    ----------
+    count : int
+        How many processes, 1 to 64.
+    deadline : float
+        Seconds within which they start, and answer.
+
+    Returns
+    -------
+    RunningRanks
+        ``ranks[0]["trace"]`` is what rank 0 calls ``trace``; ``close()`` ends them all.
+
+    Raises
+    ------
+    ProcessesError
+        Where they do not start in time, or an argument cannot be.
+
+    Examples
+    --------
+    >>> with ranks(1) as one:
+    ...     one[0]["x"] = 7
+    ...     one[0]["x"]
+    7
+    """
+    global _running
+    if not is_count(count, 1, MOST):
+        raise ProcessesError(text("ranks.count", count=repr(count), most=MOST))
+    if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
+        raise ProcessesError(text("processes.seconds", what="deadline", value=repr(deadline)))
+    if _running is not None and not (len(_running) == count and _running.answer()):
+        _running.close()
+        _running = None
+    if _running is None:
+        _running = RunningRanks(count, deadline)
+    _running.deadline = deadline
+    return _running
+
+
+class RunningRanks:
+    """What :func:`ranks` gives: ``ranks[0]`` is rank 0; ``with`` closes them at its end.
+
+    Attributes
+    ----------
+    deadline : float
+        Seconds within which a rank must answer.
+    closed : bool
+        Whether they have been ended.
+    view : ipyparallel.DirectView
+        All of them, for whoever knows ipyparallel.
+    """
+
+    def __init__(self, count: int, deadline: float):
+        try:
+            import ipyparallel
+            import psutil
+        except ImportError as error:
+            raise ProcessesError(text("ranks.missing", name=error.name)) from None
+        self.deadline, self.closed, self.view = deadline, False, None
+        self._count, self._client, self._processes = count, None, []
+        # Bound here, to loopback: the store itself would listen to the whole network.
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        self._store = dist.TCPStore(
+            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+        self._folder = Path(tempfile.mkdtemp(prefix="d2lps-ranks-"))
+        self._guard, self._pipe = _guard(self._folder, count, port)
+        atexit.register(self.close)
+        until = time.monotonic() + deadline
+        try:
+            connection = self._wait(lambda: read_connection(self._folder, "client"), until)
+            self._client = ipyparallel.Client(connection, timeout=deadline)
+            self._wait(lambda: len(self._client.ids) == count, until)
+            self.view = self._client[:]
+            numbers = self.view.apply_async(process).get(max(0.1, until - time.monotonic()))
+            self._processes = [psutil.Process(number) for number in numbers]
+        except BaseException as error:
+            output = (self._folder / "output").read_text("utf-8", "replace").strip()[-2000:]
+            self.close()
+            if isinstance(error, TimeoutError | psutil.NoSuchProcess):
+                said = {"count": count, "seconds": f"{deadline:g}", "output": output}
+                raise ProcessesError(text("ranks.not-started", **said)) from None
+            raise
+        self._register_magics()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        gone = self.gone
+        living = [str(process.pid) for rank, process in enumerate(self._processes) if rank not in gone]
+        state = "closed" if self.closed else " ".join(["processes", *living]) if living else ""
+        if gone and not self.closed:
+            state = "; ".join(filter(None, [state, self._sentence_of(gone)]))
+        return f"<{len(self)} rank{'s' * (len(self) > 1)}: {state}>"
+
+    def __getitem__(self, rank: int) -> "OneRank":
+        if not is_count(rank, most=len(self) - 1):
+            raise ProcessesError(text("ranks.no-rank", rank=repr(rank), count=len(self)))
+        return OneRank(self, rank)
+
+    def __enter__(self) -> "RunningRanks":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    @property
+    def again(self) -> str:
+        """The way out where one of them is lost, as a sentence."""
+        return text("ranks.again", count=len(self))
+
+    @property
+    def gone(self) -> list[int]:
+        """The numbers of those whose processes have ended."""
+        return [rank for rank in range(len(self._processes)) if not self.alive(rank)]
+
+    @property
+    def reached(self) -> counted.Reached | None:
+        """How far rank 0 has come in a long loop; None where it is in none."""
+        return read_reached(self._folder)
+
+    def alive(self, rank: int) -> bool:
+        """Whether this rank's process is still there.
+
+        Parameters
+        ----------
+        rank : int
+            Its number, from 0.
+        """
+        return self._processes[rank].is_running()
+
+    def answer(self, within: float = 2.0) -> bool:
+        """Whether all are there and none is busy.
+
+        Parameters
+        ----------
+        within : float
+            Seconds that they have to answer.
+        """
+        with suppress(ProcessesError, TimeoutError):
+            self.ensure_usable()
+            self.view.apply_async(process).get(within)
+            return self._guard.poll() is None
+        return False
+
+    def ensure_usable(self) -> None:
+        """Raises ProcessesError where they are closed, or one is gone."""
+        if self.closed:
+            raise ProcessesError(text("ranks.closed", again=self.again))
+        if gone := self.gone:
+            raise ProcessesError(self._sentence_of(gone))
+
+    def _sentence_of(self, gone: list[int]) -> str:
+        return text("ranks.gone", ranks=", ".join(map(str, gone)), again=self.again)
+
+    def interrupt(self, ranks: Iterable[int]) -> None:
+        """Do to these ranks what Ctrl-C does to a program.
+
+        Parameters
+        ----------
+        ranks : iterable of int
+            Their numbers, from 0.
+        """
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                os.kill(self._processes[rank].pid, signal.SIGINT)
+
+    def close(self) -> None:
+        """End all of them, at once, whatever they do."""
+        if self.closed:
+            return
+        self.closed = True
+        atexit.unregister(self.close)
+        os.close(self._pipe)
+        try:
+            self._guard.wait(3)
+        except subprocess.TimeoutExpired:  # it is not yet so far that it would notice
+            os.killpg(self._guard.pid, signal.SIGKILL)
+            self._guard.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._client is not None:
+            self._client.close()
+
+    def _wait(self, done: Callable[[], object], until: float) -> object:
+        while not (result := done()):
+            if time.monotonic() > until or self._guard.poll() is not None:
+                raise TimeoutError
+            time.sleep(0.01)
+        return result
+
+    def _register_magics(self) -> None:
+        """Let ``%px`` and ``%%px`` of this notebook run here."""
+        from IPython import get_ipython
+
+        from d2lps.notebook.ranks.px import Px
+
+        if shell := get_ipython():
+            shell.register_magics(Px(shell, self))
+
+
+class OneRank:
+    """One of the ranks: ``rank["x"]`` is a copy of what it calls ``x``, ``rank["x"] = 7`` lets it call a copy so."""
+
+    def __init__(self, ranks: RunningRanks, number: int):
+        self._ranks, self.number = ranks, number
+
+    def __repr__(self) -> str:
+        return f"<rank {self.number} of {len(self._ranks)}>"
+
+    def __getitem__(self, name: str) -> object:
+        return self._ask(name, lambda view: view.pull(name, block=False))
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self._ask(name, lambda view: view.push({name: value}, block=False))
+
+    def _ask(self, name: str, question: Callable):
+        from ipyparallel.error import RemoteError
+
+        self._ranks.ensure_usable()
+        try:
+            return question(self._ranks._client[self.number]).get(self._ranks.deadline)
+        except TimeoutError:
+            said = {"seconds": f"{self._ranks.deadline:g}", "again": self._ranks.again}
+            raise ProcessesError(text("ranks.busy", rank=self.number, **said)) from None
+        except RemoteError as error:
+            raise ProcessesError(f"rank {self.number}, {name!r}: {error.ename}: {error.evalue}") from None
+
+
+def _guard(folder: Path, count: int, port: int) -> tuple[subprocess.Popen, int]:
+    """The process that starts and ends all others, and our end of the pipe by which it lives."""
+    modules = os.pathsep.join([str(Path(d2lps.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": modules,
+        "TMPDIR": str(folder),
+    }
+    theirs, ours = os.pipe()
+    command = [sys.executable, "-m", "d2lps.notebook.ranks", str(folder), str(theirs), str(count)]
+    options = {"stdin": subprocess.DEVNULL, "pass_fds": [theirs], "start_new_session": True}
+    try:
+        with (folder / "output").open("wb") as output:
+            return subprocess.Popen(command, env=environment, stdout=output, stderr=output, **options), ours
+    finally:
+        os.close(theirs)

@@ -1,0 +1,120 @@
+"""What a reader sees of an error in a notebook: the line of their cell and the sentence; all of it when they ask."""
+
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+pytestmark = pytest.mark.slow
+
+WRONG = """import d2lps
+d2lps.speak("vi")
+
+def place(rate):
+    return d2lps.pcie_server(4, rate)
+
+place("16 Gb/s")"""
+SENTENCE = (
+    "UnitError: băng thông (bandwidth) '16 Gb/s' có hai cách hiểu: 'b' được đọc là bit, nên đây là 16 Gbit/s = 2 GB/s; "
+    "hãy viết '16 GB/s' nếu ý bạn là byte, hoặc '16 Gbit/s' nếu ý bạn là bit"
+)
+TOLD = "%tb cho xem toàn bộ vết lỗi (traceback)"
+
+
+class Notebook:
+    """A notebook with a kernel of its own, run cell by cell."""
+
+    def __init__(self, **options):
+        self.made = nbformat.v4.new_notebook()
+        self.client = NotebookClient(self.made, timeout=60, kernel_name="python3", **options)
+
+    def raised(self, source: str) -> str:
+        """What a cell shows of its error, without colours."""
+        self.made.cells.append(nbformat.v4.new_code_cell(source))
+        outputs = self.client.execute_cell(self.made.cells[-1], len(self.made.cells) - 1).outputs
+        (error,) = (output for output in outputs if output.output_type == "error")
+        return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    made = Notebook(allow_errors=True)
+    with made.client.setup_kernel():
+        yield made
+
+
+def test_a_reader_sees_the_lines_of_their_cell_and_the_sentence(notebook):
+    shown = notebook.raised(WRONG)
+    assert "----> 7 place(" in shown and "----> 5     return d2lps.pcie_server(4, rate)" in shown
+    assert "hosts.py" not in shown and "units.py" not in shown
+    assert shown.count("Cell In") == 2
+    *_, sentence, told = filter(None, shown.split("\n"))
+    assert (sentence, told) == (SENTENCE, TOLD)
+
+
+def test_whoever_asks_sees_the_whole_traceback_and_an_error_raised_again_is_brief_again(notebook):
+    notebook.raised(WRONG)
+    whole = notebook.raised("%tb")
+    assert "hosts.py" in whole and "units.py" in whole and "----> 7 place(" in whole and SENTENCE in whole
+    assert "units.py" in notebook.raised("%tb"), "as often as they ask"
+    assert "units.py" not in notebook.raised(WRONG)
+    kept = "try:\n    place('16')\nexcept d2lps.units.UnitError as error:\n    kept = error\nraise kept"
+    assert "units.py" not in notebook.raised(kept)
+    again = notebook.raised("raise kept")
+    assert "units.py" not in again and TOLD in again
+
+
+def test_the_error_that_an_error_came_from_is_part_of_the_whole(notebook):
+    source = 'import d2lps\nd2lps.Trace.from_json("{}")'
+    assert "KeyError" not in notebook.raised(source).replace("(KeyError: ", "(")
+    cause = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    d2lps.Link('a', 'b', 16)"
+    assert "ZeroDivisionError" not in notebook.raised(cause).split("UnitError", 1)[0]
+    assert "During handling of the above exception" in notebook.raised("%tb")
+
+
+@pytest.mark.parametrize("cell", ["1 / 0", "import torch\ntorch.ones(2) @ torch.ones(3)", "d2lps.nothing"])
+def test_errors_of_others_stay_as_they_are(notebook, cell):
+    shown = notebook.raised(f"import d2lps\n{cell}")
+    assert "Traceback (most recent call last)" in shown and TOLD not in shown
+    if "nothing" in cell:
+        assert "d2lps/__init__.py" in shown
+
+
+def test_an_error_of_a_plan_names_its_step_under_the_readers_line(notebook):
+    shown = notebook.raised('d2lps.Plan(["a", "b"], {"g": 1}, [[d2lps.Send("a", "a", "g")]])')
+    assert "----> 1 d2lps.Plan(" in shown and "checking.py" not in shown
+    assert "PlanError: bước 1: a gửi khóa g cho chính mình" in shown
+
+
+def test_a_notebook_that_is_executed_as_a_whole_fails_with_it():
+    made = Notebook()
+    made.made.cells = [nbformat.v4.new_code_cell(WRONG)]
+    with pytest.raises(CellExecutionError, match=re.escape(SENTENCE.removeprefix("UnitError"))):
+        made.client.execute()
+
+
+def test_elsewhere_an_error_is_pythons_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text('import d2lps\nd2lps.Link("a", "b", 16)\n', "utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, encoding="utf-8")
+    assert done.returncode == 1 and "units.py" in done.stderr and "%tb" not in done.stderr
+
+
+def test_without_ranks_px_says_how_to_start_them(notebook):
+    for cell in ("%%px\n1 + 1", "%px 1 + 1"):
+        shown = notebook.raised(cell)
+        assert shown.startswith("NoRanks: ") and "ranks = d2lps.ranks(4)" in shown and len(shown.split("\n")) == 1
+
+
+def test_after_a_restart_px_still_says_it(monkeypatch):
+    from d2lps.notebook.ranks import startup
+
+    monkeypatch.setenv("PYTHONSTARTUP", startup.__file__)  # as `make lab` does
+    made = Notebook(allow_errors=True)
+    with made.client.setup_kernel():
+        assert "ranks = d2lps.ranks(4)" in made.raised("%%px\n1 + 1")
+        assert "NameError" in made.raised("d2lps"), "nothing of it stands among the reader's names"

@@ -1,0 +1,518 @@
+"""Every exercise, and what all judges share: right passes, wrong is told why, and nothing hangs or leaks."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import pickle
+import re
+import sys
+import threading
+import time as clock
+
+import pytest
+from helpers.exercises import (
+    EXERCISES,
+    PLANNED,
+    TRACED,
+    be_impatient,
+    called_in,
+    cell,
+    every_wrong,
+    long,
+    stub,
+    wrong_answers,
+)
+
+import d2lps
+from d2lps import Plan, Send, aggregate_at, check_exercise, sharded, solution
+from d2lps.messages import LANGUAGES, sentences
+from d2lps.notebook.grading import course, diagnosis
+from d2lps.notebook.grading.calls import Overtime, within
+from d2lps.notebook.grading.course import ExerciseError, all_texts, texts_of
+
+IDS = tuple(EXERCISES)
+CASE = r"([kmn]|len\(sizes\)) = \d"  # what a sentence begins with
+
+
+NOT_PLAYED = {
+    "inexact",
+    "share-sum",
+    "unknown-name",
+    "to-itself",
+    "overwritten",
+    "twice",
+    "not-an-order",
+    "nothing-returned",
+    "raised",
+    "wrong-identity",
+    "changes-them",
+    "not-like-them",
+    "not-a-reduction",
+    "negative",
+    "not-a-dict",
+}
+
+
+MAYBE_PLAYED = {"counted-twice", "too-early", "not-general", "no-link", "other-nodes"}
+
+
+# ---- what holds of every exercise
+
+
+def test_the_graders_and_the_texts_know_the_same_exercises():
+    for texts in all_texts().values():
+        assert texts.id in EXERCISES
+        ids = [each.id for each in all_texts().values() if each.folder == texts.folder]
+        assert sorted(course.chapter_module(texts.folder, "grader").EXERCISES) == sorted(ids)
+    assert d2lps.check_exercise is check_exercise and d2lps.solution is solution
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("id", IDS)
+def test_the_stub_is_told_what_to_do_first(id, language):
+    d2lps.speak(language)
+    for _ in range(3):
+        verdict = cell(stub(id))
+        assert (verdict.passed, verdict.mistake, verdict.ladder, verdict.trace) == (False, "todo", (), None)
+        assert verdict.hint == texts_of(id).hint("todo")
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_stub_is_a_cell_of_the_lesson(id):
+    name, parameters, code = id.replace("-", "_"), EXERCISES[id].parameters, stub(id)
+    assert code.count("# TODO") == 1 and code.count("#") == 1
+    assert code.endswith(f'd2lps.check_exercise("{id}", {name})')
+    assert tuple(inspect.signature(texts_of(id).solution()).parameters) == parameters
+    assert f"def {name}({', '.join(parameters)}):" in code
+    lesson = texts_of(id).folder / "lesson.py"
+    if lesson.is_file() and f"# %% exercise-{id}\n" in lesson.read_text("utf-8"):
+        cell_of_lesson = lesson.read_text("utf-8").split(f"# %% exercise-{id}\n")[1].split("\n# %% ")[0]
+        assert cell_of_lesson.strip() == code
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_solution_is_shown_and_is_not_the_stub(id):
+    shown = solution(id)
+    assert isinstance(shown, d2lps.view.tables.Source) and shown.code.startswith(f"def {id.replace('-', '_')}(")
+    secret = {line.strip() for line in shown.code.splitlines()[1:] if "return" not in line and "def " not in line}
+    assert (secret - {""}) - {line.strip() for line in stub(id).splitlines()}
+    solutions = texts_of(id).solutions()
+    helpers = {name for name, value in solutions.items() if getattr(value, "__module__", "").startswith("solutions_of")}
+    assert not called_in(shown.code) & helpers
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("id", [pytest.param(id, marks=long(id)) for id in IDS])
+def test_the_solution_passes(id, language):
+    d2lps.speak(language)
+    answer = texts_of(id).solution()
+    verdict = check_exercise(id, answer, deadline="100 s")
+    assert verdict.passed, verdict
+    assert (verdict.hint, verdict.ladder, verdict.mistake) == ("", (), None)
+    assert verdict.sentence.strip() and "{" not in verdict.sentence and "✓" in verdict._repr_html_()
+    assert (verdict.trace is not None) == (id in TRACED)
+    if id in PLANNED:
+        assert verdict.trace.plan == answer(*EXERCISES[id].cases[0].arguments)
+    if id in TRACED:
+        assert verdict == check_exercise(id, answer)
+    else:
+        assert re.match(CASE, verdict.sentence)
+
+
+@pytest.mark.parametrize("id, mistake, answer", every_wrong(IDS))
+def test_a_wrong_answer_is_told_its_mistake(id, mistake, answer, monkeypatch):
+    if mistake == "endless":
+        be_impatient(monkeypatch)
+    verdicts = []
+    for language in LANGUAGES:
+        d2lps.speak(language)
+        verdicts.append(check_exercise(id, answer, deadline="1 s" if mistake == "endless" else "100 s"))
+    for language, verdict in zip(LANGUAGES, verdicts, strict=True):
+        d2lps.speak(language)
+        assert (verdict.passed, verdict.mistake) == (False, mistake), verdict.sentence
+        assert verdict.hint == texts_of(id).hint(mistake) and verdict.hint
+        assert re.match(CASE, verdict.sentence) and "{" not in verdict.sentence
+        assert "Traceback" not in str(verdict) and "<p>✗" not in verdict._repr_html_()
+        assert verdict.trace == verdicts[0].trace
+    played = verdicts[0].trace
+    if mistake in NOT_PLAYED or id not in TRACED:
+        assert played is None
+    elif mistake not in MAYBE_PLAYED:
+        assert played is not None
+    if played:
+        assert played.origin == "shared" and played.events
+        assert d2lps.Trace.from_json(played.to_json()) == played
+
+
+def test_there_are_enough_wrong_answers():
+    made = {id: set(wrong_answers(id)) for id in IDS}
+    for id in IDS:
+        assert len(made[id]) >= 6
+        assert set(texts_of(id).table["mistakes"]) - {"todo"} <= made[id]
+    named = {key.removeprefix("checks.mistake.") for key in sentences("en") if key.startswith("checks.mistake.")}
+    assert {*diagnosis.MISTAKES.values(), "broken-plan", "not-collected"} <= named
+    assert set(diagnosis.MISTAKES.values()) - {"updates"} <= set.union(*made.values())
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_every_text_stands_in_three_languages(id):
+    texts = texts_of(id)
+    rungs = {}
+    for language in LANGUAGES:
+        d2lps.speak(language)
+        rungs[language] = texts.ladder
+        assert len(texts.ladder) >= 3 and all(rung.strip() for rung in texts.ladder)
+        assert all(texts.hint(mistake).strip() for mistake in texts.table["mistakes"])
+    assert len({len(each) for each in rungs.values()}) == 1
+    assert len({rung for each in rungs.values() for rung in each}) == 3 * len(rungs["en"])
+
+
+def test_the_messages_have_the_same_keys_and_placeholders():
+    def keys(language):
+        found = {key: said for key, said in sentences(language).items() if key.startswith("checks.")}
+        return {key: sorted(re.findall(r"\{(\w+)\}", said)) for key, said in found.items()}
+
+    assert keys("en") == keys("vi") == keys("zh")
+    assert all(said.strip() for language in LANGUAGES for said in sentences(language).values())
+
+
+@pytest.mark.parametrize("id", TRACED)
+def test_the_player_takes_every_attempt(id):
+    pytest.importorskip("anywidget")
+    for answers in wrong_answers(id).values():
+        trace = check_exercise(id, answers[0]).trace
+        assert trace is None or "text/html" in d2lps.watch(trace)._repr_mimebundle_()[0]
+
+
+# ---- what holds of all judges, shown on one exercise
+
+
+@pytest.mark.parametrize(
+    "language, labels",
+    [
+        ("en", [f"Show hint {i} of 4" for i in (1, 2, 3, 4)]),
+        ("vi", [f"Xem gợi ý {i} trên 4" for i in (1, 2, 3, 4)]),
+        ("zh", [f"显示提示 {i}（共 4 条）" for i in (1, 2, 3, 4)]),
+    ],
+)
+def test_a_hint_is_shown_to_whoever_asks_and_to_nobody_by_trial(language, labels):
+    d2lps.speak(language)
+    rungs = texts_of("own-gpu").ladder
+    seen = [check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0")) for _ in range(5)]
+    assert all(verdict == seen[0] and verdict.ladder == rungs for verdict in seen)
+    assert not any(rung in str(verdict) for rung in rungs for verdict in seen)
+    # Each stands folded, and within the one before.
+    html = seen[-1]._repr_html_()
+    assert re.findall("<summary>(.*?)</summary>", html) == labels
+    assert "<details open" not in html
+    assert re.fullmatch(r".*(<details>.*?){4}(</details>){4}</div>", html, re.DOTALL)
+    assert check_exercise("own-gpu", sharded).ladder == ()
+
+
+def test_an_unknown_exercise_is_refused_with_the_list():
+    for ask in (lambda: check_exercise("own-gpus", sharded), lambda: solution("own-gpus")):
+        with pytest.raises(ExerciseError, match=", ".join(IDS)) as refused:
+            ask()
+        assert refused.value.reason == "unknown" and isinstance(refused.value, ValueError)
+
+
+def test_an_installation_without_the_course_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(course, "CHAPTERS", tmp_path / "chapters")
+    for ask in (lambda: check_exercise("own-gpu", sharded), lambda: solution("own-gpu")):
+        with pytest.raises(ExerciseError, match="without the course") as refused:
+            ask()
+        assert refused.value.reason == "no-course"
+
+
+GRADED = """
+from d2lps.notebook.grading import Exercise, PlanCase, PlanJudge
+
+from . import neighbour
+
+EXERCISES = {"new-one": Exercise(("gpus",), (neighbour.case,), PlanJudge(neighbour.mistake))}
+"""
+NEIGHBOUR = """
+from fractions import Fraction
+
+from d2lps import pcie_server
+from d2lps.notebook.grading import PlanCase
+
+case = PlanCase("n = 2", (["gpu0", "gpu1"],), ("gpu0", "gpu1"), pcie_server(2, "16 GB/s"), 2, Fraction(1, 100))
+
+
+def mistake(counts):
+    return "slow"
+"""
+NEW_ONE = """
+[new-one]
+stub = "def new_one(gpus): ..."
+hints = []
+mistakes.slow = { en = "Slow.", vi = "Chậm.", zh = "慢。" }
+passed = { en = "{time}", vi = "{time}", zh = "{time}" }
+"""
+
+
+def chapter(monkeypatch, tmp_path, name: str, **files: str):
+    """A course of one chapter, whose only exercise is ``new-one``."""
+    folder = tmp_path / "chapters" / name
+    folder.mkdir(parents=True)
+    for file, content in {"exercises": NEW_ONE, **files}.items():
+        (folder / (f"{file}.toml" if file == "exercises" else f"{file}.py")).write_text(content, "utf-8")
+    monkeypatch.setattr(course, "CHAPTERS", folder.parent)
+    return folder
+
+
+def test_a_new_chapter_brings_its_grader_along(monkeypatch, tmp_path):
+    folder = chapter(monkeypatch, tmp_path, "90-new", grader=GRADED, neighbour=NEIGHBOUR)
+    assert check_exercise("new-one", sharded).sentence == "10\u00a0ms"
+    slow = check_exercise("new-one", lambda gpus: d2lps.naive_ring(gpus))
+    assert (slow.mistake, slow.hint) == ("slow", "Slow.")
+    mistake = texts_of("new-one").exercise().judge.diagnose
+    assert (mistake.__module__, mistake.__code__.co_filename) == (
+        "chapter_90_new.neighbour",
+        str(folder / "neighbour.py"),
+    )
+    assert pickle.loads(pickle.dumps(mistake)) is mistake
+    assert texts_of("new-one").exercise() is texts_of("new-one").exercise()  # loaded once
+
+
+@pytest.mark.parametrize(
+    "reason, files, part",
+    [
+        ("no-grader", {}, "there is no"),
+        ("broken-grader", {"grader": "EXERCISES = {"}, "SyntaxError"),
+        ("broken-grader", {"grader": "import no_such_module"}, "No module named 'no_such_module'"),
+        ("broken-grader", {"grader": "from . import nobody"}, "nobody"),
+        ("broken-grader", {"grader": "1 / 0"}, "ZeroDivisionError: division by zero"),
+        ("broken-grader", {"grader": ""}, "EXERCISES"),
+        ("broken-grader", {"grader": "EXERCISES = 3"}, "TypeError"),
+        ("ungraded", {"grader": "EXERCISES = {}"}, "not in EXERCISES"),
+    ],
+)
+def test_a_grader_that_is_missing_or_broken_is_named(monkeypatch, tmp_path, reason, files, part):
+    folder = chapter(monkeypatch, tmp_path, f"91-{tmp_path.name}", **files)
+    for language in reversed(LANGUAGES):
+        d2lps.speak(language)
+        with pytest.raises(ExerciseError) as refused:
+            check_exercise("new-one", sharded)
+        sentence = str(refused.value)
+        assert refused.value.reason == reason and "'new-one'" in sentence and str(folder / "grader.py") in sentence
+    assert part in sentence
+    assert (refused.value.__cause__ is not None) == (reason == "broken-grader")
+
+
+def test_a_grader_is_read_again_when_it_has_been_mended(monkeypatch, tmp_path):
+    folder = chapter(monkeypatch, tmp_path, "92-mended", grader="1 / 0", neighbour=NEIGHBOUR)
+    with pytest.raises(ExerciseError):
+        check_exercise("new-one", sharded)
+    (folder / "grader.py").write_text(GRADED, "utf-8")
+    assert check_exercise("new-one", sharded).passed
+    (folder / "exercises.toml").write_text(NEW_ONE.replace("{time}", "Well done: {time}"), "utf-8")
+    assert check_exercise("new-one", sharded).sentence == "Well done: 10\u00a0ms"
+
+
+def imports_of(file):
+    """(module, name) of what a file imports from d2lps."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] == "d2lps")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "d2lps":
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+GRADERS = [path for path in course.CHAPTERS.glob("*/*.py") if path.stem not in ("lesson", "solutions", "figures")]
+
+
+@pytest.mark.parametrize("path", GRADERS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_examples_in_graders_run(path):
+    examples = doctest.testmod(course.chapter_module(path.parent, path.stem))
+    assert not examples.failed
+
+
+def test_graders_import_what_is_handed_on_and_nothing_private():
+    assert len(GRADERS) >= 9
+    for path in GRADERS:
+        for module, name in imports_of(path):
+            home = importlib.import_module(module)
+            if module == "d2lps":
+                assert name is None or name in d2lps.__all__, (path, name)
+            elif module == "d2lps.notebook.grading" or hasattr(home, "__path__"):  # a room
+                assert name in getattr(home, "__all__", vars(home)), (path, module, name)
+            else:
+                assert module == "d2lps.units", (path, module)
+            assert not (name or "").startswith("_")
+
+
+def deep(gpus):
+    return deep(gpus)
+
+
+def leave(gpus):
+    sys.exit("enough")
+
+
+def fails_at_three(gpus):
+    if len(gpus) == 3:
+        raise KeyError("g3")
+    return sharded(gpus)
+
+
+@pytest.mark.parametrize(
+    "answer, mistake, part",
+    [
+        (sharded(["a", "b"]), "not-callable", "Plan"),
+        (None, "not-callable", "NoneType"),
+        (lambda: None, "signature", "too many positional arguments"),
+        (lambda gpus, cpu: None, "signature", "'cpu'"),
+        (lambda gpus: None, "nothing-returned", "n = 4"),
+        (lambda gpus: ..., "not-a-plan", "ellipsis"),
+        (lambda gpus: [[Send("gpu0", "gpu1", "g")]], "not-a-plan", "list"),
+        (lambda gpus: gpus[9], "raised", "IndexError: list index out of range"),
+        (lambda gpus: Plan(gpus, {"g": 1}), "raised", "missing 1 required positional argument: 'steps'"),
+        (deep, "raised", "RecursionError"),
+        (leave, "raised", "SystemExit: enough"),
+        (fails_at_three, "not-general", "KeyError: 'g3'"),
+        (set, "not-a-plan", "set"),
+        (lambda gpus: Plan("gpu0", {"g": 1}, []), "broken-plan", "list of names"),
+        (lambda gpus: Plan(gpus, {"g": 1}, [["x"]]), "broken-plan", "step 1"),
+        (lambda gpus: Plan(gpus, {"g": 1}, [], wants=()), "todo", "nothing is sent"),
+        (
+            lambda gpus: Plan(["x", "y"], {"g": 1}, [[Send("x", "y", "g")], [Send("y", "x", "g", "copy")]]),
+            "other-nodes",
+            "x",
+        ),
+        (lambda gpus: sharded(gpus[:2]), "other-nodes", "gpu2"),
+        (lambda gpus: sharded(gpus, update=("sgd", {"lr": 0.1})), "updates", "weights"),
+        (lambda gpus: Plan(gpus, {"g": 1}, sharded(gpus).steps), "unknown-name", "g1"),
+    ],
+)
+def test_whatever_an_answer_does_becomes_a_sentence(answer, mistake, part):
+    verdict = check_exercise("own-gpu", answer)
+    assert (verdict.passed, verdict.mistake) == (False, mistake), verdict.sentence
+    assert part in verdict.sentence and verdict.hint
+    assert "Traceback" not in str(verdict) and "\n" not in verdict.sentence
+    assert "n = " in verdict.sentence or mistake in ("not-callable", "signature")
+
+
+def test_the_line_that_raised_is_named():
+    names = {}
+    exec(compile("def answer(gpus):\n    x = 1\n    return gpus[9]\n", "cell", "exec"), names)
+    assert "line 3 raised IndexError" in check_exercise("own-gpu", names["answer"]).sentence
+
+
+@pytest.mark.slow
+def test_an_endless_answer_is_stopped():
+    beats = []
+
+    def endless(gpus):
+        if len(gpus) == 4:
+            return sharded(gpus)
+        while True:
+            beats.append(len(gpus))
+            clock.sleep(0.001)
+
+    check_exercise("own-gpu", sharded)  # what it imports takes longer than the answer for n = 4
+    began = clock.monotonic()
+    verdict = check_exercise("own-gpu", endless, deadline=1.0)
+    assert clock.monotonic() - began < 5
+    assert verdict.mistake == "endless" and verdict.sentence.startswith("n = 2: no plan after 1\u00a0s")
+    stopped = len(beats)
+    clock.sleep(0.1)
+    assert len(beats) == stopped
+
+
+@pytest.mark.slow
+def test_an_answer_that_hangs_outside_python_does_not_hang_the_notebook():
+    release = threading.Event()
+    began = clock.monotonic()
+    verdict = check_exercise("own-gpu", lambda gpus: release.wait(60), deadline="200 ms")
+    assert clock.monotonic() - began < 5 and verdict.mistake == "endless"
+    release.set()
+
+
+def test_an_answer_that_catches_everything_is_stopped_too():
+    def stubborn(gpus):
+        for _ in range(2):
+            try:
+                while True:
+                    pass
+            except BaseException:
+                continue
+
+    verdict = check_exercise("own-gpu", stubborn, deadline=0.2)
+    assert verdict.mistake == "endless"
+
+
+@pytest.mark.slow
+def test_the_deadline_works_in_any_thread():
+    verdicts = []
+    thread = threading.Thread(target=lambda: verdicts.append(check_exercise("own-gpu", sharded)))
+    thread.start()
+    thread.join(30)
+    assert verdicts[0].passed
+    with pytest.raises(Overtime):
+        within(0.05, lambda: clock.sleep(1))
+    with pytest.raises(ZeroDivisionError):
+        within(5, lambda: 1 / 0)
+
+
+def test_an_answer_may_change_its_arguments():
+    solve = texts_of("split").solution()
+
+    def greedy(gpus, servers):
+        plan = solve(list(gpus), dict(servers))
+        gpus.clear()
+        servers.clear()
+        return plan
+
+    for _ in range(2):
+        assert check_exercise("split", greedy).passed
+    assert EXERCISES["split"].cases[0].arguments[0]
+
+    def shrinking(gpus):
+        gpus.pop()
+        return sharded(gpus)
+
+    verdicts = [check_exercise("own-gpu", shrinking) for _ in range(2)]
+    assert [verdict.mistake for verdict in verdicts] == ["other-nodes"] * 2
+    assert verdicts[0].sentence == verdicts[1].sentence == "n = 4: gpu3 is missing from the plan."
+
+
+def test_the_verdict_shows_itself():
+    check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0"))
+    verdict = check_exercise("own-gpu", lambda gpus: owned_by_float(gpus))
+    assert str(verdict) == repr(verdict) and str(verdict).startswith("✗ Not yet.\n")
+    html = verdict._repr_html_()
+    assert "✗ Not yet." in html and "<code>" in html and "`" not in html and 'lang="en"' in html
+    assert re.search(r"<details><summary>.+</summary><p>.+</p>", html)
+    assert "color:" not in html.replace("border-left", "")
+    right = check_exercise("own-gpu", sharded)
+    assert right._repr_html_().count("<p>") == 3 and "✓ Right." in right._repr_html_()
+    d2lps.speak("zh")
+    assert "提示：求和" in str(check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0")))
+    with pytest.raises(AttributeError):
+        right.passed = False
+
+
+def owned_by_float(gpus):
+    return Plan(gpus, {f"<{j}>": 1 / len(gpus) for j in range(len(gpus))}, [])
+
+
+def test_what_an_answer_says_is_not_html():
+    def nasty(gpus):
+        raise ValueError("<script>alert(1)</script>")
+
+    assert "<script>" not in check_exercise("own-gpu", nasty)._repr_html_()
+
+
+def test_printing_a_verdict_needs_no_widget():
+    code = (
+        "import sys, d2lps\n"
+        "print(d2lps.check_exercise('own-gpu', d2lps.sharded))\n"
+        "assert not {'IPython', 'anywidget', 'ipywidgets', 'torch'} & set(sys.modules)"
+    )
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("✓ Right."), done.stderr

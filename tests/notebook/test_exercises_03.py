@@ -1,0 +1,293 @@
+"""The exercises of chapter 03: what they ask, and what is told of an answer."""
+
+import math
+from collections import defaultdict
+from fractions import Fraction
+from itertools import product
+
+import pytest
+from helpers.exercises import EXERCISES, called_in, ids_of, module, stub
+
+import d2lps
+from d2lps import Plan, Send, Trace, check_exercise, cost, hierarchical, machines, ring, sharded, solution
+from d2lps.notebook.grading.course import texts_of
+from d2lps.plan import check, sends
+
+CHAPTER = "03-many-machines"
+IDS = ("servers", "seven-steps", "hierarchy", "best-mix")
+judge_best_mix, judge_servers, judge_seven_steps, grader = (
+    module(CHAPTER, name) for name in ("judge_best_mix", "judge_servers", "judge_seven_steps", "grader")
+)
+
+
+def rounded_up(m, machine, server):
+    return math.ceil(m * machine / server)
+
+
+def by_the_model(m, machine, server):
+    """Asks the cost model until a further server changes nothing."""
+
+    def takes(k):
+        place = machines(m, 0, [machine] * m + [server] * k, servers=k)
+        names = [f"server{j}" for j in range(k)]
+        return cost.shared(sharded([f"host{i}/cpu" for i in range(m)], names), place, "1 GB").duration
+
+    return next(k for k in range(1, 100) if takes(k + 1) == takes(k))
+
+
+def in_one_pass(trace):
+    """First start and last end of each step, by its (same machine, op)."""
+    first, last = defaultdict(lambda: math.inf), defaultdict(float)
+    for event in trace.events:
+        same = event.src.rpartition("/")[0] == event.dst.rpartition("/")[0] != ""
+        name = (same, event.op) if event.kind == "send" else "update"
+        first[name], last[name] = min(first[name], event.start), max(last[name], event.end)
+    names = {3: (True, "add"), 4: (False, "add"), 5: "update", 6: (False, "copy"), 7: (True, "copy")}
+    return {step: last[name] - first[name] if name in last else 0 for step, name in names.items()}
+
+
+def sorted_events(trace):
+    def span(inside, op):
+        some = sorted(
+            (event.start, event.end)
+            for event in trace.events
+            if (event.src.split("/")[0] == event.dst.split("/")[0], event.op) == (inside, op)
+        )
+        return max(end for _, end in some) - some[0][0] if some else 0.0
+
+    return {3: span(True, "add"), 4: span(False, "add"), 5: span(True, "sgd"), 6: span(False, "copy"),
+            7: span(True, "copy")}  # fmt: skip
+
+
+def in_rings(hosts):
+    """A reduce-scatter ring in every machine, rings between the machines, an all-gather ring in every machine."""
+    m, n = len(hosts), len(hosts[0])
+    keys = list(product(range(n), range(m)))
+
+    def inside(t, op, ahead):
+        return [
+            Send(gpus[j], gpus[(j + 1) % n], f"{(j + ahead - t) % n}.{i}", op)
+            for gpus in hosts
+            for j in range(n)
+            for i in range(m)
+        ]
+
+    def across(t):
+        op = "add" if t < m - 1 else "copy"
+        return [Send(hosts[i][j], hosts[(i + 1) % m][j], f"{j}.{(i - t) % m}", op) for j, i in keys]
+
+    steps = [inside(t, "add", -1) for t in range(n - 1)]
+    steps += [across(t) for t in range(2 * (m - 1))]
+    steps += [inside(t, "copy", 0) for t in range(n - 1)]
+    shares = {f"{j}.{i}": Fraction(1, m * n) for j, i in keys}
+    return Plan([gpu for gpus in hosts for gpu in gpus], shares, steps)
+
+
+def rail_after_rail(hosts):
+    """One GPU of a machine fills its card as well as all of them."""
+    plan = texts_of("hierarchy").solution()(hosts)
+    between = [
+        [send for send in step if send.key.startswith(f"{j}.")]
+        for step in plan.steps[1:3]
+        for j in range(len(hosts[0]))
+    ]
+    return Plan(plan.nodes, plan.share, [plan.steps[0], *between, plan.steps[3]])
+
+
+def by_bisection(machines, bandwidth, servers):
+    """Looks for the part of the servers with which a machine's card and a server's are done at the same time."""
+    m, total = len(machines), sum(map(Fraction, servers.values()))
+    if not servers:
+        return dict.fromkeys(machines, Fraction(1, m))
+    cards, low, high = total / Fraction(bandwidth), Fraction(0), Fraction(1)
+    for _ in range(60):
+        theirs = (low + high) / 2
+        if 1 + (m - 2) * (1 - theirs) / m > m * theirs / cards:
+            low = theirs
+        else:
+            high = theirs
+    theirs = low
+    return {machine: (1 - theirs) / m for machine in machines} | {
+        server: theirs * Fraction(rate) / total for server, rate in servers.items()
+    }
+
+
+def as_text(machines, bandwidth, servers):
+    return {node: str(share) for node, share in texts_of("best-mix").solution()(machines, bandwidth, servers).items()}
+
+
+ALSO_RIGHT = {
+    "servers": [rounded_up, by_the_model],
+    "seven-steps": [in_one_pass, sorted_events],
+    "hierarchy": [in_rings, rail_after_rail],
+    "best-mix": [by_bisection, as_text],
+}
+
+
+def test_the_chapter_has_these_exercises():
+    assert ids_of(CHAPTER) == IDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id, answer", [(id, answer) for id, answers in ALSO_RIGHT.items() for answer in answers])
+def test_right_answers_unlike_the_solution_pass(id, answer):
+    verdict = check_exercise(id, answer, deadline="100 s")
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_solution_uses_no_algorithm_of_the_library(id):
+    called = called_in(solution(id).code)
+    assert not called & set(d2lps.__all__) - {"Plan", "Send"}
+    assert "# TODO" in stub(id)
+
+
+@pytest.mark.slow
+def test_success_tells_what_was_measured():
+    said = {id: check_exercise(id, texts_of(id).solution(), "100 s").sentence.replace("\u00a0", " ") for id in IDS}
+    assert "server = 1200 Mbit/s: 3 servers." in said["servers"]
+    assert "take 1.867 s, 933.3 ms, 800 ms, 800 ms: the last one buys nothing" in said["servers"]
+    assert "step 4 1.624 s, step 5 10 ms" in said["seven-steps"] and "lasts only 3.401 s" in said["seven-steps"]
+    assert "20.27 ms for four machines" in said["hierarchy"] and "takes 22.4 ms" in said["hierarchy"]
+    assert "for 505.3 ms." in said["best-mix"] and "would need 600 ms" in said["best-mix"]
+    assert "the cost model says 521.1 ms" in said["best-mix"]
+
+
+# ---- servers
+
+
+@pytest.mark.slow
+def test_the_model_says_what_the_formula_says():
+    for case in EXERCISES["servers"].cases:
+        machine, server = (d2lps.units.bandwidth(rate) for rate in (case.machine, case.server))
+        for k in range(1, 10):
+            seconds = 2 * judge_servers.NBYTES * max(case.m / (k * server), 1 / machine)
+            assert case.takes(k) == pytest.approx(seconds, rel=1e-12)
+        assert case.enough() == max(1, math.ceil(Fraction(case.m) * Fraction(machine) / Fraction(server)))
+
+
+@pytest.mark.parametrize(
+    "answer, mistake",
+    [(10**12, "too-many"), (math.inf, "not-whole"), (math.nan, "not-whole"), (-1, "todo"), (True, "not-a-number")],
+)
+def test_any_number_gets_an_answer(answer, mistake):
+    assert check_exercise("servers", lambda m, machine, server: answer).mistake == mistake
+
+
+# ---- the seven steps
+
+
+def test_the_traces_are_sound_and_unlike_predictions():
+    for case in EXERCISES["seven-steps"].cases:
+        trace = case.trace
+        check(trace.plan)
+        assert trace.origin == "made up" and Trace.from_json(trace.to_json()) == trace
+        sums = {}  # when a node has what it sends
+        for event in trace.events:
+            assert event.start >= sums.get((event.src, event.key), 0.0) - 1e-12
+            arrived = max(sums.get((event.dst, event.key), 0.0), event.end)
+            sums[event.dst, event.key] = arrived
+
+
+def test_the_traces_have_what_the_exercise_is_about():
+    *_, chunked = (case for case in EXERCISES["seven-steps"].cases if case.chunks == 3)
+    numbers = defaultdict(set)
+    for event in chunked.trace.events:
+        numbers[event.step].add(judge_seven_steps.step_of(event))
+    assert any({4, 6} <= steps for steps in numbers.values())  # both directions in one step of the plan
+    first = EXERCISES["seven-steps"].cases[0]
+    inside = [event for event in first.trace.events if judge_seven_steps.step_of(event) == 7]
+    assert judge_seven_steps.span(inside) > 2 * max(event.end - event.start for event in inside)  # with gaps
+
+
+# ---- two levels
+
+
+def test_two_levels_cost_what_the_formula_says_and_no_card_passes_more_than_it_must():
+    S, card, inside = 160e6, 12.5e9, 150e9
+    for case in EXERCISES["hierarchy"].cases:
+        (hosts,) = case.arguments
+        m, n = len(hosts), len(hosts[0])
+        seconds = 2 * (n - 1) / n * S / inside + 2 * (m - 1) / m * S / card
+        assert float(case.allowed) == pytest.approx(seconds, rel=1e-12) and case.bound <= case.allowed
+        for answer in (texts_of("hierarchy").solution(), in_rings, rail_after_rail):
+            plan = answer(hosts)
+            assert cost.shared(plan, case.topology, case.nbytes).duration == pytest.approx(seconds, rel=1e-12)
+            passed = grader.over_cards(plan)
+            assert all(part == Fraction(2 * (m - 1), m) for part in passed.values())
+            assert len(passed) == (2 * m if m > 1 else 0)
+
+
+def test_two_levels_by_leaders_pass_as_little_and_take_longer():
+    for case in EXERCISES["hierarchy"].cases[:5]:
+        (hosts,) = case.arguments
+        plan = hierarchical({gpus[0]: gpus for gpus in hosts}, ring([gpus[0] for gpus in hosts]))
+        assert max(grader.over_cards(plan).values()) == Fraction(2 * (len(hosts) - 1), len(hosts))
+        assert cost.shared(plan, case.topology, case.nbytes).duration > 1.04 * float(case.allowed)
+
+
+@pytest.mark.parametrize("m, n", [(1, 3), (3, 1), (3, 2), (2, 5)])
+def test_the_solution_adds_up_sizes_that_nothing_divides(m, n):
+    torch = pytest.importorskip("torch")
+    hosts = [[f"host{i}/gpu{j}" for j in range(n)] for i in range(m)]
+    for answer in (texts_of("hierarchy").solution(), in_rings):
+        plan = answer(hosts)
+        buffers = {gpu: torch.arange(13.0) * (i + 1) for i, gpu in enumerate(plan.nodes)}
+        d2lps.run(plan, buffers)
+        assert all(torch.equal(each, torch.arange(13.0) * (m * n * (m * n + 1) // 2)) for each in buffers.values())
+
+
+# ---- the best mix
+
+
+def test_the_best_mix_is_that_of_byteps_where_servers_are_as_fast_as_machines():
+    assert [round(float(byteps(8, k)), 3) for k in (0, 2, 4, 8)] == [1.75, 1.474, 1.273, 1.0]
+    for m, k in product((2, 3, 4, 8), (0, 1, 2, 4)):
+        if k <= m:
+            case = judge_best_mix.mix_case(m, "8 Gbit/s", *["8 Gbit/s"] * k)
+            assert case.bound == byteps(m, k) * case.nbytes / 10**9
+
+
+def byteps(n, k):
+    """Jiang et al., OSDI 2020: in units of S/b."""
+    return Fraction(2 * n * (n - 1), n * n + k * n - 2 * k)
+
+
+@pytest.mark.slow
+def test_no_other_mix_is_better():
+    for case in EXERCISES["best-mix"].cases:
+        hosts, _, servers = case.arguments
+        rates = judge_best_mix.rates(case)
+        total = sum(rates[server] for server in servers)
+        best = texts_of("best-mix").solution()(*case.arguments)
+        theirs = sum((best[server] for server in servers), Fraction(0))
+
+        def takes(part, case=case, hosts=hosts, servers=servers, rates=rates, total=total):
+            shares = {host: (1 - part) / len(hosts) for host in hosts}
+            shares |= {server: part * rates[server] / total for server in servers}
+            trace = cost.shared(judge_best_mix.served(case, shares, 2), case.topology, case.nbytes)
+            return judge_best_mix.fullest(case, trace)[2]
+
+        assert float(takes(theirs)) == pytest.approx(float(case.bound), rel=1e-12)
+        for tenth in range(11 if servers else 1):
+            assert takes(Fraction(tenth, 10)) >= takes(theirs) * (1 - Fraction(1, 10**9))
+
+
+def test_equal_pieces_come_near_what_the_fullest_card_allows():
+    solve = texts_of("best-mix").solution()
+    for case in EXERCISES["best-mix"].cases[:2]:
+        assert judge_best_mix.best_shares(case) == solve(*case.arguments)
+        found = judge_best_mix.in_pieces(case)
+        assert found == pytest.approx(33 / 32 * float(case.bound), rel=1e-9)
+        two_steps = cost.shared(judge_best_mix.served(case, solve(*case.arguments), 1), case.topology, case.nbytes)
+        alone = cost.shared(ring(case.workers), case.topology, case.nbytes)
+        assert (
+            two_steps.duration >= alone.duration
+        )  # where a step ends before the way back begins, servers gain nothing
+
+
+def test_every_plan_of_a_judge_adds_up_right():
+    for case in EXERCISES["best-mix"].cases:
+        plan = judge_best_mix.served(case, texts_of("best-mix").solution()(*case.arguments), 3)
+        check(plan)
+        assert {node for step in plan.steps for send in sends(step) for node in send[:2]} <= set(plan.nodes)

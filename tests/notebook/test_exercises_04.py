@@ -1,0 +1,716 @@
+"""The exercises of chapter 04: programs are played, and who is counted, what travels and what moves is judged."""
+
+import contextlib
+import random
+import sys
+import threading
+import time as clock
+from collections import Counter
+
+import cloudpickle
+import pytest
+from helpers.exercises import EXERCISES, be_impatient, ids_of, module, wrong_answers
+
+from d2lps import check_exercise
+from d2lps.notebook.grading import Failure, elsewhere
+from d2lps.notebook.grading.course import texts_of
+
+torch = pytest.importorskip("torch")
+
+# An answer of these tests goes to another process as a learner's does: whole, without the module where it stands.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CHAPTER = "04-key-value-store"
+IDS = ("push-pull", "placement", "count-workers", "sparse-pull")
+GENERAL = {"endless", "raised", "not-general"}  # their hints are those of all exercises
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+network = module(CHAPTER, "network")
+judge_count_workers, judge_placement, judge_push_pull, judge_sparse_pull = (
+    module(CHAPTER, f"judge_{name}") for name in ("count_workers", "placement", "push_pull", "sparse_pull")
+)
+
+
+def cut_over_all(workers, servers, send, recv):
+    """Every value is cut over all servers, and a push waits until it is counted."""
+    k, n = len(servers), len(workers)
+
+    def push(key, value):
+        for server, part in zip(servers, value.chunk(k), strict=True):
+            send(server, {"push": (key, part)})
+        for _ in servers:
+            assert recv()[1] == "counted"
+
+    def pull(key):
+        for server in servers:
+            send(server, {"pull": key})
+        parts = dict(recv() for _ in servers)
+        return torch.cat([parts[server] for server in servers])
+
+    def serve():
+        came, sums, count, asking = {}, {}, Counter(), []
+        while True:
+            worker, message = recv()
+            if "push" in message:
+                key, part = message["push"]
+                send(worker, "counted")
+                count[worker, key] += 1
+                came.setdefault((key, count[worker, key]), []).append(part)
+                if len(came[key, count[worker, key]]) == n:
+                    sums[key, count[worker, key]] = torch.stack(came.pop((key, count[worker, key]))).sum(0)
+            else:
+                asking.append((worker, message["pull"]))
+            for one, key in list(asking):
+                if (key, count[one, key]) in sums:
+                    asking.remove((one, key))
+                    send(one, sums[key, count[one, key]])
+
+    return push, pull, serve
+
+
+def told_unasked(workers, servers, send, recv):
+    """A complete sum is sent to all workers, who ask for nothing."""
+    have = {}
+
+    def push(key, value):
+        send(servers[-1 - key % len(servers)], (key, value))
+
+    def pull(key):
+        while not have.get(key):
+            _, (other, total) = recv()
+            have.setdefault(other, []).append(total)
+        return have[key].pop(0)
+
+    def serve():
+        came = {}
+        while True:
+            worker, (key, value) = recv()
+            came.setdefault(key, {}).setdefault(worker, []).append(value)
+            if len(came[key]) == len(workers) and all(came[key].values()):
+                total = sum(values.pop(0) for values in came[key].values())
+                for one in workers:
+                    send(one, (key, total))
+
+    return push, pull, serve
+
+
+def by_the_store(keys, servers):
+    from d2lps.kvstore.placement import Placement
+
+    place = Placement(servers)
+    return {key: place.owner(key) for key in keys}
+
+
+def all_at_the_end(n):
+    """Pairs are added in a tree, which is another fixed order."""
+    rounds, closed = {}, [0]
+
+    def receive(worker, number, value):
+        if number <= closed[0]:
+            return None
+        rounds.setdefault(number, [None] * n)[worker] = value
+        if any(each is None for each in rounds[number]):
+            return None
+        closed[0] = number
+        return torch.stack(rounds.pop(number)).sum(0)
+
+    return receive
+
+
+class Smallest:
+    """Adds the smallest first, in double precision: an object, which remembers how far it is."""
+
+    def __init__(self, n):
+        self.n, self.version, self.open = n, 0, {}
+
+    def __call__(self, worker, number, value):
+        if number > self.version:
+            self.open.setdefault(number, {}).setdefault(worker, value)
+        if len(self.open.get(number, ())) < self.n:
+            return None
+        self.version = number
+        return torch.stack(list(self.open.pop(number).values())).double().sort(0).values.sum(0).float()
+
+
+def by_generators(n):
+    """Each round is a generator that waits for its values."""
+
+    def one_round():
+        values, total = {}, None
+        while total is None:
+            worker, value = yield
+            values[worker] = value
+            if len(values) == n:
+                total = sum(values[i] for i in range(n))
+        yield total
+
+    rounds, version = {}, [0]
+
+    def receive(worker, number, value):
+        if number <= version[0]:
+            return None
+        if number not in rounds:
+            rounds[number] = one_round()
+            next(rounds[number])
+        total = rounds[number].send((worker, value))
+        if total is not None:
+            version[0] = number
+            del rounds[number]
+        return total
+
+    return receive
+
+
+def rounds_in_messages(workers, servers, send, recv):
+    """Every message says of which round it is, and a sum is forgotten once all have had it."""
+    pushes = Counter()
+
+    def push(key, value):
+        pushes[key] += 1
+        send(servers[-1 - key % len(servers)], [key, pushes[key], value])
+
+    def pull(key):
+        send(servers[-1 - key % len(servers)], [key, pushes[key], None])
+        return recv()[1]
+
+    def serve():
+        came, asked = {}, {}
+        while True:
+            worker, (key, number, value) = recv()
+            (asked if value is None else came).setdefault((key, number), []).append(worker if value is None else value)
+            if len(came.get((key, number), ())) == len(workers):
+                for one in asked.pop((key, number), []):
+                    send(one, torch.stack(came[key, number]).sum(0))
+
+    return push, pull, serve
+
+
+def added_on_arrival(workers, servers, send, recv):
+    """The sum grows in place as values come, and who asks early is kept waiting in a queue of the key."""
+
+    def serve():
+        state = {}
+        while True:
+            worker, (key, value) = recv()
+            here = state.setdefault(key, {"sum": None, "who": [], "last": None, "asking": []})
+            if isinstance(value, torch.Tensor):
+                here["sum"] = value if not here["who"] else here["sum"].add_(value)
+                here["who"].append(worker)
+                if len(here["who"]) == len(workers):
+                    here["last"], here["who"] = here["sum"], []
+                    for one in here["asking"]:
+                        send(one, here["last"])
+                    here["asking"] = []
+            elif worker in here["who"]:
+                here["asking"].append(worker)
+            else:
+                send(worker, here["last"])
+
+    def pull(key):
+        send(servers[key % len(servers)], (key, "please"))
+        return recv()[1]
+
+    return lambda key, value: send(servers[key % len(servers)], (key, value)), pull, serve
+
+
+def by_seeds(keys, servers):
+    """Rendezvous once more: random numbers that are drawn from a text are the same everywhere."""
+    return {key: max(servers, key=lambda server: random.Random(f"{key} at {server}").random()) for key in keys}
+
+
+def by_nearest(keys, servers):
+    """On a circle too, but the nearest place wins, on either side."""
+    import hashlib
+    from bisect import bisect_left
+
+    def at(text):
+        return int(hashlib.md5(text.encode()).hexdigest()[:12], 16)
+
+    ring = sorted((at(f"{i}:{server}"), server) for server in servers for i in range(200))
+    ring = [(ring[-1][0] - 16**12, ring[-1][1]), *ring, (ring[0][0] + 16**12, ring[0][1])]
+    places, place = [spot for spot, _ in ring], {}
+    for key in keys:
+        i = bisect_left(places, at(key))
+        place[key] = min(ring[i - 1], ring[i], key=lambda one: abs(one[0] - at(key)))[1]
+    return place
+
+
+def grouped(rows, cuts, ask):
+    """Each place of the result is written from the answer of its server."""
+    from bisect import bisect
+    from itertools import groupby
+
+    where = sorted((bisect(cuts, row) - 1, row, at) for at, row in enumerate(rows))
+    out = [None] * len(rows)
+    for server, group in groupby(where, key=lambda one: one[0]):
+        group = list(group)
+        wanted = list(dict.fromkeys(row - cuts[server] for _, row, _ in group))
+        got = dict(zip(wanted, ask(server, wanted).unbind(), strict=True))
+        for _, row, at in group:
+            out[at] = got[row - cuts[server]]
+    return torch.stack(out) if out else torch.zeros(0, 1)
+
+
+def by_tensors(rows, cuts, ask):
+    if not rows:
+        return torch.empty(0)
+    wanted, back = torch.tensor(rows).unique(return_inverse=True)
+    owners = torch.bucketize(wanted, torch.tensor(cuts), right=True) - 1
+    parts = [ask(int(owner), wanted[owners == owner] - cuts[owner]) for owner in owners.unique()]
+    return torch.cat(parts)[back]
+
+
+EQUIVALENT = {
+    "push-pull": [cut_over_all, told_unasked, rounds_in_messages, added_on_arrival],
+    "placement": [
+        by_the_store,
+        texts_of("placement").solutions()["highest"],
+        texts_of("placement").solutions()["ringed"](virtual=64),
+        by_seeds,
+        by_nearest,
+    ],
+    "count-workers": [all_at_the_end, Smallest, by_generators],
+    "sparse-pull": [by_tensors, grouped],
+}
+
+
+def test_the_chapter_has_these_exercises():
+    assert ids_of(CHAPTER) == IDS
+
+
+@pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in EQUIVALENT[id]])
+def test_other_ways_are_right_too(id, answer):
+    verdict = check_exercise(id, answer, deadline="100 s")
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_every_mistake_with_a_hint_is_made_by_somebody(id):
+    texts, made = texts_of(id), set(wrong_answers(id))
+    assert len(made) >= 6 and set(texts.table["mistakes"]) - {"todo"} == made - GENERAL
+    assert set(EXERCISES[id].keeps) <= made
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_ladder_has_four_rungs(id):
+    assert len(texts_of(id).ladder) == 4
+
+
+def test_every_size_is_played():
+    sizes = {(case.n, case.k) for case in EXERCISES["push-pull"].cases}
+    assert sizes == {(n, k) for n in (1, 2, 3, 5) for k in (1, 2, 3)}
+    assert {case.n for case in EXERCISES["count-workers"].cases} == {1, 2, 3, 5}
+    assert {len(case.servers) for case in EXERCISES["placement"].cases} >= {1, 2, 3, 5, 8}
+
+
+def plain(verdict):
+    return verdict.sentence.replace("\u00a0", " ")
+
+
+@pytest.mark.slow
+def test_success_tells_what_was_counted():
+    said = {id: plain(check_exercise(id, SOLVED[id], deadline="100 s")) for id in IDS}
+    assert "pushes and pulls 18 values of 4.32 kB, that is 77.76 kB each way" in said["push-pull"]
+    assert "sends 78.34 kB and receives 77.76 kB, in 54 messages" in said["push-pull"]
+    assert "A fourth one takes over 466, where 500 would be its exact part" in said["placement"]
+    assert "256 B travel in 3 messages, and the whole table has 640 B" in said["sparse-pull"]
+
+
+def test_a_failure_tells_who_sent_what():
+    made = texts_of("push-pull").solutions()
+    verdict = check_exercise("push-pull", made["WRONG"]["push-pull"]["too-many-bytes"][0])
+    assert plain(verdict).splitlines() == [
+        "n = 3, k = 2: in all, worker0 sends 156.3 kB, and its values have 77.76 kB.",
+        "worker0 → server0: 27 messages, 78.16 kB",
+        "worker0 → server1: 27 messages, 78.16 kB",
+        "server0 → worker0: 9 messages, 38.88 kB",
+        "server1 → worker0: 9 messages, 38.88 kB",
+    ]
+    verdict = check_exercise("count-workers", made["messages_counted"])
+    assert verdict.sentence.splitlines()[-1] == "What came, as (worker, number): (0, 1) (0, 1) (1, 1)"
+    verdict = check_exercise("sparse-pull", made["every_row"])
+    assert plain(verdict).splitlines()[1] == "server 0: rows [0 1 2 3], 256 B"
+
+
+def test_a_deadlock_is_seen_and_not_waited_for(monkeypatch):
+    monkeypatch.setattr(network, "PATIENCE", 10_000.0)
+    made = wrong_answers("push-pull")
+    for mistake in ("keys-wait", "push-waits", "waits-first", "no-answer", "overtaken", "serve-ended"):
+        verdict = check_exercise("push-pull", made[mistake][0], deadline="200 s")
+        assert verdict.mistake == mistake and "worker1 in pu" in verdict.sentence
+
+
+@pytest.mark.slow
+def test_nothing_stays_behind():
+    wrong = wrong_answers("push-pull")
+    before = set(threading.enumerate())
+    for mistake in ("too-early", "no-answer", "wrong-way", "raised"):
+        check_exercise("push-pull", wrong[mistake][0])
+    check_exercise("push-pull", catches_everything, deadline="100 s")
+    until = clock.monotonic() + 20
+    while (left := [each for each in threading.enumerate() if each not in before]) and clock.monotonic() < until:
+        clock.sleep(0.01)
+    assert left == []
+
+
+def catches_everything(workers, servers, send, recv):
+    def serve():
+        for _ in range(5):
+            try:
+                while True:
+                    recv()
+            except BaseException:
+                continue
+
+    return lambda key, value: send(servers[0], value), lambda key: recv(), serve
+
+
+def test_powers_of_four_tell_who_is_counted_and_how_often():
+    decode = judge_count_workers.decode
+    for n in (1, 2, 3, 5):
+        for seed in range(50):
+            counts = [random.Random(f"{n} {seed} {i}").randrange(4) for i in range(n)]
+            assert decode(sum(c * 4**i for i, c in enumerate(counts)), n) == counts
+    assert (
+        judge_count_workers.decode(1.5, 3)
+        is judge_count_workers.decode(-1, 3)
+        is judge_count_workers.decode(64, 3)
+        is None
+    )
+    assert judge_count_workers.decode(float("nan"), 3) is judge_count_workers.decode(float("inf"), 3) is None
+
+
+def test_no_two_values_share_an_element():
+    seen = torch.zeros(judge_push_pull.ELEMENTS)
+    for round_ in range(judge_push_pull.ROUNDS):
+        for key in range(judge_push_pull.KEYS):
+            seen += judge_push_pull._value(round_, key, 1)
+    assert torch.equal(seen, torch.ones(judge_push_pull.ELEMENTS))
+
+
+def test_messages_are_copied_and_counted():
+    value = torch.arange(3.0)
+    copied, nbytes = network.carried(["push", 7, (value, {"é": None}), b"ab"])
+    assert nbytes == 4 + 8 + 12 + 2 + 8 + 2
+    value.fill_(9)
+    assert torch.equal(copied[2][0], torch.arange(3.0)) and type(copied[2]) is tuple
+    for thing in ({1}, object(), [lambda: None], 1j):
+        with pytest.raises(network.Unsendable):
+            network.carried(thing)
+
+
+def test_a_run_is_the_same_every_time():
+    def played(seed):
+        net, told = network.Network(["a", "b", "c"], random.Random(seed).choice), []
+
+        def talk(name):
+            for i in range(5):
+                for other in {"a", "b", "c"} - {name}:
+                    net.send(name, other, i)
+            for _ in range(10):
+                told.append((name, *net.recv(name)))
+
+        net.play({name: lambda name=name: talk(name) for name in "abc"}, until="abc")
+        return told
+
+    runs = [played(seed % 4) for seed in range(8)]
+    assert runs[:4] == runs[4:] and any(run != runs[0] for run in runs[:4])
+    for run in runs:  # what one sends to another arrives in the order in which it was sent
+        for src in "abc":
+            for dst in set("abc") - {src}:
+                assert [message for at, who, message in run if (at, who) == (dst, src)] == list(range(5))
+
+
+@pytest.mark.slow
+def test_the_network_names_deadlock_and_idleness(monkeypatch):
+    with pytest.raises(network.Deadlock):
+        net = network.Network(["a", "b"], lambda able: able[0])
+        net.play({"a": lambda: net.recv("a"), "b": lambda: net.recv("b")}, until=["a"])
+    monkeypatch.setattr(network, "PATIENCE", 0.1)
+    release = threading.Event()
+    with pytest.raises(network.Idle) as idle:
+        net = network.Network(["a"], lambda able: able[0])
+        net.play({"a": lambda: release.wait(30)}, until=["a"])
+    release.set()
+    assert idle.value.node == "a"
+    with pytest.raises(network.Closed):
+        net.send("a", "a", 1)
+    with pytest.raises(ZeroDivisionError):
+        net = network.Network(["a"], lambda able: able[0])
+        net.play({"a": lambda: 1 / 0}, until=["a"])
+    assert network.Message("a", "b", 3).nbytes == 3
+
+
+def test_an_answer_is_asked_in_another_process():
+    keys, servers = ["a", "b"], ["x", "y"]
+    assert elsewhere(SOLVED["placement"], keys, servers) == SOLVED["placement"](keys, servers)
+    there = elsewhere(lambda keys, servers: {key: hash(key) for key in keys}, keys, servers)
+    assert set(there) == set(keys) and all(there[key] != hash(key) for key in keys)
+    lock = threading.Lock()
+    for cannot in (lambda keys, servers: lock and {}, lambda keys, servers: 1 / 0, lambda keys, servers: object()):
+        assert elsewhere(cannot, keys, servers) is None
+
+
+def test_consistent_hashing_moves_one_part_in_k_plus_one():
+    for case in EXERCISES["placement"].cases:
+        found = judge_placement.judge(case, SOLVED["placement"])
+        k = len(case.servers)
+        assert judge_placement.LEAST * 2000 / (k + 1) <= int(found["moved"]) <= judge_placement.MOST * 2000 / (k + 1)
+
+
+def test_the_sequences_have_every_difficulty():
+    for case in EXERCISES["count-workers"].cases:
+        repeated = early = late = 0
+        for pushes in case.sequences:
+            closed = set()
+            for i, push in enumerate(pushes):
+                repeated += push in pushes[:i]
+                late += push.number in closed
+                early += push.number > 1 and push.number - 1 not in closed
+                if {each.worker for each in pushes[: i + 1] if each.number == push.number} == set(range(case.n)):
+                    closed.add(push.number)
+            if len(pushes) > 4 * case.n:
+                assert closed == set(range(1, judge_count_workers.ROUNDS + 1))
+        assert repeated > 10 and late > 10 and (early > 3 or case.n == 1)  # alone, nobody is ahead
+
+
+def faulty_push_pull(seed):
+    draw = random.Random(seed)
+    fault, at, node = draw.choice(["lost", "twice", "larger", "other", "changed"]), draw.randrange(8), draw.random()
+
+    def answer(workers, servers, send, recv):
+        count = [0]
+
+        def sends(to, message):
+            mine = isinstance(message, tuple) and message[0] == "push" and node < 0.5
+            back = torch.is_tensor(message) and node >= 0.5
+            count[0] += mine or back
+            if not (mine or back) or count[0] != at + 1:
+                return send(to, message)
+            value = message[2] if mine else message
+            made = {"larger": torch.cat([value, value]), "changed": value + 1, "other": value.roll(1)}.get(fault, value)
+            for _ in range({"lost": 0, "twice": 2}.get(fault, 1)):
+                send(to, (*message[:2], made) if mine else made)
+
+        return SOLVED["push-pull"](workers, servers, sends, recv)
+
+    return answer
+
+
+def faulty_placement(seed):
+    draw = random.Random(seed)
+    fault, solved = draw.choice(["some", "missing", "more", "by number", "none", "text"]), SOLVED["placement"]
+    key = f"layer{draw.randrange(50)}.weight.{draw.randrange(20)}"
+
+    def answer(keys, servers):
+        place = solved(keys, servers)
+        if fault == "some":  # a few keys go by their number
+            place.update((each, servers[len(each) % len(servers)]) for each in keys if key[:-2] in each or key == each)
+            place[keys[0]] = servers[-1]
+        elif fault == "missing":
+            place.pop(key if key in place else keys[0])
+        elif fault == "more":
+            place[key + "x"] = servers[0]
+        elif fault == "by number":
+            place = {each: servers[(len(servers) + i) % len(servers)] for i, each in enumerate(keys)}
+        elif fault == "none":
+            place[keys[draw.randrange(len(keys))]] = None
+        else:
+            place[keys[draw.randrange(len(keys))]] += " "
+        return place
+
+    return answer
+
+
+def faulty_count(seed):
+    draw = random.Random(seed)
+    fault, at = draw.choice(["lost", "none", "extra", "off", "twice", "swapped"]), draw.randrange(1, 7)
+
+    def answer(n):
+        receive, calls = SOLVED["count-workers"](n), [0]
+
+        def faulty(worker, number, value):
+            calls[0] += 1
+            if calls[0] != at:
+                found = receive(worker, number, value)
+                return found + 1e-3 if fault == "off" and found is not None else found
+            if fault == "lost":
+                return None
+            if fault == "swapped":
+                return receive((worker + 1) % n if n > 1 else 1, number, value)
+            found = receive(worker, number, 2 * value if fault == "twice" else value)
+            return {"none": None if found is not None else value, "extra": value}.get(fault, found)
+
+        return faulty
+
+    return answer
+
+
+def faulty_pull(seed):
+    draw = random.Random(seed)
+    fault, at = draw.choice(["more", "again", "row", "order", "empty", "off"]), draw.randrange(5)
+
+    def answer(rows, cuts, ask):
+        def asks(server, some):
+            if fault == "more":
+                return ask(server, [*some, (some[-1] + 1) % (cuts[server + 1] - cuts[server])])[: len(some)]
+            if fault == "again":
+                ask(server, some)
+            return ask(server, some)
+
+        found = SOLVED["sparse-pull"](rows, cuts, asks)
+        if fault == "row":
+            found[at % len(rows)] += 1
+        if fault == "order":
+            found = found.roll(1, 0)
+        if fault == "empty":
+            ask(at % (len(cuts) - 1), [])
+        return found + 1 if fault == "off" else found
+
+    return answer
+
+
+FAULTY = {
+    "push-pull": (faulty_push_pull, 60),
+    "placement": (faulty_placement, 60),
+    "count-workers": (faulty_count, 150),
+    "sparse-pull": (faulty_pull, 150),
+}
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_one_fault_is_enough_to_fail(id):
+    make, count = FAULTY[id]
+    named = Counter()
+    for seed in range(count):
+        verdict = check_exercise(id, make(seed), deadline="100 s")
+        assert not verdict.passed and verdict.hint and verdict.sentence, seed
+        named[verdict.mistake] += 1
+    assert len(named) >= 3, named
+
+
+class Strange:
+    def __call__(self, *_):
+        return self
+
+
+def endless(*_):
+    while True:
+        clock.sleep(0.001)
+
+
+def raises(*_):
+    raise SystemExit("enough")
+
+
+def strange(result):
+    return lambda *_: result
+
+
+HOSTILE = [
+    *map(
+        strange,
+        (
+            None,
+            0,
+            -1.5,
+            "",
+            "server0",
+            b"",
+            (),
+            [],
+            {},
+            set(),
+            True,
+            float("nan"),
+            ...,
+            NotImplemented,
+            int,
+            [None] * 3,
+            (None, None, None),
+            {"a": 1},
+            {None: None},
+            torch.zeros(3),
+            torch.zeros(5, 16),
+            object(),
+            (print, print, print),
+            [len, len, len],
+            iter(()),
+            range(9),
+            lambda: None,
+            Strange(),
+        ),
+    ),
+    raises,
+    Strange(),
+    lambda *given: given,
+    lambda *given: given[0],
+    lambda *given: given[-1],
+    lambda *given: [each.clear() for each in given if hasattr(each, "clear")],
+    lambda *_: (raises, raises, raises),
+    lambda *_: raises,
+    lambda *_: lambda *_: raises(),
+    lambda *_: (endless, raises, raises),
+    lambda *_: strange(1),
+]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_hostile_answers_become_sentences(id, monkeypatch):
+    be_impatient(monkeypatch)
+    for given in HOSTILE:
+        names = ", ".join(EXERCISES[id].parameters)
+        answer = eval(f"lambda {names}: given({names})", {"given": given})
+        for hostile in (answer, given):
+            verdict = check_exercise(id, hostile, deadline="20 s")
+            assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", IDS)
+def test_an_endless_answer_is_stopped(id, monkeypatch):
+    be_impatient(monkeypatch)
+    verdict = check_exercise(id, endless, deadline="300 ms")
+    assert verdict.mistake == "endless" and "plan" not in verdict.sentence and verdict.hint
+
+
+def test_an_answer_may_change_its_arguments():
+    def greedy(id):
+        solved = SOLVED[id]
+
+        def answer(*given):
+            copies = [list(each) if isinstance(each, list) else each for each in given]
+            found = solved(*copies)
+            for each in given:
+                if isinstance(each, list):
+                    each.clear()
+            return found
+
+        names = ", ".join(EXERCISES[id].parameters)
+        return eval(f"lambda {names}: answer({names})", {"answer": answer})
+
+    for id in IDS:
+        for _ in range(2):
+            assert check_exercise(id, greedy(id), deadline="100 s").passed
+
+
+def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
+    def swallows(rows, cuts, ask):
+        for server in range(9):
+            try:
+                ask(server, [99])
+            except Exception:
+                continue
+        return torch.tensor(rows, dtype=torch.float32).repeat_interleave(16).view(-1, 16)
+
+    assert check_exercise("sparse-pull", swallows).mistake == "wrong-cut"
+
+    def quiet(workers, servers, send, recv):
+        def push(key, value):
+            with contextlib.suppress(Exception):
+                send("nobody", value)
+
+        return push, recv, recv
+
+    assert check_exercise("push-pull", quiet).mistake == "wrong-way"
+    with pytest.raises(Failure):
+        judge_sparse_pull.Servers(judge_sparse_pull.RowsCase((0,), (0, 1))).ask(1, [0])

@@ -1,0 +1,510 @@
+"""The exercises of chapter 05: buckets, clocks, first gradients and local steps are played, and mistakes are named."""
+
+import math
+import random
+from collections import Counter, defaultdict
+from functools import cache
+from itertools import combinations, pairwise
+
+import pytest
+from helpers.exercises import EXERCISES, ids_of, module
+
+from d2lps import check_exercise
+from d2lps.notebook.grading.course import texts_of
+
+torch = pytest.importorskip("torch")
+
+CHAPTER = "05-asynchrony"
+IDS = ("buckets", "staleness", "backup", "local-sgd")
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+grader, judge_backup, judge_local_sgd, judge_buckets, judge_staleness, staleness_rules = (
+    module(CHAPTER, name)
+    for name in ("grader", "judge_backup", "judge_local_sgd", "judge_buckets", "judge_staleness", "staleness_rules")
+)
+
+
+# ---- right answers that are unlike the solutions
+
+
+def from_the_back(sizes, ready, alpha, bandwidth):
+    """What is the soonest end of the gradients from i on, if the link is free at a time? With tuples, and numpy."""
+    import numpy as np
+
+    before = np.concatenate([[0], np.cumsum(sizes)])
+
+    @cache
+    def soonest(i, free):
+        if i == len(sizes):
+            return free, ()
+        ways = []
+        for j in range(i + 1, len(sizes) + 1):
+            arrived = max(free, ready[j - 1]) + alpha + (before[j] - before[i]) / bandwidth
+            ways.append((soonest(j, float(arrived))[0], j))
+        end, j = min(ways)
+        return end, (
+            range(i, j),
+            *soonest(j, float(max(free, ready[j - 1]) + alpha + (before[j] - before[i]) / bandwidth))[1],
+        )
+
+    if len(sizes) > 14:  # the memory of times would not fit: the front of all that is not beaten is enough
+        return by_heap(sizes, ready, alpha, bandwidth)
+    return soonest(0, 0.0)[1]
+
+
+def by_heap(sizes, ready, alpha, bandwidth):
+    """Goes on from whatever is done soonest, as on a map."""
+    import heapq
+
+    queue, seen = [(0.0, 0, ())], set()
+    while True:
+        free, i, cuts = heapq.heappop(queue)
+        if i == len(sizes):
+            return [list(range(start, stop)) for start, stop in pairwise((0, *cuts))]
+        if i in seen:
+            continue
+        seen.add(i)
+        for j in range(i + 1, len(sizes) + 1):
+            arrived = max(free, ready[j - 1]) + alpha + sum(sizes[i:j]) / bandwidth
+            heapq.heappush(queue, (arrived, j, (*cuts, j)))
+
+
+class Table:
+    """Sets of what has come, and whoever leaves is put infinitely far ahead."""
+
+    def __init__(self, n, s):
+        self.came = [defaultdict(set) for _ in range(n)]
+        self.left, self.s = [False] * n, s
+
+    def push(self, worker, key, number):
+        self.came[worker][key].add(number)
+        return "counted"
+
+    def may_read(self, worker, key, number):
+        if len(self.came[worker][key]) < number:
+            return False
+        return not any(
+            number - len(each[key]) > self.s for each, left in zip(self.came, self.left, strict=True) if not left
+        )
+
+    def leave(self, worker):
+        self.left[worker] = True
+
+
+def by_methods(n, s):
+    table = Table(n, s)
+    return [table.push, table.may_read, table.leave]
+
+
+def by_lag(n, s):
+    """Keeps for each key who is how far, lets go of who leaves, and counts from the front."""
+    there, clocks = set(range(n)), defaultdict(Counter)
+
+    def push(worker, key, number):
+        if number == clocks[key][worker] + 1:
+            clocks[key][worker] = number
+
+    def may_read(worker, key, number):
+        behind = [other for other in there if clocks[key][other] + s < number]
+        return not behind and clocks[key][worker] >= number
+
+    return push, may_read, there.discard
+
+
+class Rounds:
+    """An object that adds on arrival, in double precision, and forgets what is over."""
+
+    def __init__(self, n, b):
+        self.n, self.open, self.version = n, {}, 0
+
+    def __call__(self, worker, number, gradient):
+        if number <= self.version:
+            return None
+        who, total = self.open.get(number, (frozenset(), 0))
+        if worker not in who:
+            who, total = who | {worker}, total + gradient.double()
+            self.open[number] = who, total
+        if len(who) == self.n:
+            self.version = number
+            self.open = {each: kept for each, kept in self.open.items() if each > number}
+            return total / self.n
+        return None
+
+
+def by_stacking(n, b):
+    """Lists of pairs, and a mean of the stack; late ones are kept, and never looked at."""
+    came, done = defaultdict(list), set()
+
+    def receive(worker, number, gradient):
+        if any(worker == other for other, _ in came[number]):
+            return
+        came[number].append((worker, gradient))
+        if len(came[number]) >= n and number not in done:
+            done.add(number)
+            return torch.stack([each for _, each in came[number]]).mean(dim=0)
+
+    return receive
+
+
+def recursive(weights, push, pull, step, h, share):
+    """The steps one within the other."""
+    if h > 0:
+        return recursive(step(weights), push, pull, step, h - 1, share)
+    push(weights.mul(share))
+    return pull()
+
+
+def in_place(weights, push, pull, step, h, share):
+    """Writes into the weights that it was given, and in double precision."""
+    weights = weights.double()
+    while h:
+        weights.copy_(step(weights))
+        h -= 1
+    weights *= share
+    push(weights)
+    weights.copy_(pull())
+    return weights
+
+
+ALSO_RIGHT = {
+    "buckets": [from_the_back, by_heap],
+    "staleness": [by_methods, by_lag],
+    "backup": [Rounds, by_stacking],
+    "local-sgd": [recursive, in_place],
+}
+
+
+@pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in ALSO_RIGHT[id]])
+def test_other_right_answers_pass(id, answer):
+    verdict = check_exercise(id, answer, deadline="100 s")
+    assert verdict.passed, verdict
+
+
+def test_the_chapter_has_these_exercises():
+    assert set(ids_of(CHAPTER)) == set(IDS) == set(grader.EXERCISES)
+
+
+# ---- buckets
+
+
+def every_cut(n):
+    for count in range(n):
+        for cuts in combinations(range(1, n), count):
+            yield [list(range(start, stop)) for start, stop in pairwise((0, *cuts, n))]
+
+
+def test_no_cut_is_better_than_the_best():
+    for seed in range(20):
+        draw = random.Random(seed)
+        case = judge_buckets.drawn_case(seed, draw.randrange(1, 9), draw.choice((1e-5, 3e-4, 2e-3)), 5e9)
+        end, buckets = judge_buckets.best(case)
+        assert end == pytest.approx(min(judge_buckets.sent(case, each)[-1][1] for each in every_cut(len(case.sizes))))
+        assert judge_buckets.sent(case, buckets)[-1][1] == pytest.approx(end)
+
+
+def test_equally_fast_buckets_are_equally_right():
+    case = judge_buckets.BucketsCase((4_000_000, 4_000_000), (1e-3, 2e-3), 1e-3, 1e9)
+    for buckets in ([[0, 1]], [[0], [1]]):
+        assert judge_buckets.judge(case, lambda *_, buckets=buckets: buckets)["end"] == "11\u00a0ms"
+
+
+def test_the_first_case_needs_a_thought():
+    """What comes to mind first is slower there by at least 9 %."""
+    case = EXERCISES["buckets"].cases[0]
+    solutions, soonest = texts_of("buckets").solutions(), judge_buckets.best(case)[0]
+    given = list(case.sizes), list(case.ready), case.alpha, case.bandwidth
+    natural = [solutions[name] for name in ("every_one_alone", "all_together", "whatever_is_ready", "only_two")]
+    natural += [solutions["in_groups"](count) for count in range(1, 7)]
+    natural += [solutions[name](mb * 1e6) for name in ("up_to", "never_over") for mb in range(1, 15)]
+    for answer in natural:
+        assert judge_buckets.sent(case, answer(*given))[-1][1] > 1.09 * soonest
+
+
+def test_time_hidden_is_told():
+    told = judge_buckets.judge(EXERCISES["buckets"].cases[0], SOLVED["buckets"])
+    # 13 ms of sending end 4.5 ms after the backward pass.
+    assert (told["busy"], told["exposed"], told["hidden"]) == ("13\u00a0ms", "4.5\u00a0ms", "65%")
+
+
+# ---- staleness
+
+
+@pytest.mark.parametrize("name, rule", staleness_rules.INSTEAD)
+def test_every_rule_that_learners_write_instead_is_named(name, rule):
+    def answer(n, s):
+        made = rule(n, s)
+        return made.push, made.may_read, made.leave
+
+    verdict = check_exercise("staleness", answer, deadline="100 s")
+    assert verdict.mistake == name, verdict
+
+
+def test_the_rule_itself_passes():
+    def rules(n, s):
+        rule = staleness_rules.Rule(n, s)
+        return rule.push, rule.may_read, rule.leave
+
+    assert check_exercise("staleness", rules, deadline="100 s").passed
+
+
+@pytest.mark.parametrize("s", [0, 1, 3, math.inf])
+def test_drawn_trainings_have_every_difficulty_and_end(s):
+    twice = overtaken = left = refused = 0
+    for seed in range(judge_staleness.SEEDS):
+        events, rule = judge_staleness.drawn_events(3, s, seed), staleness_rules.Rule(3, s)
+        assert events == judge_staleness.drawn_events(3, s, seed)
+        pushes = [event for event in events if event.kind == "push"]
+        twice += len(pushes) - len(set(pushes))
+        left += sum(event.kind == "leave" for event in events)
+        for at, event in enumerate(events):
+            overtaken += event.kind == "read" and event._replace(kind="push") not in events[:at]
+        played = judge_staleness.play(events, rule, lambda *_: None, rule.may_read)
+        refused += sum(not each.answer for each in played.asked)
+        assert {each.event for each in played.asked if each.answer} == {each for each in events if each.kind == "read"}
+    assert twice > 10 and overtaken > 3 and left == 3 * judge_staleness.SEEDS and refused > 3
+
+
+def test_the_larger_the_bound_the_fewer_wait():
+    told = judge_staleness.waits()
+    counts = [int(told[name]) for name in ("zero", "one", "three", "never")]
+    assert counts == sorted(counts, reverse=True) and len(set(counts)) == 4
+    assert counts[0] > int(told["reads"]) / 2 and counts[3] < int(told["reads"]) / 10
+
+
+def test_the_read_that_waits_is_told_with_the_clocks():
+    told = check_exercise("staleness", lambda n, s: (lambda *_: None, lambda *_: True, lambda _: None)).sentence
+    assert "0:8 1:1 2:1" in told and told.endswith("read(0, 0, 8)")
+
+
+# ---- backup
+
+
+def test_powers_of_four_tell_whose_gradients_are_in_an_update():
+    for seed in range(50):
+        counts = [random.Random(f"{seed} {i}").randrange(4) for i in range(5)]
+        assert judge_backup.decode(sum(count * 4**i for i, count in enumerate(counts)), 5) == counts
+    for strange in (1.5, -1, 4**5, math.inf):
+        assert judge_backup.decode(strange, 5) is None
+
+
+def test_the_sequences_have_every_difficulty():
+    for case in EXERCISES["backup"].cases:
+        twice = late = early = 0
+        for pushes in case.sequences:
+            for at, push in enumerate(pushes):
+                twice += push in pushes[:at]
+                late += judge_backup.closed(pushes[:at], push.number, case.n) and push not in pushes[:at]
+                early += push.number > 1 and not judge_backup.closed(pushes[:at], push.number - 1, case.n)
+        assert twice > 10 and (late > 10 or not case.b) and (early > 3 or case.n == 1)
+
+
+def test_waiting_for_the_first_is_as_long_as_drawn():
+    """H(n+b) − H(b), beside 20,000 drawn rounds of 100 workers: 5.187 and 3.104."""
+    told = grader.waiting_times(96, 4)
+    assert told == {"everybody": "5.19", "first": "3.10", "wasted": "4%"}
+    drawn = torch.empty(20000, 100).exponential_(generator=torch.Generator().manual_seed(1)).sort(1).values.mean(0)
+    assert float(drawn[-1]) == pytest.approx(5.187, abs=0.05)
+    assert float(drawn[95]) == pytest.approx(3.104, abs=0.03)
+
+
+# ---- local steps
+
+
+def test_one_local_step_is_a_synchronous_one():
+    """The mean of the weights after one step each is the weights minus the mean of what the steps take away."""
+    case, start = judge_local_sgd.LocalCase((0.5, 0.25, 0.25), 1), torch.linspace(-2, 2, judge_local_sgd.ELEMENTS)
+    mean = judge_local_sgd._play(case, SOLVED["local-sgd"], judge_local_sgd.Round(case, 0, 0, start))
+    gradients = [start - judge_local_sgd.stepped(i, 0, start) for i in range(3)]
+    together = sum(share * gradient for share, gradient in zip(case.shares, gradients, strict=True))
+    assert torch.allclose(mean, start - together, atol=1e-5)
+
+
+def test_the_steps_of_two_workers_lead_elsewhere():
+    case, start = EXERCISES["local-sgd"].cases[2], torch.zeros(judge_local_sgd.ELEMENTS)
+    ends = [judge_local_sgd.Round(case, worker, 0, start).after(worker, case.local) for worker in range(3)]
+    assert all(not judge_local_sgd.near(one, other) for one, other in combinations(ends, 2))
+
+
+# ---- whatever else may be given
+
+
+def faulty_buckets(seed):
+    draw = random.Random(seed)
+
+    def answer(*given):
+        buckets = [list(bucket) for bucket in SOLVED["buckets"](*given)]
+        at = draw.randrange(len(buckets))
+        fault = draw.choice(("lost", "joined", "cut", "turned", "off"))
+        if fault == "lost":
+            del buckets[at][0]
+        elif fault == "joined" and len(buckets) > 1:
+            buckets[at - 1 : at + 1] = [sum(buckets[at - 1 : at + 1], [])] if at else []
+        elif fault == "cut":
+            buckets[at : at + 1] = [buckets[at][:1], buckets[at][1:]]
+        elif fault == "turned":
+            buckets[at].reverse()
+            buckets.reverse()
+        else:
+            buckets = [[i + 1 for i in bucket] for bucket in buckets]
+        return buckets
+
+    return answer
+
+
+def faulty_staleness(seed):
+    """One of the first answers is the opposite, or one message is overheard."""
+    draw = random.Random(seed)
+    fault, at, of = draw.choice(("answer", "push", "leave")), draw.randrange(1, 12), draw.randrange(3)
+
+    def answer(n, s):
+        calls, (push, may_read, leave) = Counter(), SOLVED["staleness"](n, s)
+
+        def pushes(worker, key, number):
+            if fault != "push" or (worker, number) != (of, at % 4 + 1):
+                push(worker, key, number)
+
+        def may(worker, key, number):
+            calls["may"] += 1
+            return may_read(worker, key, number) != (fault == "answer" and calls["may"] == at)
+
+        def leaves(worker):
+            if fault != "leave" or worker != of:
+                leave(worker)
+
+        return pushes, may, leaves
+
+    return answer
+
+
+def faulty_backup(seed):
+    draw = random.Random(seed)
+    fault, at = draw.choice(("lost", "none", "extra", "off", "twice", "swapped")), draw.randrange(1, 6)
+
+    def answer(n, b):
+        receive, calls = SOLVED["backup"](n, b), Counter()
+
+        def faulty(worker, number, gradient):
+            calls["all"] += 1
+            if calls["all"] != at:
+                found = receive(worker, number, gradient)
+                return found * 1.01 if fault == "off" and found is not None else found
+            if fault == "lost":
+                return None
+            if fault == "swapped":
+                return receive((worker + 1) % (n + b), number, gradient)
+            found = receive(worker, number, 2 * gradient if fault == "twice" else gradient)
+            return {"none": None if found is not None else gradient, "extra": gradient}.get(fault, found)
+
+        return faulty
+
+    return answer
+
+
+def faulty_local(seed):
+    draw = random.Random(seed)
+    fault, at, by = draw.choice(("step", "push", "pull")), draw.randrange(8), draw.choice((0.9, 1.1, -1, 0))
+
+    def answer(weights, push, pull, step, h, share):
+        def off(value):
+            value = value.clone()
+            value[at] = value[at] * by + 0.5
+            return value
+
+        steps = (lambda weights: step(off(weights))) if fault == "step" else step
+        found = SOLVED["local-sgd"](
+            weights, (lambda value: push(off(value))) if fault == "push" else push, pull, steps, h, share
+        )
+        return off(found) if fault == "pull" else found
+
+    return answer
+
+
+FAULTY = {"buckets": faulty_buckets, "staleness": faulty_staleness, "backup": faulty_backup, "local-sgd": faulty_local}
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_one_fault_is_enough_to_fail(id):
+    named = Counter()
+    for seed in range(80):
+        verdict = check_exercise(id, FAULTY[id](seed), deadline="100 s")
+        assert not verdict.passed and verdict.hint and verdict.sentence, seed
+        named[verdict.mistake] += 1
+    assert len(named) >= 2, named
+
+
+class Strange:
+    def __call__(self, *_):
+        return self
+
+
+def raises(*_):
+    raise SystemExit("enough")
+
+
+def strange(result):
+    return lambda *_: result
+
+
+STRANGE = (None, 0, -1.5, "", "01", b"ab", (), [], {}, set(), True, math.nan, ..., int, [None] * 3, {"a": 1}, [[]],
+           [[], []], torch.zeros(3), torch.zeros(8), torch.zeros(5, 16), object(), (abs, abs, abs), [len] * 3, iter(()),
+           range(9), [[0.0]], [[-1]], [[0] * 9], lambda: None, Strange())  # fmt: skip
+HOSTILE = [
+    *map(strange, STRANGE),
+    raises,
+    Strange(),
+    lambda *given: given,
+    lambda *given: given[0],
+    lambda *given: given[-1],
+    lambda *given: [each.clear() for each in given if hasattr(each, "clear")],
+    lambda *_: (raises, raises, raises),
+    lambda *_: raises,
+    lambda *_: (strange(None), strange(1), strange(None)),
+    lambda *_: (strange(None), raises, strange(None)),
+    *(
+        lambda *_, result=result: strange(result)
+        for result in (1, "a", True, torch.zeros(3), torch.zeros(4), Strange())
+    ),
+]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_hostile_answers_become_sentences(id):
+    for given in HOSTILE:
+        names = ", ".join(EXERCISES[id].parameters)
+        answer = eval(f"lambda {names}: given({names})", {"given": given})
+        for hostile in (answer, given):
+            verdict = check_exercise(id, hostile, deadline="20 s")
+            assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", IDS)
+def test_an_endless_answer_is_stopped(id):
+    def endless(*_):
+        while True:
+            pass
+
+    verdict = check_exercise(id, endless, deadline="300 ms")
+    assert verdict.mistake == "endless" and "plan" not in verdict.sentence and verdict.hint
+
+
+def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
+    def swallows(weights, push, pull, step, h, share):
+        for each in (lambda: push("weights"), lambda: push(weights), pull, pull):
+            try:
+                each()
+            except Exception:
+                continue
+        return weights
+
+    assert check_exercise("local-sgd", swallows).mistake == "not-weights"
+
+
+def test_an_answer_may_change_its_arguments():
+    def greedy(sizes, ready, alpha, bandwidth):
+        buckets = SOLVED["buckets"](list(sizes), list(ready), alpha, bandwidth)
+        sizes.clear()
+        ready.clear()
+        return buckets
+
+    for _ in range(2):
+        assert check_exercise("buckets", greedy).passed

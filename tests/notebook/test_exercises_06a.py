@@ -1,0 +1,484 @@
+"""The exercises of chapter 06, first half: servers are crashed at every message and after every put."""
+
+import random
+from functools import partial
+from itertools import product
+
+import pytest
+from helpers.exercises import EXERCISES, module, wrong_answers
+
+from d2lps import check_exercise, speak
+from d2lps.messages import LANGUAGES
+from d2lps.notebook.grading import Failure
+from d2lps.notebook.grading.course import texts_of
+
+torch = pytest.importorskip("torch")
+
+CHAPTER = "06-faults"
+IDS = ("fault-tolerance", "count-once")
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+pair, judge_pair, judge_once = (module(CHAPTER, name) for name in ("pair", "judge_fault_tolerance", "judge_count_once"))
+Schedule, Trouble = pair.Schedule, judge_once.Trouble
+CASE, ONCE = EXERCISES["fault-tolerance"].cases[0], EXERCISES["count-once"].cases[0]
+FIRST, SECOND = pair.SERVERS
+
+
+# ---- right answers that are unlike the solutions
+
+
+def chain(me, peer, workers, send):
+    """The primary hands the new state to the backup, and the backup tells the workers."""
+    view, members, states, gradients = 0, (), {}, {}
+
+    def state(key):
+        return states.get(key, {"round": 0, "weights": 0.0, "velocity": 0.0})
+
+    def hand_on(key):
+        if members[-1] == me:
+            for worker in workers:
+                send(worker, ("value", view, key, state(key)["round"], state(key)["weights"]))
+        else:
+            send(peer, ("state", view, key, state(key)))
+
+    def on(sender, message):
+        nonlocal view, members
+        kind, number = message[:2]
+        if kind == "view":
+            view, members = max((view, members), (number, message[2]))
+            gradients.clear()
+        elif number == view and kind == "state":
+            _, _, key, new = message
+            if new["round"] >= state(key)["round"]:
+                states[key] = new
+                hand_on(key)
+        elif number == view and members[0] == me:
+            _, _, _, key, wanted, gradient = message
+            old = state(key)
+            if wanted == old["round"]:
+                hand_on(key)
+            elif wanted > old["round"]:
+                gradients[key, sender] = gradient
+                if all((key, worker) in gradients for worker in workers):
+                    total = 0
+                    for worker in workers:
+                        total += gradients.pop((key, worker))
+                    velocity = total + 0.9 * old["velocity"]
+                    weights = old["weights"] - 0.1 * velocity
+                    states[key] = {"round": wanted, "weights": weights, "velocity": velocity}
+                    hand_on(key)
+
+    return on
+
+
+class Log:
+    """Sums are numbered in one log; the backup does them in this order, and says how far it is."""
+
+    def __init__(self, me, peer, workers, send):
+        self.me, self.peer, self.workers, self.send = me, peer, workers, send
+        self.view, self.members = 0, []
+        self.weights, self.velocity, self.rounds, self.at = {}, {}, {}, {}
+        self.seq = self.acked = 0
+        self.log, self.open = {}, {}
+
+    def __call__(self, sender, message):
+        kind, view, *rest = message
+        if kind == "view" and view > self.view:
+            self.view, self.members = view, list(rest[0])
+            self.open, self.log = {}, {}
+            self.acked = self.seq
+        elif view == self.view:
+            getattr(self, f"on_{kind}")(sender, *rest)
+
+    def do(self, key, total):
+        self.velocity[key] = 0.9 * self.velocity.get(key, 0.0) + total
+        self.weights[key] = self.weights.get(key, 0.0) - 0.1 * self.velocity[key]
+        self.rounds[key] = self.rounds.get(key, 0) + 1
+        self.seq += 1
+        self.at[key] = self.seq
+
+    def on_push(self, worker, id, key, number, gradient):
+        if self.members[0] != self.me:
+            return
+        if number == self.rounds.get(key, 0) + 1:
+            self.open.setdefault(key, {}).setdefault(worker, gradient)
+            if self.open[key].keys() == set(self.workers):
+                total = sum(self.open[key][i] for i in sorted(self.workers))
+                del self.open[key]
+                self.do(key, total)
+                self.log[self.seq] = key, total
+                self.flush([self.seq])
+        elif number == self.rounds.get(key, 0):
+            self.flush(self.log)
+        if number == self.rounds.get(key, 0) and self.at[key] <= self.upto():
+            self.tell(key, [worker])
+
+    def upto(self):
+        return self.seq if len(self.members) == 1 else self.acked
+
+    def flush(self, which):
+        if len(self.members) == 1:
+            for key in {key for key, _ in self.log.values()}:
+                self.tell(key, self.workers)
+            self.log = {}
+        for seq in which if self.log else ():
+            self.send(self.peer, ("apply", self.view, seq, *self.log[seq]))
+
+    def tell(self, key, workers):
+        for worker in workers:
+            self.send(worker, ("value", self.view, key, self.rounds[key], self.weights[key]))
+
+    def on_apply(self, sender, seq, key, total):
+        if seq == self.seq + 1:
+            self.do(key, total)
+        self.send(sender, ("upto", self.view, self.seq))
+
+    def on_upto(self, sender, seq):
+        self.acked = max(seq, self.acked)
+        for each in [each for each in self.log if each <= seq]:
+            key, _ = self.log.pop(each)
+            self.tell(key, self.workers)
+
+
+class Forwards:
+    """Both servers add all pushes themselves; the backup says what it has got, push by push."""
+
+    def __init__(self, me, peer, workers, send):
+        self.me, self.peer, self.workers, self.send = me, peer, workers, send
+        self.view, self.alone, self.leads = 0, False, False
+        self.had, self.got, self.there = {}, {}, {}
+
+    def __call__(self, sender, message):
+        if message[0] == "view" and message[1] <= self.view:
+            pass
+        elif message[0] == "view":
+            self.view, self.alone, self.leads = message[1], len(message[2]) == 1, message[2][0] == self.me
+        elif message[1] != self.view:
+            pass
+        elif message[0] == "there":
+            _, _, worker, key, number = message
+            self.there[worker, key] = max(number, self.there.get((worker, key), 0))
+            self.answer(key)
+        elif message[0] == "push" and self.leads:
+            self.take(sender, *message[3:])
+            if not self.alone:
+                self.send(self.peer, ("also", self.view, sender, *message[3:]))
+            self.answer(message[3], [sender])
+        elif message[0] == "also":
+            self.take(*message[2:])
+            self.send(self.peer, ("there", self.view, *message[2:5]))
+
+    def take(self, worker, key, number, gradient):
+        had = self.had.get(key, (0, 0.0, 0.0))
+        if number != had[0] + 1:
+            return
+        self.got[worker, key] = gradient
+        if all((each, key) in self.got for each in self.workers):
+            velocity = 0.9 * had[2] + sum(self.got.pop((each, key)) for each in self.workers)
+            self.had[key] = number, had[1] - 0.1 * velocity, velocity
+
+    def answer(self, key, to=None):
+        number, weights, _ = self.had.get(key, (0, 0, 0))
+        if number and (self.alone or all(self.there.get((each, key), 0) >= number for each in self.workers)):
+            for worker in to or self.workers:
+                self.send(worker, ("value", self.view, key, number, weights))
+
+
+def in_one_piece(disk, send):
+    """All in memory, read once, and stored whole."""
+    everything = disk.get("everything", {})
+
+    def on(worker, id, key, number, gradient):
+        if everything.get((worker, key), 0) < number:
+            everything[worker, key] = number
+            everything[key] = everything.get(key, 0) + gradient
+            disk.put("everything", everything)
+        send(worker, key, number, everything[key])
+
+    return on
+
+
+class Shares:
+    """For each worker its own part of the total."""
+
+    def __init__(self, disk, send):
+        self.disk, self.send = disk, send
+
+    def __call__(self, worker, id, key, number, gradient):
+        who = self.disk.get(("who", key), set())
+        if worker not in who:
+            self.disk.put(("who", key), {*who, worker})
+        had, part = self.disk.get((worker, key), (0, 0))
+        if number == had + 1:
+            self.disk.put((worker, key), (number, part + gradient))
+        total = sum(self.disk.get((each, key), (0, 0))[1] for each in {*who, worker})
+        self.send(worker, key, number, total)
+
+
+ALSO_RIGHT = {"fault-tolerance": [chain, Log, Forwards], "count-once": [in_one_piece, Shares]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in ALSO_RIGHT[id]])
+def test_other_right_answers_pass(id, answer):
+    verdict = check_exercise(id, answer, deadline="100 s")
+    assert verdict.passed, verdict
+
+
+# ---- a pair of servers
+
+
+def test_the_reference_is_sgd_with_momentum():
+    for key in pair.KEYS:
+        weights = torch.zeros(1, dtype=torch.double, requires_grad=True)
+        optimizer = torch.optim.SGD([weights], lr=pair.RATE, momentum=pair.MOMENTUM)
+        for number in range(1, pair.ROUNDS + 1):
+            weights.grad = torch.tensor([sum(pair.gradient(i, key, number) for i in range(3))], dtype=torch.double)
+            optimizer.step()
+            assert weights.item() == pytest.approx(pair.trained(3, key, number)[0], abs=1e-12)
+
+
+def fault_free():
+    return judge_pair.play(CASE, SOLVED["fault-tolerance"], Schedule())
+
+
+def test_every_message_is_lost_late_and_doubled_and_every_end_is_tried():
+    letters = fault_free().letters
+    assert len(letters) == 64 and {letter.arrived is not None for letter in letters} == {True}
+    small = list(judge_pair.small_schedules(letters))
+    for happens in ("twice", "again", "lost", "late"):
+        assert [each.message for each in small if each.happens == happens] == list(range(1, 65))
+    sent = sum(letter.src == FIRST for letter in letters)
+    for how, knows in product(("lost", "late", "paused", "cut"), ("", "server", "worker", "again")):
+        found = [each.after for each in small if (each.server, each.how, each.knows) == (FIRST, how, knows)]
+        assert found == list(range(sent + 1))
+    large = list(judge_pair.large_schedules(letters))
+    assert len({*small, *large}) == len(small) + len(large) > 3000
+    assert all(each.server == FIRST and each.happens for each in large)
+
+
+def test_what_is_to_happen_happens():
+    letters = fault_free().letters
+    for schedule in judge_pair.small_schedules(letters):
+        world = judge_pair.play(CASE, SOLVED["fault-tolerance"], schedule)
+        if schedule.happens == "lost":
+            assert [letter.number for letter in world.letters if letter.arrived is None] == [schedule.message]
+        if not schedule.server:
+            assert len(world.views) == 1
+            continue
+        if len(world.views) == 1:  # all was over, and nobody noticed
+            assert schedule.after > world.sent[schedule.server] // 2
+            continue
+        assert world.views[2] == ((FIRST,) if schedule.server == SECOND else (SECOND,))
+        told = {letter.message[1] for letter in world.letters if letter.message[0] == "value"}
+        assert max(told) == 2 or schedule.after > world.sent[schedule.server] // 2  # the survivor goes on
+        if schedule.how in ("lost", "late"):
+            assert world.sent[schedule.server] == schedule.after
+
+
+def test_the_same_schedule_is_the_same_run():
+    schedule = Schedule(20, "late", 0, FIRST, 9, "late", "worker")
+    one, other = (judge_pair.play(CASE, SOLVED["fault-tolerance"], schedule).letters for _ in range(2))
+    assert one == other and len(one) > 50
+
+
+class Storm(pair.World):
+    """Any message may be lost, doubled or late."""
+
+    def __init__(self, *given, seed):
+        self.chance = random.Random(seed)
+        super().__init__(*given)
+
+    def _carry(self, letter):
+        for _ in range(self.chance.choices((0, 1, 2), (5, 90, 5))[0]):
+            if self.chance.random() < 0.1:
+                self._hold(letter, self.chance.randrange(1, 60))
+            else:
+                super()._carry(letter)
+
+
+@pytest.mark.parametrize("answer", [SOLVED["fault-tolerance"], *ALSO_RIGHT["fault-tolerance"]])
+def test_right_answers_are_right_in_a_storm(answer, monkeypatch):
+    monkeypatch.setattr(pair, "PATIENCE", 12)
+    for seed in range(120):
+        draw = random.Random(seed)
+        how, knows = draw.choice(("lost", "late", "paused")), draw.choice(("", "server", "worker", "again"))
+        schedule = Schedule(0, "", 0, draw.choice(("", FIRST, FIRST, SECOND)), draw.randrange(8), how, knows)
+        world = Storm(CASE, answer, schedule, judge_pair._check, seed=seed).run()
+        assert world.failed is None and not world.unanswered, (seed, schedule)
+
+
+def test_two_failures_are_needed_to_find_some_mistakes():
+    letters = fault_free().letters
+    for mistake in ("gap", "any-ack"):
+        answer = wrong_answers("fault-tolerance")[mistake][0]
+        for schedule in judge_pair.small_schedules(letters):
+            judge_pair.play(CASE, answer, schedule)
+        with pytest.raises(Failure):
+            for schedule in judge_pair.large_schedules(letters):
+                judge_pair.play(CASE, answer, schedule)
+
+
+@pytest.mark.parametrize(
+    "way, wanted",
+    [
+        ("missing", lambda now, before: now - pair.gradient(1, "w", 3)),
+        ("twice", lambda now, before: now + pair.gradient(1, "w", 3)),
+        ("older", lambda now, before: now - pair.gradient(1, "w", 3) + pair.gradient(1, "w", 2)),
+        ("older-too", lambda now, before: now + pair.gradient(1, "w", 2)),
+        ("older", lambda now, before: before),
+        ("", lambda now, before: now + 3.21),
+    ],
+)
+def test_weights_tell_what_was_counted(way, wanted):
+    weights, velocity = pair.trained(3, "w", 2)
+    now, before = (sum(pair.gradient(i, "w", number) for i in range(3)) for number in (3, 2))
+    got = weights - 0.1 * (0.9 * velocity + wanted(now, before))
+    assert judge_pair._diagnosed(3, "w", 3, got)[0] == way
+    assert judge_pair._diagnosed(3, "w", 3, weights - 0.1 * now)[0] == "no-velocity"
+    again, moving = pair.trained(3, "w", 3)
+    assert judge_pair._diagnosed(3, "w", 3, again - 0.1 * (0.9 * moving + now))[0] == "round-twice"
+    assert judge_pair._diagnosed(3, "w", 3, weights)[0] == "other-round"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_schedule_that_fails_is_told(language):
+    speak(language)
+    told = check_exercise("fault-tolerance", wrong_answers("fault-tolerance")["acked-too-early"][0]).sentence
+    first, schedule, last = told.split("\n")
+    assert "('value', 1, 'w', 1," in schedule and FIRST in schedule and SECOND in first
+    assert last.count("→") == judge_pair.SHOWN
+    one = check_exercise("fault-tolerance", wrong_answers("fault-tolerance")["gap"][0]).sentence.split("\n")[1]
+    assert one.count("('copy', 1, 'w', (1,") == 1 and one.count("value") == 1  # what is late, and when it crashes
+
+
+@pytest.mark.slow
+def test_how_much_was_tried_is_told():
+    values = judge_pair.judge(CASE, SOLVED["fault-tolerance"])
+    assert int(values["runs"]) > 3000 and values["messages"] == "64" and values["between"] == "16"
+    assert judge_once.judge(ONCE, SOLVED["count-once"]) == {"runs": "2143", "puts": "18", "pushes": "18"}
+
+
+def faulty_pair(seed):
+    """One kind of message is changed, from the ``at``-th on, or what comes is not heard."""
+    draw = random.Random(seed)
+    fault, at = draw.choice(("weights", "round", "view", "late-answer", "deaf")), draw.randrange(1, 12)
+
+    def answer(me, peer, workers, send):
+        sent = []
+
+        def faulty(to, message):
+            sent.append(message)
+            if message[0] == "value" and len(sent) >= at:
+                _, view, key, number, weights = message
+                message = {
+                    "weights": ("value", view, key, number, weights * (1 + 1e-15) + 1e-15),
+                    "round": ("value", view, key, number + 1, weights),
+                    "view": ("value", view + 1, key, number, weights),
+                    "late-answer": ("value", view, key, max(number - 1, 1), weights),
+                    "deaf": message,
+                }[fault]
+            send(to, message)
+
+        solved = SOLVED["fault-tolerance"](me, peer, workers, faulty)
+
+        def on(sender, message):
+            if fault != "deaf" or sender != peer or len(sent) < at:
+                solved(sender, message)
+
+        return on
+
+    return answer
+
+
+def faulty_once(seed):
+    draw = random.Random(seed)
+    fault, at = draw.choice(("total", "number", "forgets", "deaf")), draw.randrange(12)
+
+    def answer(disk, send):
+        def faulty(worker, key, number, total):
+            off = number >= at % 3 + 1
+            send(worker, key, number + (off and fault == "number"), total + (off and fault == "total"))
+
+        solved = SOLVED["count-once"](disk, faulty)
+
+        def on(worker, id, key, number, gradient):
+            if fault == "deaf" and number > at % 3:
+                return
+            solved(worker, id, key, number, gradient)
+            if fault == "forgets" and number == at % 3 + 1:
+                disk.put(key, ({}, 0))
+
+        return on
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "id, faulty, seed",
+    [*product(["fault-tolerance"], [faulty_pair], range(8))] + [*product(["count-once"], [faulty_once], range(8))],
+)
+def test_what_is_a_little_wrong_is_refused_in_words(id, faulty, seed):
+    verdict = check_exercise(id, faulty(seed), deadline="100 s")
+    assert not verdict.passed and verdict.mistake not in ("raised", "endless") and verdict.hint
+
+
+# ---- counted once
+
+
+def test_powers_of_four_tell_which_pushes_count():
+    for seed in range(50):
+        draw = random.Random(seed)
+        pushes = [judge_once.Push(draw.randrange(3), "w", draw.randrange(1, 4)) for _ in range(3)]
+        counts = judge_once.decode(sum(map(judge_once.power, pushes)), 3)
+        assert counts == {(p.worker, p.number): pushes.count(p) for p in pushes}
+    for strange in (-1, 0.5, 4**9, None, "4", True):
+        assert judge_once.decode(strange, 3) is None
+
+
+def test_the_server_crashes_after_every_put_and_every_send():
+    world = judge_once.Once(ONCE, SOLVED["count-once"], Trouble()).run()
+    assert [event[0] for event in world.story[:6]] == ["push", "put", "send"] * 2
+    assert world.done == 36 and ("crash",) not in world.story
+    small, large = (list(make(world)) for make in (judge_once.small_troubles, judge_once.large_troubles))
+    assert {each.crashes for each in small if each.crashes} == {(at,) for at in range(1, 37)}
+    for trouble in [*small, *large[::7]]:
+        played = judge_once.Once(ONCE, SOLVED["count-once"], trouble).run()
+        assert played.story.count(("crash",)) == len(trouble.crashes)
+        for at, event in enumerate(played.story[1:]):
+            assert event != ("crash",) or played.story[at][0] in ("put", "send")
+        assert not played.waits
+
+
+def test_a_disk_keeps_copies():
+    kept = []
+
+    def answer(disk, send):
+        def on(worker, id, key, number, gradient):
+            counts, total = disk.get(key, ([], 0))
+            counts.append(number)
+            disk.put(key, (counts, total))
+            counts.append("afterwards")
+            kept.append(disk.get(key)[0])
+
+        return on
+
+    with pytest.raises(Failure):
+        judge_once.judge(ONCE, answer)
+    assert kept and all("afterwards" not in each for each in kept)
+
+
+@pytest.mark.slow
+def test_a_crash_passes_handlers_of_exceptions():
+    def answer(disk, send):
+        solved = partial(SOLVED["count-once"], disk, send)()
+
+        def on(*push):
+            try:
+                solved(*push)
+            except Exception:
+                send(push[0], push[2], push[3], 0)
+
+        return on
+
+    assert check_exercise("count-once", answer, deadline="100 s").passed
