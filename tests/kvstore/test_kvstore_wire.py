@@ -39,12 +39,12 @@ def test_what_is_said_arrives():
 @pytest.mark.parametrize(
     "data, sentence",
     [
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n", "this is no frame of a d2lps store"),
-        (head(version=9), "speaks version 9"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n", "the data is not a frame of a d2lps store"),
+        (head(version=9), "uses version 9"),
         (head(op=99), "a frame of op 99"),
-        (head(table=TABLE + 1), "more than is taken"),
-        (head(payload=1 << 40), "more than is taken"),
-        (head(entries=5, table=24), "more than is taken"),
+        (head(table=TABLE + 1), "is too large"),
+        (head(payload=1 << 40), "is too large"),
+        (head(entries=5, table=24), "is too large"),
         (head(entries=1, table=48) + b"\0" * 52, "changed on its way"),
         (head(table=2) + b"[]" + struct.pack("<I", zlib.crc32(b"[]")), "no JSON object"),
         (head(table=2) + b"\xff\xff" + struct.pack("<I", zlib.crc32(b"\xff\xff")), "no JSON"),
@@ -192,7 +192,7 @@ def test_who_is_refused_hears_why():
 def test_nothing_large_is_taken_from_a_stranger():
     one, other = ends()
     other.sock.sendall(head(op=Op.HELLO, table=5000))
-    with pytest.raises(Broken, match="more than is taken"):
+    with pytest.raises(Broken, match="is too large"):
         handshake.as_server(one, b"", welcome, False)
 
 
