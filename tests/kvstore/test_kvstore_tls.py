@@ -363,10 +363,7 @@ def test_both_ends_speak_tls_or_neither_does(files, recovery):
     with closing(secured, plain), socket.create_server(("127.0.0.1", 0)) as listener:
         with recovery(), pytest.raises(Refused, match="this server uses TLS: name the files.*D2LPS_TLS_KEY"):
             ServerClient(0, secured.address, 0, secret=SECRET, deadline=DEADLINE)
-        with (
-            recovery(),
-            pytest.raises(ServerLost, match="reached .the connection was closed in the TLS handshake"),
-        ):
+        with recovery(), pytest.raises(ServerLost, match="reached .the connection was closed in the TLS handshake"):
             ServerClient(0, plain.address, 0, deadline=1.0, certificates=files())
         threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")).start()
         with recovery(), pytest.raises(Refused, match="the server does not answer in TLS .wrong version number"):
