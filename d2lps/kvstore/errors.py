@@ -15,9 +15,9 @@ the same keys and values repeats the push correctly: each key counts once. ``pus
 in this sense. An unknown key may also be pushed alone with the same value, which completes its push; the store then
 forgets the push of the other keys.
 
-The store remembers the push until the next push of these keys, a pull of one of them, or a load. Before another push
-of an unknown key counts, or a load, the unknown push is completed. A KeyboardInterrupt without ``counted`` came before
-anything was sent.
+The store remembers the push until another push of these keys, a pull of one of them, or a load is done; any other
+call has its usual effect. Before another push of an unknown key counts, or a load is done, the unknown push is
+completed. A KeyboardInterrupt without ``counted`` came before anything was sent.
 """
 
 from d2lps.messages import text
