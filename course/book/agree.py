@@ -33,8 +33,8 @@ def digests(book: Book, chapter: Chapter) -> dict[str, str]:
             "messages": {language: _named(code, messages[language]) for language in LANGUAGES},
             "exercises": [chapter.exercises.get(cell.exercise) for cell in cells if cell.exercise is not None],
         }
-        if asked := {name: chapter.predictions[name] for name in _quoted(code) & set(chapter.predictions)}:
-            parts["predictions"] = asked
+        if predictions := {name: chapter.predictions[name] for name in _quoted(code) & set(chapter.predictions)}:
+            parts["predictions"] = predictions
         by_section[id] = digest(json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str))
     return by_section
 
@@ -63,14 +63,16 @@ def agreed(book: Book, slug: str) -> dict[str, str]:
 
 def stale(book: Book, chapter: Chapter) -> Iterator[Finding]:
     """Sections that changed since their three texts were read side by side."""
-    known, now = agreed(book, chapter.slug), digests(book, chapter)
+    recorded, now = agreed(book, chapter.slug), digests(book, chapter)
     command = f"{COMMAND} agree {chapter.slug}"
     for id, new in now.items():
-        if known.get(id) != new:
-            what = "the section has changed since its three texts were" if id in known else "the three texts were never"
-            remedy = f"read them, then {command} {id}"
-            yield Finding("fail", "agreed", id, LANGUAGES, f"{what} read side by side", remedy)
-    for id in (id for id in known if id not in now):
+        if recorded.get(id) != new:
+            if id in recorded:
+                message = "the section has changed since its three texts were read side by side"
+            else:
+                message = "the three texts were never read side by side"
+            yield Finding("fail", "agreed", id, LANGUAGES, message, f"read them, then {command} {id}")
+    for id in (id for id in recorded if id not in now):
         yield Finding("fail", "agreed", id, (), f"{FILE} names a section that no text has", f"{command} --all")
 
 
@@ -84,5 +86,5 @@ def side_by_side(chapter: Chapter, id: str) -> str:
 def renew(book: Book, chapter: Chapter, sections: list[str]) -> None:
     """Record the named sections as read side by side; sections that are gone leave the file."""
     now = digests(book, chapter)
-    known = agreed(book, chapter.slug) | {id: now[id] for id in sections}
-    write({book.folder(chapter.slug) / FILE: "".join(f"{id} {known[id]}\n" for id in now if id in known)})
+    recorded = agreed(book, chapter.slug) | {id: now[id] for id in sections}
+    write({book.folder(chapter.slug) / FILE: "".join(f"{id} {recorded[id]}\n" for id in now if id in recorded)})

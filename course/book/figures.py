@@ -18,6 +18,8 @@ def figures(folder: Path) -> dict[str, Callable[[], str]]:
     spec = importlib.util.spec_from_file_location(f"figures_of_{folder.name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    own = inspect.getmembers(module, lambda value: inspect.isfunction(value) and value.__module__ == module.__name__)
-    drawing = [(name, function) for name, function in own if name != "opening" and not name.startswith("_")]
-    return {name.replace("_", "-"): function for name, function in drawing}
+    return {
+        name.replace("_", "-"): function
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and name != "opening" and not name.startswith("_")
+    }

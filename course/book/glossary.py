@@ -104,9 +104,9 @@ class Glossary:
         """Whether the text uses the term itself, not only a longer term that contains it."""
         if not term.used(text, language):
             return False
-        own = {word.lower() for word in term.words[language]}
-        longer = [word for word in self.words[language] if word.lower() not in own]
-        longer = [word for word in longer if any(each in word.lower() for each in own)]
+        term_words = {word.lower() for word in term.words[language]}
+        longer = [word for word in self.words[language] if word.lower() not in term_words]
+        longer = [word for word in longer if any(word_of_term in word.lower() for word_of_term in term_words)]
         return bool(term.used(_without(text, language, longer), language))
 
 
@@ -127,11 +127,11 @@ def _ensure_told_apart(terms: list[Term]) -> None:
 def _ensure_short(term: Term) -> None:
     """A meaning is read at a glance."""
     for language, meaning in term.means.items():
-        wanted, most = FILES[language]["sentence"], FILES[language]["meaning"]["most"]
-        size = len(regex(wanted["counted"]).findall(meaning))
-        if size > most:
-            message = f"terms.toml: what {term.en[0]!r} means takes {size} {wanted['unit']} in {language}"
-            raise BookError(f"{message}; say it in {most}")
+        limit, maximum = FILES[language]["sentence"], FILES[language]["meaning"]["most"]
+        size = len(regex(limit["counted"]).findall(meaning))
+        if size > maximum:
+            message = f"terms.toml: what {term.en[0]!r} means takes {size} {limit['unit']} in {language}"
+            raise BookError(f"{message}; say it in {maximum}")
 
 
 def _without(text: str, language: str, words: list[str]) -> str:
@@ -157,9 +157,9 @@ def _pattern(word: str, language: str) -> re.Pattern:
 @cache
 def _with_english(words: tuple[str, ...], english: tuple[str, ...], language: str) -> re.Pattern:
     """A term with its English in parentheses behind it."""
-    own = "|".join(_pattern(word, language).pattern for word in words)
-    other = "|".join(map(inflected, english))
-    return re.compile(rf"(?:{own}) ?[(（](?:{other})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
+    translations = "|".join(_pattern(word, language).pattern for word in words)
+    originals = "|".join(map(inflected, english))
+    return re.compile(rf"(?:{translations}) ?[(（](?:{originals})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
 
 
 def wrong_words(passage: Passage, glossary: Glossary) -> Iterator[Finding]:
@@ -242,16 +242,16 @@ def _one_word(passages: list[Passage], glossary: Glossary, slug: str, language: 
             yield _chapter_finding(message, slug, language)
 
 
-def _chapter_finding(message: str, slug: str, language: str, other: str = "") -> Finding:
-    return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md{other}")
+def _chapter_finding(message: str, slug: str, language: str, extra: str = "") -> Finding:
+    return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md{extra}")
 
 
-def symbols(every: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
+def symbols(chapter_passages: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
     """Every letter of a formula is one of the course's symbols, which have one meaning each."""
-    for passage in every:
+    for passage in chapter_passages:
         for language, reading in passage.readings.items():
-            used = {found["letter"] or found["command"] for formula in reading.math for found in _TEX.finditer(formula)}
-            letters = {each for each in used - {None} if len(each) == 1 or each in GREEK}
+            used = {match["letter"] or match["command"] for formula in reading.math for match in _TEX.finditer(formula)}
+            letters = {name for name in used - {None} if len(name) == 1 or name in GREEK}
             for letter in sorted(letters - set(glossary.symbols)) if glossary.symbols else ():
                 message = f"{letter} is none of the symbols; take one of {', '.join(glossary.symbols)}, or add it"
                 remedy = f"edit chapters/{slug}/{language}.md or [symbols] in chapters/terms.toml"

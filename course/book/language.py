@@ -77,13 +77,13 @@ def broken_rules(passage: Passage) -> Iterator[Finding]:
 def letters(passage: Passage) -> Iterator[Finding]:
     """Letters in one piece, and of one alphabet."""
     for language, reading in passage.readings.items():
-        if not (wanted := FILES[language].get("letters")):
+        if not (alphabet := FILES[language].get("letters")):
             continue
         if not unicodedata.is_normalized("NFC", reading.text):
-            yield passage.fail(wanted["check"], "the text is not in NFC; save it with composed letters", language)
-        for letter in sorted(set(reading.text) - set(MARKS + wanted["also"])):
-            if letter.isalpha() and not unicodedata.name(letter, "").startswith(wanted["script"]):
-                yield passage.fail(wanted["check"], f"{letter!r} is of another alphabet", language)
+            yield passage.fail(alphabet["check"], "the text is not in NFC; save it with composed letters", language)
+        for letter in sorted(set(reading.text) - set(MARKS + alphabet["also"])):
+            if letter.isalpha() and not unicodedata.name(letter, "").startswith(alphabet["script"]):
+                yield passage.fail(alphabet["check"], f"{letter!r} is of another alphabet", language)
 
 
 def own_language(passage: Passage, names: dict[str, set[str]]) -> Iterator[Finding]:
@@ -94,45 +94,45 @@ def own_language(passage: Passage, names: dict[str, set[str]]) -> Iterator[Findi
                 yield passage.finding(level, "language", message, language)
     first, *others = passage.readings
     for language in others:
-        units = [{unit.text for unit in passage.readings[each].units} for each in (first, language)]
+        units = [{unit.text for unit in passage.readings[name].units} for name in (first, language)]
         for text in sorted(units[0] & units[1]):
             if len([word for word in _words(text, names[language]) if re.match("[A-Za-z]{2}", word)]) >= 2:
                 yield passage.fail("language", f"{head(text)!r} is the English text", language)
 
 
-def _foreign(whole: str, own: dict, names: set[str]) -> Iterator[tuple[str, str]]:
+def _foreign(whole: str, settings: dict, names: set[str]) -> Iterator[tuple[str, str]]:
     """What speaks against a text's being in its own language: a level and a sentence each."""
-    if "other" in own:
-        if regex(own["other"]).search(whole):
-            yield "fail", f"{head(whole)!r} is not {own['name']}"
+    if "other" in settings:
+        if regex(settings["other"]).search(whole):
+            yield "fail", f"{head(whole)!r} is not {settings['name']}"
         return
     text = _ASIDE.sub(" ", whole)
-    plain, counted = regex(own.get("plain", "(?!)")), own["counted"]
+    plain, counted = regex(settings.get("plain", "(?!)")), settings["counted"]
     words = _words(text if counted == "words" else whole, names)
     parts = words if counted == "words" else regex("[{han}A-Za-z]").findall(whole)
-    share = _share(parts, own)
-    foreign = [word for word in words if not _is_own(word, own, plain)]
-    if len(parts) >= own["long"] and share < own["warn"]:
-        level = "fail" if share < own["fail"] else "warn"
-        yield level, f"{head(whole)!r}: only {share:.0%} of the {counted} are {own['name']}"
+    share = _share(parts, settings)
+    foreign = [word for word in words if not _is_own(word, settings, plain)]
+    if len(parts) >= settings["long"] and share < settings["warn"]:
+        level = "fail" if share < settings["fail"] else "warn"
+        yield level, f"{head(whole)!r}: only {share:.0%} of the {counted} are {settings['name']}"
     elif share == 0 and len(foreign) >= 2:
-        yield "fail", f"{head(whole)!r} is not {own['name']}"
-    elif "sentence" in own:
+        yield "fail", f"{head(whole)!r} is not {settings['name']}"
+    elif "sentence" in settings:
         for sentence in _CLAUSE.split(text):
             inside = _words(sentence, names)
-            if len(inside) >= own["sentence"] and _share(inside, own) < own["share"]:
-                yield "fail", f"{head(sentence)!r} is not {own['name']}"
-    for run in regex(own["run"]).findall(text):
-        if len([word for word in _words(run, names) if not plain.fullmatch(word)]) >= own["strays"]:
-            yield "fail", f"{head(run)!r}: a run of {own['stray']}"
+            if len(inside) >= settings["sentence"] and _share(inside, settings) < settings["share"]:
+                yield "fail", f"{head(sentence)!r} is not {settings['name']}"
+    for run in regex(settings["run"]).findall(text):
+        if len([word for word in _words(run, names) if not plain.fullmatch(word)]) >= settings["strays"]:
+            yield "fail", f"{head(run)!r}: a run of {settings['stray']}"
 
 
-def _is_own(word: str, own: dict, plain: re.Pattern) -> bool:
-    return bool(regex(own["letters"]).search(word) or plain.fullmatch(word))
+def _is_own(word: str, settings: dict, plain: re.Pattern) -> bool:
+    return bool(regex(settings["letters"]).search(word) or plain.fullmatch(word))
 
 
-def _share(parts: list[str], own: dict) -> float:
-    return sum(bool(regex(own["letters"]).search(part)) for part in parts) / max(1, len(parts))
+def _share(parts: list[str], settings: dict) -> float:
+    return sum(bool(regex(settings["letters"]).search(part)) for part in parts) / max(1, len(parts))
 
 
 def _words(text: str, names: set[str]) -> list[str]:
@@ -173,13 +173,13 @@ def _sentences(reading: Reading) -> int:
 def long_sentences(passage: Passage) -> Iterator[Finding]:
     """A sentence that is read twice because it is long: in words, or letters where words are not parted."""
     for language, reading in passage.readings.items() if passage.kind != "message" else ():
-        wanted = FILES[language]["sentence"]
+        limits = FILES[language]["sentence"]
         for unit in reading.units:
             for sentence in _SENTENCE.split(unit.text):
-                size = len(regex(wanted["counted"]).findall(sentence))
-                if size > wanted["most"]:
-                    level = "fail" if size > wanted["never"] else "warn"
-                    message = f"{head(sentence)!r}: {size} {wanted['unit']} in one sentence; at most {wanted['most']}"
+                size = len(regex(limits["counted"]).findall(sentence))
+                if size > limits["most"]:
+                    level = "fail" if size > limits["never"] else "warn"
+                    message = f"{head(sentence)!r}: {size} {limits['unit']} in one sentence; at most {limits['most']}"
                     yield passage.finding(level, "sentence", message, language)
 
 
@@ -252,7 +252,7 @@ def _spelled(text: str, language: str) -> Counter:
 @cache
 def _speller(language: str) -> tuple[re.Pattern, dict[str, int]]:
     """What finds a spelled-out number, mười hai before hai, and the value of what it finds."""
-    wanted = FILES[language]["numbers"]
-    values = {word: value for value, words in enumerate(wanted["spelled"]) for word in words.split("|")}
+    numbers = FILES[language]["numbers"]
+    values = {word: value for value, words in enumerate(numbers["spelled"]) for word in words.split("|")}
     words = "|".join(sorted(values, key=len, reverse=True))
-    return re.compile("(?i)" + wanted["word"].replace("…", words)), values
+    return re.compile("(?i)" + numbers["word"].replace("…", words)), values

@@ -162,9 +162,9 @@ def read_text(source: str, where: str) -> Text:
     title, ids, titles, blocks = "", ["top"], [""], [[]]
     at = 0
     for line in source.splitlines(keepends=True):
-        shown = "" if hidden(at) else line.rstrip("\n")
+        visible = "" if hidden(at) else line.rstrip("\n")
         at += len(line)
-        heading, placed = HEADING.fullmatch(shown), PLACED.fullmatch(shown)
+        heading, placed = HEADING.fullmatch(visible), PLACED.fullmatch(visible)
         level = len(heading[1]) if heading else 9
         if heading and level > 2 and heading[3] is not None:
             raise BookError(f"{where}: the heading {heading[2]!r} has an id; only `##` headings have one")
@@ -180,13 +180,13 @@ def read_text(source: str, where: str) -> Text:
             blocks.append([])
         elif line.strip() and not title:
             raise BookError(f"{where}: the text begins with {line.strip()[:40]!r}; begin with `# Title`")
-        here = blocks[-1]
+        section_blocks = blocks[-1]
         if placed and not placed[1].startswith(("cite:", "chapter:")):
-            here.append(_placed(placed[1], line, f"{where}, section {ids[-1]!r}"))
-        elif here and (not line.strip() or here[-1].kind == "prose"):
-            here[-1] = replace(here[-1], text=here[-1].text + line)
+            section_blocks.append(_placed(placed[1], line, f"{where}, section {ids[-1]!r}"))
+        elif section_blocks and (not line.strip() or section_blocks[-1].kind == "prose"):
+            section_blocks[-1] = replace(section_blocks[-1], text=section_blocks[-1].text + line)
         else:
-            here.append(Block("prose", line))
+            section_blocks.append(Block("prose", line))
     if not title:
         raise BookError(f"{where}: there is no title; begin with `# Title`")
     sections = tuple(map(Section, ids, titles, map(tuple, blocks)))

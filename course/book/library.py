@@ -31,8 +31,8 @@ class Chapter:
     @property
     def number(self) -> str:
         """What its figures are counted under: "1" in ``01-first``, "A" in ``a-appendix``, nothing without either."""
-        found = re.match(r"(?:0*(\d+)|([a-z]))-", self.slug)
-        return (found[1] or found[2].upper()) if found else ""
+        match = re.match(r"(?:0*(\d+)|([a-z]))-", self.slug)
+        return (match[1] or match[2].upper()) if match else ""
 
     @property
     def sections(self) -> list[str]:
@@ -110,7 +110,7 @@ class Book:
 
         A chapter that is left out is its title alone.
         """
-        links = dict(self.cites) | {f"chapter:{number}": each[language] for number, each in self.left_out.items()}
+        links = dict(self.cites) | {f"chapter:{number}": titles[language] for number, titles in self.left_out.items()}
         for number, slug in self.numbers.items():
             path = f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
             links[f"chapter:{number}"] = f"[{self.contents[slug][language]}]({path})"
@@ -119,8 +119,8 @@ class Book:
     @cached_property
     def terms(self) -> dict:
         """The glossary as it is written: ``names`` and one table ``term`` per concept."""
-        written = toml(self.chapters / "terms.toml")
-        for number, term in enumerate(written.get("term", []), 1):
+        glossary = toml(self.chapters / "terms.toml")
+        for number, term in enumerate(glossary.get("term", []), 1):
             _require(term, LANGUAGES, f"terms.toml: term {number}")
             name = f"terms.toml: {term['en']!r}"
             if "means" in term:
@@ -129,7 +129,7 @@ class Book:
                 raise BookError(
                     f"{name}: there is no chapter {term['chapter']!r}; take one of {', '.join(self.numbers)}"
                 )
-        return written
+        return glossary
 
     @property
     def numbers(self) -> dict[str, str]:
@@ -147,9 +147,9 @@ class Book:
     def folder(self, slug: str) -> Path:
         return self.chapters / slug
 
-    def slugs(self, wanted: Iterable[str] = ()) -> list[str]:
+    def slugs(self, names: Iterable[str] = ()) -> list[str]:
         """The chapters wanted (all if none is named); ``"01"`` and ``"data-parallelism"`` are names enough."""
-        return [self.slug(name) for name in wanted] or list(self.contents)
+        return [self.slug(name) for name in names] or list(self.contents)
 
     def slug(self, name: str) -> str:
         """The one chapter of that name or number; raises BookError where there is none."""
@@ -167,8 +167,8 @@ class Book:
             if not (folder / name).is_file():
                 raise BookError(f"{slug}/{name} is missing; write it or take {slug} out of chapters/toc.toml")
             sources[name] = (folder / name).read_text("utf-8")
-        asked = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
-        return chapter_of(slug, sources, *(toml(file) if file.is_file() else {} for file in asked))
+        tables = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
+        return chapter_of(slug, sources, *(toml(file) if file.is_file() else {} for file in tables))
 
     def chapter(self, slug: str) -> Chapter:
         """A chapter that can be built; raises BookError with its first fault."""
@@ -259,10 +259,10 @@ def faults(book: Book, chapter: Chapter) -> Iterator[Finding]:
         yield fault("top", (), 'lesson.py: the first cell must be called `language` and hold d2lps.speak("en")')
     yield from _sections(chapter, fault)
     for language, text in chapter.texts.items():
-        here = partial(fault, languages=(language,))
-        yield from _placements(chapter, language, text, here)
+        fault_here = partial(fault, languages=(language,))
+        yield from _placements(chapter, language, text, fault_here)
         for section in text.sections:
-            yield from _names(book, chapter, section, f"{language}.md, section {section.id!r}", here)
+            yield from _names(book, chapter, section, f"{language}.md, section {section.id!r}", fault_here)
 
 
 def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
@@ -316,7 +316,7 @@ def _out_of_order(ids: list[str], order: list[str]) -> tuple[str, str] | None:
     """The first of ``ids`` that stands elsewhere in ``order``, and what should stand there."""
     if sorted(ids) != sorted(order):
         return None
-    return next(((id, wanted) for id, wanted in zip(ids, order, strict=True) if id != wanted), None)
+    return next(((id, expected) for id, expected in zip(ids, order, strict=True) if id != expected), None)
 
 
 def _names(book: Book, chapter: Chapter, section: Section, where: str, fault) -> Iterator[Finding]:
@@ -343,5 +343,5 @@ def _names(book: Book, chapter: Chapter, section: Section, where: str, fault) ->
 
 def _root() -> Path:
     """The current folder if it holds chapters, else the folder that holds the package."""
-    here = Path.cwd()
-    return here if (here / "chapters").is_dir() else Path(__file__).resolve().parents[2]
+    folder = Path.cwd()
+    return folder if (folder / "chapters").is_dir() else Path(__file__).resolve().parents[2]

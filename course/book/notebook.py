@@ -83,14 +83,14 @@ def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[st
 
     ``numbered``: the captions of :func:`captions`.
     """
-    shown = []
+    pieces = []
     for block in blocks:
         if block.kind == "figure":
             image = f"![{alternative(block.name, block.caption)}](../../img/{block.name}.svg)"
-            shown.append(f"{image}\n\n*{numbered[block.name]}*" if block.caption else image)
+            pieces.append(f"{image}\n\n*{numbered[block.name]}*" if block.caption else image)
         elif block.text.strip():
-            shown.append(outside(block.text, lambda text: CITE.sub(lambda match: cites[match[1]], text)).strip("\n"))
-    return _without_ids("\n\n".join(shown))
+            pieces.append(outside(block.text, lambda text: CITE.sub(lambda match: cites[match[1]], text)).strip("\n"))
+    return _without_ids("\n\n".join(pieces))
 
 
 def _without_ids(text: str) -> str:
@@ -114,9 +114,9 @@ def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat
             cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))
         else:
             cells.append(v4.new_markdown_cell(rendered(part.blocks, cites, numbered), id=part.id))
-    made = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
-    nbformat.validate(made)
-    return made
+    book = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
+    nbformat.validate(book)
+    return book
 
 
 def graded(id: str) -> dict:
@@ -125,6 +125,6 @@ def graded(id: str) -> dict:
     return about | {"schema_version": 3, "grade_id": id, "points": 1}
 
 
-def dumps(made: nbformat.NotebookNode) -> str:
+def dumps(book: nbformat.NotebookNode) -> str:
     """The notebook's file: sorted keys, one space of indent, a newline at the end."""
-    return nbformat.writes(made, indent=1, sort_keys=True) + "\n"
+    return nbformat.writes(book, indent=1, sort_keys=True) + "\n"

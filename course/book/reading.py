@@ -106,8 +106,8 @@ def _mark(match: re.Match) -> str:
 
 
 def _words(inline: SyntaxTreeNode) -> str:
-    shown = {"code_inline": CODE, "softbreak": "\n", "hardbreak": "\n"}
-    return "".join(node.content if node.type == "text" else shown.get(node.type, "") for node in inline.walk())
+    replacements = {"code_inline": CODE, "softbreak": "\n", "hardbreak": "\n"}
+    return "".join(node.content if node.type == "text" else replacements.get(node.type, "") for node in inline.walk())
 
 
 def head(text: str, width: int = 50) -> str:
@@ -177,8 +177,8 @@ def triples(table: object, name: str = "") -> Iterator[tuple[str, dict[str, str]
         if all(isinstance(text, str) for text in texts):
             yield name, dict(zip(LANGUAGES, texts, strict=True))
         elif all(isinstance(text, list) for text in texts) and len({len(text) for text in texts}) == 1:
-            for index, each in enumerate(zip(*texts, strict=True), 1):
-                yield from triples(dict(zip(LANGUAGES, each, strict=True)), f"{name}[{index}]")
+            for index, entry_texts in enumerate(zip(*texts, strict=True), 1):
+                yield from triples(dict(zip(LANGUAGES, entry_texts, strict=True)), f"{name}[{index}]")
         elif all(isinstance(text, dict) for text in texts) and len({tuple(text) for text in texts}) == 1:
             for key in texts[0]:
                 yield from triples({language: table[language][key] for language in LANGUAGES}, f"{name}.{key}")

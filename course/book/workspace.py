@@ -56,12 +56,12 @@ def edition(chapter: str, language: str, lesson: str, prose: str, cites: dict[st
     return Origin(chapter, language, lesson, prose, {key: cites[key] for key in keys if key in cites})
 
 
-def copy(made_from: Origin) -> nbformat.NotebookNode:
+def copy(source: Origin) -> nbformat.NotebookNode:
     """A notebook for a reader, which knows what it was made from."""
-    made = notebook(made_from.read(), made_from.language, made_from.cites)
-    made.metadata[KEY] = made_from.metadata()
-    made.metadata[KEY]["made"] = _content(made)
-    return made
+    book = notebook(source.read(), source.language, source.cites)
+    book.metadata[KEY] = source.metadata()
+    book.metadata[KEY]["made"] = _content(book)
+    return book
 
 
 def load(path: Path) -> nbformat.NotebookNode:
@@ -74,40 +74,40 @@ def load(path: Path) -> nbformat.NotebookNode:
         raise BookError(f"{path} is not a notebook ({error}); name another, or make one with `{COMMAND} lab`") from None
 
 
-def origin_of(made: nbformat.NotebookNode, path: Path) -> Origin:
+def origin_of(book: nbformat.NotebookNode, path: Path) -> Origin:
     """What a notebook was made from; raises BookError where it does not say."""
-    kept = made.metadata.get(KEY, {})
+    data = book.metadata.get(KEY, {})
     try:
-        return Origin(kept["chapter"], kept["language"], **json.loads(zlib.decompress(base64.b64decode(kept["base"]))))
+        return Origin(data["chapter"], data["language"], **json.loads(zlib.decompress(base64.b64decode(data["base"]))))
     except (KeyError, TypeError, ValueError, zlib.error):
         raise BookError(
             f"{path} does not say what it was made from; copy your edits into a notebook made by `{COMMAND} lab`"
         ) from None
 
 
-def touched(made: nbformat.NotebookNode) -> bool:
+def touched(book: nbformat.NotebookNode) -> bool:
     """Somebody has changed or run a cell of the notebook since it was made; opening it is neither."""
-    if made.metadata.get(KEY, {}).get("made") in (_content(made), _everything(made)):
+    if book.metadata.get(KEY, {}).get("made") in (_content(book), _everything(book)):
         return False
     try:  # an older copy, whose digest went over what JupyterLab has rewritten since
-        return _content(copy(origin_of(made, Path()))) != _content(made)
+        return _content(copy(origin_of(book, Path()))) != _content(book)
     except BookError:
         return True
 
 
-def _content(made: nbformat.NotebookNode) -> str:
+def _content(book: nbformat.NotebookNode) -> str:
     """The digest of the cells, without what JupyterLab notes in them while somebody only looks."""
     cells = [
         dict(cell) | {"metadata": {key: value for key, value in cell.metadata.items() if key not in NOTED}}
-        for cell in made.cells
+        for cell in book.cells
     ]
     return digest(json.dumps(cells, sort_keys=True))
 
 
-def _everything(made: nbformat.NotebookNode) -> str:
+def _everything(book: nbformat.NotebookNode) -> str:
     """The digest that older copies have: of all but the digest itself."""
-    kept = {key: value for key, value in made.metadata.get(KEY, {}).items() if key != "made"}
-    content = dict(made) | {"metadata": dict(made.metadata) | {KEY: kept}}
+    data = {key: value for key, value in book.metadata.get(KEY, {}).items() if key != "made"}
+    content = dict(book) | {"metadata": dict(book.metadata) | {KEY: data}}
     return digest(json.dumps(content, sort_keys=True))
 
 
@@ -121,31 +121,31 @@ def lay_out(book: Book) -> list[str]:
         chapter = book.chapter(slug)
         for language, text in chapter.texts.items():
             newest = edition(slug, language, chapter.lesson, text.source, book.links(language, workspace=True))
-            own = own_copy(book, slug, language)
-            path = next(path for path in _names(own) if not path.exists() or _free(path, newest))
+            home = own_copy(book, slug, language)
+            path = next(path for path in _names(home) if not path.exists() or _free(path, newest))
             if path.exists() and origin_of(load(path), path) == newest:
                 continue
             write({path: dumps(copy(newest))})
-            if path != own:
-                mine, beside = (each.relative_to(book.root).as_posix() for each in (own, path))
-                notes.append(f"{mine} is yours and stays; the newer edition is {beside}")
+            if path != home:
+                kept_name, new_name = (file.relative_to(book.root).as_posix() for file in (home, path))
+                notes.append(f"{kept_name} is yours and stays; the newer edition is {new_name}")
     return notes
 
 
 def _free(path: Path, newest: Origin) -> bool:
     """No work is lost if the edition takes this name: it is there already, or nobody touched what is."""
     try:
-        made = load(path)
-        return origin_of(made, path) == newest or not touched(made)
+        notebook_there = load(path)
+        return origin_of(notebook_there, path) == newest or not touched(notebook_there)
     except BookError:
         return False
 
 
-def _names(own: Path):
-    yield own
-    yield own.with_name(f"{own.stem} (new).ipynb")
+def _names(home: Path):
+    yield home
+    yield home.with_name(f"{home.stem} (new).ipynb")
     for number in itertools.count(2):
-        yield own.with_name(f"{own.stem} (new {number}).ipynb")
+        yield home.with_name(f"{home.stem} (new {number}).ipynb")
 
 
 def own_copy(book: Book, slug: str, language: str) -> Path:
@@ -153,12 +153,12 @@ def own_copy(book: Book, slug: str, language: str) -> Path:
     return book.root / "workspace" / language / f"{slug}.ipynb"
 
 
-def language(book: Book, wanted: str | None) -> tuple[str, list[str]]:
+def language(book: Book, choice: str | None) -> tuple[str, list[str]]:
     """The language to open: the one wanted, the one opened last, or English with a word on how to choose."""
     memory = book.root / "workspace" / ".language"
-    if wanted:
-        write({memory: wanted + "\n"})
-        return wanted, []
+    if choice:
+        write({memory: choice + "\n"})
+        return choice, []
     last = memory.read_text("utf-8").strip() if memory.is_file() else ""
     if last in LANGUAGES:
         return last, []
@@ -171,17 +171,17 @@ def show_contents(chosen: str, first: str) -> None:
     from jupyterlab_server.workspaces_handler import WorkspacesManager
 
     place = os.environ.get("JUPYTERLAB_WORKSPACES_DIR") or Path(jupyter_config_dir(), "lab", "workspaces")
-    kept, shown = WorkspacesManager(str(place)), f"notebook:{first}"
-    if any(each["metadata"].get("id") == chosen for each in kept.list_workspaces()):
+    manager, widget = WorkspacesManager(str(place)), f"notebook:{first}"
+    if any(space["metadata"].get("id") == chosen for space in manager.list_workspaces()):
         return
     contents = "@jupyterlab/toc:plugin"
     left = {"collapsed": False, "visible": True, "current": contents, "widgets": ["filebrowser", contents]}
-    main = {"dock": {"type": "tab-area", "currentIndex": 0, "widgets": [shown]}, "current": shown}
+    main = {"dock": {"type": "tab-area", "currentIndex": 0, "widgets": [widget]}, "current": widget}
     data = {
         "layout-restorer:data": {"main": main, "left": left},
-        shown: {"data": {"path": first, "factory": "Notebook"}},
+        widget: {"data": {"path": first, "factory": "Notebook"}},
     }
-    kept.save(chosen, json.dumps({"data": data, "metadata": {"id": chosen}}))
+    manager.save(chosen, json.dumps({"data": data, "metadata": {"id": chosen}}))
 
 
 def start(book: Book, chosen: str, browser: bool = True) -> None:

@@ -15,7 +15,7 @@ from pygments.token import STANDARD_TYPES
 PLAIN = ("", "n", "p", "o", "w")  # names, signs and space have no colour of their own, and need no marks
 
 
-def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) -> str:
+def linked(source: str, addresses: Mapping[str, str], before: Iterable[str] = ()) -> str:
     """Python as HTML, as pygments highlights it; it belongs into ``<pre class="code">``.
 
     Parameters
@@ -33,9 +33,9 @@ def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) ->
         The same text with marks. Where the code cannot be parsed it has no links.
     """
     code, links = _plain(source), {}
-    if known:
+    if addresses:
         names = _imported(tuple(cell for cell in before if _on_ranks(cell) == _on_ranks(source)))
-        links = _Names(names, known).follow(code)
+        links = _Names(names, addresses).follow(code)
     return "".join(
         f'<a href="{escape(links[at])}">{text}</a>' if at in links else text for at, text in _coloured(source, code)
     )
@@ -44,15 +44,15 @@ def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) ->
 @cache
 def _coloured(source: str, code: str) -> tuple[tuple[int, str], ...]:
     """Where each piece of the source begins, and its HTML: cells are the same in all languages, and on paper."""
-    shown = []
+    pieces = []
     for at, kind, value in PythonLexer().get_tokens_unprocessed(code):
         text = escape(source[at : at + len(value)], quote=False)
         while kind not in STANDARD_TYPES:
             kind = kind.parent
         if (look := STANDARD_TYPES[kind]) not in PLAIN and not text.isspace():
             text = f'<span class="{look}">{text}</span>'
-        shown.append((at, text))
-    return tuple(shown)
+        pieces.append((at, text))
+    return tuple(pieces)
 
 
 @cache
@@ -95,8 +95,8 @@ class _Names(ast.NodeVisitor):
     ``names``: what has been imported → its full name.
     """
 
-    def __init__(self, names: Mapping[str, str], known: Mapping[str, str]):
-        self.names, self.known = dict(names), known
+    def __init__(self, names: Mapping[str, str], addresses: Mapping[str, str]):
+        self.names, self.known = dict(names), addresses
         self.found: list[tuple[int, int, str]] = []
 
     def follow(self, source: str) -> dict[int, str]:
@@ -130,14 +130,15 @@ class _Names(ast.NodeVisitor):
             self.names[name] = full
 
     def visit_Import(self, node: ast.Import) -> None:
-        for each in node.names:
-            self.bind(each.asname or each.name.split(".")[0], each.name if each.asname else each.name.split(".")[0])
+        for alias in node.names:
+            package = alias.name.split(".")[0]
+            self.bind(alias.asname or package, alias.name if alias.asname else package)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for each in node.names:
-            full = f"{node.module}.{each.name}"
-            self.use(each.lineno, each.col_offset, full)
-            self.bind(each.asname or each.name, full)
+        for alias in node.names:
+            full = f"{node.module}.{alias.name}"
+            self.use(alias.lineno, alias.col_offset, full)
+            self.bind(alias.asname or alias.name, full)
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -179,22 +180,22 @@ class _Names(ast.NodeVisitor):
         self.bind(node.rest or "")
 
     def visit_all(self, nodes: Iterable[ast.AST | None]) -> None:
-        for each in nodes:
-            if each is not None:
-                self.visit(each)
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
 
     # Names of their own have functions, classes and comprehensions.
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        given = node.args
-        every = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
-        own = [each for each in every if each is not None]
+        arguments = node.args
+        possible = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+        params = [param for param in possible if param is not None]
         self.visit_all(getattr(node, "decorator_list", ()))
-        self.visit_all([*given.defaults, *given.kw_defaults, *(each.annotation for each in own)])
+        self.visit_all([*arguments.defaults, *arguments.kw_defaults, *(param.annotation for param in params)])
         self.visit_all([getattr(node, "returns", None)])
         self.bind(getattr(node, "name", ""))
         body = node.body if isinstance(node.body, list) else [node.body]
-        self.inside(body, {each.arg for each in own} | _stored(body))
+        self.inside(body, {param.arg for param in params} | _stored(body))
 
     visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
 
@@ -208,14 +209,14 @@ class _Names(ast.NodeVisitor):
 
     visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp
 
-    def inside(self, nodes: Iterable[ast.AST], own: set[str]) -> None:
-        outside, self.names = self.names, {name: full for name, full in self.names.items() if name not in own}
+    def inside(self, nodes: Iterable[ast.AST], local_names: set[str]) -> None:
+        outside, self.names = self.names, {name: full for name, full in self.names.items() if name not in local_names}
         self.visit_all(nodes)
         self.names = outside
 
 
 def _stored(nodes: Iterable[ast.AST]) -> set[str]:
     """The names that are bound anywhere in there, other than by imports."""
-    found = [each for node in nodes for each in ast.walk(node)]
-    names = {each.id for each in found if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
-    return names | {each.name for each in found if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    inner_nodes = [inner for node in nodes for inner in ast.walk(node)]
+    names = {inner.id for inner in inner_nodes if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load)}
+    return names | {inner.name for inner in inner_nodes if isinstance(inner, ast.FunctionDef | ast.ClassDef)}
