@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course.book import pull as home
 from course.book import workspace
 from course.book.agree import renew, side_by_side
 from course.book.check import check_chapter, check_figures, check_meanings, check_messages, drawn
 from course.book.findings import COMMAND, BookError, report
 from course.book.library import Book, write
 from course.book.notebook import dumps, notebook
+from course.book.pull import pull as pull_prose
 from d2lps.messages import LANGUAGES
 
 
@@ -86,8 +86,8 @@ def _write(book: Book, texts: dict[Path, str]) -> int:
 
 
 def pull(book: Book, arguments: argparse.Namespace) -> int:
-    """Bring edits made in a workspace notebook home: prose, code only with --code, never exercises or outputs."""
-    print(*home.advice(book, home.pull(book, Path(arguments.notebook), arguments.code)), sep="\n")
+    """Bring prose edited in a workspace notebook back into its chapter; code is edited in lesson.py."""
+    print(*pull_prose(book, Path(arguments.notebook)), sep="\n")
     return 0
 
 
@@ -110,10 +110,7 @@ COMMANDS = {
         (["names"], {"nargs": "*", "metavar": "section", "help": "after the chapter, where there are several"}),
         (["--all"], {"action": "store_true", "help": "every section of the chapter"}),
     ],
-    pull: [
-        (["notebook"], {"help": "as in workspace/vi/01-data-parallelism.ipynb"}),
-        (["--code"], {"action": "store_true", "help": "bring edited code home too"}),
-    ],
+    pull: [(["notebook"], {"help": "as in workspace/vi/01-data-parallelism.ipynb"})],
     lab: [
         (["--language"], {"choices": LANGUAGES, "help": "the language to open; it is remembered"}),
         (["--no-browser"], {"action": "store_true", "help": "print the address, open no browser"}),

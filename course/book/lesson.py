@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import jupytext
-import nbformat
 
 from course.book.findings import BookError
 
@@ -139,14 +138,6 @@ def read_cells(source: str, where: str = "lesson.py") -> tuple[Cell, ...]:
             raise BookError(f"{where}: the cell id {id!r} is given twice; rename one of the two")
         cells[id] = Cell(id, cell.source.strip("\n"))
     return tuple(cells.values())
-
-
-def replace_cells(source: str, changed: dict[str, str]) -> str:
-    """The lesson with new code in the named cells and every other line as it was."""
-    lesson = jupytext.reads(source, fmt="py:percent")
-    for cell in lesson.cells:
-        cell.source = changed.get(cell.metadata.get("title"), cell.source)
-    return jupytext.writes(nbformat.from_dict(lesson), fmt="py:percent").removesuffix("\n") + "\n"
 
 
 def speaking(source: str, language: str) -> str:

@@ -167,8 +167,12 @@ class Book:
             if not (folder / name).is_file():
                 raise BookError(f"{slug}/{name} is missing; write it or take {slug} out of chapters/toc.toml")
             sources[name] = (folder / name).read_text("utf-8")
+        lesson = sources.pop("lesson.py")
+        texts = {name.removesuffix(".md"): read_text(source, name) for name, source in sources.items()}
         tables = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
-        return chapter_of(slug, sources, *(toml(file) if file.is_file() else {} for file in tables))
+        return Chapter(
+            slug, lesson, read_cells(lesson), texts, *(toml(file) if file.is_file() else {} for file in tables)
+        )
 
     def chapter(self, slug: str) -> Chapter:
         """A chapter that can be built; raises BookError with its first fault."""
@@ -234,16 +238,6 @@ def _require(table: dict, keys: tuple[str, ...], where: str) -> None:
     for key in keys:
         if not isinstance(table, dict) or not table.get(key):
             raise BookError(f"{where} has no {key!r}; write it")
-
-
-def chapter_of(
-    slug: str, sources: dict[str, str], exercises: dict | None = None, predictions: dict | None = None
-) -> Chapter:
-    """A chapter from the text of its files, by file name."""
-    texts = {language: read_text(sources[f"{language}.md"], f"{language}.md") for language in LANGUAGES}
-    return Chapter(
-        slug, sources["lesson.py"], read_cells(sources["lesson.py"]), texts, exercises or {}, predictions or {}
-    )
 
 
 def faults(book: Book, chapter: Chapter) -> Iterator[Finding]:

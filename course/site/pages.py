@@ -152,8 +152,8 @@ class Site:
         elif cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         else:
-            results = run.outputs[self.language].get(name, [])
-            below = outputs.cell_html(results, name, f"{chapter.slug}, cell {name!r},", title, prose.markdown, self.paper)
+            results, place = run.outputs[self.language].get(name, []), f"{chapter.slug}, cell {name!r},"
+            below = outputs.cell_html(results, name, place, title, prose.markdown, self.paper)
         return f'<div class="cell" id="cell-{name}">{source}{below}</div>'
 
     def front(self) -> Page:
