@@ -1,4 +1,4 @@
-"""All that a program can say about a chapter before somebody reads it."""
+"""All checks of a chapter that a program can do."""
 
 import io
 import re
@@ -16,7 +16,7 @@ from course.book.reading import Passage, meaning_passages, message_passages, pas
 from d2lps.messages import LANGUAGES
 
 FOREIGN = language.regex("(?i)[{han}{vietnamese}]")
-# What is compared between languages, and what a difference is called.
+# The parts of a text that must be equal in all languages → the name of the check.
 PIECES = {
     "math": "formulas",
     "code": "code",
@@ -28,7 +28,7 @@ PIECES = {
 
 
 def check_chapter(book: Book, slug: str) -> list[Finding]:
-    """Everything found in one chapter; of a chapter that cannot be built, what keeps it from being built."""
+    """Return the findings for one chapter; for a chapter that cannot be built, only the faults that prevent it."""
     try:
         chapter = book.load(slug)
         if broken := list(faults(book, chapter)):
@@ -46,7 +46,7 @@ def check_chapter(book: Book, slug: str) -> list[Finding]:
 
 
 def check_messages(book: Book) -> list[Finding]:
-    """What d2lps says at run time: the same keys and placeholders in every language, and the same care."""
+    """Check the messages of d2lps: every language has every key, and they pass the checks of prose."""
     messages = book.messages()
     findings = []
     for key in dict.fromkeys(key for sentences in messages.values() for key in sentences):
@@ -57,14 +57,14 @@ def check_messages(book: Book) -> list[Finding]:
 
 
 def check_meanings(book: Book) -> list[Finding]:
-    """What the words of the glossary mean: a sentence each, with the same care."""
+    """Check the meanings in the glossary: each is one sentence and passes the checks of prose."""
     meanings = list(meaning_passages(book))
     findings = _texts(meanings, glossary.Glossary(book.terms))
     return findings + [finding for passage in meanings for finding in language.one_sentence(passage)]
 
 
 def _texts(all_passages: list[Passage], words: glossary.Glossary) -> list[Finding]:
-    """The checks of one passage, in the order in which they are read."""
+    """Run the checks of single passages."""
     findings = []
     for passage in all_passages:
         findings += [
@@ -84,9 +84,9 @@ def _texts(all_passages: list[Passage], words: glossary.Glossary) -> list[Findin
 
 
 def same_pieces(passage: Passage) -> Iterator[Finding]:
-    """Headings and figures in the same order; items, tables and quotes as many; formulas, code and the like the same.
+    """Find differences in structure, figures, formulas, code, sources, links and placeholders.
 
-    Each language is compared with the first; that the others are the same follows.
+    Each language is compared with the first one.
     """
     (a, first), *others = passage.readings.items()
     for b, other in others:
@@ -111,7 +111,7 @@ def _list(counter: Counter) -> str:
 
 
 def math_letters(passage: Passage) -> Iterator[Finding]:
-    """No Han and no Vietnamese letters inside formulas."""
+    """Find Chinese and Vietnamese letters inside formulas."""
     for name, reading in passage.readings.items():
         for formula in filter(FOREIGN.search, reading.math):
             message = f"{formula} holds letters that TeX fonts lack; explain it in the prose"
@@ -119,7 +119,7 @@ def math_letters(passage: Passage) -> Iterator[Finding]:
 
 
 def links(book: Book, slug: str, passage: Passage) -> Iterator[Finding]:
-    """A relative link leads somewhere, from the chapter's folder and from the reader's copy alike."""
+    """Find relative links that lead nowhere from the chapter's folder or from a reader's copy."""
     sources = {entry.get("url") for entry in book.references.values()}
     for name, reading in passage.readings.items():
         for link in reading.links:
@@ -135,7 +135,7 @@ def links(book: Book, slug: str, passage: Passage) -> Iterator[Finding]:
 
 
 def captions(chapter: Chapter, passage: Passage) -> Iterator[Finding]:
-    """Every figure says in words what it shows."""
+    """Find figures without a caption."""
     for name, section in chapter.section(passage.name).items():
         for block in section.blocks:
             if block.kind == "figure" and not block.caption:
@@ -145,7 +145,7 @@ def captions(chapter: Chapter, passage: Passage) -> Iterator[Finding]:
 
 
 def title(book: Book, chapter: Chapter) -> Iterator[Finding]:
-    """A chapter bears the titles that the table of contents gives it."""
+    """Find titles that differ from the table of contents."""
     for name_of_language, name in book.contents.get(chapter.slug, {}).items():
         if name_of_language in chapter.texts and chapter.texts[name_of_language].title != name:
             message = f"{chapter.texts[name_of_language].title!r} is {name!r} in toc.toml"
@@ -154,7 +154,7 @@ def title(book: Book, chapter: Chapter) -> Iterator[Finding]:
 
 
 def lesson(chapter: Chapter) -> Iterator[Finding]:
-    """Cells hold no comments but an exercise's ``# TODO``, no sentences, and a cell magic in the first line only."""
+    """Find comments other than an exercise's ``# TODO``, sentences, and cell magics outside a cell's first line."""
     remedy = f"edit chapters/{chapter.slug}/lesson.py"
     for cell in chapter.cells:
         for message in _impurities(cell):
@@ -177,7 +177,7 @@ def _impurities(cell: Cell) -> Iterator[str]:
         yield f"holds the comment {comment!r}; say it in the prose"
     for token in tokens:
         if token.type == tokenize.STRING or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
-            if token.string.startswith('"""#!'):  # a program for the shell
+            if token.string.startswith('"""#!'):  # a shell script
                 continue
             words = re.findall(r"[A-Za-z]{2,}", re.sub(r"\{[^}]*\}", "", token.string))
             if len(words) >= 3 and " " in token.string.strip() or FOREIGN.search(token.string):
@@ -185,7 +185,7 @@ def _impurities(cell: Cell) -> Iterator[str]:
 
 
 def exercises(chapter: Chapter) -> Iterator[Finding]:
-    """Every exercise has its texts, and its cell is the stub that they name."""
+    """Find exercises without texts or without a cell, and cells that differ from the stub in the texts."""
 
     def finding(section: str, message: str) -> Finding:
         return Finding("fail", "exercises", section, (), message, f"edit chapters/{chapter.slug}/exercises.toml")
@@ -203,7 +203,7 @@ def exercises(chapter: Chapter) -> Iterator[Finding]:
 
 
 def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
-    """The notebooks are what the sources give."""
+    """Find notebooks that differ from a new build."""
     for name in LANGUAGES:
         path = book.folder(chapter.slug) / f"{name}.ipynb"
         if not path.is_file() or path.read_text("utf-8") != dumps(notebook(chapter, name, book.links(name))):
@@ -212,7 +212,7 @@ def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
 
 
 def check_figures(book: Book) -> Iterator[Finding]:
-    """The figures of the book are what d2lps draws."""
+    """Find figures in ``img/`` that differ from a new drawing."""
     for name, picture in drawn(book).items():
         path = book.figure(name)
         if path.is_file() and path.read_text("utf-8") != picture:
@@ -222,6 +222,6 @@ def check_figures(book: Book) -> Iterator[Finding]:
 
 
 def drawn(book: Book) -> dict[str, str]:
-    """Name → SVG of every figure that the chapters draw, as it stands in ``img/``."""
+    """Draw the figures of all chapters: name → SVG."""
     folders = (book.folder(slug) for slug in book.contents)
     return {name: draw() + "\n" for folder in folders for name, draw in figures(folder).items()}

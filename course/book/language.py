@@ -1,6 +1,6 @@
-"""Each text in its own language, written properly, with the numbers that the others have and about as long.
+"""Checks of each language: right letters and style, no foreign words, the same numbers, about the same length.
 
-What a language wants is data, in ``rules/``: ``every.toml`` for all of them, and a file for each.
+The rules are data in ``rules/``: ``every.toml`` for all languages, and a file for each one.
 """
 
 import re
@@ -23,14 +23,14 @@ SIGNS = str.maketrans({MATH: "$…$", CODE: "`…`", HOLE: "{…}", CITED: "[…
 
 @cache
 def regex(pattern: str) -> re.Pattern:
-    """A pattern of the rules, with ``{han}`` and the like replaced by the letters they stand for."""
+    """Compile a pattern of the rules, with ``{han}`` and other names of sets replaced by their letters."""
     sets = FILES["every"]["sets"]
     return re.compile(re.sub(r"\{([a-z]+)\}", lambda match: sets[match[1]], pattern))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Something that is wrong wherever its pattern is found."""
+    """A pattern that is wrong wherever it matches."""
 
     check: str
     level: str
@@ -40,7 +40,7 @@ class Rule:
     example: str
 
     def places(self, text: str) -> Iterator[str]:
-        """What is said of each place where the text breaks the rule."""
+        """Yield a message for each place where the text breaks the rule."""
         for match in regex(self.pattern).finditer(text):
             before = text[max(0, match.start() - self.around[0]) : match.start()].lstrip(" ")
             after = text[match.end() : match.end() + self.around[1]].rstrip(" ")
@@ -66,7 +66,7 @@ _CLAUSE = re.compile(r"(?<=[.!?:;])\s+|(?<=[。！？；：])")
 
 
 def broken_rules(passage: Passage) -> Iterator[Finding]:
-    """What the rules find, those of every language and a language's own."""
+    """Find places that break the rules of all languages or of the language itself."""
     for language, reading in passage.readings.items():
         for rule in RULES[language]:
             for unit in reading.units:
@@ -75,7 +75,7 @@ def broken_rules(passage: Passage) -> Iterator[Finding]:
 
 
 def letters(passage: Passage) -> Iterator[Finding]:
-    """Letters in one piece, and of one alphabet."""
+    """Find text that is not in NFC, and letters of another alphabet."""
     for language, reading in passage.readings.items():
         if not (alphabet := FILES[language].get("letters")):
             continue
@@ -87,7 +87,7 @@ def letters(passage: Passage) -> Iterator[Finding]:
 
 
 def own_language(passage: Passage, names: dict[str, set[str]]) -> Iterator[Finding]:
-    """No English left in the others, nothing of theirs in English."""
+    """Find English in the other languages, and the other languages in English."""
     for language, reading in passage.readings.items():
         for unit in reading.units:
             for level, message in _foreign(unit.text, FILES[language]["own"], names[language]):
@@ -101,7 +101,7 @@ def own_language(passage: Passage, names: dict[str, set[str]]) -> Iterator[Findi
 
 
 def _foreign(whole: str, settings: dict, names: set[str]) -> Iterator[tuple[str, str]]:
-    """What speaks against a text's being in its own language: a level and a sentence each."""
+    """Yield signs that a text is not in its own language, each as level and sentence."""
     if "other" in settings:
         if regex(settings["other"]).search(whole):
             yield "fail", f"{head(whole)!r} is not {settings['name']}"
@@ -136,13 +136,13 @@ def _share(parts: list[str], settings: dict) -> float:
 
 
 def _words(text: str, names: set[str]) -> list[str]:
-    """Its words besides units and names: listed ones, and those with a capital inside, as PyTorch or GPU."""
+    """Return the words of a text without units, listed names, and words with a capital inside, as PyTorch or GPU."""
     words = _WORD.findall(_MEASURED.sub(" ", text))
     return [word for word in words if word.lower() not in names and not any(map(str.isupper, word[1:]))]
 
 
 def markup(passage: Passage) -> Iterator[Finding]:
-    """No asterisk, dollar or backtick is left over when the text is rendered."""
+    """Find asterisks, dollars and backticks that are left over in the rendered text."""
     for language, reading in passage.readings.items() if passage.kind != "message" else ():
         for unit in reading.units:
             if left := re.search(r"[*$`]", unit.text):
@@ -150,7 +150,7 @@ def markup(passage: Passage) -> Iterator[Finding]:
 
 
 def length(passage: Passage) -> Iterator[Finding]:
-    """A text much shorter or longer than the English has lost or gained sentences."""
+    """Find texts that are much shorter or longer than the English, or have another number of sentences."""
     first = passage.readings[LANGUAGES[0]]
     if passage.kind != "section" or len(first.text) < 200:
         return
@@ -171,7 +171,7 @@ def _sentences(reading: Reading) -> int:
 
 
 def long_sentences(passage: Passage) -> Iterator[Finding]:
-    """A sentence that is read twice because it is long: in words, or letters where words are not parted."""
+    """Find long sentences, counted in words, or in characters if the language puts no spaces between words."""
     for language, reading in passage.readings.items() if passage.kind != "message" else ():
         limits = FILES[language]["sentence"]
         for unit in reading.units:
@@ -184,14 +184,14 @@ def long_sentences(passage: Passage) -> Iterator[Finding]:
 
 
 def one_sentence(passage: Passage) -> Iterator[Finding]:
-    """A sentence, and no other after it."""
+    """Find texts that are not exactly one sentence."""
     for language, reading in passage.readings.items():
         if (count := _sentences(reading)) != 1:
             yield passage.fail("sentence", f"{count} sentences where one is wanted", language)
 
 
 def too_often(passage: Passage) -> Iterator[Finding]:
-    """A turn of phrase that machines leave behind, more often than people do."""
+    """Find phrases that occur more often than in texts written by people."""
     for language, reading in passage.readings.items():
         for rule in FILES[language].get("often", ()):
             count = len(regex(rule["word"]).findall(reading.text))
@@ -212,7 +212,7 @@ TOKEN = regex(
 
 
 def same_numbers(passage: Passage) -> Iterator[Finding]:
-    """Every number with its unit appears as often in each language; 0 to 12 may be spelled out."""
+    """Find numbers that do not appear as often in each language, with their unit; 0 to 12 may be spelled out."""
     numbers = {language: _tokens(reading.text) for language, reading in passage.readings.items()}
     spelled = {language: _spelled(reading.text, language) for language, reading in passage.readings.items()}
     first, *others = numbers
@@ -231,7 +231,7 @@ def same_numbers(passage: Passage) -> Iterator[Finding]:
 
 
 def _tokens(text: str) -> Counter:
-    """How often each number stands there: without parted thousands, 6 万 as 60000, with its unit."""
+    """Count the numbers with their units; thousands are joined, and 6 万 counts as 60000."""
     tokens: Counter = Counter()
     for match in TOKEN.finditer(text):
         number = re.sub("[\u00a0\u202f]", "", match["number"])
@@ -244,14 +244,14 @@ def _tokens(text: str) -> Counter:
 
 
 def _spelled(text: str, language: str) -> Counter:
-    """How often each number is spelled out."""
+    """Count the numbers that are spelled out."""
     pattern, values = _speller(language)
     return Counter(values[word.lower()] for word in pattern.findall(text))
 
 
 @cache
 def _speller(language: str) -> tuple[re.Pattern, dict[str, int]]:
-    """What finds a spelled-out number, mười hai before hai, and the value of what it finds."""
+    """Return a pattern for spelled-out numbers, mười hai before hai, and word → value."""
     numbers = FILES[language]["numbers"]
     values = {word: value for value, words in enumerate(numbers["spelled"]) for word in words.split("|")}
     words = "|".join(sorted(values, key=len, reverse=True))

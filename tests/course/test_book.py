@@ -258,9 +258,7 @@ def test_a_magic_out_of_place_is_told(book, capsys):
     ]
     edit(book, LESSON, "# %%px", "%%px")
     assert main(["--root", str(book.root), "build"]) == 1
-    assert capsys.readouterr().err == (
-        "error: lesson.py: %%px stands bare; write `# %%px`, so that the lesson stays Python\n"
-    )
+    assert capsys.readouterr().err == ("error: lesson.py: %%px is not Python; write `# %%px`\n")
 
 
 def test_notebooks_are_valid_and_the_same_bytes_every_time(book):
@@ -342,7 +340,7 @@ def test_the_rooms_modules_import_only_from_those_before_them():
 
 
 def test_a_folder_without_chapters_is_no_book(tmp_path):
-    with pytest.raises(BookError, match="holds no chapters/; run this in the course's folder or name it with --root"):
+    with pytest.raises(BookError, match="has no chapters/; run this in the course's folder or name it with --root"):
         Book(tmp_path)
 
 
