@@ -77,8 +77,8 @@ def _joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]
 
 
 def _shown(output: nbformat.NotebookNode, language: str) -> nbformat.NotebookNode:
-    shown = dict(output)
+    result = dict(output)
     if "metadata" in output:
-        shown["metadata"] = {name: each for name, each in output.metadata.items() if name != KEY}
-        shown["data"] = output.metadata.get(KEY, {}).get(language, output.data)
-    return nbformat.from_dict(unmarked(shown, language))
+        result["metadata"] = {name: value for name, value in output.metadata.items() if name != KEY}
+        result["data"] = output.metadata.get(KEY, {}).get(language, output.data)
+    return nbformat.from_dict(unmarked(result, language))
