@@ -1,4 +1,4 @@
-"""A trace: what happened when, predicted or measured, with all that is needed to count and to draw it."""
+"""A trace: timed events, predicted or measured, with everything needed to count and to draw them."""
 
 import json
 from bisect import bisect_right
@@ -22,12 +22,12 @@ MOST = 1e18  # seconds or bytes: more than any trace has, and still a number tha
 
 
 class TraceError(Brief, ValueError):
-    """A trace that cannot be read, or that does not know what is asked of it."""
+    """A trace that cannot be read, or that has no such node or link."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that took time: a message, an optimizer step, or that a node was gone.
+    """A message, an optimizer step, or the absence of a dead node, with its times.
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ class Event:
     start, end : float
         Seconds from the beginning of the trace.
     src, dst : str
-        From where to where; for all but a message both are the node itself.
+        Sender and receiver of a message; otherwise both are the node itself.
     key : str
-        What it is about.
+        The key that the event concerns.
     op : str
         ``"add"`` or ``"copy"`` for a message, the rule's name for an update, ``"gone"``.
     nbytes : int or float
-        What travelled; a prediction may say fractions of a byte.
+        Bytes that travelled; a prediction may have fractions of a byte.
     carries : tuple of str, optional
-        Whose gradients are in a message, where that was recorded, since no plan says it.
+        The workers whose gradients a message carries, if the run recorded them; None if the plan determines them.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class Event:
 
 
 class StepCost(Protocol):
-    """What a prediction says of a step: exact seconds of the whole, and, worked out on demand, of each send."""
+    """The predicted cost of a step: its exact seconds, and, computed on demand, the seconds of each send."""
 
     duration: Fraction
     takes: Sequence[Fraction]
@@ -80,10 +80,10 @@ class StepCost(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predicted(Described):
-    """The events of a prediction, made when they are asked for: a ring of 1024 nodes has two million of them.
+    """The events of a prediction, made on demand: a ring of 1024 nodes has two million of them.
 
-    ``starts`` are the steps' starts in exact seconds, and ``costs`` say what each step takes, one for all that are
-    alike. ``spans`` are (start, end) of each step.
+    ``starts`` has the exact second at which each step starts, ``costs`` its cost (steps that are alike share one), and
+    ``spans`` its (start, end).
     """
 
     plan: Plan
@@ -100,7 +100,7 @@ class Predicted(Described):
         object.__setattr__(self, "_before", [0, *accumulate(map(len, steps))])
 
     def step(self, i: int) -> Iterator[Event]:
-        """The events of step i (from 0): its sends as written, then its updates, which take no time."""
+        """Yield the events of step i (from 0): its sends as written, then its updates, which take no time."""
         acts, takes, (start, end) = self.plan.steps[i], self.costs[i].takes, self.spans[i]
         times = {take: float(self.starts[i] + take) for take in {*takes}}
         for send, take in zip(sends(acts), takes, strict=True):
@@ -112,33 +112,33 @@ class Predicted(Described):
         return self._before[-1]
 
     def __iter__(self) -> Iterator[Event]:
-        return (each for i in range(len(self.starts)) for each in self.step(i))
+        return (event for i in range(len(self.starts)) for event in self.step(i))
 
-    def __getitem__(self, where):
-        if isinstance(where, slice):
-            return tuple(self[i] for i in range(len(self))[where])
-        at = range(len(self))[where]
-        i = bisect_right(self._before, at) - 1
-        return next(islice(self.step(i), at - self._before[i], None))
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(len(self))[index])
+        number = range(len(self))[index]
+        i = bisect_right(self._before, number) - 1
+        return next(islice(self.step(i), number - self._before[i], None))
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Timed events of one run of a plan, and where it ran. Equal by content; JSON in and out.
+    """The timed events of one run of a plan, and its topology. Equal by content; JSON in and out.
 
     Parameters
     ----------
     origin : str
-        How it came about: ``"shared"`` and ``"ideal"`` are predictions of :mod:`d2lps.cost`; a measured one
-        says on what, such as ``"cpu ×5"``.
+        ``"shared"`` or ``"ideal"`` for a prediction of :mod:`d2lps.cost`; the devices of a measured run, such as
+        ``"cpu ×5"``.
     plan : Plan
-        What ran.
+        The plan that ran.
     topology : Topology
         The nodes with their kinds, and the links. A run without a topology has a link per pair used.
     nbytes : int
         The size of the gradient in bytes.
     events : sequence of Event
-        A tuple; of a plan with lazy steps a sequence that makes its events when they are asked for.
+        A tuple; for a plan with lazy steps, a sequence that makes its events on demand.
 
     Examples
     --------
@@ -156,7 +156,7 @@ class Trace:
 
     @property
     def measured(self) -> bool:
-        """Whether it was run, rather than predicted."""
+        """True for a run, False for a prediction."""
         return self.origin not in ("ideal", "shared")
 
     @property
@@ -172,7 +172,7 @@ class Trace:
         return len(self.plan.steps)
 
     def step_times(self) -> list[tuple[float, float]]:
-        """When each step began and ended.
+        """Return the start and end of each step.
 
         Returns
         -------
@@ -192,7 +192,7 @@ class Trace:
         return spans
 
     def bytes_sent(self, node: str) -> float:
-        """Bytes that left ``node``.
+        """Return the bytes that left ``node``.
 
         Parameters
         ----------
@@ -213,7 +213,7 @@ class Trace:
         return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.src == node), Fraction(0)))
 
     def bytes_received(self, node: str) -> float:
-        """Bytes that arrived at ``node``.
+        """Return the bytes that arrived at ``node``.
 
         Parameters
         ----------
@@ -234,7 +234,7 @@ class Trace:
         return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.dst == node), Fraction(0)))
 
     def messages(self, node: str) -> int:
-        """How many messages ``node`` sent.
+        """Return the number of messages that ``node`` sent.
 
         Parameters
         ----------
@@ -255,12 +255,12 @@ class Trace:
         return sum(e.src == node for e in self._messages())
 
     def occupied(self) -> dict["Link | str", list[Event]]:
-        """The messages over each link, and through each limited node.
+        """Return the messages over each link and through each limited node.
 
         Returns
         -------
         dict of Link or str to list of Event
-            In order of their start; what no message uses is not there.
+            Events in order of their start; a link or node that no message uses is absent.
         """
         users: dict[Link | str, list[Event]] = {}
         for event in sorted(self._messages(), key=lambda e: (e.start, e.end)):
@@ -269,7 +269,7 @@ class Trace:
         return users
 
     def busy(self, src: str, dst: str) -> float:
-        """Seconds during which a message is under way on a link, latency included.
+        """Return the seconds during which a message is under way on a link, latency included.
 
         Parameters
         ----------
@@ -279,12 +279,12 @@ class Trace:
         Returns
         -------
         float
-            Of several messages at once, each moment counts once.
+            Each moment counts once, even with several messages under way.
 
         Raises
         ------
         TraceError
-            Where there is no such link.
+            If there is no such link.
         """
         link = next((k for k in self.topology.links if (k.src, k.dst) == (src, dst)), None)
         if link is None:
@@ -306,14 +306,14 @@ class Trace:
         return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {show_seconds(self.duration)}>"
 
     def to_json(self) -> str:
-        """The trace as JSON text.
+        """Return the trace as JSON text.
 
         Returns
         -------
         str
-            From which :meth:`from_json` gives an equal trace back.
+            Text from which :meth:`from_json` makes an equal trace.
         """
-        place = self.topology
+        topology = self.topology
         return json.dumps(
             {
                 "d2lps": "trace",
@@ -321,10 +321,10 @@ class Trace:
                 "nbytes": self.nbytes,
                 "plan": json.loads(self.plan.to_json()),
                 "topology": {
-                    "name": place.name,
-                    "kinds": dict(place.kinds),
-                    **{limit: _rates(getattr(place, limit)) for limit in ("through", "adding", "overhead", "ports")},
-                    "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in place.links],
+                    "name": topology.name,
+                    "kinds": dict(topology.kinds),
+                    **{limit: _rates(getattr(topology, limit)) for limit in ("through", "adding", "overhead", "ports")},
+                    "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in topology.links],
                 },
                 "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
             }
@@ -332,7 +332,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, source: str) -> "Trace":
-        """The trace that :meth:`to_json` wrote.
+        """Return the trace that :meth:`to_json` wrote.
 
         Parameters
         ----------
@@ -353,51 +353,26 @@ class Trace:
             data = json.loads(source)
             if data["d2lps"] != "trace":
                 raise ValueError(f"it says d2lps = {data['d2lps']!r}")
-            place = data["topology"]
-            links = [Link(**link | {"bandwidth": Bandwidth(link["bandwidth"])}) for link in place["links"]]
-            rates = [place["through"], place.get("adding", {}), place.get("ports", {})]  # old traces: one
-            through, adding, ports = ({node: Bandwidth(rate) for node, rate in each.items()} for each in rates)
-            overhead = place.get("overhead", {})
-            topology = Topology(place["name"], place["kinds"], links, through, adding, overhead, ports)
+            fields = data["topology"]
+            links = [Link(**link | {"bandwidth": Bandwidth(link["bandwidth"])}) for link in fields["links"]]
+            limits = [fields["through"], fields.get("adding", {}), fields.get("ports", {})]  # old traces have one
+            through, adding, ports = ({node: Bandwidth(rate) for node, rate in rates.items()} for rates in limits)
+            overhead = fields.get("overhead", {})
+            topology = Topology(fields["name"], fields["kinds"], links, through, adding, overhead, ports)
             plan = Plan.from_json(json.dumps(data["plan"]))
-            carried = [[each if each is None else (*each,) for each in e[9:]] for e in data["events"]]
-            events = tuple(Event(*e[:9], *more) for e, more in zip(data["events"], carried, strict=True))
-            trace = cls(data["origin"], plan, topology, data["nbytes"], events)
+            events = [
+                Event(*row[:9], *(None if carries is None else (*carries,) for carries in row[9:]))
+                for row in data["events"]
+            ]
+            trace = cls(data["origin"], plan, topology, data["nbytes"], tuple(events))
             _require_sound(trace)
             return trace
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise TraceError(text("trace.not-a-trace", why=f"{type(error).__name__}: {error}")) from None
 
-    def to_chrome(self) -> str:
-        """The trace in the Chrome trace format, for chrome://tracing and Perfetto.
-
-        Returns
-        -------
-        str
-            JSON text: a row per node that sends, times in microseconds.
-        """
-        rows = {node: i for i, node in enumerate(self.plan.nodes)}
-        events = [
-            {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": node}} for node, i in rows.items()
-        ]
-        events += [
-            {
-                "ph": "X",
-                "name": f"{e.key} {e.op} {e.src}→{e.dst}",
-                "cat": e.kind,
-                "pid": 0,
-                "tid": rows[e.src],
-                "ts": e.start * 1e6,
-                "dur": (e.end - e.start) * 1e6,
-                "args": {"step": e.step, "bytes": e.nbytes},
-            }
-            for e in self.events
-        ]
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-
 
 def _require_sound(trace: Trace) -> None:
-    """Raise ValueError unless everything in ``trace`` can have been."""
+    """Raise ValueError if ``trace`` contains anything impossible."""
     words = trace.origin, trace.topology.name
     if not all(isinstance(word, str) and word.isprintable() for word in words):
         raise ValueError(f"its origin is {trace.origin!r}, on {trace.topology.name!r}")
@@ -424,21 +399,21 @@ def _require_sound(trace: Trace) -> None:
 
 
 def pairs(plan: Plan) -> Topology:
-    """A link for each pair that ``plan`` uses: where a run is drawn when no topology is known."""
+    """Return a topology with a link for each pair that ``plan`` uses, for runs whose topology is unknown."""
     used = dict.fromkeys((send.src, send.dst) for step in plan.steps for send in sends(step))
     links = tuple(Link(src, dst, Bandwidth("inf")) for src, dst in used)
     return Topology("pairs", {node: kind_of(node) for node in plan.nodes}, links)
 
 
 def event(act: "Send | Update", step: int, start: float, end: float, nbytes: float) -> Event:
-    """The event of one act of a plan."""
+    """Return the event of one act of a plan."""
     if isinstance(act, Send):
         return Event("send", step, start, end, act.src, act.dst, act.key, act.op, nbytes)
     return Event("update", step, start, end, act.node, act.node, act.key, act.rule, nbytes)
 
 
 def plain(number: Fraction) -> "int | float":
-    """An exact number of bytes as an int where it is whole, else as a float."""
+    """Return an exact number of bytes as an int if it is whole, else as a float."""
     return int(number) if number.denominator == 1 else float(number)
 
 
