@@ -232,7 +232,7 @@ def local():
         ),
         (lambda s: s.save("file"), "MXNet saves no values"),
         (lambda s: s.load("file"), "MXNet saves no values"),
-        (lambda s: s.trace("w"), "MXNet tells no times"),
+        (lambda s: s.trace("w"), "MXNet does not record times"),
         (lambda s: s.set_optimizer("sgd", lr=0.1), "key 'whole' is torch.int64: MXNet's sgd is for float32"),
         (lambda s: s.set_optimizer("ftrl", lr=0.1), "there is no optimizer 'ftrl'"),
     ],
@@ -247,7 +247,7 @@ def test_what_it_will_not_do(local, call, sentence):
 @pytest.mark.parametrize(
     "rule, numbers, sentence",
     [
-        ("adam", {"eps": 1e-3}, "eps = 0.001: adam of MXNet has it in another place"),
+        ("adam", {"eps": 1e-3}, "eps = 0.001: adam of MXNet uses it in another place"),
         ("adagrad", {"eps": 0.0}, "eps = 0.0"),
         ("adagrad", {"weight_decay": 0.1}, "takes the weight decay out of the weight"),
         ("sgd", {"momentum": -0.5}, "momentum = -0.5: sgd takes 0 or more"),
