@@ -26,7 +26,7 @@ PUBLIC = (
 PUBLIC_MODULES = {"cluster", "cost", "d2l", "kvstore"}
 
 # From the ground up: a room imports only rooms that stand before it, and its own modules.
-ROOMS = "messages units plan topology algorithms trace simulate view carriers kvstore train measure cluster".split()
+ROOMS = "messages units plan topology algorithms schedule trace simulate view carriers kvstore train measure cluster".split()
 ROOMS += ["notebook", "course"]  # the second is a package of its own, and no part of the wheel
 CORE = ROOMS[: ROOMS.index("carriers")]
 
