@@ -7,7 +7,6 @@ bytes of the values that are present are the memory of the node.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 
 from d2lps.plan.acts import Send, Update
 from d2lps.schedule.acts import Act, Collective, ScheduleError, Task, Value, made_by
@@ -176,8 +175,8 @@ class Memory:
         raise ScheduleError(reason, self.number, what=self.act, **values)
 
 
-def verify(values: Mapping[str, Value], acts: Iterable[Act], holds, wants, limits) -> dict[str, int | Fraction]:
-    """Follow all acts; return the peak of the memory of each node, in bytes.
+def verify(values: Mapping[str, Value], acts: Iterable[Act], holds, wants, limits) -> Memory:
+    """Follow all acts; return the memory of all nodes in the end, with the peak of each.
 
     Raises
     ------
@@ -189,4 +188,4 @@ def verify(values: Mapping[str, Value], acts: Iterable[Act], holds, wants, limit
     for number, act in enumerate(acts, 1):
         memory.follow(number, act)
     memory.end(wants)
-    return dict(memory.peak)
+    return memory

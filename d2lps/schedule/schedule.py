@@ -20,7 +20,7 @@ acts do to values; ``cost.shared`` says when they happen.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from d2lps.messages import text
@@ -102,7 +102,9 @@ class Schedule:
         for node, name in (*self.holds, *self.wants):
             if node not in known:
                 raise ScheduleError("unknown-node", node=node, value=name, nodes=" ".join(nodes))
-        object.__setattr__(self, "peak", verify(self.values, self.acts, self.holds, self.wants, self.memory))
+        memory = verify(self.values, self.acts, self.holds, self.wants, self.memory)
+        object.__setattr__(self, "peak", {node: memory.peak[node] for node in nodes})
+        object.__setattr__(self, "_sizes", {name: value.nbytes for name, value in memory.values.items()})
 
     def __hash__(self) -> int:
         return hash((self.nodes, self.acts, self.holds, self.wants))
@@ -138,6 +140,56 @@ class Schedule:
         if node not in self.nodes:
             raise ScheduleError("unknown-node", node=node, value="", nodes=" ".join(self.nodes))
         return tuple(act for act in self.acts if node in nodes_of(act))
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a value, or of the part ``value/key`` that a collective makes of one.
+
+        Parameters
+        ----------
+        name : str
+            The value, or the part.
+
+        Returns
+        -------
+        int
+            On each node that has it.
+        """
+        return self._sizes[name]
+
+    def lives(self, node: str) -> Iterator[tuple[int, str, bool]]:
+        """Yield what comes to a node and what it frees, in the order of the list.
+
+        Parameters
+        ----------
+        node : str
+            One of the schedule's.
+
+        Yields
+        ------
+        number : int
+            Of the act, from 1; 0 for what is there before.
+        name : str
+            Of the value.
+        comes : bool
+            Whether it comes, or is freed.
+        """
+        present = {name for holder, name in self.holds if holder == node}
+        yield from ((0, name, True) for name in present)
+        for number, act in enumerate(self.acts, 1):
+            if isinstance(act, Task):
+                comes = [name for name, _ in made_by(act)] if act.node == node else []
+                frees = act.frees if act.node == node else ()
+            elif isinstance(act, Send):
+                comes = [act.key] if act.dst == node else []
+                frees = [act.key] if act.src == node and act.op == "move" else []
+            elif isinstance(act, Collective) and node in act.plan.nodes:
+                comes, before = act.results(node), act.holdings(node)
+                frees = [name for name in before if name not in comes] if act.frees else []
+            else:
+                continue
+            yield from ((number, name, True) for name in comes if name not in present)
+            yield from ((number, name, False) for name in frees)
+            present = (present | {*comes}) - {*frees}
 
     def slots(self) -> list[dict[str, Task]]:
         """Return which task every node does in each slot, if every task takes one slot and messages take no time.

@@ -2,9 +2,10 @@
 
 import pytest
 
-from d2lps import Link, Send, Topology, pcie_server
+from d2lps import Link, Send, Topology, Trace, cost, pcie_server, ring
 from d2lps.schedule import Schedule, Task, Value, gpipe, interleaved, one_f_one_b, pipeline, tensor_mlp, zero_bubble
 from d2lps.simulate.timeline import timeline
+from d2lps.trace import TraceError
 
 
 def idle(trace):
@@ -63,3 +64,15 @@ def test_a_message_is_queued_once_the_task_before_it_has_started():
     schedule = Schedule(nodes, values, acts, holds=[("gpu0", "x")])
     spans = {event.key: (event.start, event.end) for event in timeline(schedule, pcie_server(2, "1 GB/s")).events}
     assert spans == {"0": (0, 2), "x": (0, 1), "1": (2, 4)}
+
+
+def test_a_trace_has_both_bubbles_its_memory_and_json():
+    for table, of_total, relative in ((gpipe(4, 8), 3 / 11, 3 / 8), (interleaved(4, 8, 2), 3 / 19, 3 / 16)):
+        schedule = pipeline(table)
+        trace = cost.shared(schedule)
+        assert trace.bubble() == pytest.approx(of_total) and trace.bubble(relative=True) == pytest.approx(relative)
+        assert {node: trace.peak_memory(node) for node in schedule.nodes} == schedule.peak
+        assert Trace.from_json(trace.to_json()) == trace
+    with pytest.raises(TraceError, match="only schedules of tasks have a bubble"):
+        cost.shared(ring(["gpu0", "gpu1"]), pcie_server(2), 1000).bubble()
+    assert cost.shared(pipeline(one_f_one_b(2, 1))).memory("gpu1") == [(0.0, 0), (1.0, 1), (2.0, 1), (3.0, 0)]
