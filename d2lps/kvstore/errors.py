@@ -128,18 +128,7 @@ class Unknown(KVError):
 
 
 def as_known(error: BaseException) -> KVError:
-    """Return ``error`` if it is a KVError, else a KVError with ``error`` as its cause.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error that was caught.
-
-    Returns
-    -------
-    KVError
-        The error to raise.
-    """
+    """Return ``error`` if it is a KVError, else a KVError with ``error`` as its cause."""
     if isinstance(error, KVError):
         return error
     known = KVError(text("store.failed", kind=type(error).__name__, why=error))

@@ -100,9 +100,8 @@ class ServerRecord(NamedTuple):
     rule: str | None
 
     @classmethod
-    def read(cls, pages: "Mapping | Sequence[Mapping]", ahead: float) -> "ServerRecord":
+    def read(cls, pages: Sequence[Mapping], ahead: float) -> "ServerRecord":
         """Join the ``pages`` of a server whose clock is ``ahead`` of the first server's by so many seconds."""
-        pages = [pages] if isinstance(pages, Mapping) else pages
         rows = {name: [kind(*row) for page in pages for row in page["rows"][name]] for name, kind in KINDS.items()}
         for name in rows:
             rows[name] = [row._replace(start=row.start - ahead, end=row.end - ahead) for row in rows[name]]
@@ -188,7 +187,7 @@ class Pull(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """How many pushes the slowest worker was behind, as this pull saw it."""
+        """The number of pushes by which the slowest worker was behind."""
         return self.clock - min(self.seen)
 
 
