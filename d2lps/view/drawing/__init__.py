@@ -1,6 +1,6 @@
 """A trace as a picture: nodes with what they hold, messages under way, a timeline. SVG, and nothing else.
 
-Each node shows its buffer, a cell per key. A cell has a slot per worker, filled with that worker's colour once
+Each node shows its buffer, a cell per key. A cell has a slot per worker, filled with that worker's color once
 its gradient is contained. A frame round a cell: the sum is complete. Hatched: it has been turned into new weights.
 """
 

@@ -5,7 +5,7 @@
 (104, 93.0)
 >>> Participants.on(pcie_server(gpus=2)).nodes
 ('gpu0', 'gpu1')
->>> host("host0/gpu1"), own("host0/gpu1"), host("gpu1"), own("gpu1")
+>>> host("host0/gpu1"), local_name("host0/gpu1"), host("gpu1"), local_name("gpu1")
 ('host0', 'gpu1', '', 'gpu1')
 """
 
@@ -32,12 +32,12 @@ class Box:
     h: float
 
     @property
-    def centre(self) -> Point:
+    def center(self) -> Point:
         return self.x + self.w / 2, self.y + self.h / 2
 
     @classmethod
-    def around(cls, centre: Point, w: float, h: float) -> "Box":
-        return cls(centre[0] - w / 2, centre[1] - h / 2, w, h)
+    def around(cls, center: Point, w: float, h: float) -> "Box":
+        return cls(center[0] - w / 2, center[1] - h / 2, w, h)
 
     def moved(self, x: float, y: float) -> "Box":
         return Box(self.x + x, self.y + y, self.w, self.h)
@@ -74,7 +74,7 @@ def host(node: str) -> str:
     return node.rpartition("/")[0]
 
 
-def own(node: str) -> str:
+def local_name(node: str) -> str:
     """What ``node`` is called within its host."""
     return node.rpartition("/")[2]
 

@@ -1,4 +1,4 @@
-"""Nodes round a circle, so that neighbours stand side by side; what only forwards stands in its middle.
+"""Nodes round a circle, so that neighbors stand side by side; what only forwards stands in its middle.
 
 >>> from d2lps.topology import Topology, both_ways
 >>> links = [both_ways(a, b, "25 GB/s") for a, b in ("ab", "bd", "dc", "ca")]
@@ -14,7 +14,7 @@ from itertools import accumulate, combinations, pairwise
 from d2lps.topology import Topology, TopologyError
 from d2lps.topology.cycles import rings
 from d2lps.view.drawing.boxes import WIDEST, Box, Participants
-from d2lps.view.drawing.hierarchy import joined
+from d2lps.view.drawing.hierarchy import subgraph
 from d2lps.view.drawing.svg import Point, along
 
 INNER = 54.0, 24.0  # the size of what only forwards
@@ -25,7 +25,7 @@ def circle(topology: Topology, participants: Participants) -> dict[str, Box]:
     """Those who take part at equal distances on a rounded figure, just as large as the boxes need; others inside."""
     inner = participants.inner(topology)
     outer = in_order([node for node in topology.kinds if node not in inner], topology)
-    chords = joined(topology, outer).number_of_edges() > len(outer) or bool(inner)
+    chords = subgraph(topology, outer).number_of_edges() > len(outer) or bool(inner)
     widths = ((5, 104.0), (8, 92.0), (12, 70.0 if chords else 100.0), (16, 64.0 if chords else 96.0))
     width = next((width for most, width in widths if len(outer) <= most), 44.0)
     boxes = _around(outer, width, participants, chords, bool(inner))
@@ -37,7 +37,7 @@ def in_order(nodes: list[str], topology: Topology) -> list[str]:
     """``nodes`` in the order of a ring of direct links through all of them, if there is one that spares crossings."""
     import networkx
 
-    graph = joined(topology, nodes)
+    graph = subgraph(topology, nodes)
     if not len(nodes) <= graph.number_of_edges() <= 3 * len(nodes):
         return nodes
     # Rings in larger meshes are many, and none of them untangles the rest; of one ring, walking is finding.
@@ -97,13 +97,13 @@ def _spots(count: int, across: float, down: float, power: float, turned: bool) -
 
 
 def _middle(inner: list[str], boxes: dict[str, Box], topology: Topology) -> dict[str, Box]:
-    """``inner`` in rows: the neighbours of the others, then theirs; above all if they leave no room in the middle."""
+    """``inner`` in rows: the neighbors of the others, then theirs; above all if they leave no room in the middle."""
     import networkx
 
     if not inner:
         return {}
-    x, middle = {node: box.centre[0] for node, box in boxes.items()}, {}
-    graph = joined(topology, topology.kinds)
+    x, middle = {node: box.center[0] for node, box in boxes.items()}, {}
+    graph = subgraph(topology, topology.kinds)
     layers = [*networkx.bfs_layers(graph, list(boxes))][1:]
     layers.append(set(inner).difference(*layers))  # whom no link joins with those outside
     rows = [[node for node in inner if node in layer] for layer in layers]
@@ -118,7 +118,7 @@ def _middle(inner: list[str], boxes: dict[str, Box], topology: Topology) -> dict
         """Whether a link runs behind a node that it does not join, and seems to end there."""
         every = boxes | standing
         return any(
-            box.hides(every[a].centre, every[b].centre)
+            box.hides(every[a].center, every[b].center)
             for a, b in graph.edges
             if a in standing or b in standing
             for node, box in standing.items()
@@ -126,7 +126,7 @@ def _middle(inner: list[str], boxes: dict[str, Box], topology: Topology) -> dict
         )
 
     for far in range(0, 97, 8):  # the upper rows give way to links of those below
-        higher = {node: box.moved(0, box.centre[1] / DOWN * far) for node, box in middle.items()}
+        higher = {node: box.moved(0, box.center[1] / DOWN * far) for node, box in middle.items()}
         if not behind(higher):
             middle = higher
             break

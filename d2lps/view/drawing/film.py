@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from d2lps.units import show_size
 from d2lps.view.drawing.gauges import HIGH, gauges
-from d2lps.view.drawing.hosts import drawn
-from d2lps.view.drawing.links import breadth, forwarding, idle, rates, used
+from d2lps.view.drawing.hosts import host_boxes
+from d2lps.view.drawing.links import breadth, forwarding_box, idle_lanes, rates, used_lane
 from d2lps.view.drawing.motion import Change, Look
 from d2lps.view.drawing.paths import REACH, MessagePath
 from d2lps.view.drawing.scene import Scene
@@ -77,10 +77,10 @@ class Clock:
 def film(scene: Scene, clock: Clock, **place: object) -> str:
     """The scene, moving; its rules are those of ``clock``."""
     topology, layout = scene.trace.topology, scene.layout
-    parts = [drawn(layout.hosts, layout.boxes), idle(topology, layout, scene.load), *_lanes(scene, clock)]
+    parts = [host_boxes(layout.hosts, layout.boxes), idle_lanes(topology, layout, scene.load), *_lanes(scene, clock)]
     for node, box in layout.boxes.items():
         if node not in layout.cells:
-            parts.append(forwarding(topology, layout, node))
+            parts.append(forwarding_box(topology, layout, node))
             continue
         parts.append(scene.node(node, box))
         if working := _during(scene, scene.motion.work, node):
@@ -129,7 +129,7 @@ def _lanes(scene: Scene, clock: Clock) -> list[str]:
     for resource, turns in zip(scene.motion.sharing, states, strict=True):
         for state in dict.fromkeys(state for _, state in turns):
             shown = clock.seen(_spans(turns, lambda each, state=state: each == state))
-            parts.append(tag("g", used(scene.layout, resource, wide, state), **shown))
+            parts.append(tag("g", used_lane(scene.layout, resource, wide, state), **shown))
     return parts
 
 
@@ -171,17 +171,17 @@ def _backlogs(scene: Scene, clock: Clock) -> list[str]:
     parts = []
     for i, place in enumerate(places[0]):
         drawn = []
-        for colour in dict.fromkeys(colour for bar in bars.values() for colour in bar[i]):
+        for color in dict.fromkeys(color for bar in bars.values() for color in bar[i]):
 
-            def stands(left: dict[int, float], colour=colour) -> tuple[str, str]:
+            def stands(left: dict[int, float], color=color) -> tuple[str, str]:
                 """Where the bar begins and how long it is; never nothing, which no browser can stretch."""
-                far = sum(size for other, size in left.items() if other < colour)
-                x, wide = (size / (scene.most or 1) * places[1] for size in (far, left.get(colour, 0.0)))
+                far = sum(size for other, size in left.items() if other < color)
+                x, wide = (size / (scene.most or 1) * places[1] for size in (far, left.get(color, 0.0)))
                 return fine(x), fine(max(0.01, wide))
 
             states = [(moment, stands(bars[moment][i])) for moment in moments]
             moved = clock.moved((time, f"translate({x}px,0)scale({wide},1)") for time, (x, wide) in states)
-            bar = tag("rect", width=1, y=-HIGH / 2, height=HIGH, **(worker(colour) if colour >= 0 else area("soft")))
+            bar = tag("rect", width=1, y=-HIGH / 2, height=HIGH, **(worker(color) if color >= 0 else area("soft")))
             drawn.append(tag("g", bar, transform="translate({} 0) scale({} 1)".format(*stands(now[i])), **moved))
         parts.append(tag("g", "".join(drawn), class_="d2-bars", transform=place.where))
         parts += _numbers(scene, clock, i, place.words)
@@ -196,8 +196,8 @@ def _numbers(scene: Scene, clock: Clock, i: int, spot: tuple[float, float, str])
     states = []
     for time in times:
         left = load.backlogs_at(time)[i]
-        shown = left and (scene.told > 0 or load.decides_at(time) == i)
-        states.append((time, _size(sum(left.values()), scene.told) if shown else ""))
+        shown = left and (scene.label_level > 0 or load.decides_at(time) == i)
+        states.append((time, _size(sum(left.values()), scene.label_level) if shown else ""))
     x, y, anchor = spot
     parts = []
     for size in dict.fromkeys(size for _, size in states if size):

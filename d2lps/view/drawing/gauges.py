@@ -1,4 +1,4 @@
-"""The backlog of every link as a bar beside its lane: how much has still to pass, a colour for each sender.
+"""The backlog of every link as a bar beside its lane: how much has still to pass, a color for each sender.
 
 All bars of a picture have one scale, and a bar lies where the lane begins: what it shows waits there.
 """
@@ -70,7 +70,7 @@ def _line(layout: Layout, resource: "Link | str") -> Line:
     return (box.x + box.w - min(box.w - 12, LONGEST) - 8, y), (box.x + box.w - 8, y)
 
 
-def room(layout: Layout, load: Traffic, letter: float) -> int:
+def label_level(layout: Layout, load: Traffic, letter: float) -> int:
     """Whether every number has room with its unit (2), or without (1); else only that which decides is shown (0).
 
     ``letter`` is how broad a letter is.
@@ -100,9 +100,9 @@ def backlogs(layout: Layout, load: Traffic, at: float, most: float, level: int) 
     decides, parts = load.decides_at(at), []
     for i, (place, left) in enumerate(zip(places, load.backlogs_at(at), strict=True)):
         bars, far = [], 0.0
-        for colour, size in left.items():
+        for color, size in left.items():
             wide = size / (most or 1) * long
-            look = worker(colour) if colour >= 0 else area("soft")
+            look = worker(color) if color >= 0 else area("soft")
             bars.append(tag("rect", x=fine(far), width=fine(wide), y=-HIGH / 2, height=HIGH, **look))
             far += wide
         parts.append(tag("g", "".join(bars), class_="d2-tank", transform=place.where))

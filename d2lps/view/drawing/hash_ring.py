@@ -5,15 +5,15 @@ from itertools import pairwise
 
 from d2lps.algorithms.placement import Placement
 from d2lps.view.drawing.shapes import sheet
-from d2lps.view.drawing.svg import fine, letters, say, tag, words, worker
+from d2lps.view.drawing.svg import escape, fine, letters, tag, words, worker
 
-OUTER, INNER, MIDDLE = 92.0, 66.0, 104.0  # radii of the ring, and where its centre lies
-NUMBERED = 0.025  # of a turn: a stretch so long says its server's number too, since colours may look alike
+OUTER, INNER, MIDDLE = 92.0, 66.0, 104.0  # radii of the ring, and where its center lies
+NUMBERED = 0.025  # of a turn: a stretch so long says its server's number too, since colors may look alike
 LINE = 21.0  # from one line of the legend to the next
 
 
 def hash_ring(place: Placement) -> str:
-    """The SVG of a placement: every stretch of the ring has the colour of the server to which it leads."""
+    """The SVG of a placement: every stretch of the ring has the color of the server to which it leads."""
     arcs: dict[int, list[str]] = {server: [] for server in place.servers}
     numbers = []
     before = (place.ring[-1][0] - 2**64, place.ring[-1][1])
@@ -27,13 +27,13 @@ def hash_ring(place: Placement) -> str:
     for i, server in enumerate(place.servers):
         y = top + LINE * i
         parts.append(tag("rect", x=left, y=y - 9, width=11, height=11, rx=2, **worker(i)))
-        parts.append(tag("text", say(f"server{server}"), x=left + 19, y=y, **letters("name", "ink")))
-        share = say(f"{place.share(server):.1%}")
+        parts.append(tag("text", escape(f"server{server}"), x=left + 19, y=y, **letters("name", "ink")))
+        share = escape(f"{place.share(server):.1%}")
         parts.append(tag("text", share, x=left + 150, y=y, **letters("name", "soft", "end")))
     y, wide = top + LINE * len(place.servers) + 8, 150.0 / len(place.servers)
     for i in range(len(place.servers)):
         parts.append(tag("rect", x=left + i * wide, y=y, width=wide - 1, height=14, **worker(i)))
-    parts.append(tag("text", say(f"≥ {place.large:,}".replace(",", "\u202f")), x=left, y=y + 30, **letters("note")))
+    parts.append(tag("text", escape(f"≥ {place.large:,}".replace(",", "\u202f")), x=left, y=y + 30, **letters("note")))
     return sheet(left + 170, 2 * MIDDLE, " ".join(f"server{server}" for server in place.servers), *parts)
 
 

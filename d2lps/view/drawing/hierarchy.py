@@ -55,7 +55,7 @@ def hierarchy(topology: Topology, participants: Participants) -> Hierarchy | Non
     order, servers, inner = list(topology.kinds), participants.servers, participants.inner(topology)
     if servers and not inner and all((link.src in servers) != (link.dst in servers) for link in topology.links):
         return Hierarchy("", {"": [node for node in order if node not in servers]}, list(servers))
-    graph = joined(topology, order)
+    graph = subgraph(topology, order)
     if not networkx.is_tree(graph):
         return None
     named = any(map(host, order))  # after hosts: of a single one the network is an end, and yet above it
@@ -86,7 +86,7 @@ def _above(root: str, below: dict[str, list[str]], topology: Topology, participa
     return above if len(above) < len(below[root]) else []
 
 
-def joined(topology: Topology, nodes: Iterable[str]):
+def subgraph(topology: Topology, nodes: Iterable[str]):
     """The graph of ``nodes`` and of the links between them, whichever way."""
     import networkx
 
@@ -96,7 +96,7 @@ def joined(topology: Topology, nodes: Iterable[str]):
     return graph
 
 
-def stand(tree: Hierarchy, participants: Participants, widest: float) -> dict[str, Box]:
+def place_boxes(tree: Hierarchy, participants: Participants, widest: float) -> dict[str, Box]:
     """The boxes of all in ``tree``, none wider than ``widest`` but the bars."""
     root, above = tree.root, tree.above
     span = max(tree.span(root), len(above), 2)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from d2lps.view.drawing.boxes import Box, host
-from d2lps.view.drawing.svg import area, block, say, tag, words
+from d2lps.view.drawing.svg import area, block, escape, tag, words
 
 SIDE, TOP, CAPTION = 8.0, 5.0, 22.0  # from those inside to the edge of their box: beside, above, where its name stands
 EDGE = 12.0  # what a host takes more on either side than those inside, so that two of them stand apart
@@ -46,14 +46,14 @@ def _around(inside: Sequence[Box], above: bool) -> Box:
     return Box(left, top, right - left, low + (TOP if above else CAPTION) - top)
 
 
-def drawn(hosts: Mapping[str, Box], boxes: Mapping[str, Box]) -> str:
+def host_boxes(hosts: Mapping[str, Box], boxes: Mapping[str, Box]) -> str:
     """The boxes of hosts with their names, to be drawn first: all else lies on them."""
     parts = []
     for name, around in hosts.items():
         first = min(box.y for box in boxes.values() if box.overlaps(around))
         y = around.y + 16 if first - around.y > TOP else around.y + around.h - 6
-        called = words(name, around.centre[0], y, "note", "soft", font_weight=600)
+        called = words(name, around.center[0], y, "note", "soft", font_weight=600)
         parts.append(
-            tag("g", tag("title", say(name)) + block(around, rx=12, **area("band")) + called, class_="d2-host")
+            tag("g", tag("title", escape(name)) + block(around, rx=12, **area("band")) + called, class_="d2-host")
         )
     return "".join(parts)

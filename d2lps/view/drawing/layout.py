@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
-from d2lps.view.drawing.boxes import MARGIN, Box, Participants, host, own
+from d2lps.view.drawing.boxes import MARGIN, Box, Participants, host, local_name
 from d2lps.view.drawing.circle import circle
-from d2lps.view.drawing.hierarchy import PASSAGE, hierarchy, stand
+from d2lps.view.drawing.hierarchy import PASSAGE, hierarchy, place_boxes
 from d2lps.view.drawing.hosts import enclosed
 from d2lps.view.drawing.svg import Line, Point, along, beside
 
@@ -66,7 +66,7 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     participants = Participants.of(plan) if plan is not None else Participants.on(topology)
     hosts = {}
     if tree := hierarchy(topology, participants):
-        boxes, bars, faint = stand(tree, participants, widest), tree.bars, frozenset()
+        boxes, bars, faint = place_boxes(tree, participants, widest), tree.bars, frozenset()
         if tree.tops:
             joining = [node for node in participants.inner(topology) if not host(node) and node in tree.bars]
             hosts = enclosed(boxes, joining, tree.above)
@@ -99,18 +99,20 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     cells = {node: participants.cells(boxes[node]) for node in participants.nodes}
     labelled = all(participants.labelled(boxes[node].w) for node in participants.nodes)
     # Who is a host by itself is called so outside; inside it is told what it is.
-    shown = {node: kind if node in hosts else own(node) if hosts else node for node, kind in topology.kinds.items()}
+    shown = {
+        node: kind if node in hosts else local_name(node) if hosts else node for node, kind in topology.kinds.items()
+    }
     return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled, hosts, shown)
 
 
 def _lane(a: Box, b: Box, others: list[Box], middle: Point, aside: float) -> Line:
     """From the edge of ``a`` to that of ``b``: straight, else from below to above, else nearer to the ``middle``."""
-    p, q = a.centre, b.centre
+    p, q = a.center, b.center
     if len(others) > MANY or not any(box.hides(p, q) for box in others):
         p, q = beside((p, q), aside)
         return along((p, q), a.exit(p, q)), along((q, p), b.exit(q, p))
     upper, lower = (a, b) if p[1] < q[1] else (b, a)
-    steep = (upper.centre[0], upper.y + upper.h), (lower.centre[0], lower.y)
+    steep = (upper.center[0], upper.y + upper.h), (lower.center[0], lower.y)
     if steep[0][1] < steep[1][1] and not any(box.hides(*steep) for box in others):
         return _ending(beside(steep if upper is a else steep[::-1], aside), a, b)
     ends = along((p, middle), a.exit(p, middle)), along((q, middle), b.exit(q, middle))
@@ -131,5 +133,5 @@ def _ending(line: Line, a: Box, b: Box) -> Line:
 
 def _upright(a: Box, b: Box, aside: float) -> Line:
     """Straight up or down between a bar and a box, wherever the bar is met."""
-    x, down = (a if a.w < b.w else b).centre[0], a.centre[1] < b.centre[1]
+    x, down = (a if a.w < b.w else b).center[0], a.center[1] < b.center[1]
     return beside(((x, a.y + a.h if down else a.y), (x, b.y if down else b.y + b.h)), aside)

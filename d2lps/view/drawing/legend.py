@@ -25,7 +25,7 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
     states = {
         c.after for scene, is_lane in zip(scenes, lanes, strict=True) for c in scene.load.states if is_lane[c.place]
     }
-    senders = {scene.load.colours[m.src] for scene in scenes for m in scene.motion.messages}
+    senders = {scene.load.colors[m.src] for scene in scenes for m in scene.motion.messages}
     drawn = {
         "worker": (any(look.who for look in looks), _cell(3)),
         "complete": (any(look.complete for look in looks), _cell(3) + tag("path", d=CELL, **stroke("done", 1.5))),
@@ -72,30 +72,30 @@ def _dead() -> str:
     return tag("g", box + cross, class_="d2-gone")
 
 
-def _lane(colour: str, state: str, wide: float) -> str:
+def _lane(color: str, state: str, wide: float) -> str:
     """A lane as it looks in that state, with its head."""
-    look = stroke("lane", wide, colour) | ({} if state else {"stroke_dasharray": "5 3"})
+    look = stroke("lane", wide, color) | ({} if state else {"stroke_dasharray": "5 3"})
     head = corners((20, 8), (15, 5), (15, 11))
-    tip = tag("path", d=head, class_="d2-tip", fill=LIGHT["paper" if wide > 3 else colour])
+    tip = tag("path", d=head, class_="d2-tip", fill=LIGHT["paper" if wide > 3 else color])
     return tag("g", tag("path", d=line((0, 8), (26, 8)), **look) + tip, class_=state or None, style="--d2-wide:5.5")
 
 
-def beneath(scenes: Sequence[Scene], x: float, y: float, room: float, letter: float) -> tuple[str, float]:
+def draw_legend(scenes: Sequence[Scene], x: float, y: float, room: float, letter: float) -> tuple[str, float]:
     """The legend from (x, y) on, no broader than ``room``, where a letter is so broad; and its height."""
     parts, top = [], y
     for mark, sentence in marks(scenes):
         parts.append(tag("g", mark, transform=shift(x, y)))
-        for part in broken(sentence, (room - WIDE - 8) / letter):
+        for part in wrap(sentence, (room - WIDE - 8) / letter):
             parts.append(words(part, x + WIDE + 8, y + 12, "note", "soft", None))
             y += LINE - 4
         y += 4
     return tag("g", "".join(parts), class_="d2-legend"), y - top
 
 
-def broken(sentence: str, fits: float) -> list[str]:
+def wrap(sentence: str, fits: float) -> list[str]:
     """Its lines of so many letters at most; what is written without spaces is broken anywhere.
 
-    >>> broken("a link in use", 9), broken("正在传输的链路", 6)
+    >>> wrap("a link in use", 9), wrap("正在传输的链路", 6)
     (['a link in', 'use'], ['正在传', '输的链', '路'])
     """
     lines = [""]

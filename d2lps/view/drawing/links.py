@@ -7,14 +7,14 @@ from d2lps.units import Bandwidth
 from d2lps.view.drawing.boxes import Box, host
 from d2lps.view.drawing.hierarchy import MOST
 from d2lps.view.drawing.layout import Layout
-from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, line, say, short, stroke, tag, words
+from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, escape, line, short, stroke, tag, words
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.traffic import DECIDES, IDLE, Traffic
 
 THIN = 3.0  # lines thinner than that have no room for a head inside
 LINK = DECIDES + 1  # what a lane can be besides what its traffic says: no matter
 STATES = "", " d2-busy", " d2-busy d2-fast", " d2-decides", " d2-link"
-COLOURS = "lane", "flow", "flow", "warm", "busy"
+COLORS = "lane", "flow", "flow", "warm", "busy"
 BROAD = 0.2, 0.5, 1.0, 1.6, 1.0  # of the breadth of a lane: one that is in use and not at full speed stays thin
 
 
@@ -27,11 +27,11 @@ def lanes(
     """
     wide = wide or breadth(topology, layout)
     states = zip(load.motion.sharing, load.states_at(at), strict=True) if load else ()
-    parts = [used(layout, resource, wide, state) for resource, state in states]
-    return idle(topology, layout, load, wide) + "".join(parts)
+    parts = [used_lane(layout, resource, wide, state) for resource, state in states]
+    return idle_lanes(topology, layout, load, wide) + "".join(parts)
 
 
-def idle(topology: Topology, layout: Layout, load: Traffic | None, wide: float | None = None) -> str:
+def idle_lanes(topology: Topology, layout: Layout, load: Traffic | None, wide: float | None = None) -> str:
     """The lanes and bars that no message ever uses."""
     wide, ever = wide or breadth(topology, layout), {*load.motion.sharing} if load else set()
     # What stands in the background comes first, and all else is drawn over it.
@@ -42,7 +42,7 @@ def idle(topology: Topology, layout: Layout, load: Traffic | None, wide: float |
     return "".join(parts)
 
 
-def used(layout: Layout, resource: "Link | str", wide: float, state: int) -> str:
+def used_lane(layout: Layout, resource: "Link | str", wide: float, state: int) -> str:
     """A lane or bar that messages use, in a state."""
     if isinstance(resource, Link):
         return _lane(layout, resource, wide, state, "d2-share")
@@ -62,9 +62,9 @@ def breadth(topology: Topology, layout: Layout) -> float:
 def _lane(layout: Layout, link: Link, wide: float, state: int, name: str = "") -> str:
     lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), wide < THIN
     wide, length = 1.0 if faint else wide, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
-    colour = "edge" if faint and state in (IDLE, LINK) else COLOURS[state]
+    color = "edge" if faint and state in (IDLE, LINK) else COLORS[state]
     thick = wide * (1.0 if state == IDLE and (fine or faint) else BROAD[state])
-    look = stroke("lane", thick, colour)
+    look = stroke("lane", thick, color)
     if fine or faint:
         look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
     elif state == IDLE:
@@ -74,13 +74,13 @@ def _lane(layout: Layout, link: Link, wide: float, state: int, name: str = "") -
     drawn = (lane[0], along(lane, part)) if fine and not faint else lane
     offsets = [(i - (link.count - 1) / 2) * wide * 1.7 for i in range(link.count)]
     said = f"{link.src}→{link.dst}" + ("" if math.isinf(link.capacity) else f" · {_rate(link)}")
-    parts = [tag("title", say(said)), tag("path", d="".join(line(*beside(drawn, x)) for x in offsets), **look)]
+    parts = [tag("title", escape(said)), tag("path", d="".join(line(*beside(drawn, x)) for x in offsets), **look)]
     if fine and not faint:
         rest = along(lane, part), lane[1]
         head = corners(lane[1], beside(rest, half)[0], beside(rest, -half)[0])
-        parts.append(tag("path", d=head, class_="d2-point", fill=LIGHT[colour]))
+        parts.append(tag("path", d=head, class_="d2-point", fill=LIGHT[color]))
     elif not faint:
-        tip = "paper" if BROAD[state] >= 1 else COLOURS[state]  # inside the lane where it has room
+        tip = "paper" if BROAD[state] >= 1 else COLORS[state]  # inside the lane where it has room
         parts.append(tag("path", d=_tip(lane, wide * 0.45), class_="d2-tip", fill=LIGHT[tip]))
     return tag("g", "".join(parts), class_=(name + STATES[state]).strip() or None)
 
@@ -133,7 +133,7 @@ def rates(topology: Topology, layout: Layout) -> str:
         elif once:  # where it covers no box, of such places at the uppermost, and there with nothing at its right
             spots = [min(spots, key=lambda spot: (*at[spot], -spot[0] if spot[2] is None else 0))]
         taken += [_around(sentence, x, y) for x, y, anchor in spots if anchor == "middle"]
-        look = {"size": "note", "colour": "soft", "class_": "d2-note d2-soft d2-rate"}
+        look = {"size": "note", "color": "soft", "class_": "d2-note d2-soft d2-rate"}
         parts += [words(sentence, x, y, anchor=anchor, **look) for x, y, anchor in spots]
     return "".join(parts)
 
@@ -179,7 +179,7 @@ def _around(sentence: str, x: float, y: float) -> Box:
 def _in_bar(layout: Layout, bar: str) -> tuple[float, float, str]:
     """At the right end of a bar; in a host, which is narrow, below its name."""
     box = layout.boxes[bar]
-    return box.x + box.w - 10, box.y + box.h - 8 if host(bar) else box.centre[1] + 4, "end"
+    return box.x + box.w - 10, box.y + box.h - 8 if host(bar) else box.center[1] + 4, "end"
 
 
 def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float, str | None]:
@@ -188,7 +188,7 @@ def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float,
     if ends & layout.bars:  # to the right of both lanes, above what has to leave a node, or below a node
         (x, ay), (_, by) = lane
         box = layout.boxes[min(ends, key=lambda node: layout.boxes[node].w)]
-        y = (ay + by) / 2 + 1 if box.centre[1] > (ay + by) / 2 else box.y + box.h + 15
+        y = (ay + by) / 2 + 1 if box.center[1] > (ay + by) / 2 else box.y + box.h + 15
         return x + (19 if by < ay else layout.room + 21), y, None  # beyond the bar of what has to pass
     # In the background, beside the boxes that it joins, or over the line.
     faint = ends & layout.faint
@@ -198,19 +198,19 @@ def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float,
     return x, y + 4, "middle"
 
 
-def forwarding(topology: Topology, layout: Layout, node: str) -> str:
+def forwarding_box(topology: Topology, layout: Layout, node: str) -> str:
     """A node that only forwards, without its name."""
     box = layout.boxes[node]
-    return tag("g", tag("title", say(node)) + ("" if node in layout.bars else block(box, **area("box"))))
+    return tag("g", tag("title", escape(node)) + ("" if node in layout.bars else block(box, **area("box"))))
 
 
-def called(topology: Topology, layout: Layout, node: str) -> str:
+def node_label(topology: Topology, layout: Layout, node: str) -> str:
     """Its name, and its rate where that is limited."""
     box, bar, rate = layout.boxes[node], node in layout.bars, topology.through.get(node, math.inf)
-    size, middle = "note" if node in layout.faint else "name", box.centre[1] + 4 - (7 if rate < math.inf else 0)
+    size, middle = "note" if node in layout.faint else "name", box.center[1] + 4 - (7 if rate < math.inf else 0)
     if bar and host(node) and layout.hosts:
         middle = box.y + 18
-    x, anchor = (box.x + 9, None) if bar else (box.centre[0], "middle")
+    x, anchor = (box.x + 9, None) if bar else (box.center[0], "middle")
     name = words(short(layout.shown[node], 62 if bar else box.w, 6.6), x, middle, size, "soft", anchor)
     limit = words(str(Bandwidth(rate)), x, middle + 14, "note", "soft", anchor) if rate < math.inf else ""
     return name + limit

@@ -67,7 +67,7 @@ def paths(trace: Trace, layout: Layout, motion: Motion, widths: Sequence[float])
             columns = min(abreast, width)
             aside.append((mine % columns - (columns - 1) / 2) * pitch)
             queue = max(queue, (-(-width // columns), mine // columns))
-        start, end = (layout.cells[node][message.key].centre for node in (message.src, message.dst))
+        start, end = (layout.cells[node][message.key].center for node in (message.src, message.dst))
         points = layout.route(hops[i], start, end, aside, rank[message.src])
         every.append(MessagePath(tuple(points), queue[1] * length, (queue[0] - 1) * length))
     return every

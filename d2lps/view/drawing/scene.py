@@ -5,21 +5,21 @@ from itertools import groupby
 
 from d2lps.trace import Trace
 from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box, host
-from d2lps.view.drawing.gauges import backlogs, room
-from d2lps.view.drawing.hosts import drawn
+from d2lps.view.drawing.gauges import backlogs, label_level
+from d2lps.view.drawing.hosts import host_boxes
 from d2lps.view.drawing.layout import Layout, arrange
-from d2lps.view.drawing.links import breadth, called, forwarding, lanes, rates
+from d2lps.view.drawing.links import breadth, forwarding_box, lanes, node_label, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
 from d2lps.view.drawing.paths import TILE, MessagePath, paths
 from d2lps.view.drawing.svg import (
     area,
     block,
+    escape,
     fine,
     hatch,
     line,
     num,
     rect,
-    say,
     shift,
     short,
     stroke,
@@ -46,7 +46,7 @@ class Scene:
         self.load: Traffic = traffic(trace, self.motion)
         self.view = 0.0, 0.0, self.layout.width, self.layout.height
         self.mortal = {change.place for change in self.motion.gone}  # the nodes that are dead at some time
-        self.most, self.told = self.load.most, room(self.layout, self.load, 6.5)
+        self.most, self.label_level = self.load.most, label_level(self.layout, self.load, 6.5)
         cells = list(self.layout.cells[trace.plan.nodes[0]].values())
         left, self.high = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
         self.across = [(cell.x - left, cell.w) for cell in cells]  # where a cell begins within it, and its width
@@ -77,13 +77,13 @@ class Scene:
         topology, layout = self.trace.topology, self.layout
         busy = {self.trace.plan.nodes[i] for i in self.motion.working_at(at)}
         gone = {self.trace.plan.nodes[i] for i in self.motion.gone_at(at)}
-        parts = [drawn(layout.hosts, layout.boxes), lanes(topology, layout, self.load, at)]
+        parts = [host_boxes(layout.hosts, layout.boxes), lanes(topology, layout, self.load, at)]
         for node, box in layout.boxes.items():
             own = node in layout.cells
             parts.append(
-                self.node(node, box, node in busy, node in gone) if own else forwarding(topology, layout, node)
+                self.node(node, box, node in busy, node in gone) if own else forwarding_box(topology, layout, node)
             )
-        parts += [self._contents(at), backlogs(layout, self.load, at, self.most, self.told), self._tiles(at)]
+        parts += [self._contents(at), backlogs(layout, self.load, at, self.most, self.label_level), self._tiles(at)]
         parts += [rates(topology, layout), self.names()]
         size = f"{self.looks()};--d2-natural:{num(self.view[2])}"
         view = " ".join(map(num, self.view))
@@ -96,12 +96,12 @@ class Scene:
 
     def node(self, node: str, box: Box, busy: bool = False, gone: bool = False) -> str:
         """A node's box and the empty buffer; ``busy``: in the midst of an update; ``gone``: dead."""
-        parts = [tag("title", say(node)), block(box, **(area("box", 2, "ink") if busy else area("box", 1)))]
+        parts = [tag("title", escape(node)), block(box, **(area("box", 2, "ink") if busy else area("box", 1)))]
         well, where = rect(0, 0, self.wide, self.high), shift(box.x + PAD, box.y + PAD + LABEL)
         parts.append(tag("path", d=well, **area("well"), transform=where))
         for key, cell in self.layout.cells[node].items():
             if self.layout.labelled and cell.w:  # a key without a share has a place, but no breadth
-                parts.append(words(short(key, cell.w, KEY), cell.centre[0], cell.y + cell.h + 11, "key", "soft"))
+                parts.append(words(short(key, cell.w, KEY), cell.center[0], cell.y + cell.h + 11, "key", "soft"))
         if self.trace.plan.nodes.index(node) in self.mortal:
             lines = line((0, 0), (self.wide, self.high)) + line((self.wide, 0), (0, self.high))
             cross = tag("path", d=lines, **stroke("done", 2.5), transform=where)
@@ -118,7 +118,7 @@ class Scene:
             longest[stem] = max(longest.get(stem, 0), len(names[node]))
         for node, box in self.layout.boxes.items():
             if node not in self.layout.cells:
-                parts.append(called(self.trace.topology, self.layout, node))
+                parts.append(node_label(self.trace.topology, self.layout, node))
                 continue
             name, left, right = names[node], box.x + PAD, box.x + box.w - PAD
             if node in self.motion.contributors:
@@ -171,7 +171,7 @@ class Scene:
         return tag("path", d=lines, **stroke("gaps", self.gap)) if lines else ""
 
     def _runs(self, filled: list[bool]) -> str:
-        """The filled slots of one worker, neighbours in one piece."""
+        """The filled slots of one worker, neighbors in one piece."""
         edges = [*(x for x, _ in self.across), self.wide]
         runs = [[*run] for on, run in groupby(range(len(filled)), lambda k: filled[k]) if on]
         return "".join(self._filled(edges[run[0]], edges[run[-1] + 1]) for run in runs)
@@ -189,7 +189,7 @@ class Scene:
 
     def tile(self, key: int, look: Look, opacity: float) -> str:
         """A message around its own middle. Near a cell its sheet fades, until only what it carries is seen."""
-        edge = area("tile", colour="ink" if look.complete else None)
+        edge = area("tile", color="ink" if look.complete else None)
         parts = [tag("path", d=self.sheet[key], **edge, opacity=f"{opacity:.2f}" if opacity < 1 else None)]
         parts += [
             tag("path", d=self.layer[key], transform=f"translate(0 {fine(self.level(w, TILE))})", **worker(w))
@@ -211,5 +211,5 @@ def race(scenes: Sequence[Scene]) -> None:
     for scene, bar, high in zip(scenes, bars, heights, strict=True):
         up = (tall - high) / 2 if bar is None else top - bar
         scene.most, left = most, (wide - scene.layout.width) / 2
-        scene.told = room(scene.layout, scene.load, 9.0 if len(scenes) > 1 else 6.5)
+        scene.label_level = label_level(scene.layout, scene.load, 9.0 if len(scenes) > 1 else 6.5)
         scene.view = (0.0 - left, 0.0 - up, wide, tall)

@@ -30,7 +30,7 @@ def number(i: int, x: float, y: float) -> str:
 
 
 def gpu(i: int, x: float, y: float) -> str:
-    """The name of GPU i, with its colour."""
+    """The name of GPU i, with its color."""
     dot = tag("circle", cx=x - 31, cy=y - 4.5, r=5, **worker(i))
     return dot + words(f"GPU {i}", x - 20, y, anchor="start")
 

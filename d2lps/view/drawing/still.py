@@ -7,10 +7,10 @@ from d2lps.messages import text
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.boxes import host
-from d2lps.view.drawing.legend import beneath
+from d2lps.view.drawing.legend import draw_legend
 from d2lps.view.drawing.reason import awaited, place_name, reason
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.svg import area, corners, letters, num, page, root, say, short, tag, words
+from d2lps.view.drawing.svg import area, corners, escape, letters, num, page, root, short, tag, words
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.timeline import timeline
 
@@ -55,8 +55,8 @@ def still(
     at = min(scene.motion.telling() if at is None else at, trace.duration)
     below, row = top + height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
     bottom, long = below + row * len(trace.plan.nodes), wide - left - 14
-    heading = [tag("tspan", say(name), font_weight=700)] * bool(name)
-    heading += [say(origin(trace) if said is None else said)] * (said != "")
+    heading = [tag("tspan", escape(name), font_weight=700)] * bool(name)
+    heading += [escape(origin(trace) if said is None else said)] * (said != "")
     parts = [
         tag("text", " · ".join(heading), x=14, y=20, **letters("note")),
         _state(scene, at),
@@ -71,7 +71,7 @@ def still(
     parts += _axis(trace, at, left, long, bottom + 14)
     title = f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}"
     small = wide <= SMALL
-    legend, high = beneath(
+    legend, high = draw_legend(
         [scene] if explained is None else explained, 14, bottom + 28, wide - 28, 5.4 if small else 7.4
     )
     if small:
@@ -82,8 +82,8 @@ def still(
 def _state(scene: Scene, at: float) -> str:
     full, decides, spread = state(scene, at)
     mark = tag("tspan", "● ", class_="d2-warm", fill=LIGHT["warm"]) if decides else ""
-    why = mark + say(decides or spread)
-    return tag("text", say(full) + (" · " if why else "") + why, x=14, y=37, **letters("note"))
+    why = mark + escape(decides or spread)
+    return tag("text", escape(full) + (" · " if why else "") + why, x=14, y=37, **letters("note"))
 
 
 def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:

@@ -2,14 +2,14 @@
 
 >>> tag("rect", x=1.25, y=2, class_="d2-box", rx=None)
 '<rect x="1.3" y="2" class="d2-box"/>'
->>> tag("text", say("<b>"), x=0)
+>>> tag("text", escape("<b>"), x=0)
 '<text x="0">&lt;b&gt;</text>'
 """
 
 import html
 import math
 
-from d2lps.view.drawing.theme import COLOURS, LIGHT, STYLE, THIN
+from d2lps.view.drawing.theme import COLORS, LIGHT, STYLE, THIN
 
 Point = tuple[float, float]
 Line = tuple[Point, Point]
@@ -28,7 +28,7 @@ def tag(name: str, inside: str | None = None, **attributes: object) -> str:
 def page(title: str, wide: float, high: float, *parts: str, looks: str = STYLE + THIN, rx: int = 10, **more) -> str:
     """A whole picture: a sheet of paper with its title, that is said where it is pointed at, and ``parts`` on it."""
     paper = tag("rect", width=wide, height=high, rx=rx, **area("paper"))
-    return root("".join([tag("title", say(title)), tag("style", looks), paper, *parts]), wide, high, **more)
+    return root("".join([tag("title", escape(title)), tag("style", looks), paper, *parts]), wide, high, **more)
 
 
 def root(inside: str, wide: float, high: float, class_: str = "d2lps d2-still", **more: object) -> str:
@@ -49,7 +49,7 @@ def num(value: float) -> str:
     return f"{value:g}" if abs(value) < 1e5 else str(int(value))
 
 
-def say(words: str) -> str:
+def escape(words: str) -> str:
     """Words as they may stand between tags."""
     return html.escape(words, quote=False)
 
@@ -72,39 +72,39 @@ def short(name: str, width: float, letter: float = 7.6) -> str:
 SIZES = {"name": 13, "note": 10.5, "key": 9.5}
 
 
-def letters(size: str, colour: str = "soft", anchor: str | None = None, **more: object) -> dict[str, object]:
+def letters(size: str, color: str = "soft", anchor: str | None = None, **more: object) -> dict[str, object]:
     """The attributes of a text: a ``"name"``, a ``"note"`` or a ``"key"``."""
-    usual = {"font_size": SIZES[size], "class_": f"d2-{size} d2-{colour}", "fill": LIGHT[colour], "text_anchor": anchor}
+    usual = {"font_size": SIZES[size], "class_": f"d2-{size} d2-{color}", "fill": LIGHT[color], "text_anchor": anchor}
     return usual | more
 
 
-def words(sentence: str, x: float, y: float, size="name", colour="ink", anchor: str | None = "middle", **more) -> str:
+def words(sentence: str, x: float, y: float, size="name", color="ink", anchor: str | None = "middle", **more) -> str:
     """A text whose middle (or ``anchor``: "start", "end"; None is "start") is at (x, y)."""
-    return tag("text", say(sentence), x=x, y=y, **letters(size, colour, anchor, **more))
+    return tag("text", escape(sentence), x=x, y=y, **letters(size, color, anchor, **more))
 
 
 EDGED = {"box": ("box", "edge"), "bar": ("box", "edge"), "tile": ("well", "busy")}
 
 
-def area(name: str, width: float | None = None, colour: str | None = None) -> dict[str, object]:
-    """The attributes of a filled shape in a colour of the theme, with an edge where it has one."""
+def area(name: str, width: float | None = None, color: str | None = None) -> dict[str, object]:
+    """The attributes of a filled shape in a color of the theme, with an edge where it has one."""
     fill, edge = EDGED.get(name, (name, None))
     look = {"class_": f"d2-{name}", "fill": LIGHT[fill]}
-    return look | {"stroke": LIGHT[colour or edge], "stroke_width": width} if edge else look
+    return look | {"stroke": LIGHT[color or edge], "stroke_width": width} if edge else look
 
 
 STROKES = {"done": ("ink", 1.5), "new": ("paper", 1.6), "line": ("busy", 2), "gaps": ("box", 1)}
 
 
-def stroke(name: str, width: float | None = None, colour: str | None = None) -> dict[str, object]:
+def stroke(name: str, width: float | None = None, color: str | None = None) -> dict[str, object]:
     """The attributes of a line: a ``"lane"``, a ``"line"``, the frame, the hatching or the gaps of cells."""
     usual, wide = STROKES.get(name, (name, 1))
-    return {"class_": f"d2-{name}", "fill": "none", "stroke": LIGHT[colour or usual], "stroke_width": width or wide}
+    return {"class_": f"d2-{name}", "fill": "none", "stroke": LIGHT[color or usual], "stroke_width": width or wide}
 
 
 def worker(number: int) -> dict[str, str]:
     """The attributes of what belongs to a worker."""
-    return {"class_": f"d2-w{number % 16}", "fill": COLOURS[number % 16]}
+    return {"class_": f"d2-w{number % 16}", "fill": COLORS[number % 16]}
 
 
 def rect(x: float, y: float, w: float, h: float) -> str:

@@ -1,8 +1,8 @@
-"""Colours: sixteen workers, and the two themes.
+"""Colors: sixteen workers, and the two themes.
 
-The workers' colours keep apart for the three common kinds of colour blindness (the first five by more than 15 and
+The workers' colors keep apart for the three common kinds of color blindness (the first five by more than 15 and
 the first eight by more than 10 in OKLab × 100), in each theme; and a worker's slot always has the same place in a
-cell, so that nothing is told by colour alone. The warm colour is kept for the one link that decides. A colour that
+cell, so that nothing is told by color alone. The warm color is kept for the one link that decides. A color that
 stands out too little from an empty cell, a light one on white paper, has a rim of its own that does.
 """
 
@@ -37,10 +37,10 @@ ENOUGH = 3.0  # the least contrast of a mark
 
 
 def contrast(one: str, other: str) -> float:
-    """How much two colours differ in brightness, as WCAG has it: from 1 to 21."""
+    """How much two colors differ in brightness, as WCAG has it: from 1 to 21."""
 
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    def luminance(color: str) -> float:
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
         return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -48,16 +48,16 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def rim(colour: str, theme: int) -> str:
-    """The same colour, with so much ink that it stands out from an empty cell."""
+def rim(color: str, theme: int) -> str:
+    """The same color, with so much ink that it stands out from an empty cell."""
     ink, well = THEME["ink"][theme], THEME["well"][theme]
-    pairs = [[int(each[i : i + 2], 16) for each in (colour, ink)] for i in (1, 3, 5)]
+    pairs = [[int(each[i : i + 2], 16) for each in (color, ink)] for i in (1, 3, 5)]
     mixes = ("#" + "".join(f"{round(a + (b - a) * part / 100):02x}" for a, b in pairs) for part in range(101))
     return next(mix for mix in mixes if contrast(mix, well) >= ENOUGH)
 
 
-RIMS = tuple(tuple(rim(colour, theme) for theme, colour in enumerate(pair)) for pair in WORKERS)
-COLOURS = [light for light, _ in WORKERS]
+RIMS = tuple(tuple(rim(color, theme) for theme, color in enumerate(pair)) for pair in WORKERS)
+COLORS = [light for light, _ in WORKERS]
 LIGHT = {name: light for name, (light, _) in THEME.items()}
 
 _PAIRS = THEME | {f"w{i}": pair for i, pair in enumerate(WORKERS)}

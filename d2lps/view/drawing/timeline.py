@@ -14,7 +14,7 @@ from d2lps.view.drawing.svg import area, fine, rect, tag, worker
 from d2lps.view.drawing.theme import LIGHT
 
 WIDE, TALL = 1000, 20  # of the whole, and of a row
-SERVER, UPDATE, GONE = -1, -2, -3  # instead of a worker's number, for what has no worker's colour
+SERVER, UPDATE, GONE = -1, -2, -3  # instead of a worker's number, for what has no worker's color
 
 
 def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: object) -> str:
@@ -25,9 +25,9 @@ def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: 
         if i % 2 == 0 and start < end:
             span = {"x": fine(start * scale), "y": 0, "width": fine((end - start) * scale)}
             parts.append(tag("rect", **span, height=height, **area("band")))
-    for (row, colour, thin), pieces in sorted(_blocks(trace, motion, scale).items()):
-        plain = {SERVER: "soft", UPDATE: "ink", GONE: "well"}.get(colour)
-        look = area(plain) if plain else worker(colour) | ({"style": "--d2-rim:0"} if thin else {})
+    for (row, color, thin), pieces in sorted(_blocks(trace, motion, scale).items()):
+        plain = {SERVER: "soft", UPDATE: "ink", GONE: "well"}.get(color)
+        look = area(plain) if plain else worker(color) | ({"style": "--d2-rim:0"} if thin else {})
         parts.append(tag("path", d="".join(pieces), transform=f"translate(0 {row * TALL})", **look))
     head = {
         "class_": f"d2-head d2-ink {moved}".strip(),
@@ -49,9 +49,9 @@ def _alone(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int, bool], list[str]]:
-    """(row, sender's colour, thin) → pieces of a path. What runs at the same time shares the height of its lane."""
+    """(row, sender's color, thin) → pieces of a path. What runs at the same time shares the height of its lane."""
     rows = {node: i for i, node in enumerate(trace.plan.nodes)}
-    colours = {node: i for i, node in enumerate(motion.contributors)}
+    colors = {node: i for i, node in enumerate(motion.contributors)}
     lanes: dict[tuple, list[Message]] = defaultdict(list)
     for message in motion.messages:
         lanes[message.src, 1.5].append(message)
@@ -61,7 +61,7 @@ def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int, 
         for message, (seat, crowd) in zip(members, seats(members), strict=True):
             high = (TALL / 2 - 2) / crowd
             x, w = message.start * scale, max(0.6, (message.end - message.start) * scale - 0.8)
-            blocks[rows[node], colours.get(message.src, SERVER), crowd > 2].append(rect(x, top + seat * high, w, high))
+            blocks[rows[node], colors.get(message.src, SERVER), crowd > 2].append(rect(x, top + seat * high, w, high))
     for event in trace.events:
         if event.kind == "update":
             w = max(3.0, (event.end - event.start) * scale)

@@ -25,7 +25,7 @@ from d2lps.trace import Trace
 from d2lps.view.drawing.motion import Change, Message, Motion, replayed
 
 ENOUGH = 0.9  # of its bandwidth: what latency costs still counts as full, two messages of three do not
-SERVER = -1  # instead of a worker's number, for what has no worker's colour
+SERVER = -1  # instead of a worker's number, for what has no worker's color
 IDLE, BUSY, FULL, DECIDES = range(4)  # a place passes nothing, something, all that it can; the end waits for it
 
 
@@ -35,7 +35,7 @@ class Traffic:
 
     ``full`` says which links pass all that they can (1) from when on, of ``links`` in all; ``deciding`` which place
     decides (-1: none); ``states`` what each place is, IDLE to DECIDES, for all who draw it; ``most`` is the largest
-    backlog of any place at any time, and ``colours`` has the number of each sender.
+    backlog of any place at any time, and ``colors`` has the number of each sender.
 
     The place that decides: begin with the message that arrives last and go back to the one that ended latest before
     it began (where runs are measured, of those that its sender sent or received), and so on. So the time of the run is
@@ -45,7 +45,7 @@ class Traffic:
 
     motion: Motion
     places: tuple[tuple[int, ...], ...]
-    colours: dict[str, int]
+    colors: dict[str, int]
     links: int
     full: tuple[Change, ...]
     deciding: tuple[Change, ...]
@@ -58,9 +58,9 @@ class Traffic:
         for message, places in zip(self.motion.messages, self.places, strict=True):
             if message.start <= time < message.end:
                 part = (message.end - time) / (message.end - message.start) * message.nbytes
-                colour = self.colours[message.src]
+                color = self.colors[message.src]
                 for place in places:
-                    left[place][colour] = left[place].get(colour, 0.0) + part
+                    left[place][color] = left[place].get(color, 0.0) + part
         return [dict(sorted(each.items())) for each in left]
 
     def full_at(self, time: float) -> int:
@@ -91,10 +91,10 @@ def traffic(trace: Trace, motion: Motion) -> Traffic:
     most = max((each for peak in steps for *_, each in peak), default=0.0)
     links = [i for i, resource in enumerate(motion.sharing) if isinstance(resource, Link)]
     full = _full({i: steps[i] for i in links}, capacity)
-    colours = {node: SERVER for node in trace.plan.nodes} | {node: i for i, node in enumerate(motion.contributors)}
+    colors = {node: SERVER for node in trace.plan.nodes} | {node: i for i, node in enumerate(motion.contributors)}
     deciding = _deciding(trace, motion, dict(zip(motion.messages, places, strict=True)), users, capacity)
     states = _states(motion, full, deciding)
-    return Traffic(motion, places, colours, len(trace.topology.links), full, deciding, states, most)
+    return Traffic(motion, places, colors, len(trace.topology.links), full, deciding, states, most)
 
 
 def _sums(messages: list[Message]) -> list[tuple[float, int, float, float]]:

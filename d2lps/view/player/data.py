@@ -135,7 +135,7 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "keys": list(keys),
         "ways": [[src, dst, list(passed)] for src, dst, passed in ways],
         "sizes": list(sizes),
-        "colours": [load.colours[node] for node in nodes],
+        "colors": [load.colors[node] for node in nodes],
         "places": [place_name(resource) for resource in motion.sharing],
         "links": load.links,
         "states": _columns((tick(c.time), *c[1:]) for c in load.states),
@@ -145,7 +145,7 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "reason": reason(load, trace.duration),
         "awaited": bool(awaited(load, trace.duration)),
         "long": round(gauges(scene.layout, load)[1], 1),
-        "told": scene.told,
+        "label_level": scene.label_level,
     }
 
 

@@ -119,8 +119,8 @@ function perform(run, still, data, longest) {
   const decisions = walk(run.deciding, (_, place) => { deciding = place; });
   const fullness = walk(run.full, (_, count) => { filled = count; });
 
-  // What has still to pass each of them: a bar with a colour for each sender.
-  const hues = 1 + Math.max(0, ...run.colours) + 1;
+  // What has still to pass each of them: a bar with a color for each sender.
+  const hues = 1 + Math.max(0, ...run.colors) + 1;
   const left = new Float64Array(run.places.length * hues);
   const bars = tanks.map((tank) => { tank.replaceChildren(); return []; });
   const drawnLeft = run.places.map(() => 0), sums = run.places.map(() => 0), numbers = run.places.map(() => null);
@@ -132,13 +132,13 @@ function perform(run, still, data, longest) {
       if (!live[i]) continue;
       const [src, , passed] = run.ways[way[i]];
       const bytes = ((end[i] - tick) / (end[i] - start[i])) * run.sizes[bulk[i]];
-      for (const place of passed) left[place * hues + run.colours[src] + 1] += bytes;
+      for (const place of passed) left[place * hues + run.colors[src] + 1] += bytes;
     }
     for (let place = 0; place < tanks.length; place++) {
       let sum = 0;
       for (let hue = 0; hue < hues; hue++) sum += left[place * hues + hue];
       sums[place] = sum;
-      const shown = sum > 0 && (run.told || place === deciding) ? amount(sum, data.unit, run.told === 1) : "";
+      const shown = sum > 0 && (run.label_level || place === deciding) ? amount(sum, data.unit, run.label_level === 1) : "";
       if (numbers[place] !== shown) {
         lefts[place].style.display = shown ? "inline" : "none";
         lefts[place].textContent = numbers[place] = shown;
@@ -366,7 +366,7 @@ export function play(el, data) {
   const shortest = Math.min(...runs.map((run) => run.duration || longest));
   const lasts = Math.max(LENGTH, Math.min(MOST, (LEAST * longest) / (shortest || 1)));
   const stills = pictures(el, data);
-  // On paper nothing moves: there, the pictures stand as they came, by their own colours alone.
+  // On paper nothing moves: there, the pictures stand as they came, by their own colors alone.
   const paper = make("div", { class: "d2-printed", "aria-hidden": "true" });
   paper.attachShadow({ mode: "closed" }).append(...stills.map((each) => each.cloneNode(true)));
   const parts = runs.map((run, i) => perform(run, stills[i], data, longest));
