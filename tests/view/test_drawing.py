@@ -40,7 +40,8 @@ from d2lps.view.drawing.gauges import HIGH, gauges
 from d2lps.view.drawing.layout import arrange
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import breadth
-from d2lps.view.drawing.motion import follow
+from d2lps.view.drawing.motion import Motion, follow
+from d2lps.view.drawing.motion import replayed as state_at
 from d2lps.view.drawing.reason import awaited, mean_full, place_name, reason
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import stacked, step_labels
@@ -392,17 +393,21 @@ def test_changes_go_backwards_as_well():
         state[change.place] = change.after
 
 
+def crowds_at(shown: Motion, time: float) -> list[int]:
+    return state_at([0] * len(shown.sharing), shown.crowd, time)
+
+
 def test_a_place_is_as_crowded_as_messages_are_on_it():
     trace = predicted("pcie, at GPU 0", 4)
     motion = follow(trace)
-    crowds = {(link.src, link.dst): n for link, n in zip(motion.sharing, motion.crowds_at(0.015), strict=True)}
+    crowds = {(link.src, link.dst): n for link, n in zip(motion.sharing, crowds_at(motion, 0.015), strict=True)}
     busy = {("gpu1", "switch"): 1, ("gpu2", "switch"): 1, ("gpu3", "switch"): 1, ("switch", "gpu0"): 3}
     assert crowds == dict.fromkeys(crowds, 0) | busy and len(crowds) == 8
-    assert set(motion.crowds_at(trace.duration)) == {0}
+    assert set(crowds_at(motion, trace.duration)) == {0}
     for resource, events in trace.occupied().items():
         for event in events:
             now = sum(e.start <= event.start < e.end for e in events)
-            assert motion.crowds_at(event.start)[motion.sharing.index(resource)] == now
+            assert crowds_at(motion, event.start)[motion.sharing.index(resource)] == now
 
 
 def test_a_node_is_at_work_while_it_updates():
@@ -418,7 +423,7 @@ def test_a_node_is_at_work_while_it_updates():
 
 def test_the_one_memory_is_in_contention_and_its_unlimited_links_are_not():
     motion = follow(predicted("memory, sharded", 4))
-    crowds = dict(zip(motion.sharing, motion.crowds_at(0.001), strict=True))
+    crowds = dict(zip(motion.sharing, crowds_at(motion, 0.001), strict=True))
     assert crowds.pop("memory") == 12
     assert set(crowds.values()) == {1}
 
@@ -503,7 +508,7 @@ def test_as_many_lanes_are_at_full_speed_as_is_said():
         load = Scene(trace).load
         for at in sorted({c.time for c in (*load.full, *load.states)}):
             states, who = load.states_at(at), load.decides_at(at)
-            crowds = load.motion.crowds_at(at)
+            crowds = crowds_at(load.motion, at)
             assert [each > 0 for each in states] == [crowd > 0 or i == who for i, crowd in enumerate(crowds)]
             assert states.count(FULL) <= load.full_at(at) <= states.count(FULL) + (who >= 0)
             assert [i for i, each in enumerate(states) if each == DECIDES] == ([who] if who >= 0 else [])

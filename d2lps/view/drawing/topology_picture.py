@@ -1,4 +1,4 @@
-"""A topology by itself: its nodes and links, with nothing on them."""
+"""The picture of a topology by itself: its nodes and links, without buffers and messages."""
 
 from d2lps.topology import Topology
 from d2lps.view.drawing.hosts import host_boxes
@@ -8,15 +8,15 @@ from d2lps.view.drawing.svg import area, block, escape, fine, num, page, short, 
 
 
 def topology_picture(topology: Topology) -> str:
-    """The SVG of ``topology``."""
+    """Return the SVG of ``topology``."""
     layout, top = arrange(topology), 28.0
     name = words(topology.name, 14, 20, "note", "soft", None)
-    whole = network(topology, layout, y=top, width=layout.width, height=layout.height)
-    return page(topology.name, layout.width, top + layout.height, name, whole)
+    picture = network(topology, layout, y=top, width=layout.width, height=layout.height)
+    return page(topology.name, layout.width, top + layout.height, name, picture)
 
 
 def network(topology: Topology, layout: Layout, whole: Topology | None = None, **place: object) -> str:
-    """The nodes and links of ``topology`` where ``layout`` has them; in ``whole`` if it is a part of that."""
+    """Draw the nodes and links of ``topology`` in ``layout``, which is that of ``whole`` if it is only a part."""
     wide = breadth(whole or topology, layout)
     parts = [host_boxes(layout.hosts, layout.boxes), lanes(topology, layout, wide=wide)]
     for node in topology.kinds:
