@@ -14,10 +14,11 @@ from d2lps.plan.acts import Send, Update, sends, updates
 from d2lps.plan.lazy import Described, Lazy
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
+from d2lps.schedule import Schedule
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
-OPS = {"send": ("add", "copy"), "update": RULES, "gone": ("gone",)}  # by kind of event
+OPS = {"send": ("add", "copy", "move"), "update": RULES, "gone": ("gone",)}  # by kind of event
 MOST = 1e18  # seconds or bytes: more than any trace has, and still a number that can be drawn
 
 
@@ -149,7 +150,7 @@ class Trace:
     """
 
     origin: str
-    plan: Plan
+    plan: "Plan | Schedule"
     topology: Topology
     nbytes: int
     events: Sequence[Event]
@@ -253,6 +254,89 @@ class Trace:
         """
         self._require_node(node)
         return sum(e.src == node for e in self._messages())
+
+    def bubble(self, relative: bool = False) -> float:
+        """Return which part of the devices' time is idle, in the trace of a schedule.
+
+        Parameters
+        ----------
+        relative : bool
+            False: idle time as a part of the total, (p−1)/(m+p−1) for GPipe with p stages and m micro-batches.
+            True: idle time relative to the ideal, which is the time for computing alone, (p−1)/m for GPipe.
+
+        Returns
+        -------
+        float
+            0 if every device computes all the time.
+
+        Raises
+        ------
+        TraceError
+            If this is the trace of a plan, or of a schedule without tasks.
+        """
+        computing = sum(event.end - event.start for event in self.events if event.kind == "task")
+        if not isinstance(self.plan, Schedule) or not computing:
+            raise TraceError(text("trace.no-tasks"))
+        total = self.duration * len(self.plan.nodes)
+        return (total - computing) / (computing if relative else total)
+
+    def memory(self, node: str) -> list[tuple[float, int]]:
+        """Return the bytes on a node over time, in the trace of a schedule.
+
+        A value is there from the start of the task or message that brings it to the end of the act that frees it.
+
+        Parameters
+        ----------
+        node : str
+            One of the schedule's.
+
+        Returns
+        -------
+        list of (float, int)
+            (seconds, bytes from then on), from second 0 on.
+
+        Raises
+        ------
+        TraceError
+            For a node that is not in the schedule, and for the trace of a plan.
+        """
+        self._require_node(node)
+        if not isinstance(self.plan, Schedule):
+            raise TraceError(text("trace.no-tasks"))
+        spans: dict[int, tuple[float, float]] = {}
+        for event in self.events:
+            start, end = spans.get(event.step, (event.start, event.end))
+            spans[event.step] = min(start, event.start), max(end, event.end)
+        changes: list[tuple[float, int, int]] = []
+        for step, name, comes in self.plan.lives(node):
+            start, end = spans.get(step, (0.0, 0.0))
+            size = self.plan.size(name)
+            changes.append((start, 1, size) if comes else (end, 0, -size))  # what is freed at a time goes first
+        amounts, total = {0.0: 0}, 0
+        for time, _, change in sorted(changes):
+            total += change
+            amounts[time] = total
+        return sorted(amounts.items())
+
+    def peak_memory(self, node: str) -> int:
+        """Return the most bytes that a node has at one time: see :meth:`memory`.
+
+        Parameters
+        ----------
+        node : str
+            One of the schedule's.
+
+        Returns
+        -------
+        int
+            In a prediction without messages that arrive early, what ``Schedule.peak`` says.
+
+        Raises
+        ------
+        TraceError
+            As for :meth:`memory`.
+        """
+        return max(amount for _, amount in self.memory(node))
 
     def occupied(self) -> dict["Link | str", list[Event]]:
         """Return the messages over each link and through each limited node.
@@ -359,7 +443,8 @@ class Trace:
             through, adding, ports = ({node: Bandwidth(rate) for node, rate in rates.items()} for rates in limits)
             overhead = fields.get("overhead", {})
             topology = Topology(fields["name"], fields["kinds"], links, through, adding, overhead, ports)
-            plan = Plan.from_json(json.dumps(data["plan"]))
+            kind = Schedule if data["plan"].get("d2lps") == "schedule" else Plan
+            plan = kind.from_json(json.dumps(data["plan"]))
             events = [
                 Event(*row[:9], *(None if carries is None else (*carries,) for carries in row[9:]))
                 for row in data["events"]
@@ -369,6 +454,33 @@ class Trace:
             return trace
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise TraceError(text("trace.not-a-trace", why=f"{type(error).__name__}: {error}")) from None
+
+    def to_chrome(self) -> str:
+        """Return the trace in the Chrome trace format, for Perfetto and chrome://tracing.
+
+        Returns
+        -------
+        str
+            JSON text: a row per node that sends, times in microseconds.
+        """
+        rows = {node: i for i, node in enumerate(self.plan.nodes)}
+        events = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": node}} for node, i in rows.items()
+        ]
+        events += [
+            {
+                "ph": "X",
+                "name": f"{e.key} {e.op} {e.src}→{e.dst}",
+                "cat": e.kind,
+                "pid": 0,
+                "tid": rows[e.src],
+                "ts": e.start * 1e6,
+                "dur": (e.end - e.start) * 1e6,
+                "args": {"step": e.step, "bytes": e.nbytes},
+            }
+            for e in self.events
+        ]
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
 def _require_sound(trace: Trace) -> None:
@@ -387,13 +499,18 @@ def _require_sound(trace: Trace) -> None:
             raise ValueError(f"not a number in {event}")
         if not (0 <= event.start <= event.end < MOST and 0 <= event.nbytes < MOST):
             raise ValueError(f"times or bytes that cannot be in {event}")
+        if event.kind == "task" and isinstance(trace.plan, Schedule):
+            if type(event.step) is not int or not 1 <= event.step <= trace.steps or event.src != event.dst:
+                raise ValueError(f"no such task: {event}")
+            continue
         if event.kind not in OPS or type(event.step) is not int or not 1 <= event.step <= trace.steps:
             raise ValueError(f"no such kind or step: {event}")
         if event.op not in OPS[event.kind]:
             raise ValueError(f"no such op: {event}")
         if (event.kind == "send") == (event.src == event.dst):
             raise ValueError(f"from and to do not fit: {event}")
-        if event.key not in trace.plan.share or {event.src, event.dst, *(event.carries or ())} - nodes:
+        keys = trace.plan.share if isinstance(trace.plan, Plan) else trace.plan._sizes
+        if event.key not in keys or {event.src, event.dst, *(event.carries or ())} - nodes:
             raise ValueError(f"a key or node that is not in the plan: {event}")
         trace.topology.route(event.src, event.dst)
 

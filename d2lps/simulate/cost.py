@@ -26,6 +26,8 @@ from d2lps.messages import text
 from d2lps.plan.acts import sends
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.plan import Plan, require_plan
+from d2lps.schedule import Schedule
+from d2lps.simulate.timeline import timeline
 from d2lps.topology import Link, Topology, TopologyError
 from d2lps.trace import Predicted, Trace
 
@@ -55,7 +57,7 @@ def ideal(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
     return _predict("ideal", plan, topology, nbytes, _alone)
 
 
-def shared(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
+def shared(plan: "Plan | Schedule", topology: Topology | None = None, nbytes: "int | str | None" = None) -> Trace:
     """Predict the trace of a plan whose messages share the links on which they meet fairly.
 
     Fair means max–min: no message can be faster without a slower one becoming slower still. When a message has left,
@@ -64,7 +66,8 @@ def shared(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
     Parameters
     ----------
     plan, topology, nbytes
-        As for :func:`ideal`.
+        As for :func:`ideal`; or a :class:`~d2lps.schedule.Schedule`, whose values have their sizes: see
+        :mod:`d2lps.simulate.timeline`. Without a topology, its messages take no time.
 
     Returns
     -------
@@ -76,10 +79,18 @@ def shared(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
     PlanError, TopologyError, UnitError
         As for :func:`ideal`.
 
+    Examples
+    --------
+    >>> from d2lps.schedule import gpipe, pipeline
+    >>> round(shared(pipeline(gpipe(stages=4, micro=8))).bubble(), 3)
+    0.273
+
     References
     ----------
     Bertsekas and Gallager, "Data Networks", 6.5.2: max–min flow control.
     """
+    if isinstance(plan, Schedule):
+        return timeline(plan, topology)
     return _predict("shared", plan, topology, nbytes, _fluid)
 
 

@@ -228,3 +228,14 @@ def test_a_damaged_trace_is_refused_with_a_trace_error_or_is_a_sound_trace(sourc
     for node in trace.plan.nodes:
         trace.bytes_sent(node), trace.bytes_received(node), trace.messages(node)
     assert Trace.from_json(trace.to_json()) == trace
+
+
+def test_chrome_shows_a_row_per_node_in_microseconds(star):
+    shown = json.loads(star.to_chrome())
+    assert shown["displayTimeUnit"] == "ms"
+    rows = {e["args"]["name"]: e["tid"] for e in shown["traceEvents"] if e["ph"] == "M"}
+    assert list(rows) == GPUS
+    spans = [e for e in shown["traceEvents"] if e["ph"] == "X"]
+    assert [rows["gpu1"], rows["gpu2"], rows["gpu3"], *[rows["gpu0"]] * 3] == [e["tid"] for e in spans]
+    assert spans[0]["name"] == "g add gpu1→gpu0" and spans[0]["args"] == {"step": 1, "bytes": 160_000_000}
+    assert (spans[3]["ts"], spans[3]["dur"]) == (pytest.approx(30010), pytest.approx(30010))
