@@ -261,7 +261,7 @@ def faults(book: Book, chapter: Chapter) -> Iterator[Finding]:
 
 
 def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
-    """Check that all languages have the same sections in one order, and that no id is one of a section's later parts."""
+    """Check that all languages have the same sections in one order, and that no id is that of a later part."""
     ids = chapter.sections
     for language in LANGUAGES[1:]:
         theirs = [section.id for section in chapter.texts[language].sections]
