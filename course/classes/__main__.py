@@ -64,10 +64,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(argument: str) -> int:
-    number = int(argument)
-    if number < 1:
-        raise ValueError(argument)
-    return number
+    if not argument.isdecimal() or int(argument) < 1:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not a whole number above 0")
+    return int(argument)
 
 
 def _progress(count: int) -> Callable[[dict], None]:

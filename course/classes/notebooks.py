@@ -34,10 +34,9 @@ class Note:
 class Attempt:
     """An exercise as a learner's notebook has it.
 
-    ``answers`` has the cells that differ from the stub, the last one first, each with the expression that is checked, or
-    the last stub if there is none; it is empty if the exercise is missing. ``cells`` has all cells of the exercise.
-    ``hints`` is the number of hints given, and ``hints_from`` its source: ``"kept"`` beside the notebook, or
-    ``"notebook"``.
+    ``answers`` has the cells that differ from the stub, the last one first, each with the expression that is checked;
+    the last stub if there is none; and nothing if the exercise is missing. ``cells`` has all cells of the exercise,
+    ``hints`` the number of hints given, and ``hints_from`` where that was found, ``"kept"`` or ``"notebook"``.
     """
 
     id: str
