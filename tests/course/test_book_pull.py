@@ -180,7 +180,7 @@ def test_a_notebook_can_be_pulled_again_and_again(book, notebook):
     notebook.save()
     pull(book, notebook.path)
     assert sources(book)[VI] == FILES[VI].replace("Hãy chạy thử:", "Giờ thì hãy chạy thử:")
-    assert touched(load(notebook.path))
+    assert not touched(load(notebook.path))
 
 
 def test_a_renamed_notebook_knows_where_it_comes_from(book, notebook):
