@@ -7,20 +7,30 @@ import nbformat
 from d2lps.messages import LANGUAGES, unmarked
 from d2lps.notebook.all_readers import KEY
 
-FIRST = "from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"  # run first by the kernel
+# A chapter needs no network: in its kernel, a connection to another machine than this one fails.
+OFFLINE = """
+import sys as _sys
+def _only_this_machine(event, arguments):
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        if arguments[1][0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a chapter needs no network, and this one asked for {arguments[1]}")
+_sys.addaudithook(_only_this_machine)
+"""
+# The first code that the kernel runs.
+FIRST = f"{OFFLINE}from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"
 
 
-def execute(folder: Path, first: str = "", seconds: int = 120) -> dict[str, nbformat.NotebookNode]:
+def execute(folder: Path, seconds: int = 120) -> dict[str, nbformat.NotebookNode]:
     """Run the notebook of the chapter in ``folder`` and return language → notebook with the outputs of that run.
 
-    The kernel runs the code ``first`` before, and a cell may take that many seconds. Raises CellExecutionError of
-    nbclient if a cell raises; its attribute ``cell_id`` names the cell.
+    A cell may take that many seconds. Raises CellExecutionError of nbclient if a cell raises; its attribute ``cell_id``
+    names the cell.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
     book = nbformat.read(folder / f"{LANGUAGES[0]}.ipynb", as_version=4)
-    book.cells.insert(0, nbformat.v4.new_code_cell(FIRST + first))
+    book.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
     where, quiet = {"metadata": {"path": str(folder)}}, ["--log-level=ERROR"]  # or it warns that it listens on loopback
     client = NotebookClient(
         book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet
