@@ -603,4 +603,4 @@ def test_all_workers_hear_whose_files_are_wrong(files, tmp_path):
 def test_all_workers_speak_it_or_none_does(files, tmp_path):
     before = f"{HOSTS}\nif os.environ['RANK'] == '1': [os.environ.pop(n) for n in {list(tls.VARIABLES.values())!r}]"
     said = workers(tmp_path, before, **variables(files()))
-    assert len(said) == 2 and all("all workers ask for the same store" in line for line in said), said
+    assert len(said) == 2 and all("all workers must ask for the same store" in line for line in said), said
