@@ -23,30 +23,30 @@ def main(arguments: list[str]) -> int:
     """Grade what the arguments name; the exit status."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a process that has threads of torch's is no good to be forked
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    given = _parser().parse_args(arguments)
-    speak(given.language or language())
+    options = _parser().parse_args(arguments)
+    speak(options.language or language())
     from course.classes import notebooks, report, running
     from course.classes.judging import Limits
     from d2lps.notebook.grading.course import ExerciseError
 
-    out = given.out or given.folder.absolute().parent / "report"
+    out = options.out or options.folder.absolute().parent / "report"
     try:
-        tasks = notebooks.find(given.folder, out)
+        tasks = notebooks.find(options.folder, out)
         if all(path.is_dir() for _, path, _ in tasks):
-            return _refused(text("grade.empty", folder=given.folder))
+            return _refused(text("grade.empty", folder=options.folder))
         out.mkdir(parents=True, exist_ok=True)
-        limits = Limits(given.seconds, given.memory << 20)
+        limits = Limits(options.seconds, options.memory << 20)
         count = sum(not path.is_dir() for _, path, _ in tasks)
-        found = running.run(tasks, given.folder, out, language(), limits, given.jobs, _teller(count))
-        made = report.report(language(), given.folder.resolve().name, found)
-        files = made.write(out)
+        results = running.run(tasks, options.folder, out, language(), limits, options.jobs, _teller(count))
+        class_report = report.report(language(), options.folder.resolve().name, results)
+        files = class_report.write(out)
     except ExerciseError as error:
         return _refused(str(error))
     except OSError as error:
-        return _refused(text("grade.no-folder", folder=error.filename or given.folder, why=error.strerror or error))
-    print(report.summary(made))
+        return _refused(text("grade.no-folder", folder=error.filename or options.folder, why=error.strerror or error))
+    print(report.summary(class_report))
     print(text("grade.written", files=", ".join(map(str, files))))
-    return int(not all(book["graded"] for book in made.books))
+    return int(not all(book["graded"] for book in class_report.books))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,10 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(given: str) -> int:
-    number = int(given)
+def _positive(argument: str) -> int:
+    number = int(argument)
     if number < 1:
-        raise ValueError(given)
+        raise ValueError(argument)
     return number
 
 
@@ -74,8 +74,8 @@ def _teller(count: int) -> Callable[[dict], None]:
     """What says of each notebook that it is graded, and how many there are."""
     done = itertools.count(1)
 
-    def tell(found: dict) -> None:
-        if notebook := found["book"]["notebook"]:
+    def tell(result: dict) -> None:
+        if notebook := result["book"]["notebook"]:
             print(
                 text("grade.progress", number=next(done), count=count, notebook=notebook), file=sys.stderr, flush=True
             )

@@ -63,22 +63,22 @@ class Answers:
 
     # ---- calls
 
-    def ask(self, what: str, *parts: object) -> object:
+    def ask(self, request: str, *parts: object) -> object:
         """The answer to a frame; functions of the judge are called meanwhile. Raises what was raised there, or Gone."""
         lane = getattr(self._here, "lane", None)
         if lane is not None:  # the judge was called, and calls in its turn
-            result, error = self._asked(lane, [what, lane, *parts])
+            result, error = self._asked(lane, [request, lane, *parts])
         else:
             with self._lock:
                 lane = self._lanes.pop() if self._lanes else next(self._next)
             self.line.open(lane)
-            self._here.lane, done = lane, False
+            self._here.lane, finished = lane, False
             try:
-                result, error = self._asked(lane, [what, lane, *parts])
-                done = True
+                result, error = self._asked(lane, [request, lane, *parts])
+                finished = True
             finally:
                 self._here.lane = None
-                if done:
+                if finished:
                     self._lanes.append(lane)
                 else:  # somebody has stopped this thread: the other end is still busy there
                     self.line.close(lane)
@@ -96,9 +96,9 @@ class Answers:
                 if frame[0] == "call":
                     self._called(lane, frame, raised)
                 elif frame[0] in ("return", "raise"):
-                    _, _, value, changed, told = frame
+                    _, _, value, changed, one_way_calls = frame
                     self._change(changed)
-                    error = self._hear(told) if told else None
+                    error = self._hear(one_way_calls) if one_way_calls else None
                     if error is None and frame[0] == "return":
                         return self.read(value), None
                     return None, error or self._error(value, raised)
@@ -110,11 +110,11 @@ class Answers:
                 raise Gone("strange") from None
 
     def _called(self, lane: int, frame: list, raised: dict[int, BaseException]) -> None:
-        _, _, number, method, arguments, named, told = frame
+        _, _, number, method, arguments, named, one_way_calls = frame
         thing = self._thing(number, method)
         arguments, named = self.read(arguments), self.read(named)
         try:
-            error = self._hear(told)
+            error = self._hear(one_way_calls)
             if error is not None:
                 raise error
             answer = ["return", lane, self.write(thing(*arguments, **named))]
@@ -134,9 +134,9 @@ class Answers:
             raise Unreadable("no such method")
         return getattr(thing, method)
 
-    def _hear(self, told: list) -> BaseException | None:
+    def _hear(self, one_way_calls: list) -> BaseException | None:
         """Call what was called without waiting, until something is raised: what came after it was said in vain."""
-        for number, method, arguments, named in told:
+        for number, method, arguments, named in one_way_calls:
             thing = self._thing(number, method)
             if not one_way(thing):
                 raise Unreadable("not one-way")
@@ -149,16 +149,16 @@ class Answers:
                 return error
         return None
 
-    def _error(self, told: list, raised: dict[int, BaseException]) -> BaseException:
+    def _error(self, description: list, raised: dict[int, BaseException]) -> BaseException:
         """The error that was raised there: one of the judge's own that went through, or one of that name."""
-        if told[0] == "own":
-            return raised[told[1]]
-        _, name, base, message, line, plan, refused = told
+        if description[0] == "own":
+            return raised[description[1]]
+        _, name, base, message, line, plan, refused = description
         if refused:
-            kind, what = refused
+            kind, detail = refused
             if kind not in REFUSED:
                 raise Unreadable("not refused")
-            self.refused.append((kind, str(what)[:NAMES]))
+            self.refused.append((kind, str(detail)[:NAMES]))
         base = getattr(builtins, str(base), Exception)
         if not (isinstance(base, type) and issubclass(base, BaseException)):
             base = Exception
@@ -169,9 +169,9 @@ class Answers:
         error.answer_line = line if type(line) is int else None
         return error
 
-    def _plan_error(self, told: list) -> BaseException | None:
+    def _plan_error(self, description: list) -> BaseException | None:
         """The plan is read, and so found broken, here once more."""
-        reason, step, more, fields = self.read(told)
+        reason, step, more, fields = self.read(description)
         try:
             if fields is not None:
                 Plan(*fields)
@@ -226,7 +226,7 @@ class Answers:
         if kind == "given":
             return self._given[rest[0]]
         if kind == "reduction":
-            name, combine, identity = (self.read(each) for each in rest)
+            name, combine, identity = (self.read(field) for field in rest)
             return Reduction(str(name), combine, identity)
         if kind == "strange":
             name, text, items = rest
@@ -246,7 +246,7 @@ class Answers:
 
     def _remember(self, number: int, tensor: torch.Tensor) -> None:
         if len(self._tensors) >= TENSORS:
-            self._tensors = {each: ref for each, ref in self._tensors.items() if ref() is not None}
+            self._tensors = {number_known: ref for number_known, ref in self._tensors.items() if ref() is not None}
             if len(self._tensors) >= TENSORS:
                 raise Unreadable("too many tensors")
         self._tensors[number] = weakref.ref(tensor)
@@ -260,8 +260,8 @@ class Answers:
     def elsewhere(self, *arguments: object) -> object:
         """What the answer says in another process; None where it says nothing that JSON has."""
         try:
-            other = self.another()
-            return json.loads(json.dumps(other.answer(*arguments)))
+            answers = self.another()
+            return json.loads(json.dumps(answers.answer(*arguments)))
         except (Exception, Gone):
             return None
 
@@ -295,13 +295,13 @@ class Far(Away):
         return answers.ask("call", self.number, answers.write(list(arguments)), answers.write(named))
 
     def size_kept(self, without: Iterable[object] = ()) -> int:
-        return int(self.answers.ask("size", self.number, [self.answers.write(each) for each in without]))
+        return int(self.answers.ask("size", self.number, [self.answers.write(value) for value in without]))
 
     def shared_names(self, other: object, names: Iterable[str]) -> set[str]:
         if not isinstance(other, Far):
             return set()
-        found = self.answers.ask("shared", self.number, other.number, self.answers.write(list(names)))
-        return {str(each) for each in found}
+        shared = self.answers.ask("shared", self.number, other.number, self.answers.write(list(names)))
+        return {str(name) for name in shared}
 
     def elsewhere(self, *arguments: object) -> object:
         return self.answers.elsewhere(*arguments)
@@ -337,4 +337,4 @@ def _named(name: object, base: type, has: dict | None = None) -> object:
 
 def _builtin(kind: type) -> str:
     """The next builtin error that it is a kind of."""
-    return next(each.__name__ for each in kind.__mro__ if each.__module__ == "builtins")
+    return next(base.__name__ for base in kind.__mro__ if base.__module__ == "builtins")

@@ -64,14 +64,14 @@ class Inside:
                 return
 
     def _answer(self, lane: int, frame: list) -> None:
-        what, _, *parts = frame
+        request, _, *parts = frame
         function = None
         try:
-            if what == "call":
+            if request == "call":
                 function = self._functions[parts[0]]
                 result = function(*self.read(parts[1]), **self.read(parts[2]))
             else:
-                result = {"load": self._load, "size": self._size, "shared": self._shared}[what](*parts)
+                result = {"load": self._load, "size": self._size, "shared": self._shared}[request](*parts)
             answer = ["return", lane, self.write(result)]
         except Gone:
             raise
@@ -103,7 +103,7 @@ class Inside:
             raise
 
     def _size(self, number: int, without: list) -> int:
-        return size_kept(self._functions[number], [self.read(each) for each in without])
+        return size_kept(self._functions[number], [self.read(value) for value in without])
 
     def _shared(self, one: int, other: int, names: object) -> list:
         return list(shared_names(self._functions[one], self._functions[other], self.read(names)))
@@ -119,7 +119,7 @@ class Inside:
             if file == code.co_filename if code else file.startswith("exercise"):
                 line = at.tb_lineno
             at = at.tb_next
-        base = next(each.__name__ for each in type(error).__mro__ if getattr(builtins, each.__name__, None) is each)
+        base = next(kind.__name__ for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
         plan = None
         if isinstance(error, PlanError):
             fields = None if error.plan is None else plan_fields(error.plan)
@@ -139,7 +139,7 @@ class Inside:
         if isinstance(value, torch.Tensor):
             return ["T", self._number(value), *values.numbers(value)]
         if isinstance(value, Reduction):
-            return ["reduction", *(self.write(each) for each in (value.name, value.combine, value.identity))]
+            return ["reduction", *(self.write(field) for field in (value.name, value.combine, value.identity))]
         if isinstance(value, Far):
             return ["given", value.number]
         if callable(value):
@@ -161,9 +161,9 @@ class Inside:
         kind, *rest = data
         if kind == "T":
             number, *rest = rest
-            made = values.tensor(*rest)
-            self._note(number, made)
-            return made
+            tensor = values.tensor(*rest)
+            self._note(number, tensor)
+            return tensor
         if kind == "own":
             return self._functions[rest[0]]
         if kind == "trace":
@@ -187,21 +187,21 @@ class Inside:
 
     def _changed(self) -> list:
         """The tensors that are other ones than was last told."""
-        told, gone = [], []
-        for number, (there, version) in self._tensors.items():
-            tensor = there()
+        changes, gone = [], []
+        for number, (reference, version) in self._tensors.items():
+            tensor = reference()
             if tensor is None:
                 gone.append(number)
             elif tensor._version != version:
-                told.append([number, *values.numbers(tensor)])
-                self._tensors[number] = (there, tensor._version)
+                changes.append([number, *values.numbers(tensor)])
+                self._tensors[number] = (reference, tensor._version)
         for number in gone:
             del self._tensors[number]
-        return told
+        return changes
 
     def _told_before(self) -> list:
-        told, self._here.told = getattr(self._here, "told", []), []
-        return told
+        calls, self._here.told = getattr(self._here, "told", []), []
+        return calls
 
     def tell(self, number: int, method: str | None, arguments: tuple, named: dict) -> None:
         """Call what the judge has given, and wait for no answer."""
@@ -255,7 +255,7 @@ def refused(error: BaseException | None) -> list[str] | None:
             trace = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
             if isinstance(error, socket.gaierror) or error.errno == errno.ENETUNREACH:
                 return ["network", ""]
-            if error.errno in (errno.EPERM, errno.EACCES) and any(each == socket.__file__ for each in trace):
+            if error.errno in (errno.EPERM, errno.EACCES) and any(file == socket.__file__ for file in trace):
                 return ["network", ""]
             if error.filename is not None:
                 return ["file", os.path.basename(str(error.filename))]
@@ -287,20 +287,20 @@ class OneWay(Far):
 
 
 def _function(number: int, name: str, one_way: bool) -> object:
-    made = OneWay() if one_way else Function()
-    made.number, made.__name__ = number, name
-    return made
+    function = OneWay() if one_way else Function()
+    function.number, function.__name__ = number, name
+    return function
 
 
 def _object(number: int, name: str, methods: list[list]) -> object:
-    def method(each: str, one_way: bool) -> FunctionType:
+    def method(method_name: str, one_way: bool) -> FunctionType:
         if one_way:
-            return lambda self, *arguments, **named: Far.inside.tell(self.number, each, arguments, named)
-        return lambda self, *arguments, **named: Far.inside.call_back(self.number, each, arguments, named)
+            return lambda self, *arguments, **named: Far.inside.tell(self.number, method_name, arguments, named)
+        return lambda self, *arguments, **named: Far.inside.call_back(self.number, method_name, arguments, named)
 
-    made = type(name, (Far,), {each: method(each, one_way) for each, one_way in methods})()
-    made.number = number
-    return made
+    thing = type(name, (Far,), {method_name: method(method_name, one_way) for method_name, one_way in methods})()
+    thing.number = number
+    return thing
 
 
 def _about(function: object) -> dict:
@@ -310,7 +310,7 @@ def _about(function: object) -> dict:
         about["names"] = bool(code.co_names or code.co_freevars)
     try:
         parameters = inspect.signature(function).parameters.values()
-        about["signature"] = [[each.name, int(each.kind), each.default is not each.empty] for each in parameters]
+        about["signature"] = [[part.name, int(part.kind), part.default is not part.empty] for part in parameters]
     except (TypeError, ValueError):
         pass
     return about

@@ -64,33 +64,33 @@ class Nurseries:
     """Two processes that start answers' processes: in the second ``hash`` is another function."""
 
     def __init__(self, language: str, limits: Limits, secret: list[Path]):
-        secret = [each.resolve() for each in (CHAPTERS, *secret)]
-        paths = [str(each) for each in sandbox.readable(secret)]
+        secret = [path.resolve() for path in (CHAPTERS, *secret)]
+        paths = [str(path) for path in sandbox.readable(secret)]
         settings = {"language": language, "paths": paths, "memory": limits.memory, "seconds": limits.seconds}
-        path = os.pathsep.join([*(str(each.parent) for each in sandbox.PACKAGES), *filter(None, sys.path)])
+        path = os.pathsep.join([*(str(package.parent) for package in sandbox.PACKAGES), *filter(None, sys.path)])
         self._both = []
         for seed in random.SystemRandom().sample(range(1, 1 << 32), 2):
-            here, there = socket.socketpair()
+            end, far_end = socket.socketpair()
             environment = {"PYTHONHASHSEED": str(seed), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
             environment |= {
                 name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ
             }
             command = [sys.executable, "-m", "course.classes.nursery", json.dumps(settings)]
-            process = subprocess.Popen(command, stdin=there, env=environment, cwd="/")
-            there.close()
-            self._both.append((process, here))
-        for _, here in self._both:
-            here.settimeout(START)
-            if not here.recv(1):
+            process = subprocess.Popen(command, stdin=far_end, env=environment, cwd="/")
+            far_end.close()
+            self._both.append((process, end))
+        for _, end in self._both:
+            end.settimeout(START)
+            if not end.recv(1):
                 raise OSError("no process for answers starts")
 
     def line(self, which: int, quiet: float) -> tuple[Line, socket.socket]:
         """A line to a new process, and what keeps it alive until it is closed. Raises OSError."""
-        here, there = socket.socketpair()
-        life, kept = socket.socketpair()
-        socket.send_fds(self._both[which][1], [b"."], [there.fileno(), kept.fileno()])
-        there.close(), kept.close()
-        return Line(here, quiet), life
+        end, far_end = socket.socketpair()
+        life, watched = socket.socketpair()
+        socket.send_fds(self._both[which][1], [b"."], [far_end.fileno(), watched.fileno()])
+        far_end.close(), watched.close()
+        return Line(end, quiet), life
 
     def end(self) -> None:
         """Nobody asks any more."""
@@ -139,26 +139,28 @@ class Running:
         self._open.append((line, life))
         line.open(0)
         _, _, missing, _ = line.wait(0)
-        self.missing = [str(each) for each in missing]
+        self.missing = [str(name) for name in missing]
         answers = Answers(line, lambda: self.start(1))
         answers.refused = self.refused
         answers.answer = answers.ask("load", self.cells, self.expression)
         return answers
 
 
-def judge(book: Notebook, nurseries: Nurseries, limits: Limits, shown: str) -> tuple[list[Row], set[str]]:
+def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tuple[list[Row], set[str]]:
     """A row for each exercise of the notebook's chapter, and what this machine could not shut out."""
-    every, missing, rows = all_texts(), set(), []
-    for found in book.answers:
+    exercises, missing, rows = all_texts(), set(), []
+    for attempt in book.answers:
         start = time.process_time()
-        row = Row(book.learner, shown, book.chapter, found.id, MISSING, hints=found.hints, hints_from=found.hints_from)
-        row.notes = [text(f"grade.note.{note.key}", **note.values) for note in found.notes]
-        for cell, answer in found.answers:  # the best one counts, and of those that are as good the last
-            one = replace(row, notes=[*row.notes], seconds=0.0)
-            own = [each for each in book.cells if each is cell or each not in found.cells]
-            _judge_one(one, own, cell, answer, every[found.id], nurseries, limits, missing)
-            one.seconds += row.seconds
-            row = one if STATES.index(one.state) < STATES.index(row.state) else replace(row, seconds=one.seconds)
+        row = Row(
+            book.learner, name, book.chapter, attempt.id, MISSING, hints=attempt.hints, hints_from=attempt.hints_from
+        )
+        row.notes = [text(f"grade.note.{note.key}", **note.values) for note in attempt.notes]
+        for cell, answer in attempt.answers:  # the best one counts, and of those that are as good the last
+            trial = replace(row, notes=[*row.notes], seconds=0.0)
+            cells = [other for other in book.cells if other is cell or other not in attempt.cells]
+            _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
+            trial.seconds += row.seconds
+            row = trial if STATES.index(trial.state) < STATES.index(row.state) else replace(row, seconds=trial.seconds)
             if row.state == SOLVED:
                 break
         row.seconds = round(row.seconds + time.process_time() - start, 2)
@@ -168,7 +170,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, shown: str) -> t
 
 def _judge_one(
     row: Row,
-    own: list[slices.Cell],
+    notebook_cells: list[slices.Cell],
     cell: slices.Cell,
     answer: str,
     texts: Texts,
@@ -186,7 +188,7 @@ def _judge_one(
         row.hint = text("grade.mistake.syntax")
         return
     lesson = notebooks.lesson(texts.folder)
-    cells = slices.needed(slices.used_in(answer), own, lesson, own.index(cell))
+    cells = slices.needed(slices.used_in(answer), notebook_cells, lesson, notebook_cells.index(cell))
     if not cells and answer.isidentifier() and not hasattr(builtins, answer):
         row.mistake, row.sentence = "no-function", text("grade.no-function", name=answer)
         row.hint = text("grade.mistake.no-function")
@@ -206,8 +208,8 @@ def _judge_one(
         gone = _refused(row, running.refused[-1], gone)
     if gone:
         row.state, row.mistake, row.hint = STOPPED, gone, text("grade.mistake.stopped")
-        most = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet), "memory": limits.memory >> 20}
-        row.sentence = text(f"grade.gone.{gone}", **most)
+        values = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet), "memory": limits.memory >> 20}
+        row.sentence = text(f"grade.gone.{gone}", **values)
     row.seconds += running.seconds
     missing |= {*running.missing}
 
@@ -234,6 +236,6 @@ def _loaded(running: Running, cell: slices.Cell) -> Far:
 
 def _not_loaded(cell: str, error: BaseException) -> Failure:
     """What the cells raised before there was an answer."""
-    what = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
+    message = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
     line = getattr(error, "answer_line", None)
-    return Failure("raised", text("grade.not-loaded", where=f"{cell}:{line}" if line else cell, error=what))
+    return Failure("raised", text("grade.not-loaded", where=f"{cell}:{line}" if line else cell, error=message))

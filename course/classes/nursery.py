@@ -76,17 +76,17 @@ def _be_answer(end: int, settings: dict, namespaces: set[str]) -> None:
         with suppress(OSError, AttributeError):
             walls.die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        kept = os.dup2(end, 3)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for each in range(3):
-            os.dup2(nothing, each)
+        line_end = os.dup2(end, 3)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(null, descriptor)
         os.closerange(4, 4096)
         os.chdir("/")
         os.environ.clear()
         d2lps.speak(settings["language"])
-        paths = [Path(each) for each in settings["paths"]]
+        paths = [Path(path) for path in settings["paths"]]
         missing = sandbox.shut_in(paths, namespaces, settings["memory"], settings["seconds"])
-        line = Line(socket.socket(fileno=kept))
+        line = Line(socket.socket(fileno=line_end))
         line.say(["return", 0, missing, []])
         Inside(line).serve()
     finally:

@@ -57,20 +57,20 @@ class Report:
 
     def best(self) -> dict[str, dict[str, dict]]:
         """Learner → exercise → the best of their rows; where several are as good, the last."""
-        found: dict[str, dict[str, dict]] = {book["learner"]: {} for book in self.books if book["learner"]}
+        best_rows: dict[str, dict[str, dict]] = {book["learner"]: {} for book in self.books if book["learner"]}
         for row in self.rows:
-            mine = found[row["learner"]]
-            before = mine.get(row["exercise"])
+            learner_rows = best_rows[row["learner"]]
+            before = learner_rows.get(row["exercise"])
             if before is None or STATES.index(row["state"]) <= STATES.index(before["state"]):
-                mine[row["exercise"]] = row
-        return found
+                learner_rows[row["exercise"]] = row
+        return best_rows
 
     def learners(self) -> dict[str, dict]:
         """Learner → how many exercises are solved, which mistakes, how many hints, and what has to be said."""
-        told = {}
+        summaries = {}
         for learner, rows in self.best().items():
             mistakes = Counter(row["mistake"] for row in rows.values() if row["mistake"] and row["state"] != UNTOUCHED)
-            told[learner] = {
+            summaries[learner] = {
                 **_counted(row for row in rows.values() if not row["optional"]),
                 "optional": _counted(row for row in rows.values() if row["optional"]),
                 "hints": sum(row["hints"] or 0 for row in rows.values()),
@@ -80,7 +80,7 @@ class Report:
                 ],
                 "notes": self.notes(learner),
             }
-        return told
+        return summaries
 
     def notes(self, learner: str) -> list[dict[str, str]]:
         """What has to be said about a learner's notebooks and folder; about the class's own folder for ``""``."""
@@ -89,12 +89,12 @@ class Report:
 
     def classwide(self) -> dict[str, dict]:
         """Exercise → how many learners are in which state, and which mistakes are made how often."""
-        told = {}
+        summaries = {}
         for id in self.exercises:
             rows = [rows[id] for rows in self.best().values() if id in rows]
             mistakes = Counter(row["mistake"] for row in rows if row["mistake"] and row["state"] != UNTOUCHED)
             states = Counter(row["state"] for row in rows)
-            told[id] = {
+            summaries[id] = {
                 "chapter": all_texts()[id].folder.name,
                 "title": all_texts()[id].title,
                 "optional": all_texts()[id].optional,
@@ -105,7 +105,7 @@ class Report:
                 },
                 "hints": sum(row["hints"] or 0 for row in rows),
             }
-        return told
+        return summaries
 
     def as_json(self) -> str:
         data = {
@@ -128,9 +128,9 @@ class Report:
         lines.writerow(COLUMNS)
         for row in self.rows:
             lines.writerow([_cell(row[name]) for name in COLUMNS])
-        told = {row["notebook"] for row in self.rows}
+        listed = {row["notebook"] for row in self.rows}
         for book in self.books:
-            if book["notebook"] not in told and book["learner"]:
+            if book["notebook"] not in listed and book["learner"]:
                 row = dict.fromkeys(COLUMNS, "") | book
                 lines.writerow([_cell(row[name]) for name in COLUMNS])
         return "\ufeff" + file.getvalue()  # by which spreadsheets know that it is UTF-8
@@ -155,13 +155,13 @@ class Report:
         return [out / name for name in files]
 
 
-def report(language: str, folder: str, found: list[dict]) -> Report:
+def report(language: str, folder: str, results: list[dict]) -> Report:
     """The report on what was found in each notebook."""
-    every = all_texts()
-    rows = [row | {"optional": every[row["exercise"]].optional} for each in found for row in each["rows"]]
-    missing = sorted({name for each in found for name in each["missing"]})
+    exercises = all_texts()
+    rows = [row | {"optional": exercises[row["exercise"]].optional} for result in results for row in result["rows"]]
+    missing = sorted({name for result in results for name in result["missing"]})
     day = datetime.now().isoformat(" ", "minutes")
-    return Report(language, folder, [each["book"] for each in found], rows, missing, day)
+    return Report(language, folder, [result["book"] for result in results], rows, missing, day)
 
 
 def _counted(rows: Iterable[dict]) -> dict[str, int]:
@@ -169,16 +169,16 @@ def _counted(rows: Iterable[dict]) -> dict[str, int]:
     return {"solved": states.count(SOLVED), "exercises": len(states)}
 
 
-def summary(made: Report) -> str:
+def summary(class_report: Report) -> str:
     """A line for each learner, and what has to be said."""
     lines = []
-    for learner, told in made.learners().items():
-        values = {name: told[name] for name in ("solved", "exercises", "hints")}
-        more = told["optional"]
+    for learner, learner_summary in class_report.learners().items():
+        values = {name: learner_summary[name] for name in ("solved", "exercises", "hints")}
+        more = learner_summary["optional"]
         lines.append(text("grade.line", learner=learner, **values, more=more["solved"], of=more["exercises"]))
-        lines += [f"    {note['notebook'] or learner}: {note['note']}" for note in told["notes"]]
-    lines += [note["note"] for note in made.notes("")]
-    lines += [text(f"grade.open.{name}") for name in made.missing]
+        lines += [f"    {note['notebook'] or learner}: {note['note']}" for note in learner_summary["notes"]]
+    lines += [note["note"] for note in class_report.notes("")]
+    lines += [text(f"grade.open.{name}") for name in class_report.missing]
     return "\n".join(lines)
 
 

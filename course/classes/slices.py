@@ -37,8 +37,8 @@ def cell(name: str, source: str) -> Cell:
     try:
         return Cell(name, plain, ast.parse(plain).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        said = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
-        return Cell(name, plain, [], said[:200], getattr(error, "lineno", None))
+        message = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
+        return Cell(name, plain, [], message[:200], getattr(error, "lineno", None))
 
 
 def _python(source: str) -> str:
@@ -77,10 +77,10 @@ def bound(statement: ast.stmt) -> set[str]:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
     if isinstance(statement, ASSIGNED):
-        return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and _stored(each)}
+        return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and _stored(node)}
     if isinstance(statement, ast.If | ast.Try | ast.With):  # as around an import that may fail
-        return {name for each in ast.walk(statement) if isinstance(each, ast.stmt) and each is not statement
-                for name in bound(each)}  # fmt: skip
+        return {name for node in ast.walk(statement) if isinstance(node, ast.stmt) and node is not statement
+                for name in bound(node)}  # fmt: skip
     return set()
 
 
@@ -101,8 +101,8 @@ def used(statement: ast.stmt) -> set[str]:
 
 
 def _looked_up(code: CodeType) -> set[str]:
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return names.union(*(_looked_up(each) for each in code.co_consts if isinstance(each, CodeType)))
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_looked_up(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
 
 
 def used_in(expression: str) -> set[str]:
@@ -124,12 +124,12 @@ def needed(
     """
     both = (lesson, own)
     homes = _homes(0, lesson, None) | _homes(1, own, at)
-    chosen, ask, asked = set(), list(names), set()
+    chosen, ask, looked_up = set(), list(names), set()
     while ask:
         name = ask.pop()
-        if name in asked:
+        if name in looked_up:
             continue
-        asked.add(name)
+        looked_up.add(name)
         for place in homes.get(name, ()):
             if place not in chosen:
                 chosen.add(place)
@@ -143,16 +143,16 @@ def needed(
 
 def _homes(which: int, cells: Sequence[Cell], at: int | None) -> dict[str, list[tuple[int, int, int]]]:
     """Name → the statements that make what it is when cell number ``at`` has run; of what comes later all."""
-    found: dict[str, list[tuple[int, int, int]]] = {}
-    for number, each in enumerate(cells):
-        for line, statement in enumerate(each.body):
+    homes: dict[str, list[tuple[int, int, int]]] = {}
+    for number, cell_of_notebook in enumerate(cells):
+        for line, statement in enumerate(cell_of_notebook.body):
             for name in bound(statement):
-                before = found.get(name, [])
+                before = homes.get(name, [])
                 if at is not None and number > at and any(place[1] <= at for place in before):
                     continue
                 anew = isinstance(statement, (*DEFINED, ast.Import, ast.ImportFrom)) or (
                     isinstance(statement, ast.Assign)
                     and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
                 )
-                found[name] = [*([] if anew else before), (which, number, line)]
-    return found
+                homes[name] = [*([] if anew else before), (which, number, line)]
+    return homes

@@ -28,42 +28,42 @@ class Unreadable(ValueError):
     """Text that is none of these values."""
 
 
-def dumps(value: object, other: Callable[[object], list] | None = None) -> str:
+def dumps(value: object, write_other: Callable[[object], list] | None = None) -> str:
     """The text of a value; ``other`` writes what is of no plain kind."""
-    return ENCODE(written(value, other))
+    return ENCODE(written(value, write_other))
 
 
-def loads(text: "str | bytes", other: Callable[[list], object] | None = None) -> object:
+def loads(text: "str | bytes", read_other: Callable[[list], object] | None = None) -> object:
     """The value of a text; ``other`` reads what is of no plain kind. Raises Unreadable."""
     try:
-        return read(json.loads(text), other)
+        return read(json.loads(text), read_other)
     except Unreadable:
         raise
     except Exception as error:  # whatever is wrong with it
         raise Unreadable(f"{type(error).__name__}: {error}") from None
 
 
-def written(value: object, other: Callable[[object], list] | None = None) -> object:
+def written(value: object, write_other: Callable[[object], list] | None = None) -> object:
     """A value as JSON has it: plain ones as they are, others as a list that begins with their kind."""
     kind = type(value)
     if kind in PLAIN:
         return value
     if kind is tuple:
-        return ["t", *[written(each, other) for each in value]]
+        return ["t", *[written(item, write_other) for item in value]]
     if kind is list:
-        return ["l", *[written(each, other) for each in value]]
+        return ["l", *[written(item, write_other) for item in value]]
     if kind is dict:
-        return ["d", *[written(each, other) for pair in value.items() for each in pair]]
+        return ["d", *[written(item, write_other) for pair in value.items() for item in pair]]
     if kind is Fraction:
         return ["f", value.numerator, value.denominator]
     if isinstance(value, bytes | bytearray | memoryview):
         return ["b", bytes(value).decode("latin-1")]
     if isinstance(value, Send):
-        return ["send", *[written(each, other) for each in value]]
+        return ["send", *[written(item, write_other) for item in value]]
     if isinstance(value, Update):
-        return ["update", *[written(each, other) for each in value]]
+        return ["update", *[written(item, write_other) for item in value]]
     if isinstance(value, Plan):
-        return ["plan", *[written(each, other) for each in plan_fields(value)]]
+        return ["plan", *[written(item, write_other) for item in plan_fields(value)]]
     if isinstance(value, str | bool | int | float):  # of a class of its own
         return next(base(value) for base in (str, bool, int, float) if isinstance(value, base))
     if isinstance(value, Fraction):
@@ -71,15 +71,15 @@ def written(value: object, other: Callable[[object], list] | None = None) -> obj
     if isinstance(value, complex):
         return ["c", value.real, value.imag]
     if isinstance(value, dict):
-        return written(dict(value), other)
+        return written(dict(value), write_other)
     for base in (tuple, list):
         if isinstance(value, base):
-            return written(base(value), other)
+            return written(base(value), write_other)
     if isinstance(value, set | frozenset):
-        return ["s" if isinstance(value, set) else "z", *[written(each, other) for each in value]]
-    if other is None:
+        return ["s" if isinstance(value, set) else "z", *[written(item, write_other) for item in value]]
+    if write_other is None:
         raise TypeError(f"no plain value: {kind.__name__}")
-    return other(value)
+    return write_other(value)
 
 
 def plan_fields(plan: Plan) -> list:
@@ -90,7 +90,7 @@ def plan_fields(plan: Plan) -> list:
     return [tuple(nodes), dict(share), [tuple(step) for step in steps], [*holds], [*wants]]
 
 
-def read(data: object, other: Callable[[list], object] | None = None) -> object:
+def read(data: object, read_other: Callable[[list], object] | None = None) -> object:
     """The value that :func:`written` has written."""
     if not isinstance(data, list):
         if isinstance(data, dict):
@@ -98,10 +98,10 @@ def read(data: object, other: Callable[[list], object] | None = None) -> object:
         return data
     kind, *rest = data
     if kind in READERS:
-        return READERS[kind]([read(each, other) for each in rest])
-    if other is None:
+        return READERS[kind]([read(item, read_other) for item in rest])
+    if read_other is None:
         raise Unreadable(str(kind)[:40])
-    return other(data)
+    return read_other(data)
 
 
 def _pairs(rest: list) -> dict:
@@ -134,6 +134,6 @@ def numbers(tensor: torch.Tensor) -> list:
 
 def tensor(dtype: str, shape: list, values: list) -> torch.Tensor:
     """The tensor that holds these numbers."""
-    if not all(isinstance(each, int | float) for each in values):
+    if not all(isinstance(number, int | float) for number in values):
         raise Unreadable("no numbers")
     return torch.tensor(values, dtype=DTYPES[dtype]).reshape(shape)

@@ -52,14 +52,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(*numbers: object) -> int:
-    done = _libc.syscall(*(ctypes.c_long(each) if isinstance(each, int) else each for each in numbers))
-    if done < 0:
+    result = _libc.syscall(*(ctypes.c_long(number) if isinstance(number, int) else number for number in numbers))
+    if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return done
+    return result
 
 
 def _control(*numbers: object) -> None:
-    if _libc.prctl(*(ctypes.c_ulong(each) if isinstance(each, int) else each for each in numbers)):
+    if _libc.prctl(*(ctypes.c_ulong(number) if isinstance(number, int) else number for number in numbers)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
@@ -82,8 +82,8 @@ def leave(*kinds: str) -> None:
 
 def raise_loopback() -> None:
     """Let this machine speak to itself in a network namespace. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-        fcntl.ioctl(made, 0x8914, struct.pack("16sh22x", b"lo", 0x41))  # SIOCSIFFLAGS: up, running
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, 0x8914, struct.pack("16sh22x", b"lo", 0x41))  # SIOCSIFFLAGS: up, running
 
 
 def see_only(paths: Iterable[Path], devices: Iterable[Path] = ()) -> None:

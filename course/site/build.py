@@ -66,9 +66,9 @@ def build(
     try:
         new.chmod(0o755)
         _write(book, chapters, runs, new, pdf)
-        if found := proof.faults(new):
-            more = f"\n… and {len(found) - MOST} more" if found[MOST:] else ""
-            raise BookError("the site has faults and is not put in place:\n" + "\n".join(found[:MOST]) + more)
+        if faults := proof.faults(new):
+            more = f"\n… and {len(faults) - MOST} more" if faults[MOST:] else ""
+            raise BookError("the site has faults and is not put in place:\n" + "\n".join(faults[:MOST]) + more)
         _swap(new, out)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -80,8 +80,8 @@ def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
     for slug, chapter in chapters.items():
         for language in LANGUAGES:
             path = book.folder(slug) / f"{language}.ipynb"
-            made = dumps(notebook(chapter, language, book.links(language)))
-            if not path.is_file() or path.read_text("utf-8") != made:
+            expected = dumps(notebook(chapter, language, book.links(language)))
+            if not path.is_file() or path.read_text("utf-8") != expected:
                 raise BookError(f"chapters/{slug}/{path.name} is not what is written now; {COMMAND} build")
 
 
@@ -95,8 +95,8 @@ def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root:
             paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
             printing[paper] = beside.submit(printed, paper, book.root / PRINTED)
         _write_pages(book, chapters, runs, root, pdf)
-    for paper, done in printing.items():
-        shutil.copyfile(done.result(), paper.with_suffix(".pdf"))
+    for paper, printing_job in printing.items():
+        shutil.copyfile(printing_job.result(), paper.with_suffix(".pdf"))
         paper.unlink()
 
 
@@ -146,16 +146,16 @@ def code_colours() -> str:
     """Colours of code in light and dark, and light on paper."""
 
     def rules(style: str, where: str) -> str:
-        given = HtmlFormatter(style=style).get_style_defs("pre.code").splitlines()
-        kept = [each for each in given if each.startswith("pre.code .") and ".hll" not in each and "err" not in each]
-        return "\n".join(f"{where} {each}" for each in kept)
+        css = HtmlFormatter(style=style).get_style_defs("pre.code").splitlines()
+        colors = [line for line in css if line.startswith("pre.code .") and ".hll" not in line and "err" not in line]
+        return "\n".join(f"{where} {line}" for line in colors)
 
     light, dark = "default", "github-dark"
     chosen = {name: rules(style, f"[data-theme={name}]") for name, style in (("light", light), ("dark", dark))}
-    alone = {style: rules(style, ":root:not([data-theme])") for style in (light, dark)}
+    without_choice = {style: rules(style, ":root:not([data-theme])") for style in (light, dark)}
     return (
         f"@media screen{{\n{chosen['light']}\n{chosen['dark']}\n}}\n"
-        f"@media screen and (prefers-color-scheme:light){{\n{alone[light]}\n}}\n"
-        f"@media screen and (prefers-color-scheme:dark){{\n{alone[dark]}\n}}\n"
+        f"@media screen and (prefers-color-scheme:light){{\n{without_choice[light]}\n}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{\n{without_choice[dark]}\n}}\n"
         f"@media print{{\n{rules(light, '')}\n}}\n"
     )

@@ -19,7 +19,7 @@ GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}  # by Python, by an 
 
 def made_of(book: Book, pdf: bool) -> str:
     """A name for all that decides what a site is: texts, code, pictures, packages, and Python."""
-    packages = [Path(each.__file__).parent for each in (d2lps, course)]
+    packages = [Path(package.__file__).parent for package in (d2lps, course)]
     files = [path for folder in (*packages, book.chapters, book.root / "img") for path in sorted(folder.rglob("*"))]
     files += [book.root / name for name in FILES]
     read = (path for path in files if path.is_file() and not set(path.parts) & GENERATED)
@@ -41,5 +41,5 @@ def note(book: Book, site: Path, name: str) -> None:
 
 def _noted(site: Path, name: str) -> dict:
     files = {path: path.stat() for path in sorted(site.rglob("*")) if path.is_file()}
-    left = {path.relative_to(site).as_posix(): [each.st_size, each.st_mtime_ns] for path, each in files.items()}
-    return {"site": str(site.resolve()), "made of": name, "files": left}
+    states = {path.relative_to(site).as_posix(): [status.st_size, status.st_mtime_ns] for path, status in files.items()}
+    return {"site": str(site.resolve()), "made of": name, "files": states}

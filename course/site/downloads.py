@@ -30,25 +30,25 @@ def tools(book: Book, slug: str, language: str, pdf: bool) -> list[dict[str, str
     def link(key: str, href: str, download: str = "") -> dict[str, str]:
         return {"title": html.escape(text_in(language, f"site.{key}")), "href": href, "download": download}
 
-    found = [link("notebook", f"notebooks/{slug}.ipynb", f"{slug}-{language}.ipynb")] if slug else []
-    found += [link("pdf", f"d2lps-{language}.pdf")] if pdf else []
+    links = [link("notebook", f"notebooks/{slug}.ipynb", f"{slug}-{language}.ipynb")] if slug else []
+    links += [link("pdf", f"d2lps-{language}.pdf")] if pdf else []
     if slug and (address := repository(book)):
         on_github = address.removeprefix("https://github.com/")
         colab = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab/{slug}.ipynb"
-        found += [link("colab", colab), link("edit", f"{address}/edit/{BRANCH}/chapters/{slug}/{language}.md")]
-    return found
+        links += [link("colab", colab), link("edit", f"{address}/edit/{BRANCH}/chapters/{slug}/{language}.md")]
+    return links
 
 
 def notebooks(book: Book) -> dict[str, str]:
     """Path in the site → notebook, of every chapter in every language."""
-    made, address = {}, repository(book)
+    texts, address = {}, repository(book)
     for slug in book.contents:
         for language in LANGUAGES:
             source = nbformat.read(book.folder(slug) / f"{language}.ipynb", as_version=4)
-            made[f"{language}/notebooks/{slug}.ipynb"] = dumps(with_pictures(book, source, language))
+            texts[f"{language}/notebooks/{slug}.ipynb"] = dumps(with_pictures(book, source, language))
             if address:
-                made[f"{language}/colab/{slug}.ipynb"] = dumps(for_colab(source, address, slug, language))
-    return made
+                texts[f"{language}/colab/{slug}.ipynb"] = dumps(for_colab(source, address, slug, language))
+    return texts
 
 
 def with_pictures(book: Book, source: nbformat.NotebookNode, language: str) -> nbformat.NotebookNode:
@@ -56,30 +56,30 @@ def with_pictures(book: Book, source: nbformat.NotebookNode, language: str) -> n
 
     It begins with what is needed to run it.
     """
-    made = nbformat.from_dict(source)
-    for cell in made.cells:
+    book_copy = nbformat.from_dict(source)
+    for cell in book_copy.cells:
         if cell.cell_type == "markdown":
             for name in _IMAGE.findall(cell.source):
                 picture = base64.b64encode((book.root / "img" / name).read_bytes()).decode()
                 cell.setdefault("attachments", {})[name] = {"image/svg+xml": picture}
             cell.source = _IMAGE.sub(r"](attachment:\1)", cell.source)
             cell.source = _CHAPTER.sub(r"](\1.ipynb)", cell.source)
-    made.cells.insert(0, nbformat.v4.new_markdown_cell(f"> {text_in(language, 'site.needs')}", id="needs"))
-    return made
+    book_copy.cells.insert(0, nbformat.v4.new_markdown_cell(f"> {text_in(language, 'site.needs')}", id="needs"))
+    return book_copy
 
 
 def for_colab(source: nbformat.NotebookNode, address: str, slug: str, language: str) -> nbformat.NotebookNode:
     """A notebook that begins with installing what it needs, and finds its pictures where the course is."""
-    made = nbformat.from_dict(source)
+    book_copy = nbformat.from_dict(source)
     raw = address.replace("https://github.com/", "https://raw.githubusercontent.com/")
     on_github = address.removeprefix("https://github.com/")
-    there = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab"
-    for cell in made.cells:
+    colab = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab"
+    for cell in book_copy.cells:
         if cell.cell_type == "markdown":
             cell.source = _IMAGE.sub(rf"]({raw}/{BRANCH}/img/\1)", cell.source)
-            cell.source = _CHAPTER.sub(rf"]({there}/\1.ipynb)", cell.source)
-    made.cells.insert(0, nbformat.v4.new_code_cell(_install(address, slug), id="install"))
-    return made
+            cell.source = _CHAPTER.sub(rf"]({colab}/\1.ipynb)", cell.source)
+    book_copy.cells.insert(0, nbformat.v4.new_code_cell(_install(address, slug), id="install"))
+    return book_copy
 
 
 def _install(address: str, slug: str) -> str:

@@ -7,18 +7,27 @@ import nbformat
 from d2lps.messages import LANGUAGES, unmarked
 from d2lps.notebook.all_readers import KEY
 
-FIRST = "from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"  # what the kernel does first
+# A chapter needs no network: in its kernel, a connection to another machine than this one fails.
+OFFLINE = """
+import sys as _sys
+def _only_this_machine(event, arguments):
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        if arguments[1][0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a chapter needs no network, and this one asked for {arguments[1]}")
+_sys.addaudithook(_only_this_machine)
+"""
+FIRST = (
+    OFFLINE + "from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"
+)  # the kernel's first code
 
 
-def execute(folder: Path, first: str = "", seconds: int = 120) -> dict[str, nbformat.NotebookNode]:
+def execute(folder: Path, seconds: int = 120) -> dict[str, nbformat.NotebookNode]:
     """Run a chapter's notebook from top to bottom.
 
     Parameters
     ----------
     folder : Path
         The chapter's, with a notebook for each language; they differ in words alone.
-    first : str
-        What else the kernel does before.
     seconds : int
         How long a cell may take.
 
@@ -36,7 +45,7 @@ def execute(folder: Path, first: str = "", seconds: int = 120) -> dict[str, nbfo
     from nbclient.exceptions import CellExecutionError
 
     book = nbformat.read(folder / f"{LANGUAGES[0]}.ipynb", as_version=4)
-    book.cells.insert(0, nbformat.v4.new_code_cell(FIRST + first))
+    book.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
     where, quiet = {"metadata": {"path": str(folder)}}, ["--log-level=ERROR"]  # it warns that it listens on loopback
     client = NotebookClient(
         book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet
@@ -77,8 +86,8 @@ def _joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]
 
 
 def _shown(output: nbformat.NotebookNode, language: str) -> nbformat.NotebookNode:
-    shown = dict(output)
+    result = dict(output)
     if "metadata" in output:
-        shown["metadata"] = {name: each for name, each in output.metadata.items() if name != KEY}
-        shown["data"] = output.metadata.get(KEY, {}).get(language, output.data)
-    return nbformat.from_dict(unmarked(shown, language))
+        result["metadata"] = {name: value for name, value in output.metadata.items() if name != KEY}
+        result["data"] = output.metadata.get(KEY, {}).get(language, output.data)
+    return nbformat.from_dict(unmarked(result, language))

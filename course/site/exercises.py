@@ -26,10 +26,10 @@ def opened(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
 
 def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> list[tuple[str, str]]:
     """Name and HTML of each; raises BookError where ``exercises.toml`` or ``solutions.py`` has none."""
-    told = chapter.exercises.get(exercise)
-    if told is None:
+    exercise_texts = chapter.exercises.get(exercise)
+    if exercise_texts is None:
         raise BookError(f"{chapter.slug}/exercises.toml has no exercise {exercise!r}; write it")
-    hints = told.get("hints", ())
+    hints = exercise_texts.get("hints", ())
     parts = [
         (text_in(language, "site.hint", number=number, of=len(hints)), prose.markdown(hint[language]))
         for number, hint in enumerate(hints, 1)
@@ -54,8 +54,8 @@ def solution(source: str, name: str) -> str | None:
     """
     tree, owners = ast.parse(source), {}
     for node in tree.body:
-        for each in _names(node):
-            owners[each] = node
+        for defined in _names(node):
+            owners[defined] = node
     if name not in owners:
         return None
     wanted, queue = set(), [name]
@@ -63,15 +63,15 @@ def solution(source: str, name: str) -> str | None:
         node = owners.get(queue.pop())
         if node is not None and node not in wanted:
             wanted.add(node)
-            queue += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+            queue += [child.id for child in ast.walk(node) if isinstance(child, ast.Name)]
     pieces, imports = [], []
-    for node in sorted(wanted, key=lambda each: each.lineno):
+    for node in sorted(wanted, key=lambda statement: statement.lineno):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            used = [each for each in node.names if node is owners.get(each.asname or each.name.partition(".")[0])]
-            needed = [each for each in used if _used(each.asname or each.name.partition(".")[0], wanted - {node})]
+            used = [item for item in node.names if node is owners.get(item.asname or item.name.partition(".")[0])]
+            needed = [item for item in used if _used(item.asname or item.name.partition(".")[0], wanted - {node})]
             imports.append(ast.unparse(type(node)(**{**vars(node), "names": needed})))
         else:
-            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
             pieces.append("\n".join(source.splitlines()[first - 1 : node.end_lineno]))
     return "\n\n".join(filter(None, ["\n".join(imports), *pieces]))
 
@@ -82,11 +82,11 @@ def _names(node: ast.stmt) -> list[str]:
         case ast.FunctionDef() | ast.ClassDef():
             return [node.name]
         case ast.Assign():
-            return [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            return [part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
         case ast.Import() | ast.ImportFrom():
-            return [each.asname or each.name.partition(".")[0] for each in node.names]
+            return [item.asname or item.name.partition(".")[0] for item in node.names]
     return []
 
 
 def _used(name: str, nodes: set) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for node in nodes for each in ast.walk(node))
+    return any(isinstance(part, ast.Name) and part.id == name for node in nodes for part in ast.walk(node))

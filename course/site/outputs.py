@@ -37,8 +37,8 @@ def shared_code() -> dict[str, str]:
         lean = _UNREAD.sub("", _EXPORTED.sub("", code))
         return "(() => {\n" + lean + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
 
-    player, *others = CODE
-    return {"play.js": script(player), "ask.js": "\n".join(map(script, others))}
+    player, *other_scripts = CODE
+    return {"play.js": script(player), "ask.js": "\n".join(map(script, other_scripts))}
 
 
 def shared_looks() -> str:
@@ -51,7 +51,7 @@ def shared_looks() -> str:
     )
 
 
-def shown(
+def cell_html(
     outputs: Sequence[dict],
     name: str,
     where: str,
@@ -86,29 +86,29 @@ def shown(
     BookError
         Where there is an error among them, or what only a kernel can show.
     """
-    shown = (_one(output, where, alternative, markdown, still if paper else lean) for output in outputs)
-    return "".join(_OF_A_PLOT.sub(rf"{name}-{number}-\1", each) for number, each in enumerate(shown))
+    pieces = (_one(output, where, alternative, markdown, still if paper else lean) for output in outputs)
+    return "".join(_OF_A_PLOT.sub(rf"{name}-{number}-\1", piece) for number, piece in enumerate(pieces))
 
 
-def _one(output: dict, where: str, alternative: str, markdown: Callable, made: Callable[[str], str]) -> str:
+def _one(output: dict, where: str, alternative: str, markdown: Callable, clean: Callable[[str], str]) -> str:
     if output["output_type"] == "error":
         raise BookError(f"{where} raises {output['ename']}: {output['evalue']}; mend the cell")
     if output["output_type"] == "stream":
         return _text(output["text"])
     data = output["data"]
     kind = next((kind for kind in KINDS if kind in data), None)
-    if kind is None or (kind == "text/plain" and any("widget-view" in each for each in data)):
+    if kind is None or (kind == "text/plain" and any("widget-view" in data_kind for data_kind in data)):
         raise BookError(f"{where} shows {', '.join(data) or 'nothing'}, which a page cannot; give it a text/html form")
     value = data[kind]
     match kind:
         case "text/html":
-            return f'<div class="shown">{made(value)}</div>'
+            return f'<div class="shown">{clean(value)}</div>'
         case "image/svg+xml":
-            svg = made(value[value.index("<svg") :])
+            svg = clean(value[value.index("<svg") :])
             return f'<div class="shown" role="img" aria-label="{html.escape(alternative)}">{svg}</div>'
         case "image/png":
-            said = html.escape(alternative)
-            return f'<div class="shown"><img alt="{said}" src="data:image/png;base64,{value.strip()}"></div>'
+            label = html.escape(alternative)
+            return f'<div class="shown"><img alt="{label}" src="data:image/png;base64,{value.strip()}"></div>'
         case "text/markdown":
             return f'<div class="shown">{markdown(value)}</div>'
     return _text(value)
@@ -127,22 +127,22 @@ def lean(piece: str) -> str:
     """HTML without what a page of the site has elsewhere: code and looks in files, the legends of players in
     their data, the first pictures of ``explore`` in what it shows; and without ids that nothing names."""
 
-    def code(found: re.Match) -> str:
-        rest = found[2]
-        for each in CODE:
-            rest = rest.replace(each, "")
-        return found[1] + rest.strip() + found[3]
+    def code(match: re.Match) -> str:
+        rest = match[2]
+        for ided in CODE:
+            rest = rest.replace(ided, "")
+        return match[1] + rest.strip() + match[3]
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
     piece = _LEGEND.sub(r"\1", piece)
     piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
-    named |= {each for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for each in value.split()}
-    return _ID.sub(lambda found: found[0] if found[1] in named else "", piece)
+    named |= {id for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for id in value.split()}
+    return _ID.sub(lambda match: match[0] if match[1] in named else "", piece)
 
 
-def _look(found: re.Match) -> str:
-    rest = found[1]
-    for each in LOOKS:
-        rest = rest.replace(each, "")
+def _look(match: re.Match) -> str:
+    rest = match[1]
+    for sheet in LOOKS:
+        rest = rest.replace(sheet, "")
     return f"<style>{rest}</style>" if rest.strip() else ""

@@ -104,10 +104,10 @@ class Site:
         """A chapter with all that its cells showed."""
         chapter, run = self.chapters[slug], self.runs[slug]
         prose = Prose(self.book, self.language, chapter)
-        body, entries, sections, used = [], [], [], set()
+        body, entries, sections, terms_used = [], [], [], set()
         page_title = html.unescape(self.titles[slug])
         for section in chapter.texts[self.language].sections:
-            inside = "".join(self._blocks(chapter, section, prose, run, used))
+            inside = "".join(self._blocks(chapter, section, prose, run, terms_used))
             if section.id == "top":
                 title, url = page_title, f"{slug}.html"
                 body.append(f"<h1>{prose.inline(title)}</h1>{inside}")
@@ -120,8 +120,8 @@ class Site:
             entries.append(search.Entry(page_title, title, url, search.words(inside)))
         ran = self.say("ran", day=run.day, machine=run.machine)
         body.append(f'<p class="ran"><small>{ran}</small></p>')
-        if used:
-            body.append(terms.cards(self.language, self.glossary, used))
+        if terms_used:
+            body.append(terms.cards(self.language, self.glossary, terms_used))
         return Page(
             f"{slug}.html",
             self.titles[slug],
@@ -135,26 +135,26 @@ class Site:
             slug,
         )
 
-    def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, used: set[str]) -> Iterator[str]:
+    def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, terms_used: set[str]) -> Iterator[str]:
         for block in section.blocks:
             if block.kind != "cell":
-                yield terms.marked_terms(prose.block(block), self.language, self.glossary, used)
+                yield terms.marked_terms(prose.block(block), self.language, self.glossary, terms_used)
             elif block.name != "language":  # which the page has been given
                 yield self._cell(chapter, block.name, search.words(section.title), prose, run)
 
     def _cell(self, chapter: Chapter, name: str, title: str, prose: Prose, run: Run) -> str:
         cell = chapter.cell(name)
-        before = [each.source for each in chapter.cells[: chapter.cells.index(cell)]]
+        before = [cell_before.source for cell_before in chapter.cells[: chapter.cells.index(cell)]]
         opens = cell.source.startswith("d2lps.opening(")  # what comes before all explanations needs no code
-        shown = "" if opens else code(linked(cell.source, self.known, before))
+        source = "" if opens else code(linked(cell.source, self.known, before))
         if cell.exercise is not None and self.paper:
             below = f'<p><a href="{ANSWERS}#{chapter.slug}-{cell.exercise}">{self.say("answers")}</a></p>'
         elif cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         else:
-            given = run.outputs[self.language].get(name, [])
-            below = outputs.shown(given, name, f"{chapter.slug}, cell {name!r},", title, prose.markdown, self.paper)
-        return f'<div class="cell" id="cell-{name}">{shown}{below}</div>'
+            results, place = run.outputs[self.language].get(name, []), f"{chapter.slug}, cell {name!r},"
+            below = outputs.cell_html(results, name, place, title, prose.markdown, self.paper)
+        return f'<div class="cell" id="cell-{name}">{source}{below}</div>'
 
     def front(self) -> Page:
         """What the course is, its race, and its chapters."""
@@ -205,11 +205,11 @@ class Site:
         title, body = self.say("answers"), []
         for slug, chapter in self.chapters.items():
             prose = Prose(self.book, self.language, chapter)
-            asked = [cell.exercise for cell in chapter.cells if cell.exercise is not None]
-            body += [f"<h2>{self.titles[slug]}</h2>"] if asked else []
-            for exercise in asked:
-                told = opened(self.book, chapter, exercise, self.language, prose)
-                body.append(f'<section id="{slug}-{exercise}"><h3><code>{exercise}</code></h3>{told}</section>')
+            exercises = [cell.exercise for cell in chapter.cells if cell.exercise is not None]
+            body += [f"<h2>{self.titles[slug]}</h2>"] if exercises else []
+            for exercise in exercises:
+                answer = opened(self.book, chapter, exercise, self.language, prose)
+                body.append(f'<section id="{slug}-{exercise}"><h3><code>{exercise}</code></h3>{answer}</section>')
         return Page(ANSWERS, title, f"<h1>{title}</h1>{''.join(body)}")
 
     def references(self) -> Page:
@@ -244,24 +244,24 @@ class Site:
 
     def search(self) -> Page:
         """Where what was searched for is listed."""
-        said = f'data-none="{self.say("none")}" data-found="{self.say("found", n="{n}")}"'
+        messages = f'data-none="{self.say("none")}" data-found="{self.say("found", n="{n}")}"'
         body = (
-            f'<h1>{self.say("search")}</h1><p id="found" role="status" {said}></p><ol id="results"></ol>'
+            f'<h1>{self.say("search")}</h1><p id="found" role="status" {messages}></p><ol id="results"></ol>'
             f"<noscript>{self.say('noscript')}</noscript>"
         )
         return Page("search.html", self.say("search"), body, "search", scripts=("sections.js", "../_static/search.js"))
 
-    def framed(self, page: Page, others: list[Page], pdf: bool = False, folder: str = "") -> str:
+    def framed(self, page: Page, pages: list[Page], pdf: bool = False, folder: str = "") -> str:
         """The whole page: its body with what stands around it.
 
         ``pdf``: whether there is one; ``folder`` leads from the page to those of its language.
         """
-        order = [each for each in others if each.kind in ("front", "chapter")]
-        at = next((number for number, each in enumerate(order) if each is page), None)
-        near = [None, None] if at is None else [order[at - 1] if at else None, *order[at + 1 : at + 2], None][:2]
+        order = [other for other in pages if other.kind in ("front", "chapter")]
+        at = next((number for number, other in enumerate(order) if other is page), None)
+        neighbours = [None, None] if at is None else [order[at - 1] if at else None, *order[at + 1 : at + 2], None][:2]
         contents = [
-            {"href": folder + each.path, "title": each.title, "current": each is page, "gap": number == len(order)}
-            for number, each in enumerate([*order, *(each for each in others if each.kind == "plain")])
+            {"href": folder + other.path, "title": other.title, "current": other is page, "gap": number == len(order)}
+            for number, other in enumerate([*order, *(other for other in pages if other.kind == "plain")])
         ]
         package = {
             "href": f"../{REFERENCE}",
@@ -282,12 +282,12 @@ class Site:
             search=f"{folder}search.html",
             languages=[
                 {
-                    "href": f"../{other}/{page.path}",
+                    "href": f"../{other_language}/{page.path}",
                     "name": name,
-                    "lang": only(other, html_language),
-                    "current": other == self.language,
+                    "lang": only(other_language, html_language),
+                    "current": other_language == self.language,
                 }
-                for other, name in NAMES.items()
+                for other_language, name in NAMES.items()
             ],
             looks=[*LOOKS, *page.looks],
             scripts=["../_static/book.js", *page.scripts],
@@ -296,8 +296,8 @@ class Site:
             tools=downloads.tools(self.book, page.slug, self.language, pdf)
             if page.kind in ("front", "chapter")
             else [],
-            previous=near[0] and {"href": near[0].path, "title": near[0].title},
-            next=near[1] and {"href": near[1].path, "title": near[1].title},
+            previous=neighbours[0] and {"href": neighbours[0].path, "title": neighbours[0].title},
+            next=neighbours[1] and {"href": neighbours[1].path, "title": neighbours[1].title},
             footer=self.say("license"),
             w={word: self.say(word) for word in WORDS},
         )

@@ -30,15 +30,15 @@ def bound(site: Site) -> str:
     parts = [*map(site.chapter, site.chapters), site.answers(), site.references()]
     names = {page.path.removesuffix(".html") for page in parts}
 
-    def other(found: re.Match) -> str:
-        if found[1] not in names:
-            return found[0]
-        return f"#{found[1]}" + (f"--{found[2]}" if found[2] and found[2] != "main" else "")
+    def other(match: re.Match) -> str:
+        if match[1] not in names:
+            return match[0]
+        return f"#{match[1]}" + (f"--{match[2]}" if match[2] and match[2] != "main" else "")
 
     def body(page) -> str:
-        own = page.path.removesuffix(".html")
+        page_id = page.path.removesuffix(".html")
         text = _PLAYER.sub(r"\1", page.body)  # there is nothing on paper that could be set to a moment
-        text = _INSIDE.sub(rf"{own}--\1", _ID.sub(rf"{own}--\1", text))
+        text = _INSIDE.sub(rf"{page_id}--\1", _ID.sub(rf"{page_id}--\1", text))
         return _OTHER.sub(other, text)
 
     return FRAME.get_template("bound.html").render(
@@ -52,7 +52,7 @@ def bound(site: Site) -> str:
     )
 
 
-def printed(page: Path, kept: Path) -> Path:
+def printed(page: Path, folder_of_pdfs: Path) -> Path:
     """The PDF of a page: the one that is kept, if the page is the same, else a new one.
 
     Parameters
@@ -73,25 +73,25 @@ def printed(page: Path, kept: Path) -> Path:
         Where there is no browser, or it prints nothing.
     """
     looks = "".join((page.parent.parent / "_static" / name).read_text("utf-8") for name in LOOKS)
-    done = kept / f"{page.stem}-{digest(page.read_text('utf-8') + looks)}.pdf"
-    if not done.is_file():
-        kept.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept) as folder:
-            _print(page, Path(folder) / done.name, Path(folder))
-            (Path(folder) / done.name).rename(done)
-        for old in kept.glob(f"{page.stem}-*.pdf"):
-            if old != done:
+    pdf = folder_of_pdfs / f"{page.stem}-{digest(page.read_text('utf-8') + looks)}.pdf"
+    if not pdf.is_file():
+        folder_of_pdfs.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder_of_pdfs) as folder:
+            _print(page, Path(folder) / pdf.name, Path(folder))
+            (Path(folder) / pdf.name).rename(pdf)
+        for old in folder_of_pdfs.glob(f"{page.stem}-*.pdf"):
+            if old != pdf:
                 old.unlink(missing_ok=True)
-    return done
+    return pdf
 
 
 def browser() -> str:
     """The Chromium of this machine; raises BookError where there is none."""
-    found = [path for name in BROWSERS if (path := shutil.which(name))]
-    found += [path for path in APPLICATIONS if Path(path).exists()]
-    if not found:
+    programs = [path for name in BROWSERS if (path := shutil.which(name))]
+    programs += [path for path in APPLICATIONS if Path(path).exists()]
+    if not programs:
         raise BookError(f"the PDFs are printed by a Chromium, and there is none here: {REMEDY}")
-    return found[0]
+    return programs[0]
 
 
 def _print(page: Path, out: Path, profile: Path) -> None:
@@ -100,8 +100,8 @@ def _print(page: Path, out: Path, profile: Path) -> None:
     command += ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     command += [f"--print-to-pdf={out}", page.resolve().as_uri()]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         raise BookError(f"{command[0]} did not print {page.name} within {SECONDS} s: try again, or {REMEDY}") from None
-    if done.returncode or not out.is_file():
-        raise BookError(f"{command[0]} did not print {page.name}: {done.stderr.strip()[-300:]}; {REMEDY}")
+    if process.returncode or not out.is_file():
+        raise BookError(f"{command[0]} did not print {page.name}: {process.stderr.strip()[-300:]}; {REMEDY}")

@@ -60,8 +60,8 @@ class Prose:
 
     def markdown(self, text: str) -> str:
         """Any markdown of a chapter."""
-        made = self._markdown.render(outside(text, lambda part: CITE.sub(self._cited, part)))
-        return _ENDS.sub(r'<span class="kept">\1\2</span>', made)
+        page = self._markdown.render(outside(text, lambda part: CITE.sub(self._cited, part)))
+        return _ENDS.sub(r'<span class="kept">\1\2</span>', page)
 
     def inline(self, text: str) -> str:
         """A title or a caption."""
@@ -69,15 +69,15 @@ class Prose:
 
     def figure(self, block: Block) -> str:
         """A figure with its number; what it shows is also said."""
-        said = html.escape(alternative(block.name, block.caption))
+        alt = html.escape(alternative(block.name, block.caption))
         caption = self._numbered.get(block.name, "")
         under = f"<figcaption>{self.inline(caption)}</figcaption>" if caption else ""
-        wide, high = size(self._book.figure(block.name).read_text("utf-8"))
-        image = f'<img src="../img/{block.name}.svg" alt="{said}" width="{wide}" height="{high}" loading="lazy">'
+        width, height = size(self._book.figure(block.name).read_text("utf-8"))
+        image = f'<img src="../img/{block.name}.svg" alt="{alt}" width="{width}" height="{height}" loading="lazy">'
         return f'<figure id="fig-{block.name}">{image}{under}</figure>'
 
-    def _cited(self, found: re.Match) -> str:
-        key = found[1]
+    def _cited(self, match: re.Match) -> str:
+        key = match[1]
         if key in self._links:
             return self._links[key]
         source = self._book.references[key]
@@ -96,9 +96,9 @@ class Prose:
 @cache
 def formula(source: str, block: bool) -> str:
     """TeX as MathML, with its source for who listens; raises MathError for what is not known."""
-    made = re.sub(r"\n\s*", "", tex2mathml(source, as_block=block))
-    made = made.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "", 1)  # HTML needs none
-    return made.replace("<math", f'<math alttext="{html.escape(source.strip())}"', 1)
+    mathml = re.sub(r"\n\s*", "", tex2mathml(source, as_block=block))
+    mathml = mathml.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "", 1)  # HTML needs none
+    return mathml.replace("<math", f'<math alttext="{html.escape(source.strip())}"', 1)
 
 
 def fence(token) -> str:
@@ -123,8 +123,8 @@ def code(inside: str) -> str:
 
 def size(svg: str) -> tuple[str, str]:
     """Width and height of a picture, so that a page keeps its room before it is there."""
-    found = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"', svg)
-    return (str(round(float(found[1]))), str(round(float(found[2])))) if found else ("auto", "auto")
+    box = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"', svg)
+    return (str(round(float(box[1]))), str(round(float(box[2])))) if box else ("auto", "auto")
 
 
 def numbered(language: str, slug: str, title: str) -> str:

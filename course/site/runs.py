@@ -56,7 +56,7 @@ def name(book: Book, slug: str) -> str:
     return f"{slug}-{digest(made_of)}"
 
 
-def run(book: Book, slug: str, kept: Path, say: Callable[[str], None] = print) -> Run:
+def run(book: Book, slug: str, folder: Path, say: Callable[[str], None] = print) -> Run:
     """The chapter's run: the one that is kept, if nothing has changed since, else a new one.
 
     Parameters
@@ -79,20 +79,20 @@ def run(book: Book, slug: str, kept: Path, say: Callable[[str], None] = print) -
     BookError
         Where a cell raises, or shows nothing but a widget; it names chapter, cell and error.
     """
-    path = kept / f"{name(book, slug)}.json"
+    path = folder / f"{name(book, slug)}.json"
     try:
-        found = json.loads(path.read_text("utf-8"))
-        return Run(found["outputs"], found["day"], found["machine"])
+        data = json.loads(path.read_text("utf-8"))
+        return Run(data["outputs"], data["day"], data["machine"])
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):
         say(f"{path.name} is damaged; {slug} runs again")
-    made = _executed(book, slug, say)
-    write({path: json.dumps(made.__dict__, ensure_ascii=False)})
-    for old in kept.glob(f"{slug}-*.json"):
+    result = _executed(book, slug, say)
+    write({path: json.dumps(result.__dict__, ensure_ascii=False)})
+    for old in folder.glob(f"{slug}-*.json"):
         if old != path:
             old.unlink(missing_ok=True)
-    return made
+    return result
 
 
 def _executed(book: Book, slug: str, say: Callable[[str], None]) -> Run:
@@ -103,16 +103,16 @@ def _executed(book: Book, slug: str, say: Callable[[str], None]) -> Run:
     if (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
         say(f"the machine is busy (load {load:.1f}): measured times in {slug} will be longer than they need to be")
     say(f"running {slug}")
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         books = execute(book.folder(slug), seconds=SECONDS)
     except CellExecutionError as error:
-        what = f"{error.ename}: {unmarked(error.evalue, LANGUAGES[0])}"
+        problem = f"{error.ename}: {unmarked(error.evalue, LANGUAGES[0])}"
         where = f"chapters/{slug}/lesson.py"
-        raise BookError(f"{slug}, cell {error.cell_id!r}, raises {what}; mend it in {where}") from None
+        raise BookError(f"{slug}, cell {error.cell_id!r}, raises {problem}; mend it in {where}") from None
     except (CellTimeoutError, DeadKernelError) as error:
         raise BookError(f"{slug}: {error}") from None
-    say(f"{slug} ran in {time.monotonic() - begun:.0f} s")
+    say(f"{slug} ran in {time.monotonic() - start:.0f} s")
     machine = f"{os.cpu_count()} × {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     return Run(outputs_of(books), date.today().isoformat(), machine)
 
@@ -121,7 +121,7 @@ def outputs_of(books: dict) -> dict[str, dict[str, list[dict]]]:
     """Language → cell id → outputs, of executed notebooks."""
     return {
         language: {
-            cell.id: [dict(each) for each in cell.outputs] for cell in books[language].cells if "outputs" in cell
+            cell.id: [dict(output) for output in cell.outputs] for cell in books[language].cells if "outputs" in cell
         }
         for language in LANGUAGES
     }

@@ -34,22 +34,22 @@ class Entry(NamedTuple):
 
 def words(piece: str) -> str:
     """What a piece of HTML says, on one line."""
-    found = 1
-    while found:
-        piece, found = _PICTURE.subn(" ", piece)
-    said = _FORMULA.sub(lambda found: html.escape(_formula(found[0])), _UNSAID.sub(" ", piece))
-    return " ".join(html.unescape(_TAG.sub(" ", _INSIDE.sub("", said))).split())
+    replaced = 1
+    while replaced:
+        piece, replaced = _PICTURE.subn(" ", piece)
+    readable = _FORMULA.sub(lambda match: html.escape(_formula(match[0])), _UNSAID.sub(" ", piece))
+    return " ".join(html.unescape(_TAG.sub(" ", _INSIDE.sub("", readable))).split())
 
 
 @cache
 def _formula(mathml: str) -> str:
-    line = _line(ElementTree.fromstring(_NAMED.sub(lambda found: html.unescape(found[0]), mathml)))
+    line = _line(ElementTree.fromstring(_NAMED.sub(lambda match: html.unescape(match[0]), mathml)))
     return re.sub(r" (?=[,.;:)])", "", " ".join(line.split()))
 
 
 def _line(element: ElementTree.Element) -> str:
     """A formula on one line: δ/τ, √(2δM), g_1."""
-    parts = [_line(each) for each in element]
+    parts = [_line(child) for child in element]
     match element.tag.rpartition("}")[2], parts:
         case "mfrac", [above, below]:
             return f" {_one(above)}/{_one(below)} "

@@ -39,12 +39,12 @@ def marked_terms(html: str, language: str, glossary: Glossary, seen: set[str]) -
     """
     pattern, owners = _finder(glossary, language)
 
-    def mark(found: re.Match) -> str:
-        term = next(term for word, term in owners if word.fullmatch(found[0]))
+    def mark(match: re.Match) -> str:
+        term = next(term for word, term in owners if word.fullmatch(match[0]))
         if term is None or term.id in seen:
-            return found[0]
+            return match[0]
         seen.add(term.id)
-        return f'<a class="term" href="{PAGE}#{term.id}" data-term="{term.id}">{found[0]}</a>'
+        return f'<a class="term" href="{PAGE}#{term.id}" data-term="{term.id}">{match[0]}</a>'
 
     parts, end, inside = [], 0, 0
     for tag in _TAG.finditer(html):
@@ -56,13 +56,13 @@ def marked_terms(html: str, language: str, glossary: Glossary, seen: set[str]) -
     return "".join([*parts, pattern.sub(mark, html[end:])])
 
 
-def cards(language: str, glossary: Glossary, used: set[str]) -> str:
+def cards(language: str, glossary: Glossary, ids: set[str]) -> str:
     """The script that a page with these marks needs before ``terms.js``: its words, and what they mean."""
     terms = {}
     for term in glossary.terms:
-        if term.id in used:
-            own, english = term.called(language)[0], term.en[0]
-            terms[term.id] = [own, "" if own == english else english, shown(term.means[language])]
+        if term.id in ids:
+            word, english = term.called(language)[0], term.en[0]
+            terms[term.id] = [word, "" if word == english else english, shown(term.means[language])]
     data = json.dumps({"page": PAGE, "more": text_in(language, "terms.more"), "terms": terms}, ensure_ascii=False)
     safe = data.replace("</", "<\\/")
     return f"<script>window.D2_TERMS={safe}</script>"
@@ -72,18 +72,18 @@ def glossary_page(language: str, book: Book) -> str:
     """The body of the page that has all terms with a meaning, sorted as this language sorts."""
     entries = []
     for term in sorted(filter(lambda term: term.means, Glossary(book.terms).terms), key=_order(language)):
-        words = {each: term.called(each)[0] for each in LANGUAGES}
-        own = words.pop(language)
-        others = [
-            f'<span lang="{only(each, html_language)}">{markup.escape(word)}</span>'
-            for each, word in words.items()
-            if word != own
+        words = {name: term.called(name)[0] for name in LANGUAGES}
+        word_here = words.pop(language)
+        translations = [
+            f'<span lang="{only(name, html_language)}">{markup.escape(word)}</span>'
+            for name, word in words.items()
+            if word != word_here
         ]
         meaning = shown(term.means[language])
         if slug := book.numbers.get(term.chapter):
             title = f"{term.chapter.lstrip('0')} · {markup.escape(book.contents[slug][language])}"
             meaning += f' <a href="{slug}.html">{title}</a>'
-        heading = " ".join([f"<b>{markup.escape(own)}</b>", *others])
+        heading = " ".join([f"<b>{markup.escape(word_here)}</b>", *translations])
         entries.append(f'<dt id="{term.id}">{heading}</dt>\n<dd>{meaning}</dd>')
     title, order = text_in(language, "terms.title"), text_in(language, "terms.sorted-by")
     return "\n".join([f"<h1>{title}</h1>", f"<p>{order}</p>", '<dl class="glossary">', *entries, "</dl>\n"])
@@ -101,8 +101,8 @@ def _order(language: str):
 
 
 def _chinese(word: str) -> bytes:
-    for written, read in _READ.items():
-        word = word.replace(written, read)
+    for character, read in _READ.items():
+        word = word.replace(character, read)
     return word.lower().encode("gb18030")  # in which common characters stand by their sound
 
 
@@ -132,7 +132,7 @@ def _finder(glossary: Glossary, language: str) -> tuple[re.Pattern, list[tuple[r
         whose |= dict.fromkeys(term.other[language])
     words = sorted(whose, key=len, reverse=True)
     owners = [(re.compile(_written(word, language)), whose[word]) for word in words]
-    choices = "|".join(written.pattern for written, _ in owners) or "(?!)"
+    choices = "|".join(word_pattern.pattern for word_pattern, _ in owners) or "(?!)"
     border = r"(?<![\w-])(?:%s)(?![\w-])" if FILES[language].get("spaced", True) else "%s"
     return re.compile(border % choices), owners
 

@@ -10,19 +10,7 @@ import pytest
 import torch
 from helpers.ranks import outcome, ranks
 
-from d2lps import (
-    Processes,
-    RankLost,
-    Reduction,
-    SharedMemory,
-    aggregate_at,
-    calibrate,
-    reduce_scatter,
-    ring,
-    run,
-    sharded,
-    tree,
-)
+from d2lps import Processes, RankLost, Reduction, SharedMemory, aggregate_at, calibrate, reduce_scatter, ring, run, tree
 from d2lps.carriers.execute import compile
 from d2lps.carriers.rendezvous import NoRanks, ProcessesError
 from d2lps.carriers.tensors import TensorError
@@ -278,108 +266,45 @@ def test_a_carrier_is_for_one_thread_at_a_time(kind, second):
         assert "make a carrier for each thread" in str(other) and values == [2.0] * 6
 
 
-# ---------------------------------------------------------------- one result, one memory
+# ---------------------------------------------------------------- common memory
 
 SCATTER = reduce_scatter(["rank0", "rank1", "rank2"], direct=True)
-ONE = {  # how the result is made, the plan, what is said
-    "ordinary memory": (
-        lambda rank, c: ONES(6),
-        SCATTER,
-        r"the common result must be a flat tensor in memory that all processes share: make it with carrier.common\(…\)$",
-    ),
-    "no tensor": (lambda rank, c: 6, SCATTER, "the common result must be a flat tensor in memory"),
-    "a sparse tensor": (
-        lambda rank, c: ONES(6).to_sparse(),
-        SCATTER,
-        "the common result must be a flat tensor in memory",
-    ),
-    "two dimensions": (
-        lambda rank, c: c.common(6).view(2, 3),
-        SCATTER,
-        "the common result must be a flat tensor in memory",
-    ),
-    "another size": (
-        lambda rank, c: c.common(5),
-        SCATTER,
-        "the one result has 5 elements of torch.float32, the gradients 6 elements of torch.float32",
-    ),
-    "another dtype": (
-        lambda rank, c: c.common(6, torch.float64),
-        SCATTER,
-        "the one result has 6 elements of torch.float64, the gradients 6 elements of torch.float32",
-    ),
-    "a plan that hands out": (
-        lambda rank, c: c.common(6),
-        sharded(["rank0", "rank1", "rank2"]),
-        r"rank0 and rank1 both want or write key g\d: one result is for plans in which each key comes together at one "
-        r"node and stays there, as in reduce_scatter\(nodes, direct=True\)$",
-    ),
-    "a plan with sums on the way": (
-        lambda rank, c: c.common(6),
-        reduce_scatter(["rank0", "rank1", "rank2"]),
-        r"rank\d and rank\d both want or write key g\d",
-    ),
-    "a result for each": (
-        lambda rank, c: SharedMemory.tensor(6),
-        SCATTER,
-        r"rank 1 has a different result from rank 0: make it with carrier.common\(…\) and give it to carrier.into\(…\) "
-        "on all ranks$",
-    ),
-    "a result on one rank alone": (
-        lambda rank, c: at_1(rank, c.common(6), (c.common(6), None)[1]),
-        SCATTER,
-        "rank 1 has a different result from rank 0",
-    ),
-    "a common size that is none": (
-        lambda rank, c: c.common(-1),
-        SCATTER,
+COMMON = {  # how many elements a rank asks for, and the error
+    "a size that is none": (
+        lambda rank: -1,
         r"(rank 0 ended the run \(refused: )?SharedMemory.tensor\(-1\): give a number of elements, or a tensor",
     ),
-    "another common size": (
-        lambda rank, c: c.common(at_1(rank, 5, 6)),
-        SCATTER,
+    "another size": (
+        lambda rank: at_1(rank, 5, 6),
         "rank 1 asks for one tensor of 5 elements of torch.float32, rank 0 for 6 elements of torch.float32: all ranks must ask "
         "for the same$",
     ),
 }
 
 
-def into_one(rank, case):
-    make, plan, _ = ONE[case]
-    gradient = SharedMemory.tensor(ONES(6))
-
-    def tried():
-        carrier = rank.carrier(SharedMemory)
-        result = make(rank, carrier)
-        return run(plan, gradient, carrier if result is None else carrier.into(result))
-
+def in_common(rank, case):
     begin = time.monotonic()
-    return outcome(tried), gradient.tolist(), time.monotonic() - begin
+    return outcome(lambda: rank.carrier(SharedMemory).common(COMMON[case][0](rank))), time.monotonic() - begin
 
 
-@pytest.mark.parametrize("case", ONE)
-def test_a_result_or_a_plan_that_does_not_fit_is_refused_and_the_gradients_stay(case):
-    for error, gradient, took in ranks()(into_one, case, n=3):
-        assert isinstance(error, TensorError | RankLost) and re.match(ONE[case][2], str(error)), repr(error)
-        assert gradient == [1.0] * 6 and took < 1.5
+@pytest.mark.parametrize("case", COMMON)
+def test_common_memory_of_unlike_sizes_is_refused(case):
+    for error, took in ranks()(in_common, case, n=3):
+        assert isinstance(error, TensorError | RankLost) and re.match(COMMON[case][1], str(error)), repr(error)
+        assert took < 1.5
 
 
-def the_same_memory(rank, case):
+def the_same_memory(rank, begin):
     carrier = rank.carrier(SharedMemory)
     whole = carrier.common(18)
-    begin = {"twice": 0, "overlapping": 5, "as the result": 6}[case] * rank.number
-    on = carrier.into(whole[6:12]) if case == "as the result" else carrier
-    return outcome(run, SCATTER, whole[begin:][:6], on), whole.tolist()
+    return outcome(run, SCATTER, whole[begin * rank.number :][:6], carrier), whole.tolist()
 
 
-@pytest.mark.parametrize(
-    "case, names",
-    [("twice", "rank0 and rank1"), ("overlapping", "rank0 and rank1"), ("as the result", "rank1 and the one result")],
-)
-def test_ranks_may_not_work_on_the_same_memory(case, names):
-    for error, whole in ranks()(the_same_memory, case, n=3):
+@pytest.mark.parametrize("begin", [0, 5], ids=["twice", "overlapping"])
+def test_ranks_may_not_work_on_the_same_memory(begin):
+    for error, whole in ranks()(the_same_memory, begin, n=3):
         assert isinstance(error, TensorError) and whole == [0.0] * 18
-        assert sorted(str(error).split(" share memory: ")[0].split(" and ")) == sorted(names.split(" and "))
+        assert sorted(str(error).split(" share memory: ")[0].split(" and ")) == ["rank0", "rank1"]
 
 
 @pytest.mark.parametrize("given", [-1, True, 1.5, "10", None])

@@ -1,7 +1,6 @@
 """Running plans on real tensors: the same bits as the plan says, everywhere; and nothing half done."""
 
 import gc
-import json
 import re
 import weakref
 from fractions import Fraction
@@ -401,7 +400,6 @@ def test_a_measured_trace_goes_through_json():
     plan = aggregate_at(gpus(3), "cpu", chunks=2, update=("sgd", {"lr": 0.1}))
     trace = run(plan, gradients(plan, 10), weights={"cpu": torch.zeros(10)})
     assert Trace.from_json(trace.to_json()) == trace
-    assert len(json.loads(trace.to_chrome())["traceEvents"]) == len(plan.nodes) + len(trace.events)
     assert trace.origin == "cpu ×4"
 
 

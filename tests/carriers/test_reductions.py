@@ -193,5 +193,5 @@ def test_every_identity_changes_nothing_at_the_borders_of_its_dtype(name):
 @pytest.mark.parametrize("name", NAMED)
 def test_two_tensors_are_put_together_as_a_new_one(name):
     own, arrived = torch.tensor([1, 2, 3]), torch.tensor([3, 2, 1])
-    assert torch.equal(reduction(name).combined(own, arrived), BY_HAND[name](own, arrived))
+    assert torch.equal(reduction(name).combine(own, arrived), BY_HAND[name](own, arrived))
     assert own.tolist() == [1, 2, 3] and arrived.tolist() == [3, 2, 1]

@@ -229,7 +229,7 @@ def test_what_is_still_to_be_sent_is_not_changed_by_what_comes_after_it():
     commands += [Load(1, ((0, Held(one, {"sgd": {"velocity": one.clone()}})),), optimizer)]
     for number, command in enumerate(commands):
         replica.receive(("worker", 0), Do(1, number, 0, command), 0.0)
-    parts, _ = replica._given_over()
+    parts, _ = replica._snapshot()
     replica.receive(("worker", 0), Push(1, 9, 0, 0, 1, Gradient(one.clone(), True, True)), 0.0)
     assert replica.parts[0].value.memory["sgd"]["velocity"].tolist() == pytest.approx([1.9] * 3)
     begun, *_, loaded, _ = replica.log.values()

@@ -36,7 +36,7 @@ from d2lps import (
 )
 from d2lps import ring as built_ring
 from d2lps.messages import sentences, speak
-from d2lps.plan.acts import sends, updates
+from d2lps.plan.acts import updates
 from d2lps.plan.checking import Holding, replay
 from d2lps.plan.share import Share, slices
 
@@ -180,12 +180,6 @@ BROKEN = [
         lambda: plan(wants=[("c", "g")]),
         None,
         "wants names node c, which is not in the plan (nodes: a b)",
-    ),
-    Broken(
-        "unknown-node",
-        lambda: sharded(["a", "b"]).seen_by("c"),
-        None,
-        "seen_by names node c, which is not in the plan (nodes: a b)",
     ),
     Broken(
         "unknown-key", lambda: plan([Send("b", "a", "h")]), 1, "step 1 names key h, which is not in the plan (keys: g)"
@@ -834,27 +828,6 @@ def test_order_counts_every_holder_exactly_once(any_plan):
 
 def leaves(tree):
     return [tree] if isinstance(tree, str) else leaves(tree[0]) + leaves(tree[1])
-
-
-@given(legal_plans())
-def test_what_the_nodes_see_is_the_plan_and_nothing_else(any_plan):
-    seen = {node: any_plan.seen_by(node) for node in any_plan.nodes}
-    assert {len(steps) for steps in seen.values()} == {len(any_plan.steps)}
-    for number, acts in enumerate(any_plan.steps):
-        for act in sends(acts):
-            assert {node for node in seen if act in seen[node][number]} == {act.src, act.dst}
-        for act in updates(acts):
-            assert {node for node in seen if act in seen[node][number]} == {act.node}
-        for steps in seen.values():
-            assert [act for act in acts if act in steps[number]] == list(steps[number])
-
-
-def test_a_node_may_bear_the_name_of_a_key_an_op_or_a_rule():
-    names = ["g", "add", "sgd"]
-    odd = aggregate_at(names, "add", update=SGD)
-    assert odd.seen_by("g") == ((Send("g", "add", "g", "add"),), (Send("add", "g", "g", "copy"),))
-    assert [len(step) for step in odd.seen_by("add")] == [3, 2]
-    assert [len(step) for step in odd.seen_by("sgd")] == [1, 1]
 
 
 # ---------------------------------------------------------------- JSON that is not a plan

@@ -202,7 +202,7 @@ def test_what_is_wrong_in_the_sources_is_one_sentence(book, name):
 
 def test_an_error_among_the_outputs_and_what_only_a_kernel_can_show_are_refused():
     def shown(output):
-        return outputs.shown([output], "c", "01, cell 'c',", "", str)
+        return outputs.cell_html([output], "c", "01, cell 'c',", "", str)
 
     with pytest.raises(BookError, match="01, cell 'c', raises ValueError: no; mend the cell"):
         shown({"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []})
