@@ -276,7 +276,8 @@ COMMON = {  # how many elements a rank asks for, and the error
     ),
     "another size": (
         lambda rank: at_1(rank, 5, 6),
-        "rank 1 asks for one tensor of 5 elements of torch.float32, rank 0 for 6 elements of torch.float32: all ranks must ask "
+        "rank 1 asks for one tensor of 5 elements of torch.float32, rank 0 for 6 elements of "
+        "torch.float32: all ranks must ask "
         "for the same$",
     ),
 }
@@ -390,7 +391,8 @@ def test_all_ranks_take_one_backend(backends, found):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="hardware: this machine has a CUDA GPU")
 def test_nccl_wants_a_gpu_for_every_rank():
     sentence = (
-        "NCCL needs a GPU of its own for every rank, but the host of rank 0 has 0 for 2 ranks: start fewer ranks, or use "
+        "NCCL needs a GPU of its own for every rank, but the host of rank 0 has 0 for 2 ranks: "
+        "start fewer ranks, or use "
         "backend='gloo'"
     )
     assert list(map(str, ranks()(with_backends, ["nccl", "nccl"], n=2))) == [sentence] * 2

@@ -125,17 +125,20 @@ REFUSED = {
     "another shape": (
         torch.ones(2),
         Reduction("both", lambda a, b: torch.cat([a, b]), 0),
-        "both turns two tensors of (2,), torch.float32 into (4,), torch.float32: a reduction must return a tensor like them",
+        "both turns two tensors of (2,), torch.float32 into (4,), torch.float32: a reduction must "
+        "return a tensor like them",
     ),
     "a single number": (
         torch.ones(2),
         Reduction("dot", torch.dot, 0),
-        "dot turns two tensors of (2,), torch.float32 into (), torch.float32: a reduction must return a tensor like them",
+        "dot turns two tensors of (2,), torch.float32 into (), torch.float32: a reduction must "
+        "return a tensor like them",
     ),
     "another dtype": (
         torch.ones(2),
         Reduction("wide", lambda a, b: (a + b).double(), 0),
-        "wide turns two tensors of (2,), torch.float32 into (2,), torch.float64: a reduction must return a tensor like them",
+        "wide turns two tensors of (2,), torch.float32 into (2,), torch.float64: a reduction must "
+        "return a tensor like them",
     ),
     "no tensor": (
         torch.ones(2),

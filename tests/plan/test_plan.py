@@ -331,7 +331,8 @@ BROKEN = [
         "leader-without",
         lambda: hierarchical({"a": ["a"], "b": ["b"]}, built_ring(["a", "c"])),
         None,
-        "b is a leader, but in the plan between the leaders it does not both start with a gradient and end with the sum of every key: "
+        "b is a leader, but in the plan between the leaders it does not both start with a gradient "
+        "and end with the sum of every key: "
         "make that plan for the leaders, such as ring(leaders)",
     ),
     Broken(

@@ -301,7 +301,8 @@ REFUSED = [
     (
         lambda: Topology("t", {"a": "cpu"}, [], {}, {"a": "1 GB/s"}),
         TopologyError,
-        "a takes time for the data that passes through it, but its speed is not given: give its bandwidth in through, or "
+        "a takes time for the data that passes through it, but its speed is not given: give its "
+        "bandwidth in through, or "
         "Bandwidth('inf') if nothing limits it",
     ),
     (lambda: Topology("t", {"a": "cpu"}, [], {}, {}, {"a": "20 us"}), TopologyError, None),
