@@ -316,7 +316,7 @@ def disagreeing(rank):
 def test_workers_that_disagree_or_do_not_come_are_named():
     first, second = ranks()(disagreeing, n=2)
     for options, init, closed, out, *_ in first, second:
-        assert "all workers must ask for the same store" in options and "all workers init the same keys" in init
+        assert "all workers must ask for the same store" in options and "all workers must init the same keys" in init
         assert closed == "this store is closed" and out == [5.0] * 3
     *_, errors, took = first
     assert [type(error) for error in errors] == [Timeout, Timeout] and 3.9 < took < 8
