@@ -91,7 +91,7 @@ F = Task("gpu0", "F", "0", 0, ("x",), (("y", "a"),))
         ([Send("gpu0", "gpu1", "z")], "z is not on gpu0"),
         ([Send("gpu0", "gpu5", "x")], "names a device that is not in the schedule"),
         ([F, Send("gpu0", "gpu1", "y", "copy"), Send("gpu1", "gpu0", "y", "add")], "y on gpu0 counts a twice"),
-        (["F"], "'F' is neither a Task"),
+        (["F"], "'F' is not a Task"),
         ([F], "at the end y on gpu0 lacks b"),
     ],
 )
@@ -243,6 +243,6 @@ def test_a_csv_of_torchtitan_is_read_and_its_slots_are_checked():
         0: [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)],
         1: [("F", 0, 1), ("B", 0, 1), ("F", 1, 1), ("B", 1, 1)],
     }
-    with pytest.raises(ScheduleError, match="slot 4: B0.1 cannot begin, since B1.1 is done in slot 4"):
+    with pytest.raises(ScheduleError, match="slot 4: B0.1 cannot begin, because B1.1 is done in slot 4"):
         from_csv(table, timed=True)
     assert len(pipeline(from_csv(table)).slots()) == 6  # and not 5

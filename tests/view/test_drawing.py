@@ -649,18 +649,20 @@ def test_a_topology_is_drawn_with_its_nodes_and_bandwidths(tmp_path):
 
 def test_what_is_too_large_to_be_seen_is_refused_at_once_with_a_way_out():
     for large in (cost.shared(ring(1024), nvswitch(1024), "160 MB"), nvswitch(65)):
-        with pytest.raises(DrawingError, match=r"^draw shows up to 64 nodes, and there are (1024|65) here: take fewer"):
+        with pytest.raises(
+            DrawingError, match=r"^draw shows up to 64 nodes, but there are (1024|65) here: draw a run with fewer"
+        ):
             draw(large)
     trace = predicted("pairs, ring", 4)
     many = replace(trace, events=trace.events * (MOST_EVENTS // len(trace.events) + 1))
-    with pytest.raises(DrawingError, match=f"^draw shows up to {MOST_EVENTS} events, and there are {len(many.events)}"):
+    with pytest.raises(DrawingError, match=f"^draw shows up to {MOST_EVENTS} events, but there are {len(many.events)}"):
         draw(many)
     assert "svg" in str(draw(nvswitch(64)))
 
 
 @pytest.mark.parametrize("wrong", [None, 7, "trace", sharded(names(2)), [predicted("pairs, star", 2)]])
 def test_only_traces_are_drawn(wrong):
-    with pytest.raises(DrawingError, match=f"draw wants a trace, not {type(wrong).__name__}: cost.shared"):
+    with pytest.raises(DrawingError, match=f"draw needs a trace, not {type(wrong).__name__}: cost.shared"):
         draw(wrong)
 
 

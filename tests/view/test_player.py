@@ -85,7 +85,7 @@ def test_there_is_something_to_play_even_if_nothing_happens():
 
 
 def test_nothing_to_play_is_refused():
-    with pytest.raises(DrawingError, match="^watch wants at least one trace to play$"):
+    with pytest.raises(DrawingError, match="^watch needs at least one trace to play$"):
         watch()
 
 
@@ -96,19 +96,21 @@ def test_a_list_of_traces_is_given_one_by_one():
 
 @pytest.mark.parametrize("wrong", [None, sharded(names(2)), "trace"])
 def test_only_traces_are_played(wrong):
-    with pytest.raises(DrawingError, match=f"watch wants a trace, not {type(wrong).__name__}: cost.shared"):
+    with pytest.raises(DrawingError, match=f"watch needs a trace, not {type(wrong).__name__}: cost.shared"):
         watch(predicted("pairs, star", 2), wrong)
 
 
 @pytest.mark.parametrize(("given", "count"), [(["a"], 1), ("ab", 1), (["a", "b", "c"], 3), ([], 0)])
 def test_there_is_a_name_for_each_trace(given, count):
     trace = predicted("pairs, star", 2)
-    with pytest.raises(DrawingError, match=f"^there are {count} names for 2 traces: give one to each$"):
+    with pytest.raises(DrawingError, match=f"^there are {count} names for 2 traces: give one name for each trace$"):
         watch(trace, trace, names=given)
 
 
 def test_what_is_too_large_to_be_seen_is_not_played():
-    with pytest.raises(DrawingError, match="^watch shows up to 64 nodes, and there are 1024 here: take fewer nodes"):
+    with pytest.raises(
+        DrawingError, match="^watch shows up to 64 nodes, but there are 1024 here: draw a run with fewer nodes"
+    ):
         watch(cost.shared(ring(1024), nvswitch(1024), "160 MB"))
 
 
@@ -498,7 +500,7 @@ def test_unit_and_legend_stand_above_the_pictures(opened):
     assert summary.bounding_box()["y"] < page.locator(".d2-run").first.bounding_box()["y"] < 250
     summary.click()
     told = " ".join(page.locator(".d2-legend li").all_inner_texts())
-    assert "in the color of its sender, also of a finished sum" in told
+    assert "in the color of its sender, even if it is a complete sum" in told
 
 
 def test_the_switches_of_a_race_stand_at_one_height(opened):
