@@ -1,23 +1,23 @@
-"""A function of an answer that runs in another process: what a judge asks of it besides calling it."""
+"""The interface of an answer that runs in another process, for judges that do more than call it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 
 class Away(ABC):
-    """Stands for a function in another process; calling it calls that."""
+    """A function in another process; calling this object calls it."""
 
     @abstractmethod
     def __call__(self, *arguments: object, **named: object) -> object: ...
 
     @abstractmethod
     def size_kept(self, without: Iterable[object]) -> int:
-        """As :func:`~d2lps.notebook.grading.size_kept`, of the function over there."""
+        """Do the same as :func:`~d2lps.notebook.grading.size_kept` in the other process."""
 
     @abstractmethod
     def shared_names(self, other: object, names: Iterable[str]) -> set[str]:
-        """As :func:`~d2lps.notebook.grading.shared_names`, of two functions over there."""
+        """Do the same as :func:`~d2lps.notebook.grading.shared_names` in the other process."""
 
     @abstractmethod
     def elsewhere(self, *arguments: object) -> object:
-        """As :func:`~d2lps.notebook.grading.elsewhere`: what it is in a third process."""
+        """Do the same as :func:`~d2lps.notebook.grading.elsewhere`, in a third process."""
