@@ -112,7 +112,7 @@ class Counts:
                     self._moved[send.dst, "dst", step] += plan.share[send.key]
 
     def moved(self, node: str, way: str, step: int | None = None) -> Fraction:
-        """Return the part of the gradient that ``node`` sends (``"src"``) or receives (``"dst"``), in one step or all."""
+        """Return the part of the gradient that ``node`` sends ("src") or receives ("dst"), in one step or all."""
         return self._moved[node, way, step]
 
     def over(self) -> list[str]:
