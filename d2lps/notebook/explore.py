@@ -154,9 +154,9 @@ class Exploration(ipywidgets.VBox):
         links = _pairs(self._topology(gpus, float(rate)))  # refuses an invalid number of devices
         look = {"style": {"description_width": "initial"}, "continuous_update": False}
 
-        def slider(name: str, options: Iterable[tuple[str, float]], value: float, label: str) -> ipywidgets.Widget:
-            labels = {number: shown for shown, number in options}
-            labels.setdefault(value, label)
+        def slider(name: str, options: Iterable[tuple[str, float]], value: float, fallback: str) -> ipywidgets.Widget:
+            labels = {number: label for label, number in options}
+            labels.setdefault(value, fallback)
             pairs = [(labels[number], number) for number in sorted(labels)]
             words = text(f"explore.says-{name}")
             return ipywidgets.SelectionSlider(options=pairs, value=value, description=words, **look)
@@ -188,13 +188,7 @@ class Exploration(ipywidgets.VBox):
         return self._places[key]
 
     def set(self, **values: object) -> None:
-        """Move several sliders at once.
-
-        Parameters
-        ----------
-        **values
-            A name in :attr:`controls`, and its new value.
-        """
+        """Move several sliders at once: name in :attr:`controls` = new value."""
         for name, value in values.items():
             self.controls[name].value = value
 

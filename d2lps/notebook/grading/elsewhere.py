@@ -5,11 +5,10 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 
 import cloudpickle
-
-from d2lps.notebook.grading.away import Away
 
 PATIENCE = 60.0  # seconds
 ASK = """
@@ -18,6 +17,25 @@ out, sys.stdout = sys.stdout, sys.stderr
 answer, arguments = pickle.load(sys.stdin.buffer)
 json.dump(answer(*arguments), out)
 """
+
+
+class Away(ABC):
+    """A function in another process, for judges that do more than call it; calling this object calls the function."""
+
+    @abstractmethod
+    def __call__(self, *arguments: object, **named: object) -> object: ...
+
+    @abstractmethod
+    def size_kept(self, without: Iterable[object]) -> int:
+        """Do the same as :func:`~d2lps.notebook.grading.size_kept` in the other process."""
+
+    @abstractmethod
+    def shared_names(self, other: object, names: Iterable[str]) -> set[str]:
+        """Do the same as :func:`~d2lps.notebook.grading.shared_names` in the other process."""
+
+    @abstractmethod
+    def elsewhere(self, *arguments: object) -> object:
+        """Do the same as :func:`~d2lps.notebook.grading.elsewhere`, in a third process."""
 
 
 def elsewhere(answer: Callable, *arguments: object) -> object:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
-from d2lps.notebook.grading.away import Away
+from d2lps.notebook.grading.elsewhere import Away
 
 
 def size_kept(thing: object, without: Iterable[object] = ()) -> int:

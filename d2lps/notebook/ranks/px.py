@@ -106,13 +106,13 @@ class Shown:
             self.displayed += 1
 
 
-def publish(shown: Mapping) -> None:
+def publish(output: Mapping) -> None:
     """Display an object that a rank displayed."""
-    data = dict(shown["data"])
+    data = dict(output["data"])
     if "text/html" in data:
         # A widget would need the rank's kernel; its HTML works alone, here and in the notebook's file.
         data.pop("application/vnd.jupyter.widget-view+json", None)
-    publish_display_data(data, shown["metadata"])
+    publish_display_data(data, output["metadata"])
 
 
 def plain(result: Mapping | None) -> str:
