@@ -16,7 +16,7 @@ from torch import Tensor
 from d2lps.carriers.reductions import Reduction
 from d2lps.carriers.tensors import widened
 from d2lps.plan.acts import Send, Update, updates
-from d2lps.plan.checking import begun
+from d2lps.plan.checking import arrivals
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
 
@@ -99,7 +99,7 @@ def compile_steps(plan: Plan, seen: Collection[str], strided: Collection[str] = 
         return new
 
     steps = []
-    for number, (step, sent) in enumerate(zip(plan.steps, begun(plan), strict=True), 1):
+    for number, (step, sent) in enumerate(zip(plan.steps, arrivals(plan), strict=True), 1):
         touching = [
             (i, send, begins, Slot(send.src, send.key), Slot(send.dst, send.key))
             for i, (send, begins) in enumerate(sent)

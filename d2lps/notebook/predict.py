@@ -4,7 +4,7 @@
 >>> race
 What do you think? CPU (ms). You have not guessed yet.
 >>> race.reveal({"CPU": 80})
-You have not guessed yet: the answer stays hidden until you commit yourself above.
+You have not guessed yet: the answer stays hidden until you commit to a guess above.
 
 A chapter's ``predictions.toml`` has the range of plausible guesses, and the thoughts behind known wrong numbers.
 """

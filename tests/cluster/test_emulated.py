@@ -131,7 +131,7 @@ def soon(cluster, processes, **where) -> bool:
 
 def test_what_does_not_end_is_ended(three):
     begin = time.monotonic()
-    with pytest.raises(RunFailed, match="host1 was not done"):
+    with pytest.raises(RunFailed, match="host1 did not finish"):
         three.run(lambda: os.environ["RANK"] == "0" or time.sleep(1000), hosts=["host0", "host1"], deadline=0.5)
     assert time.monotonic() - begin < 20
 

@@ -13,6 +13,7 @@ import inspect
 import threading
 from collections.abc import Callable
 
+from d2lps.messages import said, unmarked
 from d2lps.notebook.grading.exercise import Case, Failure, failure
 
 
@@ -94,7 +95,8 @@ def call(
 
 def _raised(case: Case, function: Callable, error: BaseException) -> Failure:
     """Return a Failure with the error, and the last line of the function's own file in its traceback."""
-    sentence = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
+    full = type(error).__name__ + (f": {error}" if str(error) else "")
+    sentence = said(lambda language: unmarked(full, language).splitlines()[0][:200])  # cut separately in each language
     code, trace = getattr(inspect.unwrap(function), "__code__", None), error.__traceback__
     line = getattr(error, "answer_line", None)  # set if it was raised in another process
     while trace:
