@@ -381,7 +381,7 @@ def on_several_hosts(rank):
 
 def test_memory_is_not_shared_between_hosts():
     assert set(ranks()(on_several_hosts, n=2)) == {
-        "the ranks run on several hosts, which share no memory: take Processes()"
+        "the ranks run on several hosts, which share no memory: use Processes()"
     }
 
 

@@ -235,7 +235,7 @@ def local():
         (lambda s: s.init("b", torch.zeros(3, dtype=torch.int8)), "of torch.int8: MXNet holds values"),
         (lambda s: s.init("b", torch.zeros(0)), "has 0 elements"),
         (lambda s: s.push("v", torch.zeros(3)), "key 'v' is not initialized"),
-        (lambda s: s.push("w", torch.zeros(3)), "what is pushed has shape"),
+        (lambda s: s.push("w", torch.zeros(3)), "the pushed value has shape"),
         (lambda s: s.pull("w", out=torch.zeros(3, 2).double()), "out has shape"),
         (
             lambda s: s.row_sparse_pull("w", out=torch.zeros(1, 2), row_ids=[torch.tensor([0])][0]),
@@ -316,7 +316,7 @@ def disagreeing(rank):
 def test_workers_that_disagree_or_do_not_come_are_named():
     first, second = ranks()(disagreeing, n=2)
     for options, init, closed, out, *_ in first, second:
-        assert "all workers ask for the same store" in options and "all workers init the same keys" in init
+        assert "all workers must ask for the same store" in options and "all workers must init the same keys" in init
         assert closed == "this store is closed" and out == [5.0] * 3
     *_, errors, took = first
     assert [type(error) for error in errors] == [Timeout, Timeout] and 3.9 < took < 8

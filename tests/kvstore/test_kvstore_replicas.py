@@ -174,7 +174,7 @@ def test_a_store_kills_a_server_to_try_what_comes_of_it():
         store.kill_server(0)
         store.pushpull("w", torch.ones(1), out=(out := torch.empty(1)))
         assert out.item() == 1.0
-        with pytest.raises(Refused, match="they are 0 to 1"):
+        with pytest.raises(Refused, match="the servers are 0 to 1"):
             store.kill_server(7)
     with pytest.raises(Refused, match="worker 1"):  # each worker those that it has started
         kill([], [0, 1], 0, 1)

@@ -400,7 +400,10 @@ def test_what_is_not_finite_is_handled_as_was_asked(nan, bad):
         (lambda held: held.init(1, "w", 5, torch.float32, None), "all initialise the same"),
         (lambda held: held.shard(0).validate_rows(3, torch.tensor([0])), "4 elements here, which are no rows of 3"),
         (lambda held: held.shard(0).validate_rows(2, torch.tensor([2])), "key w has rows 0 to 1 here"),
-        (lambda held: Optimizer.read("rmsprop", {}), "there is no optimizer 'rmsprop': they are sgd, adagrad, adam"),
+        (
+            lambda held: Optimizer.read("rmsprop", {}),
+            "there is no optimizer 'rmsprop': the optimizers are sgd, adagrad, adam",
+        ),
         (lambda held: Optimizer.read("sgd", {}), "sgd needs lr"),
         (lambda held: Optimizer.read("sgd", {"lr": 0.1, "nesterov": 1}), "sgd has no number 'nesterov'"),
         (lambda held: Optimizer.read("sgd", {"lr": "0.1"}), "lr = '0.1': sgd takes finite numbers"),
@@ -413,7 +416,7 @@ def test_what_is_not_finite_is_handled_as_was_asked(nan, bad):
         ),
         (lambda held: Optimizer.read("adam", {"lr": 1, "beta2": 1.5}), "beta2 = 1.5: adam takes 0 or more"),
         (lambda held: Optimizer.read("adagrad", {"lr": 1, "eps": -1}), "eps = -1: adagrad takes 0 or more"),
-        (lambda held: Optimizer.read("sgd", [("lr", 1)]), "an optimizer is a name and numbers"),
+        (lambda held: Optimizer.read("sgd", [("lr", 1)]), "an optimizer must be given as a name and numbers"),
         (lambda held: Optimizer.read("sgd", {"lr": 0.1, "rescale_grad": "sum"}), "rescale_grad = 'sum'"),
     ],
 )

@@ -27,7 +27,7 @@ def test_right_values_are_not_enough():
 def test_the_sentence_names_step_node_and_bytes():
     verdict = check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0"))
     assert verdict.sentence.replace("\u00a0", " ") == (
-        "n = 4, step 1: gpu0 receives 480 MB, and 120 MB is enough. The whole takes 60 ms; the lower bound is 15 ms."
+        "n = 4, step 1: gpu0 receives 480 MB, but 120 MB is enough. The whole takes 60 ms; the lower bound is 15 ms."
     )
     verdict = check_exercise("split", lambda gpus, servers: sharded(gpus, list(servers)))
     assert "step 1: cpu1 receives 320 MB, and 213.3 MB is enough" in verdict.sentence.replace("\u00a0", " ")

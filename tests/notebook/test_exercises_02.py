@@ -313,7 +313,7 @@ def test_a_broken_plan_without_a_link_is_a_sentence_too():
     verdict = check_exercise("both-ways", broken)
     assert verdict.mistake == "counted-twice" and verdict.trace is None
     verdict = check_exercise("both-ways", tree)
-    assert verdict.sentence == "n = 4, step 2: gpu2 sends to gpu0, and no link leads there."
+    assert verdict.sentence == "n = 4, step 2: gpu2 sends to gpu0, but no link leads there."
     assert verdict.trace.plan.steps == tree([f"gpu{i}" for i in range(4)]).steps[:1]
 
 
@@ -329,7 +329,7 @@ def test_the_first_wrong_value_is_that_of_a_run():
         return d2lps.Reduction("plain", plain, float("-inf"))
 
     verdict = check_exercise("beyond-sums", wrong)
-    assert verdict.sentence == "n = 8, ring, step 3: gpu1 has inf in key g7, and 88.89 would be right."
+    assert verdict.sentence == "n = 8, ring, step 3: gpu1 has inf in key g7, but 88.89 would be right."
     gradients = module("02-ring", "judge_beyond_sums").gradients
     case, begun = EXERCISES["beyond-sums"].cases[0], verdict.trace.plan
     assert begun.steps == case.plan.steps[:3]

@@ -295,14 +295,14 @@ def test_a_failure_tells_who_sent_what():
     made = texts_of("push-pull").solutions()
     verdict = check_exercise("push-pull", made["WRONG"]["push-pull"]["too-many-bytes"][0])
     assert plain(verdict).splitlines() == [
-        "n = 3, k = 2: in all, worker0 sends 156.3 kB, and its values have 77.76 kB.",
+        "n = 3, k = 2: in all, worker0 sends 156.3 kB, but its values have only 77.76 kB.",
         "worker0 → server0: 27 messages, 78.16 kB",
         "worker0 → server1: 27 messages, 78.16 kB",
         "server0 → worker0: 9 messages, 38.88 kB",
         "server1 → worker0: 9 messages, 38.88 kB",
     ]
     verdict = check_exercise("count-workers", made["messages_counted"])
-    assert verdict.sentence.splitlines()[-1] == "What came, as (worker, number): (0, 1) (0, 1) (1, 1)"
+    assert verdict.sentence.splitlines()[-1] == "The messages that came, as (worker, number): (0, 1) (0, 1) (1, 1)"
     verdict = check_exercise("sparse-pull", made["every_row"])
     assert plain(verdict).splitlines()[1] == "server 0: rows [0 1 2 3], 256 B"
 

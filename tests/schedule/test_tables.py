@@ -91,7 +91,7 @@ F = Task("gpu0", "F", "0", 0, ("x",), (("y", "a"),))
         ([Send("gpu0", "gpu1", "z")], "z is not on gpu0"),
         ([Send("gpu0", "gpu5", "x")], "names a device that is not in the schedule"),
         ([F, Send("gpu0", "gpu1", "y", "copy"), Send("gpu1", "gpu0", "y", "add")], "y on gpu0 counts a twice"),
-        (["F"], "'F' is neither a Task"),
+        (["F"], "'F' is not a Task"),
         ([F], "at the end y on gpu0 lacks b"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_row_parallel_bias_that_every_rank_adds_is_counted_twice():
 
 
 def test_memory_has_a_limit():
-    with pytest.raises(ScheduleError, match=r"act 7 \(gpu0 F0.3\): with s0.3, gpu0 needs 4 bytes and has 3"):
+    with pytest.raises(ScheduleError, match=r"act 7 \(gpu0 F0.3\): with s0.3, gpu0 needs 4 bytes but has 3"):
         pipeline(gpipe(2, 4), memory={"gpu0": 3})
     pipeline(one_f_one_b(2, 4), memory={"gpu0": 2, "gpu1": 1})
 
@@ -157,7 +157,7 @@ def test_merge_says_who_waits_for_a_collective():
     values = {"g": Value(8, PAIR), "h": Value(8, PAIR)}
     made = {node: [Task(node, "B", "0", None, (), (("g", node), ("h", node)))] for node in PAIR}
     g, h = Collective(ring(PAIR), "g"), Collective(ring(PAIR), "h")
-    with pytest.raises(ScheduleError, match="gpu0 waits with gpu0,gpu1 ∑g for gpu1, whose next act is another one"):
+    with pytest.raises(ScheduleError, match="gpu0 waits with gpu0,gpu1 ∑g for gpu1, whose next act is a different one"):
         merge({"gpu0": [*made["gpu0"], g, h], "gpu1": [*made["gpu1"], h, g]}, values)
 
 
@@ -193,7 +193,7 @@ def test_operators_fit_where_they_are_cut():
     with pytest.raises(ScheduleError, match="op1 does not fit on gpu0: it would need 16000000000 bytes"):
         place({"op1": 16 * GB}, {"op1": "gpu0"}, memory)
     with pytest.raises(
-        ScheduleError, match="before the first act, with w:op1:gpu0, gpu0 needs 10500000000 bytes and has 10000000000"
+        ScheduleError, match="before the first act, with w:op1:gpu0, gpu0 needs 10500000000 bytes but has 10000000000"
     ):
         place({"op1": 20 * GB}, {"op1": PAIR}, memory, data=GB // 2)
     with pytest.raises(ScheduleError, match="operator op2 has no device"):
@@ -243,6 +243,6 @@ def test_a_csv_of_torchtitan_is_read_and_its_slots_are_checked():
         0: [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)],
         1: [("F", 0, 1), ("B", 0, 1), ("F", 1, 1), ("B", 1, 1)],
     }
-    with pytest.raises(ScheduleError, match="slot 4: B0.1 cannot begin, since B1.1 is done in slot 4"):
+    with pytest.raises(ScheduleError, match="slot 4: B0.1 cannot begin, because B1.1 is done in slot 4"):
         from_csv(table, timed=True)
     assert len(pipeline(from_csv(table)).slots()) == 6  # and not 5
