@@ -208,7 +208,7 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
         (lambda s: s.push("w", "gradient"), "the pushed value is a str: give a tensor"),
         (lambda s: s.push("w", []), "no value is given"),
         (lambda s: s.push(["w", "w"], [torch.ones(3)] * 2), "a key appears twice"),
-        (lambda s: s.push(["w"], [torch.ones(3)] * 2), "1 keys need a list of as many values"),
+        (lambda s: s.push(["w"], [torch.ones(3)] * 2), "1 keys need a list with one value for each"),
         (lambda s: s.push(True, torch.ones(3)), "a key must be a short string or a whole number"),
         (lambda s: s.push("w", torch.ones(3, dtype=torch.complex64)), "a store holds float32"),
         (lambda s: s.pull("w"), "pull wants out="),
