@@ -118,10 +118,6 @@ class Late(Timeout):
     """At a barrier, to which who is missing is on its way: whoever waits may come again."""
 
 
-class BeingLoaded(Timeout):
-    """A push came to a key that is being loaded, and is not counted: whoever pushes may come again."""
-
-
 class Unknown(KVError):
     """A push was sent and not answered: it is counted once or not at all. The same push again counts once."""
 

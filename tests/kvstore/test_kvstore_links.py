@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from helpers.breaking import closing, store, tables
-from helpers.stores import each
+from helpers.stores import Function, each
 
 from d2lps import kvstore
 from d2lps.carriers.rendezvous import Rendezvous
@@ -169,9 +169,9 @@ def test_a_call_that_was_asked_without_a_sign_keeps_back_no_other():
 
     calls._signs = Mute
     with pytest.raises(KeyboardInterrupt):
-        calls.run((), done.append, 1)
+        calls.run(Function(done.append, 1))
     calls._signs = sign
-    calls.run((), done.append, 2)
+    calls.run(Function(done.append, 2))
     assert done[-1] == 2
     calls.close()
 

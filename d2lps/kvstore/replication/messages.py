@@ -52,7 +52,7 @@ class Do(NamedTuple):
     view: int
     id: int
     rank: int
-    command: "Begin | Choose | Take | Stage | Load | Keep"
+    command: "Begin | Choose | Load | Keep"
 
 
 class Meet(NamedTuple):
@@ -118,7 +118,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Take | Stage | Load | Keep | Check | Differ | Pass | Lose"
+    command: "Add | Begin | Choose | Load | Keep | Check | Differ | Pass | Lose"
 
 
 class Add(NamedTuple):
@@ -138,16 +138,10 @@ class Begin(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """A command: have ``optimizer`` ready, to be taken. Those that are chosen are numbered, 1 first."""
+    """A command: step with ``optimizer`` from here on. Choices are numbered from 1."""
 
     number: int
     optimizer: Any
-
-
-class Take(NamedTuple):
-    """A command: step from here on by the optimizer that is ready under that number."""
-
-    number: int
 
 
 class Load(NamedTuple):
@@ -156,13 +150,6 @@ class Load(NamedTuple):
     number: int
     values: tuple
     optimizer: Any
-
-
-class Stage(NamedTuple):
-    """A command: of load ``number`` these parts are ready, and take no push until it is over; then it has none."""
-
-    number: int
-    parts: tuple[int, ...] = ()
 
 
 class Keep(NamedTuple):
@@ -199,11 +186,9 @@ class Facts(NamedTuple):
 
     names: "tuple[tuple[str, Any], ...]" = ()
     losses: tuple[Lose, ...] = ()
-    ready: Choose = Choose(0, None)
     chosen: Choose = Choose(0, None)
     loaded: int = 0
     passed: tuple[Pass, ...] = ()
-    staged: Stage = Stage(0)
 
 
 class Heartbeat(NamedTuple):

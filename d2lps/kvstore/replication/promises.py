@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Take, Value
+from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Value
 from d2lps.kvstore.replication.replica import Replica
 
 GARBAGE = "garbage"  # what a torn answer leaves in memory that was pushed
@@ -36,7 +36,7 @@ class Promises:
         self._heard: dict[tuple[int, int], int] = {}  # (part, rank) → of how many of its pushes somebody has heard
         self._left: dict[tuple[int, int], int] = {}  # (part, rank) → how many of its pushes may count
         self._names: dict[str, int] = {}  # of parts, with the numbers that were told
-        self.ready = self.chosen = self.loaded = 0  # the last optimizers and load that were told to be done
+        self.chosen = self.loaded = 0  # the last optimizer and the last load that a worker was told are done
         self.met: dict[tuple[str, int], set[int]] = {}  # by barrier: who has come
         self._notes: dict[tuple[str, int], object] = {}  # by barrier that all have passed: what they were told
 
@@ -176,9 +176,7 @@ class Promises:
                 if self._names.setdefault(command.name, told.answer) != told.answer:
                     raise Violation(f"I1 two numbers of {command.name}: {told.answer}, {self._names[command.name]}")
             elif isinstance(command, Choose):
-                self.ready = max(self.ready, command.number)
-            elif isinstance(command, Take):
-                self.chosen = min(self.ready, command.number)
+                self.chosen = max(self.chosen, command.number)
             elif isinstance(command, Load):
                 self.loaded = max(self.loaded, command.number)
         for member, replica in self.world.members():
@@ -188,8 +186,8 @@ class Promises:
         for name, number in self._names.items():
             if replica.names.get(name) != number:
                 raise Violation(f"I3 {member} of {self.world.view} has no part {number} of the name {name}")
-        if replica.ready.number < self.ready or replica.chosen.number < self.chosen:
-            raise Violation(f"I12 {member} of {self.world.view} has not heard of optimizer {self.ready}")
+        if replica.chosen.number < self.chosen:
+            raise Violation(f"I12 {member} of {self.world.view} has not heard of optimizer {self.chosen}")
         if replica.loaded < self.loaded:
             raise Violation(f"I14 {member} of {self.world.view} has not heard of load {self.loaded}")
         for name, number in self._notes:

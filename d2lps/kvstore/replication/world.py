@@ -30,7 +30,6 @@ from d2lps.kvstore.replication.messages import (
     Pull,
     Push,
     Send,
-    Take,
     Value,
     View,
 )
@@ -183,7 +182,6 @@ class Worker:
                 mine = [("choose", 1)] if round == 1 else [*(("pull", part, 2) for part in parts), ("load", 1)]
                 what = mine[-1][0]
                 self.program += [("meet", what, 1), *(mine if rank == 0 else ()), ("meet", what, 2)]
-                self.program += [("take", 1)] if what == "choose" else []
         self.at = self.asked = 0
         self.index = {part: part for part in parts}  # by what a worker calls a part: its number in the slot
         self.seen: dict[int, int] = {}  # part → the version of the last pull
@@ -205,8 +203,6 @@ class Worker:
             self.asked = requests.do(Begin(f"part {of[0]}", None, () if rank == 0 else None))
         elif act == "choose":
             self.asked = requests.do(Choose(of[0], of[0]))
-        elif act == "take":
-            self.asked = requests.do(Take(of[0]))
         elif act == "load":
             values = tuple((index, (*value, Loaded(of[0]))) for index, value in sorted(self.pulled.items()))
             chosen = 1 if self.world.promises.chosen else None

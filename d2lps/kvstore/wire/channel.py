@@ -121,7 +121,6 @@ class Channel:
         metadata: dict | None = None,
         payload: memoryview = NOTHING,
         shared: bool = False,
-        load: int = 0,
     ) -> None:
         """Send a frame.
 
@@ -139,8 +138,6 @@ class Channel:
             Bytes of tensors (:func:`raw`).
         shared : bool
             Whether the payload says where in shared memory they lie.
-        load : int
-            Of which load they are, less than 256.
 
         Raises
         ------
@@ -160,7 +157,6 @@ class Channel:
                 "together, so use fewer keys, or shorter names, in one call"
             )
         flags = (CODED if self.keys and (self.covers_payload or not size) else 0) | (frames.SHARED if shared else 0)
-        flags |= load << frames.LOAD
         head = HEADER.pack(MAGIC, VERSION, op, flags, len(entries), len(table), size, number, 0)[:-4]
         head += struct.pack("<I", zlib.crc32(head))
         if table:

@@ -21,10 +21,8 @@ ENTRIES = np.dtype(
 )
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
-AGAIN = 2  # bit of an entry's ``finite``: an earlier primary of the slot had counted this push
 CODED = 1  # flag: a code follows that covers the payload, too
 SHARED = 2  # flag: the payload says where in shared memory the tensors lie; where one pulls, that this will do
-LOAD = 8  # flags from this bit on: of which load the values are, 1 to 255 and again; 0 of none
 NOTHING = memoryview(b"")
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
@@ -92,7 +90,7 @@ class Frame(NamedTuple):
     payload : int
         Bytes that follow.
     flags : int
-        Bits: a code covers the payload (1), tensors lie in shared memory (2); from the ninth on of which load.
+        Bits: a code covers the payload (1), tensors lie in shared memory (2).
     """
 
     op: Op
@@ -106,11 +104,6 @@ class Frame(NamedTuple):
     def shared(self) -> bool:
         """Whether the payload says where in shared memory the tensors lie."""
         return bool(self.flags & SHARED)
-
-    @property
-    def load(self) -> int:
-        """Of which load the values are, 1 to 255 and again; 0 of none."""
-        return self.flags >> LOAD
 
 
 def raw(tensor: Tensor) -> memoryview:
