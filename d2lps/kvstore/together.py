@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from d2lps.kvstore import checkpoint, threads
 from d2lps.kvstore.calls import GRACE, Call, Interrupted
@@ -24,22 +23,19 @@ from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.values import KeySpec
 from d2lps.messages import text
 
-if TYPE_CHECKING:
-    from d2lps.kvstore.store import KVStore
-
 LONG = 19  # deadlines more that the others wait for worker 0 while it works
 
 
 class Together(Call):
     """A call of all workers, with no other call of theirs at the same time.
 
-    Each kind implements :meth:`lead`, which only worker 0 does, and may implement :meth:`follow_up`, which all do.
+    ``store`` is a :class:`~d2lps.kvstore.store.KVStore`. Each kind of call implements :meth:`lead`, which only worker 0 does, and may implement :meth:`follow_up`, which all do.
     """
 
     name = ""  # of the method
     alone = True
 
-    def __init__(self, store: "KVStore"):
+    def __init__(self, store):
         super().__init__()
         self.store = store
         self._begun = False  # worker 0 may have begun to work
@@ -105,7 +101,7 @@ class Together(Call):
         return outcome.get("result")
 
 
-def wait_for_first(store: "KVStore", name: str, number: int, note: str | None) -> str | None:
+def wait_for_first(store, name: str, number: int, note: str | None) -> str | None:
     """Wait for all workers, and longer than a deadline while worker 0 works. Return the note of worker 0."""
     for _ in range(LONG):
         try:
@@ -120,7 +116,7 @@ class SetOptimizer(Together):
 
     name = "set_optimizer"
 
-    def __init__(self, store: "KVStore", optimizer: Optimizer):
+    def __init__(self, store, optimizer: Optimizer):
         super().__init__(store)
         self.optimizer = optimizer
 
@@ -136,7 +132,7 @@ class Load(Together):
 
     name = "load"
 
-    def __init__(self, store: "KVStore", path):
+    def __init__(self, store, path):
         super().__init__(store)
         self.path = path
 
@@ -162,7 +158,7 @@ class Save(Together):
 
     name = "save"
 
-    def __init__(self, store: "KVStore", path, background: bool, then: Callable[[], object]):
+    def __init__(self, store, path, background: bool, then: Callable[[], object]):
         super().__init__(store)
         self.path, self.background, self.then = path, background, then
 
@@ -213,7 +209,7 @@ class Saving:
         The file.
     """
 
-    def __init__(self, store: "KVStore", path, number: int):
+    def __init__(self, store, path, number: int):
         self.path, self._store, self._number, self._process = path, store, number, os.getpid()
         self._over, self._unwanted = threading.Event(), False
         self._writes = False  # it is this worker that writes
@@ -282,7 +278,7 @@ class Saving:
 class WaitForSave(Call):
     """Wait, with all workers, until a save in the background is over."""
 
-    def __init__(self, store: "KVStore", saving: Saving, seconds: float):
+    def __init__(self, store, saving: Saving, seconds: float):
         super().__init__(("wait",))
         self.store, self.saving, self.seconds = store, saving, seconds
 

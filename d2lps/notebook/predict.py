@@ -4,7 +4,7 @@
 >>> race
 What do you think? CPU (ms). You have not guessed yet.
 >>> race.reveal({"CPU": 80})
-You have not guessed yet: the answer stays hidden until you commit yourself above.
+You have not guessed yet: the answer stays hidden until you commit to a guess above.
 
 What a chapter knows of its predictions stands in its ``predictions.toml``: in which range a guess can be meant, and
 which thought leads to which wrong number.

@@ -119,9 +119,8 @@ def read(
         seen["after"] = head.get_attribute("style"), clock.text_content()
         picture.parent.mkdir(exist_ok=True)
         page.screenshot(path=picture)
-        if chapter == FIRST:
-            seen["contents"] = page.locator(".jp-TableOfContents-tree").is_visible()
-            seen["grave"] = grave(page, ".jp-OutputArea-output")
+        seen["contents"] = page.locator(".jp-TableOfContents-tree").is_visible()
+        seen["grave"] = grave(page, ".jp-OutputArea-output")
 
         choose(page, "File", "Save Notebook")
         text = _saved(own)

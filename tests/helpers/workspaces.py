@@ -1,7 +1,9 @@
-"""A reader's workspace, of a test's own."""
+"""Workspaces of tests, and readers who edit notebooks there."""
 
 import json
 from pathlib import Path
+
+import nbformat
 
 from d2lps.notebook import kept
 
@@ -24,3 +26,27 @@ def leave(folder: Path, monkeypatch) -> None:
 def contents(place: Path) -> dict[str, dict]:
     """What is kept, by file."""
     return {path.name: json.loads(path.read_text("utf-8")) for path in place.iterdir()} if place.exists() else {}
+
+
+class Notebook:
+    """A notebook in a workspace, edited as a reader would."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.made = nbformat.read(self.path, as_version=4)
+
+    def __getitem__(self, id):
+        return next(cell for cell in self.made.cells if cell.id == id)
+
+    def replace(self, id, old, new):
+        assert old in self[id].source
+        self[id].source = self[id].source.replace(old, new)
+
+    def insert(self, after, cell):
+        self.made.cells.insert([cell.id for cell in self.made.cells].index(after) + 1, cell)
+
+    def delete(self, id):
+        self.made.cells.remove(self[id])
+
+    def save(self):
+        nbformat.write(self.made, self.path)

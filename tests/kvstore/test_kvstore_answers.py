@@ -74,7 +74,7 @@ def is_served(line, round_=1):
         ("check_finite", lambda line: line(Op.PUSH, [FIRST], torch.ones(3))),  # after it
         ("pull", lambda line: line(Op.PULL, [FIRST._replace(round=0)])),
         ("init", lambda line: line(Op.INIT, payload=torch.ones(3), parts=[["c", 3]], dtype=0)),
-        ("barrier", lambda line: line(Op.BARRIER, round=1)),
+        ("come", lambda line: line(Op.BARRIER, round=1)),
         ("set_optimizer", lambda line: line(Op.OPTIMIZER, rule="sgd", numbers={"lr": 1.0})),
         ("commit", lambda line: line(Op.COMMIT, load=1, parts=0)),
     ],
@@ -278,7 +278,7 @@ def test_a_payload_is_skipped_once_and_never_from_its_middle():
         frame = other.receive()
         with pytest.raises(TypeError):
             other.into(frame, bytes(frame.payload))  # which cannot be written
-        with pytest.raises(Broken, match="not taken to its end"):
+        with pytest.raises(Broken, match="received only in part"):
             other.skip(frame)
 
 

@@ -13,6 +13,7 @@ import inspect
 import threading
 from collections.abc import Callable
 
+from d2lps.messages import said, unmarked
 from d2lps.notebook.grading.exercise import Case, Failure, failure
 
 
@@ -99,7 +100,8 @@ def call(
 
 def _raised(case: Case, function: Callable, error: BaseException) -> Failure:
     """Names the error, and the last line of the function's own file that it went through."""
-    what = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
+    whole = type(error).__name__ + (f": {error}" if str(error) else "")
+    what = said(lambda language: unmarked(whole, language).splitlines()[0][:200])  # cut in each language by itself
     code, at = getattr(inspect.unwrap(function), "__code__", None), error.__traceback__
     line = getattr(error, "answer_line", None)  # where it was raised in another process
     while at:
