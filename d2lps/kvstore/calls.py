@@ -1,16 +1,16 @@
-"""The calls of a store, each done in a thread of the store's own.
+"""Calls of a store, each of which runs in a thread of the store's own.
 
-Ctrl-C is raised in the thread that called, between any two of its steps. There it finds nothing half done: that thread
-only waits, and the one that works ends what it is at in order, and stops. So several threads may call one store, too:
-what names the same key waits for its turn.
+Ctrl-C can interrupt the thread that called between any two of its steps. It finds nothing half done there: that thread
+only waits, and the thread that works ends its present step and stops. For the same reason several threads may call one
+store: calls that name the same key run one after the other.
 """
 
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Hashable
+from contextlib import nullcontext, suppress
 from queue import SimpleQueue
 
 import torch
@@ -19,18 +19,17 @@ from d2lps.kvstore import threads
 from d2lps.kvstore.errors import KVError, Refused, Timeout, as_known
 from d2lps.messages import text
 
-PAUSE = 0.01  # seconds between two tries
-GRACE = 10.0  # seconds at most for which an interrupted call may end what it is at
+GRACE = 10.0  # seconds at most for which an interrupted call may go on with its present step
 
 
 class Interrupted(KVError):
-    """What a call ends with whose caller does not wait for it any more."""
+    """The error of a call whose caller does not wait for it any more."""
 
 
 class Once:
-    """An event that comes once. Whoever sets it, or waits, may be interrupted: it has no lock that stays taken.
+    """An event that happens once. A thread that sets it, or waits for it, may be interrupted: no lock stays taken.
 
-    A Condition has: Ctrl-C may come when its ``__enter__`` has taken the lock, and has not returned.
+    A Condition is not safe in this way: Ctrl-C may come after its ``__enter__`` took the lock and before it returned.
     """
 
     def __init__(self):
@@ -45,53 +44,69 @@ class Once:
     def is_set(self) -> bool:
         return self._set
 
-    def wait(self, seconds: float, meanwhile: Callable[[], object] | None = None) -> bool:
-        """Whether it comes within so many seconds; ``meanwhile`` is done again and again."""
-        until = time.monotonic() + seconds
-        while meanwhile and not self.wait(min(PAUSE, seconds)) and time.monotonic() < until:
-            meanwhile()
-        if not self._set and self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so many seconds, and return True if it has happened."""
+        if not self._set and self._lock.acquire(timeout=max(0.0, seconds)):
             self.set()
         return self._set
 
 
 class Call:
-    """One call, which takes ``keys`` for itself, and has time ``until`` then.
+    """One call of a store. Each kind of call implements :meth:`work`.
 
-    ``stop``: what ends its waiting when it is interrupted; ``follow``: what was asked after it was.
+    ``keys``: no other call with one of these runs at the same time. ``alone``: no other call with any key does.
+    ``until``: the time by which it has to begin, set by :meth:`Calls.run`. ``stop``: ends the waiting of a call that is
+    interrupted.
     """
 
-    def __init__(self, keys: Collection[Hashable], work: Callable, arguments: tuple, until: float = 0.0):
-        self.keys, self._work, self._arguments, self.until = keys, work, arguments, until
+    alone = False
+
+    def __init__(self, keys: Collection[Hashable] = ()):
+        self.keys, self.until = frozenset(keys), 0.0
         self.caller, self.interrupted, self.ended = threading.get_ident(), False, Once()
         self.stop: Callable[[], object] = bool
         self.result = self.error = self.follow = None
         self._begun, self._changing = False, threading.Lock()
-        # What the caller's kernels write and read comes in its order: a thread has a stream of its own.
+        # Kernels of the caller write and read in the order of its stream: each thread has a stream of its own.
         self._stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
 
+    def work(self):
+        """Do it, in a thread of the store, and return the result."""
+        raise NotImplementedError
+
+    def repairs(self, unended: str) -> bool:
+        """Return True if it may run although the last call named ``unended`` did not end."""
+        return False
+
+    def missed(self, done: bool) -> KVError | None:
+        """Return an error with ``counted`` and ``unknown`` for a caller that was interrupted and got no result.
+
+        ``done``: the call ended before the interruption reached it; otherwise it never began.
+        """
+        return None
+
     def begin(self) -> bool:
-        """False where it was interrupted before it began."""
+        """Return False if it was interrupted before it began."""
         with self._changing:
             self._begun = not self.interrupted
             return self._begun
 
     def do(self) -> None:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            self.result = self._work(*self._arguments)
+            self.result = self.work()
 
     def require_wanted(self) -> None:
-        """Raises Interrupted where nobody waits for it any more."""
+        """Raise Interrupted if its caller does not wait for it any more."""
         if self.interrupted:
             raise Interrupted("the call was interrupted")
 
     def stop_by(self, stop: Callable[[], object]) -> None:
-        """Say how to end the waiting that begins now. Raises Interrupted."""
+        """Set the function that ends the waiting that begins now. Raises Interrupted."""
         self.stop = stop
-        self.require_wanted()  # after that: an interruption comes before, or finds it
+        self.require_wanted()  # in this order: an interruption comes before this line, or finds ``stop``
 
     def interrupt(self) -> bool:
-        """Have it end, wait until it has, and say whether it ever began."""
+        """Make it end, wait until it has ended, and return True if it ever began."""
         until = time.monotonic() + GRACE
         while True:
             try:
@@ -105,20 +120,36 @@ class Call:
                 continue
 
 
-class Calls:
-    """The calls of one store, side by side; of those that name the same key, one after the other.
+class Missed(Call):
+    """A call that finds out what a call that was interrupted has done."""
 
-    ``patience``: seconds that one may wait for another; ``forks``: whether a child that is forked may go on with it.
-    One thread more than there are calls waits for the next.
+    def __init__(self, call: Call, done: bool):
+        super().__init__()
+        self._call, self._done = call, done
+
+    def work(self) -> KVError | None:
+        return self._call.missed(self._done)
+
+    def repairs(self, unended: str) -> bool:
+        return True
+
+
+class Calls:
+    """The calls of one store. Those that name the same key run one after the other, all others at the same time.
+
+    ``patience``: seconds that a call may wait for another; ``forks``: a child process may go on with the store.
+    There is always one more thread than there are calls. It waits for the next call.
     """
 
     def __init__(self, name: str, patience: float, forks: bool = False):
         self._name, self._patience, self._forks, self._process = name, patience, forks, os.getpid()
+        self.unended: str | None = None  # the name of a call of all workers that raised before it ended
         self._asked: deque[Call] = deque()
-        self._signs: SimpleQueue[None] = SimpleQueue()  # one for each of them, and one at the end; some more do no harm
-        self._running: list[tuple[Call, frozenset]] = []  # with what each has taken
-        self._changed = threading.Condition()  # which no caller takes: it would be interrupted there
-        self._idle: deque[None] = deque()  # one for each thread that waits; without a lock, which could stay taken
+        self._signs: SimpleQueue[None] = SimpleQueue()  # one for each of them, and one at the end; more do no harm
+        self._running: list[Call] = []
+        self._waiting: list[Call] = []  # calls that have to be alone
+        self._changed = threading.Condition()  # no caller takes it: Ctrl-C could come while it does
+        self._idle: deque[None] = deque()  # one for each thread that waits; it needs no lock, which could stay taken
         self._mine = threading.local()
         self._open = True
         self._start()
@@ -128,20 +159,13 @@ class Calls:
         """In the thread of a call: that call."""
         return self._mine.call
 
-    def run(self, keys: Collection[Hashable], work: Callable, *arguments, missed: Callable | None = None):
-        """What ``work(*arguments)`` gives, when no other call of one of ``keys`` is at work.
+    def run(self, call: Call):
+        """Run ``call`` when no other call uses its keys, and return its result.
 
-        What interrupts it gets ``counted`` and ``unknown`` as a KVError has them; ``missed(done)`` gives an error that
-        has them where the call was done before it could be interrupted, or had not begun.
+        An exception that interrupts it gets the attributes ``counted`` and ``unknown`` of a KVError.
         """
-        if os.getpid() != self._process:  # its threads are not here
-            if not self._forks:
-                raise Refused(text("store.forked"))
-            if self._open:
-                self.__init__(self._name, self._patience, self._forks)
-        if not self._open:
-            raise Refused(text("store.closed"))
-        call = Call(keys, work, arguments, time.monotonic() + self._patience)
+        self._require_open()
+        call.until = time.monotonic() + self._patience
         try:
             self._ask(call)
             while not call.ended.wait(1.0):
@@ -152,7 +176,7 @@ class Calls:
         except BaseException as interruption:
             while True:
                 try:
-                    self._settle(call, missed, interruption)
+                    self._settle(call, interruption)
                     break
                 except BaseException:  # a second Ctrl-C changes nothing: the first one is about to be raised
                     continue
@@ -162,25 +186,35 @@ class Calls:
         try:
             raise call.error
         finally:
-            del call  # which the error's traceback would hold, and with it the tensors
+            del call  # the traceback of the error would hold it, and with it the tensors
 
-    def _settle(self, call: Call, missed: Callable | None, interruption: BaseException) -> None:
-        """End an interrupted call, and say what became of it; if that is interrupted, too, it can be done again."""
+    def _require_open(self) -> None:
+        if os.getpid() != self._process:  # the threads are in another process
+            if not self._forks:
+                raise Refused(text("store.forked"))
+            if self._open:
+                self.__init__(self._name, self._patience, self._forks)
+        if not self._open:
+            raise Refused(text("store.closed"))
+
+    def _settle(self, call: Call, interruption: BaseException) -> None:
+        """End an interrupted call, and note on ``interruption`` what it did. Can be repeated if interrupted itself."""
         begun, error = call.interrupt(), call.error
-        if error is None and missed and self._open and (not begun or call.ended.is_set()):
+        asks = type(call).missed is not Call.missed
+        if error is None and asks and self._open and (not begun or call.ended.is_set()):
             if call.follow is None:
-                follow = Call((), missed, (begun,))
+                follow = Missed(call, begun)
                 self._ask(follow)
                 call.follow = follow
             until = time.monotonic() + GRACE
             while not call.follow.ended.wait(0.05) and time.monotonic() < until:
                 pass
             error = call.follow.result
-        with suppress(Exception):  # there are some that take no attributes
+        with suppress(Exception):  # some exceptions take no attributes
             interruption.counted, interruption.unknown = getattr(error, "counted", ()), getattr(error, "unknown", ())
 
     def close(self) -> None:
-        """Those that are at work end; no other begins."""
+        """Let running calls end; no other call begins."""
         self._open = False
         self._signs.put(None)
 
@@ -188,8 +222,10 @@ class Calls:
         self._asked.append(call)
         self._signs.put(None)
 
+    # ---- the threads
+
     def _start(self) -> None:
-        self._idle.append(None)  # before it is there: it may take a call at once
+        self._idle.append(None)  # before the thread exists: it may take a call at once
         try:
             threads.start(self._name, self._serve)
         except RuntimeError:
@@ -200,13 +236,13 @@ class Calls:
     def _serve(self) -> None:
         going = True
         while going:
-            with suppress(BaseException):  # whoever struck this thread from without, between two calls: it goes on
+            with suppress(BaseException):  # another thread interrupted this one between two calls: it goes on
                 while going:
                     going = self._serve_next()
         self._signs.put(None)  # for the next thread
 
     def _serve_next(self) -> bool:
-        """Do a call, when there is one; False at the end."""
+        """Do a call when there is one. Return False at the end."""
         call = self._next()
         if call is None:
             return self._open
@@ -214,7 +250,7 @@ class Calls:
             with suppress(IndexError):
                 self._idle.pop()
             if not self._idle:
-                with suppress(RuntimeError):  # no thread is left: what is asked next waits for this one
+                with suppress(RuntimeError):  # no more threads can be started: the next call waits for this one
                     self._start()
             self._do(call)
         except BaseException as error:
@@ -225,7 +261,7 @@ class Calls:
         return True
 
     def _next(self) -> Call | None:
-        """The next call, if it is still there. What strikes a thread that waits takes a sign with it, and no call."""
+        """Return the next call, if it is still there. An exception in a thread that waits costs a sign, not a call."""
         with suppress(BaseException):
             if not self._asked and self._open:
                 self._signs.get()
@@ -236,39 +272,46 @@ class Calls:
     def _do(self, call: Call) -> None:
         try:
             if call.begin():
-                taken = self._take(call, call.keys)
+                self._take_turn(call)
                 try:
                     self._mine.call = call
+                    if self.unended and not call.repairs(self.unended):
+                        raise Refused(text(f"store.unended.{self.unended}"))
                     call.do()
                 finally:
                     self._mine.call = None
-                    self._give_back(taken)
-        except BaseException as error:  # whoever struck this thread: the call is not done
+                    self._give_back(call)
+        except BaseException as error:  # also one that another thread raised in this one: the call is not done
             call.error = as_known(error)
         finally:
             call.ended.set()
 
-    @contextmanager
-    def taking(self, keys: Collection[Hashable]) -> Iterator[None]:
-        """In the thread of a call: take these keys, too, for a while. Raises Timeout, Interrupted."""
-        taken = self._take(self.current, frozenset(keys).difference(self.current.keys))
-        try:
-            yield
-        finally:
-            self._give_back(taken)
-
-    def _take(self, call: Call, keys: Collection[Hashable]) -> tuple[Call, frozenset]:
-        taken = call, frozenset(keys)
+    def _take_turn(self, call: Call) -> None:
         with self._changed:
-            while any(not taken[1].isdisjoint(theirs) for _, theirs in self._running):
-                if time.monotonic() > call.until:
-                    raise Timeout(text("store.busy", seconds=f"{self._patience:.3g}"))
-                self._changed.wait(0.05)
-                call.require_wanted()
-            self._running.append(taken)
-        return taken
+            if call.alone:
+                self._waiting.append(call)
+            try:
+                while self._has_to_wait(call):
+                    if time.monotonic() > call.until:
+                        raise Timeout(text("store.busy", seconds=f"{self._patience:.3g}"))
+                    self._changed.wait(0.05)
+                    call.require_wanted()
+            finally:
+                if call.alone:
+                    self._waiting.remove(call)
+                    self._changed.notify_all()
+            self._running.append(call)
 
-    def _give_back(self, taken: tuple[Call, frozenset]) -> None:
+    def _has_to_wait(self, call: Call) -> bool:
+        if call.alone:  # also one of several that have to be alone
+            return self._waiting[0] is not call or any(other.keys or other.alone for other in self._running)
+        if not call.keys:
+            return False
+        return bool(self._waiting) or any(
+            other.alone or not call.keys.isdisjoint(other.keys) for other in self._running
+        )
+
+    def _give_back(self, call: Call) -> None:
         with self._changed:
-            self._running.remove(taken)
+            self._running.remove(call)
             self._changed.notify_all()

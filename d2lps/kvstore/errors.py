@@ -119,10 +119,6 @@ class Late(Timeout):
     """A barrier timed out while the missing workers are on their way: the call may be repeated."""
 
 
-class BeingLoaded(Timeout):
-    """A push is not counted because its key is being loaded: it may be repeated."""
-
-
 class Unknown(KVError):
     """A push was sent and not answered: it counts once or not at all. If it is repeated, it counts once."""
 

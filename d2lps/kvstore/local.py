@@ -1,6 +1,6 @@
-"""The stores of one process: ``local`` adds in main memory, ``device`` on the devices, by a plan."""
+"""The stores of one process: ``local`` adds in main memory, ``device`` adds on the devices, by a plan."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -10,31 +10,36 @@ from d2lps.kvstore.codec import State
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Memory, Optimizer, lent, remembered
 from d2lps.kvstore.store import KVStore
+from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import Given, KeySpec, added, counted, each_of, fill
 from d2lps.messages import text
 
 
 class LocalStore(KVStore):
-    """``local``: what the devices of one process push is summed in main memory, in the order given."""
+    """The store ``local``: values of several devices are summed in main memory, in the order given."""
 
     type = "local"
 
     def __init__(self):
         super().__init__(forks=True)
         self._values: dict[KeySpec, Tensor] = {}
-        self._memory: dict[KeySpec, Memory] = {}  # what the optimizer keeps of each key
+        self._memory: dict[KeySpec, Memory] = {}  # the state of the optimizer
 
     def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         for spec, value in fresh:
             self._values[spec], self._memory[spec] = added([value]).clone(), {}
 
-    def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
+    def _push(
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+    ) -> None:
         done = [spec for spec in keys if spec in again]
         with counted(done):
             for spec, given in zip(keys, values, strict=True):
                 if spec not in again:
                     self._values[spec] = self._added(spec, given)
                     done.append(spec)
+        if outs is not None:
+            self._pull_after_push(keys, outs)
 
     def _added(self, spec: KeySpec, given: Given) -> Tensor:
         total = self._sum(given)
@@ -57,34 +62,34 @@ class LocalStore(KVStore):
         for spec, outs, index in wanted:
             fill(outs, self._values[spec].view(-1, spec.width)[index].reshape(-1))
 
-    def _keep(self, wanted: Callable | None) -> Iterator[tuple[KeySpec, State]]:
+    def _choose(self, optimizer: Optimizer, number: int) -> None:
+        """Do nothing: the state of a key is looked at in its next step."""
+
+    def _keep(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
         kept = [(spec, self._values[spec], lent(self._memory[spec])) for spec in self._keys.values()]
         optimizer = self.optimizer
         return ((spec, {"value": value} | remembered(optimizer, memory)) for spec, value, memory in kept)
 
-    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None) -> None:
+    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
         for spec, state in states:
-            state = {name: one.clone() if isinstance(one, Tensor) else one for name, one in state.items()}
+            state = {name: item.clone() if isinstance(item, Tensor) else item for name, item in state.items()}
             self._values[spec] = state.pop("value")
             self._memory[spec] = {optimizer.rule: state} if optimizer and state else {}
 
-    def _set_optimizer(self, optimizer: Optimizer) -> None:
-        """What each key remembers is looked at when it is stepped next."""
-
 
 class DeviceStore(LocalStore):
-    """``device``: the same, and the sum comes together on the devices, a shard on each (``sharded``).
+    """The store ``device``: as ``local``, but each device sums a shard (``sharded``).
 
-    :meth:`trace` is the run of the last push of several values.
+    :meth:`trace` returns the run of the last push of several values.
     """
 
     type = "device"
-    _run = None
+    _summed = None
 
     def trace(self, key=None, rounds: int = 8):
-        if self._run is None:
+        if self._summed is None:
             raise Refused(text("store.nothing-summed"))
-        return self._run
+        return self._summed
 
     def _sum(self, given: Given) -> Tensor:
         values = each_of(given)
@@ -96,5 +101,5 @@ class DeviceStore(LocalStore):
         names = [f"device{i}" for i in range(len(values))]
         buffers = {name: value.reshape(-1).clone() for name, value in zip(names, values, strict=True)}
         carrier = Here({name: buffer.device for name, buffer in buffers.items()})
-        self._run = run(sharded(names), buffers, carrier)
+        self._summed = run(sharded(names), buffers, carrier)
         return buffers[names[0]].cpu()

@@ -1,4 +1,4 @@
-"""Pushes that raised: what is remembered of them, so that the same call again counts every key once."""
+"""Pushes that raised an error, remembered so that the same call again counts every key once."""
 
 from collections.abc import Iterable
 from itertools import count
@@ -8,60 +8,53 @@ from d2lps.kvstore.errors import KVError
 from d2lps.kvstore.values import Given, KeySpec, digests
 
 
-class Raised(NamedTuple):
-    """A push of ``keys`` that raised, what was pushed, and those that are ``counted``."""
+class FailedPush(NamedTuple):
+    """A push of ``keys`` that raised: digests of what was pushed, and the keys that are ``counted``."""
 
     keys: list[KeySpec]
-    values: list[list[bytes]]  # their digests: memory may have been what was lacking
+    values: list[list[bytes]]  # digests only: perhaps it raised because memory was short
     counted: frozenset[KeySpec]
 
 
 class Repeats:
-    """The pushes of one store that raised, each until another push or pull of one of its keys is done.
+    """The pushes of one store that raised, each until another push or pull of one of its keys succeeds.
 
-    Several threads may ask at once: each step is one of a dict.
+    Several threads may use it at the same time: each step is one operation of a dict.
     """
 
     def __init__(self):
-        self._raised: dict[int, Raised] = {}  # in their order
+        self._failed: dict[int, FailedPush] = {}  # in their order
         self._numbers = count(1)
 
-    def remember(self, keys: list[KeySpec], values: list[Given], error: KVError) -> KVError:
-        """What ``error`` says is counted of a push; it is returned."""
+    def remember(self, keys: list[KeySpec], values: list[Given], error: KVError) -> None:
+        """Remember a push and the keys that ``error`` calls counted."""
         if error.counted or error.unknown:
             done = frozenset(spec for spec in keys if spec.key in {*error.counted})
-            self._raised[next(self._numbers)] = Raised(keys, [*map(digests, values)], done)
-        return error
+            self._failed[next(self._numbers)] = FailedPush(keys, [*map(digests, values)], done)
 
     def again(self, keys: list[KeySpec], values: list[Given]) -> frozenset[KeySpec]:
-        """Those of ``keys`` that count already, where this is the same push again."""
+        """Return those of ``keys`` that count already, if this is the same push again."""
         counted: frozenset[KeySpec] = frozenset()
-        for _, raised in self._named(keys):
-            if raised.keys == keys and raised.values == [*map(digests, values)]:
-                counted = raised.counted
+        for _, failed in self._naming(keys):
+            if failed.keys == keys and failed.values == [*map(digests, values)]:
+                counted = failed.counted
         return counted
 
     def count(self, keys: Iterable[KeySpec]) -> None:
-        """Of ``keys`` it was not known whether they are counted, and now they are."""
+        """Note that ``keys``, of which this was not known, are counted."""
         done = frozenset(keys)
-        for number, raised in self._named(done):
-            self._raised[number] = raised._replace(counted=raised.counted | done.intersection(raised.keys))
+        for number, failed in self._naming(done):
+            self._failed[number] = failed._replace(counted=failed.counted | done.intersection(failed.keys))
 
     def forget(self, keys: Iterable[KeySpec]) -> None:
-        """Let go of all that name one of ``keys``."""
-        for number, _ in self._named(keys):
-            self._raised.pop(number, None)
+        """Forget all pushes that name one of ``keys``."""
+        for number, _ in self._naming(keys):
+            self._failed.pop(number, None)
 
-    def mark(self) -> int:
-        """What raises from here on stays: for :meth:`forget_before`."""
-        return next(self._numbers)
+    def clear(self) -> None:
+        """Forget all pushes."""
+        self._failed.clear()
 
-    def forget_before(self, mark: int) -> None:
-        """Let go of those that had raised at that mark."""
-        for number in [*self._raised]:
-            if number < mark:
-                self._raised.pop(number, None)
-
-    def _named(self, keys: Iterable[KeySpec]) -> list[tuple[int, Raised]]:
+    def _naming(self, keys: Iterable[KeySpec]) -> list[tuple[int, FailedPush]]:
         keys = frozenset(keys)
-        return [each for each in [*self._raised.items()] if not keys.isdisjoint(each[1].keys)]
+        return [(number, failed) for number, failed in [*self._failed.items()] if not keys.isdisjoint(failed.keys)]

@@ -1,18 +1,19 @@
-"""The words of a store, the same for every kind: those of MXNet's KVStore."""
+"""The calls of a store, the same for every kind of store: those of MXNet's KVStore."""
 
-import json
+import threading
 import weakref
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 
 from torch import Tensor, int64
 
-from d2lps.kvstore.calls import Calls, Interrupted
-from d2lps.kvstore.errors import KVError, Late, Refused, WorkerLost
+from d2lps.kvstore.calls import Call, Calls
+from d2lps.kvstore.codec import State
+from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.optimizers import Optimizer, of_mxnet
 from d2lps.kvstore.repeats import Repeats
-from d2lps.kvstore.saving import LONG, WAIT, Files
+from d2lps.kvstore.together import Load, Save, Saving, SetOptimizer
 from d2lps.kvstore.values import (
     Given,
     Key,
@@ -27,26 +28,24 @@ from d2lps.kvstore.values import (
 )
 from d2lps.messages import text
 
-STORE, BARRIER, INIT = "store", "barrier", "init"  # what calls take for themselves that are about no key
 
-
-class KVStore(Files):
-    """What every store can do. ``create`` makes one.
+class KVStore:
+    """A key-value store. ``create`` makes one.
 
     Keys are strings or whole numbers; a list of keys takes a list of values. A value is a tensor of torch, an array of
     NumPy or MXNet, or a list of them, one per device, which are summed in that order (by ``device`` each shard in an
-    order of its own). Every call may raise one of
-    :mod:`d2lps.kvstore.errors`, which says what becomes of a push that raises. After Ctrl-C a call changes nothing any
-    more. Several threads may call one store: calls that name the same key come one after the other.
+    order of its own). Every call may raise one of :mod:`d2lps.kvstore.errors`, which says what becomes of a push that
+    raises. After Ctrl-C a call changes nothing any more. Several threads may call one store: calls that name the same
+    key run one after the other, and save, load and set_optimizer run alone.
 
     Attributes
     ----------
     type : str
         The kind of the store.
     rank, num_workers : int
-        Which worker this is, and how many there are.
+        The number of this worker, and how many there are.
     optimizer : Optimizer, or None
-        What :meth:`set_optimizer` set.
+        The one that :meth:`set_optimizer` set.
     """
 
     type = ""
@@ -57,10 +56,10 @@ class KVStore(Files):
         self.optimizer: Optimizer | None = None
         self._patience = patience
         self._calls, self._repeats = Calls(f"d2lps store {name}".strip(), patience, forks), Repeats()
-        self._met: dict[str, int] = {}  # how often all workers came together, by what for
-        # What they did, where its caller was interrupted then, and has called nothing since: with the caller's thread.
-        self._unheard: tuple | None = None
-        self._told: tuple = (None, None)  # what this one did last for all, and what it has to tell of it
+        self._saving: Saving | None = None  # the last save in the background
+        self._attempts = count(1)  # of calls of all workers, at worker 0
+        self._barriers = 0  # how often all workers have met at barrier()
+        self._passed: int | None = None  # the thread that was interrupted just as its barrier() was over
         weakref.finalize(self, self._calls.close)
 
     def init(self, key, value) -> None:
@@ -74,11 +73,11 @@ class KVStore(Files):
             One for each key; its shape and dtype are the key's from now on.
         """
         fresh = []
-        for each, given in paired(key, value):
-            validate_key(each)
-            first = as_tensor(per_device(given)[0], text("store.first-value", key=repr(each)))
-            fresh.append((KeySpec(each, first), first))
-        self._calls.run((INIT,), self._init_once, fresh, missed=partial(self._deinit, fresh))
+        for name, given in paired(key, value):
+            validate_key(name)
+            first = as_tensor(per_device(given)[0], text("store.first-value", key=repr(name)))
+            fresh.append((KeySpec(name, first), first))
+        self._run(Init(self, fresh))
 
     def push(self, key, value, priority: int = 0) -> None:
         """Add to each key. When it returns, the push is counted, once.
@@ -97,7 +96,7 @@ class KVStore(Files):
             Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes another.
         """
         keys, values = self._resolve(key, value, "pushed", as_tensor)
-        self._calls.run(keys, self._count, keys, values, None, missed=partial(self._counted, keys, values))
+        self._run(Push(self, keys, values))
 
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Fill ``out`` with the value of each key.
@@ -114,7 +113,7 @@ class KVStore(Files):
             Taken, as MXNet has them, and change nothing.
         """
         keys, outs = self._resolve_outs(key, out)
-        self._calls.run(keys, self._pull_once, keys, self._pull, keys, outs)
+        self._run(Pull(self, keys, outs))
 
     def pushpull(self, key, value, out=None, priority: int = 0) -> None:
         """Push, and pull into ``out``, or without one into the values that were pushed.
@@ -136,7 +135,7 @@ class KVStore(Files):
         """
         keys, values = self._resolve(key, value, "pushed", as_tensor)
         _, outs = self._resolve_outs(key, value if out is None else out)
-        self._calls.run(keys, self._count, keys, values, outs, missed=partial(self._counted, keys, values))
+        self._run(Push(self, keys, values, outs))
 
     def row_sparse_pull(self, key, out=None, priority: int = 0, row_ids=None) -> None:
         """Fill ``out`` with some rows of each key: only these travel.
@@ -155,23 +154,22 @@ class KVStore(Files):
         if row_ids is None or out is None:
             raise Refused(text("store.rows-wanted"))
         wanted = []
-        for (each, into), (_, rows) in zip(paired(key, out), paired(key, row_ids), strict=True):
-            spec = self._spec(each)
-            index = as_tensor(rows, text("store.of-key", role="row_ids", key=repr(each)))
+        for (name, into), (_, rows) in zip(paired(key, out), paired(key, row_ids), strict=True):
+            spec = self._spec(name)
+            index = as_tensor(rows, text("store.of-key", role="row_ids", key=repr(name)))
             if index.is_floating_point():
-                raise Refused(text("store.row-dtype", key=repr(each), dtype=index.dtype))
+                raise Refused(text("store.row-dtype", key=repr(name), dtype=index.dtype))
             index = index.reshape(-1).to("cpu", int64, copy=True)  # it may lie where something is pulled into
             count = spec.shape[0] if spec.shape else 0
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
                 asked = {"least": int(index.min()), "most": int(index.max())}
-                raise Refused(text("store.rows", key=repr(each), last=count - 1, **asked))
+                raise Refused(text("store.rows", key=repr(name), last=count - 1, **asked))
             for array in per_device(into):
                 spec.validate(array, "out", (index.numel(), *spec.shape[1:]))
                 require_writable(array, spec)
             if spec.elements:
                 wanted.append((spec, per_device(into), index))
-        keys = [spec for spec, _, _ in wanted]
-        self._calls.run(keys, self._pull_once, keys, self._pull_rows, wanted)
+        self._run(PullRows(self, wanted))
 
     def set_optimizer(self, optimizer, **numbers) -> None:
         """From now on a push is the gradient of a step: ``set_optimizer("sgd", lr=0.1, momentum=0.9)``.
@@ -192,7 +190,46 @@ class KVStore(Files):
         chosen = Optimizer.read(optimizer, numbers)
         for spec in self._keys.values():
             self._validate_steps(spec, chosen)
-        self._call_together("optimizer", chosen, self._choose, chosen)
+        self._run(SetOptimizer(self, chosen))
+
+    def save(self, path, background: bool = False, then: Callable[[], object] = bool) -> Saving | None:
+        """Write all keys, with the optimizer and its state, to a file. All workers call it; worker 0 writes.
+
+        No worker pushes or pulls meanwhile; in the midst of a round it is refused. With ``background`` all workers go
+        on at once, and the file gets the values that were there when they met. The older file stays until the new one
+        is complete. A save waits for the one before it, and raises its error, unless its ``wait`` has done so; then
+        the same call again saves. ``close`` waits up to a deadline for it.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        background : bool
+            Whether to return as soon as the servers keep what is to be written. Until that is written, they and worker
+            0 hold it twice.
+        then : callable
+            Called by worker 0 when the file is there, before the save is over.
+
+        Returns
+        -------
+        Saving or None
+            In the background: an object to wait for.
+        """
+        return self._run(Save(self, path, background, then))
+
+    def load(self, path) -> None:
+        """Read a file that :meth:`save` wrote into the keys, initialized as they were then. All workers call it.
+
+        Worker 0 reads the file, and the optimizer is the one that was saved. No worker pushes or pulls meanwhile. A
+        load that is refused has changed nothing. After any other error, and after Ctrl-C, the store refuses all calls
+        but ``close`` until a load succeeds.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file that :meth:`save` wrote.
+        """
+        self._run(Load(self, path))
 
     def trace(self, key=None, rounds: int = 8):
         """What was seen of ``key``, as a Trace.
@@ -218,7 +255,7 @@ class KVStore(Files):
 
     def barrier(self) -> None:
         """Wait until every worker is here."""
-        self._call_together(BARRIER, BARRIER, self._meet_next)
+        self._run(Barrier(self))
 
     def _barrier(self) -> None:
         self.barrier()  # as MXNet's users call it
@@ -226,7 +263,7 @@ class KVStore(Files):
     def close(self) -> None:
         """Say goodbye; what this worker pushed stays. A save in the background is waited for, up to a deadline."""
         try:
-            self._saving and self._saving._end(self._patience)
+            self._saving and self._saving._abandon(self._patience)
         finally:
             self._calls.close()
 
@@ -236,147 +273,66 @@ class KVStore(Files):
     def __exit__(self, *_):
         self.close()
 
-    # ---- the calls, in a thread of the store, once arguments are checked; each kind of store has its _init, _push,
-    # _pull, _pull_rows, _set_optimizer, and, of what is saved, _keep and _restore
+    def _run(self, call: Call):
+        if self._passed == threading.get_ident() and not isinstance(call, Barrier):
+            self._passed = None  # this thread has gone on: its next barrier is another one
+        return self._calls.run(call)
 
-    def _init_once(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
-        self._go_on()
-        for spec, _ in fresh:
-            if spec.key in self._keys:
-                raise Refused(text("store.init-twice", key=repr(spec.key)))
-            if self.optimizer:
-                self._validate_steps(spec, self.optimizer)
-        self._init(fresh)
-        self._keys |= {spec.key: spec for spec, _ in fresh}
+    # ---- each kind of store implements these; they run in a thread of the store, once arguments are checked
 
-    def _deinit(self, fresh: list[tuple[KeySpec, Tensor]], done: bool) -> None:
-        """Whoever was interrupted may init again; on the servers the key stays as it is."""
-        for spec, _ in fresh if done else ():
-            self._keys.pop(spec.key, None)
+    def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
+        """Give keys their first values."""
+        raise NotImplementedError
 
-    def _count(self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None) -> None:
-        self._go_on()
-        again = self._repeats.again(keys, values)
-        try:
-            if outs is None:
-                self._push(keys, values, again)
-            else:
-                self._pushpull(keys, values, outs, again)
-        except KVError as error:
-            if error.counted or error.unknown:  # else nothing has changed
-                self._repeats.forget(keys)
-                self._repeats.remember(keys, values, error)
-            raise
-        self._repeats.forget(keys)
+    def _push(
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+    ) -> None:
+        """Push, and pull into ``outs`` if there are some. The keys of ``again`` are counted already."""
+        raise NotImplementedError
 
-    def _counted(self, keys: list[KeySpec], values: list[Given], done: bool) -> KVError:
-        """What is counted of a push that was done before it could be interrupted, or had not begun."""
-        error, counted = KVError(), keys if done else self._repeats.again(keys, values)
-        error.counted = tuple(spec.key for spec in keys if spec in counted)
-        if done:  # where what was pulled took its place, that is what comes again
-            self._repeats.remember(keys, values, error)
-        return error
+    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+        """Fill ``outs``."""
+        raise NotImplementedError
 
-    def _pushpull(self, keys: list[KeySpec], values: list[Given], outs: list[Given], again: Collection[KeySpec]):
-        self._push(keys, values, again)
-        with counted(keys):
-            self._calls.current.require_wanted()  # what was pushed stays as it is, should it lie where that goes
-            self._pull(keys, outs)
+    def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
+        """Fill arrays with rows: for each key the arrays and the numbers of the rows."""
+        raise NotImplementedError
 
-    def _pull_once(self, keys: list[KeySpec], pull: Callable, *arguments) -> None:
-        self._go_on()
-        pull(*arguments)
-        self._repeats.forget(keys)
+    def _choose(self, optimizer: Optimizer, number: int) -> None:
+        """Set the optimizer of all servers, as worker 0; a later one has a higher ``number``."""
+        raise NotImplementedError
 
-    def _choose(self, optimizer: Optimizer) -> None:
-        self._set_optimizer(optimizer)
-        self.optimizer = optimizer
+    def _keep(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+        """Keep all keys as they are for save ``number``, as worker 0, and return their states, which may be lazy."""
+        raise NotImplementedError
 
-    def _validate_steps(self, spec: KeySpec, optimizer: Optimizer) -> None:
-        """Raises Refused where ``optimizer`` cannot step such a value."""
-        optimizer.validate_dtype(spec.dtype, validate_key(spec.key))
+    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
+        """Replace the states of all keys and the optimizer on all servers, as worker 0. Refused: on none of them."""
+        raise NotImplementedError
 
-    # ---- all workers together
+    def _settle(self) -> None:
+        """Find out whether pushes count of which that is not known."""
 
-    def _together(self, what: str, work: partial):
-        """Worker 0 does ``work`` when all are here, and all hear what came of it: its result, as JSON, or Refused.
+    def _next_number(self, name: str) -> int:
+        """Return the number of the call ``name`` of all workers that comes next: the last one that was over, plus 1."""
+        return 1
 
-        Who was interrupted comes again to where it was: what is counted is how often it was done, not begun.
-        """
-        number, failure, note = self._met.get(what, 0) + 1, None, None
-        self._meet(f"{what} begins", number)
-        wanted = what, number, work.args
-        if self.rank == 0 and self._told[0] == wanted:  # some may have heard of it, and gone on
-            note = self._told[1]
-        elif self.rank == 0:
-            try:
-                with self._coming(what, number):
-                    note = json.dumps({"result": work()})
-            except Interrupted:
-                raise
-            except Exception as error:  # whatever it is, the others do not wait in vain
-                failure, note = error, json.dumps({"error": str(error)})
-            self._told = wanted, note
-        try:
-            heard = self._hear(what, number, note)
-        except KVError as error:
-            raise (not isinstance(error, Interrupted) and failure) or error from None
-        said = heard if self.rank else note  # its own: before it was interrupted, it may have said something else there
-        if said is None:  # the others went on without worker 0, who does it
-            raise WorkerLost(text("store.first-lost", what=what), (0,))
-        outcome = json.loads(said)
-        self._met[what] = number
-        if "error" in outcome:
-            raise failure or Refused(f"worker 0 could not {what}: {outcome['error']}")
-        return outcome.get("result")
+    def _meet(self, name: str, number: int, note: str | None = None) -> str | None:
+        """Wait for all workers at barrier ``number`` of that name. Return the note of worker 0."""
+        return note
 
-    def _coming(self, what: str, number: int) -> AbstractContextManager:
-        """While worker 0 works in it, who waits for it is told that it goes on."""
+    def _coming(self, name: str, number: int) -> AbstractContextManager:
+        """Tell those who wait at a barrier, while the block runs, that worker 0 is at work and will come."""
         return nullcontext()
 
-    def _hear(self, what: str, number: int, note: str | None) -> str | None:
-        """As :meth:`_meet`; while worker 0 is at work, the others wait on."""
-        for _ in range(LONG):
-            with suppress(Late):
-                return self._meet(what, number, note)
-        return self._meet(what, number, note)
+    def _pull_after_push(self, keys: list[KeySpec], outs: list[Given]) -> None:
+        with counted(keys):
+            self._calls.current.require_wanted()  # else what was pushed stays as it is, if it lies where that goes
+            self._pull(keys, outs)
 
-    def _call_together(self, what: str, said: object, work: Callable, *arguments) -> None:
-        """``work``, of all workers, unless this one was interrupted when it was done: then the same again hears of it.
-
-        ``said``: what makes it the same.
-        """
-        keys = (what,) if what in (BARRIER, WAIT) else (STORE,)
-        if keys == (STORE,) and self.num_workers == 1:  # several would wait for each other's pushes
-            keys = STORE, INIT, *self._keys.values()
-        missed = partial(self._not_heard, what, said)
-        self._calls.run(keys, self._unless_done, what, said, work, *arguments, missed=missed)
-
-    def _unless_done(self, what: str, said: object, work: Callable, *arguments) -> None:
-        unheard = self._unheard
-        if unheard and unheard[1:] == (what, said):
-            self._unheard = None
-        else:
-            self._go_on()
-            work(*arguments)
-
-    def _go_on(self) -> None:
-        """A thread that calls something else knows what became of its last call; what others do says nothing of it."""
-        if self._unheard and self._unheard[0] == self._calls.current.caller:
-            self._unheard = None
-
-    def _not_heard(self, what: str, said: object, done: bool) -> None:
-        if done and self.num_workers > 1:  # who is alone can do it again
-            self._unheard = self._calls.current.caller, what, said
-
-    def _meet_next(self) -> None:
-        number = self._met.get(BARRIER, 0) + 1
-        self._meet(BARRIER, number)
-        self._met[BARRIER] = number
-
-    def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
-        """Wait for all workers; the note of worker 0."""
-        return note
+    def _validate_steps(self, spec: KeySpec, optimizer: Optimizer) -> None:
+        """Raise Refused if ``optimizer`` cannot step such a value."""
+        optimizer.validate_dtype(spec.dtype, validate_key(spec.key))
 
     # ---- arguments
 
@@ -388,18 +344,18 @@ class KVStore(Files):
         return spec
 
     def _only(self, key: Key | None) -> KeySpec:
-        """The key meant, which may be left out where there is one."""
+        """Return the key, which may be left out if there is one only."""
         if key is None and len(self._keys) != 1:
             keys = ", ".join(map(repr, self.keys))
             raise Refused(text("store.which-key", keys=keys) if keys else text("store.no-keys"))
         return next(iter(self._keys.values())) if key is None else self._spec(key)
 
     def _resolve(self, key, arrays, role: str, convert: Callable | None = None) -> tuple[list[KeySpec], list[Given]]:
-        """The keys, and what is pushed to, or filled with, each of them: checked, and converted where need be."""
-        # No object is made for a key: of ten thousand, Python would look through everything for garbage, many times.
+        """Return the keys and their arrays: checked, and converted if necessary."""
+        # No object is made per key: with ten thousand of them Python would collect garbage many times.
         keys, checked = [], []
-        for each, given in paired(key, arrays):
-            spec = self._spec(each)
+        for name, given in paired(key, arrays):
+            spec = self._spec(name)
             try:
                 plain = spec.plain(given)
             except RuntimeError:  # a nested tensor has no shape
@@ -418,7 +374,104 @@ class KVStore(Files):
         keys, outs = self._resolve(key, out, "out")
         for spec, into in zip(keys, outs, strict=True):
             if type(into) is Tensor and into.is_contiguous() and not into.is_inference():
-                continue  # as all are, where there are ten thousand
+                continue  # the usual case, which has to be fast
             for one in each_of(into):
                 require_writable(one, spec)
         return keys, outs
+
+
+# ---- the calls, each in a thread of the store
+
+
+class Init(Call):
+    """Give new keys their first values."""
+
+    def __init__(self, store: KVStore, fresh: list[tuple[KeySpec, Tensor]]):
+        super().__init__(("init",))
+        self.store, self.fresh = store, fresh
+
+    def work(self) -> None:
+        store = self.store
+        for spec, _ in self.fresh:
+            if spec.key in store._keys:
+                raise Refused(text("store.init-twice", key=repr(spec.key)))
+            if store.optimizer:
+                store._validate_steps(spec, store.optimizer)
+        store._init(self.fresh)
+        store._keys |= {spec.key: spec for spec, _ in self.fresh}
+
+    def missed(self, done: bool) -> None:
+        for spec, _ in self.fresh if done else ():  # its caller may init again; on the servers the key stays as it is
+            self.store._keys.pop(spec.key, None)
+
+
+class Push(Call):
+    """Push, and pull if there are ``outs``."""
+
+    def __init__(self, store: KVStore, keys: list[KeySpec], values: list[Given], outs: list[Given] | None = None):
+        super().__init__(keys)
+        self.store, self.specs, self.values, self.outs = store, keys, values, outs
+
+    def work(self) -> None:
+        repeats = self.store._repeats
+        again = repeats.again(self.specs, self.values)
+        try:
+            self.store._push(self.specs, self.values, self.outs, again)
+        except KVError as error:
+            if error.counted or error.unknown:  # else nothing has changed
+                repeats.forget(self.specs)
+                repeats.remember(self.specs, self.values, error)
+            raise
+        repeats.forget(self.specs)
+
+    def missed(self, done: bool) -> KVError:
+        repeats, error = self.store._repeats, KVError()
+        counted = self.specs if done else repeats.again(self.specs, self.values)
+        error.counted = tuple(spec.key for spec in self.specs if spec in counted)
+        if done:  # if what was pulled replaced the values, the same call again has the new ones
+            repeats.remember(self.specs, self.values, error)
+        return error
+
+
+class Pull(Call):
+    """Pull whole keys."""
+
+    def __init__(self, store: KVStore, keys: list[KeySpec], outs: list[Given]):
+        super().__init__(keys)
+        self.store, self.specs, self.outs = store, keys, outs
+
+    def work(self) -> None:
+        self.store._pull(self.specs, self.outs)
+        self.store._repeats.forget(self.specs)
+
+
+class PullRows(Call):
+    """Pull rows of keys."""
+
+    def __init__(self, store: KVStore, wanted: list[tuple[KeySpec, list, Tensor]]):
+        super().__init__([spec for spec, _, _ in wanted])
+        self.store, self.wanted = store, wanted
+
+    def work(self) -> None:
+        self.store._pull_rows(self.wanted)
+        self.store._repeats.forget(self.keys)
+
+
+class Barrier(Call):
+    """Wait for all workers."""
+
+    def __init__(self, store: KVStore):
+        super().__init__(("barrier",))
+        self.store = store
+
+    def work(self) -> None:
+        store = self.store
+        if store._passed == self.caller:  # it was interrupted as it passed this barrier
+            store._passed = None
+            return
+        store._meet("barrier", store._barriers + 1)
+        store._barriers += 1
+
+    def missed(self, done: bool) -> None:
+        if done and self.store.num_workers > 1:
+            self.store._passed = self.caller

@@ -23,8 +23,8 @@ import torch
 
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.placement import require_count
-from d2lps.kvstore.saving import Saving
 from d2lps.kvstore.store import KVStore
+from d2lps.kvstore.together import Saving
 from d2lps.messages import text
 
 MANIFEST, STORE = "manifest.json", "store"

@@ -15,7 +15,6 @@ from d2lps.kvstore.replication.messages import (
     Pass,
     Propose,
     Snapshot,
-    Take,
 )
 from d2lps.kvstore.replication.world import Register
 
@@ -166,12 +165,6 @@ class ChoosesInSecret(BeginsInSecret):
     """Nor of the optimizer."""
 
     secret = Choose
-
-
-class TakesInSecret(BeginsInSecret):
-    """Nor that it is taken."""
-
-    secret = Take
 
 
 class PassesInSecret(BeginsInSecret):

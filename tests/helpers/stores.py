@@ -4,6 +4,7 @@ import threading
 import time
 
 from d2lps.kvstore import KVError
+from d2lps.kvstore.calls import Call
 
 
 def each(stores, work, *arguments, patience=60):
@@ -34,6 +35,17 @@ def until_whole(servers) -> None:
         time.sleep(0.01)
 
 
-def interrupted_as_it_was_done(store, what, said) -> None:
-    """As Ctrl-C is that comes when a call of all workers was done, and has not returned."""
-    store._calls.run((), store._not_heard, what, said, True)
+class Function(Call):
+    """A call of a store that does what a test wants."""
+
+    def __init__(self, work, *arguments):
+        super().__init__()
+        self.function, self.arguments = work, arguments
+
+    def work(self):
+        return self.function(*self.arguments)
+
+
+def interrupted_as_it_was_done(store, call) -> None:
+    """As Ctrl-C that comes when ``call`` was done and has not returned."""
+    call.missed(True)

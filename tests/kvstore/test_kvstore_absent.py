@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from helpers.stores import each
+from helpers.stores import Function, each
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, Timeout, Unknown, WorkerLost
@@ -129,7 +129,7 @@ def test_what_is_pulled_and_not_waited_for_is_not_kept():
             pull = threading.Thread(target=lambda: pytest.raises(Interrupted, pulled, store, "w", size))
             pull.start()
             assert soon(lambda: shard.waiting)
-            assert store._calls._running[0][0].interrupt()
+            assert store._calls._running[0].interrupt()
             pull.join(10)
             other.push("w", full(1, size))
         assert pulled(store, "w", size) == [2.0]
@@ -180,7 +180,7 @@ def test_a_worker_that_was_stopped_looks_at_what_came_before_it_calls_a_server_l
         (client,), request = store.clients, Request(Op.BARRIER, metadata={"name": "", "round": 1})
         client.ask(request)
         client._heard -= 100
-        late = threading.Timer(0.1, other._calls.run, [(), other._meet, "", 1])
+        late = threading.Timer(0.1, other._calls.run, [Function(other._meet, "", 1)])
         late.start()
         assert client.wait(request, time.monotonic()).op == Op.OK
         late.join(10)

@@ -17,10 +17,10 @@ from helpers.stores import each, until_whole
 
 from d2lps import kvstore
 from d2lps.carriers import leftovers
-from d2lps.kvstore import KVError, Refused, Timeout, checkpoint, codec, saving
-from d2lps.kvstore.calls import Interrupted
+from d2lps.kvstore import KVError, Refused, Timeout, checkpoint, codec
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.messages import Begin, Do, Keep, Push
+from d2lps.kvstore.together import Saving
 from d2lps.kvstore.worker.client import ServerClient
 
 KEYS, SIZES = ["w", 3, "empty"], (30_000, 7, 0)
@@ -62,14 +62,14 @@ def stepped(store, rounds):
 
 @pytest.fixture
 def held(monkeypatch):
-    """While it is set, worker 0 may not begin to write what is saved in the background."""
-    gate, write = threading.Event(), saving._write
+    """Worker 0 does not begin to write before this event is set."""
+    gate, write = threading.Event(), Saving._write
 
     def waiting(*arguments):
         assert gate.wait(20)
         write(*arguments)
 
-    monkeypatch.setattr(saving, "_write", waiting)
+    monkeypatch.setattr(Saving, "_write", waiting)
     yield gate
     gate.set()
 
@@ -318,40 +318,6 @@ def test_who_does_not_write_need_not_wait_to_close(tmp_path, held):
     with stores(deadline=30) as made:
         assert each(made, work) == [(True, False), (False, True)]
     assert equal(gone_on(tmp_path / "saved", "sgd", ()), [torch.ones(size) for size in SIZES])
-
-
-@pytest.mark.parametrize("background", [False, True])
-def test_worker_0_that_is_interrupted_as_it_hears_of_it_does_not_save_what_comes_later(background, tmp_path):
-    """The others have heard that all is kept, and go on; the same call again is the same save."""
-
-    def work(store):
-        began(store)
-        there = stepped(store, range(1))
-        if store.rank == 0:
-            hear = store._hear
-
-            def interrupted(*arguments):
-                hear(*arguments)
-                store._hear = hear
-                raise Interrupted("by Ctrl-C")
-
-            store._hear = interrupted
-            with pytest.raises(Interrupted):
-                store.save(path, background)
-            assert gone_on_.wait(20)
-        said = store.save(path, background)
-        if store.rank == 1:
-            store.push(KEYS, [torch.ones(size) for size in SIZES])  # the next round is open
-            gone_on_.set()
-        else:
-            store.push(KEYS, [torch.ones(size) for size in SIZES])
-        said and said.wait()
-        return there
-
-    path, gone_on_ = tmp_path / "saved", threading.Event()
-    with stores() as made:
-        there, _ = each(made, work)
-    assert equal(gone_on(path, "sgd", ()), there)
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_save(tmp_path, held):

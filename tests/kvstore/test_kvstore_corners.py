@@ -5,17 +5,18 @@ import os
 import signal
 import stat
 import threading
-from contextlib import nullcontext
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from helpers.stores import each, interrupted_as_it_was_done
+from helpers.stores import Function, each, interrupted_as_it_was_done
 
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Refused, Timeout, Unknown
 from d2lps.kvstore.calls import Interrupted
+from d2lps.kvstore.store import Barrier
+from d2lps.kvstore.together import Load, Save, Together
 from d2lps.kvstore.wire import Op
 from d2lps.kvstore.worker import dist
 from d2lps.kvstore.worker.client import ServerClient
@@ -119,14 +120,14 @@ def test_what_fails_between_two_keys_says_which_counts(monkeypatch):
 def test_in_place_nothing_is_written_once_it_is_interrupted(monkeypatch):
     store, value = counting(kvstore.create("local"), "w"), full(1)
     store.push("w", full(10))
-    real = type(store)._push
+    real = type(store)._pull_after_push
 
-    def push(self, *arguments):
-        real(self, *arguments)
+    def pull(self, *arguments):
         interrupt(self)
+        real(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(store), "_push", push)
+        patch.setattr(type(store), "_pull_after_push", pull)
         with pytest.raises(KVError) as error:
             store.pushpull("w", value)
     assert (error.value.counted, value.tolist()) == (("w",), [1.0] * 3)
@@ -155,14 +156,19 @@ def test_what_is_unknown_ends_before_a_load_and_not_after_it(tmp_path, monkeypat
 # ---- what all do together
 
 
-def test_who_is_alone_saves_and_loads_again_whatever_was_interrupted(tmp_path):
+def test_a_save_or_load_that_was_interrupted_is_done_again(tmp_path):
     store, path = counting(kvstore.create("local"), "w"), str(tmp_path / "store")
     for value in (1.0, 2.0):
         store.push("w", full(1))
-        interrupted_as_it_was_done(store, "save", path)
+        interrupted_as_it_was_done(store, Save(store, path, False, bool))
+        with pytest.raises(Refused, match="the last save did not end on all workers"):
+            store.push("w", full(1))
         store.save(path)
         store.push("w", full(10))
-        interrupted_as_it_was_done(store, "load", path)
+        interrupted_as_it_was_done(store, Load(store, path))
+        for call in (lambda: store.push("w", full(1)), lambda: store.save(path), lambda: pulled(store)):
+            with pytest.raises(Refused, match="the last load did not end on all workers"):
+                call()
         store.load(path)
         assert pulled(store) == [value]
 
@@ -171,7 +177,7 @@ def test_who_is_alone_saves_and_loads_again_whatever_was_interrupted(tmp_path):
 def test_what_was_done_is_done_anew_when_there_was_another_call_since():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.init("w", full(0)))
-        interrupted_as_it_was_done(stores[0], "barrier", "barrier")
+        interrupted_as_it_was_done(stores[0], Barrier(stores[0]))
         stores[0].push("w", full(1))
         with pytest.raises(Timeout, match="worker 1 missing"):
             stores[0].barrier()
@@ -180,7 +186,7 @@ def test_what_was_done_is_done_anew_when_there_was_another_call_since():
 def test_what_was_done_is_not_done_anew_where_another_thread_has_pushed_since():
     with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as stores:
         each(stores, lambda store: store.init("w", full(0)))
-        interrupted_as_it_was_done(stores[0], "barrier", "barrier")
+        interrupted_as_it_was_done(stores[0], Barrier(stores[0]))
         other = threading.Thread(target=stores[0].push, args=("w", full(1)))
         other.start()
         other.join()
@@ -192,7 +198,7 @@ def test_a_push_in_one_thread_is_over_before_another_saves_or_loads(what, tmp_pa
     store, path = counting(kvstore.create("local"), "a", "b"), tmp_path / "store"
     store.save(path)
     begun, inside, order = threading.Event(), threading.Event(), []
-    added, together = type(store)._added, type(store)._together
+    added, together = type(store)._added, Together.work
 
     def slowly(self, spec, given):
         begun.set()
@@ -206,7 +212,7 @@ def test_a_push_in_one_thread_is_over_before_another_saves_or_loads(what, tmp_pa
         return together(self, *arguments)
 
     monkeypatch.setattr(type(store), "_added", slowly)
-    monkeypatch.setattr(type(store), "_together", at_work)
+    monkeypatch.setattr(Together, "work", at_work)
     thread = threading.Thread(target=store.push, args=(["a", "b"], [full(1), full(1)]))
     thread.start()
     assert begun.wait(10)
@@ -215,8 +221,8 @@ def test_a_push_in_one_thread_is_over_before_another_saves_or_loads(what, tmp_pa
     assert order == ["a", "b", what]
 
 
-@pytest.mark.parametrize(("at", "loaded"), [(Op.RESTORE, [1.0]), (Op.COMMIT, [0.0])])
-def test_a_load_that_is_interrupted_is_done_on_all_servers_or_on_none(at, loaded, tmp_path, monkeypatch):
+@pytest.mark.parametrize("at", [Op.RESTORE, Op.COMMIT])
+def test_after_a_load_that_is_interrupted_nothing_is_pulled_until_another_has_succeeded(at, tmp_path, monkeypatch):
     with kvstore.cluster("dist_async", 1, 2) as (store,):
         keys = [f"k{i}" for i in range(6)]
         counting(store, *keys).save(tmp_path / "store")
@@ -230,11 +236,15 @@ def test_a_load_that_is_interrupted_is_done_on_all_servers_or_on_none(at, loaded
 
         with monkeypatch.context() as patch:
             patch.setattr(ServerClient, "ask", ask)
-            with pytest.raises(Interrupted) if at == Op.RESTORE else nullcontext():  # what counts on one is ended
+            with pytest.raises(Interrupted):
                 store.load(tmp_path / "store")
-        assert [pulled(store, key) for key in keys] == [loaded] * 6
-        store.push(keys, [full(1)] * 6)  # none is still being loaded
-        assert [pulled(store, key) for key in keys] == [[loaded[0] + 1]] * 6
+        for call in (lambda: pulled(store, keys[0]), lambda: store.push(keys, [full(1)] * 6), store.barrier):
+            with pytest.raises(Refused, match="call load again"):
+                call()
+        store.load(tmp_path / "store")
+        assert [pulled(store, key) for key in keys] == [[0.0]] * 6
+        store.push(keys, [full(1)] * 6)
+        assert [pulled(store, key) for key in keys] == [[1.0]] * 6
 
 
 @pytest.mark.slow
@@ -262,7 +272,7 @@ def test_what_interrupts_need_take_no_attributes():
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(Stop):
-            store._calls.run((), waiting.wait, 0.3)
+            store._calls.run(Function(waiting.wait, 0.3))
     finally:
         signal.signal(signal.SIGALRM, before)
 

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 from helpers.breaking import closing, store, tables
-from helpers.stores import each
+from helpers.stores import Function, each
 
 from d2lps import kvstore
 from d2lps.carriers.rendezvous import Rendezvous
@@ -115,10 +115,10 @@ def test_an_optimizer_is_set_when_all_have_pushed_what_comes_before():
     """A round that was open was stepped by the new one, or not, or on some of the servers, as it happened."""
     with kvstore.cluster(workers=2, servers=2) as workers:
         came = threading.Event()
-        barrier, chosen = workers.servers[0].store.barrier, workers.servers[0].store.set_optimizer
+        barrier, chosen = workers.servers[0].store.come, workers.servers[0].store.set_optimizer
         each(workers, lambda worker: worker.init("w", torch.zeros(1 << 18)))
         each(workers, lambda worker: worker.set_optimizer("sgd", lr=1.0))
-        workers.servers[0].store.barrier = lambda *asked: (came.set(), barrier(*asked))[1]
+        workers.servers[0].store.come = lambda *asked: (came.set(), barrier(*asked))[1]
         workers.servers[0].store.set_optimizer = lambda *asked: (came.set(), chosen(*asked))[1]
 
         def work(worker):
@@ -169,9 +169,9 @@ def test_a_call_that_was_asked_without_a_sign_keeps_back_no_other():
 
     calls._signs = Mute
     with pytest.raises(KeyboardInterrupt):
-        calls.run((), done.append, 1)
+        calls.run(Function(done.append, 1))
     calls._signs = sign
-    calls.run((), done.append, 2)
+    calls.run(Function(done.append, 2))
     assert done[-1] == 2
     calls.close()
 

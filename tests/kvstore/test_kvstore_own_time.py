@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import breaking
 from helpers.scripts import forked
-from helpers.stores import each, until_whole
+from helpers.stores import Function, each, until_whole
 
 from d2lps import kvstore
 from d2lps.kvstore import ServerLost, Timeout, WorkerLost, own_time
@@ -99,7 +99,7 @@ def test_a_call_in_which_its_process_stood_still_hears_what_came_meanwhile(monke
     with kvstore.cluster("dist_sync", 2, 1, deadline=4.0) as (store, other):
         (client,), request = store.clients, Request(Op.BARRIER, metadata={"name": "", "round": 1})
         client.ask(request)
-        late = threading.Timer(1.0, other._calls.run, [(), other._meet, "", 1])
+        late = threading.Timer(1.0, other._calls.run, [Function(other._meet, "", 1)])
         late.start()
         stood = own_time.own_time()
         monkeypatch.setattr("d2lps.kvstore.worker.client.own_time", lambda: stood)

@@ -13,7 +13,7 @@ from d2lps.kvstore.replicas.coding import Held
 from d2lps.kvstore.replicas.keeper import kill
 from d2lps.kvstore.replicas.store import Gradient, added, published
 from d2lps.kvstore.replication import Replica, View
-from d2lps.kvstore.replication.messages import Begin, Choose, Do, Load, Push, Take
+from d2lps.kvstore.replication.messages import Begin, Choose, Do, Load, Push
 
 SERVERS, ROUNDS = 3, 8
 KEYS, SIZES = ["a", "b", "c"], (7, 300, 30_000)  # the last on all servers
@@ -225,7 +225,7 @@ def test_what_is_still_to_be_sent_is_not_changed_by_what_comes_after_it():
     """An optimizer changes its memory in place: not that of a command in the log, nor that of a snapshot."""
     replica = Replica("a", View(1, ("a", "b")), (), 1, "dist_sync", 0, 1.0, added, published, Held.copied)
     optimizer, one = Optimizer.read("sgd", {"lr": 0.1, "momentum": 0.9}), torch.ones(3)
-    commands = [Begin("w", (3, one.dtype), Held(one, {})), Choose(1, optimizer), Take(1)]
+    commands = [Begin("w", (3, one.dtype), Held(one, {})), Choose(1, optimizer)]
     commands += [Load(1, ((0, Held(one, {"sgd": {"velocity": one.clone()}})),), optimizer)]
     for number, command in enumerate(commands):
         replica.receive(("worker", 0), Do(1, number, 0, command), 0.0)

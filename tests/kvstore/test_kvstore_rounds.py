@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from d2lps.kvstore import KVError, Refused, Timeout, WorkerLost
-from d2lps.kvstore.errors import BeingLoaded
 from d2lps.kvstore.optimizers import Optimizer, validate_state
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.plan.optimizers import REMEMBERED, RULES
@@ -51,7 +50,7 @@ def test_a_round_closes_when_every_worker_has_pushed():
         push(held, rank, 1, ones(rank))
     assert not waiting and pull(held, 1, 0).value.tolist() == [0] * 4
     push(held, 1, 1, ones(1))
-    assert waiting[0][0].value.tolist() == [21.0] * 4 and waiting[0][0][1:] == (1, 3, 0)
+    assert waiting[0][0].value.tolist() == [21.0] * 4 and waiting[0][0][1:] == (1, 3)
 
 
 def test_a_push_that_comes_again_is_counted_once():
@@ -196,13 +195,13 @@ def test_several_pushes_count_together_although_a_worker_is_lost_in_between():
     held = ShardStore("dist_sync", 2, deadline=0.3)
     for name in "ab":
         held.init(0, name, 4, torch.float32, torch.zeros(4))
-    with held.counting(0, [0, 1]):
+    with held.counting(0):
         held.push(0, 0, 1, ones(0))
         held.lose(1, "killed")
         held.push(0, 1, 1, ones(0))
     assert [shard.rounds for shard in held.shards] == [[1, 0]] * 2
     assert [shard.version for shard in held.shards] == [0, 0]  # no round closes without the lost one
-    with pytest.raises(WorkerLost), held.counting(0, [0, 1]):
+    with pytest.raises(WorkerLost), held.counting(0):
         pytest.fail("what comes after a loss is not counted")
 
 
@@ -277,8 +276,6 @@ def test_what_is_loaded_counts_all_at_once_and_once():
     held = loading()
     with pytest.raises(Refused, match="1 parts are here of load 1, where 2 belong"):
         held.commit(0, 1, 2, MOMENTUM)
-    with pytest.raises(BeingLoaded, match="key a waits for the end of a load"), held.counting(0, [1, 0]):
-        pytest.fail("it takes no push")
     assert values(held) == [0, 0] and held.updates is None
     held.stage(0, 1, 1, {"value": torch.full((4,), 2.0)}, MOMENTUM)
     held.commit(0, 1, 2, MOMENTUM)
@@ -290,38 +287,18 @@ def test_what_is_loaded_counts_all_at_once_and_once():
 
 
 @pytest.mark.parametrize(
-    "end", [lambda held: held.drop(), lambda held: held.stage(0, 2, 1, {"value": torch.ones(4)}, None)]
+    "end", [lambda held: held.drop(1), lambda held: held.stage(0, 2, 1, {"value": torch.ones(4)}, None)]
 )
 def test_what_is_staged_is_dropped(end):
     held = loading()
     end(held)
-    assert held.shards[0].staged is None and values(held) == [0, 0]
+    assert values(held) == [0, 0]
     with pytest.raises(Refused, match="where 1 belong"):
         held.commit(0, 1, 1, MOMENTUM)
-    with held.counting(0, [0]):
-        held.push(0, 0, 1, ones(0))
 
 
-def test_of_what_a_lost_worker_has_staged_the_others_say_whether_it_counts():
-    """Who has heard of it says so before it pushes; where nobody has, it is dropped."""
-    held = loading(lost="drop")
-    held.lose(0, "killed")
-    held.commit(1, 1, 1, MOMENTUM)
-    assert held.updates == MOMENTUM and values(held) != [0, 0]
-    held = loading(lost="drop")
-    held.lose(0, "killed")
-    held.given_up = True
-    with held.counting(1, [0]):
-        assert held.shards[0].staged is None
-    with pytest.raises(Refused, match="where 1 belong"):
-        held.commit(1, 1, 1, MOMENTUM)
-
-
-def test_nothing_is_loaded_in_the_midst_of_a_push():
+def test_nothing_is_loaded_in_the_midst_of_a_round():
     held = loading()
-    held.drop()
-    with held.counting(0, [0]), pytest.raises(Refused, match="load at a barrier"):
-        held.stage(0, 2, 1, {"value": torch.ones(4)}, None)
     held.push(0, 0, 1, ones(0))
     with pytest.raises(Refused, match="key a is in the midst of a round"):
         held.stage(0, 2, 0, {"value": torch.ones(4)}, None)
@@ -329,11 +306,11 @@ def test_nothing_is_loaded_in_the_midst_of_a_push():
 
 def test_what_comes_late_of_a_load_that_was_given_up_is_refused():
     held = loading()
-    held.drop(0, 1)
+    held.drop(1)
     with pytest.raises(Refused, match="load 1 is over"):
         held.stage(0, 1, 0, {"value": torch.ones(4)}, None)
     held.stage(0, 2, 0, {"value": torch.ones(4)}, None)
-    held.drop(0, 1)  # which comes late, too
+    held.drop(1)  # which comes late, too
     held.commit(0, 2, 1, None)
     assert values(held)[0] == 1.0
 
@@ -479,7 +456,7 @@ def test_a_barrier_is_known_by_its_name_and_number_and_answers_again():
     with pytest.raises(Timeout, match="barrier save: 0.1 s are over, worker 1 missing"):
         held.barrier(0, 1, "save")
     for number in range(2, 6):
-        held._barriers.come("load", number, 1, None)
+        held.come(1, number, "load")
         assert held.barrier(0, number, "load") is None
     assert held.barrier(0, 2, "load") is None
     with pytest.raises(Refused, match="barrier 1 is long over: the last one is 5"):
@@ -561,8 +538,7 @@ def test_who_counts_as_lost_hears_that_nothing_is_kept_for_it():
     held = ShardStore("dist_async", 2, lost="drop")
     held.init(0, "w", 1, torch.float32, torch.zeros(1))
     held.keep(0, 1, True)
-    assert held.kept_pushes(1) == [[0, 0]]
+    assert held.kept(1, 0)["value"] == 0
     held.lose(0, "it is stopped")
-    for read in (held.kept_pushes, lambda save: held.kept(save, 0)):
-        with pytest.raises(Refused, match="what was kept for save 1 is not here any more"):
-            read(1)
+    with pytest.raises(Refused, match="what was kept for save 1 is not here any more"):
+        held.kept(1, 0)

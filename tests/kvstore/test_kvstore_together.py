@@ -10,7 +10,7 @@ import torch
 from helpers.stores import each
 
 from d2lps import kvstore
-from d2lps.kvstore import ServerLost, Timeout, checkpoint
+from d2lps.kvstore import KVError, ServerLost, Timeout, checkpoint
 from d2lps.kvstore.wire import Op
 
 
@@ -58,22 +58,27 @@ def test_nobody_waits_longer_than_the_deadline_for_worker_0_that_does_nothing():
         assert len(late) == 1
 
 
-def test_an_optimizer_that_worker_0_no_longer_tells_all_servers_is_set_on_all(monkeypatch):
-    """One had it and one had not, and of a key that lay on both each stepped its part in its own way."""
+def test_an_optimizer_that_worker_0_does_not_tell_all_servers_is_to_be_set_again(monkeypatch):
+    """One has it and one has not: no call goes on with that, until it is set on all."""
     with kvstore.cluster(workers=3, servers=2, lost="drop", deadline=5.0) as workers:
         each(workers, lambda worker: worker.init("w", torch.zeros(1 << 18)))
         first = workers[0].clients[1]
         ask = first.ask
 
         def gone(request):
-            if request.op == Op.OPTIMIZER and "take" in request.metadata:
+            if request.op == Op.OPTIMIZER:
                 raise ServerLost("worker 0 is no more", (1,))
             return ask(request)
 
-        monkeypatch.setattr(first, "ask", gone)
-        heard = each(workers, lambda worker: worker.set_optimizer("sgd", lr=-1.0))
-        assert isinstance(heard[0], ServerLost) and heard[1:] == [None, None]
-        assert [server.store.updates and server.store.updates.rule for server in workers.servers] == ["sgd", "sgd"]
+        with monkeypatch.context() as patch:
+            patch.setattr(first, "ask", gone)
+            errors = each(workers, lambda worker: worker.set_optimizer("sgd", lr=-1.0))
+        assert isinstance(errors[0], ServerLost) and all(isinstance(error, KVError) for error in errors)
+        errors = each(workers, lambda worker: worker.push("w", torch.ones(1 << 18)))
+        assert all("the last set_optimizer did not end on all workers" in str(error) for error in errors)
+        assert each(workers, lambda worker: worker.set_optimizer("sgd", lr=-1.0)) == [None] * 3
+        assert [server.store.updates.rule for server in workers.servers] == ["sgd", "sgd"]
+        each(workers, lambda worker: worker.pushpull("w", torch.ones(1 << 18)))
 
 
 AT_WORK = """

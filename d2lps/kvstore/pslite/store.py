@@ -90,7 +90,9 @@ class PsLiteStore(KVStore):
                 self._slots[known][0].copy_(value.reshape(-1))
             self._ask("init", keys=[self._numbers[known] for known, _ in fresh])
 
-    def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
+    def _push(
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
+    ) -> None:
         if self.type == "dist_async" and self.optimizer is None:
             raise Refused(text("store.mxnet.no-optimizer"))
         pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True) if known not in again]
@@ -109,6 +111,8 @@ class PsLiteStore(KVStore):
             self._busy.update(keys)
             counts = [len(values) for _, values in pushed]
             self._ask("push", keys=[self._numbers[known] for known in keys], counts=counts)
+        if outs is not None:
+            self._pull_after_push(keys, outs)
 
     @torch.inference_mode()  # ``out`` may be an inference tensor
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
@@ -121,18 +125,17 @@ class PsLiteStore(KVStore):
     def _pull_rows(self, asked) -> None:
         raise Refused(text("store.mxnet.no-rows"))
 
-    def _set_optimizer(self, optimizer: Optimizer) -> None:
+    def _choose(self, optimizer: Optimizer, number: int) -> None:
         rule, numbers = mxnet_optimizer(optimizer, self.num_workers if self.type == "dist_sync" else 1)
-        if self.rank == 0:
-            self._ask("optimizer", rule=rule, numbers=numbers)
-        self._meet("set the optimizer", 1)
+        self._ask("optimizer", rule=rule, numbers=numbers)
 
     def _validate_steps(self, spec: KeySpec, optimizer: Optimizer) -> None:
         require_steps(spec, optimizer)
 
-    def _meet(self, what: str, number: int, note: str | None = None) -> None:
+    def _meet(self, name: str, number: int, note: str | None = None) -> str:
         if self._rendezvous:
             self._ask("barrier")
+        return note or "{}"  # MXNet carries no notes
 
     # ---- the other workers, and this worker's child
 

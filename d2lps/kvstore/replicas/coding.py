@@ -29,8 +29,6 @@ from d2lps.kvstore.replication.messages import (
     Lose,
     Pass,
     Snapshot,
-    Stage,
-    Take,
 )
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
@@ -40,8 +38,7 @@ PIECE = 256  # parts of a snapshot that are said together
 class Held(NamedTuple):
     """A value with what an optimizer remembers of it, and how many pushes were summed last.
 
-    ``failed``: why it is not to be read; ``differs``: the servers on which it is not the same; ``load``: of which load
-    it is, 0 of none.
+    ``failed``: why it is not to be read; ``differs``: the servers on which it is not the same.
     """
 
     value: Tensor
@@ -49,7 +46,6 @@ class Held(NamedTuple):
     counted: int = 0
     failed: str = ""
     differs: tuple[int, ...] = ()
-    load: int = 0
 
     def copied(self) -> "Held":
         """The same, which stays as it is: an optimizer changes a memory in place."""
@@ -78,7 +74,7 @@ class Piece(NamedTuple):
 
 
 SAID = {each.__name__: each for each in (Ack, Apply, Found, Heartbeat, Join, Snapshot, View, Piece)}
-COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Take, Stage, Load, Keep, Check, Differ, Lose, Pass)}
+COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Load, Keep, Check, Differ, Lose, Pass)}
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:
@@ -100,8 +96,8 @@ def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
         parts = [[part.version, part.rounds, _held(part.value, tensors)] for part in message.parts]
         fields = [parts, [[name, elements, DTYPES.index(dtype)] for name, (elements, dtype) in message.names]]
     elif kind is Snapshot:
-        _, losses, *optimizers, loaded, passed, staged = message.facts  # names come with the parts
-        facts = [losses, [[each.number, _optimizer(each.optimizer)] for each in optimizers], loaded, passed, staged]
+        _, losses, chosen, loaded, passed = message.facts  # names come with the parts
+        facts = [losses, chosen.number, _optimizer(chosen.optimizer), loaded, passed]
         fields = [message.view, message.seq, facts]
     else:
         fields = [*message]
@@ -117,10 +113,9 @@ def decode(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
         parts = [Part(version, tuple(rounds), _as_held(held, tensors)) for version, rounds, held in fields[0]]
         return Piece(tuple(parts), tuple((name, (elements, DTYPES[number])) for name, elements, number in fields[1]))
     if kind is Snapshot:
-        losses, optimizers, loaded, passed, staged = fields[2]
-        ready, chosen = (Choose(number, _as_optimizer(said)) for number, said in optimizers)
+        losses, number, optimizer, loaded, passed = fields[2]
         losses, passed = tuple(map(_as_lose, losses)), tuple(Pass(*each) for each in passed)
-        facts = Facts((), losses, ready, chosen, loaded, passed, _as_stage(staged))
+        facts = Facts((), losses, Choose(number, _as_optimizer(optimizer)), loaded, passed)
         return Snapshot(_view(fields[0]), fields[1], (), facts)
     if kind is View:
         return _view(fields)
@@ -171,16 +166,9 @@ def _as_command(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
         number, values, optimizer = fields
         values = tuple((index, _as_held(held, tensors)) for index, held in values)
         return Load(number, values, _as_optimizer(optimizer))
-    if kind is Stage:
-        return _as_stage(fields)
     if kind is Lose:
         return _as_lose(fields)
     return kind(*fields)
-
-
-def _as_stage(fields: list) -> Stage:
-    number, parts = fields
-    return Stage(number, tuple(parts))
 
 
 def _as_lose(fields: list) -> Lose:
@@ -210,17 +198,17 @@ def _held(held: Held | None, tensors: list[Tensor]) -> list | None:
         memory[rule] = [
             [name, None if isinstance(one, Tensor) and _tensor(one, tensors) else one] for name, one in kept.items()
         ]
-    return [memory, held.counted, held.failed, held.differs, held.load]
+    return [memory, held.counted, held.failed, held.differs]
 
 
 def _as_held(said: list | None, tensors: Iterator[Tensor]) -> Held | None:
     if said is None:
         return None
-    value, (memory, counted, failed, differs, load) = next(tensors), said
+    value, (memory, counted, failed, differs) = next(tensors), said
     kept = {
         rule: {name: next(tensors) if one is None else one for name, one in fields} for rule, fields in memory.items()
     }
-    return Held(value, kept, counted, failed, tuple(differs), load)
+    return Held(value, kept, counted, failed, tuple(differs))
 
 
 def _optimizer(optimizer: Optimizer | None) -> list | None:

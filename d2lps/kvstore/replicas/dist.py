@@ -1,4 +1,4 @@
-"""A worker's store whose slots have replicas: it lives as long as one server of each is left."""
+"""The distributed store of one worker, with slots that have replicas: one server of each is enough."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -33,26 +33,26 @@ class ReplicatedStore(DistStore):
 
     @property
     def views(self) -> list[View]:
-        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any.
+        """The view of each slot, with the numbers of its servers: the primary, and its backup if there is one.
 
-        It is what the register holds: just after a server was lost, for a moment, the view in which it still was.
+        For a moment after the loss of a server it is still the view with that server.
         """
         return [client.seen for client in self.clients]
 
     def kill_server(self, number: int) -> None:
-        """End a server, as a machine ends that fails: to try what comes of it.
+        """End a server abruptly, as a machine ends that fails.
 
-        Where servers are processes, a worker ends those that it started, and others take their places.
+        If servers are processes, a worker can end those that it started, and others take their places.
 
         Parameters
         ----------
         number : int
-            Which server, counted from 0. Refused where another worker started it, which the sentence names.
+            The server, counted from 0. Raises Refused if another worker started it, and names that worker.
         """
         self._kill(number)
 
     class _KeysOf:
-        """The keys that lie in a slot, whole or in part, as they are when that is asked."""
+        """The keys of a slot, whole or in part, at the time of iteration."""
 
         def __init__(self, keys: dict, slot: int):
             self._keys, self._slot = keys, slot
@@ -65,7 +65,7 @@ class ReplicatedStore(DistStore):
 def connect_to_slots(
     count: int, register: Register | StoreRegister, rank: int, undo: ExitStack, **options
 ) -> list[SlotClient]:
-    """A connection to each slot, in their order; ``undo`` closes them."""
+    """Return a connection to each slot, in their order; ``undo`` closes them."""
     clients = []
     for number in range(count):
         clients.append(SlotClient(number, register, rank, **options))

@@ -1,8 +1,7 @@
-"""A server of which a slot's replica listens: for workers where it is the primary, and for the other members."""
+"""A replica of a slot as a server: it listens for workers, if it is the primary, and for the other members."""
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 
 from d2lps.kvstore.errors import KVError, Refused
@@ -14,31 +13,31 @@ from d2lps.kvstore.replication.messages import Confirm, Name
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.wire.channel import Channel
-from d2lps.kvstore.wire.frames import AGAIN, PUSHES, Broken, Frame, Op
+from d2lps.kvstore.wire.frames import PUSHES, Broken, Frame, Op
 from d2lps.kvstore.wire.handshake import Elsewhere
 from d2lps.units import is_count
 
-FLUSH = 1.0  # seconds for which a goodbye waits for what was pushed
+FLUSH = 1.0  # seconds that a goodbye waits until pushes are committed
 
 
 class ReplicaSession(WorkerSession):
-    """A worker at the primary of a slot. What it is told is true also if this server ends."""
+    """A worker at the primary of a slot. Its answers hold also if this server ends."""
 
     store: SlotStore
 
     def _ok(self, frame: Frame, metadata: dict | None = None) -> None:
         said = partial(super()._ok, frame, metadata)
         if frame.op in PUSHES and self.store.kind == "dist_sync":
-            said()  # it counts in the open round, and the worker keeps it: it may have to push before that closes
+            said()  # the worker keeps it: it may have to push again before the open round closes
         else:
             self._when_committed(said)
 
     def _error(self, frame: Frame, error: KVError) -> None:
         said = partial(super()._error, frame, error)
-        if isinstance(error, Refused):  # another server may be the primary, and know better
+        if isinstance(error, Refused):  # another server may be the primary, and know more
             said = partial(self._when_it_holds, said)
         if frame.op in PUSHES and self.store.kind != "dist_sync":
-            self._when_committed(said)  # it says what counts
+            self._when_committed(said)  # it says which pushes are counted
         else:
             said()
 
@@ -64,30 +63,32 @@ class ReplicaSession(WorkerSession):
 
     def _named(self, op: Op, error: Exception) -> KVError:
         if isinstance(error, Broken):
-            self.close()  # nobody hears it: the worker asks elsewhere
+            self.close()  # the worker does not get it, and asks another server
             return KVError(str(error))
         return super()._named(op, error)
 
-    def _counting(self, frame: Frame, numbers: list[int]) -> AbstractContextManager:
-        return self.store.counting(self.rank, numbers, any(entry.finite & AGAIN for entry in frame.entries))
+    def _answer_last(self, frame: Frame, name: str) -> None:
+        last = {"last": self.store.last_barrier(self.rank, name)}
+        answer = partial(super()._ok, frame, last)
+        self._when_committed(partial(self._when_it_holds, answer))  # another server may be the primary, and know more
 
     def on_pushpull(self, frame: Frame) -> None:
         since = self.store.slot.core.seq
         self._count(frame)
         if not self.on_pull(frame, since) and not all(
-            self.store.comes(each.part, each.round) for each in frame.entries
+            self.store.readable(entry.part, entry.round) for entry in frame.entries
         ):
-            self._ok(frame)  # else the value says so, as soon as it is on both
+            self._ok(frame)  # else the value is the answer, as soon as both servers have it
 
     def on_bye(self, frame: Frame) -> None:
-        """What it has pushed stays, whoever ends: so it waits for its rounds a moment."""
+        """Wait a moment until its pushes are committed: they stay, whichever server ends."""
         until = time.monotonic() + FLUSH
         while self.store.pending(self.rank) and time.monotonic() < until and self.open:
             time.sleep(0.01)
 
 
 class PeerSession:
-    """Another server of the slot, as it is heard."""
+    """The messages of another server of the slot."""
 
     def __init__(self, store: SlotStore, channel: Channel, other: Name):
         self.slot, self.channel, self.other, self.open = store.slot, channel, other, True
@@ -107,7 +108,9 @@ class PeerSession:
                 if frame.op == Op.PEER:
                     self.slot.arriving |= begins_snapshot(frame)
                     messages = hear(self.channel, frame, partial(self.slot.sign, self.other))
-                    self.slot.hear(self.other, [each for each in map(snapshots.whole, messages) if each is not None])
+                    self.slot.hear(
+                        self.other, [message for message in map(snapshots.whole, messages) if message is not None]
+                    )
                     self.slot.arriving = snapshots.coming
                 elif frame.op != Op.ALIVE:
                     raise Broken(f"a server may not say {frame.op.name}")
@@ -120,7 +123,7 @@ class PeerSession:
 
 
 class ReplicaServer(Server):
-    """Server ``server``, in its ``incarnation``, as it has a replica of ``slot``.
+    """The replica of ``slot`` at server ``server``, which has a new ``incarnation`` after each start.
 
     See :class:`~d2lps.kvstore.server.server.Server`; ``settings`` are those of a ShardStore.
     """
@@ -150,7 +153,7 @@ class ReplicaServer(Server):
         return super().busy or bool(self._others)
 
     def silence(self) -> None:
-        """Nothing more is done or said here."""
+        """Do and say nothing more."""
         self._closed.set()
         self.store.slot.close()
 
@@ -194,7 +197,7 @@ class ReplicaServer(Server):
             self._others.discard(session)
 
     def _deposed(self) -> None:
-        """Workers go elsewhere; none of them is lost by that."""
+        """Let workers go to another server; none of them is lost by that."""
         with self._lock:
             sessions = [*self._sessions.values()]
             self._sessions.clear()
@@ -202,7 +205,7 @@ class ReplicaServer(Server):
             session.close()
 
     def _await(self) -> None:
-        """A worker that does not come to who has taken over is lost, too."""
+        """Count workers as lost that do not come to this server after it took over."""
         deadline = self.store.deadline
         patience = max(PATIENCE, deadline * (0.75 if self.store.lost == "drop" else 1.0))
         while not self._closed.wait(min(0.25, deadline / 8)):

@@ -1,32 +1,31 @@
-"""What the sessions of workers see of a slot: as a ShardStore. It decides nothing: what is asked goes to the rules."""
+"""The store of a slot, with the methods of a ShardStore. It decides nothing: the rules of replication do."""
 
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, Timeout, WorkerLost
-from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.codec import State
+from d2lps.kvstore.errors import Diverged, KVError, Refused, Timeout, WorkerLost
+from d2lps.kvstore.optimizers import Optimizer, remembered
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.coding import Held, digest
-from d2lps.kvstore.replicas.keeping import SlotKeeping
 from d2lps.kvstore.replicas.lines import Peers
-from d2lps.kvstore.replicas.loading import SlotLoading
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replicas.slot import Slot
 from d2lps.kvstore.replication import Replica, View
 from d2lps.kvstore.replication.commands import KEPT
-from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Lose, Meet, Name, Pull, Push, Take, Value
-from d2lps.kvstore.server.merging import Merging
+from d2lps.kvstore.replication.messages import Begin, Choose, Do, Done, Keep, Load, Lose, Meet, Name, Pull, Push, Value
+from d2lps.kvstore.server.base import BaseStore, lost_here, no_value, not_kept, require_one_dtype, require_same_shape
 from d2lps.kvstore.server.shard import KeyPart, PendingPull, Reply, Snapshot, Waiting
-from d2lps.kvstore.server.shard_store import ShardStore
+from d2lps.kvstore.server.staged import Staged
 from d2lps.kvstore.wire.frames import Broken
 
 log = logging.getLogger("d2lps.kvstore.server")
@@ -34,7 +33,7 @@ PATIENCE = 1.0  # seconds of silence after which another server is taken for dea
 
 
 class Gradient(NamedTuple):
-    """What is pushed: whether it is to be added, and whether it may stay where it is."""
+    """A pushed value; ``finite``: it is to be added; ``own``: it may stay in its place."""
 
     tensor: Tensor
     finite: bool
@@ -42,7 +41,7 @@ class Gradient(NamedTuple):
 
 
 def added(gradients: Sequence[Gradient]) -> Tensor | None:
-    """Their sum in this order; None where one is not to be added, and so none is."""
+    """Return their sum in this order, or None if one of them is not finite: then none is added."""
     if not all(gradient.finite for gradient in gradients):
         return None
     first, *others = gradients
@@ -53,7 +52,7 @@ def added(gradients: Sequence[Gradient]) -> Tensor | None:
 
 
 def published(held: Held, total: Tensor | None, count: int, optimizer: Optimizer | None) -> Held:
-    """The next value; the sum stays as it is, as the backup is still to have it."""
+    """Return the next value. The sum stays as it is: it is still to be sent to the backup."""
     if total is None or held.failed:
         return held._replace(counted=count)
     try:
@@ -63,7 +62,7 @@ def published(held: Held, total: Tensor | None, count: int, optimizer: Optimizer
         room = torch.empty_like(total)
         value = optimizer.stepped(held.value, total.clone() if scaled else total, held.memory, count, room)
         return held._replace(value=value, counted=count)
-    except Exception as error:  # what it remembers may be half of something
+    except Exception as error:  # the state of the optimizer may be half of something
         return held._replace(counted=count, failed=f"({type(error).__name__}: {error})")
 
 
@@ -94,28 +93,56 @@ class SlotShard(KeyPart):
     def busy(self) -> bool:
         return bool(self._store.slot.core.arrived(self.number))
 
-    def require_whole(self, held: Held) -> None:
+    @property
+    def lock(self) -> AbstractContextManager:
+        """The lock of the slot."""
+        return self._store.slot.lock
+
+    def wait(self, done: Callable[[], object], seconds: float, what: str, missing: Callable[[], list[int]]) -> None:
+        """Wait for a round, as a Shard does. Raises Timeout, or Broken."""
+        self._store.slot.wait(done, seconds, what, missing)
+
+    def require_readable(self, held: Held) -> None:
+        """Raise an error if the value may be wrong."""
         if held.differs:
             servers = " and ".join(map(str, held.differs))
             raise Diverged(f"servers {servers} hold different bytes of key {self.name}", held.differs, (self.name,))
         if held.failed:
-            raise KVError(f"key {self.name} could not be updated {held.failed}: load what was saved of it")
+            raise self.not_updated(held.failed)
+
+    def require_settled(self, name: str) -> None:
+        """Raise Refused if a round is open. A round that began anew, as this server took over, gets time to close."""
+        slot = self._store.slot
+        left = slot.led + self._store.deadline / 2 - own_time() if slot.took_over else 0.0
+        if self.busy and left > 0:
+            with suppress(Timeout):
+                slot.wait(lambda: not self.busy, left, "a round that began anew", list)
+        self.require_between_rounds(name)
 
 
-class SlotStore(SlotLoading, SlotKeeping, Merging):
-    """A replica of a slot, with what a session asks of a ShardStore.
+class SlotStore(BaseStore):
+    """A replica of a slot, with the methods of a ShardStore.
 
-    ``settings``: what a ShardStore takes. Every method raises Broken where this is not the primary: its worker finds
-    the connection ended, and goes elsewhere.
+    ``settings``: the arguments of a ShardStore. Every method raises Broken if this is not the primary: the worker finds
+    the connection ended, and goes to another server.
     """
 
     arena = record = None
 
-    def __init__(self, **settings):
-        checked = ShardStore(**settings)
-        self.kind, self.workers, self.nan, self.lost = checked.kind, checked.workers, checked.nan, checked.lost
-        self.staleness, self.deadline = checked.staleness, checked.deadline
+    def __init__(
+        self,
+        kind: str,
+        workers: int,
+        *,
+        staleness: int = 0,
+        nan: str = "propagate",
+        lost: str = "fail",
+        deadline: float = 30.0,
+        record: bool = False,
+    ):
+        super().__init__(kind, workers, staleness, nan, lost, deadline)
         self._shards: list[SlotShard] = []
+        self._staged = Staged()  # on the primary alone: worker 0 loads again if that is lost before it counts
         self._pulls: dict[PendingPull, tuple[list[int], list[tuple[SlotShard, int]]]] = {}
         self._expected: dict[tuple[str, int], float] = {}  # a barrier, and when worker 0 last was on its way to it
         self.slot: Slot | None = None
@@ -123,18 +150,18 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
     def open(
         self, number: int, name: Name, register: Register | StoreRegister, peers: Peers, deposed: Callable[[], object]
     ) -> None:
-        """Be a replica of slot ``number``: see :class:`Slot`."""
+        """Become a replica of slot ``number``: see :class:`Slot`."""
+        self.slot = Slot(number, name, partial(self._rules, name), register, peers, deposed)
 
-        def made(view: View) -> Replica:
-            of = self.workers, self.kind, self.staleness, PATIENCE
-            replica = Replica(name, view, (), *of, added, published, lambda held: held and held.copied())
-            replica.digest, replica.spoilt = digest, self._spoilt
-            return replica
-
-        self.slot = Slot(number, name, made, register, peers, deposed)
+    def _rules(self, name: Name, view: View) -> Replica:
+        """Return the rules of a replica as they are at first in ``view``."""
+        settings = self.workers, self.kind, self.staleness, PATIENCE
+        replica = Replica(name, view, (), *settings, added, published, lambda held: held and held.copied())
+        replica.digest, replica.spoilt = digest, self._spoilt
+        return replica
 
     def _spoilt(self, part: int, held: Held, members: tuple[Name, ...]) -> Held:
-        """A value of which the members hold different bytes: it is given to nobody until it is loaded anew."""
+        """Return a value that no worker gets until it is loaded anew: the members hold different bytes of it."""
         servers, name = tuple(number for number, *_ in members), self.shards[part].name
         log.error("slot %d: servers %d and %d hold different bytes of key %s", self.slot.number, *servers, name)
         return held._replace(failed="since its servers hold different bytes of it", differs=servers)
@@ -147,13 +174,23 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
 
     @property
     def needed(self) -> bool:
-        """Whether there are workers, or its backup is still to hear that there are none."""
+        """Whether there are workers, or its backup does not know yet that there are none."""
         core = self.slot.core
         return bool(core.live) or core.is_primary and core.commit < core.seq
 
     @property
     def updates(self) -> Optimizer | None:
         return self.slot.core.chosen.optimizer
+
+    @property
+    def chosen(self) -> int:
+        """The number of the last optimizer."""
+        return self.slot.core.chosen.number
+
+    @property
+    def loaded(self) -> int:
+        """The number of the last load."""
+        return self.slot.core.loaded
 
     @property
     def shards(self) -> list[SlotShard]:
@@ -163,18 +200,19 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
             self._shards = [SlotShard(self, number, name, like) for number, (name, like) in enumerate(known)]
         return self._shards
 
-    shard = ShardStore.shard
-    check_finite = ShardStore.check_finite
-
     @property
     def failed(self) -> WorkerLost | None:
-        """Why nobody can go on: the others are told when the backup knows it, too."""
+        """The error for all workers, once the backup knows of it, too."""
         return self._loss("failed")
 
     @property
     def left(self) -> WorkerLost | None:
-        """Why who still pushes would wait in vain."""
+        """The error for workers that still push."""
         return self._loss("left")
+
+    @property
+    def is_over(self) -> bool:
+        return self.slot.core.over
 
     def _loss(self, how: str) -> WorkerLost | None:
         core = self.slot.core
@@ -187,63 +225,32 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
         with self.slot.leading() as core:
             if rank in core.live and not core.losses:
                 return
-            self._wait(lambda: core.commit >= max(core.lost_at.values()), "the loss of a worker waits for the backup")
+            known = "the loss of a worker waits for the backup"
+            self.slot.wait(lambda: core.commit >= max(core.lost_at.values()), self.deadline, known, list)
             super().require_live(rank)
 
-    def _wait(self, done: Callable[[], object], what: str, missing: Callable[[], list[int]] = list) -> None:
-        """Within ``leading``: until ``done``. Raises Timeout, or Broken where this is the primary no more."""
-        self.slot.wait(done, self.deadline, what, missing)
-
-    # ---- what workers ask for
+    # ---- requests of workers
 
     def init(self, rank: int, name: str, elements: int, dtype: torch.dtype, value: Tensor | None) -> int:
         with self.slot.leading() as core:
-            if name in core.names and core.likes[core.names[name]] != (elements, dtype):
-                there, like = core.likes[core.names[name]]
-                raise Refused(
-                    f"key {name} has {there} elements of {like} here, and worker {rank} "
-                    f"initialises {elements} of {dtype}: all initialise the same"
-                )
-            if name not in core.names and self.updates:
+            if name in core.names:
+                require_same_shape(name, core.likes[core.names[name]], rank, (elements, dtype))
+            elif self.updates:
                 self.updates.validate_dtype(dtype, name)
             held = None if value is None else Held(value.clone(), {})
             self.slot.ask(rank, Do(0, 0, rank, Begin(name, (elements, dtype), held)))
             return core.names[name]
 
     def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
-        with self.slot.leading() as core:
-            shard = self.shard(number)
-            shard.validate_push(elements, dtype)
-            if self.kind != "dist_sync" and self.updates is None:
-                raise Refused(f"{self.kind} applies every push as it comes: set_optimizer before the first push")
-            self.require_live(rank)
-            counted = shard.rounds[rank]
-            if round_ <= counted:
-                return False
-            if self.kind == "dist_sync" and self.left:
-                raise self.left
-            if round_ > counted + 1:
-                raise Refused(f"push {round_} of worker {rank} to key {shard.name} comes before push {counted + 1}")
-            if self.kind == "dist_sync" and shard.version < round_ - 1:
-                self._wait(
-                    lambda: shard.version >= round_ - 1 or rank not in core.live or core.over,
-                    f"push {round_} to key {shard.name} waits for round {round_ - 1} to close",
-                    lambda: self._missing(shard, shard.version + 1),
-                )
-                self.require_live(rank)
-        return True
+        with self.slot.leading():
+            return super().admit(rank, number, elements, dtype, round_)
 
     @contextmanager
-    def counting(self, rank: int, numbers: Iterable[int], again: bool = False) -> Iterator[None]:
-        """As of a ShardStore; ``again``: the primary before this one had counted them, and they wait for no load."""
-        with self.slot.leading() as core:
+    def counting(self, rank: int) -> Iterator[None]:
+        """As a ShardStore. The rules decide about all pushes of a frame at once, and act on that in the end."""
+        with self.slot.leading():
             self.require_live(rank)
-            if self.left and self.kind == "dist_sync":
-                raise self.left
-            loading = sorted({*core.staged.parts} & {*numbers})  # also where worker 0 is still to bring it once more
-            if loading and not again:
-                self.may_drop(self.shard(loading[0]).name)
-                self.drop(rank)
+            self.require_complete()
             yield
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
@@ -253,40 +260,38 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
             self.slot.ask(rank, Push(0, 0, rank, number, round_, Gradient(value, finite, own)))
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply, since: int | None = None) -> bool:
-        """As of a ShardStore; ``since``: the last command before the call began."""
+        """As a ShardStore; ``since``: the last command before the call began."""
         with self.slot.leading():
             self.require_live(rank)
             shards = [(self.shard(number), need) for number, need in wanted]
-            if len({shard.dtype for shard, _ in shards}) > 1:
-                raise Refused("what is pulled together is of one dtype")
+            require_one_dtype([shard for shard, _ in shards])
             pull = PendingPull(rank, len(shards), own_time() + self.deadline, reply)
-            asked = []
+            numbers = []
             for place, (shard, need) in enumerate(shards):
-                one = Pull(0, 0, rank, shard.number, need, since)
-                asked.append(self.slot.ask(rank, one, partial(self._got, pull, place, shard)))
-            self._pulls[pull] = asked, shards
+                request = Pull(0, 0, rank, shard.number, need, since)
+                numbers.append(self.slot.ask(rank, request, partial(self._answer, pull, place, shard)))
+            self._pulls[pull] = numbers, shards
         return pull.over
 
-    def comes(self, number: int, need: int) -> bool:
-        """Whether a part may be read after so many pushes, once what is done is committed."""
+    def readable(self, number: int, need: int) -> bool:
+        """Return True if a part may be read after so many pushes, once what is done is committed."""
         part, behind = self.slot.core.parts[number], self.staleness if self.kind == "dist_ssp" else need
         done = [part.version] if self.kind == "dist_sync" else [part.rounds[rank] + behind for rank in self.live]
         return all(count >= need for count in done)
 
-    def _got(self, pull: PendingPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
+    def _answer(self, pull: PendingPull, place: int, shard: SlotShard, answer: NamedTuple) -> None:
         if not isinstance(answer, Value):
             pull.fail(WorkerLost(f"worker {pull.rank} counts as lost here", (pull.rank,)))
         elif answer.value is None:
-            pull.fail(Refused(f"key {shard.name} has no value yet: init it before the first pull"))
-        elif answer.value.failed:
-            try:
-                shard.require_whole(answer.value)
-            except KVError as error:
-                pull.fail(error)
+            pull.fail(no_value(shard.name, "pull"))
         else:
             held = answer.value
-            pull.snapshots[place] = Snapshot(held.value, answer.version, held.counted, held.load)
-            pull.came(1)
+            try:
+                shard.require_readable(held)
+                pull.snapshots[place] = Snapshot(held.value, answer.version, held.counted)
+                pull.came(1)
+            except KVError as error:
+                pull.fail(error)
         if pull.over:
             self._pulls.pop(pull, None)
 
@@ -295,54 +300,101 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
             self.require_live(rank)
             for shard in self.shards if optimizer else ():
                 optimizer.validate_dtype(shard.dtype, shard.name)
-            chosen = max(core.ready.number, core.chosen.number) + 1 if number is None else number
-            self.slot.ask(rank, Do(0, 0, rank, Choose(chosen, optimizer)))
-            if number is None:
-                self.slot.ask(rank, Do(0, 0, rank, Take(chosen)))
-
-    def take_optimizer(self, rank: int, number: int) -> None:
-        with self.slot.leading():
-            self.require_live(rank)
-            self.slot.ask(rank, Do(0, 0, rank, Take(number)))
+            number = core.chosen.number + 1 if number is None else number
+            self.slot.ask(rank, Do(0, 0, rank, Choose(number, optimizer)))
 
     def barrier(
         self, rank: int, number: int, name: str = "", note: str | None = None, coming: bool = False
     ) -> str | None:
-        said: list[NamedTuple] = []
-        came = threading.Event()
-        with self.slot.leading() as core:
-            self.require_live(rank)
-            last = max(core.passed.get(name, ()), default=0)
-            if number <= last - KEPT:
-                raise Refused(f"barrier {number} is long over: the last one is {last}")
-
-            if coming:
+        if coming:
+            with self.slot.leading() as core:
+                self._require_recent(core, name, number)
                 self._expected = {(name, number): time.monotonic()}
                 return None
+        return self.wait_at(self.come(rank, number, name, note))
 
-            def hear(answer: NamedTuple) -> None:
-                said.append(answer)
-                came.set()
+    def come(self, rank: int, number: int, name: str = "", note: str | None = None) -> tuple:
+        answers: SimpleQueue[NamedTuple] = SimpleQueue()
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            self._require_recent(core, name, number)
+            request = self.slot.ask(rank, Meet(0, 0, rank, name, number, note), answers.put)
+        return rank, number, name, request, answers
 
-            asked = self.slot.ask(rank, Meet(0, 0, rank, name, number, note), hear)
+    def wait_at(self, place: tuple) -> str | None:
+        rank, number, name, request, answers = place
         until = time.monotonic() + self.deadline
-        while not came.wait(0.02):
+        while True:
+            with suppress(Empty):
+                answer = answers.get(timeout=0.02)
+                break
             self.slot.require_lead()
             gone = self.failed or self.left
             if gone or time.monotonic() > until:
                 missing = sorted(self.live - self.slot.core.met(name, number))
-                self.slot.forget(rank, [asked])
-                if gone:
-                    raise gone
-                what, names = f"barrier {name}" if name else "the barrier", ", ".join(map(str, missing))
-                lacking = f", worker{'s' * (len(missing) > 1)} {names} missing" if missing else ""
-                expected = time.monotonic() - self._expected.get((name, number), -math.inf) <= self.deadline
-                raise (Late if expected else Timeout)(f"{what}: {self.deadline:g} s are over{lacking}")
-        if not isinstance(said[0], Done):
-            raise WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
-        return said[0].answer
+                self.slot.forget(rank, [request])
+                raise gone or self.late(name, missing, self._expected.get((name, number), -math.inf))
+        if not isinstance(answer, Done):
+            raise lost_here(rank)
+        return answer.answer
 
-    # ---- what happens to workers
+    def _require_recent(self, core: Replica, name: str, number: int) -> None:
+        last = max(core.passed.get(name, ()), default=0)
+        if number <= last - KEPT:
+            raise Refused(f"barrier {number} is long over: the last one is {last}")
+
+    def last_barrier(self, rank: int, name: str) -> int:
+        with self.slot.leading() as core:
+            core.withdraw(rank, name)
+            return max(core.passed.get(name, ()), default=0)
+
+    # ---- saving and loading
+
+    def keep(self, rank: int, save: int, keep: bool) -> None:
+        """As a ShardStore; both servers of the slot keep the same, so that either may be lost."""
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            for shard in self.shards if keep else ():
+                shard.require_settled("save")
+                held = core.parts[shard.number].value
+                if held is None:
+                    raise no_value(shard.name, "save")
+                shard.require_readable(held)
+            self.slot.ask(rank, Do(0, 0, rank, Keep(save, keep)))
+
+    def kept(self, save: int, number: int) -> State:
+        with self.slot.leading() as core:
+            if core.kept.number != save or number >= len(core.kept.parts):
+                raise not_kept(save)
+            held = core.kept.parts[number].value
+            return {"value": held.value} | remembered(core.kept.optimizer, held.memory)
+
+    def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
+        with self.slot.leading():
+            self.require_live(rank)
+            shard = self.shard(number)
+            shard.require_settled("load")
+            self._staged.add(load, shard, state, optimizer)
+
+    def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
+        with self.slot.leading() as core:
+            self.require_live(rank)
+            if load <= core.loaded:
+                return
+            for shard in self.shards if optimizer else ():
+                optimizer.validate_dtype(shard.dtype, shard.name)
+            values = []
+            for number, state in sorted(self._staged.take(load, parts, optimizer).items()):
+                memory = dict(state)
+                value = memory.pop("value")
+                values.append((number, Held(value, {optimizer.rule: memory} if optimizer and memory else {})))
+            self.slot.ask(rank, Do(0, 0, rank, Load(load, tuple(values), optimizer)))
+
+    def drop(self, load: int) -> None:
+        with self.slot.leading():
+            self._staged.drop(load)
+
+    # ---- lost workers, and time
 
     def lose(self, rank: int, why: str, left: bool = False) -> None:
         try:
@@ -351,7 +403,9 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
                     return
                 sentence, how = f"worker {rank} {'has left' if left else 'is lost'} ({why})", "dropped"
                 waits = any(shard.busy for shard in self.shards) or any(
-                    not self.comes(shard.number, need) for _, wanted in self._pulls.values() for shard, need in wanted
+                    not self.readable(shard.number, need)
+                    for _, wanted in self._pulls.values()
+                    for shard, need in wanted
                 )
                 if self.lost == "fail" and left and not waits:
                     how = "left"
@@ -360,10 +414,10 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
                 core.receive("detector", Lose(rank, how != "dropped", (sentence, how)), own_time())
                 self.slot.when_committed(self._fail_all)
         except Broken:
-            return  # who is the primary now finds out by itself
+            return  # the new primary finds out for itself
 
     def pending(self, rank: int) -> bool:
-        """Whether something of a worker would be lost with this server."""
+        """Return True if something of a worker would be lost with this server."""
         with self.slot.leading() as core:
             return core.commit < core.seq or any(rank in core.arrived(index) for index in range(len(core.parts)))
 
@@ -373,16 +427,16 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
                 self._pulls.pop(pull, None)
                 pull.fail(failed)
 
-    def _waits(self, shard: SlotShard, waiting: Waiting) -> str:
-        if self.comes(shard.number, waiting.need):
+    def waits(self, shard: SlotShard, waiting: Waiting) -> str:
+        if self.readable(shard.number, waiting.need):
             return (
                 f"the pull of key {shard.name} has waited {self.deadline:g} s to hear whether another server took over"
             )
-        return super()._waits(shard, waiting)
+        return super().waits(shard, waiting)
 
     def expire(self) -> None:
         if self.slot is None or not self.slot.leads:
-            self._pulls.clear()  # who waited asks elsewhere
+            self._pulls.clear()  # the workers ask another server
             return
         now = own_time()
         late = [pull for pull in [*self._pulls] if pull.until < now]
@@ -391,4 +445,4 @@ class SlotStore(SlotLoading, SlotKeeping, Merging):
             self.slot.forget(pull.rank, asked)
             for place, (shard, need) in enumerate(shards):
                 if pull.snapshots[place] is None:
-                    pull.fail(Timeout(self._waits(shard, Waiting(pull, place, need))))
+                    pull.fail(Timeout(self.waits(shard, Waiting(pull, place, need))))

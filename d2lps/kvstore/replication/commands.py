@@ -6,7 +6,7 @@ A command may still have to be sent after later ones were executed, so its conte
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Keep, Load, Lose, Pass, Stage, Take
+from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Keep, Load, Lose, Pass
 
 KEPT = 4  # barriers that are remembered per name: a worker that was interrupted may come again
 
@@ -42,8 +42,7 @@ class State:
         self.losses = {lose.rank: lose for lose in facts.losses}
         self.lost_at: dict[int, int] = dict.fromkeys(self.losses, self.seq)  # rank → number of the command
         self.live = frozenset(range(self.workers)) - self.losses.keys()
-        self.ready, self.chosen, self.loaded = facts.ready, facts.chosen, facts.loaded
-        self.staged = facts.staged
+        self.chosen, self.loaded = facts.chosen, facts.loaded
         self.kept = Kept()  # a snapshot has no earlier state for a save
         self.passed: dict[str, dict[int, Pass]] = {}
         for passed in facts.passed:
@@ -52,7 +51,7 @@ class State:
     def _snapshot(self) -> tuple[tuple[Part, ...], Facts]:
         names = tuple(zip(self.names, self.likes, strict=True))
         passed = tuple(barrier for numbers in self.passed.values() for barrier in numbers.values())
-        facts = Facts(names, tuple(self.losses.values()), self.ready, self.chosen, self.loaded, passed, self.staged)
+        facts = Facts(names, tuple(self.losses.values()), self.chosen, self.loaded, passed)
         return self._copied_parts(), facts
 
     def _copied_parts(self) -> tuple[Part, ...]:
@@ -72,11 +71,7 @@ class State:
             index = self.names.get(command.name)
             return index is not None and (command.value is None or self.parts[index].value is not None)
         if isinstance(command, Choose):
-            return command.number <= self.chosen.number or command.number < self.ready.number
-        if isinstance(command, Take):
-            return command.number != self.ready.number or command.number <= self.chosen.number
-        if isinstance(command, Stage):
-            return command == self.staged
+            return command.number <= self.chosen.number
         if isinstance(command, Keep):
             return (command.number, not command.keep) <= (self.kept.number, not self.kept.here)
         return command.number <= self.loaded
@@ -107,17 +102,10 @@ class State:
         self._replace(index, part)
 
     def _do_choose(self, choose: Choose) -> None:
-        self.ready = choose
-
-    def _do_take(self, take: Take) -> None:
-        self.chosen = self.ready
-
-    def _do_stage(self, stage: Stage) -> None:
-        self.staged = stage
+        self.chosen = choose
 
     def _do_load(self, load: Load) -> None:
         self.loaded, self.chosen = load.number, self.chosen._replace(optimizer=load.optimizer)
-        self.staged = Stage(load.number)
         for index, value in load.values:
             self._replace(index, self.parts[index]._replace(value=self.copied(value)))
 

@@ -56,7 +56,7 @@ class Do(NamedTuple):
     view: int
     id: int
     rank: int
-    command: "Begin | Choose | Take | Stage | Load | Keep"
+    command: "Begin | Choose | Load | Keep"
 
 
 class Meet(NamedTuple):
@@ -134,16 +134,10 @@ class Begin(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """Have ``optimizer`` ready, to be used after ``Take``. Optimizers are numbered, 1 first."""
+    """Use ``optimizer`` from here on. Choices are numbered, 1 first."""
 
     number: int
     optimizer: Any
-
-
-class Take(NamedTuple):
-    """Use the optimizer that is ready under this number from here on."""
-
-    number: int
 
 
 class Load(NamedTuple):
@@ -152,13 +146,6 @@ class Load(NamedTuple):
     number: int
     values: tuple
     optimizer: Any
-
-
-class Stage(NamedTuple):
-    """Let no push change these parts until load ``number`` is over; without parts, it is over."""
-
-    number: int
-    parts: tuple[int, ...] = ()
 
 
 class Keep(NamedTuple):
@@ -195,7 +182,7 @@ class Apply(NamedTuple):
 
     view: View
     seq: int
-    command: "Add | Begin | Choose | Take | Stage | Load | Keep | Check | Differ | Pass | Lose"
+    command: "Add | Begin | Choose | Load | Keep | Check | Differ | Pass | Lose"
 
 
 class Heartbeat(NamedTuple):
@@ -232,11 +219,9 @@ class Facts(NamedTuple):
 
     names: "tuple[tuple[str, Any], ...]" = ()
     losses: tuple[Lose, ...] = ()
-    ready: Choose = Choose(0, None)
     chosen: Choose = Choose(0, None)
     loaded: int = 0
     passed: tuple[Pass, ...] = ()
-    staged: Stage = Stage(0)
 
 
 class Snapshot(NamedTuple):

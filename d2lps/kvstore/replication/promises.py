@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Take, Value
+from d2lps.kvstore.replication.messages import Begin, Choose, Counted, Done, Load, Meet, Name, Value
 from d2lps.kvstore.replication.replica import Replica
 
 GARBAGE = "garbage"  # overwrites a pushed gradient when an answer is torn
@@ -36,7 +36,7 @@ class Promises:
         self._acknowledged: dict[tuple[int, int], int] = {}  # (part, rank) → pushes that a worker knows to count
         self._final: dict[tuple[int, int], int] = {}  # (part, lost rank) → most of its pushes that may count
         self._names: dict[str, int] = {}  # name → number of parts that were begun
-        self.ready = self.chosen = self.loaded = 0  # the last optimizers and load that are known to be done
+        self.chosen = self.loaded = 0  # the last optimizer and load that are known to be done
         self.met: dict[tuple[str, int], set[int]] = {}  # barrier → the ranks that have come
         self._notes: dict[tuple[str, int], object] = {}  # passed barrier → its note
 
@@ -171,9 +171,7 @@ class Promises:
                 if self._names.setdefault(command.name, answer.answer) != answer.answer:
                     raise Violation(f"I1 two numbers of {command.name}: {answer.answer}, {self._names[command.name]}")
             elif isinstance(command, Choose):
-                self.ready = max(self.ready, command.number)
-            elif isinstance(command, Take):
-                self.chosen = min(self.ready, command.number)
+                self.chosen = max(self.chosen, command.number)
             elif isinstance(command, Load):
                 self.loaded = max(self.loaded, command.number)
         for member, replica in self.world.members():
@@ -183,8 +181,8 @@ class Promises:
         for name, number in self._names.items():
             if replica.names.get(name) != number:
                 raise Violation(f"I3 {member} of {self.world.view} has no part {number} of the name {name}")
-        if replica.ready.number < self.ready or replica.chosen.number < self.chosen:
-            raise Violation(f"I12 {member} of {self.world.view} lacks optimizer {self.ready}")
+        if replica.chosen.number < self.chosen:
+            raise Violation(f"I12 {member} of {self.world.view} lacks optimizer {self.chosen}")
         if replica.loaded < self.loaded:
             raise Violation(f"I14 {member} of {self.world.view} lacks load {self.loaded}")
         for name, number in self._notes:

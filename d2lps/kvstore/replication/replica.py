@@ -133,6 +133,12 @@ class Replica(State):
         """Return the ranks that wait at a barrier."""
         return {meet.rank for meet in self._meets.get((name, number), {}).values()}
 
+    def withdraw(self, rank: int, name: str) -> None:
+        """Let a worker wait at no barrier of that name any more."""
+        for (other, _), waiting in self._meets.items():
+            for worker, id in [key for key, meet in waiting.items() if other == name and meet.rank == rank]:
+                del waiting[worker, id]
+
     def take(self) -> list:
         """Return the effects since the last call, in order."""
         effects, self.effects = self.effects, []

@@ -155,7 +155,6 @@ class Worker:
                 task = [("choose", 1)] if round == 1 else [*(("pull", part, 2) for part in parts), ("load", 1)]
                 name = task[-1][0]
                 self.program += [("meet", name, 1), *(task if rank == 0 else ()), ("meet", name, 2)]
-                self.program += [("take", 1)] if name == "choose" else []
         self.at = self.request_id = 0
         self.index = {part: part for part in parts}  # a worker's number for a part → its number in the slot
         self.seen: dict[int, int] = {}  # part → the version of the last pull
@@ -177,8 +176,6 @@ class Worker:
             self.request_id = requests.do(m.Begin(f"part {arguments[0]}", None, () if rank == 0 else None))
         elif act == "choose":
             self.request_id = requests.do(m.Choose(arguments[0], arguments[0]))
-        elif act == "take":
-            self.request_id = requests.do(m.Take(arguments[0]))
         elif act == "load":
             values = tuple((index, (*value, Loaded(arguments[0]))) for index, value in sorted(self.pulled.items()))
             chosen = 1 if self.world.promises.chosen else None

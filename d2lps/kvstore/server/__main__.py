@@ -1,7 +1,7 @@
-"""A server in a process of its own: ``python -m d2lps.kvstore.server``, told over a line to its parent what to be.
+"""A server in a process of its own: ``python -m d2lps.kvstore.server``.
 
-It says there where it listens, and stays until every worker has said goodbye or is lost, whatever becomes of the
-process that started it. The secret is in the environment or in a file, never among the arguments.
+Its parent sends the settings over a line, and it answers with its address. It stays until every worker has said goodbye
+or is lost, also if its parent ends before. The secret is in the environment or in a file, never among the arguments.
 """
 
 import gc
@@ -22,9 +22,9 @@ from d2lps.kvstore.wire.tls import Certificates
 
 
 def main() -> None:
-    """Be a server."""
+    """Run a server."""
     torch.set_num_threads(1)
-    # Ten thousand keys are as many objects: to look through all of torch's for garbage, again and again, costs half.
+    # Ten thousand keys are as many objects: to search all objects of torch for garbage each time would halve the speed.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     parent = line_to_parent()
@@ -41,14 +41,14 @@ def main() -> None:
         return
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    with suppress(ConnectionError):  # whoever started it may have gone; the others may still come
+    with suppress(ConnectionError):  # its parent may have ended; other workers may still come
         send(parent, {"address": server.address})
     seen = time.monotonic()
     while not ended.wait(0.05) and store.live:
-        if server.busy or not parent.poll():  # nothing more comes from there but its end
+        if server.busy or not parent.poll():  # the parent sends nothing more; poll() is true at its end
             seen = time.monotonic()
         elif time.monotonic() - seen > store.deadline:
-            break  # who started it has gone, and nobody else is here
+            break  # its parent has ended, and no worker is here
     server.close()
     if isinstance(address, str):
         with suppress(OSError):  # the last server of this folder removes it

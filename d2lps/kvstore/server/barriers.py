@@ -1,33 +1,47 @@
-"""Where the workers of a store wait for each other, by name and number."""
+"""Barriers, by name and number, where the workers of a store wait for each other."""
 
 import math
 import time
-from collections import Counter
+from collections.abc import Collection
 
 from d2lps.kvstore.errors import Refused
 
-KEPT = 4  # of a name: who was interrupted may come again
+KEPT = 4  # barriers of one name: a worker that was interrupted may come again
 
 
 class Barrier:
-    """Who has come, and what worker 0 tells those who do."""
+    """The workers that have come, and the note of worker 0."""
 
     def __init__(self):
-        self._calls: Counter[int] = Counter()  # of each who came: who asks again waits twice for a while
+        self._waiting: dict[object, int] = {}  # calls that wait, and their workers
         self.note: str | None = None
         self.expected = -math.inf  # when worker 0 last said that it is on its way
+        self.passed = False
 
     @property
     def came(self) -> set[int]:
-        return {*+self._calls}
+        return {*self._waiting.values()}
 
-    def leave(self, rank: int) -> None:
-        """A worker does not wait any more: it has not come."""
-        self._calls[rank] -= 1
+    def come(self, rank: int, note: str | None) -> object:
+        """Let a worker come. Returns its call, for :meth:`leave`."""
+        call = object()
+        self._waiting[call] = rank
+        if rank == 0:
+            self.note = note
+        return call
+
+    def leave(self, call: object) -> None:
+        """Count a call as not having come: it does not wait any more."""
+        self._waiting.pop(call, None)
+
+    def passes(self, live: Collection[int]) -> bool:
+        """Return True if all workers that are ``live`` have come, now or before."""
+        self.passed = self.passed or self.came >= live
+        return self.passed
 
 
 class Barriers:
-    """The last few of each name. Whoever calls has the lock that guards them."""
+    """The last few barriers of each name. The caller holds the lock that guards them."""
 
     def __init__(self):
         self._known: dict[str, dict[int, Barrier]] = {}
@@ -36,23 +50,26 @@ class Barriers:
         name, number = which
         return number in self._known.get(name, ())
 
-    def come(self, name: str, number: int, rank: int, note: str | None) -> Barrier:
-        """A worker comes to a barrier. Raises Refused where that is long over."""
-        barrier = self._barrier(name, number)
-        barrier._calls[rank] += 1
-        if rank == 0:
-            barrier.note = note
-        return barrier
+    def last(self, name: str, rank: int) -> int:
+        """Return the number of the last barrier that all have passed, 0 if there is none; at later ones a worker has
+        not come: it was interrupted there.
+        """
+        known = self._known.get(name, {})
+        for barrier in known.values():
+            if not barrier.passed:
+                barrier._waiting = {call: other for call, other in barrier._waiting.items() if other != rank}
+        return max((number for number, barrier in known.items() if barrier.passed), default=0)
 
     def expect(self, name: str, number: int) -> None:
-        """Worker 0 is on its way to a barrier. Raises Refused where that is long over."""
-        self._barrier(name, number).expected = time.monotonic()
+        """Note that worker 0 is on its way to a barrier. Raises Refused if that is long over."""
+        self.find(name, number).expected = time.monotonic()
 
-    def _barrier(self, name: str, number: int) -> Barrier:
+    def find(self, name: str, number: int) -> Barrier:
+        """Return a barrier, which may be new. Raises Refused if it is long over."""
         known = self._known.setdefault(name, {})
         if known and number <= max(known) - KEPT:
             raise Refused(f"barrier {number} is long over: the last one is {max(known)}")
         barrier = known.setdefault(number, Barrier())
-        for old in [each for each in known if each <= number - KEPT]:
+        for old in [other for other in known if other <= number - KEPT]:
             del known[old]
         return barrier

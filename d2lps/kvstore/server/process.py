@@ -1,4 +1,4 @@
-"""A server in a process of its own, started and let go of by a worker."""
+"""A server in a process of its own, which a worker starts and stops."""
 
 import os
 import subprocess
@@ -11,11 +11,11 @@ from d2lps.kvstore.errors import Refused, ServerLost
 
 
 class ServerProcess(ChildProcess):
-    """A server process that this one has started.
+    """A server process that this process has started.
 
-    ``spec``: ``store`` (what :class:`~d2lps.kvstore.ShardStore` takes), ``address``, ``run``, ``number``,
-    ``tls`` (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to say where it listens, and
-    ``holds`` the folder of its socket.
+    ``spec``: ``store`` (the arguments of :class:`~d2lps.kvstore.ShardStore`), ``address``, ``run``, ``number``,
+    ``tls`` (:class:`~d2lps.kvstore.wire.tls.Certificates`, or None). It has ``seconds`` to report its address;
+    ``holds``: descriptors that keep the folder of its socket.
     """
 
     module = "d2lps.kvstore.server"
@@ -24,16 +24,16 @@ class ServerProcess(ChildProcess):
         super().__init__(self.module, keeps=holds)
         self.number, self._path, self._until = spec["number"], spec["address"], time.monotonic() + seconds
         self._moment = min(5.0, max(1.0, spec["store"].get("deadline", 5.0)))
-        with suppress(ConnectionError):  # that it has ended is heard when its address is asked for
+        with suppress(ConnectionError):  # address() finds out that it has ended
             send(self.line, spec)
 
     def address(self) -> "tuple[str, int] | str":
-        """Where it listens. Raises Refused with its own words, or ServerLost."""
+        """Return its address. Raises the Refused of the server, or ServerLost."""
         address = self._begun()["address"]
         return tuple(address) if isinstance(address, list) else address
 
     def _begun(self) -> dict:
-        """What it says when it has begun."""
+        """Return its first message."""
         try:
             answer = receive(self.line) if self.line.poll(max(0.1, self._until - time.monotonic())) else {}
         except (EOFError, ConnectionError):
@@ -46,7 +46,7 @@ class ServerProcess(ChildProcess):
         return answer
 
     def leave(self) -> None:
-        """Let go of it: it ends by itself when its workers have gone."""
+        """Let go of it: it ends when its workers have gone."""
         if not self.line.closed:
             self.line.close()
             self._until = time.monotonic() + self._moment
@@ -58,13 +58,13 @@ class ServerProcess(ChildProcess):
             self.process.wait(max(0.0, self._until - time.monotonic()))
         except subprocess.TimeoutExpired:
             return
-        if isinstance(self._path, str):  # which it has removed, unless it was killed
+        if isinstance(self._path, str):  # it has removed that, unless it was killed
             with suppress(OSError):
                 os.unlink(self._path)
             with suppress(OSError):
                 os.rmdir(os.path.dirname(self._path))
 
     def stop(self) -> None:
-        """Stop it, whoever is connected."""
+        """Stop it, also if workers are connected."""
         self.process.terminate()
         self.close()

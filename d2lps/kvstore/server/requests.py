@@ -1,4 +1,4 @@
-"""What a worker asks a server for, checked before anything is done about it."""
+"""Requests of a worker, checked before anything is done for them. Each function raises Refused."""
 
 import torch
 
@@ -9,7 +9,7 @@ from d2lps.units import is_count
 
 
 def validate_push(frame: Frame) -> tuple[torch.dtype, list[int]]:
-    """The dtype and the numbers of elements of what is pushed in one frame. Raises Refused."""
+    """Return the dtype, and the elements of each part, of a push."""
     dtypes, sizes = {entry.dtype for entry in frame.entries}, [entry.elements for entry in frame.entries]
     if len(dtypes) != 1 or not max(dtypes) < len(DTYPES):
         raise Refused("what is pushed together is of one dtype")
@@ -20,7 +20,7 @@ def validate_push(frame: Frame) -> tuple[torch.dtype, list[int]]:
 
 
 def validate_init(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
-    """The dtype, and (name, elements) of each part, that a worker initialises. Raises Refused."""
+    """Return the dtype, and (name, elements) of each part, that a worker initialises."""
     number, parts = frame.metadata.get("dtype"), frame.metadata.get("parts")
     if not is_count(number) or number >= len(DTYPES) or not isinstance(parts, list) or not parts:
         raise Refused("a worker initialises parts of one dtype")
@@ -37,7 +37,7 @@ def validate_init(frame: Frame) -> tuple[torch.dtype, list[tuple[str, int]]]:
 
 
 def validate_rows(frame: Frame) -> tuple[int, int, int]:
-    """The part, elements of a row, and round, of which a worker pulls rows. Raises Refused."""
+    """Return the part, the elements of a row, and the round of which a worker pulls rows."""
     part, width, round_ = counts = [frame.metadata.get(name) for name in ("part", "width", "round")]
     if not all(map(is_count, counts)) or not width or frame.payload % 8:
         raise Refused("rows are pulled by part, width, round and whole numbers")
@@ -45,36 +45,42 @@ def validate_rows(frame: Frame) -> tuple[int, int, int]:
 
 
 def validate_read(frame: Frame) -> list[tuple[int, float, float]]:
-    """Which answers a worker has read in shared memory, and when it began and was done with each. Raises Refused."""
+    """Return (number, begin, end) of each answer that a worker has read in shared memory."""
     read = frame.metadata.get("read")
     if not isinstance(read, list) or not all(
-        isinstance(each, list) and [*map(type, each)] == [int, float, float] for each in read
+        isinstance(answer, list) and [*map(type, answer)] == [int, float, float] for answer in read
     ):
         raise Refused("what was read is said by request, begin and end")
     return read
 
 
-def validate_state(frame: Frame) -> tuple[int, bool | None, int | None, int]:
-    """Which save; whether all is to be kept for it, or let go; or else the part, None for the pushes that are in it,
-    and the byte to read from. Raises Refused.
-    """
+def validate_state(frame: Frame) -> tuple[int, bool | None, int | None, int | None]:
+    """Return the save, and if all is to be kept for it or let go (None: neither), or the part and byte to read from."""
     save, keep, part, start = (frame.metadata.get(name) for name in ("save", "keep", "part", "from"))
-    reads = keep is None and (part is None or is_count(part)) and is_count(start)
+    reads = keep is None and is_count(part) and is_count(start)
     if not is_count(save) or type(keep) is not bool and not reads:
         raise Refused("what is saved has a number, and is kept, let go, or read by part and byte")
     return save, keep, part, start
 
 
 def validate_barrier(frame: Frame) -> tuple[str, int, str | None]:
-    """The name and the number of a barrier, and what worker 0 tells the others there. Raises Refused."""
-    name, number, note = (frame.metadata.get(each) for each in ("name", "round", "note"))
-    name = "" if name is None else name
-    if not isinstance(name, str) or len(name) > 64 or not is_count(number) or not isinstance(note, str | None):
+    """Return the name and the number of a barrier, and the note of worker 0 for the others."""
+    name, number, note = validate_name(frame), frame.metadata.get("round"), frame.metadata.get("note")
+    if not is_count(number) or not isinstance(note, str | None):
         raise Refused("a barrier has a short name and a number, and its note is text")
     return name, number, note
 
 
+def validate_name(frame: Frame) -> str:
+    """Return the name of a barrier."""
+    name = frame.metadata.get("name")
+    name = "" if name is None else name
+    if not isinstance(name, str) or len(name) > 64:
+        raise Refused("a barrier has a short name and a number, and its note is text")
+    return name
+
+
 def read_optimizer(frame: Frame, numbers: str) -> Optimizer | None:
-    """The optimizer that is set, its numbers under that name; None where there is none. Raises Refused."""
+    """Return the optimizer of a request, or None; ``numbers``: the name under which its numbers are."""
     rule = frame.metadata.get("rule")
     return None if rule is None else Optimizer.read(rule, frame.metadata.get(numbers))

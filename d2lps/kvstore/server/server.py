@@ -1,6 +1,6 @@
-"""A server of the store: it listens, finds out who is there, and hears each worker in a thread of its own.
+"""A server of the store: it listens, admits workers, and serves each in a thread of its own.
 
-What is no frame of ours closes that connection alone.
+Anything that is not a frame of ours closes that connection alone.
 """
 
 import os
@@ -24,23 +24,23 @@ from d2lps.units import is_count
 
 ADDRESS = ("127.0.0.1", 0)
 SILENT = "silent for {silent:.1f} s, with deadline={deadline:g}: on a busy machine give it more"
-STRANGERS = 32  # connections at once that have not yet said who they are
+STRANGERS = 32  # connections at once that have not yet proved who they are
 
 
 class Server:
-    """One server, which listens from the moment it is made until :meth:`close`.
+    """One server, which listens from its creation until :meth:`close`.
 
     store
-        what it holds (:class:`ShardStore`).
+        Its values (:class:`ShardStore`).
     address
-        (host, port), port 0 for any that is free, or the path of a Unix socket, which is this user's own. Any other
+        (host, port), port 0 for any that is free, or the path of a Unix socket, which belongs to this user. Any other
         address needs a ``secret`` of 16 bytes or more, known to the workers, or ``certificates``.
     run
-        a name for this run: workers of another are sent away.
+        The name of this run: workers of another run are refused.
     number
-        which of the servers this is.
+        Of this server.
     certificates
-        what it shows and asks for by TLS, which then covers what would need a code: with a secret both are asked for.
+        For TLS, which then protects the payload instead of a code; with a secret, workers have to know that, too.
     """
 
     lends = True  # memory, to workers of this host
@@ -82,14 +82,14 @@ class Server:
         if isinstance(address, str) and self.lends:
             store.arena = Arena.available()
         self._sessions: dict[int, WorkerSession] = {}
-        self._guests: dict[Channel, None] = {}  # who has not yet said who it is
+        self._guests: dict[Channel, None] = {}  # connections that have not yet proved who they are
         self._closed = threading.Event()
         self._lock = threading.Lock()
         for target in (self._accept, self._watch):
             self._start(target)
 
     def close(self) -> None:
-        """Stop listening and hang up on everybody."""
+        """Stop listening, and close all connections."""
         self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -99,8 +99,8 @@ class Server:
                 os.unlink(self.address)
         with self._lock:
             connected = [*self._guests, *self._sessions.values()]
-        for each in connected:
-            each.close()
+        for connection in connected:
+            connection.close()
         if self.store.arena:
             self.store.arena.close()
 
@@ -122,23 +122,23 @@ class Server:
                 channel = Channel(self._listener.accept()[0], handshake.SECONDS)
             except OSError:
                 if self._open:
-                    time.sleep(0.05)  # no file left for another connection: those that are there go on
+                    time.sleep(0.05)  # no more files can be opened: the present connections go on
                 continue
             with self._lock:
-                if len(self._guests) >= STRANGERS:  # who belongs here needs little time: the oldest one has had most
+                if len(self._guests) >= STRANGERS:  # the oldest one has had most time
                     oldest = next(iter(self._guests))
                     del self._guests[oldest]
                     oldest.close()
                 self._guests[channel] = None
             try:
                 self._start(self._meet, channel)
-            except RuntimeError:  # no thread left for another connection
+            except RuntimeError:  # no more threads can be started
                 self._guests.pop(channel, None)
                 channel.close()
                 time.sleep(0.05)
 
     def _meet(self, channel: Channel) -> None:
-        guard = threading.Timer(handshake.SECONDS, channel.close)  # who sends a byte now and then is no better
+        guard = threading.Timer(handshake.SECONDS, channel.close)  # also for one that sends a byte from time to time
         guard.daemon = True
         coded = not self._tls and not loopback(self.address)
         try:
@@ -146,7 +146,7 @@ class Server:
             self._tls and tls.as_server(channel, self._tls)
             hello = handshake.as_server(channel, self.secret, lambda hello: self._admit(channel, hello), coded)
             channel.patience(max(self.store.deadline, 1.0))
-        except (Broken, Refused, OSError, RuntimeError):  # RuntimeError: no thread left; nested too deeply
+        except (Broken, Refused, OSError, RuntimeError):  # RuntimeError: no more threads, or JSON nested too deeply
             channel.close()
             return
         finally:
@@ -169,7 +169,7 @@ class Server:
         session.run()
 
     def _admit(self, channel: Channel, hello: Mapping) -> dict:
-        """What is said to a worker that may come in, whose memory is borrowed where that can be. Raises Refused."""
+        """Return the welcome for a worker, and use its memory if that is possible. Raises Refused."""
         rank, incarnation, live = hello["rank"], hello.get("incarnation"), self._sessions.get(hello["rank"])
         if hello.get("run") != self.run:
             raise Refused(f"worker {rank} belongs to run {hello.get('run')!r}, this server to {self.run!r}")
@@ -192,7 +192,7 @@ class Server:
         }
 
     def _ended(self, session: WorkerSession, why: str, left: bool, silent: bool) -> None:
-        """A session has ended; unless it said goodbye, or was silent before, its worker has a moment to come back."""
+        """Count a worker as lost whose session has ended; unless it left or was silent, it may come back first."""
         until = own_time() + (0.0 if left or silent else min(1.0, self.store.deadline / 2))
         while self._open and own_time() < until:
             if self._sessions.get(session.rank) is not session:
@@ -202,8 +202,8 @@ class Server:
             self.store.lose(session.rank, why, left)
 
     def _watch(self) -> None:
-        """Who says nothing for the whole deadline is lost, and who waits longer is told so."""
-        # Where the others go on without it, that is known before those who wait for it give up.
+        """Count workers as lost that are silent for a whole deadline, and answer pulls that have waited for one."""
+        # With lost="drop" that has to be known before those that wait for such a worker give up.
         patience = self.store.deadline * (0.75 if self.store.lost == "drop" else 1.0)
         while not self._closed.wait(min(0.25, self.store.deadline / 8)):
             self.store.expire()

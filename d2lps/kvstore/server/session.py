@@ -1,7 +1,7 @@
-"""A worker at a server: what it may ask for, what is done about it, and what it is answered.
+"""The session of one worker at a server: its requests, and the answers.
 
-What comes is read in one thread, what is answered written in another: answers wait in no queue of copies, they name
-values, which are never changed. What cannot be done is an error to this worker alone.
+One thread reads requests, another writes answers. Answers that wait hold no copies: they name values, which are never
+changed. A request that cannot be done is an error to this worker alone.
 """
 
 import logging
@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,27 +23,28 @@ from d2lps.kvstore.server.requests import (
     read_optimizer,
     validate_barrier,
     validate_init,
+    validate_name,
     validate_push,
     validate_read,
     validate_rows,
     validate_state,
 )
-from d2lps.kvstore.server.shard import Reply, Snapshot
+from d2lps.kvstore.server.shard import Snapshot
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
 from d2lps.units import is_count
 
 log = logging.getLogger("d2lps.kvstore.server")
-ANSWERS, SMALL = 16, 1024  # that a worker has not taken yet; bytes of a payload that is sent without ado
-STATE = 8 << 30  # most bytes of what is remembered of one part
+ANSWERS, SMALL = 16, 1024  # answers that may wait; bytes of an answer that the thread that has it sends itself
+STATE = 8 << 30  # bytes of the state of one part, at most
 
 
 class WorkerSession:
     """Worker ``rank`` at ``channel`` of server ``number``.
 
-    ``ended(session, why, left, silent)`` is called when it has gone. ``left``: it has said goodbye; ``silent``: it will
-    not come back.
+    ``ended(session, why, left, silent)`` is called at the end. ``left``: the worker has said goodbye; ``silent``: it
+    will not come back.
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class WorkerSession:
     ):
         self.store, self.channel, self.rank, self.incarnation, self.number = store, channel, rank, incarnation, number
         self.heard, self.open = own_time(), True
-        self.working = False  # who waits here for others says nothing meanwhile, and is not lost
+        self.working = False  # a worker that waits here for others is silent meanwhile, and not lost
         self._ended, self._why, self._silent = ended, "its connection has ended", False
         self._answers: queue.SimpleQueue = queue.SimpleQueue()
         self._sending = threading.Lock()
-        # By request: values in shared memory that the worker still reads, and what to record once it has.
+        # By request: values in shared memory that the worker still reads, and the records to make when it has.
         self._unread: dict[int, tuple[list[Tensor], list[PullRecord]]] = {}
 
     def close(self) -> None:
@@ -64,14 +65,14 @@ class WorkerSession:
         self.channel.close()
 
     def end(self, why: str) -> None:
-        """Close it for good."""
+        """Close it; the worker will not come back."""
         self._why, self._silent = why, True
         self.close()
 
     # ---- reading
 
     def run(self) -> None:
-        """Do what comes, until it says goodbye or is closed."""
+        """Handle requests, until the worker says goodbye or the session is closed."""
         threads.start(f"d2lps answers to worker {self.rank}", self._write)
         left = False
         try:
@@ -85,17 +86,17 @@ class WorkerSession:
         except Exception:
             self._why, self._silent = "the server failed at what it asked for", True  # it would fail again
             raise
-        finally:  # whatever ends it, the others must not wait for it
+        finally:  # whatever the reason, the others must not wait for it
             if left:
                 self._ok(frame)
                 time.sleep(0.01)
             self.close()
-            self.channel.remote and self.channel.remote.close()  # which nobody but this thread uses
+            self.channel.remote and self.channel.remote.close()  # no other thread uses it
             self._ended(self, "it said goodbye" if left else self._why, left, self._silent)
 
     def _next(self) -> Frame | None:
         while self.open:
-            if self._answers.qsize() > ANSWERS:  # what it asks for beyond stays in the socket
+            if self._answers.qsize() > ANSWERS:  # further requests stay in the socket
                 time.sleep(0.005)
             elif (frame := self.channel.receive(idle=True)) is not None:
                 self.heard = own_time()
@@ -113,21 +114,21 @@ class WorkerSession:
         except Broken:
             raise
         except Exception as error:
-            self.channel.skip(frame)  # what of it was not taken: the next frame comes after it
+            self.channel.skip(frame)  # the rest of its payload: the next frame comes after it
             self._error(frame, self._named(frame.op, error))
 
     def _named(self, op: Op, error: Exception) -> KVError:
-        """What the worker is told. What nobody has foreseen is told here, too, and there only what it was."""
+        """Return the error for the worker. An unexpected one is logged here, with its traceback."""
         if isinstance(error, KVError):
             return error
         what = f"server {self.number} failed at {op.name.lower()}"
         log.error("%s of worker %d", what, self.rank, exc_info=error)
         return KVError(f"{what}: {type(error).__name__}: {error}")
 
-    # ---- what it may ask for: a method for each Op
+    # ---- requests: a method for each Op
 
     def on_init(self, frame: Frame) -> None:
-        """Several parts of one dtype; the values come from worker 0."""
+        """Initialise several parts of one dtype; the values come from worker 0."""
         dtype, parts = validate_init(frame)
         sizes = [elements for _, elements in parts]
         values: Sequence[Tensor | None] = [None] * len(parts)
@@ -146,13 +147,13 @@ class WorkerSession:
         self._ok(frame)
 
     def on_pushpull(self, frame: Frame) -> None:
-        """As the two, one after the other; whoever must wait for others hears meanwhile that its push is counted."""
+        """Do both, one after the other. If the pull has to wait for others, answer first that the push is counted."""
         self._count(frame)
         if not self.on_pull(frame):
             self._ok(frame)
 
     def _count(self, frame: Frame) -> None:
-        """Several parts that are pushed at once; those that are counted already are read and let go."""
+        """Count several parts that are pushed at once; those that are counted already are read and let go."""
         start = time.monotonic()
         dtype, sizes, new = self._admit(frame)
         if frame.shared:
@@ -170,23 +171,24 @@ class WorkerSession:
             for entry, tensor in pushes
         ]
         end = time.monotonic()
-        with self._counting(frame, [entry.part for entry, _ in pushes]):
+        with self.store.counting(self.rank):
             for (entry, tensor), well in zip(pushes, finite, strict=True):
                 if self.store.record:
                     self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end))
                 self.store.push(self.rank, entry.part, entry.round, tensor, well, own)
 
-    def _counting(self, frame: Frame, numbers: list[int]) -> AbstractContextManager:
-        return self.store.counting(self.rank, numbers)
-
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
-        """The dtype and elements of what is pushed, and of each part whether it is new."""
+        """Return the dtype, the elements of each part, and for each part if it is new."""
         dtype, sizes = validate_push(frame)
         admit = self.store.admit
-        return dtype, sizes, [admit(self.rank, each.part, each.elements, dtype, each.round) for each in frame.entries]
+        return (
+            dtype,
+            sizes,
+            [admit(self.rank, entry.part, entry.elements, dtype, entry.round) for entry in frame.entries],
+        )
 
     def _shared_push(self, frame: Frame, dtype: torch.dtype) -> tuple[list[Tensor], float]:
-        """The tensors of a push that lie in the worker's memory, and since when it has written them there."""
+        """Return the tensors of a push in the memory of the worker, and the time at which it began to write them."""
         places = torch.empty(len(frame.entries) + 1, dtype=torch.int64)
         self.channel.into(frame, raw(places))
         *offsets, start = places.tolist()
@@ -200,46 +202,43 @@ class WorkerSession:
         return tensors, start / 1e9
 
     def on_pull(self, frame: Frame, *since: object) -> bool:
-        """Several parts at once, answered when the last of them may be read; whether that was so at once.
+        """Answer when all parts may be read, and return True if that was so at once.
 
-        ``since``: what the store is to know of when the call began.
+        ``since``: for the store, if it has to know when the call began.
         """
         if not frame.entries:
             raise Refused("a pull says what it pulls")
 
-        def give(snapshots: list[Snapshot]) -> None:
+        wanted = [(entry.part, entry.round) for entry in frame.entries]
+        return self.store.pull(self.rank, wanted, partial(self._answer_pull, frame), *since)
+
+    def _answer_pull(self, frame: Frame, snapshots: list[Snapshot] | KVError, rows: Tensor | None = None) -> None:
+        """End a pull, perhaps in the thread of another worker: nothing is raised there."""
+        try:
+            if isinstance(snapshots, KVError):
+                raise snapshots
             values, pulls = [snapshot.value for snapshot in snapshots], []
+            if rows is not None:
+                chosen = values[0].reshape(-1, frame.metadata["width"])[rows].reshape(-1)
+                self._answer(Op.DATA, frame.number, payload=raw(chosen))
+                return
             if self.store.record:
                 pulls = [
                     PullRecord(entry.part, self.rank, entry.round, snapshot.version)
                     for entry, snapshot in zip(frame.entries, snapshots, strict=True)
                 ]
-            offsets, (load, loads) = self._share(frame, values, pulls), loads_of(snapshots)
+            offsets = self._share(frame, values, pulls)
             if offsets is not None:
-                self._answer(Op.DATA, frame.number, loads, raw(torch.tensor(offsets)), True, load)
+                self._answer(Op.DATA, frame.number, payload=raw(torch.tensor(offsets)), shared=True)
             else:
                 payload = raw(values[0] if len(values) == 1 else torch.cat(values))
-                self._answer(Op.DATA, frame.number, loads, payload, False, load, pulls)
-
-        wanted = [(entry.part, entry.round) for entry in frame.entries]
-        return self.store.pull(self.rank, wanted, self._reply(frame, give), *since)
-
-    def _reply(self, frame: Frame, give: Callable[[list[Snapshot]], None]) -> Reply:
-        """What a pull ends with, perhaps in the thread of another worker, which hears nothing of what fails here."""
-
-        def reply(snapshots: list[Snapshot] | KVError) -> None:
-            try:
-                if isinstance(snapshots, KVError):
-                    raise snapshots
-                give(snapshots)
-            except Exception as error:
-                self._error(frame, self._named(frame.op, error))
-
-        return reply
+                self._answer(Op.DATA, frame.number, payload=payload, pulls=pulls)
+        except Exception as error:
+            self._error(frame, self._named(frame.op, error))
 
     def _share(self, frame: Frame, values: list[Tensor], pulls: list[PullRecord]) -> list[int] | None:
-        """Where ``values`` lie in shared memory, which stays as it is until the worker has read them."""
-        # Who never says that it has read gets its bytes through the socket from here on.
+        """Return the offsets of ``values`` in shared memory, which stay as they are until the worker has read them."""
+        # A worker that never says that it has read gets its bytes through the socket from here on.
         arena = self.store.arena
         if not frame.shared or arena is None or len(self._unread) > 2 * len(self.store.shards):
             return None
@@ -250,56 +249,56 @@ class WorkerSession:
         return offsets
 
     def on_read(self, frame: Frame) -> None:
-        """The worker has copied what it was given in shared memory: when it began, and when it was done."""
+        """Let go of values in shared memory that the worker has copied, and record when it did so."""
         for number, start, end in validate_read(frame):
             _, pulls = self._unread.pop(number, (None, ()))
             self._record(pulls, start, end)
 
     def on_rows(self, frame: Frame) -> None:
-        """Some rows of one part, ``width`` elements each, in the order of the indices that follow."""
+        """Answer with rows of one part, ``width`` elements each, in the order of the indices that follow."""
         part, width, round_ = validate_rows(frame)
         rows = torch.empty(frame.payload // 8, dtype=torch.int64)
         self.channel.into(frame, raw(rows))
 
-        def give(snapshots: list[Snapshot]) -> None:
-            chosen = snapshots[0].value.reshape(-1, width)[rows].reshape(-1)
-            load, loads = loads_of(snapshots)
-            self._answer(Op.DATA, frame.number, loads, raw(chosen), load=load)
-
         self.store.shard(part).validate_rows(width, rows)
-        self.store.pull(self.rank, [(part, round_)], self._reply(frame, give))
+        self.store.pull(self.rank, [(part, round_)], partial(self._answer_pull, frame, rows=rows))
 
     def on_barrier(self, frame: Frame) -> None:
-        """In a thread of its own, so that this worker is still heard while it waits."""
+        """Wait in a thread of its own, so that this worker is still heard meanwhile."""
+        if frame.metadata.get("last") is True:
+            self._answer_last(frame, validate_name(frame))
+            return
         name, number, note = validate_barrier(frame)
         if frame.metadata.get("coming") is True:
             self._require_first("does what the others wait for")
             self.store.barrier(self.rank, number, name, coming=True)
             self._ok(frame)
             return
+        place = self.store.come(self.rank, number, name, note)  # here: a later request of this worker comes after it
 
         def wait() -> None:
             try:
-                self._ok(frame, {"note": self.store.barrier(self.rank, number, name, note)})
+                self._ok(frame, {"note": self.store.wait_at(place)})
             except Exception as error:
                 self._error(frame, self._named(frame.op, error))
 
         threading.Thread(target=wait, daemon=True, name=f"d2lps barrier of worker {self.rank}").start()
 
+    def _answer_last(self, frame: Frame, name: str) -> None:
+        """Answer with the number of the last barrier of that name that all have passed."""
+        self._ok(frame, {"last": self.store.last_barrier(self.rank, name)})
+
     def on_optimizer(self, frame: Frame) -> None:
-        """From worker 0, to have it ready; all workers have it taken."""
+        """Set the optimizer, for worker 0."""
         number = frame.metadata.get("number")
         if number is not None and not is_count(number):
             raise Refused("an optimizer has a number")
-        if frame.metadata.get("take") is True:
-            self.store.take_optimizer(self.rank, number)
-        else:
-            self._require_first("sets the optimizer of all")
-            self.store.set_optimizer(self.rank, read_optimizer(frame, "numbers"), number)
+        self._require_first("sets the optimizer of all")
+        self.store.set_optimizer(self.rank, read_optimizer(frame, "numbers"), number)
         self._ok(frame)
 
     def on_status(self, frame: Frame) -> None:
-        """A page of the record, from some entry on."""
+        """Answer with a page of the record."""
         start = frame.metadata.get("from", 0)
         if self.store.record is None:
             raise Refused("this store keeps no record: create it with record=True")
@@ -308,25 +307,18 @@ class WorkerSession:
         self._ok(frame, self.store.record.as_metadata(self.store.updates and self.store.updates.rule, start))
 
     def on_state(self, frame: Frame) -> None:
-        """All is kept for a save as it is now, or let go; or some bytes are read of a part of what is kept.
-
-        Without a part: which pushes are in it, a number for each part and worker.
-        """
+        """Keep everything for a save as it is now, or let go of it, or answer with bytes of a part that is kept."""
         self._require_first("saves")
         save, keep, part, start = validate_state(frame)
         if keep is not None:
             self.store.keep(self.rank, save, keep)
             self._ok(frame)
             return
-        if part is None:
-            pushes = torch.tensor(self.store.kept_pushes(save)).view(-1)
-            self._answer(Op.DATA, frame.number, payload=raw(pushes))
-            return
         state = self.store.kept(save, part)
         self._answer(Op.DATA, frame.number, layout(state), piece(state, start))
 
     def on_restore(self, frame: Frame) -> None:
-        """What is loaded into one part; it counts from the COMMIT of this load on, or never."""
+        """Make a part ready for a load: it counts from the COMMIT of this load on, or never."""
         self._require_first("loads")
         load, optimizer = frame.metadata.get("load"), read_optimizer(frame, "rule_numbers")
         if not is_count(load) or frame.payload > STATE:
@@ -335,28 +327,24 @@ class WorkerSession:
         room = memoryview(bytearray(frame.payload))
         self.channel.into(frame, room)
         self.store.stage(self.rank, load, shard.number, decode(frame.metadata, room), optimizer)
-        self._ok(frame, {"pushes": self.store.pushes(shard.number)})  # which stay so until the load is over
-
-    def on_commit(self, frame: Frame) -> None:
-        """All parts of a load count now, whichever worker says so; or worker 0 has them dropped.
-
-        Of other workers that says that worker 0 was lost before anybody heard of its load.
-        """
-        load, parts = frame.metadata.get("load"), frame.metadata.get("parts")
-        if frame.metadata.get("drop") is True and (load is None or is_count(load)):
-            if self.rank:
-                self.store.given_up = True
-            else:
-                self.store.drop(self.rank, load)
-        elif is_count(load) and is_count(parts):
-            self.store.commit(self.rank, load, parts, read_optimizer(frame, "numbers"))
-        else:
-            raise Refused("what is loaded has a number, and a number of parts")
         self._ok(frame)
 
-    def _require_first(self, what: str) -> None:
+    def on_commit(self, frame: Frame) -> None:
+        """Take all parts of a load, or drop them; then answer with the numbers of the last load and optimizer."""
+        self._require_first("loads")
+        load, parts, dropped = (frame.metadata.get(name) for name in ("load", "parts", "drop"))
+        if not is_count(load) or dropped is not True and not is_count(parts):
+            raise Refused("what is loaded has a number, and a number of parts")
+        if dropped is True:
+            self.store.drop(load)
+            self._ok(frame, {"loaded": self.store.loaded, "chosen": self.store.chosen})
+        else:
+            self.store.commit(self.rank, load, parts, read_optimizer(frame, "numbers"))
+            self._ok(frame)
+
+    def _require_first(self, does: str) -> None:
         if self.rank:
-            raise Refused(f"worker 0 {what}")
+            raise Refused(f"worker 0 {does}")
 
     # ---- answering
 
@@ -364,7 +352,7 @@ class WorkerSession:
         self._answer(Op.OK, frame.number, metadata)
 
     def _error(self, frame: Frame, error: KVError) -> None:
-        """``counted``: which entries of a push are counted all the same, now or when they came before."""
+        """Answer with an error; ``counted``: the entries of a push that are counted, by this or an earlier request."""
         shards, entries = self.store.shards, frame.entries if frame.op in PUSHES else ()
         counted = [
             place
@@ -382,11 +370,10 @@ class WorkerSession:
         metadata: dict | None = None,
         payload: memoryview = NOTHING,
         shared: bool = False,
-        load: int = 0,
         pulls: Sequence[PullRecord] = (),
     ) -> None:
-        answer = (op, number, (), metadata, payload, shared, load), pulls
-        # What is small goes out at once, where nobody need wait for it: to wake another thread takes longer.
+        answer = (op, number, (), metadata, payload, shared), pulls
+        # A small answer is sent here, if nothing is in its way: to wake another thread takes longer.
         if len(payload) <= SMALL and self._answers.empty() and self._sending.acquire(blocking=False):
             try:
                 if self.channel.roomy:
@@ -397,7 +384,7 @@ class WorkerSession:
         self._answers.put(answer)
 
     def _write(self) -> None:
-        """The thread that sends what waits, and a sign of life now and then."""
+        """Send the answers that wait, and a sign of life several times per deadline."""
         pause = self.store.deadline / 4
         while self.open:
             try:
@@ -431,12 +418,3 @@ class WorkerSession:
     def _record(self, pulls: Sequence[PullRecord], start: float, end: float) -> None:
         for pull in pulls:
             self.store.record.add(pull._replace(start=start, end=end))
-
-
-def loads_of(snapshots: Sequence[Snapshot]) -> tuple[int, dict | None]:
-    """What a worker is told of the loads that they are of: one number for all, in the header, or one for each of them.
-
-    After 255 it begins again at 1: nobody pulls for so long.
-    """
-    loads = [snapshot.load and (snapshot.load - 1) % 255 + 1 for snapshot in snapshots]
-    return (max(loads, default=0), None) if len({*loads}) < 2 else (0, {"loads": loads})

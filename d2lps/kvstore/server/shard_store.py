@@ -1,37 +1,33 @@
-"""What a server holds, and when a round closes. No sockets: whoever calls is a thread that speaks for one worker.
+"""The values that a server holds, and the rounds in which pushes change them. No sockets: each caller speaks for one
+worker.
 
-A **round** of a key is one push of every worker. It counts workers, not messages: a push carries its number, and one
-that has been counted is answered again, not counted again. The sum is taken in the order of the ranks, whatever
-order the pushes come in, so it is the same bits for any number of servers. A value that has been published is never
-changed: what is being pulled while the next round closes stays whole.
+A **round** of a key is one push of every worker. It counts workers, not messages: a push has a number, and one that
+was counted is answered again, not counted again. The sum is taken in the order of the ranks, in whatever order pushes
+come, so its bits are the same for any number of servers. A value that was published is never changed: a pull gets all
+of it while the next round closes.
 """
 
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
-from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.codec import State
+from d2lps.kvstore.errors import Timeout, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer
-from d2lps.kvstore.options import validate_deadline, validate_staleness
 from d2lps.kvstore.own_time import own_time
-from d2lps.kvstore.record import Record
+from d2lps.kvstore.record import Record, VersionRecord
 from d2lps.kvstore.server.barriers import Barriers
-from d2lps.kvstore.server.keeping import Keeping
-from d2lps.kvstore.server.loading import Loading, ShardLoading
-from d2lps.kvstore.server.merging import Merging
+from d2lps.kvstore.server.base import BaseStore, no_value, not_kept, require_one_dtype, require_same_shape
 from d2lps.kvstore.server.shard import PendingPull, Reply, Shard, Waiting, deliver, wait_until
-from d2lps.kvstore.values import is_finite
-from d2lps.kvstore.wire.arena import Arena
-
-KINDS = ("dist_sync", "dist_async", "dist_ssp")
-NAN = ("propagate", "reject", "skip")
-LOST = ("fail", "drop")
+from d2lps.kvstore.server.staged import Staged
+from d2lps.kvstore.wire.arena import SHARED, Arena
 
 
-class ShardStore(ShardLoading, Merging, Keeping):
+class ShardStore(BaseStore):
     """The shards of one server: its part of every key.
 
     Parameters
@@ -83,36 +79,30 @@ class ShardStore(ShardLoading, Merging, Keeping):
         deadline: float = 30.0,
         record: bool = False,
     ):
-        for what, value, known in (("kind", kind, KINDS), ("nan", nan, NAN), ("lost", lost, LOST)):
-            if value not in known:
-                raise Refused(f"{what} = {value!r}: it is one of {', '.join(known)}")
-        self.kind, self.workers, self.nan, self.lost = kind, workers, nan, lost
-        self.staleness = validate_staleness(staleness)
-        self.deadline, self.record = validate_deadline(deadline), Record() if record else None
-        self.live = set(range(workers))  # who is not lost
-        self.failed = self.left = None  # WorkerLost: for all, or for who still pushes
+        super().__init__(kind, workers, staleness, nan, lost, deadline)
+        self.record = Record() if record else None
+        self.live = set(range(workers))
         self.shards: list[Shard] = []
-        self.updates: Optimizer | None = None  # without one a sum is the new value
-        self.ready: tuple[int, Optimizer | None] | None = None  # the next one, by its number
-        self.arena: Arena | None = None  # where large values lie, for workers of this host to read
+        self.chosen = self.loaded = 0  # the numbers of the last optimizer and the last load
+        self.arena: Arena | None = None  # for large values, which workers of this host can read there
         self._names: dict[str, int] = {}
-        self._loading, self._pushing = Loading(), 0
+        self._staged, self._kept = Staged(), (0, ())  # kept: the number of a save, and the states of all shards
         self._barriers = Barriers()
         self._changed = threading.Condition()
 
-    # ---- what workers ask for
+    # ---- requests of workers
 
     def init(self, rank: int, name: str, elements: int, dtype: torch.dtype, value: Tensor | None) -> int:
-        """Make a shard, unless it is there; the value of rank 0 counts, as with MXNet.
+        """Make a shard, unless it exists; the value of rank 0 counts, as with MXNet.
 
         Parameters
         ----------
         rank : int
             The worker.
         name, elements, dtype : str, int, torch.dtype
-            Of the shard, the same from all workers; others are Refused.
+            Of the shard, the same from all workers; otherwise it is Refused.
         value : Tensor of shape (elements,), or None
-            The first value, from the worker that has it.
+            The first value, from worker 0.
 
         Returns
         -------
@@ -125,96 +115,40 @@ class ShardStore(ShardLoading, Merging, Keeping):
                 self._names[name] = len(self.shards)
                 self.shards.append(Shard(len(self.shards), name, elements, dtype, self.workers))
             shard = self.shards[self._names[name]]
-        if (shard.elements, shard.dtype) != (elements, dtype):
-            raise Refused(
-                f"key {name} has {shard.elements} elements of {shard.dtype} here, and worker {rank} "
-                f"initialises {elements} of {dtype}: all initialise the same"
-            )
+        require_same_shape(name, (shard.elements, shard.dtype), rank, (elements, dtype))
         with shard.lock:
             if shard.value is None and value is not None:
                 shard.value = self._allocate(shard).copy_(value)
         return shard.number
 
-    def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
-        """Say whether a push may come, before it is received.
-
-        Where this worker's push of the open round is here, it waits: one push per worker and key is kept, and what
-        comes beyond stays in the socket.
+    def counting(self, rank: int) -> AbstractContextManager:
+        """Return a context within which the pushes of one frame are counted.
 
         Parameters
         ----------
-        rank, number : int
-            The worker, and the shard.
-        elements, dtype : int, torch.dtype
-            Of what it pushes.
-        round_ : int
-            Its how-manieth push that is, counted from 1.
+        rank : int
+            The worker. Raises WorkerLost if its pushes cannot count.
 
         Returns
         -------
-        bool
-            False where it is counted already. Raises Refused, WorkerLost or Timeout where it cannot be.
+        AbstractContextManager
+            For a ``with`` block.
         """
-        shard = self.shard(number)
-        shard.validate_push(elements, dtype)
-        if self.kind != "dist_sync" and self.updates is None:
-            raise Refused(f"{self.kind} applies every push as it comes: set_optimizer before the first push")
         self.require_live(rank)
-        with shard.lock:
-            if round_ <= shard.rounds[rank]:
-                return False
-            if self.left and self.kind == "dist_sync":
-                raise self.left
-            if round_ > shard.rounds[rank] + 1:
-                raise Refused(
-                    f"push {round_} of worker {rank} to key {shard.name} comes before push {shard.rounds[rank] + 1}"
-                )
-            if self.kind == "dist_sync" and shard.version < round_ - 1:
-                shard.wait(
-                    lambda: shard.version >= round_ - 1 or rank not in self.live or self.failed,
-                    self.deadline,
-                    f"push {round_} to key {shard.name} waits for round {round_ - 1} to close",
-                    lambda: self._missing(shard, shard.version + 1),
-                )
-                self.require_live(rank)
-        return True
-
-    def check_finite(self, rank: int, number: int, round_: int, value: Tensor, finite: bool) -> bool:
-        """Look at what was received, where ``nan`` wants it. Raises Refused where it is not finite and rejected.
-
-        Parameters
-        ----------
-        rank, number, round_ : int
-            As in :meth:`admit`.
-        value, finite : Tensor of shape (elements,), bool
-            What is pushed, and whether the rest of the key is finite, which other servers have.
-
-        Returns
-        -------
-        bool
-            Whether it is to be added.
-        """
-        if self.nan == "propagate":
-            return True
-        finite = finite and is_finite(value)
-        if not finite and self.nan == "reject":
-            raise Refused(
-                f"push {round_} of worker {rank} to key {self.shard(number).name} is not finite, and "
-                "nan='reject': nothing of it is counted"
-            )
-        return finite
+        self.require_complete()
+        return nullcontext()
 
     def push(self, rank: int, number: int, round_: int, value: Tensor, finite: bool = True, own: bool = True) -> None:
-        """Count a push, and close the round where it was the last. Raises WorkerLost where this worker counts as lost.
+        """Count a push, and close the round if it was the last. Raises WorkerLost if this worker counts as lost.
 
         Parameters
         ----------
         rank, number, round_ : int
             As in :meth:`admit`.
         value : Tensor of shape (elements,)
-            This store's until the round closes.
+            It stays as it is until the round closes.
         finite, own : bool
-            Whether it is to be added, or the round skipped; whether ``value`` is this store's for ever.
+            Whether it is to be added, or the round skipped; whether the store may keep ``value`` for ever.
         """
         shard = self.shard(number)
         with shard.lock:
@@ -233,14 +167,14 @@ class ShardStore(ShardLoading, Merging, Keeping):
         deliver(done)
 
     def pull(self, rank: int, wanted: Sequence[tuple[int, int]], reply: Reply) -> bool:
-        """Give a worker what it is to see of several shards, now or when all of it is there.
+        """Give a worker the values of several shards, now or when all of them may be read.
 
         Parameters
         ----------
         rank : int
             The worker.
         wanted : sequence of (int, int)
-            For each shard its number, and after how many pushes of this worker it is to be seen.
+            For each shard its number, and the pushes of this worker that have to be in it.
         reply : callable
             Called once, with a list of snapshots (``value``, ``version``, ``counted``) or a KVError.
 
@@ -251,10 +185,9 @@ class ShardStore(ShardLoading, Merging, Keeping):
         """
         self.require_live(rank)
         shards = [(self.shard(number), need) for number, need in wanted]
-        if len({shard.dtype for shard, _ in shards}) > 1:
-            raise Refused("what is pulled together is of one dtype")
+        require_one_dtype([shard for shard, _ in shards])
         if empty := [shard.name for shard, _ in shards if shard.value is None]:
-            raise Refused(f"key {empty[0]} has no value yet: init it before the first pull")
+            raise no_value(empty[0], "pull")
         pull, here, failed = PendingPull(rank, len(shards), own_time() + self.deadline, reply), 0, None
         for place, (shard, need) in enumerate(shards):
             with shard.lock:
@@ -277,36 +210,187 @@ class ShardStore(ShardLoading, Merging, Keeping):
         Parameters
         ----------
         rank, number, name : int, int, str
-            The worker, and which barrier of that name this is. To one of the last four it may come again.
+            The worker; the number and name of the barrier. It may come again to the last four of a name.
         note : str, optional
-            What worker 0 tells all others there.
+            The note of worker 0 for all.
         coming : bool
-            Worker 0 is on its way, and does not wait yet: whose deadline is over meanwhile hears so (Late).
+            Worker 0 is on its way, and does not wait yet: until it comes, the others get Late instead of Timeout.
 
         Returns
         -------
         str or None
-            What worker 0 told.
+            The note of worker 0.
+        """
+        if coming:
+            with self._changed:
+                return self._barriers.expect(name, number)
+        return self.wait_at(self.come(rank, number, name, note))
+
+    def come(self, rank: int, number: int, name: str = "", note: str | None = None) -> tuple:
+        """Come to a barrier, and do not wait yet.
+
+        Parameters
+        ----------
+        rank, number, name, note : int, int, str, str
+            As :meth:`barrier` takes them.
+
+        Returns
+        -------
+        tuple
+            For :meth:`wait_at`.
         """
         self.require_live(rank)
         with self._changed:
-            if coming:
-                return self._barriers.expect(name, number)
-            barrier = self._barriers.come(name, number, rank, note)
+            barrier = self._barriers.find(name, number)
+            call = barrier.come(rank, note)
             self._changed.notify_all()
-            what, missing = f"barrier {name}" if name else "the barrier", lambda: sorted(self.live - barrier.came)
+            return name, barrier, call
+
+    def wait_at(self, place: tuple) -> str | None:
+        """Wait at a barrier. Raises WorkerLost, or Timeout.
+
+        Parameters
+        ----------
+        place : tuple
+            As :meth:`come` returned it.
+
+        Returns
+        -------
+        str or None
+            The note of worker 0.
+        """
+        name, barrier, call = place
+        with self._changed:
             try:
-                wait_until(
-                    self._changed, lambda: barrier.came >= self.live or self.failed, self.deadline, what, missing
-                )
-            except Timeout as late:
-                barrier.leave(rank)  # or the next one to come would find it here
-                raise late if time.monotonic() - barrier.expected > self.deadline else Late(str(late)) from None
-            if (gone := self.failed or self.left) and len(barrier.came) < self.workers:
-                raise gone
+                done = lambda: barrier.passes(self.live) or self.failed  # noqa: E731
+                wait_until(self._changed, done, self.deadline, "", lambda: [])
+            except Timeout:
+                missing = sorted(self.live - barrier.came)
+                barrier.leave(call)  # or the next one to come would find it here
+                raise self.late(name, missing, barrier.expected) from None
+            if (error := self.failed or self.left) and len(barrier.came) < self.workers:
+                raise error
             return barrier.note
 
-    # ---- what happens to workers
+    def last_barrier(self, rank: int, name: str) -> int:
+        """Return the number of the last barrier that all have passed; at a later one this worker has not come.
+
+        Parameters
+        ----------
+        rank, name : int, str
+            The worker; of the barrier.
+
+        Returns
+        -------
+        int
+            0 if there is none.
+        """
+        with self._changed:
+            return self._barriers.last(name, rank)
+
+    def set_optimizer(self, rank: int, optimizer: Optimizer | None, number: int | None = None) -> None:
+        """Update by an optimizer from the next round on that closes. The same rule goes on with its state.
+
+        Parameters
+        ----------
+        rank, optimizer : int, Optimizer or None
+            The worker; a rule with its numbers. Raises Refused if a key has whole numbers, which no rule steps.
+        number : int, optional
+            Of the call: one that comes again, or late, changes nothing.
+        """
+        self.require_live(rank)
+        with self._changed:
+            for shard in self.shards if optimizer else ():
+                optimizer.validate_dtype(shard.dtype, shard.name)
+            number = self.chosen + 1 if number is None else number
+            if number > self.chosen:
+                self.chosen, self.updates = number, optimizer
+
+    def keep(self, rank: int, save: int, keep: bool) -> None:
+        """Keep all shards as they are now, for a save instead of any before it; or let go of them.
+
+        Parameters
+        ----------
+        rank, save : int, int
+            The worker, and the number of the save. Raises Refused in the midst of a round.
+        keep : bool
+            Whether they are kept from here on. Nothing is copied until it is changed.
+        """
+        self.require_live(rank)
+        with self._changed:
+            if keep:
+                self._kept = save, [shard.state(self.updates) for shard in self.shards]
+            elif save == self._kept[0]:
+                self._kept = save, ()
+
+    def kept(self, save: int, number: int) -> State:
+        """Return the state that was kept of a shard. Raises Refused if it is not here any more.
+
+        Parameters
+        ----------
+        save, number : int
+            The number of the save, and of the shard.
+
+        Returns
+        -------
+        State
+            Its value, and what the optimizer remembers of it, by name.
+        """
+        kept, states = self._kept
+        if save != kept or number >= len(states):
+            raise not_kept(save)
+        return states[number]
+
+    def stage(self, rank: int, load: int, number: int, state: State, optimizer: Optimizer | None) -> None:
+        """Make a state ready that is loaded into a shard, until :meth:`commit` or :meth:`drop`.
+
+        Parameters
+        ----------
+        rank, load, number : int
+            The worker; the number of the load, instead of any before it; the shard. Raises Refused in the midst of a
+            round.
+        state, optimizer : dict, Optimizer or None
+            The value, and what the optimizer, which is loaded with it, remembers of it.
+        """
+        self.require_live(rank)
+        with self._changed:
+            shard = self.shard(number)
+            with shard.lock:
+                shard.require_between_rounds("load")
+            self._staged.add(load, shard, state, optimizer)
+
+    def commit(self, rank: int, load: int, parts: int, optimizer: Optimizer | None) -> None:
+        """Take all that was staged at once. Raises Refused, and nothing has changed, unless all of it is there.
+
+        Parameters
+        ----------
+        rank, load, parts : int
+            The worker; the number of the load; how many shards were staged. The same again changes nothing.
+        optimizer : Optimizer or None
+            From now on.
+        """
+        self.require_live(rank)
+        with self._changed:
+            if load <= self.loaded:
+                return
+            for shard in self.shards if optimizer else ():
+                optimizer.validate_dtype(shard.dtype, shard.name)
+            for number, state in self._staged.take(load, parts, optimizer).items():
+                self.shards[number].restore(state, optimizer)
+            self.updates, self.loaded = optimizer, load
+
+    def drop(self, load: int) -> None:
+        """Forget what was staged.
+
+        Parameters
+        ----------
+        load : int
+            The number of the load.
+        """
+        with self._changed:
+            self._staged.drop(load)
+
+    # ---- lost workers, and time
 
     def lose(self, rank: int, why: str, left: bool = False) -> None:
         """Go on, or fail, without a worker.
@@ -314,21 +398,21 @@ class ShardStore(ShardLoading, Merging, Keeping):
         Parameters
         ----------
         rank, why : int, str
-            The worker, and what is known of it.
+            The worker, and the reason.
         left : bool
-            Whether it has said goodbye: then it fails only those who still wait for it.
+            Whether it has said goodbye: then only those that still wait for it fail.
         """
         with self._changed:
             if rank not in self.live:
                 return
             error = WorkerLost(f"worker {rank} {'has left' if left else 'is lost'} ({why})", (rank,))
             if self.lost == "fail" and left and not any(shard.busy or shard.waiting for shard in list(self.shards)):
-                self.left = error  # whoever pushes from now on waits in vain
+                self.left = error  # those that push from now on wait in vain
             elif self.lost == "fail" or self.live == {rank}:
                 self.failed = self.failed or error
             self.live.discard(rank)
             if rank == 0:
-                self._kept = 0, [], []  # nobody else reads it
+                self._kept = 0, ()  # no other worker reads it
             self._changed.notify_all()
         for shard in list(self.shards):
             with shard.lock:
@@ -341,7 +425,7 @@ class ShardStore(ShardLoading, Merging, Keeping):
             deliver(done)
 
     def expire(self) -> None:
-        """Answer the pulls that have waited for longer than the deadline. To be called now and then."""
+        """Answer the pulls that have waited for longer than the deadline. To be called several times per deadline."""
         now = own_time()
         for shard in list(self.shards):
             if not shard.waiting:
@@ -349,25 +433,88 @@ class ShardStore(ShardLoading, Merging, Keeping):
             with shard.lock:
                 late = [waiting for waiting in shard.waiting if waiting.pull.until < now]
                 shard.waiting = [waiting for waiting in shard.waiting if waiting.pull.until >= now]
-            deliver([(waiting, Timeout(self._waits(shard, waiting))) for waiting in late])
+            deliver([(waiting, Timeout(self.waits(shard, waiting))) for waiting in late])
 
-    def shard(self, number: object) -> Shard:
-        """The shard of this number. Raises Refused where there is none.
+    # ---- rounds; the lock of the shard is held
 
-        Parameters
-        ----------
-        number : int
-            As :meth:`init` gave it.
+    def _allocate(self, shard: Shard) -> Tensor:
+        """Return room for a value: in the arena, if there is one and the value is large."""
+        large = self.arena is not None and shard.elements * shard.dtype.itemsize >= SHARED
+        room = self.arena.tensor(shard.elements, shard.dtype) if large else None
+        return torch.empty(shard.elements, dtype=shard.dtype) if room is None else room
 
-        Returns
-        -------
-        Shard
-            This server's part of one key.
+    def _merge(self, shard: Shard) -> list:
+        """Add to the open round what can be added in the order of the ranks, and close it after the last.
+
+        A sum or a step that fails closes its round as if nothing had been pushed, and the shard is read no more.
         """
-        if type(number) is not int or not 0 <= number < len(self.shards):
-            raise Refused(f"there is no part {number} here: init the key first")
-        return self.shards[number]
+        for rank in range(self.workers):
+            if rank not in shard.arrived:
+                if rank in self.live and rank not in shard.summed:
+                    return []
+                continue
+            value, own = shard.arrived.pop(rank)
+            shard.summed.append(rank)
+            try:
+                if shard.sum is None:
+                    shard.sum, shard.own = value, own
+                elif shard.own or self.updates or self.live.difference(shard.summed):
+                    shard.sum.add_(value)
+                else:  # the last one: the sum goes straight to where it will stay
+                    shard.sum, shard.own = torch.add(shard.sum, value, out=self._allocate(shard)), True
+            except Exception as error:  # no memory left
+                shard.fail(error)
+        if not shard.summed or self.failed:
+            return []
+        total, ranks = None if shard.skip else shard.sum, shard.summed
+        shard.sum, shard.summed, shard.skip = None, [], False
+        self._publish(shard, total, shard.own, ranks)
+        if shard.queued:
+            shard.changed.notify_all()
+        return self._readable(shard)
 
-    room = admit  # as it was called before
+    def _publish(self, shard: Shard, gradient: Tensor | None, own: bool, ranks: list[int]) -> None:
+        """Publish the next version, with the pushes of ``ranks``; without a gradient the value stays as it is."""
+        start = time.monotonic()
+        if shard.failed:
+            gradient = None
+        if gradient is not None:
+            try:
+                self._update(shard, gradient, own, len(ranks))
+            except Exception as error:
+                shard.fail(error)
+        shard.counted, shard.version = len(ranks), shard.version + 1
+        if self.record:
+            pushes = [] if gradient is None else [(rank, shard.rounds[rank]) for rank in ranks]
+            self.record.add(VersionRecord(shard.number, shard.version, pushes, start, time.monotonic()))
 
-    parts = property(lambda self: self.shards, doc="As ``shards``, which it was called before.")
+    def _update(self, shard: Shard, gradient: Tensor, own: bool, counted: int) -> None:
+        updates = self.updates  # which another thread may set meanwhile
+        if updates is None and own:  # as with MXNet, without an optimizer the sum is the new value
+            shard.value = gradient
+            return
+        room = self._allocate(shard)
+        if updates is None:
+            shard.value = room.copy_(gradient)
+        else:
+            shard.value = updates.stepped(shard.value, gradient, shard.memory, counted, room)
+
+    def _readable(self, shard: Shard) -> list:
+        """Return the pulls that need not wait any longer, with their answers."""
+        if not shard.waiting:
+            return []
+        done = [
+            (waiting, shard.failed or shard.snapshot)
+            for waiting in shard.waiting
+            if self._may_read(shard, waiting.need)
+        ]
+        if done:
+            shard.waiting = [waiting for waiting in shard.waiting if not self._may_read(shard, waiting.need)]
+        return done
+
+    def _may_read(self, shard: Shard, need: int) -> bool:
+        if self.kind == "dist_sync":
+            return shard.version >= need
+        if self.kind == "dist_async":
+            return True
+        return all(shard.rounds[rank] >= need - self.staleness for rank in self.live)

@@ -122,7 +122,6 @@ class Channel:
         metadata: dict | None = None,
         payload: memoryview = NOTHING,
         shared: bool = False,
-        load: int = 0,
     ) -> None:
         """Send a frame.
 
@@ -140,8 +139,6 @@ class Channel:
             Bytes of tensors (:func:`raw`).
         shared : bool
             True if the payload has the offsets of tensors in shared memory.
-        load : int
-            The number of the load of the values, less than 256.
 
         Raises
         ------
@@ -159,7 +156,6 @@ class Channel:
             most = {"most_table": frames.TABLE, "most": frames.PAYLOAD}
             raise Refused(text("store.long-frame", table=len(table), size=size, **most))
         flags = (CODED if self.keys and (self.covers_payload or not size) else 0) | (frames.SHARED if shared else 0)
-        flags |= load << frames.LOAD
         head = HEADER.pack(MAGIC, VERSION, op, flags, len(entries), len(table), size, number, 0)[:-4]
         head += struct.pack("<I", zlib.crc32(head))
         if table:

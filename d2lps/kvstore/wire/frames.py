@@ -15,10 +15,8 @@ FIELDS = [("part", "<u4"), ("dtype", "u1"), ("finite", "u1"), ("elements", "<u8"
 ENTRIES = np.dtype(FIELDS, align=True)  # the layout of ENTRY
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
-AGAIN = 2  # bit of an entry's ``finite``: an earlier primary of the slot has counted this push
 CODED = 1  # flag: a code that also covers the payload follows
 SHARED = 2  # flag: the payload has offsets in shared memory; in a pull: the answer may
-LOAD = 8  # flags from this bit on: the number of the load of the values, 1 to 255 and again; 0 for none
 NOTHING = memoryview(b"")
 DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8
 
@@ -83,7 +81,7 @@ class Frame(NamedTuple):
     payload : int
         Bytes that follow.
     flags : int
-        Bits: a code covers the payload (1), tensors are in shared memory (2); from the ninth on, the load's number.
+        Bits: a code covers the payload (1), tensors are in shared memory (2).
     """
 
     op: Op
@@ -97,11 +95,6 @@ class Frame(NamedTuple):
     def shared(self) -> bool:
         """True if the payload has the offsets of tensors in shared memory."""
         return bool(self.flags & SHARED)
-
-    @property
-    def load(self) -> int:
-        """The number of the load of the values, 1 to 255 and again; 0 for none."""
-        return self.flags >> LOAD
 
 
 def raw(tensor: Tensor) -> memoryview:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from d2lps.kvstore import threads
 from d2lps.kvstore.calls import Interrupted, Once
-from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, Unknown
+from d2lps.kvstore.errors import Diverged, KVError, Late, Refused, ServerLost, Timeout, Unknown, WorkerLost
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.wire import handshake, tls
@@ -29,9 +29,9 @@ from d2lps.kvstore.wire.arena import Arena
 from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Entry, Frame, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
-from d2lps.kvstore.worker.answers import as_error, counted
 from d2lps.messages import text
 
+KINDS = {kind.__name__: kind for kind in (Refused, Timeout, Late)}  # of errors, beside WorkerLost and Diverged
 INCARNATION = secrets.token_hex(8)  # of this process: one that takes its rank later is another
 
 
@@ -148,10 +148,10 @@ class ServerClient:
         """Whether the server and this worker can read each other's memory."""
         return self._channel.remote is not None
 
-    def wait(self, request: Request, until: float, meanwhile: Callable[[], object] | None = None) -> Frame:
+    def wait(self, request: Request, until: float) -> Frame:
         """The answer. Raises what the server says, ServerLost, Interrupted, or, after ``until``, Timeout or Unknown."""
         left, ran = max(0.0, until - time.monotonic()), own_time()
-        over = not request.done.wait(left, meanwhile)
+        over = not request.done.wait(left)
         stood = left - (own_time() - ran) > self.deadline / 8  # still, this process: it hears soon what came meanwhile
         if over and (stood or self._silent > self.deadline / 2):  # or the server is stopped, or gone: soon known
             left = max(self.deadline - self._silent, self.deadline / 8)
@@ -445,3 +445,19 @@ def ask_in_turn(client: ServerClient, requests: list[Request]) -> None:
             request.fail(error)
         except Exception as error:
             request.fail(KVError(f"what is asked of server {client.number} cannot be sent: {error}"))
+
+
+def counted(entries: Sequence, metadata: dict) -> bool | None:
+    """Return True if an error answer says that all ``entries`` of a push are counted, False if none is, else None."""
+    places = metadata.get("counted") or ()
+    return None if 0 < len(places) < len(entries) else bool(places)
+
+
+def as_error(metadata: dict) -> KVError:
+    """Return the error that a server names in an answer. An unknown name becomes a KVError."""
+    sentence, kind = str(metadata.get("sentence", "")), metadata.get("kind")
+    if kind == "WorkerLost":
+        return WorkerLost(sentence, tuple(rank for rank in metadata.get("ranks", ()) if isinstance(rank, int)))
+    if kind == "Diverged":
+        return Diverged(sentence, tuple(metadata.get("servers", ())), tuple(metadata.get("keys", ())))
+    return KINDS.get(kind, KVError)(sentence)

@@ -1,23 +1,25 @@
-"""The distributed store of one worker: a client of every server, and what it has pushed so far."""
+"""The distributed store of one worker: a connection to every server, and the pushes that it has made so far."""
 
 import os
+import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from d2lps.algorithms.placement import Placement
-from d2lps.kvstore import record
-from d2lps.kvstore.calls import PAUSE, Interrupted, Once
-from d2lps.kvstore.errors import BeingLoaded, KVError, Refused, ServerLost, Timeout, Unknown, WorkerLost
+from d2lps.kvstore import codec, record
+from d2lps.kvstore.calls import Call, Interrupted
+from d2lps.kvstore.codec import State
+from d2lps.kvstore.errors import KVError, Refused, ServerLost, Unknown, WorkerLost
 from d2lps.kvstore.optimizers import Optimizer, said
 from d2lps.kvstore.store import KVStore
+from d2lps.kvstore.together import Saving
 from d2lps.kvstore.values import (
     Given,
     KeySpec,
@@ -33,34 +35,30 @@ from d2lps.kvstore.values import (
     same,
 )
 from d2lps.kvstore.wire.arena import Arena
-from d2lps.kvstore.wire.frames import DTYPES, NOTHING, PUSHES, Op, raw
+from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
-from d2lps.kvstore.worker.coming import coming
-from d2lps.kvstore.worker.ending import end, leave_where_lost
-from d2lps.kvstore.worker.files import DistFiles
-from d2lps.kvstore.worker.pulls import DistPulls, of_one_load
 from d2lps.messages import text
 from d2lps.trace import Trace
 from d2lps.units import is_count
 
-NAMES = 1024  # of parts that a frame initialises: the longest fit
-SMALL = 1 << 16  # bytes that are sent sooner than another thread is woken to send them
-KEPT = 64  # lists of keys of which it is known how they travel
+NAMES = 1024  # parts that one frame initialises: also the longest names fit
+SMALL = 1 << 16  # bytes that are sent by the calling thread: to wake another one takes longer
+KEPT = 64  # lists of keys whose bundles are kept
 
 
-class DistStore(DistFiles, DistPulls, KVStore):
+class DistStore(KVStore):
     """One worker's end of ``dist_sync``, ``dist_async`` or ``dist_ssp``.
 
     clients
-        a connection to every server, in their order.
+        The connections to the servers, in their order.
     nan
-        what the servers do with a push that is not finite.
+        What the servers do with a push that is not finite.
     started
-        the server processes that this worker has started; it lets go of them when it closes.
+        The server processes that this worker has started; it lets go of them when it closes.
     arena
-        the memory that the clients lend to servers on this host.
+        The memory that the clients lend to servers on this host.
     """
 
     def __init__(
@@ -76,17 +74,17 @@ class DistStore(DistFiles, DistPulls, KVStore):
         arena: Arena | None = None,
     ):
         self.deadline = clients[0].deadline
-        # A server keeps it; a worker waits a little longer, for its own words.
+        # A server answers within the deadline. A worker waits a little longer, to raise the error of the server.
         super().__init__(f"of worker {rank}", 1.25 * self.deadline)
         self.type, self.rank, self.num_workers = kind, rank, num_workers
         self.clients, self.placement = list(clients), placement
-        # Where workers wait: one server is enough, but where all is recorded, each has seen all before they go on.
+        # Workers wait for each other at one server. With a record at all: each is to have seen all before they go on.
         self._meeting = self.clients if clients[0].welcome.get("record") else self.clients[:1]
         self._nan, self.started, self._arena = nan, list(started), arena
         self._bundles: dict[tuple[KeySpec, ...], list[Bundle]] = {}
-        self._open: dict[KeySpec, list[Tensor]] = {}  # what was pushed where it is not known whether all of it counts
+        self._open: dict[KeySpec, list[Tensor]] = {}  # pushes of which it is not known whether all parts count
         self._pool = ThreadPoolExecutor(4 * len(self.clients), thread_name_prefix=f"d2lps worker {rank}")
-        # Also where nobody closes it: what ends without a goodbye makes the others wait.
+        # Also if the user closes nothing: the others wait for a worker that ends without a goodbye.
         self._ends = os.getpid(), self.clients, self._pool, self.started, arena
         self._end = weakref.finalize(self, end, *self._ends)
 
@@ -95,12 +93,12 @@ class DistStore(DistFiles, DistPulls, KVStore):
             super().close()
         finally:
             self._end.detach()
-            end(*self._ends)  # again, where that was interrupted
+            end(*self._ends)  # also if the finalizer was interrupted
 
-    # ---- what it can be asked about itself
+    # ---- the record
 
     def trace(self, key=None, rounds: int = 8) -> Trace:
-        """What the servers saw of ``key`` (which may be left out where there is one): its last ``rounds``.
+        """Return what the servers saw of ``key`` (which may be left out if there is one only): its last ``rounds``.
 
         The store must have been created with ``record=True``. Any worker may ask, at any time; after a barrier it is
         complete.
@@ -109,12 +107,12 @@ class DistStore(DistFiles, DistPulls, KVStore):
         sizes = {(part.server, number): (part.stop - part.start) * spec.dtype.itemsize for part, number in spec.parts}
         if not is_count(rounds, least=1):
             raise Refused(text("placement.count", what="rounds", value=repr(rounds)))
-        return record.trace(self.type, self.num_workers, self._calls.run((), self._records), sizes, rounds)
+        return record.trace(self.type, self.num_workers, self._run(ReadRecords(self)), sizes, rounds)
 
     def staleness(self, key=None) -> list[record.Pull]:
-        """For every pull of ``key``: how many pushes of every worker it had seen. As :meth:`trace`."""
+        """Return, for every pull of ``key``, how many pushes of every worker it had seen. As :meth:`trace`."""
         places = [(part.server, number) for part, number in self._only(key).parts]
-        return record.pulls(self.num_workers, self._calls.run((), self._records), places)
+        return record.pulls(self.num_workers, self._run(ReadRecords(self)), places)
 
     def _records(self) -> dict[int, record.ServerRecord]:
         records, first = {}, 0.0
@@ -128,13 +126,13 @@ class DistStore(DistFiles, DistPulls, KVStore):
             records[client.number] = record.ServerRecord.read(pages, ahead - first)
         return records
 
-    # ---- the words of the store
+    # ---- push and pull
 
     def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         keys, flats = [spec for spec, _ in fresh], [added([value]) for _, value in fresh]
         for spec in keys:
             spec.parts = [(part, 0) for part in self.placement.parts(spec.key, spec.elements, spec.width)]
-        bundles, requests = bundled(keys, lambda server: False, NAMES), []
+        bundles, requests = bundled(keys, [False] * len(self.clients), NAMES), []
         for bundle in bundles:
             parts = [[bundle.name(keys, i), size] for i, size in enumerate(bundle.sizes)]
             payload = raw(bundle.joined(flats)) if self.rank == 0 else NOTHING
@@ -150,14 +148,10 @@ class DistStore(DistFiles, DistPulls, KVStore):
         if first not in (None, like):
             raise Refused(text("store.other-shapes", keys=", ".join(repr(spec.key) for spec in keys[:8])))
 
-    def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
-        self._pushpull(keys, values, None, again)
-
-    def _pushpull(
-        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec] = ()
+    def _push(
+        self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
     ) -> None:
-        """Push, and pull where there are ``outs``; those of ``again`` count already, and are said once more."""
-        self._end_begun(self._calls.current.until)
+        until = self._calls.current.until
         flats = [added(given) for given in values]
         finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
         if self._nan == "reject" and not all(finite):
@@ -171,46 +165,55 @@ class DistStore(DistFiles, DistPulls, KVStore):
             for (_, request), (_, into, pieces) in zip(requests, destinations, strict=True):
                 request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
         try:
-            self._send(((bundle.server, request) for bundle, request in requests), self._calls.current.until)
+            self._send(((bundle.server, request) for bundle, request in requests), until)
             if finish:
-                self._calls.current.require_wanted()  # what was pushed stays as it is, should it lie where that goes
+                self._calls.current.require_wanted()  # else what was pushed stays, if it lies where that goes
         except KVError as error:
             self._conclude(keys, values, requests, again, error)
             raise
         self._conclude(keys, values, requests, again)
         if finish:
             with counted(keys):
-                answers = [request.answer for _, request in requests]
-                if of_one_load([bundle.places for bundle, _ in requests], answers):
-                    finish()
-                else:
-                    self._pull(keys, outs, values, flats)
+                finish()
 
-    def _set_optimizer(self, optimizer: Optimizer) -> None:
-        self._end_begun()
-        what = "set the optimizer"
-        number = {"number": self._met.get(what, 0) + 1}
-        self._together(what, partial(self._ask_all, Op.OPTIMIZER, said(optimizer) | number))
-        # All servers have it ready, and all workers say so: whoever is lost meanwhile, none of them goes on without it.
-        self.optimizer, self._begun = optimizer, (Op.OPTIMIZER, number | {"take": True}, None)
-        self._tell(self._begun)
+    def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
+        rounds = [spec.pushes for spec in keys]
+        destinations, finish = self._destinations(keys, outs)
+        requests = (
+            (bundle.server, Request(Op.PULL, bundle.entries(rounds), into=into, pieces=pieces))
+            for bundle, into, pieces in destinations
+        )
+        self._send(requests, self._calls.current.until)
+        finish()
 
-    def _coming(self, what: str, number: int) -> AbstractContextManager:
-        return coming(self._meeting, what, number)
-
-    def _meet(self, what: str, number: int, note: str | None = None) -> str | None:
-        return self._ask(self._meeting, Op.BARRIER, {"name": what, "round": number, "note": note})[0].get("note")
-
-    # ---- pushes and pulls, as requests
+    def _pull_rows(self, wanted: list[tuple[KeySpec, list, Tensor]]) -> None:
+        requests, received, wholes = [], [], []
+        for spec, _, index in wanted:
+            wholes.append(torch.empty(index.numel(), spec.width, dtype=spec.dtype))
+            for part, number in spec.parts:
+                first, last = part.start // spec.width, part.stop // spec.width
+                here = ((index >= first) & (index < last)).nonzero().reshape(-1)
+                if here.numel():
+                    rows, room = index[here] - first, torch.empty(here.numel() * spec.width, dtype=spec.dtype)
+                    metadata = {"part": number, "width": spec.width, "round": spec.pushes}
+                    request = Request(Op.ROWS, metadata=metadata, payload=raw(rows), into=raw(room))
+                    requests.append((part.server, request))
+                    received.append((wholes[-1], here, room))
+        self._send(requests, self._calls.current.until)
+        for whole, here, room in received:
+            whole[here] = room.view(-1, whole.shape[1])
+        with torch.inference_mode():  # as ``out`` may have been made there
+            for (_, outs, _), whole in zip(wanted, wholes, strict=True):
+                fill(outs, whole.view(-1))
 
     def _bundled(self, keys: list[KeySpec]) -> list[Bundle]:
-        """The same keys are pushed and pulled again and again: how they travel is worked out once."""
-        same = tuple(keys)
-        if same not in self._bundles:
+        """Return the bundles of ``keys``, worked out once: the same keys are pushed and pulled again and again."""
+        keys = tuple(keys)
+        if keys not in self._bundles:
             if len(self._bundles) >= KEPT:
                 self._bundles.clear()
-            self._bundles[same] = bundled(same, lambda server: self.clients[server].shares)
-        return self._bundles[same]
+            self._bundles[keys] = bundled(keys, [client.shares for client in self.clients])
+        return self._bundles[keys]
 
     def _shared(self, bundle: Bundle) -> bool:
         return bundle.shared and self.clients[bundle.server].shares
@@ -220,7 +223,7 @@ class DistStore(DistFiles, DistPulls, KVStore):
     ) -> list[tuple[Bundle, Request]]:
         rounds = [spec.pushes + (spec not in again) for spec in keys] if again else [spec.pushes + 1 for spec in keys]
         for spec, number in zip(keys, rounds, strict=True):
-            # A server may still read the last push where it lies, but none before that: two places are enough.
+            # A server may still read the last push in its place, but not the one before: two places are enough.
             if spec.staged < number:
                 spec.staged = number
                 if spec.released < spec.pushes:
@@ -235,7 +238,7 @@ class DistStore(DistFiles, DistPulls, KVStore):
     def _staged(
         self, bundle: Bundle, keys: list[KeySpec], entries: np.ndarray, flats: list[Tensor], again: Collection[KeySpec]
     ) -> Request | None:
-        """A push through shared memory; None where there is no room in it."""
+        """Return a push through shared memory, or None if there is no room in it."""
         pieces, rooms, copies = bundle.pieces(flats), [], []
         for place, piece in zip(bundle.places, pieces, strict=True):
             spec = keys[place]
@@ -246,7 +249,7 @@ class DistStore(DistFiles, DistPulls, KVStore):
                 if room is None:
                     return None
             rooms.append(room)
-            # What is pushed again stays as it lies there: the server may have added others' pushes to it.
+            # A push that is sent again stays as it lies there: the server may have added others' pushes to it.
             if staged != spec.staged or spec not in again and spec not in self._open:
                 copies.append((spec, where, room, piece))
         if None in (offsets := [*map(self._arena.offset, rooms), 0]):
@@ -264,9 +267,9 @@ class DistStore(DistFiles, DistPulls, KVStore):
     def _destinations(
         self, keys: list[KeySpec], outs: list[Given], values: Sequence[Given] = (), pushed: Sequence[Tensor] = ()
     ) -> tuple[list[tuple], Callable]:
-        """[(bundle, where its values belong that come through the socket, where those from shared memory do)], and what
-        to do when they have come. Where some of ``values``, flat ``pushed``, lies, nothing is written before that."""
-        flats, fills = [memory_of(into) for into in outs], []  # a list has none: its arrays may overlap
+        """Return a list of (bundle, memory for values from the socket, tensors for values from shared memory), and a
+        function to call when they have come. Until then nothing is written to memory of ``values``, flat ``pushed``."""
+        flats, fills = [memory_of(into) for into in outs], []  # None for a list: its arrays may overlap
         odd = [given for given in values if type(given) is list or not given.is_contiguous()]
         if pushed and overlap(pushed, flats) or odd and in_place(odd, outs):
             flats = [None] * len(keys)
@@ -303,18 +306,18 @@ class DistStore(DistFiles, DistPulls, KVStore):
         return destinations, finish
 
     def _end_open(self, keys: list[KeySpec]) -> None:
-        """Bring to its end what was pushed to ``keys`` and may be counted in part."""
-        late, counted = [self._open[spec] for spec in keys], [spec.pushes for spec in keys]
+        """Repeat the last pushes of ``keys``, of which only some parts may be counted, until all parts are."""
+        late, before = [self._open[spec] for spec in keys], [spec.pushes for spec in keys]
         try:
-            keys and self._pushpull(keys, late, None)
+            keys and self._push(keys, late, None, ())
         except KVError as error:
-            error.counted = error.unknown = ()  # of the push that was to come, nothing is
-            for spec, value, before in zip(keys, late, counted, strict=True):
-                if spec.pushes == before:  # also where no server has counted it: it was said to be unknown
+            error.counted = error.unknown = ()  # nothing of the push that was to come is counted
+            for spec, value, pushes in zip(keys, late, before, strict=True):
+                if spec.pushes == pushes:  # also if no server has counted it: its caller was told that this is unknown
                     self._open[spec] = value
             raise
-        finally:  # whoever gives it again, when what was to come is not counted, gives what counts
-            self._repeats.count(spec for spec, before in zip(keys, counted, strict=True) if spec.pushes > before)
+        finally:  # a caller that repeats such a push, after this one has failed, repeats what is counted
+            self._repeats.count(spec for spec, pushes in zip(keys, before, strict=True) if spec.pushes > pushes)
 
     def _conclude(
         self,
@@ -324,10 +327,10 @@ class DistStore(DistFiles, DistPulls, KVStore):
         again: Collection[KeySpec],
         error: KVError | None = None,
     ) -> None:
-        """One more push of each key that all its servers have; ``error`` hears of which that is so, or may be."""
+        """Count one more push of each key that all its servers have; tell ``error`` of which that is so, or may be."""
 
-        def places(which: Callable[[Request], bool]) -> set[int]:
-            return {place for bundle, request in requests if which(request) for place in bundle.places}
+        def places(is_so: Callable[[Request], bool]) -> set[int]:
+            return {place for bundle, request in requests if is_so(request) for place in bundle.places}
 
         missing = places(lambda request: request.counted is not True)
         ahead = self.type != "dist_sync"  # a synchronous server may add it later, when all others are there
@@ -338,36 +341,128 @@ class DistStore(DistFiles, DistPulls, KVStore):
                 spec.pushes += 1
         if error is None:
             return
-        some, silent = places(lambda request: request.counted is not False), places(lambda request: not request.answer)
+        maybe, silent = places(lambda request: request.counted is not False), places(lambda request: not request.answer)
         for place, spec in ((place, keys[place]) for place in missing):
-            if place not in some and place not in silent:  # all servers say that they have not counted it
+            if place not in maybe and place not in silent:  # all servers answered that they have not counted it
                 self._open.pop(spec, None)
-            elif place in some and spec not in again and spec not in self._open:
+            elif place in maybe and spec not in again and spec not in self._open:
                 self._open[spec] = copied(values[place])
         error.counted = tuple(spec.key for place, spec in enumerate(keys) if place not in missing or spec in again)
         error.unknown = tuple(spec.key for spec in keys if spec in self._open)
 
+    # ---- all workers together
+
+    def _settle(self) -> None:
+        self._end_open([*self._open])
+
+    def _next_number(self, name: str) -> int:
+        return self._ask(self.clients[:1], Op.BARRIER, {"name": name, "last": True})[0]["last"] + 1
+
+    def _meet(self, name: str, number: int, note: str | None = None) -> str | None:
+        return self._ask(self._meeting, Op.BARRIER, {"name": name, "round": number, "note": note})[0].get("note")
+
+    @contextmanager
+    def _coming(self, name: str, number: int) -> Iterator[None]:
+        over, metadata = threading.Event(), {"name": name, "round": number, "coming": True}
+
+        def announce() -> None:
+            while not over.wait(self.deadline / 4):
+                for client in self._meeting:
+                    with suppress(KVError):
+                        client.ask(Request(Op.BARRIER, metadata=metadata))
+
+        with suppress(RuntimeError):  # no more threads can be started: the others wait for one deadline
+            threading.Thread(target=announce, daemon=True, name="d2lps on its way").start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _choose(self, optimizer: Optimizer, number: int) -> None:
+        try:
+            self._ask(self.clients, Op.OPTIMIZER, said(optimizer) | {"number": number})
+        except Refused as error:
+            raise KVError(str(error)) from None  # another server may have taken it
+
+    # ---- saving and loading, as worker 0
+
+    def _keep(self, number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+        try:
+            self._ask(self.clients, Op.STATE, {"save": number, "keep": True})
+        except Exception:
+            self._tell(Op.STATE, {"save": number, "keep": False})
+            raise
+        return self._kept([*self._keys.values()], number, saving)
+
+    def _kept(self, keys: list[KeySpec], number: int, saving: Saving) -> Iterator[tuple[KeySpec, State]]:
+        """Read what the servers keep, in pieces: other requests are answered in between."""
+        try:
+            for spec in keys:
+                parts = [self._kept_part(part.server, shard, number, saving) for part, shard in spec.parts]
+                yield spec, codec.joined(parts)
+        finally:
+            self._tell(Op.STATE, {"save": number, "keep": False})
+
+    def _kept_part(self, server: int, shard: int, number: int, saving: Saving) -> State:
+        whole, size, layout = bytearray(), 1, {}
+        while len(whole) < size:
+            saving._require_wanted()
+            client, metadata = self.clients[server], {"save": number, "part": shard, "from": len(whole)}
+            request = client.ask(Request(Op.STATE, metadata=metadata))
+            layout = client.wait(request, time.monotonic() + self._patience).metadata
+            whole += request.into
+            size = codec.size(layout)
+        return codec.decode(layout, memoryview(whole))
+
+    def _restore(self, states: list[tuple[KeySpec, State]], optimizer: Optimizer | None, number: int) -> None:
+        """Make the parts ready on all servers, and only then have all take theirs."""
+        loads, rule, parts = {"load": number}, said(optimizer), [0] * len(self.clients)
+        try:
+            for spec, state in states:
+                requests = []
+                for part, shard in spec.parts:
+                    metadata, payload = codec.encode(codec.cut(state, part.start, part.stop))
+                    metadata |= loads | {"part": shard, "rule": rule["rule"], "rule_numbers": rule["numbers"]}
+                    requests.append((part.server, Request(Op.RESTORE, metadata=metadata, payload=payload)))
+                    parts[part.server] += 1
+                self._send(requests)
+            self._calls.current.require_wanted()
+        except Exception as error:
+            answers = self._tell(Op.COMMIT, loads | {"drop": True})
+            # If a round is open and nothing is half loaded, a store that was to be loaded again may close the round.
+            error.whole = self.type == "dist_sync" and all(answer and answer == answers[0] for answer in answers)
+            raise
+        commits = [Request(Op.COMMIT, metadata=loads | rule | {"parts": count}) for count in parts]
+        try:
+            self._send(enumerate(commits))
+        except Refused as error:
+            raise KVError(str(error)) from None  # another server may have taken its parts
+
     # ---- asking servers, and waiting for them
 
     def _ask(self, clients: Sequence[ServerClient], op: Op, metadata: dict) -> list[dict]:
-        """The same of several servers; what each answers."""
+        """Ask several servers the same, and return what each answers."""
         requests = [(client.number, Request(op, metadata=metadata)) for client in clients]
         self._send(requests)
         return [request.answer.metadata for _, request in requests]
 
-    def _ask_all(self, op: Op, metadata: dict, each: Sequence[dict] | None = None, until: float | None = None) -> None:
-        """The same of every server, and ``each`` its own; whatever interrupts this call: all of them do it, or none."""
-        until, own = until or time.monotonic() + self._patience, each or [{}] * len(self.clients)
-        asked = [(client, Request(op, metadata=metadata | its)) for client, its in zip(self.clients, own, strict=True)]
-        for client, request in asked:
+    def _tell(self, op: Op, metadata: dict) -> list[dict | None]:
+        """Tell all servers something, also after an error or outside of a call; None for one that does not answer."""
+        requests, answers = [Request(op, metadata=metadata) for _ in self.clients], []
+        for client, request in zip(self.clients, requests, strict=True):
             ask_in_turn(client, [request])
-        for client, request in asked:
-            client.wait(request, until)
+        until = time.monotonic() + self._patience
+        for client, request in zip(self.clients, requests, strict=True):
+            try:
+                answers.append(client.wait(request, until).metadata)
+            except KVError:
+                answers.append(None)
+        return answers
 
     def _send(self, requests: Iterable[tuple[int, Request]], until: float | None = None) -> None:
-        """Ask all servers at once, and wait for all answers; with each request goes its server.
+        """Send requests, each to the server with that number, and wait for all answers.
 
-        Of several errors the one that tells most is raised. When it ends, however it does, nothing is sent any more.
+        Of several errors the most telling is raised. When this ends, in whatever way, nothing is sent any more.
         """
         if not self._end.alive:
             raise Refused(text("store.closed"))
@@ -376,49 +471,51 @@ class DistStore(DistFiles, DistPulls, KVStore):
         self._calls.current.stop_by(lambda: [client.let_go(request) for client, request in asked])
         by_client: dict[ServerClient, list[Request]] = {}
         for client, request in asked:
-            if len(request.payload) <= SMALL:  # also what only says where something lies: nobody else need send it
+            if len(request.payload) <= SMALL:
                 ask_in_turn(client, [request])
             else:
                 by_client.setdefault(client, []).append(request)
         try:
-            sending = [self._pool.submit(ask_in_turn, client, mine) for client, mine in by_client.items()]
+            sending = [self._pool.submit(ask_in_turn, client, large) for client, large in by_client.items()]
         except RuntimeError:  # another thread has closed the store
             raise Refused(text("store.closed")) from None
-        errors, pushes = [], [each for each in asked if each[1].op in PUSHES]
-        again = partial(self._push_again, pushes, until) if pushes else None
+        errors = []
         for client, request in asked:
             try:
-                self._wait_beyond(client, request, until, again)
+                client.wait(request, until)
             except KVError as error:
                 errors.append(error)
         wait(sending)
-        leave_where_lost(self.rank, self.clients, errors)
+        for error in errors:
+            if isinstance(error, WorkerLost) and self.rank in error.ranks:  # one server goes on without this worker,
+                for client in self.clients:  # and the others are not to wait for it
+                    client.end(error)
         for kind in (Interrupted, ServerLost, WorkerLost, Unknown, Refused, KVError):
             for error in errors:
                 if isinstance(error, kind):
                     raise error
 
-    def _wait_beyond(self, client: ServerClient, request: Request, until: float, again: Callable | None) -> None:
-        """For the answer; whoever pushes to what is being loaded waits here, or what ends the load would."""
-        while True:
-            try:
-                client.wait(request, until, again)
-                return
-            except BeingLoaded as error:
-                if not again or time.monotonic() + PAUSE > until:
-                    raise Timeout(str(error)) from None
-            time.sleep(PAUSE)
-            self._calls.current.require_wanted()
-            again()
 
-    def _push_again(self, pushes: list[tuple[ServerClient, Request]], until: float) -> None:
-        """Send those once more that have come to what is being loaded.
+class ReadRecords(Call):
+    """Read the records of all servers."""
 
-        All of a call are: another worker may wait for a later one before it pushes what this one waits for.
-        """
-        for client, push in pushes:
-            if push.done.is_set() and isinstance(push.error, BeingLoaded) and time.monotonic() + PAUSE <= until:
-                push.answer, push.error, push.counted, push.done = None, None, False, Once()
-                if self._calls.current.interrupted:  # after that: an interruption comes before, or finds it
-                    push.done.set()
-                ask_in_turn(client, [push])
+    def __init__(self, store: DistStore):
+        super().__init__(("records",))
+        self.store = store
+
+    def work(self) -> dict[int, record.ServerRecord]:
+        return self.store._records()
+
+
+def end(
+    process: int, clients: Sequence[ServerClient], pool: ThreadPoolExecutor, started: Sequence, arena: Arena | None
+) -> None:
+    """Let go of all that a store has made in ``process``."""
+    if os.getpid() != process:
+        return  # in a child process: the sockets and servers are its parent's
+    pool.shutdown(wait=False)
+    with ExitStack() as ends:  # each is closed, also if closing another is interrupted
+        for resource in reversed([*clients, *started, *filter(None, [arena])]):
+            ends.callback(resource.close)
+        for resource in (*clients, *started):  # all are told before any is waited for
+            resource.leave()

@@ -1,0 +1,195 @@
+"""What is common to the two kinds of store at a server: its settings, and what it refuses."""
+
+import time
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from d2lps.kvstore.errors import Late, Refused, Timeout, WorkerLost
+from d2lps.kvstore.optimizers import Optimizer
+from d2lps.kvstore.options import validate_deadline, validate_staleness
+from d2lps.kvstore.server.shard import KeyPart, Waiting, workers
+from d2lps.kvstore.values import is_finite
+
+KINDS = ("dist_sync", "dist_async", "dist_ssp")
+NAN = ("propagate", "reject", "skip")
+LOST = ("fail", "drop")
+
+
+class BaseStore:
+    """The part of a store at a server that does not depend on where its values lie.
+
+    Each kind of store has, as attributes or properties, what is declared below.
+    """
+
+    live: Collection[int] = frozenset()  # the workers that are not lost
+    failed: WorkerLost | None = None  # for all workers: they cannot go on
+    left: WorkerLost | None = None  # for workers that still push: they would wait in vain
+    shards: Sequence[KeyPart] = ()
+    updates: Optimizer | None = None
+
+    def __init__(self, kind: str, workers: int, staleness: int, nan: str, lost: str, deadline: float):
+        for name, value, known in (("kind", kind, KINDS), ("nan", nan, NAN), ("lost", lost, LOST)):
+            if value not in known:
+                raise Refused(f"{name} = {value!r}: it is one of {', '.join(known)}")
+        self.kind, self.workers, self.nan, self.lost = kind, workers, nan, lost
+        self.staleness, self.deadline = validate_staleness(staleness), validate_deadline(deadline)
+
+    def shard(self, number: object) -> KeyPart:
+        """Return the shard with this number. Raises Refused if there is none.
+
+        Parameters
+        ----------
+        number : int
+            As :meth:`init` gave it.
+
+        Returns
+        -------
+        Shard
+            This server's part of one key.
+        """
+        if type(number) is not int or not 0 <= number < len(self.shards):
+            raise Refused(f"there is no part {number} here: init the key first")
+        return self.shards[number]
+
+    def require_live(self, rank: int) -> None:
+        """Raise WorkerLost if this worker counts as lost, or one without which the others cannot go on.
+
+        Parameters
+        ----------
+        rank : int
+            The worker.
+        """
+        if self.failed:
+            raise self.failed
+        if rank not in self.live:
+            raise lost_here(rank)
+
+    def admit(self, rank: int, number: int, elements: int, dtype: torch.dtype, round_: int) -> bool:
+        """Decide about a push before it is received, and wait if this worker's last push is in the open round.
+
+        One push per worker and key is kept; further ones stay in the socket.
+
+        Parameters
+        ----------
+        rank, number : int
+            The worker, and the shard.
+        elements, dtype : int, torch.dtype
+            Of what it pushes.
+        round_ : int
+            The number of this push, counted from 1.
+
+        Returns
+        -------
+        bool
+            False if it is counted already. Raises Refused, WorkerLost or Timeout if it cannot be counted.
+        """
+        shard = self.shard(number)
+        shard.validate_push(elements, dtype)
+        if self.kind != "dist_sync" and self.updates is None:
+            raise Refused(f"{self.kind} applies every push as it comes: set_optimizer before the first push")
+        self.require_live(rank)
+        with shard.lock:
+            counted = shard.rounds[rank]
+            if round_ <= counted:
+                return False
+            self.require_complete()
+            if round_ > counted + 1:
+                raise Refused(f"push {round_} of worker {rank} to key {shard.name} comes before push {counted + 1}")
+            if self.kind == "dist_sync" and shard.version < round_ - 1:
+                shard.wait(
+                    lambda: shard.version >= round_ - 1 or rank not in self.live or self.is_over,
+                    self.deadline,
+                    f"push {round_} to key {shard.name} waits for round {round_ - 1} to close",
+                    lambda: self.missing(shard, shard.version + 1),
+                )
+                self.require_live(rank)
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a worker is lost without which the others cannot go on."""
+        return bool(self.failed)
+
+    def require_complete(self) -> None:
+        """Raise WorkerLost if no round can close any more, as a worker has left."""
+        if self.left and self.kind == "dist_sync":
+            raise self.left
+
+    def check_finite(self, rank: int, number: int, round_: int, value: Tensor, finite: bool) -> bool:
+        """Check what was received, if ``nan`` asks for it. Raises Refused if it is not finite and rejected.
+
+        Parameters
+        ----------
+        rank, number, round_ : int
+            As in :meth:`admit`.
+        value, finite : Tensor of shape (elements,), bool
+            What is pushed, and whether the rest of the key, which other servers have, is finite.
+
+        Returns
+        -------
+        bool
+            Whether it is to be added.
+        """
+        if self.nan == "propagate":
+            return True
+        finite = finite and is_finite(value)
+        if not finite and self.nan == "reject":
+            raise Refused(
+                f"push {round_} of worker {rank} to key {self.shard(number).name} is not finite, and "
+                "nan='reject': nothing of it is counted"
+            )
+        return finite
+
+    def missing(self, shard: KeyPart, need: int) -> list[int]:
+        """Return the workers that have not pushed so often."""
+        return [rank for rank in sorted(self.live) if shard.rounds[rank] < need]
+
+    def waits(self, shard: KeyPart, waiting: Waiting) -> str:
+        """Return the sentence for a pull that has waited for a whole deadline."""
+        need = waiting.need - (self.staleness if self.kind == "dist_ssp" else 0)
+        return (
+            f"the pull of key {shard.name} has waited {self.deadline:g} s for push {need} of "
+            f"{workers(self.missing(shard, need))}"
+        )
+
+    def late(self, name: str, missing: list[int], expected: float) -> Timeout:
+        """Return the error for a worker that has waited at a barrier for a whole deadline.
+
+        ``expected``: when worker 0 last said that it is on its way.
+        """
+        where = f"barrier {name}" if name else "the barrier"
+        lacking = f", {workers(missing)} missing" if missing else ""
+        kind = Late if time.monotonic() - expected <= self.deadline else Timeout
+        return kind(f"{where}: {self.deadline:g} s are over{lacking}")
+
+
+def lost_here(rank: int) -> WorkerLost:
+    """Return the error for a worker that this server has given up."""
+    return WorkerLost(f"worker {rank} counts as lost here, and the others went on without it", (rank,))
+
+
+def require_same_shape(name: str, there: tuple, rank: int, here: tuple) -> None:
+    """Raise Refused unless a worker initialises a part as another one did: (elements, dtype)."""
+    if there != here:
+        raise Refused(
+            f"key {name} has {there[0]} elements of {there[1]} here, and worker {rank} initialises {here[0]} of "
+            f"{here[1]}: all initialise the same"
+        )
+
+
+def require_one_dtype(shards: Sequence[KeyPart]) -> None:
+    """Raise Refused unless values can be pulled together."""
+    if len({shard.dtype for shard in shards}) > 1:
+        raise Refused("what is pulled together is of one dtype")
+
+
+def no_value(name: str, purpose: str) -> Refused:
+    """Return the error for a key without a value."""
+    return Refused(f"key {name} has no value yet: init it before the first {purpose}")
+
+
+def not_kept(save: int) -> Refused:
+    """Return the error for a worker that reads what was kept for a save that is over."""
+    return Refused(f"what was kept for save {save} is not here any more: save again")
