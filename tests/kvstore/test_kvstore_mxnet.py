@@ -78,7 +78,7 @@ def killed(mine, key, value, name, number):
             os.kill(pid, signal.SIGKILL)
     begin = time.monotonic()
     error, again = outcome(lambda: mine.pushpull(key, value)), outcome(mine.barrier)
-    assert type(again) is type(error) and vars(again) == vars(error) and "is at its end" in str(again)
+    assert type(again) is type(error) and vars(again) == vars(error) and "store has ended" in str(again)
     assert time.monotonic() - begin < 20.0
     return type(error).__name__, getattr(error, "servers", ()) or getattr(error, "ranks", ()), str(error)
 
@@ -274,7 +274,7 @@ def test_optimizers_that_mxnet_takes_other_steps_for():
         ("nccl", {}, "kind = 'nccl'"),
         ("local", {"servers": 2}, "of kind 'local' has no option servers"),
         ("dist_sync", {"staleness": 2}, "has no option staleness"),
-        ("local", {"deadline": 0}, "deadline = 0: seconds"),
+        ("local", {"deadline": 0}, "deadline = 0: give a number of seconds"),
     ],
 )
 def test_stores_that_there_are_not(kind, options, sentence):
