@@ -64,7 +64,7 @@ os._exit(0)
 
 
 def lazy_classes() -> list[str]:
-    """Classes of the core with an attribute that is made when it is asked for."""
+    """Return the classes of the core with an attribute that is made on first access."""
     modules = [name for _, name, _ in pkgutil.walk_packages(d2lps.__path__, "d2lps.")]
     core = [name for name in modules if not name.startswith(OF_ONE_THREAD) and not name.endswith("__main__")]
     classes = {of for name in core for of in vars(import_module(name)).values() if isclass(of)}

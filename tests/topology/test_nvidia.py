@@ -1,4 +1,4 @@
-"""What ``nvidia-smi topo -m`` prints, as a topology: ``nvidia_smi/`` has texts like those of real hosts."""
+"""The output of ``nvidia-smi topo -m`` as a topology: ``nvidia_smi/`` has texts like those of real hosts."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ def way(topology, src, dst):
 
 
 def above(topology):
-    """Node → what it is linked to that forwards, upwards."""
+    """Return node → the forwarding node above it to which it is linked."""
     rank = {"gpu": 0, "switch": 1, "cpu": 2}
     return {
         link.src: link.dst for link in topology.links if rank[topology.kinds[link.src]] < rank[topology.kinds[link.dst]]
