@@ -51,7 +51,7 @@ def test_each_slider_shows_everything_anew(moved, wanted):
     before = lab.player
     lab.set(**moved)
     assert times(lab) == wanted
-    shown = lab._told.value
+    shown = lab._report.value
     assert [float(each.split()[0]) for each in bars(shown)] == list(wanted.values())
     assert lab.player is not before and list(lab.children[1].children) == [lab.player]
     assert all(str(trace.plan).splitlines()[0] in shown for trace in lab.traces.values())
