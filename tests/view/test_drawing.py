@@ -541,7 +541,7 @@ def test_the_backlog_is_what_the_messages_under_way_have_not_passed():
                 going = [e for e in events if e.start <= at < e.end]
                 bytes_left = sum(e.nbytes * (e.end - at) / (e.end - e.start) for e in going)
                 assert sum(left[resource].values()) == pytest.approx(bytes_left)
-                assert bytes_left <= scene.most * (1 + 1e-9)
+                assert bytes_left <= scene.peak * (1 + 1e-9)
 
 
 def test_at_any_time_the_place_that_has_most_to_do_decides_and_none_where_several_have():

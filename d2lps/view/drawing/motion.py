@@ -214,10 +214,10 @@ def follow(trace: Trace) -> Motion:
     return Motion(contributors, tuple(looks), first, changes, messages, tuple(occupied), crowd, work, gone)
 
 
-def _counts(events: list[Event], place: int, most: int) -> Iterator[Change]:
-    """Yield the changes of the number of ``events`` going on, at most ``most``; events without duration are ignored."""
+def _counts(events: list[Event], place: int, limit: int) -> Iterator[Change]:
+    """Yield the changes of the number of ``events`` going on, at most ``limit``; those without duration are ignored."""
     steps, now = Counter(e.start for e in events), 0
     steps.subtract(e.end for e in events)
     for time in sorted(t for t, by in steps.items() if by):
-        yield Change(time, place, min(now, most), min(now + steps[time], most))
+        yield Change(time, place, min(now, limit), min(now + steps[time], limit))
         now += steps[time]
