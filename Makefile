@@ -34,7 +34,7 @@ serve: $(ready) ## show the site on this machine
 	$(python) -m course.site serve
 
 grade: $(ready) ## grade a class: FOLDER=class OUT=report (ARGUMENTS='--language vi --jobs 4')
-	@test -n '$(FOLDER)' || { echo "make grade FOLDER=the-folder-of-the-class OUT=the-folder-for-the-report" >&2; exit 2; }
+	@test -n '$(FOLDER)' || { echo "Name the folder of the class: make grade FOLDER=class OUT=report" >&2; exit 2; }
 	$(python) -m course.classes '$(FOLDER)' $(if $(OUT),--out '$(OUT)') $(ARGUMENTS)
 
 test: $(ready) ## run ruff and all tests (WORKERS=3: in three processes)

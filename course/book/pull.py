@@ -1,7 +1,7 @@
 """Bring prose that was edited in JupyterLab back into its chapter with a three-way merge, or write nothing.
 
-The base of the merge is the text that the notebook was made from. Code cells are never brought back: they are edited in
-``lesson.py``.
+The base of the merge is the text that the notebook was made from. Only the text of markdown cells is brought back; code
+is edited in ``lesson.py``, and cells are added and deleted there and in the texts.
 """
 
 import json
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from course.book.agree import digests
 from course.book.findings import COMMAND, BookError
-from course.book.lesson import literal, outside, read_text, speaking
-from course.book.library import Book, Chapter, write
-from course.book.notebook import Part, alternative, captions, parts, rendered, without_number
+from course.book.lesson import Cell, literal, outside, read_text, speaking
+from course.book.library import Book, write
+from course.book.notebook import Part, captions, parts, rendered, without_number
 from course.book.workspace import KEY, Origin, edition, load, origin_of
 from d2lps.messages import LANGUAGES
 
@@ -44,13 +44,14 @@ def pull(book: Book, path: Path) -> list[str]:
         content = json.loads(path.read_text("utf-8"))
         content["metadata"][KEY].update(origin.metadata())
         write({path.resolve(): json.dumps(content, indent=1, ensure_ascii=False) + "\n"})
-    return _advice(book, chapter.slug, base.language, written, sections, _changed_code(base, edited.cells))
+    return _advice(book, chapter.slug, base.language, written, sections, _left(base, edited.cells))
 
 
-def _advice(book: Book, slug: str, language: str, written: list[Path], sections: list[str], code: list[str]):
+def _advice(book: Book, slug: str, language: str, written: list[Path], sections: list[str], left: list[str]):
     lines = [f"wrote {path.relative_to(book.root).as_posix()}" for path in written]
-    if code:
-        lines.append(f"code stays in the notebook: to change {', '.join(code)}, edit chapters/{slug}/lesson.py")
+    if left:
+        remedy = f"edit code in chapters/{slug}/lesson.py, and add or delete cells there and in the texts"
+        lines.append(f"only edited prose was pulled, not {', '.join(left)}; {remedy}")
     if written:
         lines += [
             f"changed in {language}, to follow in the other languages: {', '.join(sections)}",
@@ -96,45 +97,29 @@ def _conflict(text: str) -> tuple[str, str]:
 
 
 def _prose(base: Origin, cells: list) -> str:
-    """Return the prose of the notebook as it is written in a chapter, with every code cell of the chapter placed."""
+    """Return the prose of the base with the edited markdown cells."""
     chapter = base.read()
-    base_parts = list(parts(chapter, base.language))
-    by_id, numbered = {part.id: part for part in base_parts}, captions(chapter, base.language)
-    pieces: list[tuple[str, str, bool]] = []  # the cell's id, its text in the chapter, and if the text is new
-    for cell in cells:
-        id, part = cell.get("id", ""), by_id.get(cell.get("id"))
-        if cell.cell_type == "code":
-            pieces += [(id, part.source, False)] if part and part.code else []
-        elif part and not part.code and cell.source.strip("\n") == rendered(part.blocks, base.cites, numbered):
-            pieces.append((id, part.source, False))
-        elif cell.source.strip():
-            pieces.append((id, _written(cell.source, part, chapter, base), True))
-    for before, part in zip([None, *base_parts], base_parts, strict=False):
-        ids = [id for id, _, _ in pieces]
-        if part.code and part.id not in ids:
-            pieces.insert(ids.index(before.id) + 1 if before and before.id in ids else 0, (part.id, part.source, False))
-    text = ""
-    for _, piece, is_new in pieces:
-        if is_new and text and not text.endswith("\n\n"):
-            text += "\n"
-        text += piece
+    sources = {cell.get("id"): cell.source.strip("\n") for cell in cells if cell.cell_type == "markdown"}
+    text, numbered = "", captions(chapter, base.language)
+    for part in parts(chapter, base.language):
+        source = sources.get(part.id)
+        if part.code or source is None or source == rendered(part.blocks, base.cites, numbered):
+            text += part.source
+        elif source.strip():
+            text += "" if not text or text.endswith("\n\n") else "\n"
+            text += _written(source, part, base)
     return text.rstrip("\n") + "\n"
 
 
-def _written(source: str, part: Part | None, chapter: Chapter, base: Origin) -> str:
+def _written(text: str, part: Part, base: Origin) -> str:
     """Return a cell's markdown as a chapter writes it, with placeholders for figures and citations, and heading ids."""
-    text = source.strip("\n")
-    sections = chapter.texts[base.language].sections
-    blocks = [block for section in sections for block in section.blocks if block.kind == "figure"]
-    caption_of = {block.name: block.caption for block in blocks}
+    is_literal = literal(text)
 
     def image(match: re.Match) -> str:
-        if literal(text)(match.start()):
+        if is_literal(match.start()):
             return match[0]
         alt, name, caption = match.groups()
-        old, caption = caption_of.get(name), caption and without_number(caption, base.language)
-        if caption is None or (caption == old and alt != alternative(name, old)):
-            caption = alt
+        caption = without_number(caption, base.language) if caption else alt
         return f"[[figure:{name}|{caption}]]" if caption and caption != name else f"[[figure:{name}]]"
 
     def placeholders(plain: str) -> str:
@@ -143,29 +128,20 @@ def _written(source: str, part: Part | None, chapter: Chapter, base: Origin) -> 
         return plain
 
     text = outside(_IMAGE.sub(image, text), placeholders)
-    titles = {section.title: section.id for section in sections[1:]}
-    first = part.section if part and part.first and part.section != "top" else None
-    hidden = literal(text)
-
-    def heading(match: re.Match) -> str:
-        nonlocal first
-        if hidden(match.start()):
-            return match[0]
-        id, first = first or titles.get(match[1]), None
-        return f"## {match[1]} {{#{id}}}" if id else match[0]
-
-    return re.sub(r"^##[ \t]+((?:(?!\{#).)+?)[ \t]*$", heading, text, flags=re.M) + "\n\n"
+    if part.first and part.section != "top":  # the section begins with its heading
+        text = re.sub(r"\A##[ \t]+((?:(?!\{#).)+?)[ \t]*$", rf"## \1 {{#{part.section}}}", text, flags=re.M)
+    return text + "\n\n"
 
 
-def _changed_code(base: Origin, cells: list) -> list[str]:
-    """Return the ids of code cells that were edited, added or deleted; answers to exercises do not count."""
-    lesson = {cell.id: cell for cell in base.read().cells}
-    sources = {cell.get("id"): cell.source.strip("\n") for cell in cells if cell.cell_type == "code"}
-    added = [id for id, source in sources.items() if id not in lesson and source]
-    deleted = [id for id in lesson if id not in sources]
+def _left(base: Origin, cells: list) -> list[str]:
+    """Return the ids of code cells that were edited, and of cells that were added or deleted; not of answers."""
+    chapter, by_id = base.read(), {cell.get("id", ""): cell for cell in cells}
+    ids = [part.id for part in parts(chapter, base.language)]
 
-    def is_edited(id: str) -> bool:
-        old, new = (speaking(source, LANGUAGES[0]) for source in (lesson[id].source, sources[id]))
-        return old != new and not lesson[id].exercise
+    def is_edited(cell: Cell) -> bool:
+        old, new = (speaking(source, LANGUAGES[0]) for source in (cell.source, by_id[cell.id].source.strip("\n")))
+        return old != new and not cell.exercise
 
-    return [id for id in sources if id in lesson and is_edited(id)] + added + deleted
+    edited = [cell.id for cell in chapter.cells if cell.id in by_id and is_edited(cell)]
+    added = [id for id, cell in by_id.items() if id not in ids and cell.source.strip()]
+    return edited + added + [id for id in ids if id not in by_id]

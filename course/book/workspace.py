@@ -135,8 +135,8 @@ def lay_out(book: Book) -> list[str]:
 def _free(path: Path, newest: Origin) -> bool:
     """Return whether the file is this edition already, or an untouched copy that may be replaced."""
     try:
-        notebook_there = load(path)
-        return origin_of(notebook_there, path) == newest or not touched(notebook_there)
+        copy_there = load(path)
+        return origin_of(copy_there, path) == newest or not touched(copy_there)
     except BookError:
         return False
 

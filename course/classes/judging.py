@@ -1,4 +1,4 @@
-"""Judge one notebook: each answer runs in a process of its own, and what it computes is judged here."""
+"""Judge one notebook: each answer runs in a process of its own, and its results are judged here."""
 
 import builtins
 import json
@@ -21,30 +21,30 @@ from d2lps.notebook.grading.course import CHAPTERS, Texts, all_texts
 from d2lps.notebook.grading.exercise import Failure, time_text
 
 STATES = SOLVED, TRIED, STOPPED, UNTOUCHED, MISSING = "solved", "tried", "stopped", "untouched", "missing"  # best first
-START = 300  # seconds in which Python and torch are there: seconds, where nothing else goes on
+START = 300  # seconds for importing Python and torch; on an idle machine it takes a few
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer may take: seconds of a processor, in all cases, and bytes more than an empty process has."""
+    """Limits of an answer: processor seconds for all cases, and bytes beyond those of an empty process."""
 
     seconds: float = 10.0
     memory: int = 1 << 30
 
     @property
     def quiet(self) -> float:
-        """Seconds for which an answer may say nothing: it may be asleep, or have to wait for its turn."""
+        """Seconds that an answer may be silent; it may sleep, or wait for a processor."""
         return max(3 * self.seconds, 30)
 
     @property
     def in_all(self) -> float:
-        """Seconds for all cases of an exercise, its judge's own work included."""
+        """Seconds for all cases of an exercise, with the work of its judge."""
         return 10 * self.quiet
 
 
 @dataclass
 class Row:
-    """What became of one answer."""
+    """The verdict on one answer."""
 
     learner: str
     notebook: str
@@ -61,7 +61,7 @@ class Row:
 
 
 class Nurseries:
-    """Two processes that start answers' processes: in the second ``hash`` is another function."""
+    """Two processes that start the processes of answers, with different seeds of ``hash``."""
 
     def __init__(self, language: str, limits: Limits, secret: list[Path]):
         secret = [path.resolve() for path in (CHAPTERS, *secret)]
@@ -85,7 +85,7 @@ class Nurseries:
                 raise OSError("no process for answers starts")
 
     def line(self, which: int, quiet: float) -> tuple[Line, socket.socket]:
-        """A line to a new process, and what keeps it alive until it is closed. Raises OSError."""
+        """Return a line to a new process, and a socket that ends the process when it is closed. Raises OSError."""
         end, far_end = socket.socketpair()
         life, watched = socket.socketpair()
         socket.send_fds(self._both[which][1], [b"."], [far_end.fileno(), watched.fileno()])
@@ -93,9 +93,9 @@ class Nurseries:
         return Line(end, quiet), life
 
     def end(self) -> None:
-        """Nobody asks any more."""
-        for process, wishes in self._both:
-            wishes.close()
+        """End both processes."""
+        for process, requests in self._both:
+            requests.close()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -103,13 +103,13 @@ class Nurseries:
 
 
 class Running:
-    """An answer in processes of its own; leaving it ends them."""
+    """An answer in processes of its own, which end with the ``with`` block."""
 
     def __init__(self, nurseries: Nurseries, cells: list, answer: str, limits: Limits):
         self.nurseries, self.cells, self.expression, self.limits = nurseries, cells, answer, limits
         self.missing: list[str] = []
-        self.refused: list[tuple[str, str]] = []  # what its walls have refused it
-        self.seconds, self.overtime = 0.0, False  # of a processor; known when it has ended
+        self.refused: list[tuple[str, str]] = []  # kind and detail of what the sandbox refused
+        self.seconds, self.overtime = 0.0, False  # processor seconds; known after the end
         self._open: list[tuple[Line, socket.socket]] = []
 
     def __enter__(self) -> "Running":
@@ -121,7 +121,7 @@ class Running:
             self._ended(life)
 
     def _ended(self, life: socket.socket) -> None:
-        """End a process, and ask what became of it."""
+        """End a process, and read how long it has run."""
         try:
             life.shutdown(socket.SHUT_WR)
             life.settimeout(5)
@@ -134,7 +134,7 @@ class Running:
             life.close()
 
     def start(self, which: int = 0) -> Answers:
-        """The answer, loaded in a new process. Raises what its cells raise, or Gone."""
+        """Load the answer in a new process. Raises the errors of its cells, or Gone."""
         line, life = self.nurseries.line(which, self.limits.quiet)
         self._open.append((line, life))
         line.open(0)
@@ -147,7 +147,7 @@ class Running:
 
 
 def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tuple[list[Row], set[str]]:
-    """A row for each exercise of the notebook's chapter, and what this machine could not shut out."""
+    """Return a row for each exercise of the notebook's chapter, and what this machine cannot refuse to answers."""
     exercises, missing, rows = all_texts(), set(), []
     for attempt in book.answers:
         start = time.process_time()
@@ -155,7 +155,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tu
             book.learner, name, book.chapter, attempt.id, MISSING, hints=attempt.hints, hints_from=attempt.hints_from
         )
         row.notes = [text(f"grade.note.{note.key}", **note.values) for note in attempt.notes]
-        for cell, answer in attempt.answers:  # the best one counts, and of those that are as good the last
+        for cell, answer in attempt.answers:  # the best one counts, and the last of equally good ones
             trial = replace(row, notes=[*row.notes], seconds=0.0)
             cells = [other for other in book.cells if other is cell or other not in attempt.cells]
             _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
@@ -178,7 +178,7 @@ def _judge_one(
     limits: Limits,
     missing: set[str],
 ) -> None:
-    """What becomes of one answer; ``own``: the notebook's cells, without others for the same exercise."""
+    """Judge one answer; ``notebook_cells`` leaves out other cells for the same exercise."""
     if notebooks.untouched(texts, cell):
         row.state, row.mistake = UNTOUCHED, "todo"
         return
@@ -215,7 +215,7 @@ def _judge_one(
 
 
 def _refused(row: Row, refused: tuple[str, str], gone: str | None) -> str | None:
-    """Say what was refused to an answer; where it was memory, that has stopped it."""
+    """Note in the row what the sandbox refused; return the reason why the answer was stopped, or None."""
     kind, name = refused
     if kind == "out-of-memory":
         return gone or kind
@@ -225,7 +225,7 @@ def _refused(row: Row, refused: tuple[str, str], gone: str | None) -> str | None
 
 
 def _loaded(running: Running, cell: slices.Cell) -> Far:
-    """The answer. Raises Failure where the cells that it needs raise."""
+    """Load the answer. Raises Failure if the cells that it needs raise."""
     try:
         return running.start().answer
     except Gone:
@@ -235,7 +235,7 @@ def _loaded(running: Running, cell: slices.Cell) -> Far:
 
 
 def _not_loaded(cell: str, error: BaseException) -> Failure:
-    """What the cells raised before there was an answer."""
+    """Return the failure of an answer whose cells have raised."""
     message = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
     line = getattr(error, "answer_line", None)
     return Failure("raised", text("grade.not-loaded", where=f"{cell}:{line}" if line else cell, error=message))

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: readable narrow and wide, light and dark, and on paper."""
+"""The report as one HTML file, for narrow and wide screens, light and dark, and paper."""
 
 from html import escape
 
@@ -25,7 +25,7 @@ LOOK = "⚠"
 
 
 def page(report, titles: dict[str, str]) -> str:
-    """The page of a :class:`~course.classes.report.Report`; ``titles``: chapter → its title."""
+    """Return the page of a :class:`~course.classes.report.Report`; ``titles`` maps chapters to titles."""
     language, title = html_language(), escape(text("grade.title", folder=report.folder))
     learners, exercises = report.learners(), report.classwide()
     notebooks = sum(bool(book["notebook"]) for book in report.books)
@@ -53,7 +53,7 @@ def _state(state: str) -> str:
 
 
 def _look(report, learners: dict[str, dict]) -> str:
-    """A box that says what was odd, and of whom."""
+    """Return a box with all notes, each after the name of its learner."""
     items = [escape(note["note"]) for note in report.notes("")]
     for number, (learner, rows) in enumerate(report.best().items(), 1):
         notes = [(note["notebook"], note["note"]) for note in learners[learner]["notes"]]
@@ -65,7 +65,7 @@ def _look(report, learners: dict[str, dict]) -> str:
 
 
 def _odd(row: dict | None) -> list[str]:
-    """What has to be said of an answer; that one is missing, its mark says."""
+    """Return the notes on an answer; that of a missing answer repeats its mark."""
     return row["notes"] if row and row["state"] != "missing" else []
 
 
@@ -102,7 +102,7 @@ def _of(counts: dict) -> str:
 
 
 def _heading(id: str, exercise: dict) -> str:
-    """What the chapter calls an exercise, and what the program does."""
+    """Return the title of an exercise and its id."""
     optional = f" · {escape(text('grade.optional'))}" if exercise["optional"] else ""
     return f"{escape(exercise['title'])} <small><code>{escape(id)}</code>{optional}</small>"
 
@@ -146,14 +146,14 @@ def _answers(number: int, learner: str, rows: dict[str, dict], entry: dict, exer
         f'<p class="note">{escape(note["notebook"] or learner)}: {escape(note["note"])}</p>' for note in entry["notes"]
     )
     optional = f", {escape(text('grade.optional'))} {_of(entry['optional'])}" if entry["optional"]["exercises"] else ""
-    return (  # a link to what is inside unfolds it
+    return (  # a link to the inner element unfolds it
         f"<details><summary>{escape(learner)}: {_of(entry)}{optional}</summary>"
         f'<div id="learner-{number}">{notes}<dl>{items}</dl></div></details>'
     )
 
 
 def _code(sentence: str) -> str:
-    """A sentence as HTML, its lines below each other, with what stands in backticks as code."""
+    """Return a sentence as HTML, with its line breaks, and with text in backticks as code."""
     parts = escape(sentence, quote=False).split("`")
     code = "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
     return code.replace("\n", "<br>")

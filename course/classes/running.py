@@ -1,4 +1,4 @@
-"""Judge many notebooks, several at a time, each in a process of its own: what ends one does not touch the others."""
+"""Judge several notebooks at a time, each in a process of its own, so that none can end the others."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from course.classes.judging import Limits, Nurseries, judge
 from d2lps.messages import text
 from d2lps.notebook.grading.course import all_texts
 
-MOST = 12  # exercises of a notebook that may take all their time
+SLOW_EXERCISES = 12  # exercises of a notebook that may use up their time limit
 Task = tuple[str, Path, Path | None]
 
 
@@ -25,13 +25,13 @@ class Judging:
 
     def __init__(self, task: Task, name: str, nurseries: Nurseries, limits: Limits):
         self.task, self.shown, self.data = task, name, bytearray()
-        self.until = time.monotonic() + MOST * limits.in_all
+        self.until = time.monotonic() + SLOW_EXERCISES * limits.in_all
         self.end, write = os.pipe()
         self.process = os.fork()
         if not self.process:
             try:
                 os.close(self.end)
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has started this one ends it
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
                 data = json.dumps(_judged(task, name, nurseries, limits)).encode()
                 with os.fdopen(write, "wb") as file:
                     file.write(data)
@@ -40,11 +40,11 @@ class Judging:
         os.close(write)
 
     def stop(self) -> None:
-        """End it, whatever it does; the answers that it runs end with it."""
+        """Kill the process; its answers end with it."""
         os.kill(self.process, signal.SIGKILL)
 
     def result(self) -> dict:
-        """What it has found; where it has not come to an end, a row that says so."""
+        """Return its result, or a note that there is none."""
         os.close(self.end)
         os.waitpid(self.process, 0)
         try:
@@ -73,9 +73,9 @@ def run(
     jobs: int,
     report_result: Callable[[dict], None],
 ) -> list[dict]:
-    """What was found in each notebook, in the order of ``tasks``; ``told`` hears of each as it is done."""
+    """Judge the notebooks and return their results in the order of ``tasks``; ``report_result`` gets each at once."""
     torch.set_num_threads(1)
-    for texts in all_texts().values():  # the judges are imported once, for all
+    for texts in all_texts().values():  # import the judges once for all processes
         texts.exercise()
     nurseries, waiting, results = Nurseries(language, limits, [folder, out]), list(enumerate(tasks)), {}
     busy: dict[int, tuple[int, Judging]] = {}

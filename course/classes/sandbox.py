@@ -1,4 +1,4 @@
-"""Shut a process in, as far as this machine can: what it may read, whom it may speak to, how much it may take."""
+"""Confine a process as far as this machine can: the files it may read, the network, and its memory and time."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ OPEN_FILES = 64
 
 
 def readable(secret: Sequence[Path]) -> list[Path]:
-    """What Python and its libraries are read from; nothing above, or in, what is ``secret``, and no course."""
+    """Return the folders of Python and its libraries without those that contain, or are inside, a ``secret`` one."""
     library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places = [*PACKAGES, *map(Path, [*SYSTEM, *library, *sys.path, sys.prefix])]
     existing = {place.resolve() for place in places if str(place) not in ("", ".") and place.exists()}
@@ -32,7 +32,7 @@ def readable(secret: Sequence[Path]) -> list[Path]:
 
 
 def own_namespaces() -> set[str]:
-    """Go where there is no network, and no other process, if this kernel lets us; what is so from the next fork on."""
+    """Enter namespaces without network and other processes if the kernel allows it; they hold after the next fork."""
     for kinds in (("net", "pid", "ipc"), ("net", "ipc"), ()):
         with suppress(OSError):
             if kinds:
@@ -42,7 +42,7 @@ def own_namespaces() -> set[str]:
 
 
 def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: float) -> list[str]:
-    """Shut this process in for good; what this machine could not do: of ``files``, ``processes``, ``network``."""
+    """Confine this process for good; return what could not be refused: of ``files``, ``processes``, ``network``."""
     missing, network = [], False
     if "net" in namespaces:
         with suppress(OSError):
@@ -65,7 +65,7 @@ def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: f
 
 
 def _limit(memory: int, seconds: float) -> None:
-    """So many bytes more than now, so many seconds of a processor; no files, and no cores."""
+    """Limit further memory in bytes, and processor seconds; allow no written files and no core dumps."""
     used = 0
     with suppress(OSError):
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -78,5 +78,5 @@ def _limit(memory: int, seconds: float) -> None:
         resource.RLIMIT_NOFILE: (OPEN_FILES, OPEN_FILES),
     }
     for which, limit in limits.items():
-        with suppress(OSError, ValueError):  # macOS has not all of them
+        with suppress(OSError, ValueError):  # macOS does not have all of them
             resource.setrlimit(which, limit)

@@ -1,4 +1,4 @@
-"""The page on which every public name is described: in English, as docstrings are."""
+"""The page that describes every public name of the package, in English as the docstrings."""
 
 from html import escape
 from itertools import groupby
@@ -6,13 +6,12 @@ from itertools import groupby
 from course.site import search
 from course.site.reference import Entry
 
-INTRODUCTION = """<p>Every public name of the package, by room. What is described here is what the docstrings say, and
-their examples are run by the tests. <code>import d2lps</code> is enough for all names that have no room before
-them.</p>"""
+INTRODUCTION = """<p>Every public name of the package, by room. The descriptions are the docstrings, and the tests run
+their examples. <code>import d2lps</code> is enough for all names that have no room before them.</p>"""
 
 
 def page(entries: list[Entry]) -> tuple[str, list[tuple[str, str]]]:
-    """The body of the page, and its sections: a room each."""
+    """Return the body of the page, and its sections, one per room."""
     body, sections = [f"<h1>The <code>d2lps</code> package</h1>{INTRODUCTION}"], []
     for group, group_entries in groupby(entries, key=lambda entry: entry.group):
         title = group if group == "d2lps" else f"d2lps.{group}"
@@ -25,7 +24,7 @@ def page(entries: list[Entry]) -> tuple[str, list[tuple[str, str]]]:
 
 
 def indexed(entries: list[Entry], address: str, title: str) -> list[search.Entry]:
-    """What a search finds there."""
+    """Return the entries of the search index."""
     return [search.Entry(title, entry.qualname, f"{address}#{entry.id}", entry.text) for entry in entries]
 
 

@@ -1,4 +1,4 @@
-"""Notebooks to take away: with their pictures inside, and, once the course has an address, for Colab."""
+"""Notebooks to take away: with their pictures inside, and for Colab if the course has an address."""
 
 import base64
 import html
@@ -11,21 +11,21 @@ from course.book.library import Book
 from course.book.notebook import dumps
 from d2lps.messages import LANGUAGES, text_in
 
-BRANCH = "main"  # of the course's sources
-PUBLISHED = "gh-pages"  # of the built site, where Colab finds its copies
+BRANCH = "main"  # has the sources of the course
+PUBLISHED = "gh-pages"  # has the built site, from which Colab opens notebooks
 _IMAGE = re.compile(r"\]\(\.\./\.\./img/([\w-]+\.svg)\)")
 _CHAPTER = re.compile(r"\]\(\.\./([\w-]+)/\w\w\.ipynb\)")
 
 
 def repository(book: Book) -> str:
-    """The address of the course's sources, as pyproject.toml gives it; empty until there is one."""
+    """Return the address of the sources from pyproject.toml, or an empty text if it has none."""
     file = book.root / "pyproject.toml"
     project = tomllib.loads(file.read_text("utf-8"))["project"] if file.is_file() else {}
     return project.get("urls", {}).get("Repository", "").rstrip("/")
 
 
 def tools(book: Book, slug: str, language: str, pdf: bool) -> list[dict[str, str]]:
-    """The links above a chapter, or, where there is no slug, the first page; ``pdf``: whether there is one."""
+    """Return the links above a chapter, or above the first page if the slug is empty; ``pdf`` adds that of the PDF."""
 
     def link(key: str, href: str, download: str = "") -> dict[str, str]:
         return {"title": html.escape(text_in(language, f"site.{key}")), "href": href, "download": download}
@@ -40,7 +40,7 @@ def tools(book: Book, slug: str, language: str, pdf: bool) -> list[dict[str, str
 
 
 def notebooks(book: Book) -> dict[str, str]:
-    """Path in the site → notebook, of every chapter in every language."""
+    """Return path in the site → text of the notebook, for every chapter in every language."""
     texts, address = {}, repository(book)
     for slug in book.contents:
         for language in LANGUAGES:
@@ -52,9 +52,9 @@ def notebooks(book: Book) -> dict[str, str]:
 
 
 def with_pictures(book: Book, source: nbformat.NotebookNode, language: str) -> nbformat.NotebookNode:
-    """A notebook that needs no other file to be read: its pictures are attached, other chapters lie beside it.
+    """Return a notebook that can be read without other files: its pictures are attached.
 
-    It begins with what is needed to run it.
+    It links to other chapters beside it, and begins with the requirements to run it.
     """
     book_copy = nbformat.from_dict(source)
     for cell in book_copy.cells:
@@ -69,7 +69,7 @@ def with_pictures(book: Book, source: nbformat.NotebookNode, language: str) -> n
 
 
 def for_colab(source: nbformat.NotebookNode, address: str, slug: str, language: str) -> nbformat.NotebookNode:
-    """A notebook that begins with installing what it needs, and finds its pictures where the course is."""
+    """Return a notebook that begins by installing its requirements, and takes its pictures from the repository."""
     book_copy = nbformat.from_dict(source)
     raw = address.replace("https://github.com/", "https://raw.githubusercontent.com/")
     on_github = address.removeprefix("https://github.com/")

@@ -1,4 +1,4 @@
-"""Hints and the solution of an exercise: folded below its first lines on a page, and open at the end of a book."""
+"""Hints and the solution of an exercise: folded on a page, and open at the end of the printed book."""
 
 import ast
 from functools import cache
@@ -10,7 +10,7 @@ from d2lps.messages import text_in
 
 
 def folded(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> str:
-    """Hints, from vague to nearly the answer, and the solution: for a page, where each opens by itself."""
+    """Return hints, from vague to nearly the answer, and the solution, each folded by itself."""
     check = f"<p><small>{text_in(language, 'site.check')}</small></p>"
     parts = (
         f"<details><summary>{name}</summary>{inside}</details>"
@@ -20,12 +20,12 @@ def folded(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
 
 
 def opened(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> str:
-    """The same for paper, where nothing opens."""
+    """Return the same unfolded, for paper."""
     return "".join(f"<h4>{name}</h4>{inside}" for name, inside in _parts(book, chapter, exercise, language, prose))
 
 
 def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> list[tuple[str, str]]:
-    """Name and HTML of each; raises BookError where ``exercises.toml`` or ``solutions.py`` has none."""
+    """Return name and HTML of each hint and the solution; raise BookError if the chapter does not have them."""
     exercise_texts = chapter.exercises.get(exercise)
     if exercise_texts is None:
         raise BookError(f"{chapter.slug}/exercises.toml has no exercise {exercise!r}; write it")
@@ -42,7 +42,7 @@ def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
 
 @cache  # the same in all languages
 def solution(source: str, name: str) -> str | None:
-    """The solution called so, with what it needs of its module; None where there is none.
+    """Return the solution of that name with the parts of its module that it needs, or None if there is none.
 
     >>> print(solution("import math\\nimport re\\nA = 1\\n\\ndef f(x):\\n    return math.sqrt(x + A)\\n", "f"))
     import math
@@ -77,7 +77,7 @@ def solution(source: str, name: str) -> str | None:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """What a statement of a module defines."""
+    """Return the names that a statement of a module defines."""
     match node:
         case ast.FunctionDef() | ast.ClassDef():
             return [node.name]

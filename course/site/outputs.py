@@ -1,4 +1,4 @@
-"""What a cell showed, as a piece of a page. Code and looks that all players share stand in files of the site, once."""
+"""The outputs of a cell as HTML, without the scripts and style sheets that the site has once in files."""
 
 import html
 import re
@@ -10,18 +10,18 @@ from d2lps.view import player
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.tables import SCROLLS
 
-KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # the best that a page can show
-# What stands in the pieces again and again → where the site has it. The longest come first: some hold others.
+KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # best first
+# Scripts and style sheets that outputs repeat; the longest come first, because some contain others.
 CODE = (player.MODULE, explore_page.CHOOSE, predict_page.ASK)
 LOOKS = (player.LOOKS, STYLE, THIN, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS)
 _EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
 _NAMES = re.compile(r"^(?:export )?(?:async )?function (play|choose|ask)\b", re.M)
-_UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # remarks, and the room before a line
+_UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # comments and indents
 _CODE = re.compile(r'(<script type="module">)(.*?)(</script>)', re.S)
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
 _ID = re.compile(r'\s\bid="([^"]*)"')
-_OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # the same in all plots that draw the same
+_OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # equal in equal plots
 _LEGEND = re.compile(
     r'(<div class="d2lps d2-sheet">(?:<div class="d2-where">[^<]*</div>)?)<div class="d2-legend">.*?</ul></div>'
 )
@@ -30,7 +30,7 @@ _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
 def shared_code() -> dict[str, str]:
-    """File → the code of CODE as plain scripts: pages that are opened from a file may load no modules."""
+    """Return file → code of CODE as plain scripts, because pages opened from a file may load no modules."""
 
     def script(code: str) -> str:
         names = ", ".join(_NAMES.findall(code))
@@ -42,7 +42,7 @@ def shared_code() -> dict[str, str]:
 
 
 def shared_looks() -> str:
-    """The style sheets of LOOKS, each rule once."""
+    """Return the style sheets of LOOKS, each rule once."""
     return (
         "\n".join(
             [player.LOOKS, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS, f".scrolls{{{SCROLLS}}}"]
@@ -59,32 +59,10 @@ def cell_html(
     markdown: Callable[[str], str],
     paper: bool = False,
 ) -> str:
-    """The outputs of a cell.
+    """Return the outputs of a cell of a notebook as HTML; ``name`` is the cell's id, ``where`` names it in errors.
 
-    Parameters
-    ----------
-    outputs : sequence of dict
-        As a notebook has them.
-    name : str
-        The cell's.
-    where : str
-        Chapter and cell, for errors.
-    alternative : str
-        What stands for a picture that brings no words of its own.
-    markdown : callable
-        Markdown → HTML.
-    paper : bool
-        Whether it will be printed: then it has no scripts, and all pictures.
-
-    Returns
-    -------
-    str
-        HTML.
-
-    Raises
-    ------
-    BookError
-        Where there is an error among them, or what only a kernel can show.
+    ``alternative`` is the text for pictures that have none, and ``markdown`` turns Markdown into HTML. On paper there
+    are no scripts, and all pictures. Raises BookError for an error among the outputs, or a widget without HTML.
     """
     pieces = (_one(output, where, alternative, markdown, still if paper else lean) for output in outputs)
     return "".join(_OF_A_PLOT.sub(rf"{name}-{number}-\1", piece) for number, piece in enumerate(pieces))
@@ -119,13 +97,16 @@ def _text(value: str) -> str:
 
 
 def still(piece: str) -> str:
-    """HTML without scripts, looks that the site has in files, and ids."""
+    """Remove scripts, shared style sheets and ids."""
     return _ID.sub("", _LOOK.sub(_look, _SCRIPT.sub("", piece)))
 
 
 def lean(piece: str) -> str:
-    """HTML without what a page of the site has elsewhere: code and looks in files, the legends of players in
-    their data, the first pictures of ``explore`` in what it shows; and without ids that nothing names."""
+    """Remove the parts that a page has elsewhere, and unused ids.
+
+    Shared code and style sheets are in files, the legends of players in their data, and the first pictures of
+    ``explore`` in its results.
+    """
 
     def code(match: re.Match) -> str:
         rest = match[2]

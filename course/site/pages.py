@@ -1,4 +1,4 @@
-"""Pages: what is in the middle of each, and the frame around it, in one language."""
+"""The pages of one language: the body of each, and the frame around it."""
 
 import html
 from collections.abc import Iterator
@@ -15,29 +15,19 @@ from course.site.prose import Prose, code, numbered
 from course.site.runs import Run
 from d2lps.messages import html_language, only, text_in
 
-NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order in which they are offered
+NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js",)
-ANSWERS = "answers.html"  # a part of the book on paper; a page has them beside its exercises
-REFERENCE = "api/index.html"  # from the root of the site; in English alone
+ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
+REFERENCE = "api/index.html"  # from the root of the site; only in English
 
 
 @dataclass
 class Page:
-    """One page of the site.
+    """A page of the site.
 
-    Attributes
-    ----------
-    path : str
-        In the folder of its language; that of the package's page, in its own.
-    title, body : str
-        HTML.
-    kind : str
-        The class of its body, for the theme.
-    sections : list of (str, str)
-        Ids and titles for the contents of the page.
-    entries : list of search.Entry
-        What is found in it.
+    ``path`` is relative to the folder of its language, ``title`` and ``body`` are HTML, ``kind`` is the body's class in
+    the theme. ``sections`` has ids and titles for the contents, ``entries`` the entries of the search index.
     """
 
     path: str
@@ -55,20 +45,8 @@ class Page:
 class Site:
     """All pages of one language.
 
-    Parameters
-    ----------
-    book : Book
-        What is shown.
-    chapters : dict of str to Chapter
-        Slug → the chapter, read once for all languages.
-    language : str
-        In which language.
-    runs : dict of str to Run
-        Slug → what its cells showed.
-    public : list of reference.Entry
-        What the page of the package describes.
-    paper : bool
-        Whether it will be printed: then nothing plays, and no word or name leads elsewhere.
+    ``chapters`` and ``runs`` map slugs to chapters and to the outputs of their cells; ``public`` has the entries of the
+    package's page. On paper nothing plays, and words and names are no links.
     """
 
     def __init__(
@@ -87,7 +65,7 @@ class Site:
         self.html_language = only(language, html_language)
 
     def say(self, key: str, **values: object) -> str:
-        """A sentence of the site, as HTML."""
+        """Return a message of the site as HTML."""
         return html.escape(text_in(self.language, f"site.{key}", **values))
 
     @cached_property
@@ -97,11 +75,11 @@ class Site:
         return {slug: html.escape(numbered(self.language, slug, title[self.language])) for slug, title in contents}
 
     def pages(self) -> list[Page]:
-        """All of them, in the order of the contents."""
+        """Return all pages in the order of the contents."""
         return [self.front(), *map(self.chapter, self.chapters), self.terms(), self.references(), self.search()]
 
     def chapter(self, slug: str) -> Page:
-        """A chapter with all that its cells showed."""
+        """Return a chapter with the outputs of its cells."""
         chapter, run = self.chapters[slug], self.runs[slug]
         prose = Prose(self.book, self.language, chapter)
         body, entries, sections, terms_used = [], [], [], set()
@@ -139,13 +117,13 @@ class Site:
         for block in section.blocks:
             if block.kind != "cell":
                 yield terms.marked_terms(prose.block(block), self.language, self.glossary, terms_used)
-            elif block.name != "language":  # which the page has been given
+            elif block.name != "language":  # the page already has its language
                 yield self._cell(chapter, block.name, search.words(section.title), prose, run)
 
     def _cell(self, chapter: Chapter, name: str, title: str, prose: Prose, run: Run) -> str:
         cell = chapter.cell(name)
         before = [cell_before.source for cell_before in chapter.cells[: chapter.cells.index(cell)]]
-        opens = cell.source.startswith("d2lps.opening(")  # what comes before all explanations needs no code
+        opens = cell.source.startswith("d2lps.opening(")  # the opening comes before explanations, so its code is hidden
         source = "" if opens else code(linked(cell.source, self.known, before))
         if cell.exercise is not None and self.paper:
             below = f'<p><a href="{ANSWERS}#{chapter.slug}-{cell.exercise}">{self.say("answers")}</a></p>'
@@ -157,7 +135,7 @@ class Site:
         return f'<div class="cell" id="cell-{name}">{source}{below}</div>'
 
     def front(self) -> Page:
-        """What the course is, its race, and its chapters."""
+        """Return the first page: the course in a few words, the race, and the chapters."""
         file = self.book.chapters / "front" / f"{self.language}.md"
         if not file.is_file():
             raise BookError(f"{file} is missing; write it, with [[race]] and [[chapters]] each alone on a line")
@@ -176,11 +154,11 @@ class Site:
         return Page("index.html", html.escape(title), "".join(body), "front", "", [], entries, PLAYS)
 
     def about(self, slug: str) -> str:
-        """What a chapter is about, in a sentence."""
+        """Return the sentence about a chapter."""
         return self.book.abouts[slug][self.language]
 
     def terms(self) -> Page:
-        """The glossary."""
+        """Return the glossary."""
         title = self.say("terms")
         body = terms.glossary_page(self.language, self.book)
         entries = [
@@ -196,12 +174,12 @@ class Site:
         return Page(terms.PAGE, title, body, entries=entries, looks=("terms.css",))
 
     def package(self) -> Page:
-        """What the package has, in English alone."""
+        """Return the page of the package, which is in English."""
         body, sections = api.page(self.public)
         return Page("index.html", self.say("reference"), body, "api", "", sections)
 
     def answers(self) -> Page:
-        """Hints and solutions of all exercises, for who has them on paper."""
+        """Return the hints and solutions of all exercises, for the printed book."""
         title, body = self.say("answers"), []
         for slug, chapter in self.chapters.items():
             prose = Prose(self.book, self.language, chapter)
@@ -213,7 +191,7 @@ class Site:
         return Page(ANSWERS, title, f"<h1>{title}</h1>{''.join(body)}")
 
     def references(self) -> Page:
-        """The sources of all chapters, and who cites them."""
+        """Return the sources of all chapters, with the sections that cite them."""
         cited: dict[str, list[str]] = {}
         for slug, chapter in self.chapters.items():
             for section in chapter.texts[self.language].sections:
@@ -243,7 +221,7 @@ class Site:
         )
 
     def search(self) -> Page:
-        """Where what was searched for is listed."""
+        """Return the page that lists the results of a search."""
         messages = f'data-none="{self.say("none")}" data-found="{self.say("found", n="{n}")}"'
         body = (
             f'<h1>{self.say("search")}</h1><p id="found" role="status" {messages}></p><ol id="results"></ol>'
@@ -252,9 +230,9 @@ class Site:
         return Page("search.html", self.say("search"), body, "search", scripts=("sections.js", "../_static/search.js"))
 
     def framed(self, page: Page, pages: list[Page], pdf: bool = False, folder: str = "") -> str:
-        """The whole page: its body with what stands around it.
+        """Return the whole page: its body in the frame.
 
-        ``pdf``: whether there is one; ``folder`` leads from the page to those of its language.
+        ``pdf`` says if there is a PDF; ``folder`` is the path from the page to the pages of its language.
         """
         order = [other for other in pages if other.kind in ("front", "chapter")]
         at = next((number for number, other in enumerate(order) if other is page), None)

@@ -1,4 +1,4 @@
-"""The site, read once more before anybody sees it: links, ids, pictures, languages, and nothing from elsewhere."""
+"""Faults of a built site: dead links, double ids, pictures without text, mixed languages, and foreign addresses."""
 
 import re
 from collections import Counter
@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 from d2lps.messages.marked import CLOSE, OPEN
 
 VOID = {"img", "br", "hr", "input", "link", "meta", "source", "wbr", "col", "area", "base", "embed", "track"}
-# What a browser asks for of its own accord.
+# The attributes whose addresses a browser loads by itself.
 LOADS = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("use", "href")}
-# Letters that one language alone has, of those of the course; names of people are marked with their language.
+# Letters that only one language of the course has; names of people are marked with their language.
 OWN = {
     "vi": re.compile("[ăđơưạảấầậẩẫắằặẳẵẹẻẽếềệểễịỉĩọỏốồộổỗớờợởỡụủũứừựửữỵỷỹ]", re.I),
     "zh": re.compile("[\\u4e00-\\u9fff]"),
@@ -20,7 +20,7 @@ OWN["zh-Hans"] = OWN["zh"]
 
 
 class Reading(HTMLParser):
-    """What a page holds, and where it leads."""
+    """The ids, links and players of a page, and its own faults."""
 
     def __init__(self, page: str):
         super().__init__(convert_charrefs=True)
@@ -28,7 +28,7 @@ class Reading(HTMLParser):
         self.ids: Counter[str] = Counter()
         self.links: list[str] = []
         self.players: set[str] = set()
-        self._open: list[tuple[str, str]] = []  # tags, and the language that is in force inside
+        self._open: list[tuple[str, str]] = []  # open tags, each with its language
         self._script = ""
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
@@ -76,7 +76,7 @@ class Reading(HTMLParser):
 
 
 def faults(root: Path) -> list[str]:
-    """What is wrong in the site that lies in ``root``, a sentence each, after the name of its page."""
+    """Return the faults of the site in ``root``, each a sentence after the name of its page."""
     pages = {path.relative_to(root).as_posix(): _read(path, root) for path in sorted(root.rglob("*.html"))}
     sentences = []
     for name, page in pages.items():
@@ -94,7 +94,7 @@ def _read(path: Path, root: Path) -> Reading:
 
 
 def _leads(link: str, page: str, root: Path, pages: dict[str, Reading]) -> str:
-    """What is wrong with a link; empty where it leads somewhere, or out of the site."""
+    """Return the fault of a link; empty if it leads somewhere, or out of the site."""
     if link.startswith("#player:"):
         name = re.match(r"#player:([\w-]+)", link)
         return "" if name and name[1] in pages[page].players else f"there is no player for {link}"

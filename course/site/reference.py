@@ -1,7 +1,8 @@
-"""What is public in d2lps, for the API's page: each name once, with its signature and its docstring as HTML.
+"""The public names of d2lps for the page of the package: each once, with its signature and its docstring as HTML.
 
-Public is what ``d2lps`` and its packages hand on in ``__all__``; of a module without it that is handed on, all that
-it makes itself. To these come the classes that public functions return or raise, and modules that docstrings point at.
+The names in ``__all__`` of ``d2lps`` and its rooms are public. If one of them is a module without ``__all__``, all
+functions and classes that it defines are public too, and so are classes that public functions return or raise, and
+modules that docstrings link to.
 """
 
 import inspect
@@ -25,32 +26,17 @@ from course.site.docstrings import DocstringError
 
 HOME = Path(d2lps.__file__).parent
 MEMBERS = (FunctionType, classmethod, staticmethod, property, cached_property)
-LONG = 40  # signs of a default that are still written out
+LONGEST = 40  # characters of a default value; longer ones are shown as …
 
 
 @dataclass(frozen=True)
 class Entry:
     """A public name, or a member of one.
 
-    Attributes
-    ----------
-    id : str
-        Where it stands in the page: ``"Plan"``, ``"kvstore.create"``, ``"Plan.to_json"``.
-    qualname : str
-        ``"d2lps.Plan"``.
-    names : tuple of str
-        All full names under which it can be imported, ``qualname`` first.
-    kind : str
-        ``"class"``, ``"exception"``, ``"function"``, ``"module"`` or ``"constant"``; of members ``"method"``,
-        ``"class method"``, ``"static method"`` or ``"property"``.
-    group : str
-        Its room: ``"plan"``; of ``d2lps`` itself ``"d2lps"``.
-    signature, html : str
-        Both as HTML; ``html`` is the docstring, its sections under ``h4``, or ``h5`` in members.
-    summary, text : str
-        Plain: its first sentence, and all of its prose, for a search.
-    members : tuple of Entry
-        Public methods and properties, as they are written.
+    ``id`` is its anchor in the page (``"kvstore.create"``, ``"Plan.to_json"``), ``qualname`` its shortest full name
+    (``"d2lps.Plan"``), and ``names`` has all full names. ``kind`` is class, exception, function, module or constant, or
+    for a member method, class method, static method or property; ``group`` is the room. ``signature`` and ``html`` (the
+    docstring) are HTML; ``summary`` and ``text`` are its first sentence and all of its prose without markup.
     """
 
     id: str
@@ -66,17 +52,9 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """All public names: rooms in the order of their names, and in each its module first, then by name.
+    """Return the public objects, each once, sorted by room and name; the module of a room comes first.
 
-    Returns
-    -------
-    list of Entry
-        Each object once, by its shortest name.
-
-    Raises
-    ------
-    BookError
-        For a public name without a docstring, and a docstring that cannot be shown.
+    Raises BookError for a public name without a docstring, and for a docstring that cannot be shown.
     """
     public = _Public()
     unsorted = [public.entry(entry) for entry in public.named.values()]
@@ -86,19 +64,9 @@ def entries() -> list[Entry]:
 
 
 def addresses(all_entries: list[Entry], page: str = "") -> dict[str, str]:
-    """Every full name of every entry and member → where it stands: ``{"d2lps.ring": "api.html#ring", …}``.
+    """Return full name → address of every entry and member: ``{"d2lps.ring": "api.html#ring", …}``.
 
-    Parameters
-    ----------
-    of : list of Entry
-        What :func:`entries` gave.
-    page : str
-        The page that they stand on, as ``api.html``.
-
-    Returns
-    -------
-    dict
-        Without ``d2lps`` itself, which every line of code names.
+    The name ``d2lps`` itself is left out, because nearly every line of code has it.
     """
     result = {name: f"{page}#{entry.id}" for entry in all_entries for name in entry.names}
     for entry in all_entries:
@@ -110,7 +78,7 @@ def addresses(all_entries: list[Entry], page: str = "") -> dict[str, str]:
 
 @dataclass
 class _Named:
-    """An object with its full names; the shortest is its own."""
+    """An object with its full names; ``qualname`` is the shortest."""
 
     value: object
     names: list[str] = field(default_factory=list)
@@ -125,15 +93,15 @@ class _Named:
 
 
 class _Public:
-    """The public objects, and what names in docstrings mean.
+    """The public objects, and the meaning of names in docstrings.
 
-    ``named`` has them by identity; numbers and strings, which may be the same object by chance, by their names.
+    ``named`` has the objects by identity; numbers and strings by name, because equal ones may be one object.
     """
 
     def __init__(self):
         self.modules = _modules()
         self.named: dict[int | str, _Named] = {}
-        self.classes: dict[str, list[type]] = {}  # all of d2lps
+        self.classes: dict[str, list[type]] = {}  # all classes of d2lps
         for module in self.modules:
             for name, value in vars(module).items():
                 if inspect.isclass(value) and (value.__module__, value.__name__) == (module.__name__, name):
@@ -143,9 +111,9 @@ class _Public:
             for module in self.modules
             if hasattr(module, "__all__") or module.__name__.count(".") < 2  # d2lps itself, and the rooms
         ]
-        for name, value in queue:  # what is handed on may be a module that hands on
+        for name, value in queue:  # a public module may have public names
             if self.add(name, value) and inspect.ismodule(value) and _ours(value):
-                queue += _handed_on(value)
+                queue += _exported(value)
         queue = list(self.named.values())
         for named_object in queue:
             for name, value in self.given(named_object):
@@ -156,14 +124,14 @@ class _Public:
             self.ids |= {id(value): f"{named_object.id}.{name}" for name, value in self.members(named_object.value)}
 
     def add(self, name: str, value: object) -> bool:
-        """Note that an object is public under this name; True where it was not known."""
+        """Note that an object is public under this name, and return whether the object is new."""
         key = id(value) if callable(value) or inspect.ismodule(value) else name
         new = key not in self.named
         self.named.setdefault(key, _Named(value)).names.append(name)
         return new
 
     def given(self, owner: _Named) -> Iterator[tuple[str, object]]:
-        """The classes of d2lps that a public object, or its members, return or raise, and modules they point at."""
+        """Yield classes of d2lps that a public object or its members return or raise, and modules that they link to."""
         for name, value in [(owner.qualname, owner.value), *self.members(owner.value)]:
             doc = inspect.getdoc(value) if _ours(value) else None
             try:
@@ -179,7 +147,7 @@ class _Public:
                     yield meant.__name__, meant
 
     def members(self, owner: object) -> list[tuple[str, object]]:
-        """Public methods and properties of a class, also those that it has of a base which is not public."""
+        """Return the public methods and properties of a class and of its bases that are not public."""
         members: dict[str, object] = {}
         for base in owner.__mro__ if inspect.isclass(owner) and _ours(owner) else ():
             if _ours(base) and (base is owner or id(base) not in self.named):
@@ -189,10 +157,10 @@ class _Public:
         return list(members.items())
 
     def meant(self, text: str, value: object, owner: object, near: bool = False) -> object:
-        """What a dotted name means in a docstring: in the class, its module, its room, in d2lps, or as a full name.
+        """Return the object that a dotted name means in a docstring, or None.
 
-        Else the only class of that name in the same room, or in all of d2lps; None where there is none. With ``near``
-        a single word means nothing beyond its module, unless it is a class.
+        It is looked up in the class, its module, its room and d2lps, then as a full name, then as the only class with
+        that name in the room or in d2lps. With ``near`` a single word is not looked up in the room and in d2lps.
         """
         module = sys.modules[_where(value) or "d2lps"]
         room = sys.modules[".".join(module.__name__.split(".")[:2])]
@@ -243,7 +211,7 @@ class _Public:
         return _room(public_object.value) if _ours(public_object.value) else _room(self.home(public_object))
 
     def home(self, public_object: _Named) -> ModuleType:
-        """The module of d2lps that hands on a constant, or that borrows what is not made here: D2L's helpers."""
+        """Return the module of d2lps that exports a constant, or an object of another package, as D2L's helpers."""
         module, _, name = public_object.qualname.rpartition(".")
         if module != "d2lps":
             return sys.modules[module]
@@ -252,7 +220,7 @@ class _Public:
         )
 
     def shown(self, name: str, value: object, owner: object, member: bool) -> tuple[str, str, str]:
-        """HTML, summary and text."""
+        """Return HTML, summary and text."""
         if _kind(value, member) == "constant":
             return "", repr(_Default(value)), ""
         documented = value if _ours(value) else self.home(_Named(value, [name]))
@@ -283,13 +251,13 @@ class _Public:
 
 
 def _modules() -> list[ModuleType]:
-    """All of them are imported: whose class is meant must not depend on what was used before."""
+    """Import all modules, so that the meaning of a class's name does not depend on earlier imports."""
     infos = pkgutil.walk_packages(d2lps.__path__, "d2lps.")
     return [d2lps, *(import_module(info.name) for info in infos if not info.name.endswith("__main__"))]
 
 
-def _handed_on(module: ModuleType) -> list[tuple[str, object]]:
-    """What a module has in ``__all__``, or without one what it makes itself."""
+def _exported(module: ModuleType) -> list[tuple[str, object]]:
+    """Return the names in ``__all__`` of a module, or the functions and classes that it defines."""
     if hasattr(module, "__all__"):
         names = module.__all__
     else:
@@ -299,7 +267,7 @@ def _handed_on(module: ModuleType) -> list[tuple[str, object]]:
 
 
 def _function(value: object) -> object:
-    """What a method or a property is made of; anything else as it is."""
+    """Return the function inside a method or a property, and any other object as it is."""
     for inner in ("fget", "__func__", "func", "__wrapped__"):
         if not inspect.isclass(value) and getattr(value, inner, None) is not None:
             value = getattr(value, inner)
@@ -307,7 +275,7 @@ def _function(value: object) -> object:
 
 
 def _where(value: object) -> str:
-    """The full name of the module that something is made in, or "" for a constant."""
+    """Return the full name of the module that defines an object, or "" for a constant."""
     return value.__name__ if inspect.ismodule(value) else getattr(_function(value), "__module__", None) or ""
 
 
@@ -316,7 +284,7 @@ def _ours(value: object) -> bool:
 
 
 def _member(name: str, value: object) -> bool:
-    """A method or property by its own name: an old name for another one stays out."""
+    """Return whether this is a method or property under its own name, and not an alias."""
     if not isinstance(value, MEMBERS):
         return False
     return getattr(_function(value), "__name__", name) == name
@@ -338,14 +306,14 @@ def _kind(value: object, member: bool = False) -> str:
 
 
 def _signature(qualname: str, value: object, member: bool = False) -> str:
-    """The name as it is called, with parameters and defaults, breakable on a narrow page; types: see the docstring."""
+    """Return the name with parameters and defaults as HTML that can break on a narrow page."""
     before, _, name = ("" if member else qualname).rpartition(".")
     name = name or qualname
     html = f'<span class="module">{before}.</span>'.replace(".", ".<wbr/>") if before else ""
     html += f'<span class="name">{name}</span>'
     if _kind(value, member) == "constant":
         return f"{html} = {escape(repr(_Default(value)), quote=False)}"
-    # An error that takes its sentence alone says nothing by its parameters.
+    # The parameters of an error that only takes its sentence say nothing.
     plain = inspect.isclass(value) and issubclass(value, BaseException) and not _ours(value.__init__)
     if plain or inspect.ismodule(value) or isinstance(value, property | cached_property | EnumMeta):
         return html
@@ -360,7 +328,7 @@ def _signature(qualname: str, value: object, member: bool = False) -> str:
 
 @dataclass
 class _Default:
-    """A value as it is written, or "…" where that is long, or only says where something lies in memory."""
+    """A value whose representation is code, or "…" if that is long or has an address in memory."""
 
     value: object
 
@@ -368,7 +336,7 @@ class _Default:
         text = repr(self.value)
         if isinstance(self.value, str):
             text = '"' + text[1:-1] + '"'
-        return "…" if len(text) > LONG or "<" in text else text
+        return "…" if len(text) > LONGEST or "<" in text else text
 
     @classmethod
     def of(cls, parameter: inspect.Parameter) -> object:
@@ -376,14 +344,14 @@ class _Default:
 
 
 def _values(kind: object) -> str:
-    """What an enumeration consists of."""
+    """Return the values of an enumeration."""
     if not isinstance(kind, EnumMeta):
         return ""
     return f"<h4>Values</h4>\n<p>{', '.join(f'<code>{member.name} = {member.value!r}</code>' for member in kind)}</p>\n"
 
 
 def _wrong(qualname: str, value: object, problem: str, line: int) -> BookError:
-    """Names what is wrong with a docstring, by the line of its file."""
+    """Return an error that names the line of a docstring in its file."""
     source_object = _function(value)
     file = Path(inspect.getsourcefile(source_object))
     lines, start = inspect.getsourcelines(source_object)

@@ -69,7 +69,7 @@ class Timed(NamedTuple):
 
 
 class Executed(NamedTuple):
-    """The times of a program: its start, and each of its ``acts``, in seconds on the clock of its process."""
+    """The start of a program (``begun``) and the times of its ``acts``, in seconds on the clock of its process."""
 
     begun: float
     acts: list[Timed]

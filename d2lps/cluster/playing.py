@@ -1,4 +1,4 @@
-"""Who a process of a cluster is."""
+"""The nodes that a process of a cluster plays."""
 
 import os
 
@@ -7,7 +7,7 @@ from d2lps.messages import text
 
 
 def playing() -> tuple[str, ...]:
-    """The nodes that this process of a cluster plays, for ``Processes(playing())``.
+    """Return the nodes that this process of a cluster plays, for ``Processes(playing())``.
 
     Returns
     -------
@@ -17,7 +17,7 @@ def playing() -> tuple[str, ...]:
     Raises
     ------
     ClusterError
-        If this is no process of a cluster.
+        If this is not a process of a cluster.
     """
     if "D2LPS_PLAYING" not in os.environ:
         raise ClusterError(text("cluster.nowhere"))

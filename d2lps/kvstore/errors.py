@@ -15,9 +15,9 @@ the same keys and values repeats the push correctly: each key counts once. ``pus
 in this sense. An unknown key may also be pushed alone with the same value, which completes its push; the store then
 forgets the push of the other keys.
 
-The store remembers the push until the next push of these keys, a pull of one of them, or a load. Before another push
-of an unknown key counts, or a load, the unknown push is completed. A KeyboardInterrupt without ``counted`` came before
-anything was sent.
+The store remembers the push until another push of these keys, a pull of one of them, or a load is done; any other
+call has its usual effect. Before another push of an unknown key counts, or a load is done, the unknown push is
+completed. A KeyboardInterrupt without ``counted`` came before anything was sent.
 """
 
 from d2lps.messages import text
@@ -128,18 +128,7 @@ class Unknown(KVError):
 
 
 def as_known(error: BaseException) -> KVError:
-    """Return ``error`` if it is a KVError, else a KVError with ``error`` as its cause.
-
-    Parameters
-    ----------
-    error : BaseException
-        The error that was caught.
-
-    Returns
-    -------
-    KVError
-        The error to raise.
-    """
+    """Return ``error`` if it is a KVError, else a KVError with ``error`` as its cause."""
     if isinstance(error, KVError):
         return error
     known = KVError(text("store.failed", kind=type(error).__name__, why=error))

@@ -13,7 +13,6 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
-from d2lps.kvstore.replicas.client import SlotClient
 from d2lps.kvstore.replicas.dist import ReplicatedStore, connect_to_slots
 from d2lps.kvstore.replicas.host import begin
 from d2lps.kvstore.replicas.keeper import Keeper, kill
@@ -29,6 +28,7 @@ from d2lps.messages import text
 
 MOST_OF_A_PATH = 70  # bytes of a folder's path, which leave room for a name in it and the number of a server
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
+Files = Certificates | None
 
 
 def launch(
@@ -82,31 +82,21 @@ def launch(
 
         started, listening = _start_servers(workers, count, local, files, undo, start, ServerProcess.address)
         addresses = [address if isinstance(address, str) else tuple(address) for _, address in sorted(listening)]
-        arena, clients = Arena.available() if local else None, []
-
-        def connect_to_all() -> None:
-            credentials = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
-            clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=arena, **credentials))
-
-        workers.all_or_none("connected", connect_to_all, seconds=deadline)
+        arena = Arena.available() if local else None
+        connect_to_all = partial(connect, addresses, workers.rank, undo, deadline=deadline, arena=arena)
+        clients = _connected(workers, files, deadline, connect_to_all)
         store = DistStore(kind, workers.rank, workers.size, clients, placement, nan=nan, started=started, arena=arena)
         undo.pop_all()  # the store closes them from here on
         return store
 
 
 def _start_servers(
-    workers: Workers,
-    count: int,
-    local: bool,
-    files: Certificates | None,
-    undo: ExitStack,
-    start: Callable[[int, str | None, list[int]], object],
-    describe: Callable[[object], object],
+    workers: Workers, count: int, local: bool, files: Files, undo: ExitStack, start: Callable, describe: Callable
 ) -> tuple[list, list]:
-    """Start this worker's share of ``count`` servers; return them, and [number, description] of all servers.
+    """Start this worker's share of ``count`` servers; return them, and [number, ``describe(server)``] of all servers.
 
-    If ``local``, they listen in a folder for Unix sockets, which ``start(number, folder, holds)`` is given. ``undo``
-    stops the servers that were started here.
+    ``start(number, folder, holds)`` starts one, with a folder for Unix sockets if they are ``local``, and ``undo``
+    stops it. ``holds`` are descriptors that keep the folder while the server runs.
     """
     mine = [number for number, owner in enumerate(owners(workers.hosts, count)) if owner == workers.rank]
     started: list = []
@@ -125,14 +115,19 @@ def _start_servers(
     return started, sum(workers.all_or_none("servers", start_mine, own=False), [])
 
 
+def _connected(workers: Workers, files: Files, deadline: float, connect: Callable[..., list]) -> list:
+    """Return the connections of this worker, once all workers are connected."""
+    clients: list = []
+
+    def connect_to_all() -> None:
+        clients.extend(connect(secret=read_secret() or b"", run=workers.run, certificates=files))
+
+    workers.all_or_none("connected", connect_to_all, seconds=deadline)
+    return clients
+
+
 def _replicated(
-    workers: Workers,
-    count: int,
-    settings: dict,
-    placement: Placement,
-    files: Certificates | None,
-    local: bool,
-    undo: ExitStack,
+    workers: Workers, count: int, settings: dict, placement: Placement, files: Files, local: bool, undo: ExitStack
 ) -> ReplicatedStore:
     """Make the store for servers with replicas: see :mod:`d2lps.kvstore.replicas`."""
 
@@ -149,13 +144,9 @@ def _replicated(
     views = joined(workers.run)
     undo.callback(views.close)
     workers.all_or_none("views", lambda: workers.rank or begin(names, views))
-    clients: list[SlotClient] = []
-
-    def connect_to_all() -> None:
-        credentials = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
-        clients.extend(connect_to_slots(count, views, workers.rank, undo, deadline=settings["deadline"], **credentials))
-
-    workers.all_or_none("connected", connect_to_all, seconds=settings["deadline"])
+    deadline = settings["deadline"]
+    connect_to_all = partial(connect_to_slots, count, views, workers.rank, undo, deadline=deadline)
+    clients = _connected(workers, files, deadline, connect_to_all)
     end = partial(kill, keepers, owners(workers.hosts, count), workers.rank)
     ranks = settings["kind"], workers.rank, workers.size
     return ReplicatedStore(*ranks, clients, placement, nan=settings["nan"], started=[views, *keepers], kill=end)

@@ -54,7 +54,7 @@ class Optimizer(NamedTuple):
         return self.numbers | {"rescale_grad": self.scale}
 
     def validate_dtype(self, dtype: torch.dtype, key: object) -> None:
-        """Raises Refused where the values of a key are whole numbers, with which no rule can step."""
+        """Raise Refused where the values of a key are whole numbers, with which no rule can step."""
         if not dtype.is_floating_point:
             raise Refused(text("store.whole-numbers", key=key, dtype=dtype, rule=self.rule))
 

@@ -23,11 +23,12 @@ class Meeting(Rendezvous):
             super().__init__(*arguments)
 
     def join(self, mine: dict) -> list[dict]:
+        namespace = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""  # of process ids
         with _as_store_errors():
-            members = super().join(mine | {"process": _process()})
+            members = super().join(mine | {"process": [ranks.host(), namespace, os.getpid()]})
         here = members[self.rank]["process"]
-        for rank, (*namespace, pid) in enumerate(member["process"] for member in members):
-            if rank != self.rank and namespace == here[:-1] and hasattr(os, "pidfd_open"):
+        for rank, (*place, pid) in enumerate(member["process"] for member in members):
+            if rank != self.rank and place == here[:-1] and hasattr(os, "pidfd_open"):
                 try:
                     self._others[os.pidfd_open(pid)] = rank
                 except ProcessLookupError:
@@ -132,9 +133,3 @@ def _as_store_errors() -> Iterator[None]:
         raise (WorkerLost(str(error), error.ranks) if error.ranks else KVError(str(error))) from None
     except ProcessesError as error:
         raise KVError(str(error)) from None
-
-
-def _process() -> list:
-    """Return the host, the namespace of process ids, and the id of this process."""
-    namespace = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
-    return [ranks.host(), namespace, os.getpid()]

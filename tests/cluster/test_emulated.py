@@ -277,7 +277,7 @@ def rounds_for_ever(deadline):
 def begun(cluster, what, *arguments, **options):
     job = cluster.start(what, *arguments, **options)
     until = time.monotonic() + 60
-    while not all(b"at it" in b"".join(member.said) for member in job.members):
+    while not all(b"at it" in b"".join(member.output) for member in job.members):
         assert time.monotonic() < until
         time.sleep(0.02)
     return job

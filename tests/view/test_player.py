@@ -375,7 +375,7 @@ def test_what_has_still_to_pass_each_link_is_what_the_events_say(opened, trace, 
     at = part * trace.duration
     left = scene.load.backlogs_at(at)
     told = {place_name(p): sum(x.values()) / 1e6 for p, x in zip(scene.motion.sharing, left, strict=True) if x}
-    if not scene.told:  # numbers have no room beside all
+    if not scene.label_level:  # numbers have no room beside all
         decides = place_name(scene.motion.sharing[scene.load.decides_at(at)]) if scene.load.decides_at(at) >= 0 else ""
         told = {name: size for name, size in told.items() if name == decides}
     found = seen(page)
@@ -766,17 +766,17 @@ def test_the_theme_is_that_of_the_page_around_it(opened, theme):
     paper = "() => getComputedStyle(document.querySelector('.d2-player')).backgroundColor"
     light, dark = "rgb(255, 255, 255)", "rgb(21, 24, 29)"
     assert page.evaluate(paper) == (dark if theme["color_scheme"] == "dark" else light)
-    for name, value, colour in (("data-theme", "dark", dark), ("data-theme", "light", light)):
+    for name, value, color in (("data-theme", "dark", dark), ("data-theme", "light", light)):
         page.evaluate("([name, value]) => document.documentElement.setAttribute(name, value)", [name, value])
-        assert page.evaluate(paper) == colour
+        assert page.evaluate(paper) == color
     page.evaluate("document.documentElement.removeAttribute('data-theme')")
-    for value, colour in (("false", dark), ("true", light)):
+    for value, color in (("false", dark), ("true", light)):
         page.evaluate("value => document.body.setAttribute('data-jp-theme-light', value)", value)
-        assert page.evaluate(paper) == colour
+        assert page.evaluate(paper) == color
     page.evaluate("document.body.removeAttribute('data-jp-theme-light')")
-    for value, colour in (("vscode-dark", dark), ("vscode-light", light)):
+    for value, color in (("vscode-dark", dark), ("vscode-light", light)):
         page.evaluate("value => document.body.setAttribute('class', value)", value)
-        assert page.evaluate(paper) == colour
+        assert page.evaluate(paper) == color
 
 
 @pytest.mark.parametrize("width", [320, 360, 640, 960])

@@ -3,7 +3,6 @@
 import copy
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -23,12 +22,6 @@ def require_mxnet() -> None:
     """Raise Refused if MXNet is not installed."""
     if sys.platform != "linux" or importlib.util.find_spec("mxnet") is None:
         raise Refused(text("store.mxnet.missing"))
-
-
-def free_port(address: str) -> int:
-    """Return a free port of this host."""
-    with socket.create_server((address, 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def environment(

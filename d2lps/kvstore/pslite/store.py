@@ -4,6 +4,7 @@ The scheduler and the servers of MXNet are child processes of the workers, too.
 """
 
 import os
+import socket
 import threading
 import weakref
 from collections.abc import Collection
@@ -21,7 +22,7 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.pslite.limits import mxnet_optimizer, name, require_steps, require_value
-from d2lps.kvstore.pslite.nodes import INTERFACE, Nodes, environment, free_port, require_mxnet
+from d2lps.kvstore.pslite.nodes import INTERFACE, Nodes, environment, require_mxnet
 from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Given, KeySpec, each_of, fill, validate_key
@@ -218,7 +219,9 @@ def _start(nodes: Nodes, workers: Workers, servers: int) -> None:
     if workers.rank == 0:
         mine.insert(0, ("scheduler", 0))
     address = own or "127.0.0.1"
-    root = workers.rendezvous.all_gather("root", (address, free_port(address)) if workers.rank == 0 else None)[0]
+    with socket.create_server((address, 0)) as probe:
+        port = probe.getsockname()[1]  # a free one
+    root = workers.rendezvous.all_gather("root", (address, port))[0]
     for role, number in (*mine, ("worker", workers.rank)):
         nodes.start(role, number, environment(role, number, tuple(root), workers.size, servers, own))
     processes = zip(workers.hosts, workers.rendezvous.all_gather("pids", nodes.pids()), strict=True)

@@ -1,4 +1,8 @@
-"""The messages between the servers, the workers and the register of a slot, and the effects of the rules."""
+"""The messages between the servers, the workers and the register of a slot, and the effects of the rules.
+
+In order: the requests of workers (``view`` is the number of the view that the worker knows, ``id`` its number for the
+request), the answers, the commands, the messages between servers, and the effects.
+"""
 
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -11,9 +15,6 @@ class View(NamedTuple):
 
     number: int
     members: tuple[Name, ...]
-
-
-# Requests of workers. ``view`` is the number of the view that the worker knows, ``id`` its number for the request.
 
 
 class Push(NamedTuple):
@@ -69,9 +70,6 @@ class Meet(NamedTuple):
     note: Any
 
 
-# Answers.
-
-
 class Done(NamedTuple):
     """The command of a ``Do`` is committed, all have come to a ``Meet``, or a ``Confirm`` succeeded.
 
@@ -106,9 +104,6 @@ class Lost(NamedTuple):
 
     view: int
     id: int
-
-
-# Commands, in the order of the primary's numbers.
 
 
 class Lose(NamedTuple):
@@ -195,9 +190,6 @@ class Pass(NamedTuple):
     note: Any
 
 
-# Between servers.
-
-
 class Apply(NamedTuple):
     """The primary's command number ``seq``."""
 
@@ -254,9 +246,6 @@ class Snapshot(NamedTuple):
     seq: int
     parts: tuple
     facts: Facts
-
-
-# Effects.
 
 
 class Send(NamedTuple):

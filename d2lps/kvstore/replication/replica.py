@@ -105,7 +105,7 @@ class Replica(State):
         self._last_heard: dict[Name, float] = {}
         self._last_turn, self._confirmed_turn = 0, {}  # the last confirmation asked for, and by server answered
         self._confirms: dict[tuple[Name, int], int] = {}  # requests of workers → the confirmation that answers them
-        self._unconfirmed: dict[int, None] = {}  # parts whose pulls wait only for a confirmation, in order
+        self._unconfirmed: dict[int, None] = {}  # parts with pulls that wait only for a confirmation, in order
         self.learner: Name | None = None  # a server that follows and is not a member
         self.joining = False  # the learner is about to be the backup: it must acknowledge all commits from here on
         self._learner_proposed = False

@@ -14,26 +14,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from random import Random
 
+from d2lps.kvstore.replication import messages as m
 from d2lps.kvstore.replication.commands import Part
-from d2lps.kvstore.replication.messages import (
-    Ask,
-    Begin,
-    Choose,
-    Counted,
-    Do,
-    Done,
-    Load,
-    Lose,
-    Lost,
-    Name,
-    Propose,
-    Pull,
-    Push,
-    Send,
-    Take,
-    Value,
-    View,
-)
+from d2lps.kvstore.replication.messages import Name, Send, View
 from d2lps.kvstore.replication.promises import GARBAGE, Loaded, Promises, Step, Violation
 from d2lps.kvstore.replication.replica import Replica
 from d2lps.kvstore.replication.requests import Requests
@@ -84,25 +67,14 @@ class Schedule:
         if workers > 1 and draw.random() < 0.3:
             gone = choice(["a worker dies", "a worker is taken for dead"])
             troubles.append((draw.uniform(0, until), gone, draw.getrandbits(32)))
-        return cls(
-            seed,
-            kind or choice(["dist_sync", "dist_sync", "dist_async", "dist_ssp"]),
-            choice([0, 1, 2]),
-            workers,
-            choice([1, 2]),
-            choice([2, 3, 4]),
-            choice([0, 0, 0.02, 0.1]),
-            choice([0, 0.05, 0.2]),
-            choice([0, 0.02, 0.1]),
-            choice([0.17, 0.17, 0.6]),
-            choice([0, 0.1, 0.3]),
-            choice([0.025, 0.03, 0.06]),
-            choice([0, 0.1]),
-            until,
-            later.random() < 0.4,
-            later.choice([0.0, 0.0, 0.1]),
-            tuple(sorted(troubles)),
-        )
+        kind, staleness = kind or choice(["dist_sync", "dist_sync", "dist_async", "dist_ssp"]), choice([0, 1, 2])
+        parts, rounds = choice([1, 2]), choice([2, 3, 4])
+        lost, doubled, slow = choice([0, 0, 0.02, 0.1]), choice([0, 0.05, 0.2]), choice([0, 0.02, 0.1])
+        long, torn = choice([0.17, 0.17, 0.6]), choice([0, 0.1, 0.3])
+        patience, skew = choice([0.025, 0.03, 0.06]), choice([0, 0.1])
+        also, idle = later.random() < 0.4, later.choice([0.0, 0.0, 0.1])
+        numbers = staleness, workers, parts, rounds, lost, doubled, slow, long, torn, patience, skew, until
+        return cls(seed, kind, *numbers, also, idle, tuple(sorted(troubles)))
 
     def simpler(self) -> "Iterator[Schedule]":
         """Yield schedules with one trouble less, or one field back at its default."""
@@ -136,9 +108,9 @@ class Register:
     def __init__(self, world: "World", view: View):
         self.world, self.view = world, view
 
-    def receive(self, src: Name, message: Propose | Ask, now: float) -> None:
+    def receive(self, src: Name, message: m.Propose | m.Ask, now: float) -> None:
         """Take the proposed view if it is the next one, and send the current view back."""
-        if isinstance(message, Propose) and message.number == self.view.number + 1:
+        if isinstance(message, m.Propose) and message.number == self.view.number + 1:
             self.view = View(*message)
             self.world.promises.check_members()
         self.world.send(REGISTER, src, self.view)
@@ -202,15 +174,15 @@ class Worker:
             self.floor = self.world.promises.acknowledged(self.index[part])
             self.request_id = requests.pull(self.index[part], round)
         elif act == "begin":
-            self.request_id = requests.do(Begin(f"part {arguments[0]}", None, () if rank == 0 else None))
+            self.request_id = requests.do(m.Begin(f"part {arguments[0]}", None, () if rank == 0 else None))
         elif act == "choose":
-            self.request_id = requests.do(Choose(arguments[0], arguments[0]))
+            self.request_id = requests.do(m.Choose(arguments[0], arguments[0]))
         elif act == "take":
-            self.request_id = requests.do(Take(arguments[0]))
+            self.request_id = requests.do(m.Take(arguments[0]))
         elif act == "load":
             values = tuple((index, (*value, Loaded(arguments[0]))) for index, value in sorted(self.pulled.items()))
             chosen = 1 if self.world.promises.chosen else None
-            self.request_id = requests.do(Load(arguments[0], values, chosen))
+            self.request_id = requests.do(m.Load(arguments[0], values, chosen))
         else:
             self.world.promises.met.setdefault(tuple(arguments), set()).add(rank)
             self.request_id = requests.meet(*arguments, note=("note", *arguments) if rank == 0 else None)
@@ -220,17 +192,17 @@ class Worker:
         requests = self.requests
         if isinstance(message, tuple) and message[0] is GARBAGE:  # half of an answer has overwritten what was pushed
             request = requests.waiting.get(message[1])
-            if isinstance(request, Push | Pull) and (request.part, request.round) in requests.kept:
+            if isinstance(request, m.Push | m.Pull) and (request.part, request.round) in requests.kept:
                 requests.kept[request.part, request.round] = GARBAGE
             return
         request = requests.receive(message)
         if request is not None:
-            if isinstance(message, Value):
+            if isinstance(message, m.Value):
                 self.world.promises.check_pull(self, request, message)
                 self.pulled[message.part] = message.value
-            elif isinstance(message, Counted) and self.requests.kind != "dist_sync":
+            elif isinstance(message, m.Counted) and self.requests.kind != "dist_sync":
                 self.world.promises.acknowledge(request.part, request.rank, request.round)
-            elif isinstance(message, Done) and isinstance(request, Do) and isinstance(request.command, Begin):
+            elif isinstance(message, m.Done) and isinstance(request, m.Do) and isinstance(request.command, m.Begin):
                 self.index[int(request.command.name.split()[1])] = message.answer
             if not self.ended and message.id == self.request_id:
                 self.at += 1
@@ -312,17 +284,16 @@ class World(Network):
         """Send the messages of a replica or a worker, after checking the promises about them."""
         for effect in effects:
             if isinstance(effect, Send):
-                message = effect.message
-                promises = self.promises
-                if isinstance(message, Value):
+                message, promises = effect.message, self.promises
+                if isinstance(message, m.Value):
                     promises.check_value(name, message)
                     if self.random.random() < self.schedule.torn:
                         message = GARBAGE, message.id
-                elif isinstance(message, Counted) and self.schedule.kind != "dist_sync":
+                elif isinstance(message, m.Counted) and self.schedule.kind != "dist_sync":
                     promises.check_counted(effect.to, message)
-                elif isinstance(message, Lost):
+                elif isinstance(message, m.Lost):
                     promises.check_lost(name, effect.to)
-                elif isinstance(message, Done):
+                elif isinstance(message, m.Done):
                     promises.check_done(effect.to, message)
                 self.send(name, effect.to, message)
             else:
@@ -376,7 +347,7 @@ class World(Network):
 
     def _announce_lost(self) -> None:
         for server, rank in product(sorted(self.replicas), sorted(self.gone)):
-            self.send("detector", server, Lose(rank))
+            self.send("detector", server, m.Lose(rank))
         self.after(0.03, self._announce_lost)
 
     def members(self) -> Iterator[tuple[Name, Replica]]:

@@ -16,21 +16,8 @@ directly into the memory of its tensor. An invalid frame is a :class:`Broken`: i
 has changed.
 """
 
-from d2lps.kvstore.wire.channel import BLOCK, Channel
-from d2lps.kvstore.wire.frames import (
-    DTYPES,
-    ENTRY,
-    HEADER,
-    MAGIC,
-    NOTHING,
-    PUSHES,
-    TABLE,
-    Broken,
-    Entry,
-    Frame,
-    Op,
-    raw,
-)
+from d2lps.kvstore.wire.channel import BLOCK, NOTHING, Channel
+from d2lps.kvstore.wire.frames import DTYPES, ENTRY, HEADER, MAGIC, PUSHES, TABLE, Broken, Entry, Frame, Op, raw
 
 __all__ = ["BLOCK", "DTYPES", "ENTRY", "HEADER", "MAGIC", "NOTHING", "PUSHES", "TABLE"]
 __all__ += ["Broken", "Channel", "Entry", "Frame", "Op", "raw"]

@@ -223,7 +223,7 @@ class Channel:
             raise Broken(f"the other end uses version {version} of the protocol, this one {VERSION}")
         long = size > self.table or payload > self.payload or entries * ENTRY.size > size
         if long or op not in Op._value2member_map_ or payload and op not in frames.LADEN:
-            raise Broken(f"a frame of op {op} with {entries} entries, {size} and {payload} bytes is too large")
+            raise Broken(f"a frame of op {op} with {entries} entries, {size} and {payload} bytes is not accepted")
         code = self._code(1, self._received)
         self._received += 1
         if code and not flags & CODED and (self.covers_payload or not payload):

@@ -11,14 +11,8 @@ from torch import Tensor
 
 HEADER = struct.Struct("<4sBBHIIQQI")
 ENTRY = struct.Struct("<IBB2xQQ")
-ENTRIES = np.dtype(
-    {
-        "names": ["part", "dtype", "finite", "elements", "round"],
-        "itemsize": ENTRY.size,
-        "formats": ["<u4", "u1", "u1", "<u8", "<u8"],
-        "offsets": [0, 4, 5, 8, 16],
-    }
-)
+FIELDS = [("part", "<u4"), ("dtype", "u1"), ("finite", "u1"), ("elements", "<u8"), ("round", "<u8")]
+ENTRIES = np.dtype(FIELDS, align=True)  # the layout of ENTRY
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 AGAIN = 2  # bit of an entry's ``finite``: an earlier primary of the slot has counted this push
@@ -26,10 +20,7 @@ CODED = 1  # flag: a code that also covers the payload follows
 SHARED = 2  # flag: the payload has offsets in shared memory; in a pull: the answer may
 LOAD = 8  # flags from this bit on: the number of the load of the values, 1 to 255 and again; 0 for none
 NOTHING = memoryview(b"")
-DTYPES = (
-    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
-    *(torch.int32, torch.int64, torch.uint8, torch.int8),
-)
+DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8
 
 if sys.byteorder != "little":
     raise ImportError("d2lps.kvstore needs a little-endian machine: it sends numbers as they lie in memory")
@@ -135,18 +126,7 @@ def raw(tensor: Tensor) -> memoryview:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """Return the bytes of a flat tensor as a tensor, without a copy.
-
-    Parameters
-    ----------
-    tensor : Tensor of shape (n,)
-        Contiguous.
-
-    Returns
-    -------
-    Tensor
-        Its bytes, in the same memory.
-    """
+    """Return the bytes of a flat contiguous tensor as a tensor, without a copy."""
     # A tensor of one element is contiguous with any stride, but view needs stride 1.
     return tensor.as_strided(tensor.shape, (1,)).view(torch.uint8)
 
