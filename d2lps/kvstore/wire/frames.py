@@ -148,7 +148,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
         Its bytes, where they lie.
     """
     # What has one element is contiguous whatever its stride, and would not be seen as bytes then.
-    return tensor.as_strided(tensor.shape, (1,)).view(torch.uint8)
+    return (tensor.as_strided(tensor.shape, (1,)) if tensor.numel() == 1 else tensor).view(torch.uint8)
 
 
 class Checksum:
