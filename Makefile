@@ -5,26 +5,26 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 python := .venv/bin/python
 ready := .venv/.ready
-# Processes that take the tests: more than there are processors, since some tests wait.
+# Processes that run tests: more than there are processors, because some tests wait.
 WORKERS := 3
 REPEAT := 200
 SCHEDULES := 100000
 
 .PHONY: help lab lab-en lab-vi lab-zh book serve grade test quick check figures bench faults shake simulate build lock clean
 
-help: ## this list
+help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## */make \1@/p' Makefile | awk -F@ '{ printf "%-14s%s\n", $$1, $$2 }'
 
-lab: $(ready) ## learn: JupyterLab on chapter 01; your copies of the notebooks are in workspace/
+lab: $(ready) ## open the course in JupyterLab; your copies of the notebooks are in workspace/
 	$(python) -m course.book lab
 
-lab-en: $(ready) ## the same, in English
-lab-vi: $(ready) ## the same, in Vietnamese
-lab-zh: $(ready) ## the same, in Chinese
+lab-en: $(ready) ## open it in English
+lab-vi: $(ready) ## open it in Vietnamese
+lab-zh: $(ready) ## open it in Chinese
 lab-en lab-vi lab-zh:
 	$(python) -m course.book lab --language $(@:lab-%=%)
 
-book: $(ready) ## the course as a site, in _site/: chapters are executed where they have changed (PDF=no prints no PDFs)
+book: $(ready) ## build the site in _site/; only changed chapters are run again (PDF=no: without PDFs)
 	@sh .ci/setup book
 	@sh .ci/setup hosts
 	$(python) -m course.book build
@@ -33,11 +33,11 @@ book: $(ready) ## the course as a site, in _site/: chapters are executed where t
 serve: $(ready) ## show the site on this machine
 	$(python) -m course.site serve
 
-grade: $(ready) ## grade the notebooks of a class: FOLDER=class OUT=report (ARGUMENTS='--language vi --jobs 4')
-	@test -n '$(FOLDER)' || { echo "make grade FOLDER=the-folder-of-the-class OUT=the-folder-for-the-report" >&2; exit 2; }
+grade: $(ready) ## grade a class: FOLDER=class OUT=report (ARGUMENTS='--language vi --jobs 4')
+	@test -n '$(FOLDER)' || { echo "Name the folder of the class: make grade FOLDER=class OUT=report" >&2; exit 2; }
 	$(python) -m course.classes '$(FOLDER)' $(if $(OUT),--out '$(OUT)') $(ARGUMENTS)
 
-test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=3: so many processes)
+test: $(ready) ## run ruff and all tests (WORKERS=3: in three processes)
 	@sh .ci/setup book
 	@sh .ci/setup browser
 	@sh .ci/setup hosts
@@ -47,14 +47,14 @@ test: $(ready) ## everything that is tested: ruff, then pytest (WORKERS=3: so ma
 	@$(python) -m pytest -n $(WORKERS) $(if $(RESULT),|| echo $$? >'$(RESULT)')
 
 quick: WORKERS = 2
-quick: $(ready) ## the tests that take no time and start no processes: to be run often
+quick: $(ready) ## run only the fast tests; run it often
 	@sh .ci/setup book
 	$(python) -m pytest -m "not slow" -n $(WORKERS)
 
-check: $(ready) ## what has to follow a change of a chapter
+check: $(ready) ## list everything that has to follow a change of a chapter
 	$(python) -m course.book check
 
-figures: $(ready) ## draw img/ anew
+figures: $(ready) ## draw the figures in img/ again
 	$(python) -m course.book figures
 
 bench: $(ready) ## measure everything in tests/benchmarks (ARGUMENTS=--quick: only to see that all of it runs)
@@ -64,28 +64,28 @@ bench: $(ready) ## measure everything in tests/benchmarks (ARGUMENTS=--quick: on
 	@for name in model carriers kvstore replicas saving cluster classes player site; do \
 	$(python) tests/benchmarks/$$name.py $(ARGUMENTS) || exit 1; done
 
-faults: $(ready) ## the table of faults that the key-value store withstands, from its tests
+faults: $(ready) ## print the table of faults that the key-value store survives, from its tests
 	$(python) tests/kvstore/faults.py
 
-shake: $(ready) ## the quick tests of the store REPEAT=200 times, threads taking turns every 2 µs, until Python crashes
+shake: $(ready) ## run the store's quick tests REPEAT=200 times, switching threads every 2 µs, until Python crashes
 	@i=0; while [ $$i -lt $(REPEAT) ]; do i=$$((i + 1)); \
 	$(python) -c 'import sys, pytest; sys.setswitchinterval(2e-6); sys.exit(pytest.main(["tests/kvstore", "-m", "not slow"]))'; \
 	status=$$?; [ $$status -le 1 ] || { echo "run $$i of $(REPEAT) ended with status $$status" >&2; exit 1; }; done
 
-simulate: $(ready) ## replicated slots under SCHEDULES=100000 seeded schedules of faults; the first that breaks a promise is shrunk
+simulate: $(ready) ## play replication under SCHEDULES=100000 random faults; shrink the first schedule that breaks a promise
 	$(python) -m d2lps.kvstore.replication $(SCHEDULES)
 
-build: $(ready) ## write the notebooks anew
+build: $(ready) ## write the notebooks again from lessons and texts
 	$(python) -m course.book build
 
-lock: ## renew requirements.lock and environment.yml (UPGRADE=1 for newer versions)
+lock: ## update requirements.lock and environment.yml (UPGRADE=1: newest versions)
 	@sh .ci/lock
 
-clean: ## remove what was built; workspace/ and .venv stay
+clean: ## remove build results; workspace/ and .venv stay
 	rm -rf build _site dist *.egg-info .pytest_cache .hypothesis .ruff_cache
 	find chapters course d2lps tests -name __pycache__ -prune -exec rm -rf {} +
 
-# A .venv whose Python is gone, or which was moved or copied here with its folder, is not ready, whatever its stamp's age.
+# A .venv is not ready if its Python is gone, or if the folder was moved or copied here, however new its stamp is.
 ifneq "$(shell $(python) -c '' 2>/dev/null && cat $(ready) 2>/dev/null)" "$(CURDIR)"
 .PHONY: $(ready)
 endif

@@ -1,9 +1,9 @@
-"""What makes and runs the course; no notebook imports it, and the wheel of ``d2lps`` does not contain it.
+"""Tools that make and run the course; no notebook imports them, and the wheel of ``d2lps`` does not contain them.
 
-* ``book``: lesson and prose become notebooks; checks of language and style; the learner's workspace
-  (``python -m course.book``, ``make lab``, ``make build``, ``make check``).
-* ``site``: the static book (``python -m course.site``, ``make book``, ``make serve``).
-* ``classes``: grading a class (``python -m course.classes``, ``make grade``).
+* ``book`` turns lessons and prose into notebooks, checks them, and opens the learner's workspace
+  (``python -m course.book``, ``make lab``, ``make build``, ``make check``, ``make figures``);
+* ``site`` builds the static book from the same sources (``python -m course.site``, ``make book``, ``make serve``);
+* ``classes`` grades a class of notebooks (``python -m course.classes``, ``make grade``).
 
-Start at the ``__init__.py`` of the room that a change concerns.
+Start with the ``__init__.py`` of the room that a change concerns; it says which file decides what.
 """

@@ -1,4 +1,4 @@
-"""d2lps: how many devices agree on one gradient. A plan is written, checked, costed, run and watched.
+"""Run, cost and watch the ways in which many devices agree on one gradient.
 
 >>> import d2lps
 >>> gpus = ["gpu0", "gpu1", "gpu2", "gpu3"]
@@ -6,8 +6,13 @@
 >>> d2lps.cost.shared(plan, d2lps.pcie_server(gpus=4, bandwidth="16 GB/s"), "160 MB").duration
 0.015
 
-The public names are attributes of this module, resolved on first use, so that the core loads in an
-instant and without torch. No module bears the name of a public function.
+An algorithm writes a ``Plan`` (who sends which key to whom, step by step). ``check`` proves it, ``cost`` predicts its
+``Trace`` and ``run`` measures one; ``draw``, ``watch`` and ``table`` show a trace. Start with ``plan/plan.py``, then
+read ``algorithms/rings.py`` and ``simulate/cost.py``. ``units.py`` decides how bytes, seconds and rates are read and
+printed, ``messages/`` holds every sentence in three languages, ``view/`` decides what a picture looks like.
+
+Every public name is an attribute of this module and is imported on first use, so the core loads in an instant and
+without torch. ``_HOME`` below says in which module each name lives; no module has the name of a public function.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""``python -m d2lps doctor``: what to look at on this host before it trains with others (``--json`` for programs)."""
+"""``python -m d2lps doctor``: check this host before it trains with others (``--json`` prints for programs)."""
 
 import sys
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the first argument says; the exit status."""
+    """Run the command that the first argument names, and return the exit status."""
     if arguments[:1] == ["doctor"] and set(arguments[1:]) <= {"--json"}:
         from d2lps.cluster.doctor import main as doctor
 

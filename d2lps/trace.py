@@ -1,4 +1,4 @@
-"""A trace: what happened when, predicted or measured, with all that is needed to count and to draw it."""
+"""A trace: timed events, predicted or measured, with everything needed to count and to draw them."""
 
 import json
 from bisect import bisect_right
@@ -14,20 +14,21 @@ from d2lps.plan.acts import Send, Update, sends, updates
 from d2lps.plan.lazy import Described, Lazy
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
+from d2lps.schedule import Schedule
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
-OPS = {"send": ("add", "copy"), "update": RULES, "gone": ("gone",)}  # by kind of event
+OPS = {"send": ("add", "copy", "move"), "update": RULES, "gone": ("gone",)}  # by kind of event
 MOST = 1e18  # seconds or bytes: more than any trace has, and still a number that can be drawn
 
 
 class TraceError(Brief, ValueError):
-    """A trace that cannot be read, or that does not know what is asked of it."""
+    """A trace that cannot be read, or that has no such node or link."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that took time: a message, an optimizer step, or that a node was gone.
+    """A message, an optimizer step, or the absence of a dead node, with its times.
 
     Parameters
     ----------
@@ -38,15 +39,15 @@ class Event:
     start, end : float
         Seconds from the beginning of the trace.
     src, dst : str
-        From where to where; for all but a message both are the node itself.
+        Sender and receiver of a message; otherwise both are the node itself.
     key : str
-        What it is about.
+        The key that the event concerns.
     op : str
         ``"add"`` or ``"copy"`` for a message, the rule's name for an update, ``"gone"``.
     nbytes : int or float
-        What travelled; a prediction may say fractions of a byte.
+        Bytes that travelled; a prediction may have fractions of a byte.
     carries : tuple of str, optional
-        Whose gradients are in a message, where that was recorded, since no plan says it.
+        The workers whose gradients a message carries, if the run recorded them; None if the plan determines them.
 
     Examples
     --------
@@ -70,7 +71,7 @@ class Event:
 
 
 class StepCost(Protocol):
-    """What a prediction says of a step: exact seconds of the whole, and, worked out on demand, of each send."""
+    """The predicted cost of a step: its exact seconds, and, computed on demand, the seconds of each send."""
 
     duration: Fraction
     takes: Sequence[Fraction]
@@ -80,10 +81,10 @@ class StepCost(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predicted(Described):
-    """The events of a prediction, made when they are asked for: a ring of 1024 nodes has two million of them.
+    """The events of a prediction, made on demand: a ring of 1024 nodes has two million of them.
 
-    ``starts`` are the steps' starts in exact seconds, and ``costs`` say what each step takes, one for all that are
-    alike. ``spans`` are (start, end) of each step.
+    ``starts`` has the exact second at which each step starts, ``costs`` its cost (steps that are alike share one), and
+    ``spans`` its (start, end).
     """
 
     plan: Plan
@@ -100,7 +101,7 @@ class Predicted(Described):
         object.__setattr__(self, "_before", [0, *accumulate(map(len, steps))])
 
     def step(self, i: int) -> Iterator[Event]:
-        """The events of step i (from 0): its sends as written, then its updates, which take no time."""
+        """Yield the events of step i (from 0): its sends as written, then its updates, which take no time."""
         acts, takes, (start, end) = self.plan.steps[i], self.costs[i].takes, self.spans[i]
         times = {take: float(self.starts[i] + take) for take in {*takes}}
         for send, take in zip(sends(acts), takes, strict=True):
@@ -112,33 +113,33 @@ class Predicted(Described):
         return self._before[-1]
 
     def __iter__(self) -> Iterator[Event]:
-        return (each for i in range(len(self.starts)) for each in self.step(i))
+        return (event for i in range(len(self.starts)) for event in self.step(i))
 
-    def __getitem__(self, where):
-        if isinstance(where, slice):
-            return tuple(self[i] for i in range(len(self))[where])
-        at = range(len(self))[where]
-        i = bisect_right(self._before, at) - 1
-        return next(islice(self.step(i), at - self._before[i], None))
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(len(self))[index])
+        number = range(len(self))[index]
+        i = bisect_right(self._before, number) - 1
+        return next(islice(self.step(i), number - self._before[i], None))
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Timed events of one run of a plan, and where it ran. Equal by content; JSON in and out.
+    """The timed events of one run of a plan, and its topology. Equal by content; JSON in and out.
 
     Parameters
     ----------
     origin : str
-        How it came about: ``"shared"`` and ``"ideal"`` are predictions of :mod:`d2lps.cost`; a measured one
-        says on what, such as ``"cpu ×5"``.
+        ``"shared"`` or ``"ideal"`` for a prediction of :mod:`d2lps.cost`; the devices of a measured run, such as
+        ``"cpu ×5"``.
     plan : Plan
-        What ran.
+        The plan that ran.
     topology : Topology
         The nodes with their kinds, and the links. A run without a topology has a link per pair used.
     nbytes : int
         The size of the gradient in bytes.
     events : sequence of Event
-        A tuple; of a plan with lazy steps a sequence that makes its events when they are asked for.
+        A tuple; for a plan with lazy steps, a sequence that makes its events on demand.
 
     Examples
     --------
@@ -149,14 +150,14 @@ class Trace:
     """
 
     origin: str
-    plan: Plan
+    plan: "Plan | Schedule"
     topology: Topology
     nbytes: int
     events: Sequence[Event]
 
     @property
     def measured(self) -> bool:
-        """Whether it was run, rather than predicted."""
+        """True for a run, False for a prediction."""
         return self.origin not in ("ideal", "shared")
 
     @property
@@ -172,7 +173,7 @@ class Trace:
         return len(self.plan.steps)
 
     def step_times(self) -> list[tuple[float, float]]:
-        """When each step began and ended.
+        """Return the start and end of each step.
 
         Returns
         -------
@@ -192,7 +193,7 @@ class Trace:
         return spans
 
     def bytes_sent(self, node: str) -> float:
-        """Bytes that left ``node``.
+        """Return the bytes that left ``node``.
 
         Parameters
         ----------
@@ -213,7 +214,7 @@ class Trace:
         return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.src == node), Fraction(0)))
 
     def bytes_received(self, node: str) -> float:
-        """Bytes that arrived at ``node``.
+        """Return the bytes that arrived at ``node``.
 
         Parameters
         ----------
@@ -234,7 +235,7 @@ class Trace:
         return plain(sum((Fraction(e.nbytes) for e in self._messages() if e.dst == node), Fraction(0)))
 
     def messages(self, node: str) -> int:
-        """How many messages ``node`` sent.
+        """Return the number of messages that ``node`` sent.
 
         Parameters
         ----------
@@ -254,13 +255,96 @@ class Trace:
         self._require_node(node)
         return sum(e.src == node for e in self._messages())
 
+    def bubble(self, relative: bool = False) -> float:
+        """Return which part of the devices' time is idle, in the trace of a schedule.
+
+        Parameters
+        ----------
+        relative : bool
+            False: idle time as a part of the total, (p−1)/(m+p−1) for GPipe with p stages and m micro-batches.
+            True: idle time relative to the ideal, which is the time for computing alone, (p−1)/m for GPipe.
+
+        Returns
+        -------
+        float
+            0 if every device computes all the time.
+
+        Raises
+        ------
+        TraceError
+            If this is the trace of a plan, or of a schedule without tasks.
+        """
+        computing = sum(event.end - event.start for event in self.events if event.kind == "task")
+        if not isinstance(self.plan, Schedule) or not computing:
+            raise TraceError(text("trace.no-tasks"))
+        total = self.duration * len(self.plan.nodes)
+        return (total - computing) / (computing if relative else total)
+
+    def memory(self, node: str) -> list[tuple[float, int]]:
+        """Return the bytes on a node over time, in the trace of a schedule.
+
+        A value is there from the start of the task or message that brings it to the end of the act that frees it.
+
+        Parameters
+        ----------
+        node : str
+            One of the schedule's.
+
+        Returns
+        -------
+        list of (float, int)
+            (seconds, bytes from then on), from second 0 on.
+
+        Raises
+        ------
+        TraceError
+            For a node that is not in the schedule, and for the trace of a plan.
+        """
+        self._require_node(node)
+        if not isinstance(self.plan, Schedule):
+            raise TraceError(text("trace.no-tasks"))
+        spans: dict[int, tuple[float, float]] = {}
+        for event in self.events:
+            start, end = spans.get(event.step, (event.start, event.end))
+            spans[event.step] = min(start, event.start), max(end, event.end)
+        changes: list[tuple[float, int, int]] = []
+        for step, name, comes in self.plan.lives(node):
+            start, end = spans.get(step, (0.0, 0.0))
+            size = self.plan.size(name)
+            changes.append((start, 1, size) if comes else (end, 0, -size))  # what is freed at a time goes first
+        amounts, total = {0.0: 0}, 0
+        for time, _, change in sorted(changes):
+            total += change
+            amounts[time] = total
+        return sorted(amounts.items())
+
+    def peak_memory(self, node: str) -> int:
+        """Return the most bytes that a node has at one time: see :meth:`memory`.
+
+        Parameters
+        ----------
+        node : str
+            One of the schedule's.
+
+        Returns
+        -------
+        int
+            In a prediction without messages that arrive early, what ``Schedule.peak`` says.
+
+        Raises
+        ------
+        TraceError
+            As for :meth:`memory`.
+        """
+        return max(amount for _, amount in self.memory(node))
+
     def occupied(self) -> dict["Link | str", list[Event]]:
-        """The messages over each link, and through each limited node.
+        """Return the messages over each link and through each limited node.
 
         Returns
         -------
         dict of Link or str to list of Event
-            In order of their start; what no message uses is not there.
+            Events in order of their start; a link or node that no message uses is absent.
         """
         users: dict[Link | str, list[Event]] = {}
         for event in sorted(self._messages(), key=lambda e: (e.start, e.end)):
@@ -269,7 +353,7 @@ class Trace:
         return users
 
     def busy(self, src: str, dst: str) -> float:
-        """Seconds during which a message is under way on a link, latency included.
+        """Return the seconds during which a message is under way on a link, latency included.
 
         Parameters
         ----------
@@ -279,12 +363,12 @@ class Trace:
         Returns
         -------
         float
-            Of several messages at once, each moment counts once.
+            Each moment counts once, even with several messages under way.
 
         Raises
         ------
         TraceError
-            Where there is no such link.
+            If there is no such link.
         """
         link = next((k for k in self.topology.links if (k.src, k.dst) == (src, dst)), None)
         if link is None:
@@ -306,14 +390,14 @@ class Trace:
         return f"<Trace: {self.origin}, {len(self.events)} events, {self.steps} steps, {show_seconds(self.duration)}>"
 
     def to_json(self) -> str:
-        """The trace as JSON text.
+        """Return the trace as JSON text.
 
         Returns
         -------
         str
-            From which :meth:`from_json` gives an equal trace back.
+            Text from which :meth:`from_json` makes an equal trace.
         """
-        place = self.topology
+        topology = self.topology
         return json.dumps(
             {
                 "d2lps": "trace",
@@ -321,10 +405,10 @@ class Trace:
                 "nbytes": self.nbytes,
                 "plan": json.loads(self.plan.to_json()),
                 "topology": {
-                    "name": place.name,
-                    "kinds": dict(place.kinds),
-                    **{limit: _rates(getattr(place, limit)) for limit in ("through", "adding", "overhead", "ports")},
-                    "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in place.links],
+                    "name": topology.name,
+                    "kinds": dict(topology.kinds),
+                    **{limit: _rates(getattr(topology, limit)) for limit in ("through", "adding", "overhead", "ports")},
+                    "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in topology.links],
                 },
                 "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
             }
@@ -332,7 +416,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, source: str) -> "Trace":
-        """The trace that :meth:`to_json` wrote.
+        """Return the trace that :meth:`to_json` wrote.
 
         Parameters
         ----------
@@ -353,23 +437,26 @@ class Trace:
             data = json.loads(source)
             if data["d2lps"] != "trace":
                 raise ValueError(f"it says d2lps = {data['d2lps']!r}")
-            place = data["topology"]
-            links = [Link(**link | {"bandwidth": Bandwidth(link["bandwidth"])}) for link in place["links"]]
-            rates = [place["through"], place.get("adding", {}), place.get("ports", {})]  # old traces: one
-            through, adding, ports = ({node: Bandwidth(rate) for node, rate in each.items()} for each in rates)
-            overhead = place.get("overhead", {})
-            topology = Topology(place["name"], place["kinds"], links, through, adding, overhead, ports)
-            plan = Plan.from_json(json.dumps(data["plan"]))
-            carried = [[each if each is None else (*each,) for each in e[9:]] for e in data["events"]]
-            events = tuple(Event(*e[:9], *more) for e, more in zip(data["events"], carried, strict=True))
-            trace = cls(data["origin"], plan, topology, data["nbytes"], events)
+            fields = data["topology"]
+            links = [Link(**link | {"bandwidth": Bandwidth(link["bandwidth"])}) for link in fields["links"]]
+            limits = [fields["through"], fields.get("adding", {}), fields.get("ports", {})]  # old traces have one
+            through, adding, ports = ({node: Bandwidth(rate) for node, rate in rates.items()} for rates in limits)
+            overhead = fields.get("overhead", {})
+            topology = Topology(fields["name"], fields["kinds"], links, through, adding, overhead, ports)
+            kind = Schedule if data["plan"].get("d2lps") == "schedule" else Plan
+            plan = kind.from_json(json.dumps(data["plan"]))
+            events = [
+                Event(*row[:9], *(None if carries is None else (*carries,) for carries in row[9:]))
+                for row in data["events"]
+            ]
+            trace = cls(data["origin"], plan, topology, data["nbytes"], tuple(events))
             _require_sound(trace)
             return trace
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise TraceError(text("trace.not-a-trace", why=f"{type(error).__name__}: {error}")) from None
 
     def to_chrome(self) -> str:
-        """The trace in the Chrome trace format, for chrome://tracing and Perfetto.
+        """Return the trace in the Chrome trace format, for Perfetto and chrome://tracing.
 
         Returns
         -------
@@ -397,7 +484,7 @@ class Trace:
 
 
 def _require_sound(trace: Trace) -> None:
-    """Raise ValueError unless everything in ``trace`` can have been."""
+    """Raise ValueError if ``trace`` contains anything impossible."""
     words = trace.origin, trace.topology.name
     if not all(isinstance(word, str) and word.isprintable() for word in words):
         raise ValueError(f"its origin is {trace.origin!r}, on {trace.topology.name!r}")
@@ -412,33 +499,38 @@ def _require_sound(trace: Trace) -> None:
             raise ValueError(f"not a number in {event}")
         if not (0 <= event.start <= event.end < MOST and 0 <= event.nbytes < MOST):
             raise ValueError(f"times or bytes that cannot be in {event}")
+        if event.kind == "task" and isinstance(trace.plan, Schedule):
+            if type(event.step) is not int or not 1 <= event.step <= trace.steps or event.src != event.dst:
+                raise ValueError(f"no such task: {event}")
+            continue
         if event.kind not in OPS or type(event.step) is not int or not 1 <= event.step <= trace.steps:
             raise ValueError(f"no such kind or step: {event}")
         if event.op not in OPS[event.kind]:
             raise ValueError(f"no such op: {event}")
         if (event.kind == "send") == (event.src == event.dst):
             raise ValueError(f"from and to do not fit: {event}")
-        if event.key not in trace.plan.share or {event.src, event.dst, *(event.carries or ())} - nodes:
+        keys = trace.plan.share if isinstance(trace.plan, Plan) else trace.plan._sizes
+        if event.key not in keys or {event.src, event.dst, *(event.carries or ())} - nodes:
             raise ValueError(f"a key or node that is not in the plan: {event}")
         trace.topology.route(event.src, event.dst)
 
 
 def pairs(plan: Plan) -> Topology:
-    """A link for each pair that ``plan`` uses: where a run is drawn when no topology is known."""
+    """Return a topology with a link for each pair that ``plan`` uses, for runs whose topology is unknown."""
     used = dict.fromkeys((send.src, send.dst) for step in plan.steps for send in sends(step))
     links = tuple(Link(src, dst, Bandwidth("inf")) for src, dst in used)
     return Topology("pairs", {node: kind_of(node) for node in plan.nodes}, links)
 
 
 def event(act: "Send | Update", step: int, start: float, end: float, nbytes: float) -> Event:
-    """The event of one act of a plan."""
+    """Return the event of one act of a plan."""
     if isinstance(act, Send):
         return Event("send", step, start, end, act.src, act.dst, act.key, act.op, nbytes)
     return Event("update", step, start, end, act.node, act.node, act.key, act.rule, nbytes)
 
 
 def plain(number: Fraction) -> "int | float":
-    """An exact number of bytes as an int where it is whole, else as a float."""
+    """Return an exact number of bytes as an int if it is whole, else as a float."""
     return int(number) if number.denominator == 1 else float(number)
 
 

@@ -1,7 +1,7 @@
-"""Bits are not bytes, and one way is not both ways: quantities with their units.
+"""Quantities with their units, read and printed: bits are not bytes, and one way is not both ways.
 
 Inside d2lps a bandwidth is bytes per second *in one direction*, a size is bytes, a time is seconds.
-People write ``"16 GB/s"``, ``"400 Mbit/s"``, ``"160 MB"``, ``"10 us"``; this module reads and prints that.
+People write ``"16 GB/s"``, ``"400 Mbit/s"``, ``"160 MB"``, ``"10 us"``; only this module reads and prints such text.
 
 >>> bandwidth("16 GB/s") == 2 * bandwidth("64 Gbit/s")
 True
@@ -23,8 +23,8 @@ from d2lps.messages.raised import Brief
 
 PREFIXES = {prefix: 1000**i for i, prefix in enumerate(["", "k", "M", "G", "T", "P"])} | {"K": 1000}
 PREFIXES |= {prefix: 1024**i for i, prefix in enumerate(["Ki", "Mi", "Gi", "Ti"], 1)}
-SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ns": 10**9}  # so many in a second
-FEW = 1000  # bytes: so few, without a unit, are a slip of the pen
+SECONDS = {"s": 1, "ms": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ns": 10**9}  # how many make a second
+FEW = 1000  # bytes: a smaller number without a unit is a slip of the pen
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]{1,3})?)\s*(.*?)\s*")
 _UNIT = re.compile(r"(|Ki|Mi|Gi|Ti|[kKMGTP])(B|bit|b)(ps|/s|)")
 
@@ -34,7 +34,7 @@ class UnitError(Brief, ValueError):
 
 
 class Bandwidth(float):
-    """Bytes per second in one direction: a float that knows its unit. Made by :func:`bandwidth`."""
+    """Bytes per second in one direction: a float that prints with its unit. Made by :func:`bandwidth`."""
 
     def __str__(self) -> str:
         return "unlimited" if math.isinf(self) else show_size(float(self)) + "/s"
@@ -44,26 +44,13 @@ class Bandwidth(float):
 
 
 def bandwidth(value: "str | Bandwidth") -> Bandwidth:
-    """Bytes per second, one way, from ``"16 GB/s"`` or ``"128 Gbit/s"``.
+    """Read bytes per second, one way, from ``"16 GB/s"`` or ``"128 Gbit/s"``; the result is positive, maybe infinite.
 
-    Parameters
-    ----------
-    value : str or Bandwidth
-        A bare number is refused, because nobody could tell bits from bytes; a number that is known to be bytes per
-        second is passed as ``Bandwidth(number)``.
-
-    Returns
-    -------
-    Bandwidth
-        More than 0, and perhaps infinite.
-
-    Raises
-    ------
-    UnitError
-        For what has no unit, an ambiguous one, or is not positive.
+    A bare number could mean bits or bytes, so it raises UnitError, as do an ambiguous unit and a rate that is not
+    positive. Pass a number of bytes per second as ``Bandwidth(number)``.
     """
     if not isinstance(value, str | Bandwidth):
-        raise UnitError(text("unit.no-unit", what=_name("bandwidth"), value=repr(value), write=_write("bandwidth")))
+        raise UnitError(text("unit.no-unit", what=_name("bandwidth"), value=repr(value), write=_example("bandwidth")))
     rate = value if isinstance(value, Bandwidth) else Bandwidth(_float("bandwidth", value, _parse("bandwidth", value)))
     if not rate > 0:
         raise UnitError(text("unit.not-positive", value=repr(value)))
@@ -71,23 +58,7 @@ def bandwidth(value: "str | Bandwidth") -> Bandwidth:
 
 
 def size(value: "str | int") -> int:
-    """A number of bytes.
-
-    Parameters
-    ----------
-    value : str or int
-        ``"160 MB"``, ``"4 MiB"``, or an int already in bytes.
-
-    Returns
-    -------
-    int
-        0 or more.
-
-    Raises
-    ------
-    UnitError
-        For what is no whole number of bytes.
-    """
+    """Read a number of bytes, 0 or more, from ``"160 MB"``, ``"4 MiB"`` or an int; raise UnitError otherwise."""
     if isinstance(value, bool) or not isinstance(value, str | Integral):
         raise UnitError(text("unit.not-a-size", value=repr(value)))
     count = _parse("size", value) if isinstance(value, str) else value
@@ -100,22 +71,9 @@ def size(value: "str | int") -> int:
 
 
 def meant_size(value: "str | int") -> int:
-    """As :func:`size`, for what people write by hand: there a bare 160 means 160 MB more often than 160 bytes.
+    """Read a size as :func:`size` does, but raise UnitError for an int from 1 to 999.
 
-    Parameters
-    ----------
-    value : str or int
-        ``"160 MB"``, ``"160 B"``, or an int of bytes: 0, or 1000 and more.
-
-    Returns
-    -------
-    int
-        0 or more.
-
-    Raises
-    ------
-    UnitError
-        For a smaller int, and what is no whole number of bytes.
+    People who write a bare 160 by hand mean 160 MB more often than 160 bytes; ``"160 B"`` is accepted.
     """
     count = size(value)
     if not isinstance(value, str) and 0 < count < FEW:
@@ -124,23 +82,7 @@ def meant_size(value: "str | int") -> int:
 
 
 def seconds(value: "str | float") -> float:
-    """A time in seconds.
-
-    Parameters
-    ----------
-    value : str or float
-        ``"10 us"``, ``"7.5 ms"``, or a number of seconds.
-
-    Returns
-    -------
-    float
-        0 or more, and finite.
-
-    Raises
-    ------
-    UnitError
-        For what is no such time.
-    """
+    """Read a finite time in seconds, 0 or more, from ``"10 us"`` or a number; raise UnitError otherwise."""
     if isinstance(value, Real) and not isinstance(value, bool):
         time = float(value)
     else:
@@ -154,22 +96,8 @@ def seconds(value: "str | float") -> float:
 
 
 def is_count(value: object, least: int = 0, most: float = math.inf) -> bool:
-    """Whether it is a whole number in a range: ``True`` is none, and neither is 2.0.
+    """Return True if ``value`` is an int from ``least`` to ``most``, both included; ``True`` and 2.0 are not.
 
-    Parameters
-    ----------
-    value : object
-        Whatever was given for it.
-    least, most : int
-        The range, with both its ends.
-
-    Returns
-    -------
-    bool
-        False for whatever is no such number.
-
-    Examples
-    --------
     >>> is_count(2), is_count(0, least=1), is_count(True), is_count("2")
     (True, False, False, False)
     """
@@ -177,34 +105,12 @@ def is_count(value: object, least: int = 0, most: float = math.inf) -> bool:
 
 
 def show_size(count: float) -> str:
-    """Bytes in decimal units, at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``.
-
-    Parameters
-    ----------
-    count : float
-        Bytes.
-
-    Returns
-    -------
-    str
-        With its unit.
-    """
+    """Print bytes in decimal units with at most four digits: ``160 MB``, ``7.5 kB``, ``12 B``."""
     return _show(count, [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)], "B")
 
 
 def show_seconds(time: float) -> str:
-    """A time in the unit that suits it: ``60 ms``, ``7.5 ms``, ``42 µs``.
-
-    Parameters
-    ----------
-    time : float
-        Seconds.
-
-    Returns
-    -------
-    str
-        With its unit.
-    """
+    """Print seconds in the unit that suits them: ``60 ms``, ``7.5 ms``, ``42 µs``."""
     return _show(time, [("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)], "s")
 
 
@@ -216,48 +122,47 @@ def _show(value: float, units: list[tuple[str, float]], base: str) -> str:
     return f"{float(f'{rounded / factor:.4g}'):g} {name}"
 
 
-def _split(what: str, value: object) -> tuple[Fraction, str]:
+def _split(quantity: str, value: object) -> tuple[Fraction, str]:
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     try:
         return Fraction(match[1]), match[2]
     except (TypeError, ValueError):
-        example = {"bandwidth": "16 GB/s", "size": "160 MB", "time": "7.5 ms"}[what]
-        sentence = text("unit.not-a-quantity", what=_name(what), value=repr(value), example=example)
+        example = {"bandwidth": "16 GB/s", "size": "160 MB", "time": "7.5 ms"}[quantity]
+        sentence = text("unit.not-a-quantity", what=_name(quantity), value=repr(value), example=example)
         raise UnitError(sentence) from None
 
 
-def _float(what: str, value: object, number: Fraction) -> float:
+def _float(quantity: str, value: object, number: Fraction) -> float:
     try:
         return float(number)
     except OverflowError:
-        raise UnitError(text("unit.too-large", what=_name(what), value=repr(value))) from None
+        raise UnitError(text("unit.too-large", what=_name(quantity), value=repr(value))) from None
 
 
-def _parse(what: str, value: str) -> Fraction:
-    """Bytes, or bytes per second for a bandwidth, exactly."""
-    number, unit = _split(what, value)
-    per_second = "/s" if what == "bandwidth" else ""
+def _parse(quantity: str, value: str) -> Fraction:
+    """Return the exact number of bytes, or of bytes per second for a bandwidth."""
+    number, unit = _split(quantity, value)
+    is_rate = quantity == "bandwidth"
     match = _UNIT.fullmatch(unit)
     if not match:
-        said = {"what": _name(what), "value": repr(value), "write": _write(what)}
-        raise UnitError(text("unit.unknown-unit", unit=repr(unit), **said) if unit else text("unit.no-unit", **said))
-    prefix, letter, rate = match.groups()
+        words = {"what": _name(quantity), "value": repr(value), "write": _example(quantity)}
+        raise UnitError(text("unit.unknown-unit", unit=repr(unit), **words) if unit else text("unit.no-unit", **words))
+    prefix, letter, per_second = match.groups()
     count = number * PREFIXES[prefix] / (1 if letter == "B" else 8)
     if letter == "b":
-        written, per = f"{_float(what, value, number):g}", "/s" if rate else ""
-        read, in_bytes = f"{written} {prefix}bit{per}", f"{show_size(_float(what, value, count))}{per}"
-        meant = {"bits": read, "equal": in_bytes, "bytes": f"{written} {prefix}B{per}"}
-        raise UnitError(text("unit.ambiguous", what=_name(what), value=repr(value), **meant))
-    if bool(rate) != bool(per_second):
-        said = {"value": repr(value), "write": _write(what)}
-        raise UnitError(text("unit.per-second", **said) if per_second else text("unit.not-per-second", **said))
+        amount, per = f"{_float(quantity, value, number):g}", "/s" if per_second else ""
+        as_bits, in_bytes = f"{amount} {prefix}bit{per}", f"{show_size(_float(quantity, value, count))}{per}"
+        readings = {"bits": as_bits, "equal": in_bytes, "bytes": f"{amount} {prefix}B{per}"}
+        raise UnitError(text("unit.ambiguous", what=_name(quantity), value=repr(value), **readings))
+    if bool(per_second) != is_rate:
+        words = {"value": repr(value), "write": _example(quantity)}
+        raise UnitError(text("unit.per-second", **words) if is_rate else text("unit.not-per-second", **words))
     return count
 
 
-def _name(what: str) -> str:
-    return text(f"unit.name.{what}")
+def _name(quantity: str) -> str:
+    return text(f"unit.name.{quantity}")
 
 
-def _write(what: str) -> str:
-    """What would be right."""
-    return text(f"unit.write.{what}")
+def _example(quantity: str) -> str:
+    return text(f"unit.write.{quantity}")

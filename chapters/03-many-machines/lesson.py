@@ -7,8 +7,10 @@ d2lps.speak("en")
 d2lps.opening("03")
 
 # %% imports
+import tempfile
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import torch
 
@@ -380,16 +382,20 @@ compared({"4 servers": on_servers(4), "4 : 4 : 4 : 1": sharded(leaders, in_propo
          slower)
 
 # %% lost
-def again_and_again(plan):
+def again_and_again(plan, finished):
     mine = [node for node in plan.nodes if node in cluster.playing()]
     carrier = Processes(mine, deadline=2)
     while True:
         run(plan, {node: torch.zeros(5_000_000) for node in mine}, carrier)
+        finished.touch()
 
 if four:
     with_slow("server3", 400)
-    job = four.start(again_and_again, ring(leaders), hosts=hosts)
-    time.sleep(2)
+    finished = Path(tempfile.mkdtemp()) / "finished"
+    job = four.start(again_and_again, ring(leaders), finished, hosts=hosts)
+    until = time.monotonic() + 60
+    while not finished.exists() and time.monotonic() < until:
+        time.sleep(0.1)
     four.kill("host2")
     start = time.perf_counter()
     try:

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import torch
 
-from d2lps import (Topology, aggregate_at, all_gather, cost, dgx1_v100, draw,
+from d2lps import (Topology, aggregate_at, all_gather, cost, dgx1_v100, double_tree, draw,
                    hierarchical, machines, nvswitch, pcie_server, reduce_scatter,
                    ring, rings, run, sharded, table, together, tree, two_rings)
 from d2lps.units import Bandwidth, UnitError, bandwidth, show_seconds, show_size
@@ -159,7 +159,8 @@ place = nvswitch(16, "16 GB/s", "5 us", links=1)
 table("strategy", "steps-in", "10-kb", "160-mb", rows=[
     [name, len(plan.steps), *(cost.shared(plan, place, size)
                               for size in ("10 kB", "160 MB"))]
-    for name, plan in {"ring": ring(sixteen), "tree": tree(sixteen)}.items()])
+    for name, plan in {"ring": ring(sixteen), "tree": tree(sixteen),
+                       "double tree": double_tree(sixteen, chunks=64)}.items()])
 
 # %% servers
 workers = [f"host{i}/cpu" for i in range(8)]
@@ -207,6 +208,8 @@ table("host", "strategy", "steps-in", "shared", rows=[
     [host, name, len(plan.steps), cost.shared(plan, place, "160 MB")]
     for host, place, some in [
         ("DGX-1", dgx1, {"2 rings": two_rings(dgx1, both=True), "shards": sharded(eight)}),
+        *((f"DGX-1, {rate}", dgx1_v100("25 GB/s", pcie="16 GB/s", between_cpus=rate),
+           {"shards": sharded(eight)}) for rate in ("9.6 GB/s", "38.4 GB/s")),
         ("DGX-2", dgx2, {"ring": ring(sixteen), "shards": sharded(sixteen)})]
     for name, plan in some.items()])
 

@@ -1,11 +1,18 @@
-"""The authoring room: chapters in three languages → notebooks, and the checks that keep them one course.
+"""The authoring room: it turns chapters in three languages into notebooks, and checks that they say the same.
 
-Its modules, each importing only from those before it: ``findings``, ``figures``, ``lesson``, ``library``, ``notebook``,
-``reading``, ``language``, ``glossary``, ``agree``, ``check``, ``workspace``, ``pull``, and the commands of
-``python -m course.book``. What each language wants of its texts is data, in ``rules/``.
+Start with lesson.py, which describes the format of a chapter; the commands of ``python -m course.book`` are in
+__main__.py. Each module imports only modules listed before it:
+
+* ``findings``: errors and findings, as the author reads them; ``figures``: a chapter's functions that draw;
+* ``lesson`` reads the files of a chapter; ``library`` reads the whole book and finds faults that keep it from being
+  built; ``notebook`` writes a notebook;
+* ``reading`` splits a text into prose, formulas, code and links; ``language`` checks numbers, letters and style by the
+  data in ``rules/``; ``glossary`` checks terms and symbols; ``agree`` records which sections were read side by side;
+  ``check`` runs all checks;
+* ``workspace`` makes the readers' copies and starts JupyterLab; ``pull`` brings their edited prose back.
 """
 
 import sys
 
-# nbformat imports it by way of jsonschema, for formats that no notebook has: it takes a second to make a grammar.
+# jsonschema, which nbformat imports, would spend a second on a grammar for formats that no notebook has.
 sys.modules.setdefault("rfc3987_syntax", None)

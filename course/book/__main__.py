@@ -1,22 +1,22 @@
-"""``python -m course.book``: build, check, agree, pull, lab, figures."""
+"""The commands of ``python -m course.book``: build, check, agree, pull, lab, figures."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from course.book import pull as home
 from course.book import workspace
 from course.book.agree import renew, side_by_side
 from course.book.check import check_chapter, check_figures, check_meanings, check_messages, drawn
 from course.book.findings import COMMAND, BookError, report
 from course.book.library import Book, write
 from course.book.notebook import dumps, notebook
+from course.book.pull import pull as pull_prose
 from d2lps.messages import LANGUAGES
 
 
 def build(book: Book, arguments: argparse.Namespace) -> int:
-    """Write the notebooks of the chapters, three each."""
+    """Write the notebooks of the chapters, one per language."""
     notebooks = {}
     for slug in book.slugs(arguments.chapters):
         chapter = book.chapter(slug)
@@ -28,7 +28,7 @@ def build(book: Book, arguments: argparse.Namespace) -> int:
 
 
 def check(book: Book, arguments: argparse.Namespace) -> int:
-    """Run every check and print what each finding asks for; exit 1 if something is to be mended."""
+    """Run every check and print the findings with their remedies; the exit status is 1 if one of them is a failure."""
     findings = [finding for slug in book.slugs(arguments.chapters) for finding in check_chapter(book, slug)]
     if not arguments.chapters:
         findings += [*check_messages(book), *check_meanings(book), *check_figures(book)]
@@ -37,7 +37,7 @@ def check(book: Book, arguments: argparse.Namespace) -> int:
 
 
 def agree(book: Book, arguments: argparse.Namespace) -> int:
-    """Record that the three texts of sections were read side by side and say the same."""
+    """Record that the three texts of a section were read side by side and say the same."""
     slug, sections = _sections(book, arguments.names)
     chapter = book.chapter(slug)
     listed = ", ".join(chapter.sections)
@@ -60,7 +60,7 @@ def agree(book: Book, arguments: argparse.Namespace) -> int:
 
 
 def _sections(book: Book, names: list[str]) -> tuple[str, list[str]]:
-    """The chapter and the sections that ``agree`` is to renew; the chapter may be left out if there is one."""
+    """Return the chapter and its sections named on the command line; a chapter that is clear may be left out."""
     try:
         return book.slug(names[0]), names[1:]
     except (BookError, IndexError):
@@ -72,10 +72,10 @@ def _sections(book: Book, names: list[str]) -> tuple[str, list[str]]:
 
 
 def figures(book: Book, arguments: argparse.Namespace) -> int:
-    """Draw the figures of the course again."""
+    """Draw the figures of the chapters again."""
     pictures = drawn(book)
     if not pictures:
-        raise BookError("there is nothing to draw: no chapter has a figures.py; write one")
+        raise BookError("no chapter has a figures.py, so there is nothing to draw; write one")
     return _write(book, {book.figure(name): picture for name, picture in pictures.items()})
 
 
@@ -86,13 +86,13 @@ def _write(book: Book, texts: dict[Path, str]) -> int:
 
 
 def pull(book: Book, arguments: argparse.Namespace) -> int:
-    """Bring edits made in a workspace notebook home: prose, code only with --code, never exercises or outputs."""
-    print(*home.advice(book, home.pull(book, Path(arguments.notebook), arguments.code)), sep="\n")
+    """Bring prose edited in a workspace notebook back into its chapter; code is edited in lesson.py."""
+    print(*pull_prose(book, Path(arguments.notebook)), sep="\n")
     return 0
 
 
 def lab(book: Book, arguments: argparse.Namespace) -> int:
-    """Put the chapters into workspace/, never over anybody's work, and open JupyterLab."""
+    """Copy the chapters into workspace/, without overwriting edited copies, and open JupyterLab."""
     chosen, hint = workspace.language(book, arguments.language)
     for line in [*workspace.lay_out(book), *hint]:
         print(line, flush=True)
@@ -101,32 +101,29 @@ def lab(book: Book, arguments: argparse.Namespace) -> int:
     return 0
 
 
-CHAPTERS = ["chapters"], {"nargs": "*", "metavar": "chapter", "help": "as in 01 or 01-data-parallelism; all if none"}
-# Each command, and what it takes.
+CHAPTERS = (["chapters"], {"nargs": "*", "metavar": "chapter", "help": "as 01 or 01-data-parallelism (default: all)"})
+# Each command with its arguments.
 COMMANDS = {
     build: [CHAPTERS],
     check: [CHAPTERS],
     agree: [
-        (["names"], {"nargs": "*", "metavar": "section", "help": "after the chapter, where there are several"}),
+        (["names"], {"nargs": "*", "metavar": "section", "help": "chapter and ids of its sections"}),
         (["--all"], {"action": "store_true", "help": "every section of the chapter"}),
     ],
-    pull: [
-        (["notebook"], {"help": "as in workspace/vi/01-data-parallelism.ipynb"}),
-        (["--code"], {"action": "store_true", "help": "bring edited code home too"}),
-    ],
+    pull: [(["notebook"], {"help": "for example workspace/vi/01-data-parallelism.ipynb"})],
     lab: [
-        (["--language"], {"choices": LANGUAGES, "help": "the language to open; it is remembered"}),
-        (["--no-browser"], {"action": "store_true", "help": "print the address, open no browser"}),
-        (["--no-start"], {"action": "store_true", "help": "only put the chapters into workspace/"}),
+        (["--language"], {"choices": LANGUAGES, "help": "the language to open, also the next time"}),
+        (["--no-browser"], {"action": "store_true", "help": "print the address and open no browser"}),
+        (["--no-start"], {"action": "store_true", "help": "only copy the chapters into workspace/"}),
     ],
     figures: [],
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; a BookError is one sentence on stderr and exit status 1."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Write the course and try it out.")
-    parser.add_argument("--root", help="the course's folder, if it is not the current one")
+    """Run one command; print a BookError as one sentence on stderr and return exit status 1."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="Build, check and open the course.")
+    parser.add_argument("--root", help="the folder of the course (default: the current one)")
     commands = parser.add_subparsers(required=True, metavar="command")
     for command, takes in COMMANDS.items():
         added = commands.add_parser(command.__name__, help=command.__doc__, description=command.__doc__)

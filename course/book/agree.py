@@ -1,8 +1,8 @@
-"""``agreed.txt``: for each section, what its three texts were when last read side by side.
+"""``agreed.txt``: a digest of each section as it was when its three texts were last read side by side.
 
-The digest is over the texts, the cells placed there, the figures but for their colours, the messages that those cells
-name and the texts of the exercises and predictions. No language is the source of the others: whichever changes, the
-three are read again.
+The digest covers the texts, the cells placed there, the figures without their colors, the messages that those cells
+name, and the texts of the exercises and predictions. No language is the source of the others: if one changes, all three
+are read again.
 """
 
 import json
@@ -18,7 +18,7 @@ FILE = "agreed.txt"
 
 
 def digests(book: Book, chapter: Chapter) -> dict[str, str]:
-    """Section → digest of what a reader meets there."""
+    """Return section → digest of its content as readers see it."""
     messages = book.messages()
     by_section = {}
     for id in chapter.sections:
@@ -33,19 +33,19 @@ def digests(book: Book, chapter: Chapter) -> dict[str, str]:
             "messages": {language: _named(code, messages[language]) for language in LANGUAGES},
             "exercises": [chapter.exercises.get(cell.exercise) for cell in cells if cell.exercise is not None],
         }
-        if asked := {name: chapter.predictions[name] for name in _quoted(code) & set(chapter.predictions)}:
-            parts["predictions"] = asked
+        if predictions := {name: chapter.predictions[name] for name in _quoted(code) & set(chapter.predictions)}:
+            parts["predictions"] = predictions
         by_section[id] = digest(json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str))
     return by_section
 
 
 def _drawn(svg: str) -> str:
-    """What a figure shows, without the rules of style, which say in which colours."""
+    """Return a figure without its style sheet, which has the colors."""
     return re.sub(r"<style>.*?</style>", "", svg, flags=re.DOTALL)
 
 
 def _named(code: str, sentences: dict[str, str]) -> dict[str, str]:
-    """The messages that code names in quotes, by their whole key or by its last part."""
+    """Return the messages whose key, or its last part, stands in quotes in the code."""
     named = _quoted(code)
     return {key: sentence for key, sentence in sentences.items() if {key, key.rpartition(".")[2]} & named}
 
@@ -55,34 +55,36 @@ def _quoted(code: str) -> set[str]:
 
 
 def agreed(book: Book, slug: str) -> dict[str, str]:
-    """Section → digest, as last agreed."""
+    """Return section → digest as recorded in ``agreed.txt``."""
     path = book.folder(slug) / FILE
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     return dict(line.split(maxsplit=1) for line in lines if len(line.split()) == 2)
 
 
 def stale(book: Book, chapter: Chapter) -> Iterator[Finding]:
-    """Sections that changed since their three texts were read side by side."""
-    known, now = agreed(book, chapter.slug), digests(book, chapter)
+    """Find sections that changed since their three texts were read side by side."""
+    recorded, now = agreed(book, chapter.slug), digests(book, chapter)
     command = f"{COMMAND} agree {chapter.slug}"
     for id, new in now.items():
-        if known.get(id) != new:
-            what = "the section has changed since its three texts were" if id in known else "the three texts were never"
-            remedy = f"read them, then {command} {id}"
-            yield Finding("fail", "agreed", id, LANGUAGES, f"{what} read side by side", remedy)
-    for id in (id for id in known if id not in now):
+        if recorded.get(id) != new:
+            if id in recorded:
+                message = "the section has changed since its three texts were read side by side"
+            else:
+                message = "the three texts were never read side by side"
+            yield Finding("fail", "agreed", id, LANGUAGES, message, f"read them, then {command} {id}")
+    for id in (id for id in recorded if id not in now):
         yield Finding("fail", "agreed", id, (), f"{FILE} names a section that no text has", f"{command} --all")
 
 
 def side_by_side(chapter: Chapter, id: str) -> str:
-    """The heads of a section's three texts, one below the other."""
+    """Return the beginnings of a section's three texts, one below the other."""
     sections = chapter.section(id).items()
     texts = [f"{language}  {head(read_section(section).text, width=300)}" for language, section in sections]
     return "\n".join([f"── {chapter.slug} {id}", *texts])
 
 
 def renew(book: Book, chapter: Chapter, sections: list[str]) -> None:
-    """Record the named sections as read side by side; sections that are gone leave the file."""
+    """Record the named sections as read side by side, and remove deleted sections from the file."""
     now = digests(book, chapter)
-    known = agreed(book, chapter.slug) | {id: now[id] for id in sections}
-    write({book.folder(chapter.slug) / FILE: "".join(f"{id} {known[id]}\n" for id in now if id in known)})
+    recorded = agreed(book, chapter.slug) | {id: now[id] for id in sections}
+    write({book.folder(chapter.slug) / FILE: "".join(f"{id} {recorded[id]}\n" for id in now if id in recorded)})

@@ -1,4 +1,4 @@
-"""All that a program can say about a chapter before somebody reads it."""
+"""All checks of a chapter that a program can do."""
 
 import io
 import re
@@ -16,7 +16,7 @@ from course.book.reading import Passage, meaning_passages, message_passages, pas
 from d2lps.messages import LANGUAGES
 
 FOREIGN = language.regex("(?i)[{han}{vietnamese}]")
-# What is compared between languages, and what a difference is called.
+# The parts of a text that must be equal in all languages → the name of the check.
 PIECES = {
     "math": "formulas",
     "code": "code",
@@ -28,45 +28,45 @@ PIECES = {
 
 
 def check_chapter(book: Book, slug: str) -> list[Finding]:
-    """Everything found in one chapter; of a chapter that cannot be built, what keeps it from being built."""
+    """Return the findings for one chapter; for a chapter that cannot be built, only the faults that prevent it."""
     try:
         chapter = book.load(slug)
         if broken := list(faults(book, chapter)):
             return broken
-        every = list(passages(chapter))
+        chapter_passages = list(passages(chapter))
     except BookError as error:
         return [Finding("fail", "structure", "(chapter)", (), str(error), f"edit chapters/{slug}")]
     words = glossary.Glossary(book.terms)
-    findings = [*title(book, chapter), *lesson(chapter), *exercises(chapter), *_texts(every, words)]
-    for passage in every:
+    findings = [*title(book, chapter), *lesson(chapter), *exercises(chapter), *_texts(chapter_passages, words)]
+    for passage in chapter_passages:
         if passage.kind == "section":
             findings += [*links(book, slug, passage), *captions(chapter, passage)]
-    findings += [*glossary.of_chapter(every, words, slug), *glossary.symbols(every, words, slug)]
+    findings += [*glossary.of_chapter(chapter_passages, words, slug), *glossary.symbols(chapter_passages, words, slug)]
     return [*findings, *agree.stale(book, chapter), *notebooks(book, chapter)]
 
 
 def check_messages(book: Book) -> list[Finding]:
-    """What d2lps says at run time: the same keys and placeholders in every language, and the same care."""
+    """Check the messages of d2lps: every language has every key, and they pass the checks of prose."""
     messages = book.messages()
     findings = []
     for key in dict.fromkeys(key for sentences in messages.values() for key in sentences):
-        if lacking := tuple(each for each in LANGUAGES if key not in messages[each]):
-            files = ", ".join(f"d2lps/messages/{each}.toml" for each in lacking)
+        if lacking := tuple(language_name for language_name in LANGUAGES if key not in messages[language_name]):
+            files = ", ".join(f"d2lps/messages/{language_name}.toml" for language_name in lacking)
             findings.append(Finding("fail", "messages", key, lacking, "the key is missing", f"edit {files}"))
     return findings + _texts(list(message_passages(book)), glossary.Glossary(book.terms))
 
 
 def check_meanings(book: Book) -> list[Finding]:
-    """What the words of the glossary mean: a sentence each, with the same care."""
-    every = list(meaning_passages(book))
-    findings = _texts(every, glossary.Glossary(book.terms))
-    return findings + [finding for passage in every for finding in language.one_sentence(passage)]
+    """Check the meanings in the glossary: each is one sentence and passes the checks of prose."""
+    meanings = list(meaning_passages(book))
+    findings = _texts(meanings, glossary.Glossary(book.terms))
+    return findings + [finding for passage in meanings for finding in language.one_sentence(passage)]
 
 
-def _texts(every: list[Passage], words: glossary.Glossary) -> list[Finding]:
-    """The checks of one passage, in the order in which they are read."""
+def _texts(all_passages: list[Passage], words: glossary.Glossary) -> list[Finding]:
+    """Run the checks of single passages."""
     findings = []
-    for passage in every:
+    for passage in all_passages:
         findings += [
             *same_pieces(passage),
             *math_letters(passage),
@@ -84,23 +84,23 @@ def _texts(every: list[Passage], words: glossary.Glossary) -> list[Finding]:
 
 
 def same_pieces(passage: Passage) -> Iterator[Finding]:
-    """Headings and figures in the same order; items, tables and quotes as many; formulas, code and the like the same.
+    """Find differences in structure, figures, formulas, code, sources, links and placeholders.
 
-    Each language is compared with the first; that the others are the same follows.
+    Each language is compared with the first one.
     """
     (a, first), *others = passage.readings.items()
     for b, other in others:
         if first.headings != other.headings:
             yield passage.fail("shape", f"the heading levels are {first.headings} and {other.headings}", a, b)
-        for what in ("items", "tables", "quotes"):
-            ours, theirs = getattr(first, what), getattr(other, what)
+        for piece in ("items", "tables", "quotes"):
+            ours, theirs = getattr(first, piece), getattr(other, piece)
             if ours != theirs:
-                yield passage.warn("shape", f"{what} are {ours} and {theirs}", a, b)
+                yield passage.warn("shape", f"{piece} are {ours} and {theirs}", a, b)
         if first.images != other.images:
             figures = [", ".join(reading.images) or "none" for reading in (first, other)]
             yield passage.fail("figures", " and ".join(figures), a, b)
-        for what, name in PIECES.items():
-            ours, theirs = Counter(getattr(first, what)), Counter(getattr(other, what))
+        for piece, name in PIECES.items():
+            ours, theirs = Counter(getattr(first, piece)), Counter(getattr(other, piece))
             if ours != theirs:
                 message = f"only {a}: {_list(ours - theirs)}; only {b}: {_list(theirs - ours)}"
                 yield passage.fail(name, message, a, b)
@@ -111,50 +111,50 @@ def _list(counter: Counter) -> str:
 
 
 def math_letters(passage: Passage) -> Iterator[Finding]:
-    """No Han and no Vietnamese letters inside formulas."""
-    for each, reading in passage.readings.items():
+    """Find Chinese and Vietnamese letters inside formulas."""
+    for name, reading in passage.readings.items():
         for formula in filter(FOREIGN.search, reading.math):
             message = f"{formula} holds letters that TeX fonts lack; explain it in the prose"
-            yield passage.fail("formulas", message, each)
+            yield passage.fail("formulas", message, name)
 
 
 def links(book: Book, slug: str, passage: Passage) -> Iterator[Finding]:
-    """A relative link leads somewhere, from the chapter's folder and from the reader's copy alike."""
+    """Find relative links that lead nowhere from the chapter's folder or from a reader's copy."""
     sources = {entry.get("url") for entry in book.references.values()}
-    for each, reading in passage.readings.items():
+    for name, reading in passage.readings.items():
         for link in reading.links:
             if link in sources:
-                yield passage.fail("links", f"{link} is in references.toml; write [[cite:…]]", each)
+                yield passage.fail("links", f"{link} is in references.toml; write [[cite:…]]", name)
             if re.match(r"[a-z][a-z0-9+.-]*:|#", link):
                 continue
             path = link.split("#")[0]
             if not (book.folder(slug) / path).exists():
-                yield passage.fail("links", f"{link} leads nowhere", each)
+                yield passage.fail("links", f"{link} leads nowhere", name)
             elif not path.startswith("../../"):
-                yield passage.warn("links", f"{link} is lost in a reader's copy; begin it with ../../", each)
+                yield passage.warn("links", f"{link} is lost in a reader's copy; begin it with ../../", name)
 
 
 def captions(chapter: Chapter, passage: Passage) -> Iterator[Finding]:
-    """Every figure says in words what it shows."""
-    for each, section in chapter.section(passage.name).items():
+    """Find figures without a caption."""
+    for name, section in chapter.section(passage.name).items():
         for block in section.blocks:
             if block.kind == "figure" and not block.caption:
                 placed = f"[[figure:{block.name}"
                 message = f"{placed}]] has no caption; write {placed}|what it shows]]"
-                yield passage.fail("figures", message, each)
+                yield passage.fail("figures", message, name)
 
 
 def title(book: Book, chapter: Chapter) -> Iterator[Finding]:
-    """A chapter bears the titles that the table of contents gives it."""
-    for each, name in book.contents.get(chapter.slug, {}).items():
-        if each in chapter.texts and chapter.texts[each].title != name:
-            message = f"{chapter.texts[each].title!r} is {name!r} in toc.toml"
-            remedy = f"edit chapters/{chapter.slug}/{each}.md or chapters/toc.toml"
-            yield Finding("fail", "title", "top", (each,), message, remedy)
+    """Find titles that differ from the table of contents."""
+    for name_of_language, name in book.contents.get(chapter.slug, {}).items():
+        if name_of_language in chapter.texts and chapter.texts[name_of_language].title != name:
+            message = f"{chapter.texts[name_of_language].title!r} is {name!r} in toc.toml"
+            remedy = f"edit chapters/{chapter.slug}/{name_of_language}.md or chapters/toc.toml"
+            yield Finding("fail", "title", "top", (name_of_language,), message, remedy)
 
 
 def lesson(chapter: Chapter) -> Iterator[Finding]:
-    """Cells hold no comments but an exercise's ``# TODO``, no sentences, and a cell magic in the first line only."""
+    """Find comments other than an exercise's ``# TODO``, sentences, and cell magics outside a cell's first line."""
     remedy = f"edit chapters/{chapter.slug}/lesson.py"
     for cell in chapter.cells:
         for message in _impurities(cell):
@@ -177,7 +177,7 @@ def _impurities(cell: Cell) -> Iterator[str]:
         yield f"holds the comment {comment!r}; say it in the prose"
     for token in tokens:
         if token.type == tokenize.STRING or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
-            if token.string.startswith('"""#!'):  # a program for the shell
+            if token.string.startswith('"""#!'):  # a shell script
                 continue
             words = re.findall(r"[A-Za-z]{2,}", re.sub(r"\{[^}]*\}", "", token.string))
             if len(words) >= 3 and " " in token.string.strip() or FOREIGN.search(token.string):
@@ -185,7 +185,7 @@ def _impurities(cell: Cell) -> Iterator[str]:
 
 
 def exercises(chapter: Chapter) -> Iterator[Finding]:
-    """Every exercise has its texts, and its cell is the stub that they name."""
+    """Find exercises without texts or without a cell, and cells that differ from the stub in the texts."""
 
     def finding(section: str, message: str) -> Finding:
         return Finding("fail", "exercises", section, (), message, f"edit chapters/{chapter.slug}/exercises.toml")
@@ -203,16 +203,16 @@ def exercises(chapter: Chapter) -> Iterator[Finding]:
 
 
 def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
-    """The notebooks are what the sources give."""
-    for each in LANGUAGES:
-        path = book.folder(chapter.slug) / f"{each}.ipynb"
-        if not path.is_file() or path.read_text("utf-8") != dumps(notebook(chapter, each, book.links(each))):
-            message, remedy = f"{each}.ipynb is not what the sources give", f"{COMMAND} build {chapter.slug}"
-            yield Finding("fail", "notebooks", "(chapter)", (each,), message, remedy)
+    """Find notebooks that differ from a new build."""
+    for name in LANGUAGES:
+        path = book.folder(chapter.slug) / f"{name}.ipynb"
+        if not path.is_file() or path.read_text("utf-8") != dumps(notebook(chapter, name, book.links(name))):
+            message, remedy = f"{name}.ipynb is not what the sources give", f"{COMMAND} build {chapter.slug}"
+            yield Finding("fail", "notebooks", "(chapter)", (name,), message, remedy)
 
 
 def check_figures(book: Book) -> Iterator[Finding]:
-    """The figures of the book are what d2lps draws."""
+    """Find figures in ``img/`` that differ from a new drawing."""
     for name, picture in drawn(book).items():
         path = book.figure(name)
         if path.is_file() and path.read_text("utf-8") != picture:
@@ -222,6 +222,6 @@ def check_figures(book: Book) -> Iterator[Finding]:
 
 
 def drawn(book: Book) -> dict[str, str]:
-    """Name → SVG of every figure that the chapters draw, as it stands in ``img/``."""
+    """Draw the figures of all chapters: name → SVG."""
     folders = (book.folder(slug) for slug in book.contents)
     return {name: draw() + "\n" for folder in folders for name, draw in figures(folder).items()}

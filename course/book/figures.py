@@ -1,4 +1,4 @@
-"""The figures of a chapter: what its ``figures.py`` draws, a function for each."""
+"""The figures of a chapter: ``figures.py`` has a function for each."""
 
 import importlib.util
 import inspect
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def figures(folder: Path) -> dict[str, Callable[[], str]]:
-    """The name of each figure of the chapter in ``folder`` → the function that gives its SVG; none without figures.py.
+    """Return figure name → function that returns its SVG, from the ``figures.py`` in ``folder`` if there is one.
 
-    Every function of that file is one unless its name begins with an underscore; ``bw_hierarchy`` draws
-    ``img/bw-hierarchy.svg``. ``opening`` gives traces instead: those with which the chapter opens.
+    The function ``bw_hierarchy`` draws ``img/bw-hierarchy.svg``. Names with a leading underscore are helpers, and
+    ``opening`` returns the traces that the chapter opens with.
     """
     path = folder / "figures.py"
     if not path.is_file():
@@ -18,6 +18,8 @@ def figures(folder: Path) -> dict[str, Callable[[], str]]:
     spec = importlib.util.spec_from_file_location(f"figures_of_{folder.name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    own = inspect.getmembers(module, lambda value: inspect.isfunction(value) and value.__module__ == module.__name__)
-    drawing = [(name, function) for name, function in own if name != "opening" and not name.startswith("_")]
-    return {name.replace("_", "-"): function for name, function in drawing}
+    return {
+        name.replace("_", "-"): function
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and name != "opening" and not name.startswith("_")
+    }

@@ -1,4 +1,4 @@
-"""What is found in the book's sources: one thing to mend or to look at, and what mends it."""
+"""Findings in the sources of the book, each with its remedy."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ COMMAND = "python -m course.book"
 
 
 class BookError(ValueError):
-    """What is wrong in the book's sources or in a notebook, and the way out, in one sentence."""
+    """An error in the sources of the book or in a notebook; its sentence names the way out."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to mend (``fail``) or to look at (``warn``), and the command or file that mends it."""
+    """A thing to mend (``fail``) or to look at (``warn``), and the command or file that mends it."""
 
     level: str
     check: str
@@ -28,12 +28,12 @@ class Finding:
 
 
 def edit(files: Iterable[str]) -> str:
-    """The remedy where files are to be edited by hand."""
+    """Return the remedy for files that have to be edited by hand."""
     return f"edit {', '.join(dict.fromkeys(files))}"
 
 
 def report(findings: list[Finding]) -> str:
-    """All findings for a reader: failures first, then warnings, then how many of each."""
+    """Return all findings as text: failures, warnings, and their numbers."""
     count = Counter(finding.level for finding in findings)
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: finding.level)
     return "\n".join([*map(str, ordered), f"{count['fail']} to mend, {count['warn']} to look at"])

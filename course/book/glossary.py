@@ -1,4 +1,4 @@
-"""The glossary held against the texts: one concept, one word, and never a wrong one."""
+"""Checks of the texts against the glossary: each concept has one word, and wrong words are never used."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from course.book.reading import Passage
 from d2lps.messages import LANGUAGES
 
 COVERAGE = 0.95
-# What stands in a formula: words, which say themselves what they are, a command of TeX, or a letter, which is a symbol.
+# Words in a formula explain themselves; commands and single letters of TeX are symbols.
 _TEX = re.compile(r"\\(?:text|mathrm|operatorname)\{[^{}]*\}|\\(?P<command>[A-Za-z]+)|(?P<letter>[A-Za-z])")
 GREEK = set(
     "alpha beta gamma delta epsilon varepsilon eta theta lambda mu nu rho sigma tau phi omega Gamma Delta Theta".split()
@@ -21,7 +21,7 @@ FIRST, *OTHERS = LANGUAGES
 
 @dataclass(frozen=True)
 class Term:
-    """One concept: its English words, its translations, the words that are wrong for it, and what it means."""
+    """A concept: its English words, its translations, words that are wrong for it, and its meaning."""
 
     en: tuple[str, ...]
     words: dict[str, tuple[str, ...]]
@@ -35,20 +35,20 @@ class Term:
 
     @property
     def id(self) -> str:
-        """Its name in addresses: ``"Zipf's law"`` is ``zipfs-law``."""
+        """The name in addresses: ``"Zipf's law"`` is ``zipfs-law``."""
         return _plain(self.en[0])
 
     def called(self, language: str) -> tuple[str, ...]:
-        """Its words in a language, the usual one first."""
+        """Return its words in a language, the usual one first."""
         return self.en if language == FIRST else self.words[language]
 
     def used(self, text: str, language: str) -> list[str]:
-        """Its translations that stand in the text."""
+        """Return its translations that the text uses."""
         return [word for word in self.words[language] if _pattern(word, language).search(text)]
 
 
 class Glossary:
-    """The terms of ``terms.toml``, and the names that stay as they are."""
+    """The terms of ``terms.toml``, and the names that are never translated."""
 
     def __init__(self, written: dict):
         self.terms = [
@@ -69,7 +69,7 @@ class Glossary:
         for term in self.terms:
             _ensure_short(term)
         self.symbols = dict(written.get("symbols", {}))
-        # What each language leaves in English: the listed names, and terms that it does not translate.
+        # Words that each language leaves in English: the listed names, and terms that it does not translate.
         self.names = {language: {name.lower() for name in written.get("names", [])} for language in LANGUAGES}
         for term in self.terms:
             for language, words in term.words.items():
@@ -79,7 +79,7 @@ class Glossary:
 
     @cached_property
     def words(self) -> dict[str, list[str]]:
-        """All translations by language, longest first."""
+        """Language → all translations, longest first."""
         return {
             language: sorted({word for term in self.terms for word in term.words[language]}, key=len, reverse=True)
             for language in OTHERS
@@ -93,7 +93,7 @@ class Glossary:
         return re.compile(rf"(?<![\w-])(?:{choices})(?![\w-])", re.I), owners
 
     def present(self, english: str) -> list[Term]:
-        """Which terms the English uses; a longer term hides the shorter ones inside it."""
+        """Return the terms that an English text uses; a longer term hides the shorter ones inside it."""
         if not self.terms:
             return []
         pattern, owners = self._english
@@ -101,12 +101,12 @@ class Glossary:
         return [term for term in self.terms if id(term) in used]
 
     def stands(self, text: str, term: Term, language: str) -> bool:
-        """Whether the text uses the term itself, not only a longer term that contains it."""
+        """Return whether the text uses the term itself, and not only a longer term that contains it."""
         if not term.used(text, language):
             return False
-        own = {word.lower() for word in term.words[language]}
-        longer = [word for word in self.words[language] if word.lower() not in own]
-        longer = [word for word in longer if any(each in word.lower() for each in own)]
+        term_words = {word.lower() for word in term.words[language]}
+        longer = [word for word in self.words[language] if word.lower() not in term_words]
+        longer = [word for word in longer if any(word_of_term in word.lower() for word_of_term in term_words)]
         return bool(term.used(_without(text, language, longer), language))
 
 
@@ -115,7 +115,7 @@ def _plain(word: str) -> str:
 
 
 def _ensure_told_apart(terms: list[Term]) -> None:
-    """No English word belongs to two terms, also where it differs by capitals, spaces or hyphens."""
+    """Raise BookError if an English word belongs to two terms; capitals, spaces and hyphens make no difference."""
     owners: dict[str, Term] = {}
     for term in terms:
         for word in term.en:
@@ -125,13 +125,13 @@ def _ensure_told_apart(terms: list[Term]) -> None:
 
 
 def _ensure_short(term: Term) -> None:
-    """A meaning is read at a glance."""
+    """Raise BookError if a meaning is too long to be read at a glance."""
     for language, meaning in term.means.items():
-        wanted, most = FILES[language]["sentence"], FILES[language]["meaning"]["most"]
-        size = len(regex(wanted["counted"]).findall(meaning))
-        if size > most:
-            message = f"terms.toml: what {term.en[0]!r} means takes {size} {wanted['unit']} in {language}"
-            raise BookError(f"{message}; say it in {most}")
+        limit, maximum = FILES[language]["sentence"], FILES[language]["meaning"]["most"]
+        size = len(regex(limit["counted"]).findall(meaning))
+        if size > maximum:
+            message = f"terms.toml: what {term.en[0]!r} means takes {size} {limit['unit']} in {language}"
+            raise BookError(f"{message}; say it in {maximum}")
 
 
 def _without(text: str, language: str, words: list[str]) -> str:
@@ -141,7 +141,7 @@ def _without(text: str, language: str, words: list[str]) -> str:
 
 
 def inflected(word: str) -> str:
-    """A pattern for an English word or its plural, with spaces or hyphens between its parts."""
+    """Return a pattern for an English word or its plural, with spaces or hyphens between its parts."""
     stem = re.sub(r"[\s–-]+", r"[\\s–-]+", re.escape(word).replace(r"\ ", " ").replace(r"\-", "-"))
     return f"{stem[:-1]}(?:y|ies)" if re.search("[^aeiou]y$", word) else f"{stem}(?:e?s)?"
 
@@ -156,14 +156,14 @@ def _pattern(word: str, language: str) -> re.Pattern:
 
 @cache
 def _with_english(words: tuple[str, ...], english: tuple[str, ...], language: str) -> re.Pattern:
-    """A term with its English in parentheses behind it."""
-    own = "|".join(_pattern(word, language).pattern for word in words)
-    other = "|".join(map(inflected, english))
-    return re.compile(rf"(?:{own}) ?[(（](?:{other})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
+    """Return a pattern for a term with its English in parentheses behind it."""
+    translations = "|".join(_pattern(word, language).pattern for word in words)
+    originals = "|".join(map(inflected, english))
+    return re.compile(rf"(?:{translations}) ?[(（](?:{originals})(?![\w-])[^()（）]{{0,20}}[)）]", re.I)
 
 
 def wrong_words(passage: Passage, glossary: Glossary) -> Iterator[Finding]:
-    """No word that the glossary forbids; a suspect word only where the English speaks of its concept."""
+    """Find words that the glossary forbids, and suspect words if the English text uses the concept."""
     present = glossary.present(passage.readings["en"].text) if "en" in passage.readings else []
     for language in OTHERS:
         if language not in passage.readings:
@@ -184,7 +184,7 @@ def wrong_words(passage: Passage, glossary: Glossary) -> Iterator[Finding]:
 
 
 def of_chapter(passages: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
-    """What shows in a whole chapter: how much is translated, where the English stands, and that words stay."""
+    """Check the terms of a whole chapter: their translations, first uses, and one word per concept."""
     for language in OTHERS:
         read = [passage for passage in passages if language in passage.readings]
         sections = [passage for passage in read if passage.kind == "section"]
@@ -194,7 +194,7 @@ def of_chapter(passages: list[Passage], glossary: Glossary, slug: str) -> Iterat
 
 
 def _coverage(sections: list[Passage], glossary: Glossary, slug: str, language: str) -> Iterator[Finding]:
-    """Where the English has a term, the others have its translation: nearly always in a chapter."""
+    """Find terms of the English text without a translation; too many of them in a chapter are a failure."""
     wanted = missed = 0
     for passage in sections:
         for term in glossary.present(passage.readings["en"].text):
@@ -210,7 +210,7 @@ def _coverage(sections: list[Passage], glossary: Glossary, slug: str, language: 
 
 
 def _first_use(sections: list[Passage], glossary: Glossary, language: str) -> Iterator[Finding]:
-    """The first use of a marked term carries the English in parentheses; later uses do not."""
+    """Check that a marked term has the English in parentheses at its first use, and only there."""
     units = [(passage, unit) for passage in sections for unit in passage.readings[language].units]
     uses = [(passage, unit.text) for passage, unit in units if not unit.heading]
     for term in glossary.terms:
@@ -233,7 +233,7 @@ def _first_use(sections: list[Passage], glossary: Glossary, language: str) -> It
 
 
 def _one_word(passages: list[Passage], glossary: Glossary, slug: str, language: str) -> Iterator[Finding]:
-    """One concept has one word throughout a chapter, even where the glossary allows two."""
+    """Find concepts that a chapter calls by two words, even if the glossary allows both."""
     text = "\n".join(passage.readings[language].text for passage in passages)
     for term in glossary.terms:
         used = term.used(text, language)
@@ -242,16 +242,16 @@ def _one_word(passages: list[Passage], glossary: Glossary, slug: str, language: 
             yield _chapter_finding(message, slug, language)
 
 
-def _chapter_finding(message: str, slug: str, language: str, other: str = "") -> Finding:
-    return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md{other}")
+def _chapter_finding(message: str, slug: str, language: str, extra: str = "") -> Finding:
+    return Finding("fail", "glossary", "(chapter)", (language,), message, f"edit chapters/{slug}/{language}.md{extra}")
 
 
-def symbols(every: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
-    """Every letter of a formula is one of the course's symbols, which have one meaning each."""
-    for passage in every:
+def symbols(chapter_passages: list[Passage], glossary: Glossary, slug: str) -> Iterator[Finding]:
+    """Find letters in formulas that are not among the symbols of the course."""
+    for passage in chapter_passages:
         for language, reading in passage.readings.items():
-            used = {found["letter"] or found["command"] for formula in reading.math for found in _TEX.finditer(formula)}
-            letters = {each for each in used - {None} if len(each) == 1 or each in GREEK}
+            used = {match["letter"] or match["command"] for formula in reading.math for match in _TEX.finditer(formula)}
+            letters = {name for name in used - {None} if len(name) == 1 or name in GREEK}
             for letter in sorted(letters - set(glossary.symbols)) if glossary.symbols else ():
                 message = f"{letter} is none of the symbols; take one of {', '.join(glossary.symbols)}, or add it"
                 remedy = f"edit chapters/{slug}/{language}.md or [symbols] in chapters/terms.toml"

@@ -1,6 +1,6 @@
-"""Each text in its own language, written properly, with the numbers that the others have and about as long.
+"""Checks of each language: right letters and style, no foreign words, the same numbers, about the same length.
 
-What a language wants is data, in ``rules/``: ``every.toml`` for all of them, and a file for each.
+The rules are data in ``rules/``: ``every.toml`` for all languages, and a file for each one.
 """
 
 import re
@@ -23,14 +23,14 @@ SIGNS = str.maketrans({MATH: "$…$", CODE: "`…`", HOLE: "{…}", CITED: "[…
 
 @cache
 def regex(pattern: str) -> re.Pattern:
-    """A pattern of the rules, with ``{han}`` and the like replaced by the letters they stand for."""
+    """Compile a pattern of the rules, with ``{han}`` and other names of sets replaced by their letters."""
     sets = FILES["every"]["sets"]
     return re.compile(re.sub(r"\{([a-z]+)\}", lambda match: sets[match[1]], pattern))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Something that is wrong wherever its pattern is found."""
+    """A pattern that is wrong wherever it matches."""
 
     check: str
     level: str
@@ -40,7 +40,7 @@ class Rule:
     example: str
 
     def places(self, text: str) -> Iterator[str]:
-        """What is said of each place where the text breaks the rule."""
+        """Yield a message for each place where the text breaks the rule."""
         for match in regex(self.pattern).finditer(text):
             before = text[max(0, match.start() - self.around[0]) : match.start()].lstrip(" ")
             after = text[match.end() : match.end() + self.around[1]].rstrip(" ")
@@ -66,7 +66,7 @@ _CLAUSE = re.compile(r"(?<=[.!?:;])\s+|(?<=[。！？；：])")
 
 
 def broken_rules(passage: Passage) -> Iterator[Finding]:
-    """What the rules find, those of every language and a language's own."""
+    """Find places that break the rules of all languages or of the language itself."""
     for language, reading in passage.readings.items():
         for rule in RULES[language]:
             for unit in reading.units:
@@ -75,74 +75,74 @@ def broken_rules(passage: Passage) -> Iterator[Finding]:
 
 
 def letters(passage: Passage) -> Iterator[Finding]:
-    """Letters in one piece, and of one alphabet."""
+    """Find text that is not in NFC, and letters of another alphabet."""
     for language, reading in passage.readings.items():
-        if not (wanted := FILES[language].get("letters")):
+        if not (alphabet := FILES[language].get("letters")):
             continue
         if not unicodedata.is_normalized("NFC", reading.text):
-            yield passage.fail(wanted["check"], "the text is not in NFC; save it with composed letters", language)
-        for letter in sorted(set(reading.text) - set(MARKS + wanted["also"])):
-            if letter.isalpha() and not unicodedata.name(letter, "").startswith(wanted["script"]):
-                yield passage.fail(wanted["check"], f"{letter!r} is of another alphabet", language)
+            yield passage.fail(alphabet["check"], "the text is not in NFC; save it with composed letters", language)
+        for letter in sorted(set(reading.text) - set(MARKS + alphabet["also"])):
+            if letter.isalpha() and not unicodedata.name(letter, "").startswith(alphabet["script"]):
+                yield passage.fail(alphabet["check"], f"{letter!r} is of another alphabet", language)
 
 
 def own_language(passage: Passage, names: dict[str, set[str]]) -> Iterator[Finding]:
-    """No English left in the others, nothing of theirs in English."""
+    """Find English in the other languages, and the other languages in English."""
     for language, reading in passage.readings.items():
         for unit in reading.units:
             for level, message in _foreign(unit.text, FILES[language]["own"], names[language]):
                 yield passage.finding(level, "language", message, language)
     first, *others = passage.readings
     for language in others:
-        units = [{unit.text for unit in passage.readings[each].units} for each in (first, language)]
+        units = [{unit.text for unit in passage.readings[name].units} for name in (first, language)]
         for text in sorted(units[0] & units[1]):
             if len([word for word in _words(text, names[language]) if re.match("[A-Za-z]{2}", word)]) >= 2:
                 yield passage.fail("language", f"{head(text)!r} is the English text", language)
 
 
-def _foreign(whole: str, own: dict, names: set[str]) -> Iterator[tuple[str, str]]:
-    """What speaks against a text's being in its own language: a level and a sentence each."""
-    if "other" in own:
-        if regex(own["other"]).search(whole):
-            yield "fail", f"{head(whole)!r} is not {own['name']}"
+def _foreign(whole: str, settings: dict, names: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield signs that a text is not in its own language, each as level and sentence."""
+    if "other" in settings:
+        if regex(settings["other"]).search(whole):
+            yield "fail", f"{head(whole)!r} is not {settings['name']}"
         return
     text = _ASIDE.sub(" ", whole)
-    plain, counted = regex(own.get("plain", "(?!)")), own["counted"]
+    plain, counted = regex(settings.get("plain", "(?!)")), settings["counted"]
     words = _words(text if counted == "words" else whole, names)
     parts = words if counted == "words" else regex("[{han}A-Za-z]").findall(whole)
-    share = _share(parts, own)
-    foreign = [word for word in words if not _is_own(word, own, plain)]
-    if len(parts) >= own["long"] and share < own["warn"]:
-        level = "fail" if share < own["fail"] else "warn"
-        yield level, f"{head(whole)!r}: only {share:.0%} of the {counted} are {own['name']}"
+    share = _share(parts, settings)
+    foreign = [word for word in words if not _is_own(word, settings, plain)]
+    if len(parts) >= settings["long"] and share < settings["warn"]:
+        level = "fail" if share < settings["fail"] else "warn"
+        yield level, f"{head(whole)!r}: only {share:.0%} of the {counted} are {settings['name']}"
     elif share == 0 and len(foreign) >= 2:
-        yield "fail", f"{head(whole)!r} is not {own['name']}"
-    elif "sentence" in own:
+        yield "fail", f"{head(whole)!r} is not {settings['name']}"
+    elif "sentence" in settings:
         for sentence in _CLAUSE.split(text):
             inside = _words(sentence, names)
-            if len(inside) >= own["sentence"] and _share(inside, own) < own["share"]:
-                yield "fail", f"{head(sentence)!r} is not {own['name']}"
-    for run in regex(own["run"]).findall(text):
-        if len([word for word in _words(run, names) if not plain.fullmatch(word)]) >= own["strays"]:
-            yield "fail", f"{head(run)!r}: a run of {own['stray']}"
+            if len(inside) >= settings["sentence"] and _share(inside, settings) < settings["share"]:
+                yield "fail", f"{head(sentence)!r} is not {settings['name']}"
+    for run in regex(settings["run"]).findall(text):
+        if len([word for word in _words(run, names) if not plain.fullmatch(word)]) >= settings["strays"]:
+            yield "fail", f"{head(run)!r}: a run of {settings['stray']}"
 
 
-def _is_own(word: str, own: dict, plain: re.Pattern) -> bool:
-    return bool(regex(own["letters"]).search(word) or plain.fullmatch(word))
+def _is_own(word: str, settings: dict, plain: re.Pattern) -> bool:
+    return bool(regex(settings["letters"]).search(word) or plain.fullmatch(word))
 
 
-def _share(parts: list[str], own: dict) -> float:
-    return sum(bool(regex(own["letters"]).search(part)) for part in parts) / max(1, len(parts))
+def _share(parts: list[str], settings: dict) -> float:
+    return sum(bool(regex(settings["letters"]).search(part)) for part in parts) / max(1, len(parts))
 
 
 def _words(text: str, names: set[str]) -> list[str]:
-    """Its words besides units and names: listed ones, and those with a capital inside, as PyTorch or GPU."""
+    """Return the words of a text without units, listed names, and words with a capital inside, as PyTorch or GPU."""
     words = _WORD.findall(_MEASURED.sub(" ", text))
     return [word for word in words if word.lower() not in names and not any(map(str.isupper, word[1:]))]
 
 
 def markup(passage: Passage) -> Iterator[Finding]:
-    """No asterisk, dollar or backtick is left over when the text is rendered."""
+    """Find asterisks, dollars and backticks that are left over in the rendered text."""
     for language, reading in passage.readings.items() if passage.kind != "message" else ():
         for unit in reading.units:
             if left := re.search(r"[*$`]", unit.text):
@@ -150,7 +150,7 @@ def markup(passage: Passage) -> Iterator[Finding]:
 
 
 def length(passage: Passage) -> Iterator[Finding]:
-    """A text much shorter or longer than the English has lost or gained sentences."""
+    """Find texts that are much shorter or longer than the English, or have another number of sentences."""
     first = passage.readings[LANGUAGES[0]]
     if passage.kind != "section" or len(first.text) < 200:
         return
@@ -171,27 +171,27 @@ def _sentences(reading: Reading) -> int:
 
 
 def long_sentences(passage: Passage) -> Iterator[Finding]:
-    """A sentence that is read twice because it is long: in words, or letters where words are not parted."""
+    """Find long sentences, counted in words, or in characters if the language puts no spaces between words."""
     for language, reading in passage.readings.items() if passage.kind != "message" else ():
-        wanted = FILES[language]["sentence"]
+        limits = FILES[language]["sentence"]
         for unit in reading.units:
             for sentence in _SENTENCE.split(unit.text):
-                size = len(regex(wanted["counted"]).findall(sentence))
-                if size > wanted["most"]:
-                    level = "fail" if size > wanted["never"] else "warn"
-                    message = f"{head(sentence)!r}: {size} {wanted['unit']} in one sentence; at most {wanted['most']}"
+                size = len(regex(limits["counted"]).findall(sentence))
+                if size > limits["most"]:
+                    level = "fail" if size > limits["never"] else "warn"
+                    message = f"{head(sentence)!r}: {size} {limits['unit']} in one sentence; at most {limits['most']}"
                     yield passage.finding(level, "sentence", message, language)
 
 
 def one_sentence(passage: Passage) -> Iterator[Finding]:
-    """A sentence, and no other after it."""
+    """Find texts that are not exactly one sentence."""
     for language, reading in passage.readings.items():
         if (count := _sentences(reading)) != 1:
             yield passage.fail("sentence", f"{count} sentences where one is wanted", language)
 
 
 def too_often(passage: Passage) -> Iterator[Finding]:
-    """A turn of phrase that machines leave behind, more often than people do."""
+    """Find phrases that occur more often than in texts written by people."""
     for language, reading in passage.readings.items():
         for rule in FILES[language].get("often", ()):
             count = len(regex(rule["word"]).findall(reading.text))
@@ -212,7 +212,7 @@ TOKEN = regex(
 
 
 def same_numbers(passage: Passage) -> Iterator[Finding]:
-    """Every number with its unit appears as often in each language; 0 to 12 may be spelled out."""
+    """Find numbers that do not appear as often in each language, with their unit; 0 to 12 may be spelled out."""
     numbers = {language: _tokens(reading.text) for language, reading in passage.readings.items()}
     spelled = {language: _spelled(reading.text, language) for language, reading in passage.readings.items()}
     first, *others = numbers
@@ -231,7 +231,7 @@ def same_numbers(passage: Passage) -> Iterator[Finding]:
 
 
 def _tokens(text: str) -> Counter:
-    """How often each number stands there: without parted thousands, 6 万 as 60000, with its unit."""
+    """Count the numbers with their units; thousands are joined, and 6 万 counts as 60000."""
     tokens: Counter = Counter()
     for match in TOKEN.finditer(text):
         number = re.sub("[\u00a0\u202f]", "", match["number"])
@@ -244,15 +244,15 @@ def _tokens(text: str) -> Counter:
 
 
 def _spelled(text: str, language: str) -> Counter:
-    """How often each number is spelled out."""
+    """Count the numbers that are spelled out."""
     pattern, values = _speller(language)
     return Counter(values[word.lower()] for word in pattern.findall(text))
 
 
 @cache
 def _speller(language: str) -> tuple[re.Pattern, dict[str, int]]:
-    """What finds a spelled-out number, mười hai before hai, and the value of what it finds."""
-    wanted = FILES[language]["numbers"]
-    values = {word: value for value, words in enumerate(wanted["spelled"]) for word in words.split("|")}
+    """Return a pattern for spelled-out numbers, mười hai before hai, and word → value."""
+    numbers = FILES[language]["numbers"]
+    values = {word: value for value, words in enumerate(numbers["spelled"]) for word in words.split("|")}
     words = "|".join(sorted(values, key=len, reverse=True))
-    return re.compile("(?i)" + wanted["word"].replace("…", words)), values
+    return re.compile("(?i)" + numbers["word"].replace("…", words)), values

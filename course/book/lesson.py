@@ -1,6 +1,6 @@
-"""A chapter as it is written: the code cells of ``lesson.py`` and the prose of ``en.md``, ``vi.md``, ``zh.md``.
+"""The source files of a chapter: code cells in ``lesson.py``, prose in ``en.md``, ``vi.md`` and ``zh.md``.
 
-``lesson.py`` is a py:percent script; what follows ``# %%`` is the cell's id, and magics are comments
+``lesson.py`` is a py:percent script; the id of a cell follows ``# %%``, and magics are comments
 (``# %%px`` in the cell's first line is ``%%px`` in the notebook). A text is CommonMark with
 ``$…$``: one ``# Title``, then sections ``## Title {#section-id}``. Alone on a line, ``[[cell-id]]`` places a
 code cell and ``[[figure:name|caption]]`` a figure; ``[[cite:key]]`` and ``[[chapter:01]]`` stand inside a sentence.
@@ -9,7 +9,7 @@ code cell and ``[[figure:name|caption]]`` a figure; ``[[cite:key]]`` and ``[[cha
 >>> [(section.id, [block.kind for block in section.blocks]) for section in text.sections]
 [('top', ['prose', 'cell']), ('a', ['prose'])]
 
-Nothing of a text is lost in reading: ``"".join(block.text …)`` is the text again.
+The blocks hold the whole text: ``"".join(block.text …)`` is the text again.
 """
 
 import re
@@ -17,17 +17,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import jupytext
-import nbformat
 
 from course.book.findings import BookError
 
 ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,58}[a-z0-9])?")
 HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)(?:[ \t]+\{#([^}]*)\})?[ \t]*")
 PLACED = re.compile(r"\[\[([^\[\]]+)\]\][ \t]*")
-# A source, by its key, or another chapter, as chapter:01: what stands inside a sentence.
+# A citation of a source by its key, or of another chapter as chapter:01, inside a sentence.
 CITE = re.compile(r"\[\[(?:cite:(?!chapter:))?((?<=cite:)[^\[\]|]*|chapter:[^\[\]|]*)\]\]")
 SPEAK = re.compile(r"(d2lps\.speak\()([\"'])(?:en|vi|zh)\2(\))")
-# What is neither prose nor placeholder: fenced code, code spans, displayed and inline math.
+# Text without placeholders: fenced code, code spans, displayed and inline math.
 OPAQUE = re.compile(
     r"(?P<fence>^[ \t]*(?P<f>`{3,}|~{3,})[^\n]*\n.*?(?:^[ \t]*(?P=f)[`~]*[ \t]*$|\Z))"
     r"|(?P<code>(?<!`)(?P<t>`+)(?!`)(?:(?!\n[ \t]*\n).)+?(?<!`)(?P=t)(?!`))"
@@ -39,7 +38,7 @@ OPAQUE = re.compile(
 
 @dataclass(frozen=True)
 class Cell:
-    """One code cell of ``lesson.py``."""
+    """A code cell of ``lesson.py``."""
 
     id: str
     source: str
@@ -62,7 +61,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a text: from its ``##`` heading to the next; ``top`` is what stands before the first."""
+    """A section of a text, from its ``##`` heading to the next; ``top`` is the part before the first heading."""
 
     id: str
     title: str
@@ -73,18 +72,18 @@ class Section:
         return "".join(block.text for block in self.blocks)
 
     def names(self, kind: str) -> list[str]:
-        """The cells or figures placed here, in order."""
+        """Return the cells or figures placed here, in order."""
         return [block.name for block in self.blocks if block.kind == kind]
 
     def cited(self) -> list[str]:
-        """The sources, and the chapters, cited here, in order."""
+        """Return the sources and chapters cited here, in order."""
         prose = (OPAQUE.sub(" ", block.text) for block in self.blocks if block.kind == "prose")
         return [key for text in prose for key in CITE.findall(text)]
 
 
 @dataclass(frozen=True)
 class Text:
-    """One language's prose of a chapter."""
+    """The prose of a chapter in one language."""
 
     title: str
     sections: tuple[Section, ...]
@@ -97,18 +96,18 @@ class Text:
         return next((section for section in self.sections if section.id == id), None)
 
     def home(self, cell: str) -> str | None:
-        """The id of the section in which a cell is placed."""
+        """Return the id of the section in which a cell is placed."""
         return next((section.id for section in self.sections if cell in section.names("cell")), None)
 
 
 def literal(text: str) -> Callable[[int], bool]:
-    """Tells of a position in the text whether fenced code or displayed math stands there."""
+    """Return a function: whether a position of the text is inside fenced code or displayed math."""
     spans = [match.span() for match in OPAQUE.finditer(text) if match["fence"] or match["display"]]
     return lambda at: any(begin <= at < end for begin, end in spans)
 
 
 def outside(text: str, replace: Callable[[str], str]) -> str:
-    """The text with ``replace`` applied to what is neither code nor math."""
+    """Apply ``replace`` to the parts of a text that are neither code nor math."""
     parts, at = [], 0
     for match in OPAQUE.finditer(text):
         parts += [replace(text[at : match.start()]), match.group()]
@@ -117,11 +116,9 @@ def outside(text: str, replace: Callable[[str], str]) -> str:
 
 
 def read_cells(source: str, where: str = "lesson.py") -> tuple[Cell, ...]:
-    """The cells of a lesson; raises BookError where one has no id, a wrong one, or no code."""
+    """Return the cells of a lesson; raise BookError if one has a wrong id or none, or is not code."""
     if bare := re.search(r"^%%\w+", source, re.MULTILINE):
-        raise BookError(
-            f"{where}: {bare.group()} stands bare; write `# {bare.group()}`, so that the lesson stays Python"
-        )
+        raise BookError(f"{where}: {bare.group()} is not Python; write `# {bare.group()}`")
     cells: dict[str, Cell] = {}
     for number, cell in enumerate(jupytext.reads(source, fmt="py:percent").cells, 1):
         id = cell.metadata.get("title", "")
@@ -141,30 +138,22 @@ def read_cells(source: str, where: str = "lesson.py") -> tuple[Cell, ...]:
     return tuple(cells.values())
 
 
-def replace_cells(source: str, changed: dict[str, str]) -> str:
-    """The lesson with new code in the named cells and every other line as it was."""
-    lesson = jupytext.reads(source, fmt="py:percent")
-    for cell in lesson.cells:
-        cell.source = changed.get(cell.metadata.get("title"), cell.source)
-    return jupytext.writes(nbformat.from_dict(lesson), fmt="py:percent").removesuffix("\n") + "\n"
-
-
 def speaking(source: str, language: str) -> str:
-    """The source of the first cell, choosing another language."""
+    """Return the source of the first cell with another language."""
     return SPEAK.sub(rf"\g<1>\g<2>{language}\g<2>\g<3>", source)
 
 
 def read_text(source: str, where: str) -> Text:
-    """One language's prose; raises BookError where a heading or a placeholder cannot be understood."""
+    """Return the prose of one language; raise BookError for a wrong heading or placeholder."""
     if not source.endswith("\n"):
         source += "\n"
     hidden = literal(source)
     title, ids, titles, blocks = "", ["top"], [""], [[]]
     at = 0
     for line in source.splitlines(keepends=True):
-        shown = "" if hidden(at) else line.rstrip("\n")
+        visible = "" if hidden(at) else line.rstrip("\n")
         at += len(line)
-        heading, placed = HEADING.fullmatch(shown), PLACED.fullmatch(shown)
+        heading, placed = HEADING.fullmatch(visible), PLACED.fullmatch(visible)
         level = len(heading[1]) if heading else 9
         if heading and level > 2 and heading[3] is not None:
             raise BookError(f"{where}: the heading {heading[2]!r} has an id; only `##` headings have one")
@@ -180,13 +169,13 @@ def read_text(source: str, where: str) -> Text:
             blocks.append([])
         elif line.strip() and not title:
             raise BookError(f"{where}: the text begins with {line.strip()[:40]!r}; begin with `# Title`")
-        here = blocks[-1]
+        section_blocks = blocks[-1]
         if placed and not placed[1].startswith(("cite:", "chapter:")):
-            here.append(_placed(placed[1], line, f"{where}, section {ids[-1]!r}"))
-        elif here and (not line.strip() or here[-1].kind == "prose"):
-            here[-1] = replace(here[-1], text=here[-1].text + line)
+            section_blocks.append(_placed(placed[1], line, f"{where}, section {ids[-1]!r}"))
+        elif section_blocks and (not line.strip() or section_blocks[-1].kind == "prose"):
+            section_blocks[-1] = replace(section_blocks[-1], text=section_blocks[-1].text + line)
         else:
-            here.append(Block("prose", line))
+            section_blocks.append(Block("prose", line))
     if not title:
         raise BookError(f"{where}: there is no title; begin with `# Title`")
     sections = tuple(map(Section, ids, titles, map(tuple, blocks)))
@@ -202,7 +191,7 @@ def read_text(source: str, where: str) -> Text:
 
 
 def _section_id(heading: re.Match, ids: list[str], where: str) -> str:
-    """The id of a ``##`` heading after those of ``ids``; none stand before the title."""
+    """Return the id of a ``##`` heading; ``ids`` are those before it, empty before the title."""
     title, id = heading[2], heading[3]
     if not ids:
         raise BookError(f"{where}: the section {title!r} stands before the title; begin with `# Title`")

@@ -1,4 +1,4 @@
-"""The book on disk: chapters, figures, references, glossary, and what holds a chapter together."""
+"""The book on disk: chapters, figures, references and glossary, and the faults that keep a chapter from being built."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from course.book.findings import COMMAND, BookError, Finding, edit
 from course.book.lesson import Cell, Section, Text, read_cells, read_text
 from d2lps.messages import LANGUAGES, flat
 
-FIRST = LANGUAGES[0]  # whose order of sections a fault is told against; no language is the source of the others
+FIRST = LANGUAGES[0]  # faults compare the other languages with it; no language is the source of the others
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        """What its figures are counted under: "1" in ``01-first``, "A" in ``a-appendix``, nothing without either."""
-        found = re.match(r"(?:0*(\d+)|([a-z]))-", self.slug)
-        return (found[1] or found[2].upper()) if found else ""
+        """The number before those of its figures: "1" in ``01-first``, "A" in ``a-appendix``, otherwise empty."""
+        match = re.match(r"(?:0*(\d+)|([a-z]))-", self.slug)
+        return (match[1] or match[2].upper()) if match else ""
 
     @property
     def sections(self) -> list[str]:
-        """The ids of the sections, in the order of the first language."""
+        """The ids of the sections in the order of the first language."""
         return [section.id for section in self.texts[FIRST].sections]
 
     def section(self, id: str) -> dict[str, Section]:
-        """One section by language, for the languages that have it."""
+        """Return language → section, for the languages that have it."""
         sections = {language: text.section(id) for language, text in self.texts.items()}
         return {language: section for language, section in sections.items() if section}
 
@@ -48,18 +48,18 @@ class Chapter:
         return next(cell for cell in self.cells if cell.id == id)
 
     def home(self, cell: str) -> str:
-        """The section in which the first language that places the cell has it."""
+        """Return the section in which the first language that has the cell places it."""
         return next(filter(None, (text.home(cell) for text in self.texts.values())), "top")
 
 
 class Book:
-    """All that lies under one root: ``chapters/``, ``img/``, ``d2lps/messages/``, ``workspace/``."""
+    """The folders under one root: ``chapters/``, ``img/``, ``d2lps/messages/``, ``workspace/``."""
 
     def __init__(self, root: Path | str | None = None):
         self.root = Path(root) if root else _root()
         self.chapters = self.root / "chapters"
         if not self.chapters.is_dir():
-            raise BookError(f"{self.root} holds no chapters/; run this in the course's folder or name it with --root")
+            raise BookError(f"{self.root} has no chapters/; run this in the course's folder or name it with --root")
 
     @cached_property
     def contents(self) -> dict[str, dict[str, str]]:
@@ -68,11 +68,11 @@ class Book:
 
     @cached_property
     def abouts(self) -> dict[str, dict[str, str]]:
-        """Slug → what the chapter is about, in a sentence, by language."""
+        """Slug → a sentence about the chapter by language."""
         return {entry["slug"]: entry["about"] for entry in self._entries("about")}
 
     def _entries(self, part: str) -> list[dict]:
-        """The chapters of ``toc.toml``, each of which has that part in all languages."""
+        """Return the chapters of ``toc.toml``; raise BookError if one lacks that part in a language."""
         entries = toml(self.chapters / "toc.toml").get("chapter", [])
         for number, entry in enumerate(entries, 1):
             _require(entry, ("slug", part), f"toc.toml: chapter {number}")
@@ -86,7 +86,7 @@ class Book:
 
     @cached_property
     def cites(self) -> dict[str, str]:
-        """Key → the link that a reader sees."""
+        """Key → the link that readers see."""
         links: dict[str, str] = {}
         for key, entry in self.references.items():
             _require(entry, ("authors", "year", "title", "url"), f"references.toml: {key!r}")
@@ -100,17 +100,17 @@ class Book:
 
     @cached_property
     def left_out(self) -> dict[str, dict[str, str]]:
-        """Number → title by language of the chapters that are there, and not in ``toc.toml``."""
+        """Number → title by language, for chapters that exist but are not in ``toc.toml``."""
         texts = sorted(self.chapters.glob(f"*-*/{FIRST}.md"))
         folders = [path.parent for path in texts if path.parent.name not in self.contents]
         return {folder.name.partition("-")[0]: _titles(folder) for folder in folders}
 
     def links(self, language: str, workspace: bool = False) -> dict[str, str]:
-        """What a placeholder in a sentence becomes: :attr:`cites`, and chapters, as a notebook of theirs finds them.
+        """Return placeholder → markdown: :attr:`cites`, and links to chapters from a notebook of another chapter.
 
-        A chapter that is left out is its title alone.
+        A chapter that is left out of ``toc.toml`` has only its title.
         """
-        links = dict(self.cites) | {f"chapter:{number}": each[language] for number, each in self.left_out.items()}
+        links = dict(self.cites) | {f"chapter:{number}": titles[language] for number, titles in self.left_out.items()}
         for number, slug in self.numbers.items():
             path = f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
             links[f"chapter:{number}"] = f"[{self.contents[slug][language]}]({path})"
@@ -118,9 +118,9 @@ class Book:
 
     @cached_property
     def terms(self) -> dict:
-        """The glossary as it is written: ``names`` and one table ``term`` per concept."""
-        written = toml(self.chapters / "terms.toml")
-        for number, term in enumerate(written.get("term", []), 1):
+        """The content of ``terms.toml``: ``names`` and one table ``term`` per concept."""
+        glossary = toml(self.chapters / "terms.toml")
+        for number, term in enumerate(glossary.get("term", []), 1):
             _require(term, LANGUAGES, f"terms.toml: term {number}")
             name = f"terms.toml: {term['en']!r}"
             if "means" in term:
@@ -129,15 +129,15 @@ class Book:
                 raise BookError(
                     f"{name}: there is no chapter {term['chapter']!r}; take one of {', '.join(self.numbers)}"
                 )
-        return written
+        return glossary
 
     @property
     def numbers(self) -> dict[str, str]:
-        """Number → slug of the chapters: what ``[[chapter:01]]`` and terms call them."""
+        """Number → slug of the chapters; ``[[chapter:01]]`` and terms use the numbers."""
         return {slug.partition("-")[0]: slug for slug in self.contents}
 
     def messages(self) -> dict[str, dict[str, str]]:
-        """The sentences of ``d2lps/messages``, flat, by language; empty where a book has none."""
+        """Return language → key → message of ``d2lps/messages``; empty if the book has none."""
         paths = {language: self.root / "d2lps" / "messages" / f"{language}.toml" for language in LANGUAGES}
         return {language: flat(toml(path)) if path.is_file() else {} for language, path in paths.items()}
 
@@ -147,12 +147,12 @@ class Book:
     def folder(self, slug: str) -> Path:
         return self.chapters / slug
 
-    def slugs(self, wanted: Iterable[str] = ()) -> list[str]:
-        """The chapters wanted (all if none is named); ``"01"`` and ``"data-parallelism"`` are names enough."""
-        return [self.slug(name) for name in wanted] or list(self.contents)
+    def slugs(self, names: Iterable[str] = ()) -> list[str]:
+        """Return the slugs of the named chapters, or of all; ``"01"`` and ``"data-parallelism"`` are names too."""
+        return [self.slug(name) for name in names] or list(self.contents)
 
     def slug(self, name: str) -> str:
-        """The one chapter of that name or number; raises BookError where there is none."""
+        """Return the slug of the chapter of that name or number; raise BookError if there is none."""
         name = Path(name).name
         slugs = [slug for slug in self.contents if name in (slug, *slug.split("-", 1))]
         if len(slugs) != 1:
@@ -160,35 +160,39 @@ class Book:
         return slugs[0]
 
     def load(self, slug: str) -> Chapter:
-        """Read a chapter whose parts may still not fit together; see :func:`faults`."""
+        """Read a chapter, which may still have :func:`faults`."""
         folder = self.folder(slug)
         sources = {}
         for name in ("lesson.py", *(f"{language}.md" for language in LANGUAGES)):
             if not (folder / name).is_file():
                 raise BookError(f"{slug}/{name} is missing; write it or take {slug} out of chapters/toc.toml")
             sources[name] = (folder / name).read_text("utf-8")
-        asked = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
-        return chapter_of(slug, sources, *(toml(file) if file.is_file() else {} for file in asked))
+        lesson = sources.pop("lesson.py")
+        texts = {name.removesuffix(".md"): read_text(source, name) for name, source in sources.items()}
+        tables = [folder / f"{name}.toml" for name in ("exercises", "predictions")]
+        return Chapter(
+            slug, lesson, read_cells(lesson), texts, *(toml(file) if file.is_file() else {} for file in tables)
+        )
 
     def chapter(self, slug: str) -> Chapter:
-        """A chapter that can be built; raises BookError with its first fault."""
+        """Return a chapter that can be built; raise BookError with its first fault."""
         return self.ensure_sound(self.load(slug))
 
     def ensure_sound(self, chapter: Chapter) -> Chapter:
-        """The chapter, if it has no faults; raises BookError with its first one."""
+        """Return the chapter; raise BookError with its first fault."""
         for fault in faults(self, chapter):
             raise BookError(fault.message)
         return chapter
 
 
 def _titles(folder: Path) -> dict[str, str]:
-    """A chapter's title by language, as its texts have it."""
+    """Return language → title of a chapter, from its texts."""
     files = [(language, folder / f"{language}.md") for language in LANGUAGES]
     return {language: read_text(file.read_text("utf-8"), file.name).title for language, file in files if file.is_file()}
 
 
 def toml(path: Path) -> dict:
-    """A TOML file; raises BookError where it is missing or cannot be read."""
+    """Read a TOML file; raise BookError if it is missing or is not TOML."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -198,9 +202,10 @@ def toml(path: Path) -> dict:
 
 
 def write(texts: dict[Path, str]) -> list[Path]:
-    """Write the files whose text differs and return their paths: all are laid ready, then put in place.
+    """Write the files whose text differs and return their paths.
 
-    A reader, or a failure, meets the old text or the new one, never a part.
+    All temporary files are written before the first one is put in place, so that a reader, or a failure, finds an old
+    file or a new one, never a part.
     """
     ready: list[tuple[str, Path]] = []
     try:
@@ -226,7 +231,7 @@ def write(texts: dict[Path, str]) -> list[Path]:
 
 
 def digest(content: str | bytes) -> str:
-    """The same for the same content, and for no other."""
+    """Return 16 hexadecimal digits of SHA-256."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
 
 
@@ -236,18 +241,8 @@ def _require(table: dict, keys: tuple[str, ...], where: str) -> None:
             raise BookError(f"{where} has no {key!r}; write it")
 
 
-def chapter_of(
-    slug: str, sources: dict[str, str], exercises: dict | None = None, predictions: dict | None = None
-) -> Chapter:
-    """A chapter from the text of its files, by file name."""
-    texts = {language: read_text(sources[f"{language}.md"], f"{language}.md") for language in LANGUAGES}
-    return Chapter(
-        slug, sources["lesson.py"], read_cells(sources["lesson.py"]), texts, exercises or {}, predictions or {}
-    )
-
-
 def faults(book: Book, chapter: Chapter) -> Iterator[Finding]:
-    """Everything that keeps the chapter from being built, a sentence each."""
+    """Find the faults that keep the chapter from being built."""
 
     def fault(section: str, languages: tuple[str, ...], sentence: str, remedy: str = "") -> Finding:
         files = [f"{language}.md" for language in languages] or ["lesson.py"]
@@ -259,14 +254,14 @@ def faults(book: Book, chapter: Chapter) -> Iterator[Finding]:
         yield fault("top", (), 'lesson.py: the first cell must be called `language` and hold d2lps.speak("en")')
     yield from _sections(chapter, fault)
     for language, text in chapter.texts.items():
-        here = partial(fault, languages=(language,))
-        yield from _placements(chapter, language, text, here)
+        fault_here = partial(fault, languages=(language,))
+        yield from _placements(chapter, language, text, fault_here)
         for section in text.sections:
-            yield from _names(book, chapter, section, f"{language}.md, section {section.id!r}", here)
+            yield from _names(book, chapter, section, f"{language}.md, section {section.id!r}", fault_here)
 
 
 def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
-    """All languages have the same sections in one order, and no id is that of another section's part."""
+    """Check that all languages have the same sections in one order, and that no id is that of a later part."""
     ids = chapter.sections
     for language in LANGUAGES[1:]:
         theirs = [section.id for section in chapter.texts[language].sections]
@@ -288,7 +283,7 @@ def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
 
 
 def _placements(chapter: Chapter, language: str, text: Text, fault) -> Iterator[Finding]:
-    """Every cell is placed once, in the order of the lesson, in the same section as in the first language."""
+    """Check that each cell is placed once, in the order of the lesson, in the same section of all languages."""
     placed = [(name, section.id) for section in text.sections for name in section.names("cell")]
     names = [cell.id for cell in chapter.cells]
     for id in names:
@@ -313,14 +308,14 @@ def _placements(chapter: Chapter, language: str, text: Text, fault) -> Iterator[
 
 
 def _out_of_order(ids: list[str], order: list[str]) -> tuple[str, str] | None:
-    """The first of ``ids`` that stands elsewhere in ``order``, and what should stand there."""
+    """Return the first of ``ids`` that differs from ``order``, and the one that should be there."""
     if sorted(ids) != sorted(order):
         return None
-    return next(((id, wanted) for id, wanted in zip(ids, order, strict=True) if id != wanted), None)
+    return next(((id, expected) for id, expected in zip(ids, order, strict=True) if id != expected), None)
 
 
 def _names(book: Book, chapter: Chapter, section: Section, where: str, fault) -> Iterator[Finding]:
-    """The cells, figures and sources that a section names are there."""
+    """Check that the cells, figures, sources and chapters that a section names exist."""
     cells = {cell.id for cell in chapter.cells}
     for name in section.names("cell"):
         if name not in cells:
@@ -342,6 +337,6 @@ def _names(book: Book, chapter: Chapter, section: Section, where: str, fault) ->
 
 
 def _root() -> Path:
-    """The current folder if it holds chapters, else the folder that holds the package."""
-    here = Path.cwd()
-    return here if (here / "chapters").is_dir() else Path(__file__).resolve().parents[2]
+    """Return the current folder if it has chapters, else the folder that contains this package."""
+    folder = Path.cwd()
+    return folder if (folder / "chapters").is_dir() else Path(__file__).resolve().parents[2]

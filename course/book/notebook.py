@@ -1,8 +1,8 @@
-"""Chapter and language → notebook, the same bytes every time.
+"""The notebook of a chapter in one language, the same bytes every time.
 
-A code cell bears the id that it has in ``lesson.py``. A markdown cell bears the id of its section; where code
-cells split a section, the later parts are called ``section-id-2``, ``section-id-3``, … and where a code cell bears
-the section's id, the first part is called ``section-id-1``.
+A code cell has its id of ``lesson.py``. A markdown cell has the id of its section; if code cells split a section, the
+later parts are called ``section-id-2``, ``section-id-3``, … and if a code cell has the section's id, the first part is
+called ``section-id-1``.
 """
 
 import re
@@ -24,7 +24,7 @@ METADATA = {
 
 @dataclass(frozen=True)
 class Part:
-    """What becomes one cell: a code cell, or the prose and figures between two of them."""
+    """The source of one cell: a code cell, or the prose and figures between two of them."""
 
     id: str
     section: str
@@ -38,7 +38,7 @@ class Part:
 
 
 def parts(chapter: Chapter, language: str) -> Iterator[Part]:
-    """The cells of one language's notebook, in order, still as they are written."""
+    """Yield the sources of the cells of one language's notebook, in order."""
     codes = {cell.id for cell in chapter.cells}
     for section in chapter.texts[language].sections:
         prose: list[Block] = []
@@ -57,12 +57,12 @@ def parts(chapter: Chapter, language: str) -> Iterator[Part]:
 
 
 def alternative(name: str, caption: str) -> str:
-    """What a figure says where it cannot be seen: its caption without the signs of markdown."""
+    """Return the alternative text of a figure: its caption without markdown."""
     return re.sub(r"[\[\]$\\]", "", caption.replace(r"\cdot", "·")) or name
 
 
 def captions(chapter: Chapter, language: str) -> dict[str, str]:
-    """Name of each figure → its caption with its number, as in "Figure 1.2. …"; in an appendix, "Figure A.2. …"."""
+    """Return figure name → caption with number, as "Figure 1.2. …", or "Figure A.2. …" in an appendix."""
     blocks = [block for section in chapter.texts[language].sections for block in section.blocks]
     figures = {block.name: block.caption for block in reversed(blocks) if block.kind == "figure"}
     numbered = {}
@@ -73,24 +73,24 @@ def captions(chapter: Chapter, language: str) -> dict[str, str]:
 
 
 def without_number(caption: str, language: str) -> str:
-    """A caption as it is written in a chapter."""
+    """Remove the number from a caption."""
     pattern = re.escape(text_in(language, "book.figure", number="@", caption=""))
     return re.sub("^" + pattern.replace("@", r"(?:(?:\d+|[A-Z])\.)?\d+"), "", caption)
 
 
 def rendered(blocks: tuple[Block, ...], cites: dict[str, str], numbered: dict[str, str]) -> str:
-    """The markdown of a cell: headings without ids, figures as images, citations as links.
+    """Return the markdown of a cell: headings without ids, figures as images, citations as links.
 
-    ``numbered``: the captions of :func:`captions`.
+    ``numbered`` is the result of :func:`captions`.
     """
-    shown = []
+    pieces = []
     for block in blocks:
         if block.kind == "figure":
             image = f"![{alternative(block.name, block.caption)}](../../img/{block.name}.svg)"
-            shown.append(f"{image}\n\n*{numbered[block.name]}*" if block.caption else image)
+            pieces.append(f"{image}\n\n*{numbered[block.name]}*" if block.caption else image)
         elif block.text.strip():
-            shown.append(outside(block.text, lambda text: CITE.sub(lambda match: cites[match[1]], text)).strip("\n"))
-    return _without_ids("\n\n".join(shown))
+            pieces.append(outside(block.text, lambda text: CITE.sub(lambda match: cites[match[1]], text)).strip("\n"))
+    return _without_ids("\n\n".join(pieces))
 
 
 def _without_ids(text: str) -> str:
@@ -104,7 +104,7 @@ def _without_ids(text: str) -> str:
 
 
 def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat.NotebookNode:
-    """One language's notebook, without outputs."""
+    """Make the notebook of one language, without outputs."""
     cells, numbered = [], captions(chapter, language)
     for part in parts(chapter, language):
         if part.code:
@@ -114,17 +114,17 @@ def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat
             cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))
         else:
             cells.append(v4.new_markdown_cell(rendered(part.blocks, cites, numbered), id=part.id))
-    made = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
-    nbformat.validate(made)
-    return made
+    book = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
+    nbformat.validate(book)
+    return book
 
 
 def graded(id: str) -> dict:
-    """What nbgrader reads of a cell, in its schema 3: a learner's answer, which is worth a point."""
+    """Return the metadata by which nbgrader (schema 3) takes a cell as an answer that is worth one point."""
     about = {"grade": True, "solution": True, "locked": False, "task": False}
     return about | {"schema_version": 3, "grade_id": id, "points": 1}
 
 
-def dumps(made: nbformat.NotebookNode) -> str:
-    """The notebook's file: sorted keys, one space of indent, a newline at the end."""
-    return nbformat.writes(made, indent=1, sort_keys=True) + "\n"
+def dumps(book: nbformat.NotebookNode) -> str:
+    """Return the text of a notebook's file, with sorted keys, an indent of one space, and a newline at the end."""
+    return nbformat.writes(book, indent=1, sort_keys=True) + "\n"

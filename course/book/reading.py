@@ -1,4 +1,4 @@
-"""What a reader reads: a text without its code, math, addresses and placeholders, piece by piece.
+"""Read a text into its prose, and the code, formulas, links and placeholders taken out of it.
 
 >>> reading = read("Each of the $n$ workers calls `push`; see [the manual](https://a.b/c).\\n")
 >>> reading.units[0].text == f"Each of the {MATH} workers calls {CODE}; see the manual."
@@ -24,9 +24,9 @@ MATH, CODE, CITED, HOLE = "\ue000", "\ue001", "\ue002", "\ue003"
 MARKS = MATH + CODE + CITED + HOLE
 
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
-# Taken out as JupyterLab takes out formulas, so that the stars beside them open and close as they do there.
+# Formulas are taken out before markdown is read, as in JupyterLab, so that stars beside them mean the same.
 _STASHED = re.compile(r"@@([MCH])@@")
-# {name}, {time:.1f}, {!r}: what str.format fills in.
+# The fields of str.format: {name}, {time:.1f}, {!r}.
 PLACEHOLDER = re.compile(r"\{[A-Za-z_0-9.]*(?:![rsa])?(?::[^{}]*)?\}")
 # In a plain sentence: {{escaped}}, [a list], 'a name', a.call(…).
 _QUOTED = re.compile(r"\{\{.*?\}\}|\[[^\[\]\n]*\]|(?<!\w)'[^'\n]*'(?!\w)|[A-Za-z_][A-Za-z_0-9.]*\([^()\n]*\)")
@@ -34,7 +34,7 @@ _QUOTED = re.compile(r"\{\{.*?\}\}|\[[^\[\]\n]*\]|(?<!\w)'[^'\n]*'(?!\w)|[A-Za-z
 
 @dataclass(frozen=True)
 class Unit:
-    """A heading, paragraph, item, cell (of a table), quote or caption, as one string."""
+    """A heading, paragraph, item, table cell, quote or caption, as one string."""
 
     text: str
     heading: bool = False
@@ -42,7 +42,7 @@ class Unit:
 
 @dataclass
 class Reading:
-    """A text as it is read, and what was taken out of it; tables are their rows and columns."""
+    """The units of a text, and the parts taken out of it; a table is its numbers of rows and columns."""
 
     units: list[Unit] = field(default_factory=list)
     math: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Reading:
 
     @property
     def text(self) -> str:
-        """All of it, a line per unit."""
+        """All units, one per line."""
         return "\n".join(unit.text for unit in self.units)
 
 
@@ -106,18 +106,18 @@ def _mark(match: re.Match) -> str:
 
 
 def _words(inline: SyntaxTreeNode) -> str:
-    shown = {"code_inline": CODE, "softbreak": "\n", "hardbreak": "\n"}
-    return "".join(node.content if node.type == "text" else shown.get(node.type, "") for node in inline.walk())
+    replacements = {"code_inline": CODE, "softbreak": "\n", "hardbreak": "\n"}
+    return "".join(node.content if node.type == "text" else replacements.get(node.type, "") for node in inline.walk())
 
 
 def head(text: str, width: int = 50) -> str:
-    """The beginning of a text, on one line."""
+    """Return the beginning of a text, on one line."""
     text = " ".join(re.sub(f"[{MARKS}]", "…", text.replace(CODE, "`…`")).split())
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def read_plain(source: str) -> Reading:
-    """Read one plain sentence with ``{placeholders}``; nothing in it is markdown, what stands in quotes is code."""
+    """Read one plain sentence with ``{placeholders}``; quoted text is code, and nothing is markdown."""
     reading = Reading()
     text = _QUOTED.sub(lambda match: _take(match[0], reading.code, CODE), source)
     text = PLACEHOLDER.sub(lambda match: _take(match[0], reading.holes, HOLE), text)
@@ -156,7 +156,7 @@ class Passage:
 
 
 def passages(chapter: Chapter) -> Iterator[Passage]:
-    """The sections of a chapter, then the texts of its exercises and predictions."""
+    """Yield the sections of a chapter, then the texts of its exercises and predictions."""
     folder = f"chapters/{chapter.slug}"
     for id in chapter.sections:
         readings = {language: read_section(section) for language, section in chapter.section(id).items()}
@@ -168,7 +168,7 @@ def passages(chapter: Chapter) -> Iterator[Passage]:
 
 
 def triples(table: object, name: str = "") -> Iterator[tuple[str, dict[str, str]]]:
-    """Every table with the keys en, vi, zh anywhere below, as name and texts; lists give one text per place."""
+    """Yield name and texts of every table below with the keys en, vi, zh; a list yields one entry per item."""
     if isinstance(table, list):
         for index, entry in enumerate(table, 1):
             yield from triples(entry, f"{name}[{index}]")
@@ -177,8 +177,8 @@ def triples(table: object, name: str = "") -> Iterator[tuple[str, dict[str, str]
         if all(isinstance(text, str) for text in texts):
             yield name, dict(zip(LANGUAGES, texts, strict=True))
         elif all(isinstance(text, list) for text in texts) and len({len(text) for text in texts}) == 1:
-            for index, each in enumerate(zip(*texts, strict=True), 1):
-                yield from triples(dict(zip(LANGUAGES, each, strict=True)), f"{name}[{index}]")
+            for index, entry_texts in enumerate(zip(*texts, strict=True), 1):
+                yield from triples(dict(zip(LANGUAGES, entry_texts, strict=True)), f"{name}[{index}]")
         elif all(isinstance(text, dict) for text in texts) and len({tuple(text) for text in texts}) == 1:
             for key in texts[0]:
                 yield from triples({language: table[language][key] for language in LANGUAGES}, f"{name}.{key}")
@@ -193,7 +193,7 @@ def triples(table: object, name: str = "") -> Iterator[tuple[str, dict[str, str]
 
 
 def message_passages(book: Book) -> Iterator[Passage]:
-    """What d2lps says at run time, one passage per key that all languages have."""
+    """Yield the messages of d2lps, one passage per key that all languages have."""
     messages = book.messages()
     files = {language: f"d2lps/messages/{language}.toml" for language in LANGUAGES}
     for key in messages[LANGUAGES[0]]:
@@ -203,7 +203,7 @@ def message_passages(book: Book) -> Iterator[Passage]:
 
 
 def meaning_passages(book: Book) -> Iterator[Passage]:
-    """What the words of the glossary mean, one passage per term that has a meaning."""
+    """Yield the meanings in the glossary, one passage per term that has one."""
     files = dict.fromkeys(LANGUAGES, "chapters/terms.toml")
     for term in book.terms.get("term", []):
         if meaning := term.get("means"):

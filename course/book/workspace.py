@@ -1,7 +1,7 @@
-"""The readers' own notebooks in ``workspace/``: made once, never overwritten, opened in JupyterLab.
+"""The readers' copies of the notebooks in ``workspace/``: never overwritten once edited, and opened in JupyterLab.
 
-A notebook's metadata ``d2lps`` hold the chapter, the language, and packed the sources of the edition that it was made
-from: the base of a three-way merge, and the proof that a copy was never touched. So it may be renamed, copied or moved.
+The metadata ``d2lps`` of a copy has the chapter, the language, and the compressed sources that it was made from. They
+show if the copy was edited, and are the base when its prose is pulled, so a copy may be renamed or moved.
 """
 
 import base64
@@ -24,12 +24,12 @@ from d2lps.messages import LANGUAGES
 from d2lps.notebook import ranks
 
 KEY = "d2lps"
-NOTED = {"collapsed", "jp-MarkdownHeadingCollapsed", "scrolled", "trusted"}  # of a cell: how it was looked at
+VIEW_METADATA = {"collapsed", "jp-MarkdownHeadingCollapsed", "scrolled", "trusted"}  # written by looking at a cell
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One edition of one chapter in one language."""
+    """The sources of one edition of a chapter in one language."""
 
     chapter: str
     language: str
@@ -38,34 +38,34 @@ class Origin:
     cites: dict[str, str]
 
     def metadata(self) -> dict:
-        """What a notebook keeps of it."""
+        """Return the metadata that a notebook keeps."""
         sources = json.dumps({"lesson": self.lesson, "prose": self.prose, "cites": self.cites}, sort_keys=True)
         base = base64.b64encode(zlib.compress(sources.encode(), 9)).decode()
         return {"chapter": self.chapter, "language": self.language, "base": base}
 
     def read(self) -> Chapter:
-        """The chapter of that edition, in this one language."""
+        """Return the chapter of that edition, in this one language."""
         text = read_text(self.prose, f"{self.language}.md")
         return Chapter(self.chapter, self.lesson, read_cells(self.lesson), {self.language: text})
 
 
 def edition(chapter: str, language: str, lesson: str, prose: str, cites: dict[str, str]) -> Origin:
-    """An edition from its sources, with no more citations than the prose makes."""
+    """Return an edition from its sources, with only the citations that the prose makes."""
     sections = read_text(prose, f"{language}.md").sections
     keys = sorted({key for section in sections for key in section.cited()})
     return Origin(chapter, language, lesson, prose, {key: cites[key] for key in keys if key in cites})
 
 
-def copy(made_from: Origin) -> nbformat.NotebookNode:
-    """A notebook for a reader, which knows what it was made from."""
-    made = notebook(made_from.read(), made_from.language, made_from.cites)
-    made.metadata[KEY] = made_from.metadata()
-    made.metadata[KEY]["made"] = _content(made)
-    return made
+def copy(source: Origin) -> nbformat.NotebookNode:
+    """Make a reader's copy, with its sources in the metadata."""
+    book = notebook(source.read(), source.language, source.cites)
+    book.metadata[KEY] = source.metadata()
+    book.metadata[KEY]["made"] = _content(book)
+    return book
 
 
 def load(path: Path) -> nbformat.NotebookNode:
-    """A notebook's file; raises BookError where there is none."""
+    """Read a notebook; raise BookError if there is none."""
     try:
         return nbformat.reads(path.read_text("utf-8"), as_version=4)
     except FileNotFoundError:
@@ -74,91 +74,91 @@ def load(path: Path) -> nbformat.NotebookNode:
         raise BookError(f"{path} is not a notebook ({error}); name another, or make one with `{COMMAND} lab`") from None
 
 
-def origin_of(made: nbformat.NotebookNode, path: Path) -> Origin:
-    """What a notebook was made from; raises BookError where it does not say."""
-    kept = made.metadata.get(KEY, {})
+def origin_of(book: nbformat.NotebookNode, path: Path) -> Origin:
+    """Return the sources of a copy; raise BookError if it has none in its metadata."""
+    data = book.metadata.get(KEY, {})
     try:
-        return Origin(kept["chapter"], kept["language"], **json.loads(zlib.decompress(base64.b64decode(kept["base"]))))
+        return Origin(data["chapter"], data["language"], **json.loads(zlib.decompress(base64.b64decode(data["base"]))))
     except (KeyError, TypeError, ValueError, zlib.error):
         raise BookError(
             f"{path} does not say what it was made from; copy your edits into a notebook made by `{COMMAND} lab`"
         ) from None
 
 
-def touched(made: nbformat.NotebookNode) -> bool:
-    """Somebody has changed or run a cell of the notebook since it was made; opening it is neither."""
-    if made.metadata.get(KEY, {}).get("made") in (_content(made), _everything(made)):
+def touched(book: nbformat.NotebookNode) -> bool:
+    """Return whether a cell of the copy was changed or run; opening the copy does not count."""
+    if book.metadata.get(KEY, {}).get("made") in (_content(book), _everything(book)):
         return False
-    try:  # an older copy, whose digest went over what JupyterLab has rewritten since
-        return _content(copy(origin_of(made, Path()))) != _content(made)
+    try:  # the digest of an older copy covers metadata that JupyterLab may have rewritten since
+        return _content(copy(origin_of(book, Path()))) != _content(book)
     except BookError:
         return True
 
 
-def _content(made: nbformat.NotebookNode) -> str:
-    """The digest of the cells, without what JupyterLab notes in them while somebody only looks."""
+def _content(book: nbformat.NotebookNode) -> str:
+    """Return the digest of the cells, without metadata that JupyterLab writes when they are only looked at."""
     cells = [
-        dict(cell) | {"metadata": {key: value for key, value in cell.metadata.items() if key not in NOTED}}
-        for cell in made.cells
+        dict(cell) | {"metadata": {key: value for key, value in cell.metadata.items() if key not in VIEW_METADATA}}
+        for cell in book.cells
     ]
     return digest(json.dumps(cells, sort_keys=True))
 
 
-def _everything(made: nbformat.NotebookNode) -> str:
-    """The digest that older copies have: of all but the digest itself."""
-    kept = {key: value for key, value in made.metadata.get(KEY, {}).items() if key != "made"}
-    content = dict(made) | {"metadata": dict(made.metadata) | {KEY: kept}}
+def _everything(book: nbformat.NotebookNode) -> str:
+    """Return the digest that older copies have, which covers the whole notebook."""
+    data = {key: value for key, value in book.metadata.get(KEY, {}).items() if key != "made"}
+    content = dict(book) | {"metadata": dict(book.metadata) | {KEY: data}}
     return digest(json.dumps(content, sort_keys=True))
 
 
 def lay_out(book: Book) -> list[str]:
-    """Put a copy of every chapter into ``workspace/``, in every language; say what a reader must know.
+    """Put a copy of every chapter into ``workspace/``, in every language, and return notes for the reader.
 
-    A copy that somebody has run or changed stays; a newer edition is laid beside it.
+    A copy that was changed or run stays; a newer edition is put beside it.
     """
     notes = []
     for slug in book.slugs():
         chapter = book.chapter(slug)
         for language, text in chapter.texts.items():
             newest = edition(slug, language, chapter.lesson, text.source, book.links(language, workspace=True))
-            own = own_copy(book, slug, language)
-            path = next(path for path in _names(own) if not path.exists() or _free(path, newest))
+            home = own_copy(book, slug, language)
+            path = next(path for path in _names(home) if not path.exists() or _free(path, newest))
             if path.exists() and origin_of(load(path), path) == newest:
                 continue
             write({path: dumps(copy(newest))})
-            if path != own:
-                mine, beside = (each.relative_to(book.root).as_posix() for each in (own, path))
-                notes.append(f"{mine} is yours and stays; the newer edition is {beside}")
+            if path != home:
+                kept_name, new_name = (file.relative_to(book.root).as_posix() for file in (home, path))
+                notes.append(f"{kept_name} is yours and stays; the newer edition is {new_name}")
     return notes
 
 
 def _free(path: Path, newest: Origin) -> bool:
-    """No work is lost if the edition takes this name: it is there already, or nobody touched what is."""
+    """Return whether the file is this edition already, or an untouched copy that may be replaced."""
     try:
-        made = load(path)
-        return origin_of(made, path) == newest or not touched(made)
+        copy_there = load(path)
+        return origin_of(copy_there, path) == newest or not touched(copy_there)
     except BookError:
         return False
 
 
-def _names(own: Path):
-    yield own
-    yield own.with_name(f"{own.stem} (new).ipynb")
+def _names(home: Path):
+    yield home
+    yield home.with_name(f"{home.stem} (new).ipynb")
     for number in itertools.count(2):
-        yield own.with_name(f"{own.stem} (new {number}).ipynb")
+        yield home.with_name(f"{home.stem} (new {number}).ipynb")
 
 
 def own_copy(book: Book, slug: str, language: str) -> Path:
-    """Where a reader's copy of a chapter lies; its figures are as far away as from the chapter's own notebook."""
+    """Return the path of a copy; its relative links to figures are those of the chapter's own notebook."""
     return book.root / "workspace" / language / f"{slug}.ipynb"
 
 
-def language(book: Book, wanted: str | None) -> tuple[str, list[str]]:
-    """The language to open: the one wanted, the one opened last, or English with a word on how to choose."""
+def language(book: Book, choice: str | None) -> tuple[str, list[str]]:
+    """Return the language to open, chosen now or last time, or English and a note about the other languages."""
     memory = book.root / "workspace" / ".language"
-    if wanted:
-        write({memory: wanted + "\n"})
-        return wanted, []
+    if choice:
+        write({memory: choice + "\n"})
+        return choice, []
     last = memory.read_text("utf-8").strip() if memory.is_file() else ""
     if last in LANGUAGES:
         return last, []
@@ -166,26 +166,26 @@ def language(book: Book, wanted: str | None) -> tuple[str, list[str]]:
 
 
 def show_contents(chosen: str, first: str) -> None:
-    """Let JupyterLab begin with the table of contents beside the chapter, unless it knows how it was left."""
+    """Let JupyterLab open with the table of contents beside the chapter, unless it has saved a layout."""
     from jupyter_core.paths import jupyter_config_dir
     from jupyterlab_server.workspaces_handler import WorkspacesManager
 
     place = os.environ.get("JUPYTERLAB_WORKSPACES_DIR") or Path(jupyter_config_dir(), "lab", "workspaces")
-    kept, shown = WorkspacesManager(str(place)), f"notebook:{first}"
-    if any(each["metadata"].get("id") == chosen for each in kept.list_workspaces()):
+    manager, widget = WorkspacesManager(str(place)), f"notebook:{first}"
+    if any(space["metadata"].get("id") == chosen for space in manager.list_workspaces()):
         return
     contents = "@jupyterlab/toc:plugin"
     left = {"collapsed": False, "visible": True, "current": contents, "widgets": ["filebrowser", contents]}
-    main = {"dock": {"type": "tab-area", "currentIndex": 0, "widgets": [shown]}, "current": shown}
+    main = {"dock": {"type": "tab-area", "currentIndex": 0, "widgets": [widget]}, "current": widget}
     data = {
         "layout-restorer:data": {"main": main, "left": left},
-        shown: {"data": {"path": first, "factory": "Notebook"}},
+        widget: {"data": {"path": first, "factory": "Notebook"}},
     }
-    kept.save(chosen, json.dumps({"data": data, "metadata": {"id": chosen}}))
+    manager.save(chosen, json.dumps({"data": data, "metadata": {"id": chosen}}))
 
 
 def start(book: Book, chosen: str, browser: bool = True) -> None:
-    """Become JupyterLab, at the first chapter, for this machine only and with a token."""
+    """Replace this process by JupyterLab, open at the first chapter; it listens on this machine only, with a token."""
     first = own_copy(book, book.slugs()[0], chosen).relative_to(book.root).as_posix()
     show_contents(chosen, first)
     command = [
@@ -195,7 +195,7 @@ def start(book: Book, chosen: str, browser: bool = True) -> None:
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.root_dir={book.root.resolve()}",
         f"--LabApp.default_url=/lab/workspaces/{chosen}/tree/{quote(first)}",
-        f"--LabApp.app_settings_dir={Path(__file__).with_name('settings')}",  # asks nothing of the network
+        f"--LabApp.app_settings_dir={Path(__file__).with_name('settings')}",  # no requests to the network
     ]
     if not browser:
         command.append("--no-browser")

@@ -1,8 +1,10 @@
-"""A class of notebooks: ``python -m course.classes FOLDER``.
+"""Grading a class of notebooks: ``python -m course.classes FOLDER``.
 
-An answer runs in a process of its own, which computes and decides nothing; the judge in another one calls it over a
-``line``. ``notebooks`` finds the learners and their cells, ``slices`` what of a notebook an answer needs; ``nursery``
-starts a process for each answer, shut in by ``sandbox`` and ``walls``; ``inside`` runs there. What passes between the
-two is data of a few kinds: ``values`` says which. ``answers`` is the judge's end, ``judging`` judges one notebook,
-``running`` several at a time; ``report`` and ``page`` tell the teacher, ``__main__`` reads the command line.
+Each answer runs in a process of its own, which decides nothing; a judge in another process calls it over a ``line``.
+Start with ``judging``, which judges one notebook; ``running`` judges several at a time; ``__main__`` is the command.
+
+* ``notebooks`` finds the learners and their answers; ``slices`` finds the statements that an answer needs;
+* ``nursery`` starts the processes of answers, and ``sandbox`` confines them with the system calls in ``walls``;
+* ``inside`` runs in the answer's process, ``answers`` in the judge's; ``values`` decides which data they may exchange;
+* ``report`` writes the results as CSV and JSON, and ``page`` as HTML.
 """

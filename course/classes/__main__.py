@@ -1,12 +1,12 @@
 """Grade a class of notebooks, and write a report for its teacher.
 
-Below FOLDER each subfolder is a learner, and so is each notebook that lies beside them. Nothing in it is changed. The
-report goes into the folder ``report`` beside FOLDER, or where ``--out`` says: class.html to read, class.csv for a
+Each subfolder of FOLDER is a learner, and so is each notebook directly in FOLDER. Nothing in FOLDER is changed. The
+report goes into the folder ``report`` beside FOLDER, or into that of ``--out``: class.html to read, class.csv for a
 spreadsheet, class.json for programs.
 
-The exit status is 0 when every notebook was graded, 1 when something could not be read or judged to its end or a
-learner has none (the report says what), 2 when nothing could be graded: no such folder, no notebook in it, no course
-beside the package, no place for the report.
+The exit status is 0 if every notebook was graded; 1 if a notebook could not be read or graded to the end, or a learner
+has none (the report names it); and 2 if nothing could be graded, because FOLDER does not exist or has no notebook, the
+course is not beside the package, or the report cannot be written.
 """
 
 import argparse
@@ -20,33 +20,33 @@ from d2lps.messages import LANGUAGES, language, speak, text
 
 
 def main(arguments: list[str]) -> int:
-    """Grade what the arguments name; the exit status."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # a process that has threads of torch's is no good to be forked
+    """Grade the notebooks of a folder and return the exit status."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # a process with threads of torch cannot be forked
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    given = _parser().parse_args(arguments)
-    speak(given.language or language())
+    options = _parser().parse_args(arguments)
+    speak(options.language or language())
     from course.classes import notebooks, report, running
     from course.classes.judging import Limits
     from d2lps.notebook.grading.course import ExerciseError
 
-    out = given.out or given.folder.absolute().parent / "report"
+    out = options.out or options.folder.absolute().parent / "report"
     try:
-        tasks = notebooks.find(given.folder, out)
+        tasks = notebooks.find(options.folder, out)
         if all(path.is_dir() for _, path, _ in tasks):
-            return _refused(text("grade.empty", folder=given.folder))
+            return _refused(text("grade.empty", folder=options.folder))
         out.mkdir(parents=True, exist_ok=True)
-        limits = Limits(given.seconds, given.memory << 20)
+        limits = Limits(options.seconds, options.memory << 20)
         count = sum(not path.is_dir() for _, path, _ in tasks)
-        found = running.run(tasks, given.folder, out, language(), limits, given.jobs, _teller(count))
-        made = report.report(language(), given.folder.resolve().name, found)
-        files = made.write(out)
+        results = running.run(tasks, options.folder, out, language(), limits, options.jobs, _progress(count))
+        class_report = report.report(language(), options.folder.resolve().name, results)
+        files = class_report.write(out)
     except ExerciseError as error:
         return _refused(str(error))
     except OSError as error:
-        return _refused(text("grade.no-folder", folder=error.filename or given.folder, why=error.strerror or error))
-    print(report.summary(made))
+        return _refused(text("grade.no-folder", folder=error.filename or options.folder, why=error.strerror or error))
+    print(report.summary(class_report))
     print(text("grade.written", files=", ".join(map(str, files))))
-    return int(not all(book["graded"] for book in made.books))
+    return int(not all(book["graded"] for book in class_report.books))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,33 +54,32 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m course.classes", description=first, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--out", type=Path, help="a folder for the report")
-    parser.add_argument("--language", choices=LANGUAGES, help="of the report")
-    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="notebooks at a time")
-    parser.add_argument("--seconds", type=_positive, default=10, help="of a processor that an answer may take")
-    parser.add_argument("--memory", type=_positive, default=1024, help="MiB that an answer may take")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the class")
+    parser.add_argument("--out", type=Path, help="the folder of the report")
+    parser.add_argument("--language", choices=LANGUAGES, help="the language of the report")
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="notebooks graded at a time")
+    parser.add_argument("--seconds", type=_positive, default=10, help="processor seconds for an answer (default: 10)")
+    parser.add_argument("--memory", type=_positive, default=1024, help="MiB for an answer (default: 1024)")
     return parser
 
 
-def _positive(given: str) -> int:
-    number = int(given)
-    if number < 1:
-        raise ValueError(given)
-    return number
+def _positive(argument: str) -> int:
+    if not argument.isdecimal() or int(argument) < 1:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not a whole number above 0")
+    return int(argument)
 
 
-def _teller(count: int) -> Callable[[dict], None]:
-    """What says of each notebook that it is graded, and how many there are."""
+def _progress(count: int) -> Callable[[dict], None]:
+    """Return a function that prints which of the notebooks was graded."""
     done = itertools.count(1)
 
-    def tell(found: dict) -> None:
-        if notebook := found["book"]["notebook"]:
+    def show(result: dict) -> None:
+        if notebook := result["book"]["notebook"]:
             print(
                 text("grade.progress", number=next(done), count=count, notebook=notebook), file=sys.stderr, flush=True
             )
 
-    return tell
+    return show
 
 
 def _refused(sentence: str) -> int:

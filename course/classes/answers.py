@@ -1,7 +1,7 @@
-"""The judge's end of the line: an answer's functions as functions here, and what a judge gives as something there.
+"""The judge's end of the line: it makes an answer's functions callable here, and the judge's objects usable there.
 
-What arrives is data, a function by its number, or an error by its name. What is given goes over as a copy; a tensor
-that the answer changes there is changed here, too, so that a judge sees it.
+The answer sends data, functions by number and errors by name. The judge's values are sent as copies; if the answer
+changes a tensor in its process, the judge's tensor is changed too.
 """
 
 import builtins
@@ -21,20 +21,18 @@ from course.classes import values
 from course.classes.line import Gone, Line
 from course.classes.values import Unreadable, read, tensor, written
 from d2lps import PlanError, Reduction, Trace
-from d2lps.notebook.grading.away import Away
 from d2lps.notebook.grading.calls import Stopped
+from d2lps.notebook.grading.elsewhere import Away
 from d2lps.plan import Plan
 
-NAMES = 60  # letters of a name that the other end gives
+LONGEST_NAME = 60  # characters of a name that the other end sends
 REFUSED = ("file", "process", "network", "out-of-memory")
-PATH = re.compile(
-    r"(?<![\w.…/])/(?:[^/\s'\"]+/)+([^/\s'\"]*)"
-)  # where something lies on this machine is told to nobody
-TENSORS = 1 << 16  # so many are remembered at most
+PATH = re.compile(r"(?<![\w.…/])/(?:[^/\s'\"]+/)+([^/\s'\"]*)")  # reports do not show paths of this machine
+TENSORS = 1 << 16  # remembered at most
 
 
-class Strange:
-    """A thing of a kind that does not travel: its class bears the name, and what it gave one after the other."""
+class Opaque:
+    """A stand-in for an object that is not sent; its class has the name of the object's class, and it has its items."""
 
     text, items = "", None
 
@@ -48,47 +46,50 @@ class Strange:
 
 
 class Answers:
-    """What runs at the other end of ``line``. ``another`` opens a line to another process that has the same answer."""
+    """The answer at the other end of ``line``; ``another`` opens a line to a second process with the same answer."""
 
     def __init__(self, line: Line, another: "Callable[[], Answers] | None" = None):
         self.line, self.another = line, another
         self._lanes, self._next, self._lock = [], itertools.count(), threading.Lock()
-        self._here = threading.local()  # on which lane this thread is
-        self._given: dict[int, object] = {}  # number → what the other end may call
-        self._numbers: dict[int, int] = {}  # id of it → its number
+        self._here = threading.local()  # the lane of this thread
+        self._given: dict[int, object] = {}  # number → object that the other end may call
+        self._numbers: dict[int, int] = {}  # id of such an object → its number
         self._functions: dict[int, Far] = {}
-        self._tensors: dict[int, weakref.ref] = {}  # as far as they are still there
+        self._tensors: dict[int, weakref.ref] = {}  # those that still exist
         self._counted = itertools.count(1)
-        self.refused: list[tuple[str, str]] = []  # what the other end could not do, and with what
+        self.refused: list[tuple[str, str]] = []  # kind and detail of what the sandbox refused
 
     # ---- calls
 
-    def ask(self, what: str, *parts: object) -> object:
-        """The answer to a frame; functions of the judge are called meanwhile. Raises what was raised there, or Gone."""
+    def ask(self, request: str, *parts: object) -> object:
+        """Send a request, serve calls of the judge's functions until it is answered, and return the result.
+
+        Raises the error that was raised in the answer's process, or Gone.
+        """
         lane = getattr(self._here, "lane", None)
-        if lane is not None:  # the judge was called, and calls in its turn
-            result, error = self._asked(lane, [what, lane, *parts])
+        if lane is not None:  # a nested call: the answer has called the judge on this lane
+            result, error = self._asked(lane, [request, lane, *parts])
         else:
             with self._lock:
                 lane = self._lanes.pop() if self._lanes else next(self._next)
             self.line.open(lane)
-            self._here.lane, done = lane, False
+            self._here.lane, finished = lane, False
             try:
-                result, error = self._asked(lane, [what, lane, *parts])
-                done = True
+                result, error = self._asked(lane, [request, lane, *parts])
+                finished = True
             finally:
                 self._here.lane = None
-                if done:
+                if finished:
                     self._lanes.append(lane)
-                else:  # somebody has stopped this thread: the other end is still busy there
+                else:  # this thread was stopped, and the other end is still busy on the lane
                     self.line.close(lane)
         if error is not None:
             raise error
         return result
 
     def _asked(self, lane: int, frame: list) -> tuple[object, BaseException | None]:
-        """(result, what was raised). Raises Gone."""
-        raised: dict[int, BaseException] = {}  # by what was called on the way: that may come back
+        """Return the result, and the error or None. Raises Gone."""
+        raised: dict[int, BaseException] = {}  # errors of the judge's functions, which may come back
         self.line.say(frame)
         while True:
             frame = self.line.wait(lane)
@@ -96,25 +97,25 @@ class Answers:
                 if frame[0] == "call":
                     self._called(lane, frame, raised)
                 elif frame[0] in ("return", "raise"):
-                    _, _, value, changed, told = frame
+                    _, _, value, changed, one_way_calls = frame
                     self._change(changed)
-                    error = self._hear(told) if told else None
+                    error = self._call_one_way(one_way_calls) if one_way_calls else None
                     if error is None and frame[0] == "return":
                         return self.read(value), None
                     return None, error or self._error(value, raised)
                 else:
-                    raise Unreadable(str(frame[0])[:NAMES])
+                    raise Unreadable(str(frame[0])[:LONGEST_NAME])
             except Stopped:
                 raise
-            except Exception:  # whatever is wrong with what it says
+            except Exception:  # the frame cannot be understood
                 raise Gone("strange") from None
 
     def _called(self, lane: int, frame: list, raised: dict[int, BaseException]) -> None:
-        _, _, number, method, arguments, named, told = frame
+        _, _, number, method, arguments, named, one_way_calls = frame
         thing = self._thing(number, method)
         arguments, named = self.read(arguments), self.read(named)
         try:
-            error = self._hear(told)
+            error = self._call_one_way(one_way_calls)
             if error is not None:
                 raise error
             answer = ["return", lane, self.write(thing(*arguments, **named))]
@@ -134,9 +135,9 @@ class Answers:
             raise Unreadable("no such method")
         return getattr(thing, method)
 
-    def _hear(self, told: list) -> BaseException | None:
-        """Call what was called without waiting, until something is raised: what came after it was said in vain."""
-        for number, method, arguments, named in told:
+    def _call_one_way(self, one_way_calls: list) -> BaseException | None:
+        """Make the one-way calls in their order; return the first error, after which no call is made."""
+        for number, method, arguments, named in one_way_calls:
             thing = self._thing(number, method)
             if not one_way(thing):
                 raise Unreadable("not one-way")
@@ -149,16 +150,16 @@ class Answers:
                 return error
         return None
 
-    def _error(self, told: list, raised: dict[int, BaseException]) -> BaseException:
-        """The error that was raised there: one of the judge's own that went through, or one of that name."""
-        if told[0] == "own":
-            return raised[told[1]]
-        _, name, base, message, line, plan, refused = told
+    def _error(self, description: list, raised: dict[int, BaseException]) -> BaseException:
+        """Return the error that was raised there: the judge's own error, come back, or a new one of that name."""
+        if description[0] == "own":
+            return raised[description[1]]
+        _, name, base, message, line, plan, refused = description
         if refused:
-            kind, what = refused
+            kind, detail = refused
             if kind not in REFUSED:
                 raise Unreadable("not refused")
-            self.refused.append((kind, str(what)[:NAMES]))
+            self.refused.append((kind, str(detail)[:LONGEST_NAME]))
         base = getattr(builtins, str(base), Exception)
         if not (isinstance(base, type) and issubclass(base, BaseException)):
             base = Exception
@@ -169,9 +170,9 @@ class Answers:
         error.answer_line = line if type(line) is int else None
         return error
 
-    def _plan_error(self, told: list) -> BaseException | None:
-        """The plan is read, and so found broken, here once more."""
-        reason, step, more, fields = self.read(told)
+    def _plan_error(self, description: list) -> BaseException | None:
+        """Make the error of a broken plan again by building the plan here."""
+        reason, step, more, fields = self.read(description)
         try:
             if fields is not None:
                 Plan(*fields)
@@ -184,7 +185,7 @@ class Answers:
     # ---- values
 
     def write(self, value: object) -> object:
-        """A judge's value for the other end."""
+        """Encode a value of the judge for the other end."""
         return written(value, self._write)
 
     def _write(self, value: object) -> list:
@@ -210,7 +211,7 @@ class Answers:
         ]
 
     def read(self, data: object) -> object:
-        """A value from the other end. Raises Unreadable, and other things where it is none."""
+        """Decode a value from the other end. Raises Unreadable or another error if it is not a value."""
         return read(data, self._read)
 
     def _read(self, data: list) -> object:
@@ -226,15 +227,15 @@ class Answers:
         if kind == "given":
             return self._given[rest[0]]
         if kind == "reduction":
-            name, combine, identity = (self.read(each) for each in rest)
+            name, combine, identity = (self.read(field) for field in rest)
             return Reduction(str(name), combine, identity)
         if kind == "strange":
             name, text, items = rest
-            thing = _named(name, Strange)
+            thing = _named(name, Opaque)
             thing.text = str(text)[:1000]
             thing.items = None if items is None else self.read(items)
             return thing
-        raise Unreadable(str(kind)[:NAMES])
+        raise Unreadable(str(kind)[:LONGEST_NAME])
 
     def _tensor(self, number: int, new: torch.Tensor) -> torch.Tensor:
         old = self._tensors.get(number, lambda: None)()
@@ -246,7 +247,7 @@ class Answers:
 
     def _remember(self, number: int, tensor: torch.Tensor) -> None:
         if len(self._tensors) >= TENSORS:
-            self._tensors = {each: ref for each, ref in self._tensors.items() if ref() is not None}
+            self._tensors = {key: ref for key, ref in self._tensors.items() if ref() is not None}
             if len(self._tensors) >= TENSORS:
                 raise Unreadable("too many tensors")
         self._tensors[number] = weakref.ref(tensor)
@@ -258,21 +259,21 @@ class Answers:
                 _put(old, tensor(*rest))
 
     def elsewhere(self, *arguments: object) -> object:
-        """What the answer says in another process; None where it says nothing that JSON has."""
+        """Return the answer's result in the second process; None if it raises, or JSON has no such value."""
         try:
-            other = self.another()
-            return json.loads(json.dumps(other.answer(*arguments)))
+            answers = self.another()
+            return json.loads(json.dumps(answers.answer(*arguments)))
         except (Exception, Gone):
             return None
 
 
 class Far(Away):
-    """A function at the other end."""
+    """A function of the answer."""
 
     def __init__(self, answers: Answers, number: int, about: dict):
         self.answers, self.number = answers, number
-        self.__name__ = str(about.get("name"))[:NAMES]
-        if about.get("names") is not None:  # what judges look at, to tell a stub that was not touched
+        self.__name__ = str(about.get("name"))[:LONGEST_NAME]
+        if about.get("names") is not None:  # judges look at these to recognize an untouched stub
             names = ("something",) if about["names"] else ()
             self.__code__ = SimpleNamespace(co_names=names, co_freevars=(), co_filename=None)
         self._signature = about.get("signature")
@@ -280,7 +281,7 @@ class Far(Away):
     @property
     def __signature__(self) -> inspect.Signature:
         if not isinstance(self._signature, list):
-            raise AttributeError  # a builtin does not tell what it takes
+            raise AttributeError  # builtins have no signature
         kinds = inspect._ParameterKind
         return inspect.Signature(
             [
@@ -295,25 +296,25 @@ class Far(Away):
         return answers.ask("call", self.number, answers.write(list(arguments)), answers.write(named))
 
     def size_kept(self, without: Iterable[object] = ()) -> int:
-        return int(self.answers.ask("size", self.number, [self.answers.write(each) for each in without]))
+        return int(self.answers.ask("size", self.number, [self.answers.write(value) for value in without]))
 
     def shared_names(self, other: object, names: Iterable[str]) -> set[str]:
         if not isinstance(other, Far):
             return set()
-        found = self.answers.ask("shared", self.number, other.number, self.answers.write(list(names)))
-        return {str(each) for each in found}
+        shared = self.answers.ask("shared", self.number, other.number, self.answers.write(list(names)))
+        return {str(name) for name in shared}
 
     def elsewhere(self, *arguments: object) -> object:
         return self.answers.elsewhere(*arguments)
 
 
 def one_way(function: object) -> bool:
-    """Whether a judge has said that its function gives nothing back, and that nothing depends on when it is called."""
+    """Return whether a judge's function is marked as returning nothing, so that calls of it may be sent later."""
     return getattr(function, "one_way", False)
 
 
 def methods(thing: object) -> list[str]:
-    """What the other end may call of a thing."""
+    """Return the names of an object's methods that the other end may call."""
     return _methods(type(thing))
 
 
@@ -331,10 +332,10 @@ def _put(old: torch.Tensor, new: torch.Tensor) -> None:
 
 
 def _named(name: object, base: type, has: dict | None = None) -> object:
-    kind = type(str(name)[:NAMES] or "Error", (base,), has or {})
+    kind = type(str(name)[:LONGEST_NAME] or "Error", (base,), has or {})
     return kind.__new__(kind)
 
 
 def _builtin(kind: type) -> str:
-    """The next builtin error that it is a kind of."""
-    return next(each.__name__ for each in kind.__mro__ if each.__module__ == "builtins")
+    """Return the name of the nearest builtin base class."""
+    return next(base.__name__ for base in kind.__mro__ if base.__module__ == "builtins")

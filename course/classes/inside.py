@@ -1,4 +1,4 @@
-"""The answer's end of the line: it runs cells, calls what they define, and tells what came of it. It judges nothing."""
+"""The answer's end of the line: it runs cells, calls their functions and returns the results; it judges nothing."""
 
 import ast
 import builtins
@@ -21,21 +21,21 @@ from course.classes.values import plan_fields, read, written
 from d2lps import PlanError, Reduction, Trace
 from d2lps.notebook.grading import shared_names, size_kept
 
-WATCHED = 32  # tensors that are held on to, so that a change is seen even if the answer keeps only a part of them
-MOST = 100_000  # things that are taken out of one that gives them one after the other
-AT_ONCE = 100_000  # things that are told before anything is asked
-STACK = 4 << 20  # bytes, of a lane
+WATCHED = 32  # tensors kept alive, so that a change is seen even if the answer keeps only a part of them
+MOST_ITEMS = 100_000  # taken from an iterable
+MOST_CALLS = 100_000  # one-way calls between two frames
+STACK = 4 << 20  # bytes of a lane's thread
 
 
 class Inside:
-    """Serves the other end until it is gone."""
+    """Serves the judge until its end of the line is closed."""
 
     def __init__(self, line: Line):
         self.line = line
         self._functions: list[object] = []
         self._numbers: dict[int, int] = {}  # id of a function → its number
-        self._far: dict[int, object] = {}  # what the judge has given
-        self._tensors: dict[int, tuple[weakref.ref, int]] = {}  # number → tensor, its version when it was last told
+        self._judges_objects: dict[int, object] = {}  # number → object of the judge
+        self._tensors: dict[int, tuple[weakref.ref, int]] = {}  # number → tensor, and its version when it was last sent
         self._known: dict[int, int] = {}  # id of a tensor → its number
         self._held = deque(maxlen=WATCHED)
         self._counted = count(-1, -1)
@@ -43,10 +43,10 @@ class Inside:
         self._lanes = {0}
 
     def serve(self) -> None:
-        """Lane 0 is the main thread's; others get a thread when somebody calls on them."""
+        """Serve lane 0 in the main thread, and each other lane in a thread that starts with its first frame."""
         threading.stack_size(STACK)
         Far.inside = self
-        self.line.strange = self._new_lane
+        self.line.on_new_lane = self._new_lane
         self.line.open(0)
         self._serve(0)
 
@@ -64,25 +64,25 @@ class Inside:
                 return
 
     def _answer(self, lane: int, frame: list) -> None:
-        what, _, *parts = frame
+        request, _, *parts = frame
         function = None
         try:
-            if what == "call":
+            if request == "call":
                 function = self._functions[parts[0]]
                 result = function(*self.read(parts[1]), **self.read(parts[2]))
             else:
-                result = {"load": self._load, "size": self._size, "shared": self._shared}[what](*parts)
+                result = {"load": self._load, "size": self._size, "shared": self._shared}[request](*parts)
             answer = ["return", lane, self.write(result)]
         except Gone:
             raise
         except BaseException as error:
-            answer = ["raise", lane, self._told(error, function)]
-        self.line.say([*answer, self._changed(), self._told_before()])
+            answer = ["raise", lane, self._described(error, function)]
+        self.line.say([*answer, self._changed(), self._one_way_calls()])
 
-    # ---- what the judge asks for
+    # ---- requests of the judge
 
     def _load(self, cells: list, answer: str) -> object:
-        """Run these statements of these cells, and give what ``answer`` is."""
+        """Run these statements of these cells, and return the value of the expression ``answer``."""
         names: dict[str, object] = {"__name__": "__main__"}
         first = None
         for name, source, run in cells:
@@ -103,12 +103,12 @@ class Inside:
             raise
 
     def _size(self, number: int, without: list) -> int:
-        return size_kept(self._functions[number], [self.read(each) for each in without])
+        return size_kept(self._functions[number], [self.read(value) for value in without])
 
     def _shared(self, one: int, other: int, names: object) -> list:
         return list(shared_names(self._functions[one], self._functions[other], self.read(names)))
 
-    def _told(self, error: BaseException, function: object) -> list:
+    def _described(self, error: BaseException, function: object) -> list:
         number = getattr(error, "judges", None)
         if number is not None:
             return ["own", number]
@@ -119,27 +119,27 @@ class Inside:
             if file == code.co_filename if code else file.startswith("exercise"):
                 line = at.tb_lineno
             at = at.tb_next
-        base = next(each.__name__ for each in type(error).__mro__ if getattr(builtins, each.__name__, None) is each)
+        base = next(kind.__name__ for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
         plan = None
         if isinstance(error, PlanError):
             fields = None if error.plan is None else plan_fields(error.plan)
             try:
                 plan = self.write((error.reason, error.step, error.values, fields))
-            except Exception:  # it holds what does not travel
+            except Exception:  # the plan has values that cannot be sent
                 plan = None
         return ["error", type(error).__name__, base, str(error)[:2000], line, plan, refused(error)]
 
     # ---- values
 
     def write(self, value: object) -> object:
-        """What the answer gives, for the judge."""
+        """Encode a value of the answer for the judge."""
         return written(value, self._write)
 
     def _write(self, value: object) -> list:
         if isinstance(value, torch.Tensor):
             return ["T", self._number(value), *values.numbers(value)]
         if isinstance(value, Reduction):
-            return ["reduction", *(self.write(each) for each in (value.name, value.combine, value.identity))]
+            return ["reduction", *(self.write(field) for field in (value.name, value.combine, value.identity))]
         if isinstance(value, Far):
             return ["given", value.number]
         if callable(value):
@@ -150,28 +150,28 @@ class Inside:
             return ["function", number, _about(value)]
         items = None
         if hasattr(value, "__iter__"):
-            items = self.write(list(islice(value, MOST)))
+            items = self.write(list(islice(value, MOST_ITEMS)))
         return ["strange", type(value).__name__, repr(value)[:500], items]
 
     def read(self, data: object) -> object:
-        """What the judge gives."""
+        """Decode a value of the judge."""
         return read(data, self._read)
 
     def _read(self, data: list) -> object:
         kind, *rest = data
         if kind == "T":
             number, *rest = rest
-            made = values.tensor(*rest)
-            self._note(number, made)
-            return made
+            tensor = values.tensor(*rest)
+            self._note(number, tensor)
+            return tensor
         if kind == "own":
             return self._functions[rest[0]]
         if kind == "trace":
             return Trace.from_json(rest[0])
         number = rest[0]
-        if number not in self._far:
-            self._far[number] = (_function if kind == "function" else _object)(*rest)
-        return self._far[number]
+        if number not in self._judges_objects:
+            self._judges_objects[number] = (_function if kind == "function" else _object)(*rest)
+        return self._judges_objects[number]
 
     def _number(self, tensor: torch.Tensor) -> int:
         number = self._known.get(id(tensor))
@@ -186,38 +186,38 @@ class Inside:
         self._held.append(tensor)
 
     def _changed(self) -> list:
-        """The tensors that are other ones than was last told."""
-        told, gone = [], []
-        for number, (there, version) in self._tensors.items():
-            tensor = there()
+        """Return the tensors that have changed since they were last sent, and forget those that no longer exist."""
+        changes, gone = [], []
+        for number, (reference, version) in self._tensors.items():
+            tensor = reference()
             if tensor is None:
                 gone.append(number)
             elif tensor._version != version:
-                told.append([number, *values.numbers(tensor)])
-                self._tensors[number] = (there, tensor._version)
+                changes.append([number, *values.numbers(tensor)])
+                self._tensors[number] = (reference, tensor._version)
         for number in gone:
             del self._tensors[number]
-        return told
+        return changes
 
-    def _told_before(self) -> list:
-        told, self._here.told = getattr(self._here, "told", []), []
-        return told
+    def _one_way_calls(self) -> list:
+        calls, self._here.calls = getattr(self._here, "calls", []), []
+        return calls
 
     def tell(self, number: int, method: str | None, arguments: tuple, named: dict) -> None:
-        """Call what the judge has given, and wait for no answer."""
-        if not hasattr(self._here, "told"):
-            self._here.told = []
-        self._here.told.append([number, method, self.write(list(arguments)), self.write(named)])
-        if len(self._here.told) > AT_ONCE:
-            raise RuntimeError("too much is said")
+        """Call an object of the judge without waiting for a result; the call is sent with the next frame."""
+        if not hasattr(self._here, "calls"):
+            self._here.calls = []
+        self._here.calls.append([number, method, self.write(list(arguments)), self.write(named)])
+        if len(self._here.calls) > MOST_CALLS:
+            raise RuntimeError("too many calls without a result")
 
     def call_back(self, number: int, method: str | None, arguments: tuple, named: dict) -> object:
-        """Call what the judge has given."""
+        """Call an object of the judge and return the result."""
         lane = getattr(self._here, "lane", None)
         if lane is None:
-            raise RuntimeError("what was given to an answer is called in the thread that was called")
+            raise RuntimeError("an answer may call the judge's functions only in the thread in which it was called")
         self.line.say(
-            ["call", lane, number, method, self.write(list(arguments)), self.write(named), self._told_before()]
+            ["call", lane, number, method, self.write(list(arguments)), self.write(named), self._one_way_calls()]
         )
         while True:
             frame = self.line.wait(lane)
@@ -226,11 +226,11 @@ class Inside:
             if frame[0] == "raise":
                 number, name, base, message = frame[2]
                 raise _judges(number, name, getattr(builtins, base), message)
-            self._answer(lane, frame)  # the judge calls the answer before it answers
+            self._answer(lane, frame)  # the judge calls the answer in between
 
 
 def _judges(number: int, name: str, base: type, message: str) -> BaseException:
-    """An error of the judge's, which goes back as that number if the answer lets it through."""
+    """Make an error of the judge, which goes back by its number if the answer does not catch it."""
     kind = type(name, (base,), {"__str__": lambda self: message})
     error = kind.__new__(kind)
     error.judges = number
@@ -238,24 +238,24 @@ def _judges(number: int, name: str, base: type, message: str) -> BaseException:
 
 
 def refused(error: BaseException | None) -> list[str] | None:
-    """What of this process's walls an error comes from, and the file that was asked for, or None.
+    """Return the kind of refusal of the sandbox that caused an error, and the file's name; None for other errors.
 
     >>> refused(FileNotFoundError(2, "No such file or directory", "data/notes.txt"))
     ['file', 'notes.txt']
     >>> refused(KeyError("x"))
     """
-    for _ in range(10):  # errors in whose handling others were raised
+    for _ in range(10):  # follow the chain of causes
         if isinstance(error, MemoryError) or (
             isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
         ):
             return ["out-of-memory", ""]
-        if getattr(error, "reason", None) == "no-course":  # somebody has asked for a solution
+        if getattr(error, "reason", None) == "no-course":  # the answer asked for a solution
             return ["file", "chapters"]
         if isinstance(error, OSError):
             trace = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
             if isinstance(error, socket.gaierror) or error.errno == errno.ENETUNREACH:
                 return ["network", ""]
-            if error.errno in (errno.EPERM, errno.EACCES) and any(each == socket.__file__ for each in trace):
+            if error.errno in (errno.EPERM, errno.EACCES) and any(file == socket.__file__ for file in trace):
                 return ["network", ""]
             if error.filename is not None:
                 return ["file", os.path.basename(str(error.filename))]
@@ -268,7 +268,7 @@ def refused(error: BaseException | None) -> list[str] | None:
 
 
 class Far:
-    """Something of the judge's. What measures how much an answer keeps looks into no class, and so not behind it."""
+    """An object of the judge. The measurement of an answer's memory does not look into classes, so not behind it."""
 
     inside: Inside
     number: int
@@ -280,27 +280,27 @@ class Function(Far):
 
 
 class OneWay(Far):
-    """A function that gives nothing back: what it is told is told with the next word that is said anyway."""
+    """A function without a result: its calls are sent with the next frame."""
 
     def __call__(self, *arguments: object, **named: object) -> None:
         Far.inside.tell(self.number, None, arguments, named)
 
 
 def _function(number: int, name: str, one_way: bool) -> object:
-    made = OneWay() if one_way else Function()
-    made.number, made.__name__ = number, name
-    return made
+    function = OneWay() if one_way else Function()
+    function.number, function.__name__ = number, name
+    return function
 
 
 def _object(number: int, name: str, methods: list[list]) -> object:
-    def method(each: str, one_way: bool) -> FunctionType:
+    def method(method_name: str, one_way: bool) -> FunctionType:
         if one_way:
-            return lambda self, *arguments, **named: Far.inside.tell(self.number, each, arguments, named)
-        return lambda self, *arguments, **named: Far.inside.call_back(self.number, each, arguments, named)
+            return lambda self, *arguments, **named: Far.inside.tell(self.number, method_name, arguments, named)
+        return lambda self, *arguments, **named: Far.inside.call_back(self.number, method_name, arguments, named)
 
-    made = type(name, (Far,), {each: method(each, one_way) for each, one_way in methods})()
-    made.number = number
-    return made
+    thing = type(name, (Far,), {method_name: method(method_name, one_way) for method_name, one_way in methods})()
+    thing.number = number
+    return thing
 
 
 def _about(function: object) -> dict:
@@ -310,7 +310,7 @@ def _about(function: object) -> dict:
         about["names"] = bool(code.co_names or code.co_freevars)
     try:
         parameters = inspect.signature(function).parameters.values()
-        about["signature"] = [[each.name, int(each.kind), each.default is not each.empty] for each in parameters]
+        about["signature"] = [[part.name, int(part.kind), part.default is not part.empty] for part in parameters]
     except (TypeError, ValueError):
         pass
     return about

@@ -1,4 +1,4 @@
-"""Judge one notebook: each answer runs in a process of its own, and what it computes is judged here."""
+"""Judge one notebook: each answer runs in a process of its own, and its results are judged here."""
 
 import builtins
 import json
@@ -21,30 +21,30 @@ from d2lps.notebook.grading.course import CHAPTERS, Texts, all_texts
 from d2lps.notebook.grading.exercise import Failure, time_text
 
 STATES = SOLVED, TRIED, STOPPED, UNTOUCHED, MISSING = "solved", "tried", "stopped", "untouched", "missing"  # best first
-START = 300  # seconds in which Python and torch are there: seconds, where nothing else goes on
+START = 300  # seconds for importing Python and torch; on an idle machine it takes a few
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an answer may take: seconds of a processor, in all cases, and bytes more than an empty process has."""
+    """Limits of an answer: processor seconds for all cases, and bytes beyond those of an empty process."""
 
     seconds: float = 10.0
     memory: int = 1 << 30
 
     @property
     def quiet(self) -> float:
-        """Seconds for which an answer may say nothing: it may be asleep, or have to wait for its turn."""
+        """Seconds that an answer may be silent; it may sleep, or wait for a processor."""
         return max(3 * self.seconds, 30)
 
     @property
     def in_all(self) -> float:
-        """Seconds for all cases of an exercise, its judge's own work included."""
+        """Seconds for all cases of an exercise, with the work of its judge."""
         return 10 * self.quiet
 
 
 @dataclass
 class Row:
-    """What became of one answer."""
+    """The verdict on one answer."""
 
     learner: str
     notebook: str
@@ -61,41 +61,41 @@ class Row:
 
 
 class Nurseries:
-    """Two processes that start answers' processes: in the second ``hash`` is another function."""
+    """Two processes that start the processes of answers, with different seeds of ``hash``."""
 
     def __init__(self, language: str, limits: Limits, secret: list[Path]):
-        secret = [each.resolve() for each in (CHAPTERS, *secret)]
-        paths = [str(each) for each in sandbox.readable(secret)]
+        secret = [path.resolve() for path in (CHAPTERS, *secret)]
+        paths = [str(path) for path in sandbox.readable(secret)]
         settings = {"language": language, "paths": paths, "memory": limits.memory, "seconds": limits.seconds}
-        path = os.pathsep.join([*(str(each.parent) for each in sandbox.PACKAGES), *filter(None, sys.path)])
+        path = os.pathsep.join([*(str(package.parent) for package in sandbox.PACKAGES), *filter(None, sys.path)])
         self._both = []
         for seed in random.SystemRandom().sample(range(1, 1 << 32), 2):
-            here, there = socket.socketpair()
+            end, far_end = socket.socketpair()
             environment = {"PYTHONHASHSEED": str(seed), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
             environment |= {
                 name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ
             }
             command = [sys.executable, "-m", "course.classes.nursery", json.dumps(settings)]
-            process = subprocess.Popen(command, stdin=there, env=environment, cwd="/")
-            there.close()
-            self._both.append((process, here))
-        for _, here in self._both:
-            here.settimeout(START)
-            if not here.recv(1):
+            process = subprocess.Popen(command, stdin=far_end, env=environment, cwd="/")
+            far_end.close()
+            self._both.append((process, end))
+        for _, end in self._both:
+            end.settimeout(START)
+            if not end.recv(1):
                 raise OSError("no process for answers starts")
 
     def line(self, which: int, quiet: float) -> tuple[Line, socket.socket]:
-        """A line to a new process, and what keeps it alive until it is closed. Raises OSError."""
-        here, there = socket.socketpair()
-        life, kept = socket.socketpair()
-        socket.send_fds(self._both[which][1], [b"."], [there.fileno(), kept.fileno()])
-        there.close(), kept.close()
-        return Line(here, quiet), life
+        """Return a line to a new process, and a socket that ends the process when it is closed. Raises OSError."""
+        end, far_end = socket.socketpair()
+        life, watched = socket.socketpair()
+        socket.send_fds(self._both[which][1], [b"."], [far_end.fileno(), watched.fileno()])
+        far_end.close(), watched.close()
+        return Line(end, quiet), life
 
     def end(self) -> None:
-        """Nobody asks any more."""
-        for process, wishes in self._both:
-            wishes.close()
+        """End both processes."""
+        for process, requests in self._both:
+            requests.close()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -103,13 +103,13 @@ class Nurseries:
 
 
 class Running:
-    """An answer in processes of its own; leaving it ends them."""
+    """An answer in processes of its own, which end with the ``with`` block."""
 
     def __init__(self, nurseries: Nurseries, cells: list, answer: str, limits: Limits):
         self.nurseries, self.cells, self.expression, self.limits = nurseries, cells, answer, limits
         self.missing: list[str] = []
-        self.refused: list[tuple[str, str]] = []  # what its walls have refused it
-        self.seconds, self.overtime = 0.0, False  # of a processor; known when it has ended
+        self.refused: list[tuple[str, str]] = []  # kind and detail of what the sandbox refused
+        self.seconds, self.overtime = 0.0, False  # processor seconds; known after the end
         self._open: list[tuple[Line, socket.socket]] = []
 
     def __enter__(self) -> "Running":
@@ -121,7 +121,7 @@ class Running:
             self._ended(life)
 
     def _ended(self, life: socket.socket) -> None:
-        """End a process, and ask what became of it."""
+        """End a process, and read how long it has run."""
         try:
             life.shutdown(socket.SHUT_WR)
             life.settimeout(5)
@@ -134,31 +134,33 @@ class Running:
             life.close()
 
     def start(self, which: int = 0) -> Answers:
-        """The answer, loaded in a new process. Raises what its cells raise, or Gone."""
+        """Load the answer in a new process. Raises the errors of its cells, or Gone."""
         line, life = self.nurseries.line(which, self.limits.quiet)
         self._open.append((line, life))
         line.open(0)
         _, _, missing, _ = line.wait(0)
-        self.missing = [str(each) for each in missing]
+        self.missing = [str(name) for name in missing]
         answers = Answers(line, lambda: self.start(1))
         answers.refused = self.refused
         answers.answer = answers.ask("load", self.cells, self.expression)
         return answers
 
 
-def judge(book: Notebook, nurseries: Nurseries, limits: Limits, shown: str) -> tuple[list[Row], set[str]]:
-    """A row for each exercise of the notebook's chapter, and what this machine could not shut out."""
-    every, missing, rows = all_texts(), set(), []
-    for found in book.answers:
+def judge(book: Notebook, nurseries: Nurseries, limits: Limits, name: str) -> tuple[list[Row], set[str]]:
+    """Return a row for each exercise of the notebook's chapter, and what this machine cannot refuse to answers."""
+    exercises, missing, rows = all_texts(), set(), []
+    for attempt in book.answers:
         start = time.process_time()
-        row = Row(book.learner, shown, book.chapter, found.id, MISSING, hints=found.hints, hints_from=found.hints_from)
-        row.notes = [text(f"grade.note.{note.key}", **note.values) for note in found.notes]
-        for cell, answer in found.answers:  # the best one counts, and of those that are as good the last
-            one = replace(row, notes=[*row.notes], seconds=0.0)
-            own = [each for each in book.cells if each is cell or each not in found.cells]
-            _judge_one(one, own, cell, answer, every[found.id], nurseries, limits, missing)
-            one.seconds += row.seconds
-            row = one if STATES.index(one.state) < STATES.index(row.state) else replace(row, seconds=one.seconds)
+        row = Row(
+            book.learner, name, book.chapter, attempt.id, MISSING, hints=attempt.hints, hints_from=attempt.hints_from
+        )
+        row.notes = [text(f"grade.note.{note.key}", **note.values) for note in attempt.notes]
+        for cell, answer in attempt.answers:  # the best one counts, and the last of equally good ones
+            trial = replace(row, notes=[*row.notes], seconds=0.0)
+            cells = [other for other in book.cells if other is cell or other not in attempt.cells]
+            _judge_one(trial, cells, cell, answer, exercises[attempt.id], nurseries, limits, missing)
+            trial.seconds += row.seconds
+            row = trial if STATES.index(trial.state) < STATES.index(row.state) else replace(row, seconds=trial.seconds)
             if row.state == SOLVED:
                 break
         row.seconds = round(row.seconds + time.process_time() - start, 2)
@@ -168,7 +170,7 @@ def judge(book: Notebook, nurseries: Nurseries, limits: Limits, shown: str) -> t
 
 def _judge_one(
     row: Row,
-    own: list[slices.Cell],
+    notebook_cells: list[slices.Cell],
     cell: slices.Cell,
     answer: str,
     texts: Texts,
@@ -176,7 +178,7 @@ def _judge_one(
     limits: Limits,
     missing: set[str],
 ) -> None:
-    """What becomes of one answer; ``own``: the notebook's cells, without others for the same exercise."""
+    """Judge one answer; ``notebook_cells`` leaves out other cells for the same exercise."""
     if notebooks.untouched(texts, cell):
         row.state, row.mistake = UNTOUCHED, "todo"
         return
@@ -186,7 +188,7 @@ def _judge_one(
         row.hint = text("grade.mistake.syntax")
         return
     lesson = notebooks.lesson(texts.folder)
-    cells = slices.needed(slices.used_in(answer), own, lesson, own.index(cell))
+    cells = slices.needed(slices.used_in(answer), notebook_cells, lesson, notebook_cells.index(cell))
     if not cells and answer.isidentifier() and not hasattr(builtins, answer):
         row.mistake, row.sentence = "no-function", text("grade.no-function", name=answer)
         row.hint = text("grade.mistake.no-function")
@@ -206,14 +208,14 @@ def _judge_one(
         gone = _refused(row, running.refused[-1], gone)
     if gone:
         row.state, row.mistake, row.hint = STOPPED, gone, text("grade.mistake.stopped")
-        most = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet), "memory": limits.memory >> 20}
-        row.sentence = text(f"grade.gone.{gone}", **most)
+        values = {"allowed": time_text(limits.seconds), "quiet": time_text(limits.quiet), "memory": limits.memory >> 20}
+        row.sentence = text(f"grade.gone.{gone}", **values)
     row.seconds += running.seconds
     missing |= {*running.missing}
 
 
 def _refused(row: Row, refused: tuple[str, str], gone: str | None) -> str | None:
-    """Say what was refused to an answer; where it was memory, that has stopped it."""
+    """Note in the row what the sandbox refused; return the reason why the answer was stopped, or None."""
     kind, name = refused
     if kind == "out-of-memory":
         return gone or kind
@@ -223,7 +225,7 @@ def _refused(row: Row, refused: tuple[str, str], gone: str | None) -> str | None
 
 
 def _loaded(running: Running, cell: slices.Cell) -> Far:
-    """The answer. Raises Failure where the cells that it needs raise."""
+    """Load the answer. Raises Failure if the cells that it needs raise."""
     try:
         return running.start().answer
     except Gone:
@@ -233,7 +235,7 @@ def _loaded(running: Running, cell: slices.Cell) -> Far:
 
 
 def _not_loaded(cell: str, error: BaseException) -> Failure:
-    """What the cells raised before there was an answer."""
-    what = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
+    """Return the failure of an answer whose cells have raised."""
+    message = (type(error).__name__ + (f": {error}" if str(error) else "")).splitlines()[0][:200]
     line = getattr(error, "answer_line", None)
-    return Failure("raised", text("grade.not-loaded", where=f"{cell}:{line}" if line else cell, error=what))
+    return Failure("raised", text("grade.not-loaded", where=f"{cell}:{line}" if line else cell, error=message))

@@ -1,10 +1,11 @@
 """A line between two processes on which they call each other's functions, each from several threads.
 
-A frame is a line of text. It begins with what it says and with its lane: calls that are under way at the same time go
-on lanes of their own. Whoever waits reads for all; what is for another lane is put there.
+A frame is a line of JSON: its kind, its lane, and its values. Calls that run at the same time have different lanes.
+One of the waiting threads reads for all of them, and puts frames of other lanes into their queues.
 """
 
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -13,11 +14,11 @@ from course.classes import values
 from d2lps.notebook.grading.calls import Stopped
 
 LARGEST = 1 << 25  # bytes of a frame
-GLANCE = 0.05  # seconds after which a wait looks up
+TICK = 0.05  # seconds after which a waiting thread checks again
 
 
 class Gone(Stopped):
-    """Nobody is at the other end any more, or it says what cannot be read; ``reason`` names it."""
+    """The other end is closed, silent or unreadable; ``reason`` names it."""
 
     def __init__(self, reason: str):
         super().__init__(reason)
@@ -25,36 +26,28 @@ class Gone(Stopped):
 
 
 class Line:
-    """One end of a line.
-
-    Parameters
-    ----------
-    end : socket
-        Connected to the other end.
-    quiet : float
-        Seconds for which the other end may say nothing to somebody who waits.
-    """
+    """One end of a line; ``quiet`` is the time in seconds that the other end may be silent while a thread waits."""
 
     def __init__(self, end: socket.socket, quiet: float = float("inf")):
         self.end, self.quiet = end, quiet
-        seconds, microseconds = int(GLANCE), int(GLANCE % 1 * 1e6)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds, microseconds))
+        timeval = struct.pack("ll", int(TICK), int(TICK % 1 * 1e6))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
         self._rest = bytearray()
         self._reading, self._sending = threading.Lock(), threading.Lock()
         self._boxes: dict[int, deque] = {}
-        self._waiting: dict[int, threading.Semaphore] = {}  # lane → what wakes who waits on it while another reads
+        self._waiting: dict[int, threading.Semaphore] = {}  # lane → wakes its thread, while another reads
         self.gone: str | None = None
 
     def open(self, lane: int) -> None:
-        """Frames of this lane are kept until somebody waits for them."""
+        """Keep frames of this lane until a thread waits for them."""
         self._boxes.setdefault(lane, deque())
 
     def close(self, lane: int) -> None:
-        """Nobody waits on this lane again."""
+        """Drop the frames of this lane."""
         self._boxes.pop(lane, None)
 
     def say(self, frame: list) -> None:
-        """Send a frame whose values are written already. Raises Gone."""
+        """Send a frame of encoded values. Raises Gone."""
         data = values.ENCODE(frame).encode() + b"\n"
         try:
             with self._sending:
@@ -63,7 +56,7 @@ class Line:
             raise Gone(self.gone or "ended") from None
 
     def wait(self, lane: int) -> list:
-        """The next frame of a lane. Raises Gone."""
+        """Return the next frame of a lane. Raises Gone."""
         until, box, ready = time.monotonic() + self.quiet, self._boxes[lane], None
         while True:
             if self._reading.acquire(blocking=False):
@@ -75,34 +68,34 @@ class Line:
                     for other in list(self._waiting.values()):
                         other.release()
                         break
-            if ready is None:  # whoever reads has to know of this one; then it may have stopped to read
+            if ready is None:  # be known to the reading thread; by then it may have stopped reading
                 ready = self._waiting.setdefault(lane, threading.Semaphore(0))
                 continue
             if not box:
-                ready.acquire(timeout=GLANCE)
+                ready.acquire(timeout=TICK)
             if box:
                 self._waiting.pop(lane, None)
                 return box.popleft()
             self._require_in_time(until)
 
     def _read_until(self, lane: int, until: float) -> list:
-        """Read until there is something for ``lane``."""
+        """Read until a frame for ``lane`` comes."""
         while True:
             frame = self._frame(until)
             to = frame[1]
             if to == lane:
                 return frame
             if to not in self._boxes:
-                self.strange(frame)
+                self.on_new_lane(frame)
                 continue
             self._boxes[to].append(frame)
-            if len(self._boxes[to]) > 4:  # whoever is at the other end waits for an answer to each
+            if len(self._boxes[to]) > 4:  # the other end waits for an answer to each frame
                 raise self._lost("strange")
             if waiting := self._waiting.get(to):
                 waiting.release()
 
-    def strange(self, frame: list) -> None:
-        """A frame came for a lane that is not open: nobody wants it."""
+    def on_new_lane(self, frame: list) -> None:
+        """Take a frame for a lane that is not open; by default it is dropped."""
 
     def _frame(self, until: float) -> list:
         while True:
@@ -142,9 +135,3 @@ class Line:
     def _lost(self, reason: str) -> Gone:
         self.gone = self.gone or reason
         return Gone(self.gone)
-
-
-def _timeval(seconds: int, microseconds: int) -> bytes:
-    import struct
-
-    return struct.pack("ll", seconds, microseconds)

@@ -1,4 +1,4 @@
-"""The notebooks of a class: whose they are, which chapter's, and the answers in them. They are read, never changed."""
+"""The notebooks of a class: their learners, chapters and answers. They are read, never changed."""
 
 import ast
 import json
@@ -15,37 +15,28 @@ from course.classes.slices import Cell
 from d2lps.notebook.grading.course import Texts, all_texts
 from d2lps.notebook.kept import NAME
 
-LARGEST = 64 << 20  # bytes of a notebook: pictures and players of a whole chapter are a tenth
+LARGEST = 64 << 20  # bytes of a notebook; one with all its pictures and players has a tenth
 PREFIX = "exercise-"
 SUFFIX = ".ipynb"
-NAMED = 5  # files that are no notebooks
-HARMLESS = ("beside", "unknown-exercise")  # notes on a notebook that was graded all the same
+LISTED_FILES = 5  # other files named in a note
+HARMLESS = ("beside", "unknown-exercise")  # notes on notebooks that were graded
 
 
 @dataclass(frozen=True)
 class Note:
-    """What has to be said about a notebook or an answer: a key under ``grade.note`` in the messages, and its values."""
+    """A note on a notebook or an answer: a key under ``grade.note`` in the messages, and its values."""
 
     key: str
     values: dict = field(default_factory=dict)
 
 
 @dataclass
-class Found:
-    """An answer as it stands in a notebook.
+class Attempt:
+    """An exercise as a learner's notebook has it.
 
-    Parameters
-    ----------
-    id : str
-        The exercise.
-    answers : list of (Cell, str)
-        The cells that are more than the stub, the last first, or else the last that is the stub; none where it is
-        missing. Each with the expression that the check is called with.
-    cells : list of Cell
-        All in which the exercise stands.
-    hints, hints_from : int or None, str
-        How many hints were given, and whether that was ``"kept"`` or is what the ``"notebook"`` shows.
-    notes : list of Note
+    ``answers`` has the cells that differ from the stub, the last one first, each with the expression that is checked;
+    the last stub if there is none; and nothing if the exercise is missing. ``cells`` has all cells of the exercise,
+    ``hints`` the number of hints given, and ``hints_from`` where that was found, ``"kept"`` or ``"notebook"``.
     """
 
     id: str
@@ -58,68 +49,68 @@ class Found:
 
 @dataclass
 class Notebook:
-    """A learner's notebook, as far as it can be read."""
+    """A learner's notebook, as far as it could be read."""
 
     learner: str
     path: Path
     chapter: str = ""
     cells: list[Cell] = field(default_factory=list)
-    answers: list[Found] = field(default_factory=list)
+    answers: list[Attempt] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
 
 class NoNotebook(Exception):
-    """JSON of something else."""
+    """The file is JSON, but no notebook."""
 
 
 def find(folder: Path, out: Path | None = None) -> list[tuple[str, Path, Path | None]]:
-    """(learner, notebook, the learner's own folder or None) of all notebooks below a folder, by name.
+    """Return (learner, notebook, the learner's folder or None) for all notebooks below a folder, sorted by name.
 
-    Each subfolder is a learner, and so is each notebook that lies beside them. A folder in which there is something
-    else, or nothing, stands there itself in the place of a notebook; ``folder`` is no learner's, and so of ``""``.
+    Each subfolder is a learner, and so is each notebook directly in ``folder``. A subfolder with other files, or with
+    none, is listed itself in the place of a notebook; so is ``folder`` if it has other files, with the learner ``""``.
 
-    What begins with a dot is nobody's, and neither is ``out``. Raises OSError where the folder cannot be listed.
+    Names with a leading dot and the folder ``out`` are left out. Raises OSError if the folder cannot be listed.
     """
     if folder.is_file():
         return [(folder.stem, folder, None)]
-    found, others = [], False
+    tasks, has_other_files = [], False
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(".") or (out and entry.resolve() == out.resolve()):
             continue
         if entry.is_dir():
             files = [*_below(entry)]
-            own = [path for path in files if path.suffix == SUFFIX]
-            found += [(entry.name, path, entry) for path in own]
-            found += [(entry.name, entry, entry)] if own != files or not own else []
+            books = [path for path in files if path.suffix == SUFFIX]
+            tasks += [(entry.name, path, entry) for path in books]
+            tasks += [(entry.name, entry, entry)] if books != files or not books else []
         elif entry.suffix == SUFFIX:
-            found.append((entry.stem, entry, None))
+            tasks.append((entry.stem, entry, None))
         else:
-            others = True
-    return [*found, *([("", folder, None)] if others else [])]
+            has_other_files = True
+    return [*tasks, *([("", folder, None)] if has_other_files else [])]
 
 
 def _below(folder: Path) -> Iterator[Path]:
     for top, folders, names in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(top, name) for name in sorted(names) if not name.startswith("."))
 
 
-def _instead(folder: Path, home: Path | None) -> Note:
-    """What lies in a folder beside notebooks, or instead of them: only its own files where it is nobody's."""
+def _other_files(folder: Path, home: Path | None) -> Note:
+    """Return a note on the files beside notebooks or instead of them; ``home`` is None for the folder of the class."""
     files = [*_below(folder)] if home else [path for path in sorted(folder.iterdir()) if path.is_file()]
-    others = [str(path.relative_to(folder)) for path in files if path.suffix != SUFFIX and path.name[0] != "."]
-    shown = ", ".join(others[:NAMED]) + (", …" if len(others) > NAMED else "")
-    if len(others) < len(files) or not home:
-        return Note("beside", {"files": shown})
-    return Note("no-notebooks", {"files": shown}) if others else Note("empty")
+    other_files = [str(path.relative_to(folder)) for path in files if path.suffix != SUFFIX and path.name[0] != "."]
+    listed = ", ".join(other_files[:LISTED_FILES]) + (", …" if len(other_files) > LISTED_FILES else "")
+    if len(other_files) < len(files) or not home:
+        return Note("beside", {"files": listed})
+    return Note("no-notebooks", {"files": listed}) if other_files else Note("empty")
 
 
 def read(learner: str, path: Path, home: Path | None) -> Notebook:
-    """The notebook, whatever is wrong with it: that is in its notes. ``home``: the learner's own folder, if any."""
+    """Read a notebook; its faults are in its notes. ``home`` is the learner's folder, if any."""
     book = Notebook(learner, path)
     try:
         if path.is_dir():
-            book.notes.append(_instead(path, home))
+            book.notes.append(_other_files(path, home))
             return book
         if path.stat().st_size > LARGEST:
             book.notes.append(Note("huge", {"size": f"{path.stat().st_size >> 20} MiB"}))
@@ -137,132 +128,132 @@ def read(learner: str, path: Path, home: Path | None) -> Notebook:
         book.notes.append(Note("no-json"))
         return book
     texts = all_texts()
-    book.cells = [slices.cell(_name(each, number), each["source"]) for number, each in enumerate(cells, 1)]
-    checks = [_asked(each.body) for each in book.cells]
+    book.cells = [slices.cell(_name(cell, number), cell["source"]) for number, cell in enumerate(cells, 1)]
+    checks = [_checked(cell.body) for cell in book.cells]
     book.chapter = _chapter(cells, checks, texts)
-    unknown = {id for each in checks for id in each} - texts.keys()
-    unknown |= {each["id"].removeprefix(PREFIX) for each in cells if each["id"].startswith(PREFIX)} - texts.keys()
+    unknown = {id for check in checks for id in check} - texts.keys()
+    unknown |= {cell["id"].removeprefix(PREFIX) for cell in cells if cell["id"].startswith(PREFIX)} - texts.keys()
     book.notes += [Note("unknown-exercise", {"id": id}) for id in sorted(unknown)[:9]]
     if not book.chapter:
         book.notes.append(Note("no-chapter"))
         return book
-    own = {id: each for id, each in texts.items() if each.folder.name == book.chapter}
-    places = [each for each in path.parents if home and each.is_relative_to(home)]
-    book.answers = [_found(id, own[id], cells, book.cells, checks, places) for id in own]
+    chapter_texts = {id: entry for id, entry in texts.items() if entry.folder.name == book.chapter}
+    places = [parent for parent in path.parents if home and parent.is_relative_to(home)]
+    book.answers = [_attempt(id, chapter_texts[id], cells, book.cells, checks, places) for id in chapter_texts]
     return book
 
 
 def _code_cells(data: bytes) -> list[dict]:
-    """The code cells, each with id, source and outputs. Raises ValueError where that is no JSON, NoNotebook."""
-    made = json.loads(data.decode("utf-8"))
-    if not isinstance(made, dict):
+    """Return the code cells, each with id, source and outputs. Raises ValueError if this is no JSON, and NoNotebook."""
+    book = json.loads(data.decode("utf-8"))
+    if not isinstance(book, dict):
         raise NoNotebook
-    cells = made.get("cells")
-    if cells is None and isinstance(made.get("worksheets"), list):  # of nbformat 3
-        cells = [each for sheet in made["worksheets"] if isinstance(sheet, dict) for each in sheet.get("cells", [])]
+    cells = book.get("cells")
+    if cells is None and isinstance(book.get("worksheets"), list):  # of nbformat 3
+        cells = [cell for sheet in book["worksheets"] if isinstance(sheet, dict) for cell in sheet.get("cells", [])]
     if not isinstance(cells, list):
         raise NoNotebook
-    found = []
-    for each in cells:
-        if isinstance(each, dict) and each.get("cell_type") == "code":
-            source, outputs = each.get("source", each.get("input", "")), each.get("outputs")
+    code_cells = []
+    for cell in cells:
+        if isinstance(cell, dict) and cell.get("cell_type") == "code":
+            source, outputs = cell.get("source", cell.get("input", "")), cell.get("outputs")
             source = "".join(map(str, source)) if isinstance(source, list) else str(source)
             outputs = outputs if isinstance(outputs, list) else []
-            found.append({"id": str(each.get("id", "")), "source": source, "outputs": outputs})
-    return found
+            code_cells.append({"id": str(cell.get("id", "")), "source": source, "outputs": outputs})
+    return code_cells
 
 
 def _name(cell: dict, number: int) -> str:
     return cell["id"] if cell["id"].startswith(PREFIX) else f"cell {number}"
 
 
-def _asked(body: list[ast.stmt]) -> dict[str, str]:
-    """Exercise → the expression that is checked for it in these statements."""
-    found = {}
-    for each in ast.walk(ast.Module(body, [])):
-        if isinstance(each, ast.Call) and getattr(each.func, "attr", getattr(each.func, "id", "")) == "check_exercise":
-            parts = [*each.args, *(word.value for word in each.keywords if word.arg in ("id", "answer"))]
+def _checked(body: list[ast.stmt]) -> dict[str, str]:
+    """Return exercise → the expression that these statements check."""
+    expressions = {}
+    for node in ast.walk(ast.Module(body, [])):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "check_exercise":
+            parts = [*node.args, *(word.value for word in node.keywords if word.arg in ("id", "answer"))]
             if len(parts) > 1 and isinstance(parts[0], ast.Constant) and isinstance(parts[0].value, str):
-                found[parts[0].value] = ast.unparse(parts[1])
-    return found
+                expressions[parts[0].value] = ast.unparse(parts[1])
+    return expressions
 
 
 def _chapter(cells: list[dict], checks: list[dict[str, str]], texts: dict[str, Texts]) -> str:
-    """The chapter that most of the notebook's exercises, or else of its cells, are of."""
-    ids = [each["id"] for each in cells]
-    asked = {id.removeprefix(PREFIX) for id in ids if id.startswith(PREFIX)} | {id for each in checks for id in each}
+    """Return the chapter of most exercises in the notebook, or, if there are none, of most cells."""
+    ids = [cell["id"] for cell in cells]
+    asked = {id.removeprefix(PREFIX) for id in ids if id.startswith(PREFIX)} | {id for check in checks for id in check}
     count = Counter(texts[id].folder.name for id in asked if id in texts)
     if not count:
-        for folder in {each.folder for each in texts.values()}:
-            same = len({cell.name for cell in lesson(folder)} & {*ids})
+        for folder in {entry.folder for entry in texts.values()}:
+            same_ids = len({cell.name for cell in lesson(folder)} & {*ids})
             defined = sum(
                 any(f"def {id.replace('-', '_')}(" in cell["source"] for cell in cells)
-                for id, each in texts.items()
-                if each.folder == folder
+                for id, entry in texts.items()
+                if entry.folder == folder
             )
-            count[folder.name] = (same if same > 3 else 0) + 4 * defined
-    (chapter, most), *_ = sorted(count.items(), key=lambda item: (-item[1], item[0]))
-    return chapter if most else ""
+            count[folder.name] = (same_ids if same_ids > 3 else 0) + 4 * defined
+    (chapter, highest), *_ = sorted(count.items(), key=lambda item: (-item[1], item[0]))
+    return chapter if highest else ""
 
 
 @cache
 def lesson(folder: Path) -> tuple[Cell, ...]:
-    """The code cells of a chapter as it is today, but for the exercises: what an answer may fall back on."""
+    """Return the code cells of the current chapter without exercises, for names that a notebook does not bind."""
     code = read_cells((folder / "lesson.py").read_text("utf-8"))
-    return tuple(slices.cell(each.id, each.source) for each in code if each.exercise is None)
+    return tuple(slices.cell(cell.id, cell.source) for cell in code if cell.exercise is None)
 
 
-def _found(
+def _attempt(
     id: str, texts: Texts, cells: list[dict], parsed: list[Cell], checks: list[dict[str, str]], places: list[Path]
-) -> Found:
+) -> Attempt:
     function, stub = id.replace("-", "_"), texts.table["stub"]
-    mine = [at for at, each in enumerate(cells) if each["id"] == PREFIX + id]
-    mine += [at for at, each in enumerate(checks) if id in each and at not in mine]
-    if not mine:  # ids and checks are gone: by the name that the stub defines
-        mine = [at for at, each in enumerate(parsed) if any(function in slices.bound(some) for some in each.body)]
-    mine += [
-        at for at, each in enumerate(parsed) if each.error and at not in mine and f"def {function}(" in each.source
+    indices = [at for at, cell in enumerate(cells) if cell["id"] == PREFIX + id]
+    indices += [at for at, check in enumerate(checks) if id in check and at not in indices]
+    if not indices:  # without ids and checks, find it by the name that the stub defines
+        indices = [at for at, cell in enumerate(parsed) if any(function in slices.bound(node) for node in cell.body)]
+    indices += [
+        at for at, cell in enumerate(parsed) if cell.error and at not in indices and f"def {function}(" in cell.source
     ]
-    mine, found = sorted(mine), Found(id)
-    if not mine:
-        found.notes.append(Note("missing"))
-        return found
-    tried = [at for at in mine if _plain(cells[at]["source"]) != _plain(stub)] or mine[-1:]
-    if len(mine) > 1:
-        found.notes.append(Note("doubled", {"count": len(mine)}))
-    found.cells = [parsed[at] for at in mine]
-    found.answers = [(parsed[at], checks[at].get(id, function)) for at in reversed(tried)]
-    found.hints, found.hints_from = hints(id, places, [cells[each]["outputs"] for each in mine])
-    return found
+    indices, answer = sorted(indices), Attempt(id)
+    if not indices:
+        answer.notes.append(Note("missing"))
+        return answer
+    tried = [at for at in indices if _plain(cells[at]["source"]) != _plain(stub)] or indices[-1:]
+    if len(indices) > 1:
+        answer.notes.append(Note("doubled", {"count": len(indices)}))
+    answer.cells = [parsed[at] for at in indices]
+    answer.answers = [(parsed[at], checks[at].get(id, function)) for at in reversed(tried)]
+    answer.hints, answer.hints_from = hints(id, places, [cells[at]["outputs"] for at in indices])
+    return answer
 
 
 def _plain(source: str) -> str:
-    """A source without its check, and what does not matter to Python: spaces and comments."""
+    """Return a source without its check, spaces and comments."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return source.strip()
-    return "\n".join(ast.dump(each) for each in body if not (isinstance(each, ast.Expr) and _asked([each])))
+    return "\n".join(ast.dump(node) for node in body if not (isinstance(node, ast.Expr) and _checked([node])))
 
 
 def untouched(texts: Texts, cell: Cell) -> bool:
-    """Whether a cell is the stub, as the learner was given it."""
+    """Return whether a cell is the unchanged stub."""
     return _plain(cell.source) == _plain(texts.table["stub"])
 
 
 def hints(id: str, places: list[Path], outputs: list[list]) -> tuple[int | None, str]:
-    """How many hints for mistakes were given, and where that is from; what a stub is told is none."""
+    """Return the number of hints for mistakes and its source; hints for the untouched stub do not count."""
     for folder in places:
         try:
-            told = json.loads((folder / NAME / f"hints-{id}.json").read_text("utf-8"))
-            return sum(count for name, count in told.items() if name != "todo" and type(count) is int), "kept"
+            counts = json.loads((folder / NAME / f"hints-{id}.json").read_text("utf-8"))
+            return sum(count for name, count in counts.items() if name != "todo" and type(count) is int), "kept"
         except (OSError, ValueError, AttributeError):
             continue
-    shown = 0
-    for each in outputs:
-        for output in each:
+    shown_hints = 0
+    for cell_outputs in outputs:
+        for output in cell_outputs:
             data = output.get("data") if isinstance(output, dict) else None
             html = data.get("text/html", "") if isinstance(data, dict) else ""
             html = "".join(map(str, html)) if isinstance(html, list) else str(html)
-            shown += "d2lps-verdict" in html and "<details>" in html
-    return shown, "notebook"
+            shown_hints += "d2lps-verdict" in html and "<details>" in html
+    return shown_hints, "notebook"

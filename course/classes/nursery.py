@@ -1,8 +1,8 @@
-"""Where answers' processes come from: one that has imported all they need, and nothing that judges.
+"""The process that starts the processes of answers: it has imported everything they need, and no judge.
 
-``python -m course.classes.nursery SETTINGS`` reads from its standard input, a socket, one connection after the
-other, and forks for each: a keeper, which ends what it keeps as soon as nobody listens any more, and the answer's
-process itself, which is shut in before it hears a word.
+``python -m course.classes.nursery SETTINGS`` receives connections on its standard input, a socket, and forks twice for
+each: a keeper, which ends the answer's process when the judge closes its socket, and the answer's process, which is
+confined before it reads the first frame.
 """
 
 import gc
@@ -27,13 +27,13 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     warm()
-    gc.freeze()  # what is here stays, so that children share it
+    gc.freeze()  # so that forked processes share these objects
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has started this one ends it
-    wishes = socket.socket(fileno=0)
-    wishes.send(b".")  # it is there
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
+    requests = socket.socket(fileno=0)
+    requests.send(b".")  # ready
     while True:
-        word, ends, _, _ = socket.recv_fds(wishes, 1, 2)
+        word, ends, _, _ = socket.recv_fds(requests, 1, 2)
         if not word:
             return
         if not os.fork():
@@ -51,7 +51,7 @@ def warm() -> None:
 
 
 def _keep(end: int, life: int, settings: dict) -> None:
-    """Fork the answer's process; kill it when ``life`` is closed at its other end."""
+    """Fork the answer's process, kill it when the other end of ``life`` is closed, and send its processor seconds."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with suppress(OSError, AttributeError):
@@ -59,7 +59,7 @@ def _keep(end: int, life: int, settings: dict) -> None:
         namespaces = sandbox.own_namespaces()
         child = os.fork()
         if not child:
-            _be_answer(end, settings, namespaces)
+            _run_answer(end, settings, namespaces)
         os.close(end)
         watched = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
         select.select([life, *([] if watched is None else [watched])], [], [])
@@ -71,22 +71,22 @@ def _keep(end: int, life: int, settings: dict) -> None:
         os._exit(0)
 
 
-def _be_answer(end: int, settings: dict, namespaces: set[str]) -> None:
+def _run_answer(end: int, settings: dict, namespaces: set[str]) -> None:
     try:
         with suppress(OSError, AttributeError):
             walls.die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        kept = os.dup2(end, 3)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for each in range(3):
-            os.dup2(nothing, each)
+        line_end = os.dup2(end, 3)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(null, descriptor)
         os.closerange(4, 4096)
         os.chdir("/")
         os.environ.clear()
         d2lps.speak(settings["language"])
-        paths = [Path(each) for each in settings["paths"]]
+        paths = [Path(path) for path in settings["paths"]]
         missing = sandbox.shut_in(paths, namespaces, settings["memory"], settings["seconds"])
-        line = Line(socket.socket(fileno=kept))
+        line = Line(socket.socket(fileno=line_end))
         line.say(["return", 0, missing, []])
         Inside(line).serve()
     finally:

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: readable narrow and wide, light and dark, and on paper."""
+"""The report as one HTML file, for narrow and wide screens, light and dark, and paper."""
 
 from html import escape
 
@@ -25,7 +25,7 @@ LOOK = "⚠"
 
 
 def page(report, titles: dict[str, str]) -> str:
-    """The page of a :class:`~course.classes.report.Report`; ``titles``: chapter → its title."""
+    """Return the page of a :class:`~course.classes.report.Report`; ``titles`` maps chapters to titles."""
     language, title = html_language(), escape(text("grade.title", folder=report.folder))
     learners, exercises = report.learners(), report.classwide()
     notebooks = sum(bool(book["notebook"]) for book in report.books)
@@ -53,19 +53,19 @@ def _state(state: str) -> str:
 
 
 def _look(report, learners: dict[str, dict]) -> str:
-    """A box that says what was odd, and of whom."""
-    items = [escape(each["note"]) for each in report.notes("")]
+    """Return a box with all notes, each after the name of its learner."""
+    items = [escape(note["note"]) for note in report.notes("")]
     for number, (learner, rows) in enumerate(report.best().items(), 1):
         notes = [(note["notebook"], note["note"]) for note in learners[learner]["notes"]]
         notes += [(id, note) for id, row in rows.items() for note in _odd(row)]
         link = f'<a href="#learner-{number}">{escape(learner)}</a>'
         items += [f"{link}{f', {escape(where)}' if where else ''}: {escape(note)}" for where, note in notes]
-    told = "".join(f"<li>{each}</li>" for each in items)
-    return f'<div class="look"><b>{LOOK} {escape(text("grade.look"))}</b><ul>{told}</ul></div>' if items else ""
+    listed = "".join(f"<li>{item}</li>" for item in items)
+    return f'<div class="look"><b>{LOOK} {escape(text("grade.look"))}</b><ul>{listed}</ul></div>' if items else ""
 
 
 def _odd(row: dict | None) -> list[str]:
-    """What has to be said of an answer; that one is missing, its mark says."""
+    """Return the notes on an answer; that of a missing answer repeats its mark."""
     return row["notes"] if row and row["state"] != "missing" else []
 
 
@@ -80,14 +80,14 @@ def _learners(report, learners: dict[str, dict]) -> str:
     for id in ids:
         optional = f" <small>{escape(text('grade.optional'))}</small>" if exercises[id]["optional"] else ""
         heads.append(f"{escape(id)}{optional}")
-    head = "".join(f'<th scope="col">{each}</th>' for each in heads)
+    head = "".join(f'<th scope="col">{heading}</th>' for heading in heads)
     rows = ""
-    for number, (learner, told) in enumerate(learners.items(), 1):
+    for number, (learner, entry) in enumerate(learners.items(), 1):
         cells = "".join(f"<td>{_short(row)}{_marked(_odd(row))}</td>" for row in (best[learner].get(id) for id in ids))
-        counts = "".join(f'<td class="n">{_of(each)}</td>' for each in (told, told["optional"]))
+        counts = "".join(f'<td class="n">{_of(part)}</td>' for part in (entry, entry["optional"]))
         rows += (
-            f'<tr><th scope="row"><a href="#learner-{number}">{escape(learner)}</a>{_marked(told["notes"])}</th>'
-            f'{counts}<td class="n">{told["hints"]}</td>{cells}</tr>'
+            f'<tr><th scope="row"><a href="#learner-{number}">{escape(learner)}</a>{_marked(entry["notes"])}</th>'
+            f'{counts}<td class="n">{entry["hints"]}</td>{cells}</tr>'
         )
     look = f'<span class="tried">{LOOK} {escape(text("grade.look"))}</span>'
     legend = " &nbsp; ".join([*(_state(state) for state in MARKS), look])
@@ -97,14 +97,14 @@ def _learners(report, learners: dict[str, dict]) -> str:
     )
 
 
-def _of(told: dict) -> str:
-    return f"{told['solved']} / {told['exercises']}"
+def _of(counts: dict) -> str:
+    return f"{counts['solved']} / {counts['exercises']}"
 
 
-def _heading(id: str, told: dict) -> str:
-    """What the chapter calls an exercise, and what the program does."""
-    optional = f" · {escape(text('grade.optional'))}" if told["optional"] else ""
-    return f"{escape(told['title'])} <small><code>{escape(id)}</code>{optional}</small>"
+def _heading(id: str, exercise: dict) -> str:
+    """Return the title of an exercise and its id."""
+    optional = f" · {escape(text('grade.optional'))}" if exercise["optional"] else ""
+    return f"{escape(exercise['title'])} <small><code>{escape(id)}</code>{optional}</small>"
 
 
 def _short(row: dict | None) -> str:
@@ -118,42 +118,42 @@ def _short(row: dict | None) -> str:
 
 def _exercises(report, titles: dict[str, str]) -> str:
     parts, before = [], None
-    for id, told in report.classwide().items():
-        if told["chapter"] != before:
-            before = told["chapter"]
+    for id, exercise in report.classwide().items():
+        if exercise["chapter"] != before:
+            before = exercise["chapter"]
             parts.append(f"<h3>{escape(before.partition('-')[0])} {escape(titles.get(before, ''))}</h3>")
-        states = " &nbsp; ".join(f"{_state(state)} {count}" for state, count in told["states"].items() if count)
+        states = " &nbsp; ".join(f"{_state(state)} {count}" for state, count in exercise["states"].items() if count)
         mistakes = "".join(
-            f"<li><code>{escape(name)}</code> × {each['count']}<br><small>{_code(each['hint'])}</small></li>"
-            for name, each in told["mistakes"].items()
+            f"<li><code>{escape(name)}</code> × {mistake['count']}<br><small>{_code(mistake['hint'])}</small></li>"
+            for name, mistake in exercise["mistakes"].items()
         )
-        parts.append(f"<h4>{_heading(id, told)}</h4><p>{states}</p>" + (f"<ul>{mistakes}</ul>" if mistakes else ""))
+        parts.append(f"<h4>{_heading(id, exercise)}</h4><p>{states}</p>" + (f"<ul>{mistakes}</ul>" if mistakes else ""))
     return "".join(parts)
 
 
-def _answers(number: int, learner: str, rows: dict[str, dict], told: dict, exercises: dict[str, dict]) -> str:
+def _answers(number: int, learner: str, rows: dict[str, dict], entry: dict, exercises: dict[str, dict]) -> str:
     items = ""
     for id, row in rows.items():
-        said = f"<br>{_code(row['sentence'])}" if row["sentence"] and row["state"] != "solved" else ""
+        sentence = f"<br>{_code(row['sentence'])}" if row["sentence"] and row["state"] != "solved" else ""
         hint = f"<br><small>{_code(row['hint'])}</small>" if row["hint"] and row["state"] != "solved" else ""
         name = f" <code>{escape(row['mistake'])}</code>" if row["state"] in ("tried", "stopped") else ""
         hints = f" · {escape(text('grade.hints', count=row['hints']))}" if row["hints"] else ""
         notes = "".join(f"<br><small>{escape(note)}</small>" for note in row["notes"])
         where = f" <small>{escape(row['notebook'])}</small>"
         items += f"<dt>{_heading(id, exercises[id])}{where}</dt>"
-        items += f"<dd>{_state(row['state'])}{name}{hints}{said}{hint}{notes}</dd>"
+        items += f"<dd>{_state(row['state'])}{name}{hints}{sentence}{hint}{notes}</dd>"
     notes = "".join(
-        f'<p class="note">{escape(note["notebook"] or learner)}: {escape(note["note"])}</p>' for note in told["notes"]
+        f'<p class="note">{escape(note["notebook"] or learner)}: {escape(note["note"])}</p>' for note in entry["notes"]
     )
-    optional = f", {escape(text('grade.optional'))} {_of(told['optional'])}" if told["optional"]["exercises"] else ""
-    return (  # a link to what is inside unfolds it
-        f"<details><summary>{escape(learner)}: {_of(told)}{optional}</summary>"
+    optional = f", {escape(text('grade.optional'))} {_of(entry['optional'])}" if entry["optional"]["exercises"] else ""
+    return (  # a link to the inner element unfolds it
+        f"<details><summary>{escape(learner)}: {_of(entry)}{optional}</summary>"
         f'<div id="learner-{number}">{notes}<dl>{items}</dl></div></details>'
     )
 
 
-def _code(said: str) -> str:
-    """A sentence as HTML, its lines below each other, with what stands in backticks as code."""
-    parts = escape(said, quote=False).split("`")
+def _code(sentence: str) -> str:
+    """Return a sentence as HTML, with its line breaks, and with text in backticks as code."""
+    parts = escape(sentence, quote=False).split("`")
     code = "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
     return code.replace("\n", "<br>")

@@ -1,4 +1,4 @@
-"""What a teacher gets: per learner and for the class, as CSV, JSON and a page."""
+"""The report for the teacher, per learner and for the class, as CSV, JSON and HTML."""
 
 import csv
 import io
@@ -24,22 +24,12 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Report:
-    """What was found in all notebooks.
+    """The results of all notebooks.
 
-    Parameters
-    ----------
-    language : str
-        Of all that is said in it.
-    folder : str
-        What the class is called.
-    books : list of dict
-        Learner, notebook, chapter and notes of each notebook, and whether it was graded. What is said of a folder
-        has no notebook; of that of the class, no learner.
-    rows : list of dict
-        One for each exercise of each notebook.
-    missing : list of str
-        What this machine could not shut out.
-    day : str
+    ``language`` is that of all texts, ``folder`` the name of the class, and ``rows`` has one row for each exercise of
+    each notebook. ``books`` has learner, notebook, chapter, notes, and whether it was graded, of each notebook; notes
+    on a folder have no notebook, and on the folder of the class no learner. ``missing`` has what this machine cannot
+    refuse to answers.
     """
 
     language: str
@@ -51,26 +41,26 @@ class Report:
 
     @property
     def exercises(self) -> list[str]:
-        """The exercises of all chapters of which somebody has handed in a notebook, in the course's order."""
+        """The exercises of all chapters with a notebook in the class, in the order of the course."""
         chapters = {row["chapter"] for row in self.rows}
         return [id for id, texts in all_texts().items() if texts.folder.name in chapters]
 
     def best(self) -> dict[str, dict[str, dict]]:
-        """Learner → exercise → the best of their rows; where several are as good, the last."""
-        found: dict[str, dict[str, dict]] = {book["learner"]: {} for book in self.books if book["learner"]}
+        """Return learner → exercise → the best row, and the last of equally good ones."""
+        best_rows: dict[str, dict[str, dict]] = {book["learner"]: {} for book in self.books if book["learner"]}
         for row in self.rows:
-            mine = found[row["learner"]]
-            before = mine.get(row["exercise"])
+            learner_rows = best_rows[row["learner"]]
+            before = learner_rows.get(row["exercise"])
             if before is None or STATES.index(row["state"]) <= STATES.index(before["state"]):
-                mine[row["exercise"]] = row
-        return found
+                learner_rows[row["exercise"]] = row
+        return best_rows
 
     def learners(self) -> dict[str, dict]:
-        """Learner → how many exercises are solved, which mistakes, how many hints, and what has to be said."""
-        told = {}
+        """Return learner → numbers of solved exercises and hints, mistakes, and notes."""
+        summaries = {}
         for learner, rows in self.best().items():
             mistakes = Counter(row["mistake"] for row in rows.values() if row["mistake"] and row["state"] != UNTOUCHED)
-            told[learner] = {
+            summaries[learner] = {
                 **_counted(row for row in rows.values() if not row["optional"]),
                 "optional": _counted(row for row in rows.values() if row["optional"]),
                 "hints": sum(row["hints"] or 0 for row in rows.values()),
@@ -80,21 +70,21 @@ class Report:
                 ],
                 "notes": self.notes(learner),
             }
-        return told
+        return summaries
 
     def notes(self, learner: str) -> list[dict[str, str]]:
-        """What has to be said about a learner's notebooks and folder; about the class's own folder for ``""``."""
+        """Return the notes on a learner's notebooks and folder, or for ``""`` on the folder of the class."""
         books = [book for book in self.books if book["learner"] == learner]
         return [{"notebook": book["notebook"], "note": note} for book in books for note in book["notes"]]
 
     def classwide(self) -> dict[str, dict]:
-        """Exercise → how many learners are in which state, and which mistakes are made how often."""
-        told = {}
+        """Return exercise → number of learners per state, and how often each mistake was made."""
+        summaries = {}
         for id in self.exercises:
             rows = [rows[id] for rows in self.best().values() if id in rows]
             mistakes = Counter(row["mistake"] for row in rows if row["mistake"] and row["state"] != UNTOUCHED)
             states = Counter(row["state"] for row in rows)
-            told[id] = {
+            summaries[id] = {
                 "chapter": all_texts()[id].folder.name,
                 "title": all_texts()[id].title,
                 "optional": all_texts()[id].optional,
@@ -105,7 +95,7 @@ class Report:
                 },
                 "hints": sum(row["hints"] or 0 for row in rows),
             }
-        return told
+        return summaries
 
     def as_json(self) -> str:
         data = {
@@ -122,25 +112,25 @@ class Report:
         return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
 
     def as_csv(self) -> str:
-        """A line for each exercise of each notebook, and one for each notebook in which there is none."""
+        """Return a line for each exercise of each notebook, and one for each notebook without exercises."""
         file = io.StringIO()
         lines = csv.writer(file, lineterminator="\r\n")
         lines.writerow(COLUMNS)
         for row in self.rows:
             lines.writerow([_cell(row[name]) for name in COLUMNS])
-        told = {row["notebook"] for row in self.rows}
+        listed = {row["notebook"] for row in self.rows}
         for book in self.books:
-            if book["notebook"] not in told and book["learner"]:
+            if book["notebook"] not in listed and book["learner"]:
                 row = dict.fromkeys(COLUMNS, "") | book
                 lines.writerow([_cell(row[name]) for name in COLUMNS])
-        return "\ufeff" + file.getvalue()  # by which spreadsheets know that it is UTF-8
+        return "\ufeff" + file.getvalue()  # shows spreadsheets that this is UTF-8
 
     def as_page(self) -> str:
         titles = {entry["slug"]: said(entry["title"].__getitem__) for entry in tables(CHAPTERS / "toc.toml")["chapter"]}
         return page(self, titles)
 
     def write(self, out: Path) -> list[Path]:
-        """Put the three files into a folder, each whole. Raises OSError."""
+        """Write the three files into a folder, each completely or not at all. Raises OSError."""
         out.mkdir(parents=True, exist_ok=True)
         files = {"class.csv": self.as_csv(), "class.json": self.as_json(), "class.html": self.as_page()}
         for name, content in files.items():
@@ -155,13 +145,13 @@ class Report:
         return [out / name for name in files]
 
 
-def report(language: str, folder: str, found: list[dict]) -> Report:
-    """The report on what was found in each notebook."""
-    every = all_texts()
-    rows = [row | {"optional": every[row["exercise"]].optional} for each in found for row in each["rows"]]
-    missing = sorted({name for each in found for name in each["missing"]})
+def report(language: str, folder: str, results: list[dict]) -> Report:
+    """Make the report from the results of the notebooks."""
+    exercises = all_texts()
+    rows = [row | {"optional": exercises[row["exercise"]].optional} for result in results for row in result["rows"]]
+    missing = sorted({name for result in results for name in result["missing"]})
     day = datetime.now().isoformat(" ", "minutes")
-    return Report(language, folder, [each["book"] for each in found], rows, missing, day)
+    return Report(language, folder, [result["book"] for result in results], rows, missing, day)
 
 
 def _counted(rows: Iterable[dict]) -> dict[str, int]:
@@ -169,21 +159,21 @@ def _counted(rows: Iterable[dict]) -> dict[str, int]:
     return {"solved": states.count(SOLVED), "exercises": len(states)}
 
 
-def summary(made: Report) -> str:
-    """A line for each learner, and what has to be said."""
+def summary(class_report: Report) -> str:
+    """Return a line for each learner, and the notes."""
     lines = []
-    for learner, told in made.learners().items():
-        values = {name: told[name] for name in ("solved", "exercises", "hints")}
-        more = told["optional"]
+    for learner, learner_summary in class_report.learners().items():
+        values = {name: learner_summary[name] for name in ("solved", "exercises", "hints")}
+        more = learner_summary["optional"]
         lines.append(text("grade.line", learner=learner, **values, more=more["solved"], of=more["exercises"]))
-        lines += [f"    {note['notebook'] or learner}: {note['note']}" for note in told["notes"]]
-    lines += [note["note"] for note in made.notes("")]
-    lines += [text(f"grade.open.{name}") for name in made.missing]
+        lines += [f"    {note['notebook'] or learner}: {note['note']}" for note in learner_summary["notes"]]
+    lines += [note["note"] for note in class_report.notes("")]
+    lines += [text(f"grade.open.{name}") for name in class_report.missing]
     return "\n".join(lines)
 
 
 def _cell(value: object) -> object:
-    """What a spreadsheet shows, and never computes: whoever hands in a notebook has chosen its name."""
+    """Return a value that a spreadsheet shows and does not compute: learners choose the names of their files."""
     if isinstance(value, list):
         value = "; ".join(value)
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Judge many notebooks, several at a time, each in a process of its own: what ends one does not touch the others."""
+"""Judge several notebooks at a time, each in a process of its own, so that none can end the others."""
 
 import json
 import os
@@ -16,23 +16,23 @@ from course.classes.judging import Limits, Nurseries, judge
 from d2lps.messages import text
 from d2lps.notebook.grading.course import all_texts
 
-MOST = 12  # exercises of a notebook that may take all their time
+SLOW_EXERCISES = 12  # exercises of a notebook that may use up their time limit
 Task = tuple[str, Path, Path | None]
 
 
 class Judging:
     """A process that judges one notebook."""
 
-    def __init__(self, task: Task, shown: str, nurseries: Nurseries, limits: Limits):
-        self.task, self.shown, self.data = task, shown, bytearray()
-        self.until = time.monotonic() + MOST * limits.in_all
+    def __init__(self, task: Task, name: str, nurseries: Nurseries, limits: Limits):
+        self.task, self.shown, self.data = task, name, bytearray()
+        self.until = time.monotonic() + SLOW_EXERCISES * limits.in_all
         self.end, write = os.pipe()
         self.process = os.fork()
         if not self.process:
             try:
                 os.close(self.end)
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has started this one ends it
-                data = json.dumps(_judged(task, shown, nurseries, limits)).encode()
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that has started this one ends it
+                data = json.dumps(_judged(task, name, nurseries, limits)).encode()
                 with os.fdopen(write, "wb") as file:
                     file.write(data)
             finally:
@@ -40,11 +40,11 @@ class Judging:
         os.close(write)
 
     def stop(self) -> None:
-        """End it, whatever it does; the answers that it runs end with it."""
+        """Kill the process; its answers end with it."""
         os.kill(self.process, signal.SIGKILL)
 
     def result(self) -> dict:
-        """What it has found; where it has not come to an end, a row that says so."""
+        """Return its result, or a note that there is none."""
         os.close(self.end)
         os.waitpid(self.process, 0)
         try:
@@ -55,13 +55,13 @@ class Judging:
             return {"book": book | {"notes": [text("grade.note.no-verdict")]}, "rows": [], "missing": []}
 
 
-def _judged(task: Task, shown: str, nurseries: Nurseries, limits: Limits) -> dict:
+def _judged(task: Task, name: str, nurseries: Nurseries, limits: Limits) -> dict:
     book = notebooks.read(*task)
-    rows, missing = judge(book, nurseries, limits, shown)
+    rows, missing = judge(book, nurseries, limits, name)
     notes = [text(f"grade.note.{note.key}", **note.values) for note in book.notes]
     graded = all(note.key in notebooks.HARMLESS for note in book.notes)
-    told = {"learner": book.learner, "notebook": shown, "chapter": book.chapter, "graded": graded, "notes": notes}
-    return {"book": told, "rows": [asdict(row) for row in rows], "missing": sorted(missing)}
+    about = {"learner": book.learner, "notebook": name, "chapter": book.chapter, "graded": graded, "notes": notes}
+    return {"book": about, "rows": [asdict(row) for row in rows], "missing": sorted(missing)}
 
 
 def run(
@@ -71,13 +71,13 @@ def run(
     language: str,
     limits: Limits,
     jobs: int,
-    told: Callable[[dict], None],
+    report_result: Callable[[dict], None],
 ) -> list[dict]:
-    """What was found in each notebook, in the order of ``tasks``; ``told`` hears of each as it is done."""
+    """Judge the notebooks and return their results in the order of ``tasks``; ``report_result`` gets each at once."""
     torch.set_num_threads(1)
-    for texts in all_texts().values():  # the judges are imported once, for all
+    for texts in all_texts().values():  # import the judges once for all processes
         texts.exercise()
-    nurseries, waiting, found = Nurseries(language, limits, [folder, out]), list(enumerate(tasks)), {}
+    nurseries, waiting, results = Nurseries(language, limits, [folder, out]), list(enumerate(tasks)), {}
     busy: dict[int, tuple[int, Judging]] = {}
     root = folder if folder.is_dir() else folder.parent
     try:
@@ -85,25 +85,25 @@ def run(
             while waiting or busy:
                 while waiting and len(busy) < jobs:
                     number, task = waiting.pop(0)
-                    shown = "" if task[1].is_dir() else str(task[1].relative_to(root))
-                    one = Judging(task, shown, nurseries, limits)
-                    busy[one.end] = number, one
-                    selector.register(one.end, selectors.EVENT_READ)
+                    name = "" if task[1].is_dir() else str(task[1].relative_to(root))
+                    judging = Judging(task, name, nurseries, limits)
+                    busy[judging.end] = number, judging
+                    selector.register(judging.end, selectors.EVENT_READ)
                 for key, _ in selector.select(1):
-                    number, one = busy[key.fd]
+                    number, judging = busy[key.fd]
                     data = os.read(key.fd, 1 << 20)
-                    one.data += data
+                    judging.data += data
                     if not data:
                         selector.unregister(key.fd)
                         del busy[key.fd]
-                        found[number] = one.result()
-                        told(found[number])
-                for _, one in busy.values():
-                    if time.monotonic() > one.until:
-                        one.stop()
+                        results[number] = judging.result()
+                        report_result(results[number])
+                for _, judging in busy.values():
+                    if time.monotonic() > judging.until:
+                        judging.stop()
     finally:
-        for _, one in busy.values():
-            one.stop()
-            os.waitpid(one.process, 0)
+        for _, judging in busy.values():
+            judging.stop()
+            os.waitpid(judging.process, 0)
         nurseries.end()
-    return [found[number] for number in range(len(tasks))]
+    return [results[number] for number in range(len(tasks))]

@@ -1,4 +1,4 @@
-"""Shut a process in, as far as this machine can: what it may read, whom it may speak to, how much it may take."""
+"""Confine a process as far as this machine can: the files it may read, the network, and its memory and time."""
 
 import os
 import resource
@@ -13,24 +13,26 @@ import course
 import d2lps
 from course.classes import walls
 
-PACKAGES = [Path(each.__file__).resolve().parent for each in (d2lps, course)]
+PACKAGES = [Path(package.__file__).resolve().parent for package in (d2lps, course)]
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/usr/share/zoneinfo")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 OPEN_FILES = 64
 
 
 def readable(secret: Sequence[Path]) -> list[Path]:
-    """What Python and its libraries are read from; nothing above, or in, what is ``secret``, and no course."""
+    """Return the folders of Python and its libraries without those that contain, or are inside, a ``secret`` one."""
     library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places = [*PACKAGES, *map(Path, [*SYSTEM, *library, *sys.path, sys.prefix])]
-    found = {place.resolve() for place in places if str(place) not in ("", ".") and place.exists()}
+    existing = {place.resolve() for place in places if str(place) not in ("", ".") and place.exists()}
     return sorted(
-        place for place in found if not any(each.is_relative_to(place) or place.is_relative_to(each) for each in secret)
+        place
+        for place in existing
+        if not any(path.is_relative_to(place) or place.is_relative_to(path) for path in secret)
     )
 
 
 def own_namespaces() -> set[str]:
-    """Go where there is no network, and no other process, if this kernel lets us; what is so from the next fork on."""
+    """Enter namespaces without network and other processes if the kernel allows it; they hold after the next fork."""
     for kinds in (("net", "pid", "ipc"), ("net", "ipc"), ()):
         with suppress(OSError):
             if kinds:
@@ -40,7 +42,7 @@ def own_namespaces() -> set[str]:
 
 
 def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: float) -> list[str]:
-    """Shut this process in for good; what this machine could not do: of ``files``, ``processes``, ``network``."""
+    """Confine this process for good; return what could not be refused: of ``files``, ``processes``, ``network``."""
     missing, network = [], False
     if "net" in namespaces:
         with suppress(OSError):
@@ -48,7 +50,7 @@ def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: f
         network = True
     _limit(memory, seconds)
     try:
-        walls.see_only(paths, [Path(each) for each in DEVICES])
+        walls.see_only(paths, [Path(device) for device in DEVICES])
     except (OSError, AttributeError, ValueError):
         missing.append("files")
     try:
@@ -63,18 +65,18 @@ def shut_in(paths: Sequence[Path], namespaces: set[str], memory: int, seconds: f
 
 
 def _limit(memory: int, seconds: float) -> None:
-    """So many bytes more than now, so many seconds of a processor; no files, and no cores."""
-    there = 0
+    """Limit further memory in bytes, and processor seconds; allow no written files and no core dumps."""
+    used = 0
     with suppress(OSError):
-        there = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    most = ceil(seconds)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    processor_seconds = ceil(seconds)
     limits = {
-        resource.RLIMIT_AS: (there + memory, there + memory),
-        resource.RLIMIT_CPU: (most, most),
+        resource.RLIMIT_AS: (used + memory, used + memory),
+        resource.RLIMIT_CPU: (processor_seconds, processor_seconds),
         resource.RLIMIT_FSIZE: (0, 0),
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_NOFILE: (OPEN_FILES, OPEN_FILES),
     }
     for which, limit in limits.items():
-        with suppress(OSError, ValueError):  # macOS has not all of them
+        with suppress(OSError, ValueError):  # macOS does not have all of them
             resource.setrlimit(which, limit)

@@ -1,6 +1,6 @@
-"""What of a notebook an answer needs: the statements that bind the names that it uses, and those that these use.
+"""The part of a notebook that an answer needs: the statements that bind the names it uses, and so on.
 
-So nothing of a chapter runs that an answer does not ask for: no training, no cluster, no check.
+So nothing else of a chapter runs: no training, no cluster, no check.
 """
 
 import ast
@@ -16,7 +16,7 @@ MAGIC = ("%%time", "%%capture")
 
 @dataclass(eq=False)
 class Cell:
-    """A code cell: its name, source, and statements; ``error`` says why it has none."""
+    """A code cell: name, source and statements; ``error`` says why it cannot be parsed."""
 
     name: str
     source: str
@@ -26,7 +26,7 @@ class Cell:
 
 
 def cell(name: str, source: str) -> Cell:
-    """The cell, with ``pass`` for lines that only IPython understands.
+    """Parse a cell, with ``pass`` in the place of lines that only IPython understands.
 
     >>> cell("a", "%matplotlib inline\\nx = 1").error, len(cell("a", "!ls\\nx = 1").body)
     ('', 2)
@@ -37,14 +37,14 @@ def cell(name: str, source: str) -> Cell:
     try:
         return Cell(name, plain, ast.parse(plain).body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        said = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
-        return Cell(name, plain, [], said[:200], getattr(error, "lineno", None))
+        message = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}"
+        return Cell(name, plain, [], message[:200], getattr(error, "lineno", None))
 
 
 def _python(source: str) -> str:
     lines = source.split("\n")
     if lines[0].startswith("%%"):
-        if not lines[0].startswith(MAGIC):  # for another place, or another language
+        if not lines[0].startswith(MAGIC):  # runs elsewhere, or is in another language
             return ""
         lines[0] = ""
     for at, line in enumerate(lines):
@@ -55,7 +55,7 @@ def _python(source: str) -> str:
 
 
 def _inside(lines: Sequence[str]) -> bool:
-    """Whether what follows is within brackets or a text of several lines: ``%`` is a sign of Python there."""
+    """Return whether these lines end inside brackets or a multi-line text, where ``%`` is Python."""
     text = "\n".join(lines)
     try:
         ast.parse(text or "pass")
@@ -67,7 +67,7 @@ def _inside(lines: Sequence[str]) -> bool:
 
 
 def bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds.
+    """Return the names that a statement binds.
 
     >>> sorted(bound(ast.parse("from torch import nn as net, optim").body[0]))
     ['net', 'optim']
@@ -77,10 +77,10 @@ def bound(statement: ast.stmt) -> set[str]:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
     if isinstance(statement, ASSIGNED):
-        return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and _stored(each)}
-    if isinstance(statement, ast.If | ast.Try | ast.With):  # as around an import that may fail
-        return {name for each in ast.walk(statement) if isinstance(each, ast.stmt) and each is not statement
-                for name in bound(each)}  # fmt: skip
+        return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and _stored(node)}
+    if isinstance(statement, ast.If | ast.Try | ast.With):  # for example around an import that may fail
+        return {name for node in ast.walk(statement) if isinstance(node, ast.stmt) and node is not statement
+                for name in bound(node)}  # fmt: skip
     return set()
 
 
@@ -89,34 +89,34 @@ def _stored(name: ast.Name) -> bool:
 
 
 def used(statement: ast.stmt) -> set[str]:
-    """The names that a statement, or a function in it, looks up outside: none of its own variables.
+    """Return the names that a statement, or a function in it, looks up outside of itself.
 
     >>> sorted(used(ast.parse("def f(n):\\n    return [part(n, i) for i in range(n)]").body[0]))
     ['part', 'range']
     """
     try:
         return _looked_up(compile(ast.Module([statement], []), "cell", "exec"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it is of no use to run it either
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it cannot run either
         return set()
 
 
 def _looked_up(code: CodeType) -> set[str]:
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return names.union(*(_looked_up(each) for each in code.co_consts if isinstance(each, CodeType)))
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_looked_up(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
 
 
 def used_in(expression: str) -> set[str]:
-    """The names in an expression: ``"own_gpu"`` is one."""
+    """Return the names that an expression looks up."""
     return used(ast.parse(expression).body[0])
 
 
 def needed(
     names: Iterable[str], own: Sequence[Cell], lesson: Sequence[Cell], at: int | None = None
 ) -> list[tuple[str, str, list[int]]]:
-    """(name, source, numbers of statements) of each cell that is needed, those of the lesson first.
+    """Return (name, source, numbers of statements) of each cell that is needed, those of the lesson first.
 
-    What the learner's own notebook binds is taken from there, as it is when cell number ``at`` has run; what is bound
-    nowhere in it, from the lesson.
+    A name that the notebook binds is taken from there, with the value it has when cell number ``at`` has run; any other
+    name is taken from the lesson.
 
     >>> own = [cell("a", "x = 1\\nprint(x)"), cell("b", "def f():\\n    return x + y"), cell("c", "f = 3")]
     >>> needed(["f"], own, [cell("l", "y = 2")], at=1)
@@ -124,12 +124,12 @@ def needed(
     """
     both = (lesson, own)
     homes = _homes(0, lesson, None) | _homes(1, own, at)
-    chosen, ask, asked = set(), list(names), set()
+    chosen, ask, looked_up = set(), list(names), set()
     while ask:
         name = ask.pop()
-        if name in asked:
+        if name in looked_up:
             continue
-        asked.add(name)
+        looked_up.add(name)
         for place in homes.get(name, ()):
             if place not in chosen:
                 chosen.add(place)
@@ -142,17 +142,17 @@ def needed(
 
 
 def _homes(which: int, cells: Sequence[Cell], at: int | None) -> dict[str, list[tuple[int, int, int]]]:
-    """Name → the statements that make what it is when cell number ``at`` has run; of what comes later all."""
-    found: dict[str, list[tuple[int, int, int]]] = {}
-    for number, each in enumerate(cells):
-        for line, statement in enumerate(each.body):
+    """Return name → statements that make its value when cell number ``at`` has run, or all if it is bound later."""
+    homes: dict[str, list[tuple[int, int, int]]] = {}
+    for number, cell in enumerate(cells):
+        for line, statement in enumerate(cell.body):
             for name in bound(statement):
-                before = found.get(name, [])
+                before = homes.get(name, [])
                 if at is not None and number > at and any(place[1] <= at for place in before):
                     continue
                 anew = isinstance(statement, (*DEFINED, ast.Import, ast.ImportFrom)) or (
                     isinstance(statement, ast.Assign)
                     and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
                 )
-                found[name] = [*([] if anew else before), (which, number, line)]
-    return found
+                homes[name] = [*([] if anew else before), (which, number, line)]
+    return homes

@@ -1,7 +1,7 @@
-"""Values as text: what passes between an answer's process and its judge's.
+"""Values as JSON, as they pass between the processes of an answer and of its judge.
 
-Nothing that arrives is executed, and every value that is read is of a plain kind, made here: an answer can send what
-it computes, and no object that behaves in a way of its own. Each process adds what only it can send.
+Nothing in the text is executed, and every value that is read is of a plain kind and made here, so an answer cannot send
+an object with behavior of its own. Each process adds the kinds that only it can send.
 
 >>> dumps({"a": (1, [Fraction(1, 3)])}), loads(dumps({"a": (1, [Fraction(1, 3)])}))
 ('["d","a",["t",1,["l",["f",1,3]]]]', {'a': (1, [Fraction(1, 3)])})
@@ -25,83 +25,83 @@ PLAIN = (str, int, float, bool, type(None))
 
 
 class Unreadable(ValueError):
-    """Text that is none of these values."""
+    """The text is none of these values."""
 
 
-def dumps(value: object, other: Callable[[object], list] | None = None) -> str:
-    """The text of a value; ``other`` writes what is of no plain kind."""
-    return ENCODE(written(value, other))
+def dumps(value: object, write_other: Callable[[object], list] | None = None) -> str:
+    """Return the text of a value; ``write_other`` writes values of other kinds."""
+    return ENCODE(written(value, write_other))
 
 
-def loads(text: "str | bytes", other: Callable[[list], object] | None = None) -> object:
-    """The value of a text; ``other`` reads what is of no plain kind. Raises Unreadable."""
+def loads(text: "str | bytes", read_other: Callable[[list], object] | None = None) -> object:
+    """Return the value of a text; ``read_other`` reads values of other kinds. Raises Unreadable."""
     try:
-        return read(json.loads(text), other)
+        return read(json.loads(text), read_other)
     except Unreadable:
         raise
-    except Exception as error:  # whatever is wrong with it
+    except Exception as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from None
 
 
-def written(value: object, other: Callable[[object], list] | None = None) -> object:
-    """A value as JSON has it: plain ones as they are, others as a list that begins with their kind."""
+def written(value: object, write_other: Callable[[object], list] | None = None) -> object:
+    """Return a value for JSON: numbers and texts as they are, others as a list that begins with their kind."""
     kind = type(value)
     if kind in PLAIN:
         return value
     if kind is tuple:
-        return ["t", *[written(each, other) for each in value]]
+        return ["t", *[written(item, write_other) for item in value]]
     if kind is list:
-        return ["l", *[written(each, other) for each in value]]
+        return ["l", *[written(item, write_other) for item in value]]
     if kind is dict:
-        return ["d", *[written(each, other) for pair in value.items() for each in pair]]
+        return ["d", *[written(item, write_other) for pair in value.items() for item in pair]]
     if kind is Fraction:
         return ["f", value.numerator, value.denominator]
     if isinstance(value, bytes | bytearray | memoryview):
         return ["b", bytes(value).decode("latin-1")]
     if isinstance(value, Send):
-        return ["send", *[written(each, other) for each in value]]
+        return ["send", *[written(item, write_other) for item in value]]
     if isinstance(value, Update):
-        return ["update", *[written(each, other) for each in value]]
+        return ["update", *[written(item, write_other) for item in value]]
     if isinstance(value, Plan):
-        return ["plan", *[written(each, other) for each in plan_fields(value)]]
-    if isinstance(value, str | bool | int | float):  # of a class of its own
+        return ["plan", *[written(item, write_other) for item in plan_fields(value)]]
+    if isinstance(value, str | bool | int | float):  # of a subclass
         return next(base(value) for base in (str, bool, int, float) if isinstance(value, base))
     if isinstance(value, Fraction):
         return ["f", value.numerator, value.denominator]
     if isinstance(value, complex):
         return ["c", value.real, value.imag]
     if isinstance(value, dict):
-        return written(dict(value), other)
+        return written(dict(value), write_other)
     for base in (tuple, list):
         if isinstance(value, base):
-            return written(base(value), other)
+            return written(base(value), write_other)
     if isinstance(value, set | frozenset):
-        return ["s" if isinstance(value, set) else "z", *[written(each, other) for each in value]]
-    if other is None:
-        raise TypeError(f"no plain value: {kind.__name__}")
-    return other(value)
+        return ["s" if isinstance(value, set) else "z", *[written(item, write_other) for item in value]]
+    if write_other is None:
+        raise TypeError(f"a value of the kind {kind.__name__} cannot be sent")
+    return write_other(value)
 
 
 def plan_fields(plan: Plan) -> list:
-    """What a plan is made of; of one that is broken as far as it came."""
+    """Return the fields of a plan; a broken plan may lack some, which are then empty."""
     nodes, share, steps, holds, wants = (
         getattr(plan, name, ()) for name in ("nodes", "share", "steps", "holds", "wants")
     )
     return [tuple(nodes), dict(share), [tuple(step) for step in steps], [*holds], [*wants]]
 
 
-def read(data: object, other: Callable[[list], object] | None = None) -> object:
-    """The value that :func:`written` has written."""
+def read(data: object, read_other: Callable[[list], object] | None = None) -> object:
+    """Return the value that :func:`written` has written."""
     if not isinstance(data, list):
         if isinstance(data, dict):
             raise Unreadable("an object")
         return data
     kind, *rest = data
     if kind in READERS:
-        return READERS[kind]([read(each, other) for each in rest])
-    if other is None:
+        return READERS[kind]([read(item, read_other) for item in rest])
+    if read_other is None:
         raise Unreadable(str(kind)[:40])
-    return other(data)
+    return read_other(data)
 
 
 def _pairs(rest: list) -> dict:
@@ -124,7 +124,7 @@ READERS = {
 
 
 def numbers(tensor: torch.Tensor) -> list:
-    """What a tensor holds, as JSON has it: dtype, shape, numbers. Raises TypeError for one of another dtype."""
+    """Return dtype, shape and numbers of a tensor for JSON. Raises TypeError for another dtype."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise TypeError(f"a tensor of {dtype}")
@@ -133,7 +133,7 @@ def numbers(tensor: torch.Tensor) -> list:
 
 
 def tensor(dtype: str, shape: list, values: list) -> torch.Tensor:
-    """The tensor that holds these numbers."""
-    if not all(isinstance(each, int | float) for each in values):
+    """Return the tensor of these numbers."""
+    if not all(isinstance(number, int | float) for number in values):
         raise Unreadable("no numbers")
     return torch.tensor(values, dtype=DTYPES[dtype]).reshape(shape)

@@ -1,6 +1,6 @@
-"""What the kernel lets a process do from now on, for Linux: Landlock, namespaces, and a filter of system calls.
+"""System calls that confine a process on Linux: Landlock, namespaces, and a filter of system calls.
 
-Each of them is asked for by its number, as there is no module for it; none needs a right that a user has not.
+Python has no module for them, so they are called by number. None of them needs a privilege.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ from pathlib import Path
 
 NEW_PRIVILEGES, DEATH_SIGNAL, SECCOMP = 38, 1, 22  # of prctl
 NAMESPACES = {"user": 0x10000000, "net": 0x40000000, "pid": 0x20000000, "ipc": 0x08000000}
-THREAD = 0x00010000  # a flag of clone: a thread is no new process
+THREAD = 0x00010000  # a flag of clone for a thread, which is no new process
 RULESET, RULE, RESTRICT = 444, 445, 446  # Landlock, on all machines
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (libraries are), read files, list folders
-# By machine: its audit number, clone, and what an answer never needs. What starts a process is refused, and so is what
-# reaches another one, or goes round this filter.
+# Machine → its audit number, the number of clone, and calls that are refused: those that start a process, reach another
+# one, or get around this filter.
 CALLS = {
     "x86_64": (
         0xC000003E,
@@ -52,24 +52,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(*numbers: object) -> int:
-    done = _libc.syscall(*(ctypes.c_long(each) if isinstance(each, int) else each for each in numbers))
-    if done < 0:
+    result = _libc.syscall(*(ctypes.c_long(number) if isinstance(number, int) else number for number in numbers))
+    if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return done
+    return result
 
 
 def _control(*numbers: object) -> None:
-    if _libc.prctl(*(ctypes.c_ulong(each) if isinstance(each, int) else each for each in numbers)):
+    if _libc.prctl(*(ctypes.c_ulong(number) if isinstance(number, int) else number for number in numbers)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def die_with_parent() -> None:
-    """Be killed when the process that has started this one ends."""
+    """Let the kernel kill this process when its parent ends."""
     _control(DEATH_SIGNAL, 9, 0, 0, 0)
 
 
 def leave(*kinds: str) -> None:
-    """Go into namespaces of one's own, with the same user. Raises OSError."""
+    """Enter new namespaces as the same user. Raises OSError."""
     user, group, flags = os.geteuid(), os.getegid(), 0
     for kind in ("user", *kinds):
         flags |= NAMESPACES[kind]
@@ -81,13 +81,13 @@ def leave(*kinds: str) -> None:
 
 
 def raise_loopback() -> None:
-    """Let this machine speak to itself in a network namespace. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-        fcntl.ioctl(made, 0x8914, struct.pack("16sh22x", b"lo", 0x41))  # SIOCSIFFLAGS: up, running
+    """Start the loopback interface of this network namespace. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, 0x8914, struct.pack("16sh22x", b"lo", 0x41))  # SIOCSIFFLAGS: up, running
 
 
 def see_only(paths: Iterable[Path], devices: Iterable[Path] = ()) -> None:
-    """Read below these paths alone, and write nowhere but to these devices, from now on. Raises OSError."""
+    """Allow only reading below these paths and writing to these devices from now on. Raises OSError."""
     version = _call(RULESET, None, 0, 1)
     files = 0x1FFF | (version > 1) << 13 | (version > 2) << 14 | (version > 4) << 15
     signals_and_sockets = 3 if version > 5 else 0
@@ -101,7 +101,7 @@ def see_only(paths: Iterable[Path], devices: Iterable[Path] = ()) -> None:
             except OSError:
                 continue
             try:
-                allowed = allowed if path.is_dir() else allowed & 0x7  # a file is no folder to be listed
+                allowed = allowed if path.is_dir() else allowed & 0x7  # a file cannot be listed
                 rule = struct.pack("=Qi", allowed, place)
                 _call(RULE, rules, 1, ctypes.c_char_p(rule), 0)
             finally:
@@ -113,9 +113,9 @@ def see_only(paths: Iterable[Path], devices: Iterable[Path] = ()) -> None:
 
 
 def start_nothing(network: bool) -> None:
-    """Refuse what starts a process or reaches another one, and all sockets but those of a network of one's own.
+    """Refuse calls that start a process or reach another one, and all sockets except those of an own network namespace.
 
-    Raises OSError where the machine's calls are not known, or its kernel filters none.
+    Raises OSError if the system calls of this machine are unknown, or its kernel has no filters.
     """
     machine = platform.machine()
     if machine not in CALLS:
@@ -125,7 +125,7 @@ def start_nothing(network: bool) -> None:
     allow, deny, absent = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
 
     program = [(load, 0, 0, 4), (equal, 1, 0, audit), (back, 0, 0, 0x80000000), (load, 0, 0, 0)]
-    if machine == "x86_64":  # calls of another kind have numbers of their own
+    if machine == "x86_64":  # calls of the x32 ABI have other numbers
         program += [(0x35, 0, 1, 0x40000000), (back, 0, 0, deny)]
     for name, number in refused.items():
         # Without clone3 a thread is started by clone, whose flags can be read.

@@ -1,6 +1,11 @@
-"""The book as a site: pages that play, are searched and print without a server, in each language.
+"""The book as a static site in three languages: pages play, are searched and print without a server.
 
-``runs`` executes chapters, or finds what they gave; ``outputs``, ``prose`` and ``exercises`` make pieces of HTML of
-their parts, ``reference`` of docstrings; ``pages`` puts them together with ``theme/``; ``search`` indexes their
-sections; ``proof`` reads the site once more before it takes the place of the last one; ``build`` does all of it.
+Start with ``build``, which makes the site and replaces the old one; ``__main__`` has the commands.
+
+* ``runs`` executes a chapter (``execute``) or finds its kept outputs; ``current`` tells if the site is up to date;
+* ``prose`` (texts), ``outputs`` (of cells), ``linked`` (code), ``exercises`` and ``terms`` make the HTML of a chapter's
+  parts; ``reference``, ``docstrings`` and ``api`` make that of the package's page;
+* ``pages`` puts the parts into pages with the templates in ``theme/``; ``front`` makes the first pages, ``downloads``
+  the notebooks to take away, ``search`` the index, ``pdf`` the printed book;
+* ``proof`` looks for dead links and other faults before the new site replaces the old one.
 """

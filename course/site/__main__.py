@@ -1,4 +1,4 @@
-"""``python -m course.site``: build the site, or show it."""
+"""The commands of ``python -m course.site``: build the site, or serve it."""
 
 import argparse
 import http.server
@@ -16,15 +16,15 @@ COMMAND = "python -m course.site"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; a BookError is one sentence on stderr and exit status 1."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="The book as a site, in all languages.")
-    parser.add_argument("--root", help="the course's folder, if it is not the current one")
+    """Run one command; print a BookError as one sentence on stderr and return exit status 1."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description="Build or serve the book as a site in all languages.")
+    parser.add_argument("--root", help="the folder of the course (default: the current one)")
     commands = parser.add_subparsers(required=True, dest="command", metavar="command")
-    made = commands.add_parser("build", help="execute what has changed, and write the site")
-    made.add_argument("--out", type=Path, help=f"where to; {OUT}/ if left out")
-    made.add_argument("--no-pdf", action="store_true", help="print no PDFs, which takes a browser")
-    shown = commands.add_parser("serve", help="show the site that was built")
-    shown.add_argument("--port", type=int, default=8000)
+    build_command = commands.add_parser("build", help="execute the chapters that have changed, and write the site")
+    build_command.add_argument("--out", type=Path, help=f"the folder of the site (default: {OUT}/)")
+    build_command.add_argument("--no-pdf", action="store_true", help="make no PDFs; they need a Chromium")
+    serve_command = commands.add_parser("serve", help="serve the built site on this machine")
+    serve_command.add_argument("--port", type=int, default=8000, help="the port (default: 8000)")
     chosen = parser.parse_args(arguments)
     try:
         book = Book(chosen.root)
@@ -45,16 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(site: Path, port: int) -> int:
-    """Show the site to this machine alone, until Ctrl-C."""
+    """Serve the site to this machine alone, until Ctrl-C."""
     if not (site / "index.html").is_file():
-        raise BookError(f"there is no site in {site} yet; {COMMAND} build")
+        raise BookError(f"there is no site in {site} yet; run {COMMAND} build")
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
     try:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
-        raise BookError(f"port {port} cannot be had: {error}; give another one with --port") from None
+        raise BookError(f"port {port} cannot be used: {error}; choose another one with --port") from None
     with server:
-        print(f"http://127.0.0.1:{server.server_port}/ (end with Ctrl-C)", flush=True)
+        print(f"http://127.0.0.1:{server.server_port}/ (stop with Ctrl-C)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The page on which every public name is described: in English, as docstrings are."""
+"""The page that describes every public name of the package, in English as the docstrings."""
 
 from html import escape
 from itertools import groupby
@@ -6,18 +6,17 @@ from itertools import groupby
 from course.site import search
 from course.site.reference import Entry
 
-INTRODUCTION = """<p>Every public name of the package, by room. What is described here is what the docstrings say, and
-their examples are run by the tests. <code>import d2lps</code> is enough for all names that have no room before
-them.</p>"""
+INTRODUCTION = """<p>Every public name of the package, by room. The descriptions are the docstrings, and the tests run
+their examples. <code>import d2lps</code> is enough for all names that have no room before them.</p>"""
 
 
 def page(entries: list[Entry]) -> tuple[str, list[tuple[str, str]]]:
-    """The body of the page, and its sections: a room each."""
+    """Return the body of the page, and its sections, one per room."""
     body, sections = [f"<h1>The <code>d2lps</code> package</h1>{INTRODUCTION}"], []
-    for group, of in groupby(entries, key=lambda entry: entry.group):
+    for group, group_entries in groupby(entries, key=lambda entry: entry.group):
         title = group if group == "d2lps" else f"d2lps.{group}"
         sections.append((f"room-{group}", f"<code>{title}</code>"))
-        inside = "".join(map(_entry, of))
+        inside = "".join(map(_entry, group_entries))
         body.append(
             f'<section id="room-{group}"><h2><code>{title}</code>{_anchor(f"room-{group}")}</h2>{inside}</section>'
         )
@@ -25,13 +24,13 @@ def page(entries: list[Entry]) -> tuple[str, list[tuple[str, str]]]:
 
 
 def indexed(entries: list[Entry], address: str, title: str) -> list[search.Entry]:
-    """What a search finds there."""
-    return [search.Entry(title, each.qualname, f"{address}#{each.id}", each.text) for each in entries]
+    """Return the entries of the search index."""
+    return [search.Entry(title, entry.qualname, f"{address}#{entry.id}", entry.text) for entry in entries]
 
 
 def _entry(entry: Entry) -> str:
     members = "".join(
-        f'<div class="member" id="{each.id}"><h4>{_head(each)}</h4>{each.html}</div>' for each in entry.members
+        f'<div class="member" id="{member.id}"><h4>{_head(member)}</h4>{member.html}</div>' for member in entry.members
     )
     return f'<article class="entry" id="{entry.id}"><h3>{_head(entry)}</h3>{entry.html}{members}</article>'
 

@@ -1,4 +1,4 @@
-"""All pages, written beside the last site and put in its place when they are proved."""
+"""Build all pages beside the last site, and put them in its place if they have no faults."""
 
 import shutil
 import tempfile
@@ -20,8 +20,8 @@ from course.site.runs import run as run_or_find
 from d2lps.messages import LANGUAGES
 
 OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
-MOST = 20  # faults told at once
-IN_ENGLISH = "en"  # as all docstrings are
+SHOWN_FAULTS = 20
+IN_ENGLISH = "en"  # the language of all docstrings
 FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "math.woff2", "math.OFL.txt")
 
 
@@ -32,30 +32,12 @@ def build(
     pdf: bool = True,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Build the site.
+    """Build the site in ``out`` (default: ``_site/`` in the book's folder) and return its folder.
 
-    Parameters
-    ----------
-    book : Book
-        What is shown.
-    out : Path, optional
-        Where; ``_site/`` in the book's folder if left out. What was there stays until all is done.
-    run : callable, optional
-        Slug → its run; if left out, chapters are executed, or found where they were executed before.
-    pdf : bool
-        Whether to print the chapters of each language, too.
-    say : callable
-        Hears in a sentence what takes long.
+    ``run`` maps a slug to its run; by default chapters are executed, or found as executed before. ``pdf`` prints the
+    chapters of each language too, and ``say`` is called with a sentence before each long step.
 
-    Returns
-    -------
-    Path
-        Where the site is.
-
-    Raises
-    ------
-    BookError
-        For anything that is wrong with what is written, with a run, or with the pages; the last site is still there.
+    Raises BookError for a fault in the sources, in a run or in the pages; the last site then stays in place.
     """
     out = out or book.root / OUT
     chapters = {slug: book.chapter(slug) for slug in book.contents}
@@ -66,9 +48,10 @@ def build(
     try:
         new.chmod(0o755)
         _write(book, chapters, runs, new, pdf)
-        if found := proof.faults(new):
-            more = f"\n… and {len(found) - MOST} more" if found[MOST:] else ""
-            raise BookError("the site has faults and is not put in place:\n" + "\n".join(found[:MOST]) + more)
+        if faults := proof.faults(new):
+            more = f"\n… and {len(faults) - SHOWN_FAULTS} more" if faults[SHOWN_FAULTS:] else ""
+            listed = "\n".join(faults[:SHOWN_FAULTS])
+            raise BookError(f"the site has faults and does not replace the last one:\n{listed}{more}")
         _swap(new, out)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -76,18 +59,18 @@ def build(
 
 
 def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
-    """A site shows what notebooks gave: they have to be those of the texts."""
+    """Raise BookError if a notebook differs from a new build of its chapter."""
     for slug, chapter in chapters.items():
         for language in LANGUAGES:
             path = book.folder(slug) / f"{language}.ipynb"
-            made = dumps(notebook(chapter, language, book.links(language)))
-            if not path.is_file() or path.read_text("utf-8") != made:
-                raise BookError(f"chapters/{slug}/{path.name} is not what is written now; {COMMAND} build")
+            expected = dumps(notebook(chapter, language, book.links(language)))
+            if not path.is_file() or path.read_text("utf-8") != expected:
+                raise BookError(f"chapters/{slug}/{path.name} does not match its sources; run {COMMAND} build")
 
 
 def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool) -> None:
     _write_shared(book, root)
-    with ThreadPoolExecutor() as beside:  # browsers print while the pages are made
+    with ThreadPoolExecutor() as beside:  # browsers print while the pages are written
         printing = {}
         for language in LANGUAGES if pdf else ():
             paper = root / language / f"d2lps-{language}.html"
@@ -95,18 +78,18 @@ def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root:
             paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
             printing[paper] = beside.submit(printed, paper, book.root / PRINTED)
         _write_pages(book, chapters, runs, root, pdf)
-    for paper, done in printing.items():
-        shutil.copyfile(done.result(), paper.with_suffix(".pdf"))
+    for paper, printing_job in printing.items():
+        shutil.copyfile(printing_job.result(), paper.with_suffix(".pdf"))
         paper.unlink()
 
 
 def _write_shared(book: Book, root: Path) -> None:
-    """What all pages load, and the pictures."""
+    """Write the files that all pages load, and the pictures."""
     static, pictures = root / "_static", root / "img"
     static.mkdir()
     for name, code in outputs.shared_code().items():
         (static / name).write_text(code, "utf-8")
-    (static / "shared.css").write_text(outputs.shared_looks() + code_colours(), "utf-8")
+    (static / "shared.css").write_text(outputs.shared_looks() + code_colors(), "utf-8")
     for name in FILES:
         shutil.copyfile(THEME / name, static / name)
     pictures.mkdir()
@@ -142,20 +125,20 @@ def _swap(new: Path, out: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def code_colours() -> str:
-    """Colours of code in light and dark, and light on paper."""
+def code_colors() -> str:
+    """Return the colors of code: light and dark on screens, light on paper."""
 
     def rules(style: str, where: str) -> str:
-        given = HtmlFormatter(style=style).get_style_defs("pre.code").splitlines()
-        kept = [each for each in given if each.startswith("pre.code .") and ".hll" not in each and "err" not in each]
-        return "\n".join(f"{where} {each}" for each in kept)
+        css = HtmlFormatter(style=style).get_style_defs("pre.code").splitlines()
+        colors = [line for line in css if line.startswith("pre.code .") and ".hll" not in line and "err" not in line]
+        return "\n".join(f"{where} {line}" for line in colors)
 
     light, dark = "default", "github-dark"
     chosen = {name: rules(style, f"[data-theme={name}]") for name, style in (("light", light), ("dark", dark))}
-    alone = {style: rules(style, ":root:not([data-theme])") for style in (light, dark)}
+    without_choice = {style: rules(style, ":root:not([data-theme])") for style in (light, dark)}
     return (
         f"@media screen{{\n{chosen['light']}\n{chosen['dark']}\n}}\n"
-        f"@media screen and (prefers-color-scheme:light){{\n{alone[light]}\n}}\n"
-        f"@media screen and (prefers-color-scheme:dark){{\n{alone[dark]}\n}}\n"
+        f"@media screen and (prefers-color-scheme:light){{\n{without_choice[light]}\n}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{\n{without_choice[dark]}\n}}\n"
         f"@media print{{\n{rules(light, '')}\n}}\n"
     )

@@ -1,7 +1,6 @@
-"""Whether a site is still what would be built: made of the same files, and as it was left.
+"""Tell if a site is up to date: its sources and its own files have not changed since it was built.
 
-What it was made of, and what was left, is noted beside the kept runs. Whoever changes, adds or takes away a file of
-either gets a new site.
+``build/site.json`` has the digest of the sources, and size and time of each file of the site.
 """
 
 import json
@@ -14,12 +13,12 @@ from course.book.library import Book, digest, write
 
 NOTE = "build/site.json"
 FILES = ("requirements.lock", "pyproject.toml")
-GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}  # by Python, by an exercise, by JupyterLab
+GENERATED = {"__pycache__", ".d2lps", ".ipynb_checkpoints"}  # written by Python, exercises, JupyterLab
 
 
 def made_of(book: Book, pdf: bool) -> str:
-    """A name for all that decides what a site is: texts, code, pictures, packages, and Python."""
-    packages = [Path(each.__file__).parent for each in (d2lps, course)]
+    """Return a digest of everything that decides the content of a site: texts, code, pictures, packages, Python."""
+    packages = [Path(package.__file__).parent for package in (d2lps, course)]
     files = [path for folder in (*packages, book.chapters, book.root / "img") for path in sorted(folder.rglob("*"))]
     files += [book.root / name for name in FILES]
     read = (path for path in files if path.is_file() and not set(path.parts) & GENERATED)
@@ -27,7 +26,7 @@ def made_of(book: Book, pdf: bool) -> str:
 
 
 def is_current(book: Book, site: Path, name: str) -> bool:
-    """Whether the site was made of what this name stands for, and nobody has touched it since."""
+    """Return whether the site was made from the sources of this digest, and its files have not changed since."""
     try:
         return json.loads((book.root / NOTE).read_text("utf-8")) == _noted(site, name)
     except (OSError, ValueError):
@@ -35,11 +34,11 @@ def is_current(book: Book, site: Path, name: str) -> bool:
 
 
 def note(book: Book, site: Path, name: str) -> None:
-    """Remember that the site was made of what this name stands for."""
+    """Note that the site was made from the sources of this digest."""
     write({book.root / NOTE: json.dumps(_noted(site, name))})
 
 
 def _noted(site: Path, name: str) -> dict:
     files = {path: path.stat() for path in sorted(site.rglob("*")) if path.is_file()}
-    left = {path.relative_to(site).as_posix(): [each.st_size, each.st_mtime_ns] for path, each in files.items()}
-    return {"site": str(site.resolve()), "made of": name, "files": left}
+    states = {path.relative_to(site).as_posix(): [status.st_size, status.st_mtime_ns] for path, status in files.items()}
+    return {"site": str(site.resolve()), "made of": name, "files": states}

@@ -1,6 +1,6 @@
-"""A docstring as HTML: reStructuredText with NumPy's sections, in the few elements that docstrings here are made of.
+"""Docstrings as HTML: reStructuredText with NumPy's sections, in the few elements that docstrings here use.
 
-Docutils reads it. What it cannot read, and what is not written here, is an error: nothing is left out in silence.
+Docutils reads them. An element that it cannot read, or that this module does not write, is an error.
 """
 
 import re
@@ -21,7 +21,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonConsoleLexer
 
-# In these each line at the margin is a name, a type or both, and what is said of it stands below, indented.
+# In these sections each line at the margin is a name, a type or both, with an indented description below.
 LISTS = ("Parameters", "Attributes", "Returns", "Yields", "Raises", "Warns")
 SECTIONS = (*LISTS, "Examples", "Notes", "References", "See Also")
 ROLES = ("attr", "class", "data", "exc", "func", "meth", "mod")
@@ -55,11 +55,11 @@ THROUGH = (nodes.document, nodes.section, nodes.definition_list_item, nodes.tgro
 LEFT_OUT = (nodes.comment, nodes.colspec)
 LITERAL = re.compile(r"``(.+?)``")
 WORD = re.compile(r"\b[A-Za-z_][\w.]*\b")
-TERM = "term-{}-of-the-list"  # stands for the line while docutils reads the rest
+TERM = "term-{}-of-the-list"  # a placeholder for the line while docutils reads the rest
 
 
 class DocstringError(Exception):
-    """What is wrong with a docstring, and in which of its lines, counted from 1."""
+    """An error in a docstring, and its line, counted from 1."""
 
     def __init__(self, sentence: str, line: int):
         super().__init__(sentence)
@@ -68,7 +68,7 @@ class DocstringError(Exception):
 
 @dataclass(frozen=True)
 class Docstring:
-    """A docstring that was read: ``summary`` is its first sentence, ``text`` all of its prose; both plain."""
+    """A docstring: ``summary`` is its first sentence and ``text`` all of its prose, both without markup."""
 
     summary: str
     html: str
@@ -84,8 +84,8 @@ for _name in ROLES:
 
 
 def sections(doc: str) -> dict[str, list[tuple[int, str]]]:
-    """Title → the lines of that section at the margin, each with its number; "" has those before the first one."""
-    found: dict[str, list[tuple[int, str]]] = {"": []}
+    """Return title → numbered lines at the margin of that section; "" has those before the first section."""
+    parts: dict[str, list[tuple[int, str]]] = {"": []}
     lines = doc.split("\n")
     title = ""
     for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""], strict=True), 1):
@@ -96,55 +96,41 @@ def sections(doc: str) -> dict[str, list[tuple[int, str]]]:
                 raise DocstringError(f"has the section {line!r}; known are {', '.join(SECTIONS)}", number)
             if len(line) != len(below):
                 raise DocstringError(f"has the section {line!r} with a line below that is not as long", number)
-            if line in found:
+            if line in parts:
                 raise DocstringError(f"has the section {line!r} twice", number)
             title = line
-            found[title] = []
+            parts[title] = []
         elif line[:1].strip():
-            found[title].append((number, line))
-    return found
+            parts[title].append((number, line))
+    return parts
 
 
 def names(doc: str) -> set[str]:
-    """The names of parameters and attributes."""
-    found = sections(doc)
-    lines = [line for title in ("Parameters", "Attributes") for _, line in found.get(title, ())]
+    """Return the names of parameters and attributes."""
+    parts = sections(doc)
+    lines = [line for title in ("Parameters", "Attributes") for _, line in parts.get(title, ())]
     return {name.lstrip("*") for line in lines for name in line.partition(" : ")[0].split(", ")}
 
 
 def types(doc: str) -> set[str]:
-    """The words in the types of what is returned and raised."""
-    found = sections(doc)
-    lines = [line for title in ("Returns", "Yields", "Raises") for _, line in found.get(title, ())]
+    """Return the words in the types of returned values and errors."""
+    parts = sections(doc)
+    lines = [line for title in ("Returns", "Yields", "Raises") for _, line in parts.get(title, ())]
     return {word for line in lines for word in WORD.findall(line.partition(" : ")[2] or line)}
 
 
 def read(doc: str, link: Callable[[str, str], str | None], level: int = 4) -> Docstring:
-    """A docstring as HTML.
+    """Return a docstring, as ``inspect.getdoc`` gives it, as HTML whose section headings have this level.
 
-    Parameters
-    ----------
-    doc : str
-        As ``inspect.getdoc`` gives it.
-    link : function of a name and a role
-        The address of what is meant, or None where it has none; LookupError where there is no such thing. The role
-        is one of ``ROLES``, ``"literal"`` for what only stands in back quotes, ``"type"`` for a word in a type.
-    level : int
-        Of the sections' headings.
+    ``link`` takes a name and a role and returns the address of the object, or None if it has none; it raises
+    LookupError if there is no such object. The role is one of ``ROLES``, ``"literal"`` for a name in back quotes, or
+    ``"type"`` for a word in a type.
 
-    Returns
-    -------
-    Docstring
-        Its HTML without the heading.
-
-    Raises
-    ------
-    DocstringError
-        For a section, a mark-up or an element that is not known, and for a name of which nothing is said.
+    Raises DocstringError for an unknown section or element, and for a name without a description.
     """
     lines = doc.split("\n")
-    found = sections(doc)
-    terms = [each for title in LISTS for each in found.get(title, ())]
+    parts = sections(doc)
+    terms = [term for title in LISTS for term in parts.get(title, ())]
     for number, line in terms:
         if not lines[number : number + 1] or not lines[number].startswith(" "):
             raise DocstringError(f"says nothing of {line!r}: indent it below", number)
@@ -153,25 +139,25 @@ def read(doc: str, link: Callable[[str, str], str | None], level: int = 4) -> Do
     document = publish_doctree(source, settings=copy(_settings()))
     for message in document.findall(nodes.system_message):
         if message["level"] >= SETTINGS["report_level"]:
-            said = message.astext().partition(") ")[2].split("\n")[0]
-            raise DocstringError(f"cannot be read: {said.rstrip('.')}", message.get("line", 1))
-    titles = {TERM.format(i): title for title in LISTS for i, each in enumerate(terms) if each in found.get(title, ())}
+            message_text = message.astext().partition(") ")[2].split("\n")[0]
+            raise DocstringError(f"cannot be read: {message_text.rstrip('.')}", message.get("line", 1))
+    titles = {TERM.format(i): title for title in LISTS for i, term in enumerate(terms) if term in parts.get(title, ())}
     named = {TERM.format(i): line for i, (_, line) in enumerate(terms)}
     writer = _Writer(link, level, {term: (line, titles[term]) for term, line in named.items()})
-    first = next((each.astext() for each in document.findall(nodes.paragraph)), "").replace("\n", " ")
+    first = next((paragraph.astext() for paragraph in document.findall(nodes.paragraph)), "").replace("\n", " ")
     return Docstring(re.split(r"(?<=[.:])\s", first)[0], writer.html(document), writer.text(document))
 
 
-@cache  # it takes as long as reading a docstring
+@cache  # reading the settings takes as long as reading a docstring
 def _settings() -> Values:
-    found = get_default_settings(Parser, Reader)
-    vars(found).update(SETTINGS)
-    return found
+    defaults = get_default_settings(Parser, Reader)
+    vars(defaults).update(SETTINGS)
+    return defaults
 
 
 @dataclass
 class _Writer:
-    """``terms``: what stands for a line of a list → the line, and the section that it is in."""
+    """Writes HTML; ``terms`` maps the placeholder of a line of a list to the line and its section."""
 
     link: Callable[[str, str], str | None]
     level: int
@@ -222,38 +208,38 @@ class _Writer:
         return "".join(map(self.html, node.children))
 
     def literal(self, text: str, role: str) -> str:
-        shown = text.rpartition(".")[2] if text.startswith("~") else text
-        return _anchor(self.link(text.lstrip("~"), role), f"<code>{escape(shown, quote=False)}</code>")
+        label = text.rpartition(".")[2] if text.startswith("~") else text
+        return _anchor(self.link(text.lstrip("~"), role), f"<code>{escape(label, quote=False)}</code>")
 
     def named(self, line: str, title: str) -> str:
-        """A line of a list: ``a, b : int``, or where something is returned or raised, ``int``."""
+        """Return a line of a list: ``a, b : int``, or only ``int`` for a returned value or an error."""
         name, colon, kind = line.partition(" : ")
         if not colon and title not in ("Parameters", "Attributes"):
             name, kind = "", line
-        names = ", ".join(f"<code>{escape(each, quote=False)}</code>" for each in name.split(", ") if each)
+        names = ", ".join(f"<code>{escape(part, quote=False)}</code>" for part in name.split(", ") if part)
         return f"{names} {self.type(kind)}".strip() if kind else names
 
     def type(self, kind: str) -> str:
-        shown = []
+        pieces = []
         for i, part in enumerate(LITERAL.split(kind)):
             if i % 2:
-                shown.append(self.literal(part, "literal"))
+                pieces.append(self.literal(part, "literal"))
                 continue
             at = 0
             for word in WORD.finditer(part):
-                shown.append(escape(part[at : word.start()], quote=False))
-                shown.append(_anchor(self.link(word[0], "type"), word[0]))
+                pieces.append(escape(part[at : word.start()], quote=False))
+                pieces.append(_anchor(self.link(word[0], "type"), word[0]))
                 at = word.end()
-            shown.append(escape(part[at:], quote=False))
-        return f'<span class="type">{"".join(shown)}</span>'
+            pieces.append(escape(part[at:], quote=False))
+        return f'<span class="type">{"".join(pieces)}</span>'
 
     def text(self, node: nodes.Node) -> str:
-        """What is searched: paragraphs and names, without code and titles of sections."""
-        said = []
-        for each in node.findall(lambda n: isinstance(n, nodes.paragraph | nodes.term)):
-            found = each.astext()
-            said.append(self.terms[found][0] if found in self.terms else found.replace("\n", " "))
-        return " ".join(said)
+        """Return the text for the search index: paragraphs and names, without code and titles of sections."""
+        texts = []
+        for paragraph in node.findall(lambda n: isinstance(n, nodes.paragraph | nodes.term)):
+            content = paragraph.astext()
+            texts.append(self.terms[content][0] if content in self.terms else content.replace("\n", " "))
+        return " ".join(texts)
 
 
 def _anchor(address: str | None, html: str) -> str:
@@ -261,7 +247,7 @@ def _anchor(address: str | None, html: str) -> str:
 
 
 def _code(html: str) -> str:
-    """As the site has code everywhere; it may be wider than the page, and is moved by keys then."""
+    """Return code as on all pages: the keyboard can reach it, to scroll it sideways."""
     return f'<pre class="code" tabindex="0"><code>{html}</code></pre>\n'
 
 

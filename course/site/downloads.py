@@ -1,4 +1,4 @@
-"""Notebooks to take away: with their pictures inside, and, once the course has an address, for Colab."""
+"""Notebooks to take away: with their pictures inside, and for Colab if the course has an address."""
 
 import base64
 import html
@@ -11,75 +11,75 @@ from course.book.library import Book
 from course.book.notebook import dumps
 from d2lps.messages import LANGUAGES, text_in
 
-BRANCH = "main"  # of the course's sources
-PUBLISHED = "gh-pages"  # of the built site, where Colab finds its copies
+BRANCH = "main"  # has the sources of the course
+PUBLISHED = "gh-pages"  # has the built site, from which Colab opens notebooks
 _IMAGE = re.compile(r"\]\(\.\./\.\./img/([\w-]+\.svg)\)")
 _CHAPTER = re.compile(r"\]\(\.\./([\w-]+)/\w\w\.ipynb\)")
 
 
 def repository(book: Book) -> str:
-    """The address of the course's sources, as pyproject.toml gives it; empty until there is one."""
+    """Return the address of the sources from pyproject.toml, or an empty text if it has none."""
     file = book.root / "pyproject.toml"
     project = tomllib.loads(file.read_text("utf-8"))["project"] if file.is_file() else {}
     return project.get("urls", {}).get("Repository", "").rstrip("/")
 
 
 def tools(book: Book, slug: str, language: str, pdf: bool) -> list[dict[str, str]]:
-    """The links above a chapter, or, where there is no slug, the first page; ``pdf``: whether there is one."""
+    """Return the links above a chapter, or above the first page if the slug is empty; ``pdf`` adds that of the PDF."""
 
     def link(key: str, href: str, download: str = "") -> dict[str, str]:
         return {"title": html.escape(text_in(language, f"site.{key}")), "href": href, "download": download}
 
-    found = [link("notebook", f"notebooks/{slug}.ipynb", f"{slug}-{language}.ipynb")] if slug else []
-    found += [link("pdf", f"d2lps-{language}.pdf")] if pdf else []
+    links = [link("notebook", f"notebooks/{slug}.ipynb", f"{slug}-{language}.ipynb")] if slug else []
+    links += [link("pdf", f"d2lps-{language}.pdf")] if pdf else []
     if slug and (address := repository(book)):
         on_github = address.removeprefix("https://github.com/")
         colab = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab/{slug}.ipynb"
-        found += [link("colab", colab), link("edit", f"{address}/edit/{BRANCH}/chapters/{slug}/{language}.md")]
-    return found
+        links += [link("colab", colab), link("edit", f"{address}/edit/{BRANCH}/chapters/{slug}/{language}.md")]
+    return links
 
 
 def notebooks(book: Book) -> dict[str, str]:
-    """Path in the site → notebook, of every chapter in every language."""
-    made, address = {}, repository(book)
+    """Return path in the site → text of the notebook, for every chapter in every language."""
+    texts, address = {}, repository(book)
     for slug in book.contents:
         for language in LANGUAGES:
             source = nbformat.read(book.folder(slug) / f"{language}.ipynb", as_version=4)
-            made[f"{language}/notebooks/{slug}.ipynb"] = dumps(with_pictures(book, source, language))
+            texts[f"{language}/notebooks/{slug}.ipynb"] = dumps(with_pictures(book, source, language))
             if address:
-                made[f"{language}/colab/{slug}.ipynb"] = dumps(for_colab(source, address, slug, language))
-    return made
+                texts[f"{language}/colab/{slug}.ipynb"] = dumps(for_colab(source, address, slug, language))
+    return texts
 
 
 def with_pictures(book: Book, source: nbformat.NotebookNode, language: str) -> nbformat.NotebookNode:
-    """A notebook that needs no other file to be read: its pictures are attached, other chapters lie beside it.
+    """Return a notebook that can be read without other files: its pictures are attached.
 
-    It begins with what is needed to run it.
+    It links to other chapters beside it, and begins with the requirements to run it.
     """
-    made = nbformat.from_dict(source)
-    for cell in made.cells:
+    book_copy = nbformat.from_dict(source)
+    for cell in book_copy.cells:
         if cell.cell_type == "markdown":
             for name in _IMAGE.findall(cell.source):
                 picture = base64.b64encode((book.root / "img" / name).read_bytes()).decode()
                 cell.setdefault("attachments", {})[name] = {"image/svg+xml": picture}
             cell.source = _IMAGE.sub(r"](attachment:\1)", cell.source)
             cell.source = _CHAPTER.sub(r"](\1.ipynb)", cell.source)
-    made.cells.insert(0, nbformat.v4.new_markdown_cell(f"> {text_in(language, 'site.needs')}", id="needs"))
-    return made
+    book_copy.cells.insert(0, nbformat.v4.new_markdown_cell(f"> {text_in(language, 'site.needs')}", id="needs"))
+    return book_copy
 
 
 def for_colab(source: nbformat.NotebookNode, address: str, slug: str, language: str) -> nbformat.NotebookNode:
-    """A notebook that begins with installing what it needs, and finds its pictures where the course is."""
-    made = nbformat.from_dict(source)
+    """Return a notebook that begins by installing its requirements, and takes its pictures from the repository."""
+    book_copy = nbformat.from_dict(source)
     raw = address.replace("https://github.com/", "https://raw.githubusercontent.com/")
     on_github = address.removeprefix("https://github.com/")
-    there = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab"
-    for cell in made.cells:
+    colab = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab"
+    for cell in book_copy.cells:
         if cell.cell_type == "markdown":
             cell.source = _IMAGE.sub(rf"]({raw}/{BRANCH}/img/\1)", cell.source)
-            cell.source = _CHAPTER.sub(rf"]({there}/\1.ipynb)", cell.source)
-    made.cells.insert(0, nbformat.v4.new_code_cell(_install(address, slug), id="install"))
-    return made
+            cell.source = _CHAPTER.sub(rf"]({colab}/\1.ipynb)", cell.source)
+    book_copy.cells.insert(0, nbformat.v4.new_code_cell(_install(address, slug), id="install"))
+    return book_copy
 
 
 def _install(address: str, slug: str) -> str:

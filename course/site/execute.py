@@ -1,4 +1,4 @@
-"""A chapter is executed once, and shown in all languages: its numbers are then the same for all readers."""
+"""Execute a chapter once for all languages, so that all readers see the same numbers."""
 
 from pathlib import Path
 
@@ -7,37 +7,31 @@ import nbformat
 from d2lps.messages import LANGUAGES, unmarked
 from d2lps.notebook.all_readers import KEY
 
-FIRST = "from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"  # what the kernel does first
+# A chapter needs no network: in its kernel, a connection to another machine than this one fails.
+OFFLINE = """
+import sys as _sys
+def _only_this_machine(event, arguments):
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        if arguments[1][0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a chapter needs no network, and this one asked for {arguments[1]}")
+_sys.addaudithook(_only_this_machine)
+"""
+# The first code that the kernel runs.
+FIRST = f"{OFFLINE}from d2lps.notebook import all_readers as _readers\n_readers.speak_to_all()\n"
 
 
-def execute(folder: Path, first: str = "", seconds: int = 120) -> dict[str, nbformat.NotebookNode]:
-    """Run a chapter's notebook from top to bottom.
+def execute(folder: Path, seconds: int = 120) -> dict[str, nbformat.NotebookNode]:
+    """Run the notebook of the chapter in ``folder`` and return language → notebook with the outputs of that run.
 
-    Parameters
-    ----------
-    folder : Path
-        The chapter's, with a notebook for each language; they differ in words alone.
-    first : str
-        What else the kernel does before.
-    seconds : int
-        How long a cell may take.
-
-    Returns
-    -------
-    dict of str to NotebookNode
-        Language → its notebook, with the outputs of the one run.
-
-    Raises
-    ------
-    nbclient.exceptions.CellExecutionError
-        Where a cell does; its ``cell_id`` says which.
+    A cell may take that many seconds. Raises CellExecutionError of nbclient if a cell raises; its attribute ``cell_id``
+    names the cell.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
 
     book = nbformat.read(folder / f"{LANGUAGES[0]}.ipynb", as_version=4)
-    book.cells.insert(0, nbformat.v4.new_code_cell(FIRST + first))
-    where, quiet = {"metadata": {"path": str(folder)}}, ["--log-level=ERROR"]  # it warns that it listens on loopback
+    book.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
+    where, quiet = {"metadata": {"path": str(folder)}}, ["--log-level=ERROR"]  # or it warns that it listens on loopback
     client = NotebookClient(
         book, timeout=seconds, kernel_name="python3", resources=where, store_widget_state=False, extra_arguments=quiet
     )
@@ -52,7 +46,7 @@ def execute(folder: Path, first: str = "", seconds: int = 120) -> dict[str, nbfo
 
 
 def in_languages(run: nbformat.NotebookNode, folder: Path) -> dict[str, nbformat.NotebookNode]:
-    """Language → the chapter's notebook with the outputs of a run in a kernel that spoke to all readers."""
+    """Return language → the chapter's notebook with its share of the outputs of a run in all languages."""
     ran = {cell.id: cell for cell in run.cells if cell.cell_type == "code"}
     books = {}
     for language in LANGUAGES:
@@ -65,7 +59,7 @@ def in_languages(run: nbformat.NotebookNode, folder: Path) -> dict[str, nbformat
 
 
 def _joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """What was printed piece by piece as one text: a mark may begin in one piece and end in the next."""
+    """Join printed pieces into one text: a mark may begin in one piece and end in the next."""
     joined: list[nbformat.NotebookNode] = []
     for output in outputs:
         before = joined[-1] if joined else None
@@ -77,8 +71,8 @@ def _joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]
 
 
 def _shown(output: nbformat.NotebookNode, language: str) -> nbformat.NotebookNode:
-    shown = dict(output)
+    result = dict(output)
     if "metadata" in output:
-        shown["metadata"] = {name: each for name, each in output.metadata.items() if name != KEY}
-        shown["data"] = output.metadata.get(KEY, {}).get(language, output.data)
-    return nbformat.from_dict(unmarked(shown, language))
+        result["metadata"] = {name: value for name, value in output.metadata.items() if name != KEY}
+        result["data"] = output.metadata.get(KEY, {}).get(language, output.data)
+    return nbformat.from_dict(unmarked(result, language))

@@ -1,4 +1,4 @@
-"""Hints and the solution of an exercise: folded below its first lines on a page, and open at the end of a book."""
+"""Hints and the solution of an exercise: folded on a page, and open at the end of the printed book."""
 
 import ast
 from functools import cache
@@ -10,7 +10,7 @@ from d2lps.messages import text_in
 
 
 def folded(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> str:
-    """Hints, from vague to nearly the answer, and the solution: for a page, where each opens by itself."""
+    """Return hints, from vague to nearly the answer, and the solution, each folded by itself."""
     check = f"<p><small>{text_in(language, 'site.check')}</small></p>"
     parts = (
         f"<details><summary>{name}</summary>{inside}</details>"
@@ -20,16 +20,16 @@ def folded(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
 
 
 def opened(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> str:
-    """The same for paper, where nothing opens."""
+    """Return the same unfolded, for paper."""
     return "".join(f"<h4>{name}</h4>{inside}" for name, inside in _parts(book, chapter, exercise, language, prose))
 
 
 def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Prose) -> list[tuple[str, str]]:
-    """Name and HTML of each; raises BookError where ``exercises.toml`` or ``solutions.py`` has none."""
-    told = chapter.exercises.get(exercise)
-    if told is None:
+    """Return name and HTML of each hint and the solution; raise BookError if the chapter does not have them."""
+    exercise_texts = chapter.exercises.get(exercise)
+    if exercise_texts is None:
         raise BookError(f"{chapter.slug}/exercises.toml has no exercise {exercise!r}; write it")
-    hints = told.get("hints", ())
+    hints = exercise_texts.get("hints", ())
     parts = [
         (text_in(language, "site.hint", number=number, of=len(hints)), prose.markdown(hint[language]))
         for number, hint in enumerate(hints, 1)
@@ -42,7 +42,7 @@ def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
 
 @cache  # the same in all languages
 def solution(source: str, name: str) -> str | None:
-    """The solution called so, with what it needs of its module; None where there is none.
+    """Return the solution of that name with the parts of its module that it needs, or None if there is none.
 
     >>> print(solution("import math\\nimport re\\nA = 1\\n\\ndef f(x):\\n    return math.sqrt(x + A)\\n", "f"))
     import math
@@ -54,8 +54,8 @@ def solution(source: str, name: str) -> str | None:
     """
     tree, owners = ast.parse(source), {}
     for node in tree.body:
-        for each in _names(node):
-            owners[each] = node
+        for defined in _names(node):
+            owners[defined] = node
     if name not in owners:
         return None
     wanted, queue = set(), [name]
@@ -63,30 +63,30 @@ def solution(source: str, name: str) -> str | None:
         node = owners.get(queue.pop())
         if node is not None and node not in wanted:
             wanted.add(node)
-            queue += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+            queue += [child.id for child in ast.walk(node) if isinstance(child, ast.Name)]
     pieces, imports = [], []
-    for node in sorted(wanted, key=lambda each: each.lineno):
+    for node in sorted(wanted, key=lambda statement: statement.lineno):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            used = [each for each in node.names if node is owners.get(each.asname or each.name.partition(".")[0])]
-            needed = [each for each in used if _used(each.asname or each.name.partition(".")[0], wanted - {node})]
+            used = [item for item in node.names if node is owners.get(item.asname or item.name.partition(".")[0])]
+            needed = [item for item in used if _used(item.asname or item.name.partition(".")[0], wanted - {node})]
             imports.append(ast.unparse(type(node)(**{**vars(node), "names": needed})))
         else:
-            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
             pieces.append("\n".join(source.splitlines()[first - 1 : node.end_lineno]))
     return "\n\n".join(filter(None, ["\n".join(imports), *pieces]))
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """What a statement of a module defines."""
+    """Return the names that a statement of a module defines."""
     match node:
         case ast.FunctionDef() | ast.ClassDef():
             return [node.name]
         case ast.Assign():
-            return [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            return [part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
         case ast.Import() | ast.ImportFrom():
-            return [each.asname or each.name.partition(".")[0] for each in node.names]
+            return [item.asname or item.name.partition(".")[0] for item in node.names]
     return []
 
 
 def _used(name: str, nodes: set) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for node in nodes for each in ast.walk(node))
+    return any(isinstance(part, ast.Name) and part.id == name for node in nodes for part in ast.walk(node))

@@ -1,4 +1,4 @@
-"""The race with which the site opens, and the page that asks for the language."""
+"""The race on the first page, and the page that asks for the language."""
 
 import html
 from pathlib import Path
@@ -15,7 +15,7 @@ SIZE = "160 MB"
 
 
 def race() -> Player:
-    """Four GPUs add up their gradients in three ways at once."""
+    """Return a player of four GPUs that add up their gradients in three ways at once."""
     server = pcie_server()
     gpus = [node for node, kind in server.kinds.items() if kind == "gpu"]
     plans = {"GPU 0": aggregate_at(gpus, gpus[0]), "CPU": aggregate_at(gpus, "cpu"), "shards": sharded(gpus)}
@@ -23,7 +23,7 @@ def race() -> Player:
 
 
 def choice(names: dict[str, str]) -> str:
-    """The page before all others: it asks for the language once, and remembers."""
+    """Return the page before all others, which asks for the language once and remembers it."""
     rows = "".join(
         f'<li lang="{only(language, html_language)}"><h2><a href="{language}/index.html">{name}</a></h2>'
         f"<p>{html.escape(text_in(language, 'site.question'))}</p></li>"

@@ -1,6 +1,7 @@
-"""A cell's code as HTML: highlighted, and each public name of d2lps leads to where it is described.
+"""The code of a cell as HTML: highlighted, and each public name of d2lps is a link to its description.
 
-What a name means is read from the code: from its imports, those of earlier cells, and what is bound to it since.
+The meaning of a name is read from the imports of its cell and of earlier cells. A name that the code binds in any other
+way, even inside a function, gets no link.
 """
 
 import ast
@@ -12,57 +13,37 @@ from itertools import accumulate
 from pygments.lexers import PythonLexer
 from pygments.token import STANDARD_TYPES
 
-PLAIN = ("", "n", "p", "o", "w")  # names, signs and space have no colour of their own, and need no marks
+PLAIN = ("", "n", "p", "o", "w")  # names, signs and space have no color of their own
 
 
-def linked(source: str, known: Mapping[str, str], before: Iterable[str] = ()) -> str:
-    """Python as HTML, as pygments highlights it; it belongs into ``<pre class="code">``.
+def linked(source: str, addresses: Mapping[str, str], before: Iterable[str] = ()) -> str:
+    """Return the code of a cell as HTML for ``<pre class="code">``, highlighted by pygments.
 
-    Parameters
-    ----------
-    source : str
-        The code of a cell, which may have IPython's magics.
-    known : mapping of str to str
-        Full name → address: ``{"d2lps.ring": "api.html#ring"}``.
-    before : iterable of str
-        The cells before it. Those for all ranks (``%%px``) share no names with the others.
-
-    Returns
-    -------
-    str
-        The same text with marks. Where the code cannot be parsed it has no links.
+    ``addresses`` maps full names to addresses, ``{"d2lps.ring": "api.html#ring"}``, and ``before`` has the cells before
+    this one. Cells for all ranks (``%%px``) share no names with the others. Code that cannot be parsed has no links.
     """
     code, links = _plain(source), {}
-    if known:
-        names = _imported(tuple(cell for cell in before if _on_ranks(cell) == _on_ranks(source)))
-        links = _Names(names, known).follow(code)
+    if addresses:
+        links = _links(
+            code, _imported(tuple(cell for cell in before if _on_ranks(cell) == _on_ranks(source))), addresses
+        )
     return "".join(
-        f'<a href="{escape(links[at])}">{text}</a>' if at in links else text for at, text in _coloured(source, code)
+        f'<a href="{escape(links[at])}">{text}</a>' if at in links else text for at, text in _highlighted(source, code)
     )
 
 
-@cache
-def _coloured(source: str, code: str) -> tuple[tuple[int, str], ...]:
-    """Where each piece of the source begins, and its HTML: cells are the same in all languages, and on paper."""
-    shown = []
+@cache  # cells are the same in all languages, and on paper
+def _highlighted(source: str, code: str) -> tuple[tuple[int, str], ...]:
+    """Return the position and the HTML of each piece of the source."""
+    pieces = []
     for at, kind, value in PythonLexer().get_tokens_unprocessed(code):
         text = escape(source[at : at + len(value)], quote=False)
         while kind not in STANDARD_TYPES:
             kind = kind.parent
         if (look := STANDARD_TYPES[kind]) not in PLAIN and not text.isspace():
             text = f'<span class="{look}">{text}</span>'
-        shown.append((at, text))
-    return tuple(shown)
-
-
-@cache
-def _imported(cells: tuple[str, ...]) -> dict[str, str]:
-    """What is known to the cell after these, each of which is read once, however many come after it."""
-    if not cells:
-        return {}
-    read = _Names(_imported(cells[:-1]), {})
-    read.follow(_plain(cells[-1]))
-    return read.names
+        pieces.append((at, text))
+    return tuple(pieces)
 
 
 def _on_ranks(cell: str) -> bool:
@@ -78,7 +59,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 def _plain(source: str) -> str:
-    """The code with its magics as comments of the same length."""
+    """Return the code with its magics as comments of the same length."""
     if _parsed(source):
         return source
     lines = source.splitlines(keepends=True)
@@ -89,133 +70,61 @@ def _plain(source: str) -> str:
     return "".join(lines)
 
 
-class _Names(ast.NodeVisitor):
-    """Follows code in the order in which it runs: which names are d2lps' own, and where they are used.
+@cache
+def _imported(cells: tuple[str, ...]) -> dict[str, str]:
+    """Return name → full name of what these cells have imported from d2lps."""
+    tree = _parsed(_plain(cells[-1])) if cells else None
+    return _names(tree, _imported(cells[:-1])) if tree else {}
 
-    ``names``: what has been imported → its full name.
-    """
 
-    def __init__(self, names: Mapping[str, str], known: Mapping[str, str]):
-        self.names, self.known = dict(names), known
-        self.found: list[tuple[int, int, str]] = []
+def _names(tree: ast.Module, names: Mapping[str, str]) -> dict[str, str]:
+    """Return ``names`` with the imports of this code, without the names that it binds otherwise."""
+    names, bound, methods = dict(names), set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                package = alias.name.split(".")[0]
+                names[alias.asname or package] = alias.name if alias.asname else package
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node not in methods:
+            bound.add(node.name)
+            methods.update(node.body if isinstance(node, ast.ClassDef) else ())
+    return {name: full for name, full in names.items() if name not in bound and full.split(".")[0] == "d2lps"}
 
-    def follow(self, source: str) -> dict[int, str]:
-        """Where in the source a name begins that is known → its address."""
-        tree = _parsed(source)
-        if tree is None:
-            self.names = {}  # who knows what it binds
-            return {}
-        self.visit(tree)
-        lines = source.split("\n")
-        starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
-        return {
-            starts[line - 1] + len(lines[line - 1].encode()[:column].decode()): address
-            for line, column, address in self.found
-        }
 
-    def use(self, line: int, column: int, full: str | None) -> None:
-        if full in self.known:
-            self.found.append((line, column, self.known[full]))
+def _links(source: str, names: Mapping[str, str], addresses: Mapping[str, str]) -> dict[int, str]:
+    """Return position in the source → address, for each name that has an address."""
+    tree = _parsed(source)
+    if tree is None:
+        return {}
+    names, links, lines = _names(tree, names), {}, source.split("\n")
+    starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
 
-    def full(self, node: ast.expr) -> str | None:
-        """The full name of ``d2lps.cost.shared``, wherever it begins."""
+    def full_name(node: ast.expr) -> str | None:
         if isinstance(node, ast.Name):
-            return self.names.get(node.id)
-        before = self.full(node.value) if isinstance(node, ast.Attribute) else None
+            return names.get(node.id)
+        before = full_name(node.value) if isinstance(node, ast.Attribute) else None
         return f"{before}.{node.attr}" if before else None
 
-    def bind(self, name: str, full: str = "") -> None:
-        self.names.pop(name, None)
-        if full.split(".")[0] == "d2lps":
-            self.names[name] = full
+    def link(name: str | None, line: int, column: int) -> None:
+        if name in addresses:
+            links[starts[line - 1] + len(lines[line - 1].encode()[:column].decode())] = addresses[name]
 
-    def visit_Import(self, node: ast.Import) -> None:
-        for each in node.names:
-            self.bind(each.asname or each.name.split(".")[0], each.name if each.asname else each.name.split(".")[0])
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for each in node.names:
-            full = f"{node.module}.{each.name}"
-            self.use(each.lineno, each.col_offset, full)
-            self.bind(each.asname or each.name, full)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self.use(node.lineno, node.col_offset, self.names.get(node.id))
-        else:
-            self.bind(node.id)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        full = self.full(node)
-        if full in self.known:  # the room that it is in needs no link of its own
-            self.use(node.end_lineno, node.end_col_offset - len(node.attr.encode()), full)
-        else:
-            self.visit(node.value)
-
-    # What is bound is bound after what is used beside it.
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self.visit_all([node.value, *node.targets])
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self.visit_all([node.annotation, node.value, node.target])
-
-    def visit_For(self, node: ast.For) -> None:
-        self.visit_all([node.iter, node.target, *node.body, *node.orelse])
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        self.visit_all([node.type])
-        self.bind(node.name or "")
-        self.visit_all(node.body)
-
-    def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar) -> None:
-        self.generic_visit(node)
-        self.bind(node.name or "")
-
-    visit_MatchStar = visit_MatchAs
-
-    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
-        self.generic_visit(node)
-        self.bind(node.rest or "")
-
-    def visit_all(self, nodes: Iterable[ast.AST | None]) -> None:
-        for each in nodes:
-            if each is not None:
-                self.visit(each)
-
-    # Names of their own have functions, classes and comprehensions.
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        given = node.args
-        every = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
-        own = [each for each in every if each is not None]
-        self.visit_all(getattr(node, "decorator_list", ()))
-        self.visit_all([*given.defaults, *given.kw_defaults, *(each.annotation for each in own)])
-        self.visit_all([getattr(node, "returns", None)])
-        self.bind(getattr(node, "name", ""))
-        body = node.body if isinstance(node.body, list) else [node.body]
-        self.inside(body, {each.arg for each in own} | _stored(body))
-
-    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.visit_all([*node.decorator_list, *node.bases, *node.keywords])
-        self.bind(node.name)
-        self.inside(node.body, set())
-
-    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
-        self.inside(ast.iter_child_nodes(node), _stored([node]))
-
-    visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp
-
-    def inside(self, nodes: Iterable[ast.AST], own: set[str]) -> None:
-        outside, self.names = self.names, {name: full for name, full in self.names.items() if name not in own}
-        self.visit_all(nodes)
-        self.names = outside
-
-
-def _stored(nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that are bound anywhere in there, other than by imports."""
-    found = [each for node in nodes for each in ast.walk(node)]
-    names = {each.id for each in found if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
-    return names | {each.name for each in found if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    queue: list[ast.AST] = [tree]
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.Attribute) and (name := full_name(node)) in addresses:
+            link(name, node.end_lineno, node.end_col_offset - len(node.attr.encode()))
+            continue  # the names before the last dot need no links of their own
+        if isinstance(node, ast.Name):
+            link(full_name(node), node.lineno, node.col_offset)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                link(f"{node.module}.{alias.name}", alias.lineno, alias.col_offset)
+        queue += ast.iter_child_nodes(node)
+    return links

@@ -1,4 +1,4 @@
-"""What a cell showed, as a piece of a page. Code and looks that all players share stand in files of the site, once."""
+"""The outputs of a cell as HTML, without the scripts and style sheets that the site has once in files."""
 
 import html
 import re
@@ -10,18 +10,18 @@ from d2lps.view import player
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.tables import SCROLLS
 
-KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # the best that a page can show
-# What stands in the pieces again and again → where the site has it. The longest come first: some hold others.
+KINDS = ("text/html", "image/svg+xml", "image/png", "text/markdown", "text/plain")  # best first
+# Scripts and style sheets that outputs repeat; the longest come first, because some contain others.
 CODE = (player.MODULE, explore_page.CHOOSE, predict_page.ASK)
 LOOKS = (player.LOOKS, STYLE, THIN, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS)
 _EXPORTED = re.compile(r"^export default .*?;\n|^export (?=\w)", re.M)
 _NAMES = re.compile(r"^(?:export )?(?:async )?function (play|choose|ask)\b", re.M)
-_UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # remarks, and the room before a line
+_UNREAD = re.compile(r"^[ \t]*//.*\n|^[ \t]+", re.M)  # comments and indents
 _CODE = re.compile(r'(<script type="module">)(.*?)(</script>)', re.S)
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 _LOOK = re.compile(r"<style>(.*?)</style>", re.S)
 _ID = re.compile(r'\s\bid="([^"]*)"')
-_OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # the same in all plots that draw the same
+_OF_A_PLOT = re.compile(r'(?<=[#"])([mp][0-9a-f]{10})(?=[")])')  # equal in equal plots
 _LEGEND = re.compile(
     r'(<div class="d2lps d2-sheet">(?:<div class="d2-where">[^<]*</div>)?)<div class="d2-legend">.*?</ul></div>'
 )
@@ -30,19 +30,19 @@ _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
 def shared_code() -> dict[str, str]:
-    """File → the code of CODE as plain scripts: pages that are opened from a file may load no modules."""
+    """Return file → code of CODE as plain scripts, because pages opened from a file may load no modules."""
 
     def script(code: str) -> str:
         names = ", ".join(_NAMES.findall(code))
         lean = _UNREAD.sub("", _EXPORTED.sub("", code))
         return "(() => {\n" + lean + f"\nObject.assign(window, {{ {names} }});\n}})();\n"
 
-    player, *others = CODE
-    return {"play.js": script(player), "ask.js": "\n".join(map(script, others))}
+    player, *other_scripts = CODE
+    return {"play.js": script(player), "ask.js": "\n".join(map(script, other_scripts))}
 
 
 def shared_looks() -> str:
-    """The style sheets of LOOKS, each rule once."""
+    """Return the style sheets of LOOKS, each rule once."""
     return (
         "\n".join(
             [player.LOOKS, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS, f".scrolls{{{SCROLLS}}}"]
@@ -51,7 +51,7 @@ def shared_looks() -> str:
     )
 
 
-def shown(
+def cell_html(
     outputs: Sequence[dict],
     name: str,
     where: str,
@@ -59,56 +59,34 @@ def shown(
     markdown: Callable[[str], str],
     paper: bool = False,
 ) -> str:
-    """The outputs of a cell.
+    """Return the outputs of a cell of a notebook as HTML; ``name`` is the cell's id, ``where`` names it in errors.
 
-    Parameters
-    ----------
-    outputs : sequence of dict
-        As a notebook has them.
-    name : str
-        The cell's.
-    where : str
-        Chapter and cell, for errors.
-    alternative : str
-        What stands for a picture that brings no words of its own.
-    markdown : callable
-        Markdown → HTML.
-    paper : bool
-        Whether it will be printed: then it has no scripts, and all pictures.
-
-    Returns
-    -------
-    str
-        HTML.
-
-    Raises
-    ------
-    BookError
-        Where there is an error among them, or what only a kernel can show.
+    ``alternative`` is the text for pictures that have none, and ``markdown`` turns Markdown into HTML. On paper there
+    are no scripts, and all pictures. Raises BookError for an error among the outputs, or a widget without HTML.
     """
-    shown = (_one(output, where, alternative, markdown, still if paper else lean) for output in outputs)
-    return "".join(_OF_A_PLOT.sub(rf"{name}-{number}-\1", each) for number, each in enumerate(shown))
+    pieces = (_one(output, where, alternative, markdown, still if paper else lean) for output in outputs)
+    return "".join(_OF_A_PLOT.sub(rf"{name}-{number}-\1", piece) for number, piece in enumerate(pieces))
 
 
-def _one(output: dict, where: str, alternative: str, markdown: Callable, made: Callable[[str], str]) -> str:
+def _one(output: dict, where: str, alternative: str, markdown: Callable, clean: Callable[[str], str]) -> str:
     if output["output_type"] == "error":
         raise BookError(f"{where} raises {output['ename']}: {output['evalue']}; mend the cell")
     if output["output_type"] == "stream":
         return _text(output["text"])
     data = output["data"]
     kind = next((kind for kind in KINDS if kind in data), None)
-    if kind is None or (kind == "text/plain" and any("widget-view" in each for each in data)):
+    if kind is None or (kind == "text/plain" and any("widget-view" in data_kind for data_kind in data)):
         raise BookError(f"{where} shows {', '.join(data) or 'nothing'}, which a page cannot; give it a text/html form")
     value = data[kind]
     match kind:
         case "text/html":
-            return f'<div class="shown">{made(value)}</div>'
+            return f'<div class="shown">{clean(value)}</div>'
         case "image/svg+xml":
-            svg = made(value[value.index("<svg") :])
+            svg = clean(value[value.index("<svg") :])
             return f'<div class="shown" role="img" aria-label="{html.escape(alternative)}">{svg}</div>'
         case "image/png":
-            said = html.escape(alternative)
-            return f'<div class="shown"><img alt="{said}" src="data:image/png;base64,{value.strip()}"></div>'
+            label = html.escape(alternative)
+            return f'<div class="shown"><img alt="{label}" src="data:image/png;base64,{value.strip()}"></div>'
         case "text/markdown":
             return f'<div class="shown">{markdown(value)}</div>'
     return _text(value)
@@ -119,30 +97,33 @@ def _text(value: str) -> str:
 
 
 def still(piece: str) -> str:
-    """HTML without scripts, looks that the site has in files, and ids."""
+    """Remove scripts, shared style sheets and ids."""
     return _ID.sub("", _LOOK.sub(_look, _SCRIPT.sub("", piece)))
 
 
 def lean(piece: str) -> str:
-    """HTML without what a page of the site has elsewhere: code and looks in files, the legends of players in
-    their data, the first pictures of ``explore`` in what it shows; and without ids that nothing names."""
+    """Remove the parts that a page has elsewhere, and unused ids.
 
-    def code(found: re.Match) -> str:
-        rest = found[2]
-        for each in CODE:
-            rest = rest.replace(each, "")
-        return found[1] + rest.strip() + found[3]
+    Shared code and style sheets are in files, the legends of players in their data, and the first pictures of
+    ``explore`` in its results.
+    """
+
+    def code(match: re.Match) -> str:
+        rest = match[2]
+        for ided in CODE:
+            rest = rest.replace(ided, "")
+        return match[1] + rest.strip() + match[3]
 
     piece = _LOOK.sub(_look, _CODE.sub(code, _CHOSEN.sub(r"\1\2\3", piece)))
     piece = _LEGEND.sub(r"\1", piece)
     piece = piece.replace(f'style="{SCROLLS}"', 'class="scrolls"')
     named = set(re.findall(r"#([^\s\"'()<>&;,:]+)", piece))
-    named |= {each for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for each in value.split()}
-    return _ID.sub(lambda found: found[0] if found[1] in named else "", piece)
+    named |= {id for value in re.findall(r'\b(?:for|aria-\w+)="([^"]*)"', piece) for id in value.split()}
+    return _ID.sub(lambda match: match[0] if match[1] in named else "", piece)
 
 
-def _look(found: re.Match) -> str:
-    rest = found[1]
-    for each in LOOKS:
-        rest = rest.replace(each, "")
+def _look(match: re.Match) -> str:
+    rest = match[1]
+    for sheet in LOOKS:
+        rest = rest.replace(sheet, "")
     return f"<style>{rest}</style>" if rest.strip() else ""

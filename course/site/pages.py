@@ -1,4 +1,4 @@
-"""Pages: what is in the middle of each, and the frame around it, in one language."""
+"""The pages of one language: the body of each, and the frame around it."""
 
 import html
 from collections.abc import Iterator
@@ -15,29 +15,19 @@ from course.site.prose import Prose, code, numbered
 from course.site.runs import Run
 from d2lps.messages import html_language, only, text_in
 
-NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order in which they are offered
+NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js",)
-ANSWERS = "answers.html"  # a part of the book on paper; a page has them beside its exercises
-REFERENCE = "api/index.html"  # from the root of the site; in English alone
+ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
+REFERENCE = "api/index.html"  # from the root of the site; only in English
 
 
 @dataclass
 class Page:
-    """One page of the site.
+    """A page of the site.
 
-    Attributes
-    ----------
-    path : str
-        In the folder of its language; that of the package's page, in its own.
-    title, body : str
-        HTML.
-    kind : str
-        The class of its body, for the theme.
-    sections : list of (str, str)
-        Ids and titles for the contents of the page.
-    entries : list of search.Entry
-        What is found in it.
+    ``path`` is relative to the folder of its language, ``title`` and ``body`` are HTML, ``kind`` is the body's class in
+    the theme. ``sections`` has ids and titles for the contents, ``entries`` the entries of the search index.
     """
 
     path: str
@@ -55,20 +45,8 @@ class Page:
 class Site:
     """All pages of one language.
 
-    Parameters
-    ----------
-    book : Book
-        What is shown.
-    chapters : dict of str to Chapter
-        Slug → the chapter, read once for all languages.
-    language : str
-        In which language.
-    runs : dict of str to Run
-        Slug → what its cells showed.
-    public : list of reference.Entry
-        What the page of the package describes.
-    paper : bool
-        Whether it will be printed: then nothing plays, and no word or name leads elsewhere.
+    ``chapters`` and ``runs`` map slugs to chapters and to the outputs of their cells; ``public`` has the entries of the
+    package's page. On paper nothing plays, and words and names are no links.
     """
 
     def __init__(
@@ -87,7 +65,7 @@ class Site:
         self.html_language = only(language, html_language)
 
     def say(self, key: str, **values: object) -> str:
-        """A sentence of the site, as HTML."""
+        """Return a message of the site as HTML."""
         return html.escape(text_in(self.language, f"site.{key}", **values))
 
     @cached_property
@@ -97,17 +75,17 @@ class Site:
         return {slug: html.escape(numbered(self.language, slug, title[self.language])) for slug, title in contents}
 
     def pages(self) -> list[Page]:
-        """All of them, in the order of the contents."""
+        """Return all pages in the order of the contents."""
         return [self.front(), *map(self.chapter, self.chapters), self.terms(), self.references(), self.search()]
 
     def chapter(self, slug: str) -> Page:
-        """A chapter with all that its cells showed."""
+        """Return a chapter with the outputs of its cells."""
         chapter, run = self.chapters[slug], self.runs[slug]
         prose = Prose(self.book, self.language, chapter)
-        body, entries, sections, used = [], [], [], set()
+        body, entries, sections, terms_used = [], [], [], set()
         page_title = html.unescape(self.titles[slug])
         for section in chapter.texts[self.language].sections:
-            inside = "".join(self._blocks(chapter, section, prose, run, used))
+            inside = "".join(self._blocks(chapter, section, prose, run, terms_used))
             if section.id == "top":
                 title, url = page_title, f"{slug}.html"
                 body.append(f"<h1>{prose.inline(title)}</h1>{inside}")
@@ -120,8 +98,8 @@ class Site:
             entries.append(search.Entry(page_title, title, url, search.words(inside)))
         ran = self.say("ran", day=run.day, machine=run.machine)
         body.append(f'<p class="ran"><small>{ran}</small></p>')
-        if used:
-            body.append(terms.cards(self.language, self.glossary, used))
+        if terms_used:
+            body.append(terms.cards(self.language, self.glossary, terms_used))
         return Page(
             f"{slug}.html",
             self.titles[slug],
@@ -135,29 +113,29 @@ class Site:
             slug,
         )
 
-    def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, used: set[str]) -> Iterator[str]:
+    def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, terms_used: set[str]) -> Iterator[str]:
         for block in section.blocks:
             if block.kind != "cell":
-                yield terms.marked_terms(prose.block(block), self.language, self.glossary, used)
-            elif block.name != "language":  # which the page has been given
+                yield terms.marked_terms(prose.block(block), self.language, self.glossary, terms_used)
+            elif block.name != "language":  # the page already has its language
                 yield self._cell(chapter, block.name, search.words(section.title), prose, run)
 
     def _cell(self, chapter: Chapter, name: str, title: str, prose: Prose, run: Run) -> str:
         cell = chapter.cell(name)
-        before = [each.source for each in chapter.cells[: chapter.cells.index(cell)]]
-        opens = cell.source.startswith("d2lps.opening(")  # what comes before all explanations needs no code
-        shown = "" if opens else code(linked(cell.source, self.known, before))
+        before = [cell_before.source for cell_before in chapter.cells[: chapter.cells.index(cell)]]
+        opens = cell.source.startswith("d2lps.opening(")  # the opening comes before explanations, so its code is hidden
+        source = "" if opens else code(linked(cell.source, self.known, before))
         if cell.exercise is not None and self.paper:
             below = f'<p><a href="{ANSWERS}#{chapter.slug}-{cell.exercise}">{self.say("answers")}</a></p>'
         elif cell.exercise is not None:
             below = folded(self.book, chapter, cell.exercise, self.language, prose)
         else:
-            given = run.outputs[self.language].get(name, [])
-            below = outputs.shown(given, name, f"{chapter.slug}, cell {name!r},", title, prose.markdown, self.paper)
-        return f'<div class="cell" id="cell-{name}">{shown}{below}</div>'
+            results, place = run.outputs[self.language].get(name, []), f"{chapter.slug}, cell {name!r},"
+            below = outputs.cell_html(results, name, place, title, prose.markdown, self.paper)
+        return f'<div class="cell" id="cell-{name}">{source}{below}</div>'
 
     def front(self) -> Page:
-        """What the course is, its race, and its chapters."""
+        """Return the first page: the course in a few words, the race, and the chapters."""
         file = self.book.chapters / "front" / f"{self.language}.md"
         if not file.is_file():
             raise BookError(f"{file} is missing; write it, with [[race]] and [[chapters]] each alone on a line")
@@ -176,11 +154,11 @@ class Site:
         return Page("index.html", html.escape(title), "".join(body), "front", "", [], entries, PLAYS)
 
     def about(self, slug: str) -> str:
-        """What a chapter is about, in a sentence."""
+        """Return the sentence about a chapter."""
         return self.book.abouts[slug][self.language]
 
     def terms(self) -> Page:
-        """The glossary."""
+        """Return the glossary."""
         title = self.say("terms")
         body = terms.glossary_page(self.language, self.book)
         entries = [
@@ -196,24 +174,24 @@ class Site:
         return Page(terms.PAGE, title, body, entries=entries, looks=("terms.css",))
 
     def package(self) -> Page:
-        """What the package has, in English alone."""
+        """Return the page of the package, which is in English."""
         body, sections = api.page(self.public)
         return Page("index.html", self.say("reference"), body, "api", "", sections)
 
     def answers(self) -> Page:
-        """Hints and solutions of all exercises, for who has them on paper."""
+        """Return the hints and solutions of all exercises, for the printed book."""
         title, body = self.say("answers"), []
         for slug, chapter in self.chapters.items():
             prose = Prose(self.book, self.language, chapter)
-            asked = [cell.exercise for cell in chapter.cells if cell.exercise is not None]
-            body += [f"<h2>{self.titles[slug]}</h2>"] if asked else []
-            for exercise in asked:
-                told = opened(self.book, chapter, exercise, self.language, prose)
-                body.append(f'<section id="{slug}-{exercise}"><h3><code>{exercise}</code></h3>{told}</section>')
+            exercises = [cell.exercise for cell in chapter.cells if cell.exercise is not None]
+            body += [f"<h2>{self.titles[slug]}</h2>"] if exercises else []
+            for exercise in exercises:
+                answer = opened(self.book, chapter, exercise, self.language, prose)
+                body.append(f'<section id="{slug}-{exercise}"><h3><code>{exercise}</code></h3>{answer}</section>')
         return Page(ANSWERS, title, f"<h1>{title}</h1>{''.join(body)}")
 
     def references(self) -> Page:
-        """The sources of all chapters, and who cites them."""
+        """Return the sources of all chapters, with the sections that cite them."""
         cited: dict[str, list[str]] = {}
         for slug, chapter in self.chapters.items():
             for section in chapter.texts[self.language].sections:
@@ -243,25 +221,25 @@ class Site:
         )
 
     def search(self) -> Page:
-        """Where what was searched for is listed."""
-        said = f'data-none="{self.say("none")}" data-found="{self.say("found", n="{n}")}"'
+        """Return the page that lists the results of a search."""
+        messages = f'data-none="{self.say("none")}" data-found="{self.say("found", n="{n}")}"'
         body = (
-            f'<h1>{self.say("search")}</h1><p id="found" role="status" {said}></p><ol id="results"></ol>'
+            f'<h1>{self.say("search")}</h1><p id="found" role="status" {messages}></p><ol id="results"></ol>'
             f"<noscript>{self.say('noscript')}</noscript>"
         )
         return Page("search.html", self.say("search"), body, "search", scripts=("sections.js", "../_static/search.js"))
 
-    def framed(self, page: Page, others: list[Page], pdf: bool = False, folder: str = "") -> str:
-        """The whole page: its body with what stands around it.
+    def framed(self, page: Page, pages: list[Page], pdf: bool = False, folder: str = "") -> str:
+        """Return the whole page: its body in the frame.
 
-        ``pdf``: whether there is one; ``folder`` leads from the page to those of its language.
+        ``pdf`` says if there is a PDF; ``folder`` is the path from the page to the pages of its language.
         """
-        order = [each for each in others if each.kind in ("front", "chapter")]
-        at = next((number for number, each in enumerate(order) if each is page), None)
-        near = [None, None] if at is None else [order[at - 1] if at else None, *order[at + 1 : at + 2], None][:2]
+        order = [other for other in pages if other.kind in ("front", "chapter")]
+        at = next((number for number, other in enumerate(order) if other is page), None)
+        neighbours = [None, None] if at is None else [order[at - 1] if at else None, *order[at + 1 : at + 2], None][:2]
         contents = [
-            {"href": folder + each.path, "title": each.title, "current": each is page, "gap": number == len(order)}
-            for number, each in enumerate([*order, *(each for each in others if each.kind == "plain")])
+            {"href": folder + other.path, "title": other.title, "current": other is page, "gap": number == len(order)}
+            for number, other in enumerate([*order, *(other for other in pages if other.kind == "plain")])
         ]
         package = {
             "href": f"../{REFERENCE}",
@@ -282,12 +260,12 @@ class Site:
             search=f"{folder}search.html",
             languages=[
                 {
-                    "href": f"../{other}/{page.path}",
+                    "href": f"../{other_language}/{page.path}",
                     "name": name,
-                    "lang": only(other, html_language),
-                    "current": other == self.language,
+                    "lang": only(other_language, html_language),
+                    "current": other_language == self.language,
                 }
-                for other, name in NAMES.items()
+                for other_language, name in NAMES.items()
             ],
             looks=[*LOOKS, *page.looks],
             scripts=["../_static/book.js", *page.scripts],
@@ -296,8 +274,8 @@ class Site:
             tools=downloads.tools(self.book, page.slug, self.language, pdf)
             if page.kind in ("front", "chapter")
             else [],
-            previous=near[0] and {"href": near[0].path, "title": near[0].title},
-            next=near[1] and {"href": near[1].path, "title": near[1].title},
+            previous=neighbours[0] and {"href": neighbours[0].path, "title": neighbours[0].title},
+            next=neighbours[1] and {"href": neighbours[1].path, "title": neighbours[1].title},
             footer=self.say("license"),
             w={word: self.say(word) for word in WORDS},
         )

@@ -1,4 +1,4 @@
-"""All chapters of a language as one PDF: a page without scripts, printed by a Chromium without windows."""
+"""All chapters of a language as one PDF: a page without scripts, printed by a headless Chromium."""
 
 import os
 import re
@@ -17,7 +17,7 @@ APPLICATIONS = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
-SECONDS = 300  # a whole book has some hundred pages
+SECONDS = 300  # the book has some hundred pages
 REMEDY = "install Chromium (Debian, Ubuntu: sudo apt install chromium), or leave the PDFs out with --no-pdf"
 _PLAYER = re.compile(r'<a href="#player:[^"]*">(.*?)</a>', re.S)
 _ID = re.compile(r'(?<= id=")([^"]+)(?=")')
@@ -26,19 +26,19 @@ _OTHER = re.compile(r'(?<= href=")([\w-]+)\.html(?:#([^"]+))?(?=")')
 
 
 def bound(site: Site) -> str:
-    """All chapters of a language, answers and sources, as one page; links between them stay inside it."""
+    """Return all chapters, answers and sources of a language as one page; links between them stay inside it."""
     parts = [*map(site.chapter, site.chapters), site.answers(), site.references()]
     names = {page.path.removesuffix(".html") for page in parts}
 
-    def other(found: re.Match) -> str:
-        if found[1] not in names:
-            return found[0]
-        return f"#{found[1]}" + (f"--{found[2]}" if found[2] and found[2] != "main" else "")
+    def other(match: re.Match) -> str:
+        if match[1] not in names:
+            return match[0]
+        return f"#{match[1]}" + (f"--{match[2]}" if match[2] and match[2] != "main" else "")
 
     def body(page) -> str:
-        own = page.path.removesuffix(".html")
-        text = _PLAYER.sub(r"\1", page.body)  # there is nothing on paper that could be set to a moment
-        text = _INSIDE.sub(rf"{own}--\1", _ID.sub(rf"{own}--\1", text))
+        page_id = page.path.removesuffix(".html")
+        text = _PLAYER.sub(r"\1", page.body)  # paper has no player to be set to a moment
+        text = _INSIDE.sub(rf"{page_id}--\1", _ID.sub(rf"{page_id}--\1", text))
         return _OTHER.sub(other, text)
 
     return FRAME.get_template("bound.html").render(
@@ -52,46 +52,31 @@ def bound(site: Site) -> str:
     )
 
 
-def printed(page: Path, kept: Path) -> Path:
-    """The PDF of a page: the one that is kept, if the page is the same, else a new one.
+def printed(page: Path, folder: Path) -> Path:
+    """Return the PDF of an HTML file: the one in ``folder`` if the page has not changed, else a new one.
 
-    Parameters
-    ----------
-    page : Path
-        An HTML file without scripts.
-    kept : Path
-        The folder of the PDFs that were printed before.
-
-    Returns
-    -------
-    Path
-        The PDF, in ``kept``.
-
-    Raises
-    ------
-    BookError
-        Where there is no browser, or it prints nothing.
+    Raises BookError if there is no browser, or it does not print.
     """
     looks = "".join((page.parent.parent / "_static" / name).read_text("utf-8") for name in LOOKS)
-    done = kept / f"{page.stem}-{digest(page.read_text('utf-8') + looks)}.pdf"
-    if not done.is_file():
-        kept.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept) as folder:
-            _print(page, Path(folder) / done.name, Path(folder))
-            (Path(folder) / done.name).rename(done)
-        for old in kept.glob(f"{page.stem}-*.pdf"):
-            if old != done:
+    pdf = folder / f"{page.stem}-{digest(page.read_text('utf-8') + looks)}.pdf"
+    if not pdf.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as folder:
+            _print(page, Path(folder) / pdf.name, Path(folder))
+            (Path(folder) / pdf.name).rename(pdf)
+        for old in folder.glob(f"{page.stem}-*.pdf"):
+            if old != pdf:
                 old.unlink(missing_ok=True)
-    return done
+    return pdf
 
 
 def browser() -> str:
-    """The Chromium of this machine; raises BookError where there is none."""
-    found = [path for name in BROWSERS if (path := shutil.which(name))]
-    found += [path for path in APPLICATIONS if Path(path).exists()]
-    if not found:
+    """Return the Chromium of this machine; raise BookError if there is none."""
+    programs = [path for name in BROWSERS if (path := shutil.which(name))]
+    programs += [path for path in APPLICATIONS if Path(path).exists()]
+    if not programs:
         raise BookError(f"the PDFs are printed by a Chromium, and there is none here: {REMEDY}")
-    return found[0]
+    return programs[0]
 
 
 def _print(page: Path, out: Path, profile: Path) -> None:
@@ -100,8 +85,8 @@ def _print(page: Path, out: Path, profile: Path) -> None:
     command += ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     command += [f"--print-to-pdf={out}", page.resolve().as_uri()]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         raise BookError(f"{command[0]} did not print {page.name} within {SECONDS} s: try again, or {REMEDY}") from None
-    if done.returncode or not out.is_file():
-        raise BookError(f"{command[0]} did not print {page.name}: {done.stderr.strip()[-300:]}; {REMEDY}")
+    if process.returncode or not out.is_file():
+        raise BookError(f"{command[0]} did not print {page.name}: {process.stderr.strip()[-300:]}; {REMEDY}")

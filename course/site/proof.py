@@ -1,4 +1,4 @@
-"""The site, read once more before anybody sees it: links, ids, pictures, languages, and nothing from elsewhere."""
+"""Faults of a built site: dead links, double ids, pictures without text, mixed languages, and foreign addresses."""
 
 import re
 from collections import Counter
@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 from d2lps.messages.marked import CLOSE, OPEN
 
 VOID = {"img", "br", "hr", "input", "link", "meta", "source", "wbr", "col", "area", "base", "embed", "track"}
-# What a browser asks for of its own accord.
+# The attributes whose addresses a browser loads by itself.
 LOADS = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("use", "href")}
-# Letters that one language alone has, of those of the course; names of people are marked with their language.
+# Letters that only one language of the course has; names of people are marked with their language.
 OWN = {
     "vi": re.compile("[ăđơưạảấầậẩẫắằặẳẵẹẻẽếềệểễịỉĩọỏốồộổỗớờợởỡụủũứừựửữỵỷỹ]", re.I),
     "zh": re.compile("[\\u4e00-\\u9fff]"),
@@ -20,7 +20,7 @@ OWN["zh-Hans"] = OWN["zh"]
 
 
 class Reading(HTMLParser):
-    """What a page holds, and where it leads."""
+    """The ids, links and players of a page, and its own faults."""
 
     def __init__(self, page: str):
         super().__init__(convert_charrefs=True)
@@ -28,19 +28,19 @@ class Reading(HTMLParser):
         self.ids: Counter[str] = Counter()
         self.links: list[str] = []
         self.players: set[str] = set()
-        self._open: list[tuple[str, str]] = []  # tags, and the language that is in force inside
+        self._open: list[tuple[str, str]] = []  # open tags, each with its language
         self._script = ""
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attributes}
-        language = given.get("lang") or (self._open[-1][1] if self._open else "")
-        if "id" in given:
-            self.ids[given["id"]] += 1
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
-        if tag == "img" and not given.get("alt"):
-            self.faults.append(f"a picture without words: {given.get('src', '')[:60]}")
-        for name, value in given.items():
+        values = {name: value or "" for name, value in attributes}
+        language = values.get("lang") or (self._open[-1][1] if self._open else "")
+        if "id" in values:
+            self.ids[values["id"]] += 1
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag == "img" and not values.get("alt"):
+            self.faults.append(f"a picture without words: {values.get('src', '')[:60]}")
+        for name, value in values.items():
             if (tag, name) in LOADS and not value.startswith("data:"):
                 if re.match(r"\w+:|//", value):
                     self.faults.append(f"<{tag}> asks {value[:80]}")
@@ -50,7 +50,7 @@ class Reading(HTMLParser):
                 self._said(value, language)
         if tag not in VOID:
             self._open.append((tag, language))
-            self._script = given.get("type", "text/javascript") if tag == "script" else ""
+            self._script = values.get("type", "text/javascript") if tag == "script" else ""
 
     def handle_endtag(self, tag: str) -> None:
         while self._open and self._open.pop()[0] != tag:
@@ -69,21 +69,21 @@ class Reading(HTMLParser):
     def _said(self, text: str, language: str) -> None:
         if OPEN in text or CLOSE in text:
             self.faults.append(f"all languages at once: {text.strip()[:60]}")
-        for other, letters in OWN.items():
-            if language and other != language and OWN.get(language) is not letters and letters.search(text):
-                self.faults.append(f"{other} in a part that is {language}: {text.strip()[:60]}")
+        for other_language, letters in OWN.items():
+            if language and other_language != language and OWN.get(language) is not letters and letters.search(text):
+                self.faults.append(f"{other_language} in a part that is {language}: {text.strip()[:60]}")
                 return
 
 
 def faults(root: Path) -> list[str]:
-    """What is wrong in the site that lies in ``root``, a sentence each, after the name of its page."""
+    """Return the faults of the site in ``root``, each a sentence after the name of its page."""
     pages = {path.relative_to(root).as_posix(): _read(path, root) for path in sorted(root.rglob("*.html"))}
-    found = []
+    sentences = []
     for name, page in pages.items():
-        said = [*page.faults, *(f"the id {id!r} {count} times" for id, count in page.ids.items() if count > 1)]
-        said += [fault for link in dict.fromkeys(page.links) if (fault := _leads(link, name, root, pages))]
-        found += [f"{name}: {each}" for each in dict.fromkeys(said)]
-    return found
+        page_faults = [*page.faults, *(f"the id {id!r} {count} times" for id, count in page.ids.items() if count > 1)]
+        page_faults += [fault for link in dict.fromkeys(page.links) if (fault := _leads(link, name, root, pages))]
+        sentences += [f"{name}: {fault_text}" for fault_text in dict.fromkeys(page_faults)]
+    return sentences
 
 
 def _read(path: Path, root: Path) -> Reading:
@@ -94,7 +94,7 @@ def _read(path: Path, root: Path) -> Reading:
 
 
 def _leads(link: str, page: str, root: Path, pages: dict[str, Reading]) -> str:
-    """What is wrong with a link; empty where it leads somewhere, or out of the site."""
+    """Return the fault of a link; empty if it leads somewhere, or out of the site."""
     if link.startswith("#player:"):
         name = re.match(r"#player:([\w-]+)", link)
         return "" if name and name[1] in pages[page].players else f"there is no player for {link}"
@@ -104,7 +104,7 @@ def _leads(link: str, page: str, root: Path, pages: dict[str, Reading]) -> str:
     target = (root / page).parent / unquote(parts.path) if parts.path else root / page
     if not target.is_file():
         return f"the link {link} leads nowhere"
-    there = target.resolve().relative_to(root.resolve()).as_posix()
-    if parts.fragment and there in pages and unquote(parts.fragment) not in pages[there].ids:
+    target_name = target.resolve().relative_to(root.resolve()).as_posix()
+    if parts.fragment and target_name in pages and unquote(parts.fragment) not in pages[target_name].ids:
         return f"the link {link} leads to no part of that page"
     return ""

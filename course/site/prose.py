@@ -1,4 +1,4 @@
-"""What is written, as HTML: CommonMark with formulas as MathML, citations, links between chapters, figures."""
+"""Texts as HTML: CommonMark with formulas as MathML, citations, links between chapters, and figures."""
 
 import html
 import re
@@ -20,22 +20,12 @@ from course.site.linked import linked
 from d2lps.messages import text_in
 
 _PLAIN = HtmlFormatter(nowrap=True)
-# No line begins with what stands behind a formula.
+# A mark stays on the line of the formula before it.
 _ENDS = re.compile(r'(<span class="math inline">(?:(?!</span>).)*</span>)([，。：；、）？！”,.;:)?!]+)', re.S)
 
 
 class Prose:
-    """The texts of one chapter in one language.
-
-    Parameters
-    ----------
-    book : Book
-        With its sources and the other chapters.
-    language : str
-        In which it is read.
-    chapter : Chapter, optional
-        Whose figures are numbered.
-    """
+    """Writes the texts of a book in one language as HTML; figures have the numbers of ``chapter``."""
 
     def __init__(self, book: Book, language: str, chapter: Chapter | None = None):
         self._book, self._language = book, language
@@ -53,31 +43,31 @@ class Prose:
         self._markdown.add_render_rule("table_close", lambda *_: "</table></div>")
 
     def block(self, block: Block) -> str:
-        """A run of prose, or a figure."""
+        """Return a run of prose, or a figure."""
         if block.kind == "figure":
             return self.figure(block)
         return self.markdown(_without_sections(block.text))
 
     def markdown(self, text: str) -> str:
-        """Any markdown of a chapter."""
-        made = self._markdown.render(outside(text, lambda part: CITE.sub(self._cited, part)))
-        return _ENDS.sub(r'<span class="kept">\1\2</span>', made)
+        """Return any markdown of a chapter."""
+        page = self._markdown.render(outside(text, lambda part: CITE.sub(self._cited, part)))
+        return _ENDS.sub(r'<span class="kept">\1\2</span>', page)
 
     def inline(self, text: str) -> str:
-        """A title or a caption."""
+        """Return a title or a caption."""
         return self._markdown.renderInline(outside(text, lambda part: CITE.sub(self._cited, part)))
 
     def figure(self, block: Block) -> str:
-        """A figure with its number; what it shows is also said."""
-        said = html.escape(alternative(block.name, block.caption))
+        """Return a figure with its number, and its caption as alternative text."""
+        alt = html.escape(alternative(block.name, block.caption))
         caption = self._numbered.get(block.name, "")
         under = f"<figcaption>{self.inline(caption)}</figcaption>" if caption else ""
-        wide, high = size(self._book.figure(block.name).read_text("utf-8"))
-        image = f'<img src="../img/{block.name}.svg" alt="{said}" width="{wide}" height="{high}" loading="lazy">'
+        width, height = size(self._book.figure(block.name).read_text("utf-8"))
+        image = f'<img src="../img/{block.name}.svg" alt="{alt}" width="{width}" height="{height}" loading="lazy">'
         return f'<figure id="fig-{block.name}">{image}{under}</figure>'
 
-    def _cited(self, found: re.Match) -> str:
-        key = found[1]
+    def _cited(self, match: re.Match) -> str:
+        key = match[1]
         if key in self._links:
             return self._links[key]
         source = self._book.references[key]
@@ -89,26 +79,26 @@ class Prose:
             return formula(source, options["display_mode"])
         except MathError as error:
             raise BookError(
-                f"{self._where}: the formula ${source}$ cannot be set: {error}; write it otherwise"
+                f"{self._where}: the formula ${source}$ cannot be shown: {error}; write it differently"
             ) from None
 
 
 @cache
 def formula(source: str, block: bool) -> str:
-    """TeX as MathML, with its source for who listens; raises MathError for what is not known."""
-    made = re.sub(r"\n\s*", "", tex2mathml(source, as_block=block))
-    made = made.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "", 1)  # HTML needs none
-    return made.replace("<math", f'<math alttext="{html.escape(source.strip())}"', 1)
+    """Return TeX as MathML, with its source for screen readers; raise MathError for unknown commands."""
+    mathml = re.sub(r"\n\s*", "", tex2mathml(source, as_block=block))
+    mathml = mathml.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "", 1)  # HTML needs none
+    return mathml.replace("<math", f'<math alttext="{html.escape(source.strip())}"', 1)
 
 
 def fence(token) -> str:
-    """Code inside a text: highlighted, if it says what it is."""
+    """Return code inside a text, highlighted if it names its language."""
     language = token.info.split()[0] if token.info.split() else ""
     return listing(token.content, {"py": "python"}.get(language, language))
 
 
 def listing(source: str, language: str = "python") -> str:
-    """Code as HTML; what cannot be told apart stands as it is."""
+    """Return code as HTML, highlighted if the language is known."""
     source = source.rstrip("\n")
     if language == "python":
         return code(linked(source, {}))
@@ -117,24 +107,24 @@ def listing(source: str, language: str = "python") -> str:
 
 
 def code(inside: str) -> str:
-    """Highlighted code, which the keyboard can reach to move it sideways."""
+    """Wrap highlighted code so that the keyboard can reach it, to scroll it sideways."""
     return f'<pre class="code" tabindex="0"><code>{inside}</code></pre>'
 
 
 def size(svg: str) -> tuple[str, str]:
-    """Width and height of a picture, so that a page keeps its room before it is there."""
-    found = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"', svg)
-    return (str(round(float(found[1]))), str(round(float(found[2])))) if found else ("auto", "auto")
+    """Return width and height of a picture, for which a page reserves space before it is loaded."""
+    box = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"', svg)
+    return (str(round(float(box[1]))), str(round(float(box[2])))) if box else ("auto", "auto")
 
 
 def numbered(language: str, slug: str, title: str) -> str:
-    """A chapter's title after its number."""
+    """Return the title of a chapter after its number."""
     number = slug.partition("-")[0].lstrip("0").upper()
     return text_in(language, "site.chapter-title", number=number, title=title)
 
 
 def _without_sections(text: str) -> str:
-    """Without the headings of the title and the sections, which the page sets itself."""
+    """Remove the headings of the title and the sections, which the page sets itself."""
     hidden, lines, at = literal(text), [], 0
     for line in text.split("\n"):
         heading = None if hidden(at) else HEADING.fullmatch(line)

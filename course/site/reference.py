@@ -1,7 +1,8 @@
-"""What is public in d2lps, for the API's page: each name once, with its signature and its docstring as HTML.
+"""The public names of d2lps for the page of the package: each once, with its signature and its docstring as HTML.
 
-Public is what ``d2lps`` and its packages hand on in ``__all__``; of a module without it that is handed on, all that
-it makes itself. To these come the classes that public functions return or raise, and modules that docstrings point at.
+The names in ``__all__`` of ``d2lps`` and its rooms are public. If one of them is a module without ``__all__``, all
+functions and classes that it defines are public too, and so are classes that public functions return or raise, and
+modules that docstrings link to.
 """
 
 import inspect
@@ -25,32 +26,17 @@ from course.site.docstrings import DocstringError
 
 HOME = Path(d2lps.__file__).parent
 MEMBERS = (FunctionType, classmethod, staticmethod, property, cached_property)
-LONG = 40  # signs of a default that are still written out
+LONGEST = 40  # characters of a default value; longer ones are shown as …
 
 
 @dataclass(frozen=True)
 class Entry:
     """A public name, or a member of one.
 
-    Attributes
-    ----------
-    id : str
-        Where it stands in the page: ``"Plan"``, ``"kvstore.create"``, ``"Plan.to_json"``.
-    qualname : str
-        ``"d2lps.Plan"``.
-    names : tuple of str
-        All full names under which it can be imported, ``qualname`` first.
-    kind : str
-        ``"class"``, ``"exception"``, ``"function"``, ``"module"`` or ``"constant"``; of members ``"method"``,
-        ``"class method"``, ``"static method"`` or ``"property"``.
-    group : str
-        Its room: ``"plan"``; of ``d2lps`` itself ``"d2lps"``.
-    signature, html : str
-        Both as HTML; ``html`` is the docstring, its sections under ``h4``, or ``h5`` in members.
-    summary, text : str
-        Plain: its first sentence, and all of its prose, for a search.
-    members : tuple of Entry
-        Public methods and properties, as they are written.
+    ``id`` is its anchor in the page (``"kvstore.create"``, ``"Plan.to_json"``), ``qualname`` its shortest full name
+    (``"d2lps.Plan"``), and ``names`` has all full names. ``kind`` is class, exception, function, module or constant, or
+    for a member method, class method, static method or property; ``group`` is the room. ``signature`` and ``html`` (the
+    docstring) are HTML; ``summary`` and ``text`` are its first sentence and all of its prose without markup.
     """
 
     id: str
@@ -66,49 +52,33 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """All public names: rooms in the order of their names, and in each its module first, then by name.
+    """Return the public objects, each once, sorted by room and name; the module of a room comes first.
 
-    Returns
-    -------
-    list of Entry
-        Each object once, by its shortest name.
-
-    Raises
-    ------
-    BookError
-        For a public name without a docstring, and a docstring that cannot be shown.
+    Raises BookError for a public name without a docstring, and for a docstring that cannot be shown.
     """
     public = _Public()
-    made = [public.entry(each) for each in public.named.values()]
-    return sorted(made, key=lambda each: (each.group != "d2lps", each.group, each.kind != "module", each.qualname))
+    unsorted = [public.entry(entry) for entry in public.named.values()]
+    return sorted(
+        unsorted, key=lambda entry: (entry.group != "d2lps", entry.group, entry.kind != "module", entry.qualname)
+    )
 
 
-def addresses(of: list[Entry], page: str = "") -> dict[str, str]:
-    """Every full name of every entry and member → where it stands: ``{"d2lps.ring": "api.html#ring", …}``.
+def addresses(all_entries: list[Entry], page: str = "") -> dict[str, str]:
+    """Return full name → address of every entry and member: ``{"d2lps.ring": "api.html#ring", …}``.
 
-    Parameters
-    ----------
-    of : list of Entry
-        What :func:`entries` gave.
-    page : str
-        The page that they stand on, as ``api.html``.
-
-    Returns
-    -------
-    dict
-        Without ``d2lps`` itself, which every line of code names.
+    The name ``d2lps`` itself is left out, because nearly every line of code has it.
     """
-    found = {name: f"{page}#{each.id}" for each in of for name in each.names}
-    for each in of:
-        for member in each.members:
-            found |= {f"{name}.{member.qualname.rpartition('.')[2]}": f"{page}#{member.id}" for name in each.names}
-    found.pop("d2lps", None)
-    return found
+    result = {name: f"{page}#{entry.id}" for entry in all_entries for name in entry.names}
+    for entry in all_entries:
+        for member in entry.members:
+            result |= {f"{name}.{member.qualname.rpartition('.')[2]}": f"{page}#{member.id}" for name in entry.names}
+    result.pop("d2lps", None)
+    return result
 
 
 @dataclass
 class _Named:
-    """An object with its full names; the shortest is its own."""
+    """An object with its full names; ``qualname`` is the shortest."""
 
     value: object
     names: list[str] = field(default_factory=list)
@@ -123,142 +93,150 @@ class _Named:
 
 
 class _Public:
-    """The public objects, and what names in docstrings mean.
+    """The public objects, and the meaning of names in docstrings.
 
-    ``named`` has them by identity; numbers and strings, which may be the same object by chance, by their names.
+    ``named`` has the objects by identity; numbers and strings by name, because equal ones may be one object.
     """
 
     def __init__(self):
         self.modules = _modules()
         self.named: dict[int | str, _Named] = {}
-        self.classes: dict[str, list[type]] = {}  # all of d2lps
+        self.classes: dict[str, list[type]] = {}  # all classes of d2lps
         for module in self.modules:
             for name, value in vars(module).items():
                 if inspect.isclass(value) and (value.__module__, value.__name__) == (module.__name__, name):
                     self.classes.setdefault(name, []).append(value)
-        todo = [
+        queue = [
             (module.__name__, module)
             for module in self.modules
             if hasattr(module, "__all__") or module.__name__.count(".") < 2  # d2lps itself, and the rooms
         ]
-        for name, value in todo:  # what is handed on may be a module that hands on
+        for name, value in queue:  # a public module may have public names
             if self.add(name, value) and inspect.ismodule(value) and _ours(value):
-                todo += _handed_on(value)
-        todo = list(self.named.values())
-        for each in todo:
-            for name, value in self.given(each):
+                queue += _exported(value)
+        queue = list(self.named.values())
+        for named_object in queue:
+            for name, value in self.given(named_object):
                 if self.add(name, value):
-                    todo.append(self.named[id(value)])
-        self.ids = {key: each.id for key, each in self.named.items()}
-        for each in self.named.values():
-            self.ids |= {id(value): f"{each.id}.{name}" for name, value in self.members(each.value)}
+                    queue.append(self.named[id(value)])
+        self.ids = {key: named_object.id for key, named_object in self.named.items()}
+        for named_object in self.named.values():
+            self.ids |= {id(value): f"{named_object.id}.{name}" for name, value in self.members(named_object.value)}
 
     def add(self, name: str, value: object) -> bool:
-        """Note that an object is public under this name; True where it was not known."""
+        """Note that an object is public under this name, and return whether the object is new."""
         key = id(value) if callable(value) or inspect.ismodule(value) else name
         new = key not in self.named
         self.named.setdefault(key, _Named(value)).names.append(name)
         return new
 
-    def given(self, of: _Named) -> Iterator[tuple[str, object]]:
-        """The classes of d2lps that a public object, or its members, return or raise, and modules they point at."""
-        for name, value in [(of.qualname, of.value), *self.members(of.value)]:
+    def given(self, owner: _Named) -> Iterator[tuple[str, object]]:
+        """Yield classes of d2lps that a public object or its members return or raise, and modules that they link to."""
+        for name, value in [(owner.qualname, owner.value), *self.members(owner.value)]:
             doc = inspect.getdoc(value) if _ours(value) else None
             try:
                 words = docstrings.types(doc or "")
             except DocstringError as error:
                 raise _wrong(name, value, str(error), error.line) from error
             for word in sorted(words):
-                meant = self.meant(word, value, of.value)
+                meant = self.meant(word, value, owner.value)
                 if inspect.isclass(meant) and _ours(meant) and not meant.__name__.startswith("_"):
                     yield f"{meant.__module__}.{meant.__qualname__}", meant
             for name in re.findall(":mod:`~?(.+?)`", doc or ""):
-                if inspect.ismodule(meant := self.meant(name, value, of.value)):
+                if inspect.ismodule(meant := self.meant(name, value, owner.value)):
                     yield meant.__name__, meant
 
-    def members(self, of: object) -> list[tuple[str, object]]:
-        """Public methods and properties of a class, also those that it has of a base which is not public."""
-        found: dict[str, object] = {}
-        for base in of.__mro__ if inspect.isclass(of) and _ours(of) else ():
-            if _ours(base) and (base is of or id(base) not in self.named):
+    def members(self, owner: object) -> list[tuple[str, object]]:
+        """Return the public methods and properties of a class and of its bases that are not public."""
+        members: dict[str, object] = {}
+        for base in owner.__mro__ if inspect.isclass(owner) and _ours(owner) else ():
+            if _ours(base) and (base is owner or id(base) not in self.named):
                 fields = getattr(base, "__dataclass_fields__", ())  # whose defaults may be functions
-                own = {name: each for name, each in vars(base).items() if name[0] != "_" and name not in fields}
-                found = {name: each for name, each in own.items() if _member(name, each)} | found
-        return list(found.items())
+                public = {name: member for name, member in vars(base).items() if name[0] != "_" and name not in fields}
+                members = {name: member for name, member in public.items() if _member(name, member)} | members
+        return list(members.items())
 
-    def meant(self, text: str, value: object, of: object, near: bool = False) -> object:
-        """What a dotted name means in a docstring: in the class, its module, its room, in d2lps, or as a full name.
+    def meant(self, text: str, value: object, owner: object, near: bool = False) -> object:
+        """Return the object that a dotted name means in a docstring, or None.
 
-        Else the only class of that name in the same room, or in all of d2lps; None where there is none. With ``near``
-        a single word means nothing beyond its module, unless it is a class.
+        It is looked up in the class, its module, its room and d2lps, then as a full name, then as the only class with
+        that name in the room or in d2lps. With ``near`` a single word is not looked up in the room and in d2lps.
         """
         module = sys.modules[_where(value) or "d2lps"]
         room = sys.modules[".".join(module.__name__.split(".")[:2])]
-        for start in (of, module) if near and "." not in text else (of, module, room, d2lps):
-            found = start
+        for start in (owner, module) if near and "." not in text else (owner, module, room, d2lps):
+            target = start
             for name in text.split("."):
-                found = inspect.getattr_static(found, name, None) or getattr(found, name, None)
-            if found is not None:
-                return found
+                target = inspect.getattr_static(target, name, None) or getattr(target, name, None)
+            if target is not None:
+                return target
         if text.startswith("d2lps."):
             with suppress(ImportError, AttributeError):
                 return pkgutil.resolve_name(text)
         name, _, member = text.partition(".")
-        found = self.classes.get(name, [])
-        beside = [each for each in found if _room(each) == _room(module)]
-        known = beside if len(beside) == 1 else found
-        if len(known) != 1:
+        classes_of_name = self.classes.get(name, [])
+        beside = [kind for kind in classes_of_name if _room(kind) == _room(module)]
+        candidates = beside if len(beside) == 1 else classes_of_name
+        if len(candidates) != 1:
             return None
-        return inspect.getattr_static(known[0], member, None) if member else known[0]
+        return inspect.getattr_static(candidates[0], member, None) if member else candidates[0]
 
-    def entry(self, of: _Named) -> Entry:
-        value, name = of.value, of.qualname
+    def entry(self, public_object: _Named) -> Entry:
+        value, name = public_object.value, public_object.qualname
         return Entry(
-            of.id,
+            public_object.id,
             name,
-            tuple(dict.fromkeys(sorted(of.names, key=lambda each: (each.count("."), each)))),
+            tuple(dict.fromkeys(sorted(public_object.names, key=lambda full_name: (full_name.count("."), full_name)))),
             _kind(value),
-            self.group(of),
+            self.group(public_object),
             _signature(name, value),
             *self.shown(name, value, value, member=False),
-            tuple(self.member(of, *each) for each in self.members(value)),
+            tuple(self.member(public_object, *full_name) for full_name in self.members(value)),
         )
 
-    def member(self, of: _Named, name: str, value: object) -> Entry:
-        full = f"{of.qualname}.{name}"
-        shown = self.shown(full, value, of.value, member=True)
+    def member(self, owner: _Named, name: str, value: object) -> Entry:
+        full = f"{owner.qualname}.{name}"
+        docs = self.shown(full, value, owner.value, member=True)
         return Entry(
-            f"{of.id}.{name}", full, (full,), _kind(value, True), self.group(of), _signature(name, value, True), *shown
+            f"{owner.id}.{name}",
+            full,
+            (full,),
+            _kind(value, True),
+            self.group(owner),
+            _signature(name, value, True),
+            *docs,
         )
 
-    def group(self, of: _Named) -> str:
-        return _room(of.value) if _ours(of.value) else _room(self.home(of))
+    def group(self, public_object: _Named) -> str:
+        return _room(public_object.value) if _ours(public_object.value) else _room(self.home(public_object))
 
-    def home(self, of: _Named) -> ModuleType:
-        """The module of d2lps that hands on a constant, or that borrows what is not made here: D2L's helpers."""
-        module, _, name = of.qualname.rpartition(".")
+    def home(self, public_object: _Named) -> ModuleType:
+        """Return the module of d2lps that exports a constant, or an object of another package, as D2L's helpers."""
+        module, _, name = public_object.qualname.rpartition(".")
         if module != "d2lps":
             return sys.modules[module]
-        return next(each for each in self.modules if each is not d2lps and vars(each).get(name) is of.value)
+        return next(
+            place for place in self.modules if place is not d2lps and vars(place).get(name) is public_object.value
+        )
 
-    def shown(self, name: str, value: object, of: object, member: bool) -> tuple[str, str, str]:
-        """HTML, summary and text."""
+    def shown(self, name: str, value: object, owner: object, member: bool) -> tuple[str, str, str]:
+        """Return HTML, summary and text."""
         if _kind(value, member) == "constant":
             return "", repr(_Default(value)), ""
         documented = value if _ours(value) else self.home(_Named(value, [name]))
         doc = inspect.getdoc(documented)
         if not doc:
             raise _wrong(name, value, "has no docstring", 1)
-        given = docstrings.names(doc)
+        listed = docstrings.names(doc)
 
         def link(text: str, role: str) -> str | None:
-            if role == "literal" and (text in given or not text.removesuffix("()").replace(".", "").isidentifier()):
+            if role == "literal" and (text in listed or not text.removesuffix("()").replace(".", "").isidentifier()):
                 return None
-            meant = self.meant(text.removesuffix("()"), documented, of, near=role == "literal")
+            meant = self.meant(text.removesuffix("()"), documented, owner, near=role == "literal")
             if meant is None and role in ("class", "func", "meth", "mod", "data", "exc"):
                 raise LookupError(f"points at {text!r}, which is nowhere")
-            known = self.ids.get(id(meant))
-            return f"#{known}" if known and meant is not value else None
+            id_of_target = self.ids.get(id(meant))
+            return f"#{id_of_target}" if id_of_target and meant is not value else None
 
         try:
             read = docstrings.read(doc, link, level=5 if member else 4)
@@ -266,30 +244,30 @@ class _Public:
             raise _wrong(name, documented, str(error), error.line) from error
         return self.bases(value) + read.html + _values(value), read.summary, read.text
 
-    def bases(self, of: object) -> str:
-        found = [each for each in of.__bases__ if id(each) in self.named] if inspect.isclass(of) else []
-        linked = ", ".join(f'<a href="#{self.ids[id(each)]}"><code>{each.__name__}</code></a>' for each in found)
-        return f'<p class="bases">A kind of {linked}.</p>\n' if found else ""
+    def bases(self, kind: object) -> str:
+        base_classes = [base for base in kind.__bases__ if id(base) in self.named] if inspect.isclass(kind) else []
+        linked = ", ".join(f'<a href="#{self.ids[id(base)]}"><code>{base.__name__}</code></a>' for base in base_classes)
+        return f'<p class="bases">A kind of {linked}.</p>\n' if base_classes else ""
 
 
 def _modules() -> list[ModuleType]:
-    """All of them are imported: whose class is meant must not depend on what was used before."""
-    found = pkgutil.walk_packages(d2lps.__path__, "d2lps.")
-    return [d2lps, *(import_module(each.name) for each in found if not each.name.endswith("__main__"))]
+    """Import all modules, so that the meaning of a class's name does not depend on earlier imports."""
+    infos = pkgutil.walk_packages(d2lps.__path__, "d2lps.")
+    return [d2lps, *(import_module(info.name) for info in infos if not info.name.endswith("__main__"))]
 
 
-def _handed_on(module: ModuleType) -> list[tuple[str, object]]:
-    """What a module has in ``__all__``, or without one what it makes itself."""
+def _exported(module: ModuleType) -> list[tuple[str, object]]:
+    """Return the names in ``__all__`` of a module, or the functions and classes that it defines."""
     if hasattr(module, "__all__"):
         names = module.__all__
     else:
-        own = {name: each for name, each in vars(module).items() if callable(each) and not name.startswith("_")}
-        names = [name for name, each in own.items() if getattr(each, "__module__", None) == module.__name__]
+        public = {name: item for name, item in vars(module).items() if callable(item) and not name.startswith("_")}
+        names = [name for name, item in public.items() if getattr(item, "__module__", None) == module.__name__]
     return [(f"{module.__name__}.{name}", getattr(module, name)) for name in names]
 
 
 def _function(value: object) -> object:
-    """What a method or a property is made of; anything else as it is."""
+    """Return the function inside a method or a property, and any other object as it is."""
     for inner in ("fget", "__func__", "func", "__wrapped__"):
         if not inspect.isclass(value) and getattr(value, inner, None) is not None:
             value = getattr(value, inner)
@@ -297,7 +275,7 @@ def _function(value: object) -> object:
 
 
 def _where(value: object) -> str:
-    """The full name of the module that something is made in, or "" for a constant."""
+    """Return the full name of the module that defines an object, or "" for a constant."""
     return value.__name__ if inspect.ismodule(value) else getattr(_function(value), "__module__", None) or ""
 
 
@@ -306,7 +284,7 @@ def _ours(value: object) -> bool:
 
 
 def _member(name: str, value: object) -> bool:
-    """A method or property by its own name: an old name for another one stays out."""
+    """Return whether this is a method or property under its own name, and not an alias."""
     if not isinstance(value, MEMBERS):
         return False
     return getattr(_function(value), "__name__", name) == name
@@ -328,54 +306,56 @@ def _kind(value: object, member: bool = False) -> str:
 
 
 def _signature(qualname: str, value: object, member: bool = False) -> str:
-    """The name as it is called, with parameters and defaults, breakable on a narrow page; types: see the docstring."""
+    """Return the name with parameters and defaults as HTML that can break on a narrow page."""
     before, _, name = ("" if member else qualname).rpartition(".")
     name = name or qualname
-    shown = f'<span class="module">{before}.</span>'.replace(".", ".<wbr/>") if before else ""
-    shown += f'<span class="name">{name}</span>'
+    html = f'<span class="module">{before}.</span>'.replace(".", ".<wbr/>") if before else ""
+    html += f'<span class="name">{name}</span>'
     if _kind(value, member) == "constant":
-        return f"{shown} = {escape(repr(_Default(value)), quote=False)}"
-    # An error that takes its sentence alone says nothing by its parameters.
+        return f"{html} = {escape(repr(_Default(value)), quote=False)}"
+    # The parameters of an error that only takes its sentence say nothing.
     plain = inspect.isclass(value) and issubclass(value, BaseException) and not _ours(value.__init__)
     if plain or inspect.ismodule(value) or isinstance(value, property | cached_property | EnumMeta):
-        return shown
-    taken = list(inspect.signature(value if inspect.isclass(value) else _function(value)).parameters.values())
+        return html
+    params = list(inspect.signature(value if inspect.isclass(value) else _function(value)).parameters.values())
     if member and not isinstance(value, staticmethod):
-        taken = taken[1:]
-    short = [each.replace(annotation=each.empty, default=_Default.of(each)) for each in taken if each.name[0] != "_"]
-    return f'{shown}<wbr/><span class="parameters">{escape(str(inspect.Signature(short)), quote=False)}</span>'
+        params = params[1:]
+    short = [
+        param.replace(annotation=param.empty, default=_Default.of(param)) for param in params if param.name[0] != "_"
+    ]
+    return f'{html}<wbr/><span class="parameters">{escape(str(inspect.Signature(short)), quote=False)}</span>'
 
 
 @dataclass
 class _Default:
-    """A value as it is written, or "…" where that is long, or only says where something lies in memory."""
+    """A value whose representation is code, or "…" if that is long or has an address in memory."""
 
     value: object
 
     def __repr__(self) -> str:
-        shown = repr(self.value)
+        text = repr(self.value)
         if isinstance(self.value, str):
-            shown = '"' + shown[1:-1] + '"'
-        return "…" if len(shown) > LONG or "<" in shown else shown
+            text = '"' + text[1:-1] + '"'
+        return "…" if len(text) > LONGEST or "<" in text else text
 
     @classmethod
     def of(cls, parameter: inspect.Parameter) -> object:
         return parameter.empty if parameter.default is parameter.empty else cls(parameter.default)
 
 
-def _values(of: object) -> str:
-    """What an enumeration consists of."""
-    if not isinstance(of, EnumMeta):
+def _values(kind: object) -> str:
+    """Return the values of an enumeration."""
+    if not isinstance(kind, EnumMeta):
         return ""
-    return f"<h4>Values</h4>\n<p>{', '.join(f'<code>{each.name} = {each.value!r}</code>' for each in of)}</p>\n"
+    return f"<h4>Values</h4>\n<p>{', '.join(f'<code>{member.name} = {member.value!r}</code>' for member in kind)}</p>\n"
 
 
-def _wrong(qualname: str, value: object, said: str, line: int) -> BookError:
-    """Names what is wrong with a docstring, by the line of its file."""
-    of = _function(value)
-    file = Path(inspect.getsourcefile(of))
-    lines, start = inspect.getsourcelines(of)
-    first = (inspect.getdoc(of) or "").split("\n")[0]
-    quoted = next((i for i, each in enumerate(lines) if first and f'"""{first}' in each), 0)
+def _wrong(qualname: str, value: object, problem: str, line: int) -> BookError:
+    """Return an error that names the line of a docstring in its file."""
+    source_object = _function(value)
+    file = Path(inspect.getsourcefile(source_object))
+    lines, start = inspect.getsourcelines(source_object)
+    first = (inspect.getdoc(source_object) or "").split("\n")[0]
+    quoted = next((i for i, line_text in enumerate(lines) if first and f'"""{first}' in line_text), 0)
     where = f"{file.relative_to(HOME.parent).as_posix()}:{max(start, 1) + quoted + line - 1}"
-    return BookError(f"{where}: {qualname} {said}; mend it there")
+    return BookError(f"{where}: {qualname} {problem}; mend it there")

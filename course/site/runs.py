@@ -1,7 +1,7 @@
-"""What the cells of a chapter show, in each language: from executing it once, or from when that was done before.
+"""The outputs of a chapter's cells in each language, from a new run or from a kept one.
 
-A run is kept under a name that says what it was made of: the chapter's code, all of ``d2lps``, the
-versions of the packages, and Python. A change of prose finds it again; a change of anything else runs the chapter anew.
+The name of a kept run has a digest of everything that it depends on: the chapter's code, all of ``d2lps``, the versions
+of the packages, and Python. A change of prose does not run the chapter again; any other change does.
 """
 
 import json
@@ -19,23 +19,17 @@ from course.book.findings import BookError
 from course.book.library import Book, digest, write
 from d2lps.messages import LANGUAGES, unmarked
 
-SECONDS = 300  # for one cell
-EXECUTE = Path(__file__).with_name("execute.py")  # which decides how a chapter runs
+SECONDS = 300  # limit for one cell
+EXECUTE = Path(__file__).with_name("execute.py")  # decides how a chapter runs
 WORDS = (".md", ".ipynb", ".txt", ".pyc")  # files of a chapter that a run does not depend on
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one execution of a chapter gave.
+    """The result of executing a chapter.
 
-    Attributes
-    ----------
-    outputs : dict of str to dict of str to list
-        Language → cell id → its outputs, as a notebook has them.
-    day : str
-        When it ran, as 2026-01-31.
-    machine : str
-        Where: how many processors of which kind, and the Python.
+    ``outputs`` maps language and cell id to outputs, as a notebook has them; ``day`` is a date, as 2026-01-31;
+    ``machine`` names number and kind of processors, and Python.
     """
 
     outputs: dict[str, dict[str, list[dict]]]
@@ -44,7 +38,7 @@ class Run:
 
 
 def name(book: Book, slug: str) -> str:
-    """By what a run of the chapter as it is now is found again."""
+    """Return the name of a run of the chapter as it is now."""
     package, folder = Path(d2lps.__file__).parent, book.folder(slug)
     files = [path for path in package.rglob("*") if path.suffix in (".py", ".toml", ".js", ".css")]
     files.append(EXECUTE)
@@ -56,43 +50,26 @@ def name(book: Book, slug: str) -> str:
     return f"{slug}-{digest(made_of)}"
 
 
-def run(book: Book, slug: str, kept: Path, say: Callable[[str], None] = print) -> Run:
-    """The chapter's run: the one that is kept, if nothing has changed since, else a new one.
+def run(book: Book, slug: str, folder: Path, say: Callable[[str], None] = print) -> Run:
+    """Return the chapter's run: the one kept in ``folder`` if nothing has changed since, else a new one.
 
-    Parameters
-    ----------
-    book : Book
-        Whose chapter it is; its notebooks have been written.
-    slug : str
-        The chapter.
-    kept : Path
-        The folder in which runs are kept: one for each chapter, the last.
-    say : callable
-        Hears in a sentence what takes long.
-
-    Returns
-    -------
-    Run
-
-    Raises
-    ------
-    BookError
-        Where a cell raises, or shows nothing but a widget; it names chapter, cell and error.
+    The notebooks of the chapter must be up to date. ``say`` is called with a sentence before each long step. Raises
+    BookError if a cell raises or takes too long.
     """
-    path = kept / f"{name(book, slug)}.json"
+    path = folder / f"{name(book, slug)}.json"
     try:
-        found = json.loads(path.read_text("utf-8"))
-        return Run(found["outputs"], found["day"], found["machine"])
+        data = json.loads(path.read_text("utf-8"))
+        return Run(data["outputs"], data["day"], data["machine"])
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError):
         say(f"{path.name} is damaged; {slug} runs again")
-    made = _executed(book, slug, say)
-    write({path: json.dumps(made.__dict__, ensure_ascii=False)})
-    for old in kept.glob(f"{slug}-*.json"):
+    result = _executed(book, slug, say)
+    write({path: json.dumps(result.__dict__, ensure_ascii=False)})
+    for old in folder.glob(f"{slug}-*.json"):
         if old != path:
             old.unlink(missing_ok=True)
-    return made
+    return result
 
 
 def _executed(book: Book, slug: str, say: Callable[[str], None]) -> Run:
@@ -103,25 +80,25 @@ def _executed(book: Book, slug: str, say: Callable[[str], None]) -> Run:
     if (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
         say(f"the machine is busy (load {load:.1f}): measured times in {slug} will be longer than they need to be")
     say(f"running {slug}")
-    begun = time.monotonic()
+    start = time.monotonic()
     try:
         books = execute(book.folder(slug), seconds=SECONDS)
     except CellExecutionError as error:
-        what = f"{error.ename}: {unmarked(error.evalue, LANGUAGES[0])}"
+        problem = f"{error.ename}: {unmarked(error.evalue, LANGUAGES[0])}"
         where = f"chapters/{slug}/lesson.py"
-        raise BookError(f"{slug}, cell {error.cell_id!r}, raises {what}; mend it in {where}") from None
+        raise BookError(f"{slug}, cell {error.cell_id!r}, raises {problem}; mend it in {where}") from None
     except (CellTimeoutError, DeadKernelError) as error:
         raise BookError(f"{slug}: {error}") from None
-    say(f"{slug} ran in {time.monotonic() - begun:.0f} s")
+    say(f"{slug} ran in {time.monotonic() - start:.0f} s")
     machine = f"{os.cpu_count()} × {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     return Run(outputs_of(books), date.today().isoformat(), machine)
 
 
 def outputs_of(books: dict) -> dict[str, dict[str, list[dict]]]:
-    """Language → cell id → outputs, of executed notebooks."""
+    """Return language → cell id → outputs, from executed notebooks."""
     return {
         language: {
-            cell.id: [dict(each) for each in cell.outputs] for cell in books[language].cells if "outputs" in cell
+            cell.id: [dict(output) for output in cell.outputs] for cell in books[language].cells if "outputs" in cell
         }
         for language in LANGUAGES
     }

@@ -1,4 +1,4 @@
-"""The index that the search page reads: every section of every page, in words."""
+"""The index of the search page: the words of every section of every page."""
 
 import html
 import json
@@ -7,24 +7,24 @@ from functools import cache
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-# Pictures and what is folded are not said, nor what a prediction, a player and an explorer say of themselves.
+# Not searched: scripts, folded parts, and the fixed words of predictions, players and explorers.
 _UNSAID = re.compile(
     r"<(script|style)\b.*?</\1>|<details.*?</details>"
     r'|<div [^<>]*class="d2lps-asked".*?</div>|<div [^<>]*class="d2lps-revealed"[^<>]*><p>.*?</p>'
     r'|<div [^<>]*class="d2lps-explored".*?(?=<div class="d2-chosen">)|<div class="d2-where">.*?</div>',
     re.S,
 )
-_PICTURE = re.compile(r"<svg\b[^<]*(?:<(?!/?svg\b)[^<]*)*</svg>")  # in which there is no other
+_PICTURE = re.compile(r"<svg\b[^<]*(?:<(?!/?svg\b)[^<]*)*</svg>")  # without another one inside
 _FORMULA = re.compile(r"<math\b.*?</math>", re.S)
-_NAMED = re.compile(r"&(?!(?:lt|gt|amp|quot);)\w+;")  # signs that XML has no names for
+_NAMED = re.compile(r"&(?!(?:lt|gt|amp|quot);)\w+;")  # entities that XML does not know
 _SPACED = re.compile(r"[=<>≤≥≈≠≪≫+−·×∈→≔]")
-# What stands inside a sentence parts no words.
+# These tags do not separate words.
 _INSIDE = re.compile(r"</?(?:a|b|em|strong|code|span|small|dfn|sub|sup)\b[^<>]*>")
 _TAG = re.compile(r"<[^<>]+>")
 
 
 class Entry(NamedTuple):
-    """A section: of which page, its title, where it is, its words."""
+    """A section: its page, its title, its address, its words."""
 
     page: str
     title: str
@@ -33,23 +33,23 @@ class Entry(NamedTuple):
 
 
 def words(piece: str) -> str:
-    """What a piece of HTML says, on one line."""
-    found = 1
-    while found:
-        piece, found = _PICTURE.subn(" ", piece)
-    said = _FORMULA.sub(lambda found: html.escape(_formula(found[0])), _UNSAID.sub(" ", piece))
-    return " ".join(html.unescape(_TAG.sub(" ", _INSIDE.sub("", said))).split())
+    """Return the words of a piece of HTML on one line."""
+    replaced = 1
+    while replaced:
+        piece, replaced = _PICTURE.subn(" ", piece)
+    readable = _FORMULA.sub(lambda match: html.escape(_formula(match[0])), _UNSAID.sub(" ", piece))
+    return " ".join(html.unescape(_TAG.sub(" ", _INSIDE.sub("", readable))).split())
 
 
 @cache
 def _formula(mathml: str) -> str:
-    line = _line(ElementTree.fromstring(_NAMED.sub(lambda found: html.unescape(found[0]), mathml)))
+    line = _line(ElementTree.fromstring(_NAMED.sub(lambda match: html.unescape(match[0]), mathml)))
     return re.sub(r" (?=[,.;:)])", "", " ".join(line.split()))
 
 
 def _line(element: ElementTree.Element) -> str:
-    """A formula on one line: δ/τ, √(2δM), g_1."""
-    parts = [_line(each) for each in element]
+    """Return a formula on one line: δ/τ, √(2δM), g_1."""
+    parts = [_line(child) for child in element]
     match element.tag.rpartition("}")[2], parts:
         case "mfrac", [above, below]:
             return f" {_one(above)}/{_one(below)} "
@@ -65,7 +65,7 @@ def _line(element: ElementTree.Element) -> str:
             return " "
         case "mo", _ if _SPACED.fullmatch(element.text or ""):
             return f" {element.text} "
-    return (element.text or "").replace("\u2061", " ") + "".join(parts)  # between a function and what it is of
+    return (element.text or "").replace("\u2061", " ") + "".join(parts)  # invisible sign after a function
 
 
 def _one(part: str) -> str:
@@ -74,6 +74,6 @@ def _one(part: str) -> str:
 
 
 def script(entries: list[Entry]) -> str:
-    """The index as a plain script: a page that was opened from a file can read no other file."""
+    """Return the index as a plain script, because a page opened from a file can read no other file."""
     rows = json.dumps([entry._asdict() for entry in entries], ensure_ascii=False, separators=(",", ":"))
     return f"window.D2_SECTIONS={rows};\n"

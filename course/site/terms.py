@@ -1,7 +1,7 @@
-"""The words of the glossary on the pages of the book: what they mean, where they first stand in a section.
+"""The words of the glossary on the pages of the book, marked at their first use in a section.
 
-A page marks them with :func:`marked_terms` and says with :func:`cards` what the card of each holds;
-``theme/terms.js`` shows it. Without that script a marked word is a link to its entry in :func:`glossary_page`.
+A page marks them with :func:`marked_terms`, and :func:`cards` has their meanings, which ``theme/terms.js`` shows.
+Without that script a marked word is a link to its entry in :func:`glossary_page`.
 """
 
 import html as markup
@@ -16,35 +16,35 @@ from course.book.library import Book
 from d2lps.messages import LANGUAGES, html_language, only, text_in
 
 PAGE = "glossary.html"
-# A tag, a comment, or a script or style with all that it holds. What stands between two of them is text.
+# A tag, a comment, or a script or style with its content. Everything between two of them is text.
 _TAG = re.compile(
     r"""<!--.*?-->|<(?P<raw>script|style)\b.*?</(?P=raw)\s*>|<(?P<end>/?)(?P<name>[a-z][^\s/>]*)(?:"[^"]*"|'[^']*'|[^"'>])*>""",
     re.S | re.I,
 )
-# Where a mark would be wrong: it is no prose, a link already, or it names what it stands above.
+# Tags whose content is not marked: it is no prose, a link already, or a heading or label.
 _UNMARKED = set(
     "a button caption code dfn figcaption h1 h2 h3 h4 h5 h6 kbd label math option pre samp select summary svg textarea "
     "th title var".split()
 )
 _ALPHABET = "aăâbcdđeêfghijklmnoôơpqrstuưvwxyz"
-_READ = {"重": "虫", "调和": "条和"}  # what is read in two ways, as a character that is read so alone
+_READ = {"重": "虫", "调和": "条和"}  # characters with two readings → characters with one
 _TONES = ["", "\u0300", "\u0309", "\u0303", "\u0301", "\u0323"]  # in the order of Vietnamese dictionaries
 
 
 def marked_terms(html: str, language: str, glossary: Glossary, seen: set[str]) -> str:
-    """The prose of a section in which each term is marked where it stands first.
+    """Return the prose of a section with each term marked at its first use.
 
-    ``seen`` has the ids of the terms that the section has had, and is told of the new ones: an empty set for each
-    section. Nothing but the marks is changed. Code, formulas, headings, links and captions are left alone.
+    ``seen`` has the ids of the terms marked before in the section; new ones are added to it. Code, formulas, headings,
+    links and captions are not marked, and nothing but the marks is changed.
     """
     pattern, owners = _finder(glossary, language)
 
-    def mark(found: re.Match) -> str:
-        term = next(term for word, term in owners if word.fullmatch(found[0]))
+    def mark(match: re.Match) -> str:
+        term = next(term for word, term in owners if word.fullmatch(match[0]))
         if term is None or term.id in seen:
-            return found[0]
+            return match[0]
         seen.add(term.id)
-        return f'<a class="term" href="{PAGE}#{term.id}" data-term="{term.id}">{found[0]}</a>'
+        return f'<a class="term" href="{PAGE}#{term.id}" data-term="{term.id}">{match[0]}</a>'
 
     parts, end, inside = [], 0, 0
     for tag in _TAG.finditer(html):
@@ -56,54 +56,54 @@ def marked_terms(html: str, language: str, glossary: Glossary, seen: set[str]) -
     return "".join([*parts, pattern.sub(mark, html[end:])])
 
 
-def cards(language: str, glossary: Glossary, used: set[str]) -> str:
-    """The script that a page with these marks needs before ``terms.js``: its words, and what they mean."""
+def cards(language: str, glossary: Glossary, ids: set[str]) -> str:
+    """Return the script that a page with these terms needs before ``terms.js``: words and meanings."""
     terms = {}
     for term in glossary.terms:
-        if term.id in used:
-            own, english = term.called(language)[0], term.en[0]
-            terms[term.id] = [own, "" if own == english else english, shown(term.means[language])]
+        if term.id in ids:
+            word, english = term.called(language)[0], term.en[0]
+            terms[term.id] = [word, "" if word == english else english, shown(term.means[language])]
     data = json.dumps({"page": PAGE, "more": text_in(language, "terms.more"), "terms": terms}, ensure_ascii=False)
     safe = data.replace("</", "<\\/")
     return f"<script>window.D2_TERMS={safe}</script>"
 
 
 def glossary_page(language: str, book: Book) -> str:
-    """The body of the page that has all terms with a meaning, sorted as this language sorts."""
+    """Return the body of the page with all terms that have a meaning, in the order of this language."""
     entries = []
     for term in sorted(filter(lambda term: term.means, Glossary(book.terms).terms), key=_order(language)):
-        words = {each: term.called(each)[0] for each in LANGUAGES}
-        own = words.pop(language)
-        others = [
-            f'<span lang="{only(each, html_language)}">{markup.escape(word)}</span>'
-            for each, word in words.items()
-            if word != own
+        words = {name: term.called(name)[0] for name in LANGUAGES}
+        word_here = words.pop(language)
+        translations = [
+            f'<span lang="{only(name, html_language)}">{markup.escape(word)}</span>'
+            for name, word in words.items()
+            if word != word_here
         ]
         meaning = shown(term.means[language])
         if slug := book.numbers.get(term.chapter):
             title = f"{term.chapter.lstrip('0')} · {markup.escape(book.contents[slug][language])}"
             meaning += f' <a href="{slug}.html">{title}</a>'
-        heading = " ".join([f"<b>{markup.escape(own)}</b>", *others])
+        heading = " ".join([f"<b>{markup.escape(word_here)}</b>", *translations])
         entries.append(f'<dt id="{term.id}">{heading}</dt>\n<dd>{meaning}</dd>')
     title, order = text_in(language, "terms.title"), text_in(language, "terms.sorted-by")
     return "\n".join([f"<h1>{title}</h1>", f"<p>{order}</p>", '<dl class="glossary">', *entries, "</dl>\n"])
 
 
 def shown(meaning: str) -> str:
-    """A meaning in HTML: its only markup is `code`."""
+    """Return a meaning as HTML; its only markup is `code`."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", markup.escape(meaning, quote=False))
 
 
 def _order(language: str):
-    """By the alphabet; Vietnamese tones last; Chinese by pinyin."""
+    """Return the sort key of a language: the alphabet, with Vietnamese tones last, or pinyin."""
     order = {"en": str.lower, "vi": _vietnamese, "zh": _chinese}[language]
     return lambda term: order(term.called(language)[0])
 
 
 def _chinese(word: str) -> bytes:
-    for written, read in _READ.items():
-        word = word.replace(written, read)
-    return word.lower().encode("gb18030")  # in which common characters stand by their sound
+    for character, read in _READ.items():
+        word = word.replace(character, read)
+    return word.lower().encode("gb18030")  # orders common characters by their sound
 
 
 def _vietnamese(word: str) -> tuple[list[int], list[int]]:
@@ -119,10 +119,10 @@ def _vietnamese(word: str) -> tuple[list[int], list[int]]:
 
 @cache
 def _finder(glossary: Glossary, language: str) -> tuple[re.Pattern, list[tuple[re.Pattern, Term | None]]]:
-    """What finds the words of a language, and each of them with its term; a longer word hides those inside it.
+    """Return a pattern that finds the words of a language, and each word's pattern with its term.
 
-    A word of two terms is that of the first which has a meaning. A word of no term, or of one without a meaning, only
-    hides others.
+    A longer word hides those inside it. A word of two terms belongs to the first one with a meaning; a word of no term,
+    or of a term without a meaning, only hides others.
     """
     whose: dict[str, Term | None] = {}
     for term in glossary.terms:
@@ -132,13 +132,13 @@ def _finder(glossary: Glossary, language: str) -> tuple[re.Pattern, list[tuple[r
         whose |= dict.fromkeys(term.other[language])
     words = sorted(whose, key=len, reverse=True)
     owners = [(re.compile(_written(word, language)), whose[word]) for word in words]
-    choices = "|".join(written.pattern for written, _ in owners) or "(?!)"
+    choices = "|".join(word_pattern.pattern for word_pattern, _ in owners) or "(?!)"
     border = r"(?<![\w-])(?:%s)(?![\w-])" if FILES[language].get("spaced", True) else "%s"
     return re.compile(border % choices), owners
 
 
 def _written(word: str, language: str) -> str:
-    """A word as it stands in a text: with a capital where a sentence begins, in English also in the plural."""
+    """Return a pattern for a word in a text: with or without a capital, in English also in the plural."""
     pattern = inflected(word) if language == FIRST else r"\s+".join(map(re.escape, word.split()))
     if word[0].islower():
         pattern = f"[{word[0]}{word[0].upper()}]{pattern[1:]}"

@@ -1,9 +1,11 @@
-"""The algorithms: each a small function that writes a plan down.
+"""The algorithms: each a small function that returns a plan.
 
-Every docstring says who holds what after each phase, how many steps there are, how many bytes each node sends
-and receives, and how long it takes step by step, for n workers, a gradient of S bytes, b bytes/s each way and
-α seconds per message; the tests hold it to that for n = 1 … 9. ``key`` is the first part of the keys' names, so
-that :func:`together` can run several algorithms on one buffer.
+Every docstring describes the phases and the state after each, the number of steps, the bytes that each node sends and
+receives, and the time step by step, for n workers, a gradient of S bytes, b bytes/s each way and α seconds per message;
+the tests check these formulas for n = 1 … 9. ``key`` is the first part of the keys' names, so that :func:`together` can
+run several algorithms on one buffer. Start with ``servers.py`` (one server, then sharded ones), then ``rings.py`` and
+``trees.py``; ``levels.py`` joins two levels and ``compose.py`` several plans. ``placement.py`` decides which server of
+the key-value store holds which key.
 
 >>> from d2lps import algorithms
 >>> for make in (algorithms.ring, algorithms.halving_doubling, algorithms.tree):

@@ -1,4 +1,4 @@
-"""Several plans at the same time, each with its own part of the buffer.
+"""Several plans that run at the same time, each with its own part of the buffer.
 
 >>> from d2lps import sharded, together
 >>> print(together(sharded(["a", "b"]), sharded(["a", "c"], key="h")))
@@ -20,7 +20,7 @@ from d2lps.plan.plan import Plan, require_plan
 
 
 def together(*plans: Plan, shares: "Iterable[Rational | str] | None" = None) -> Plan:
-    """``plans`` on parts of one buffer, run step by step at the same time.
+    """Return the plan that runs ``plans`` step by step at the same time, each on its part of one buffer.
 
     Step i is step i of all plans. Steps: those of the longest plan. Bytes: a plan of share p moves p times its own.
 
@@ -29,17 +29,17 @@ def together(*plans: Plan, shares: "Iterable[Rational | str] | None" = None) -> 
     *plans : Plan
         One or more, each with keys of its own (``key=`` of every algorithm).
     shares : iterable of Fraction, int or str, optional
-        How much of the buffer each plan carries, such as ``["2/3", "1/3"]``; equal if left out.
+        The part of the buffer that each plan carries, such as ``["2/3", "1/3"]``; equal if left out.
 
     Returns
     -------
     Plan
-        Each node holds and wants what it does in ``plans``, whose order is also that of the nodes.
+        Each node holds and wants the same keys as in ``plans``; nodes are in the order in which ``plans`` name them.
 
     Raises
     ------
     PlanError
-        For what is no plan, keys that are in two of them, and shares that do not fit.
+        For an argument that is not a plan, a key in two plans, and shares that do not fit.
 
     Examples
     --------
@@ -62,25 +62,25 @@ def together(*plans: Plan, shares: "Iterable[Rational | str] | None" = None) -> 
 
 
 def side_by_side(nodes: Iterable[str], plans: Sequence[Plan], parts: Sequence[Fraction]) -> Plan:
-    """The plan that runs ``plans`` at the same time, with its nodes in the order given."""
+    """Return the plan that runs ``plans`` at the same time, with ``nodes`` in their order."""
     nodes, share = tuple(nodes), {}
     for plan, part in zip(plans, parts, strict=True):
         for key in plan.share:
             if key in share:
                 raise PlanError("key-clash", key=key)
             share[key] = part * plan.share[key]
-    steps = [plan.steps for plan in plans]
-    if not all(isinstance(each, Lazy) for each in steps):
-        joined = [[*chain(*acts)] for acts in zip_longest(*steps, fillvalue=())]
+    if not all(isinstance(plan.steps, Lazy) for plan in plans):
+        joined = [[*chain(*acts)] for acts in zip_longest(*(plan.steps for plan in plans), fillvalue=())]
     else:
 
         def step(t: int) -> list:
-            return [act for each in steps if t < len(each) for act in each[t]]
+            return [act for plan in plans if t < len(plan.steps) for act in plan.steps[t]]
 
         def alike(t: int) -> tuple:
-            return tuple(each.kind(t) if t < len(each) else None for each in steps)
+            return tuple(plan.steps.kind(t) if t < len(plan.steps) else None for plan in plans)
 
-        joined = Lazy(step, range(max(map(len, steps))), alike, call=(side_by_side, nodes, plans, parts))
+        longest = max(len(plan.steps) for plan in plans)
+        joined = Lazy(step, range(longest), alike, call=(side_by_side, nodes, plans, parts))
         if all(len(plan.wants) == len(plan.holds) == len(nodes) * len(plan.share) for plan in plans):
-            return Plan(nodes, share, joined)  # everyone has everything, which need not be written out
+            return Plan(nodes, share, joined)  # every node holds and wants every key: no need to list the pairs
     return Plan(nodes, share, joined, chain(*(p.holds for p in plans)), chain(*(p.wants for p in plans)))

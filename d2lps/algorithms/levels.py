@@ -1,4 +1,4 @@
-"""Two levels: first inside every machine, then between machines, then inside again.
+"""Two levels: sums inside every machine, then between machines, then the total back inside.
 
 >>> from d2lps import sharded
 >>> inside = {"a/cpu": ["a/gpu0", "a/gpu1"], "b/cpu": ["b/gpu0", "b/gpu1"]}
@@ -19,33 +19,33 @@ from d2lps.plan.plan import Plan, require_plan
 
 
 def hierarchical(inside: Mapping[str, Iterable[str]], across: Plan) -> Plan:
-    """What is added inside a machine crosses its network card once, however many GPUs it has.
+    """Add inside every machine first, so that one sum per machine crosses its network card, however many GPUs it has.
 
     1. In every machine the devices send their gradients to its leader, which then holds the machine's sum.
-    2. The leaders' sums are brought together as ``across`` says, with servers where it has some.
+    2. The leaders add up their sums by ``across``, which may use servers.
     3. The leaders send the total to their devices.
 
-    Steps: those of ``across``, and 2. Of g devices a leader of its own receives and sends g·S inside, a leader that is
-    one of them (g−1)·S; between machines everyone moves what ``across`` moves, instead of g times as much.
+    Steps: those of ``across``, and 2. In a machine of g devices a separate leader receives and sends g·S, a leader that
+    is one of them (g−1)·S; between machines the nodes move the bytes of ``across``, instead of g times as many.
 
     Parameters
     ----------
     inside : mapping of str to iterable of str
-        Leader → the devices of its machine that have a gradient. A leader may be one of them (GPU 0), or a node of its
-        own (the CPU).
+        Leader → the devices of its machine that have a gradient. A leader may be one of them (GPU 0), or a separate
+        node (the CPU).
     across : Plan
-        Between the leaders, all of whom hold a gradient and want the sum: ``ring(leaders)``,
+        A plan between the leaders, each of which holds a gradient and wants the sum: ``ring(leaders)``,
         ``sharded(leaders, servers=["server0"])``, …
 
     Returns
     -------
     Plan
-        With the keys of ``across``. What it updates on the way, the devices get updated.
+        A plan with the keys of ``across``. The devices receive updated weights for the keys that ``across`` updates.
 
     Raises
     ------
     PlanError
-        If leaders and plan do not go together, or a device is in two machines.
+        If leaders and plan do not fit together, or a device is in two machines.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def hierarchical(inside: Mapping[str, Iterable[str]], across: Plan) -> Plan:
     if not isinstance(inside, Mapping) or not inside:
         raise PlanError("inside-wanted", given=repr(inside))
     machines = {leader: names(devices) for leader, devices in inside.items()}
-    devices = names(device for some in machines.values() for device in some)
+    devices = names(device for members in machines.values() for device in members)
     holding, wanting = {*across.holds}, {(node, key) for node, key, _ in across.wants}
     for leader in machines:
         if not {(leader, key) for key in across.share} <= holding & wanting:
@@ -74,9 +74,9 @@ def hierarchical(inside: Mapping[str, Iterable[str]], across: Plan) -> Plan:
     for node in across.nodes:
         if node not in machines and (node in devices or any(holder == node for holder, _ in holding)):
             raise PlanError("no-leader", node=node)
-    pairs = [(leader, device) for leader, some in machines.items() for device in some if device != leader]
+    pairs = [(leader, device) for leader, members in machines.items() for device in members if device != leader]
     gather = [Send(device, leader, key, "add") for key in across.share for leader, device in pairs]
     spread = [Send(leader, device, key, "copy") for key in across.share for leader, device in pairs]
-    nodes = dict.fromkeys(node for leader, some in machines.items() for node in (*some, leader))
+    nodes = dict.fromkeys(node for leader, members in machines.items() for node in (*members, leader))
     nodes |= dict.fromkeys(across.nodes)
     return Plan(nodes, across.share, filter(None, [gather, *across.steps, spread]), holds=devices, wants=devices)

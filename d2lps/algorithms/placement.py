@@ -1,4 +1,4 @@
-"""Which server holds what: large arrays are cut over all servers, small keys lie on a ring of hashes.
+"""The placement of keys on servers: large arrays are cut over all servers, small keys lie on a ring of hashes.
 
 >>> place = Placement(3)
 >>> [f"{part.server}: {part.start}–{part.stop}" for part in place.parts("weight", 3_000_000)]
@@ -17,26 +17,16 @@ from d2lps.messages import text
 from d2lps.messages.raised import Brief
 from d2lps.units import is_count
 
-LARGE = 250_000  # elements from which on an array is cut
+LARGE = 250_000  # elements: arrays at least this long are cut
 VIRTUAL = 256  # places of each server on the ring: the loads of servers differ by about 1/√256 of their mean
 
 
 class PlacementError(Brief, ValueError):
-    """Numbers of which no placement can be made."""
+    """Invalid numbers for a placement."""
 
 
 class Part(NamedTuple):
-    """The elements ``start`` to ``stop`` of a key, which ``server`` holds.
-
-    Attributes
-    ----------
-    key : str or int
-        The key.
-    server : int
-        The number of the server.
-    start, stop : int
-        Elements of the flat array, as a slice has them.
-    """
+    """The elements ``start`` to ``stop`` (as in a slice of the flat array) of ``key`` that ``server`` holds."""
 
     key: "str | int"
     server: int
@@ -45,18 +35,17 @@ class Part(NamedTuple):
 
 
 class Placement:
-    """Keys to servers.
+    """The placement of keys on servers, by consistent hashing with virtual nodes as in Dynamo.
 
-    A server that joins k others takes 1/(k+1) of the small keys, from all of them alike, and none moves between the
-    others: consistent hashing, with virtual nodes as in Dynamo. The hash is SHA-256, the same in every process
-    (Python's own is not).
+    A server that joins k others takes 1/(k+1) of the small keys, equally from all of them, and no key moves between the
+    others. The hash is SHA-256, which is the same in every process (Python's own is not).
 
     Parameters
     ----------
     servers : int or iterable of int
-        How many, or the numbers of those that are there.
+        The number of servers, or the numbers of the present ones.
     large : int
-        Elements from which on an array is cut into ranges over all servers, each as long as the others.
+        Arrays with at least this many elements are cut into equally long ranges over all servers.
     virtual : int
         Places of each server on the ring. Loads differ by about 1/√virtual of their mean.
 
@@ -68,7 +57,7 @@ class Placement:
     Raises
     ------
     PlacementError
-        Where one of them is no such number.
+        For invalid numbers.
 
     References
     ----------
@@ -99,36 +88,13 @@ class Placement:
         self._places = [place for place, _ in self.ring]
 
     def owner(self, key: "str | int") -> int:
-        """The server of a small key: the first one on the ring after the key's own place.
-
-        Parameters
-        ----------
-        key : str or int
-            The key; 3 and "3" are two keys.
-
-        Returns
-        -------
-        int
-            The number of the server.
-        """
+        """Return the number of a small key's server: the first one on the ring after the key (3 and "3" differ)."""
         return self.ring[bisect(self._places, _hash(f"key {key!r}")) % len(self.ring)][1]
 
     def parts(self, key: "str | int", elements: int, width: int = 1) -> tuple[Part, ...]:
-        """What each server holds of ``key``: a row of ``width`` elements is never cut, and no part is without any.
+        """Return the parts of ``key``, an array of ``elements`` elements in rows of ``width``, in its order.
 
-        Parameters
-        ----------
-        key : str or int
-            The key.
-        elements : int
-            How many the whole array has.
-        width : int
-            How many a row has.
-
-        Returns
-        -------
-        tuple of Part
-            In the order of the array, each as long as the others, to a row.
+        No row is cut, no part is empty, and the lengths of the parts differ by at most one row.
         """
         if elements < self.large:
             return (Part(key, self.owner(key), 0, elements),)
@@ -137,18 +103,7 @@ class Placement:
         return tuple(Part(key, server, *cut) for server, cut in zip(self.servers, cuts, strict=True) if cut[0] < cut[1])
 
     def share(self, server: int) -> float:
-        """The part of the ring that is ``server``'s, and thus of the small keys.
-
-        Parameters
-        ----------
-        server : int
-            Its number.
-
-        Returns
-        -------
-        float
-            From 0 to 1; those of all servers make 1.
-        """
+        """Return the fraction of the ring, and thus of the small keys, that ``server`` has (0 … 1)."""
         pairs = zip((self.ring[-1], *self.ring), self.ring, strict=False)
         return sum((here - before) % 2**64 for (before, _), (here, owner) in pairs if owner == server) / 2**64
 
@@ -157,10 +112,10 @@ class Placement:
         return "\n".join([*lines, text("placement.large", large=self.large, servers=len(self.servers))])
 
 
-def require_count(what: str, value: object) -> int:
-    """``value``, a whole number from 1 on. Raises PlacementError, which names ``what``, otherwise."""
+def require_count(name: str, value: object) -> int:
+    """Return ``value`` if it is a whole number of 1 or more; else raise a PlacementError that mentions ``name``."""
     if not is_count(value, least=1):
-        raise PlacementError(text("placement.count", what=what, value=repr(value)))
+        raise PlacementError(text("placement.count", what=name, value=repr(value)))
     return value
 
 

@@ -1,4 +1,4 @@
-"""Rings: everyone speaks to its neighbors only.
+"""Rings: every node sends to a neighbor only.
 
 >>> from d2lps import ring
 >>> print(ring(["device1", "device2", "device3"]))
@@ -23,13 +23,13 @@ from d2lps.topology import Topology, rings
 
 
 def ring(nodes: Iterable[str], key: str = "g") -> Plan:
-    """Chunked ring: n keys of 1/n go round, first to be added up, then to be handed out.
+    """Chunked ring: n keys of 1/n travel around the ring, first to be added up, then to be distributed.
 
     1. Reduce-scatter, n−1 steps: in step t node i sends key i−t+1 (cyclic) to node i+1, which adds it. Key 1 starts
        on node 1; after the phase node n holds the complete sum of key 1, node i that of key i+1.
-    2. All-gather, n−1 steps: the complete keys go on round the ring in the same way; everyone holds them all.
+    2. All-gather, n−1 steps: the complete keys travel on in the same way; every node then holds them all.
 
-    Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S, which no algorithm between the workers alone can beat, and
+    Steps: 2(n−1). Every node sends and receives 2(n−1)/n·S, which no algorithm between the workers alone can beat, and
     sends to one neighbor only. Step by step: 2(n−1)·α + 2(n−1)/n·S/b.
 
     Parameters
@@ -42,12 +42,12 @@ def ring(nodes: Iterable[str], key: str = "g") -> Plan:
     Returns
     -------
     Plan
-        With n keys of 1/n, ``g1`` … ``gn``; lazy beyond 64 nodes.
+        A plan with n keys of 1/n, ``g1`` … ``gn``; lazy beyond 64 nodes.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes.
+        For invalid node names.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def ring(nodes: Iterable[str], key: str = "g") -> Plan:
         op = "add" if t < n - 1 else "copy"
         return [Send(nodes[i], nodes[(i + 1) % n], f"{key}{(i - t) % n + 1}", op) for i in range(n)]
 
-    # The steps of a phase are alike: everyone sends 1/n to the next.
+    # The steps of a phase are alike: every node sends 1/n to the next.
     steps = Lazy(step, range(2 * (n - 1)), alike=lambda t: t < n - 1, call=(ring, nodes, key))
     return Plan(nodes, {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}, steps)
 
@@ -72,10 +72,10 @@ def ring(nodes: Iterable[str], key: str = "g") -> Plan:
 def reduce_scatter(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Plan:
     """First half of :func:`ring`, or with ``direct`` of :func:`sharded`: the complete sums, spread over the nodes.
 
-    Everyone holds a gradient of n keys of 1/n before. After n−1 steps round the ring node n holds the sum of key 1,
-    node i that of key i+1. With ``direct`` everyone sends key j straight to node j, which then holds its sum.
+    At the start every node holds a gradient of n keys of 1/n. After n−1 steps around the ring node n holds the sum of
+    key 1, node i that of key i+1. With ``direct`` every node sends key j straight to node j, which then holds its sum.
 
-    Steps: n−1, or 1 with ``direct``. Everyone sends and receives (n−1)/n·S. Step by step:
+    Steps: n−1, or 1 with ``direct``. Every node sends and receives (n−1)/n·S. Step by step:
     (n−1)·α + (n−1)/n·S/b, with ``direct`` α + (n−1)/n·S/b.
 
     Parameters
@@ -83,19 +83,19 @@ def reduce_scatter(nodes: Iterable[str], direct: bool = False, key: str = "g") -
     nodes : iterable of str
         Their names, in order.
     direct : bool
-        Whether messages go straight to where they are wanted, rather than round the ring.
+        True to send messages straight to their destination, False to send them around the ring.
     key : str
         The first part of the keys' names.
 
     Returns
     -------
     Plan
-        Everyone holds all keys, and each node wants its own.
+        A plan in which every node holds all keys and wants one.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes.
+        For invalid node names.
 
     Examples
     --------
@@ -109,12 +109,12 @@ def reduce_scatter(nodes: Iterable[str], direct: bool = False, key: str = "g") -
 
 
 def all_gather(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Plan:
-    """Second half of :func:`ring`, or with ``direct`` of :func:`sharded`: what is spread over the nodes, to everyone.
+    """Second half of :func:`ring`, or with ``direct`` of :func:`sharded`: keys spread over the nodes go to every node.
 
     It begins where :func:`reduce_scatter` ends: node n holds key 1, node i key i+1, and with ``direct`` node j holds
-    key j. After n−1 steps round the ring, or one with ``direct``, everyone holds all keys.
+    key j. After n−1 steps around the ring, or one with ``direct``, every node holds all keys.
 
-    Steps: n−1, or 1 with ``direct``. Everyone sends and receives (n−1)/n·S. Step by step:
+    Steps: n−1, or 1 with ``direct``. Every node sends and receives (n−1)/n·S. Step by step:
     (n−1)·α + (n−1)/n·S/b, with ``direct`` α + (n−1)/n·S/b.
 
     Parameters
@@ -122,19 +122,19 @@ def all_gather(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Pl
     nodes : iterable of str
         Their names, in order.
     direct : bool
-        Whether messages go straight to where they are wanted, rather than round the ring.
+        True to send messages straight to their destination, False to send them around the ring.
     key : str
         The first part of the keys' names.
 
     Returns
     -------
     Plan
-        Each node holds its own key, and everyone wants them all.
+        A plan in which every node holds one key and wants them all.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes.
+        For invalid node names.
 
     Examples
     --------
@@ -149,16 +149,16 @@ def all_gather(nodes: Iterable[str], direct: bool = False, key: str = "g") -> Pl
 
 
 def _halves(nodes: Iterable[str], direct: bool, key: str) -> tuple[Plan, list[tuple[str, str]]]:
-    """The plan of both phases, and where each key is complete between them."""
+    """Return the plan of both phases, and the (node, key) that are complete between them."""
     whole = sharded(nodes, key=key) if direct else ring(nodes, key)
     return whole, [(whole.nodes[j if direct else j - 1], name) for j, name in enumerate(whole.share)]
 
 
 def naive_ring(nodes: Iterable[str], key: str = "g") -> Plan:
-    """The whole tensor goes round, twice: what a ring is before it is cut into chunks.
+    """Ring without chunks: the whole tensor travels around the ring twice.
 
     1. Reduce, n−1 steps: node i sends the sum so far to node i+1; node n then holds the complete sum.
-    2. Broadcast, n−1 steps: it goes on from node n to node 1 and round to node n−1; everyone holds it.
+    2. Broadcast, n−1 steps: the sum goes from node n to node 1 and on to node n−1; every node then holds it.
 
     Steps: 2(n−1). Nodes n−1 and n send S, the others 2·S; nodes 1 and n receive S, the others 2·S. Step by step:
     2(n−1)(α + S/b), since one message is under way at a time.
@@ -173,12 +173,12 @@ def naive_ring(nodes: Iterable[str], key: str = "g") -> Plan:
     Returns
     -------
     Plan
-        With one key for the whole.
+        A plan with one key for the whole buffer.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes.
+        For invalid node names.
 
     Examples
     --------
@@ -197,16 +197,17 @@ def naive_ring(nodes: Iterable[str], key: str = "g") -> Plan:
 
 
 def bidirectional_ring(nodes: Iterable[str], key: str = "g") -> Plan:
-    """Half of the buffer goes each way round: two :func:`ring` at the same time.
+    """Two :func:`ring` at the same time: half of the buffer travels in each direction.
 
     Keys ``g1.1`` … of 1/(2n) go up the nodes as in :func:`ring`, ``g2.1`` … down; key 1 of both starts on node 1.
 
-    1. Reduce-scatter, n−1 steps: node i then holds the complete sums of key i+1 of the one way and of one of the other.
-    2. All-gather, n−1 steps: everyone holds everything.
+    1. Reduce-scatter, n−1 steps: node i then holds the complete sum of key i+1 of the first ring and of one key of the
+       second.
+    2. All-gather, n−1 steps: every node then holds all keys.
 
-    Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S, half of it to each neighbor. Step by step, where the links
-    to the two neighbors are separate: 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port: as long as :func:`ring`,
-    which already fills both directions of the port.
+    Steps: 2(n−1). Every node sends and receives 2(n−1)/n·S, half of it to each neighbor. Step by step, if the links to
+    the two neighbors are separate: 2(n−1)·α + (n−1)/n·S/b. Through one full-duplex port it takes as long as
+    :func:`ring`, which already fills both directions of the port.
 
     Parameters
     ----------
@@ -218,12 +219,12 @@ def bidirectional_ring(nodes: Iterable[str], key: str = "g") -> Plan:
     Returns
     -------
     Plan
-        With 2n keys of 1/(2n); lazy beyond 64 nodes.
+        A plan with 2n keys of 1/(2n); lazy beyond 64 nodes.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes.
+        For invalid node names.
 
     Examples
     --------
@@ -240,36 +241,36 @@ def bidirectional_ring(nodes: Iterable[str], key: str = "g") -> Plan:
 
 
 def two_rings(topology: Topology, both: bool = False, key: str = "g") -> Plan:
-    """All rings that the links of ``topology`` form, at the same time, each with a part as large as it is wide.
+    """All rings that the links of ``topology`` form, at the same time, each with a part in proportion to its width.
 
-    The rings are those that :func:`d2lps.rings` finds: on a DGX-1V one over doubled links and one over single
-    links, which so carry 2/3 and 1/3 of the buffer. Ring r has the keys ``gr.1`` … ``gr.n``; with ``both``, each part
-    is cut in halves that go round in the two directions, as rings 2r−1 and 2r. Nodes: in the topology's order.
+    :func:`d2lps.rings` finds the rings: on a DGX-1V one over doubled links and one over single links, which therefore
+    carry 2/3 and 1/3 of the buffer. Ring r has the keys ``gr.1`` … ``gr.n``; with ``both``, each part is cut into
+    halves that travel in the two directions, as rings 2r−1 and 2r. Nodes are in the topology's order.
 
     1. Reduce-scatter on each ring as in :func:`ring`; each key is then complete on one node.
-    2. All-gather on each ring; everyone holds everything.
+    2. All-gather on each ring; every node then holds all keys.
 
-    Steps: 2(n−1). Everyone sends and receives 2(n−1)/n·S. Step by step, for c links of b bytes/s in all rings
+    Steps: 2(n−1). Every node sends and receives 2(n−1)/n·S. Step by step, for c links of b bytes/s in all rings
     together: 2(n−1)·α + 2(n−1)/n·S/(c·b), with ``both`` 2(n−1)·α + (n−1)/n·S/(c·b). On the DGX-1V c = 3.
 
     Parameters
     ----------
     topology : Topology
-        Whose direct links form the rings.
+        The topology whose direct links form the rings.
     both : bool
-        Whether each part goes round in both directions.
+        True to send each part in both directions.
     key : str
         The first part of the keys' names.
 
     Returns
     -------
     Plan
-        With n keys for each ring and direction.
+        A plan with n keys for each ring and direction.
 
     Raises
     ------
     TopologyError
-        Where the links form no ring, or there is too much to search.
+        If the links form no ring, or there is too much to search.
 
     Examples
     --------
@@ -284,19 +285,19 @@ def two_rings(topology: Topology, both: bool = False, key: str = "g") -> Plan:
     step 3   a→b =g1.2   b→c =g1.3   c→a =g1.1
     step 4   a→b =g1.1   b→c =g1.2   c→a =g1.3
     """
-    found = rings(topology)
-    in_a_ring = {node for each in found for node in each.nodes}
-    return _rings([node for node in topology.kinds if node in in_a_ring], found, both, key)
+    cycles = rings(topology)
+    members = {node for cycle in cycles for node in cycle.nodes}
+    return _rings([node for node in topology.kinds if node in members], cycles, both, key)
 
 
-def _rings(nodes: Iterable[str], found: Iterable[tuple[tuple[str, ...], int]], both: bool, key: str) -> Plan:
-    """:func:`ring` on each of the rings found, (nodes, count), with parts in proportion to their counts."""
-    ways = [(way, count) for around, count in found for way in (_ways(around) if both else [around])]
+def _rings(nodes: Iterable[str], cycles: Iterable[tuple[tuple[str, ...], int]], both: bool, key: str) -> Plan:
+    """Run :func:`ring` on each cycle (nodes, count), with parts in proportion to the counts."""
+    ways = [(way, count) for cycle, count in cycles for way in (_ways(cycle) if both else [cycle])]
     total = sum(count for _, count in ways)
     plans = [ring(way, key=f"{key}{r}.") for r, (way, _) in enumerate(ways, 1)]
     return side_by_side(nodes, plans, [Fraction(count, total) for _, count in ways])
 
 
 def _ways(nodes: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The two ways round, both beginning at the first node."""
+    """Return the two directions of a cycle, both starting at the first node."""
     return [nodes, (nodes[0], *reversed(nodes[1:]))]

@@ -1,4 +1,4 @@
-"""Servers: a sum is made in one place, or every shard of it in a place of its own.
+"""Servers: one node adds up the whole gradient, or each server one shard of it.
 
 >>> from d2lps import sharded
 >>> print(sharded(["gpu0", "gpu1"], servers=["cpu"]))
@@ -22,41 +22,41 @@ Rule = tuple[str, Mapping[str, float]]
 def aggregate_at(
     workers: Iterable[str], root: str, chunks: int = 1, update: Rule | None = None, key: str = "g"
 ) -> Plan:
-    """Everyone sends its gradient to ``root``, which adds them up and sends the sum back.
+    """Every worker sends its gradient to ``root``, which adds them up and sends the sum back.
 
-    1. The workers send; ``root`` then holds the complete sum (own gradient first, then by worker).
-    2. ``root`` sends the sum; everyone holds it.
+    1. The workers send; ``root`` then holds the complete sum (its own gradient first, then by worker).
+    2. ``root`` sends the sum; every worker then holds it.
 
-    Steps: 2. A worker ``root`` receives and sends (n−1)·S, the others S; a ``root`` of its own n·S. Step by step:
-    2α + 2(n−1)·S/b, with a ``root`` of its own 2α + 2n·S/b.
+    Steps: 2. A ``root`` among the workers receives and sends (n−1)·S, the others S; a separate ``root`` n·S. Step by
+    step: 2α + 2(n−1)·S/b, with a separate ``root`` 2α + 2n·S/b.
 
-    With ``chunks=c`` the gradient is cut into c parts, and while part i is collected, part i−1 is
-    already sent back, so that both directions of the links are busy. Steps: c + 1; the same bytes; step by
-    step (c + 1)·α + (c + 1)/c·(n−1)·S/b, with a ``root`` of its own (c + 1)·α + (c + 1)/c·n·S/b.
+    With ``chunks=c`` the gradient is cut into c parts, and ``root`` sends part i−1 back while it collects part i, so
+    that both directions of the links are busy. Steps: c + 1; the same bytes; step by step
+    (c + 1)·α + (c + 1)/c·(n−1)·S/b, with a separate ``root`` (c + 1)·α + (c + 1)/c·n·S/b.
 
     Parameters
     ----------
     workers : iterable of str
-        Who has a gradient.
+        The nodes that have a gradient.
     root : str
-        Where it is summed: one of the workers (GPU 0), or a node of its own without a gradient (the CPU, a server).
+        The node that adds: one of the workers (GPU 0), or a separate node without a gradient (the CPU, a server).
     chunks : int
-        Into how many parts the gradient is cut, 1 or more.
+        The number of parts into which the gradient is cut, 1 or more.
     update : tuple, optional
-        A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which each complete sum is turned into new weights
-        where it is made; those are then sent back.
+        A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which ``root`` turns each complete sum into new
+        weights, which it then sends back.
     key : str
         The first part of the keys' names.
 
     Returns
     -------
     Plan
-        With one key, or one for each chunk.
+        A plan with one key, or one for each chunk.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes, and for chunks or an update that are none.
+        For invalid node names, chunks or updates.
 
     Examples
     --------
@@ -78,39 +78,39 @@ def sharded(
     update: Rule | None = None,
     key: str = "g",
 ) -> Plan:
-    """The gradient is cut into one shard per server; everyone sends every shard to its server and gets its sum back.
+    """Every worker sends each shard of its gradient to the shard's server and gets the sum back.
 
-    1. Everyone sends shard j to server j, which then holds the complete sum of shard j.
-    2. Server j sends that sum; everyone holds all shards.
+    1. Every worker sends shard j to server j, which then holds the complete sum of shard j.
+    2. Server j sends that sum; every worker then holds all shards.
 
-    Steps: 2. With n workers as their own servers everyone sends and receives 2(n−1)/n·S, which no
-    algorithm between the workers alone can beat; each of k servers of their own receives and sends n/k·S, a worker S.
-    Step by step: 2α + 2(n−1)/n·S/b, with k servers of their own 2α + 2·max(1, n/k)·S/b.
+    Steps: 2. If the n workers are the servers, each sends and receives 2(n−1)/n·S, which no algorithm between the
+    workers alone can beat; of k separate servers each receives and sends n/k·S, and a worker S. Step by step:
+    2α + 2(n−1)/n·S/b, with k separate servers 2α + 2·max(1, n/k)·S/b.
 
     Parameters
     ----------
     workers : iterable of str
-        Who has a gradient.
+        The nodes that have a gradient.
     servers : sequence of str, or mapping of str to Fraction or str, optional
         The workers themselves (if left out), any nodes by name with equal shards, or a mapping from name to exact
         share, such as ``{"cpu0": "2/3", "cpu1": "1/3"}``.
     chunks : int
-        Into how many parts every shard is cut, which overlaps the two phases in c + 1 steps.
+        The number of parts c into which every shard is cut, which overlaps the two phases in c + 1 steps.
     update : tuple, optional
-        A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which each complete sum is turned into new weights
-        where it is made; those are then sent back.
+        A rule and its numbers, such as ``("sgd", {"lr": 0.1})``, by which a server turns each complete sum into new
+        weights, which it then sends back.
     key : str
         The first part of the keys' names.
 
     Returns
     -------
     Plan
-        With a key for each server and chunk.
+        A plan with a key for each server and chunk.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes, shares that do not add up to 1, and chunks or an update that are none.
+        For invalid node names, chunks or updates, and for shares that do not add up to 1.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def _served(
 
 
 def require_chunks(chunks: int) -> int:
-    """``chunks``; raises PlanError unless it is a whole number of 1 or more."""
+    """Return ``chunks``, or raise PlanError unless it is a whole number of 1 or more."""
     if not is_count(chunks, least=1):
         raise PlanError("bad-chunks", chunks=repr(chunks))
     return chunks

@@ -1,4 +1,4 @@
-"""Trees and pairs: O(log n) messages one after the other, where a ring has O(n).
+"""Trees and pairs: O(log n) messages one after the other, compared with O(n) in a ring.
 
 >>> from d2lps import tree
 >>> print(tree(["a", "b", "c", "d", "e"]))
@@ -25,12 +25,12 @@ from d2lps.plan.plan import Plan
 def tree(nodes: Iterable[str], key: str = "g") -> Plan:
     """Binomial tree with node 1 at its root, for whole tensors and any number of nodes.
 
-    1. Reduce, ⌈lg n⌉ steps: in step t the nodes that are left stand in pairs, 2^(t−1) apart; the later of each
-       pair sends its sum to the earlier. Node 1 then holds the complete sum.
-    2. Broadcast, ⌈lg n⌉ steps: the same messages backwards; everyone holds it.
+    1. Reduce, ⌈lg n⌉ steps: in step t the remaining nodes form pairs, 2^(t−1) apart; the later node of each pair
+       sends its sum to the earlier. Node 1 then holds the complete sum.
+    2. Broadcast, ⌈lg n⌉ steps: the same messages backwards; every node then holds the sum.
 
     Steps: 2⌈lg n⌉. Node 1 sends and receives ⌈lg n⌉·S; another node S, and S more for each node that reports to it.
-    Step by step, where no link is shared: 2⌈lg n⌉(α + S/b).
+    Step by step, if no link is shared: 2⌈lg n⌉(α + S/b).
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ def tree(nodes: Iterable[str], key: str = "g") -> Plan:
     Returns
     -------
     Plan
-        With one key for the whole.
+        A plan with one key for the whole buffer.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes.
+        For invalid node names.
 
     Examples
     --------
@@ -70,31 +70,31 @@ def tree(nodes: Iterable[str], key: str = "g") -> Plan:
 def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     """Recursive halving, then recursive doubling: a reduce-scatter and an all-gather in lg n steps each.
 
-    In its plain form, for n a power of two; libraries fold the surplus nodes into the others first.
+    This is the plain form for n a power of two; libraries fold the surplus nodes into the others first.
 
-    1. Halving: two nodes n/2 apart each send the other its half of the keys, which the other adds; then within
-       each half two nodes n/4 apart their quarter, and so on. Node i then holds the complete sum of key i.
-    2. Doubling: the same pairs backwards send each other all that they have complete; everyone holds all keys.
+    1. Halving: two nodes n/2 apart each send the other its half of the keys, which the other adds; then, within each
+       half, two nodes n/4 apart exchange quarters, and so on. Node i then holds the complete sum of key i.
+    2. Doubling: the same pairs, backwards, send each other all their complete keys; every node then holds all keys.
 
-    Steps: 2 lg n. Everyone sends and receives 2(n−1)/n·S. Step by step, where no link is shared:
+    Steps: 2 lg n. Every node sends and receives 2(n−1)/n·S. Step by step, if no link is shared:
     2 lg n·α + 2(n−1)/n·S/b.
 
     Parameters
     ----------
     nodes : iterable of str
-        Their names, in order: 1, 2, 4, 8, … of them.
+        Their names, in order; their number must be 1, 2, 4, 8, …
     key : str
         The first part of the keys' names.
 
     Returns
     -------
     Plan
-        With n keys of 1/n, ``g1`` … ``gn``; lazy beyond 64 nodes.
+        A plan with n keys of 1/n, ``g1`` … ``gn``; lazy beyond 64 nodes.
 
     Raises
     ------
     PlanError
-        For any other number of nodes, and for names that cannot be nodes.
+        For any other number of nodes, and for invalid node names.
 
     Examples
     --------
@@ -115,13 +115,13 @@ def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     def step(t: int) -> list[Send]:
         halving = t < phase
         apart = n >> (t + 1) if halving else 1 << (t - phase)
-        sent = []
+        acts = []
         for i, node in enumerate(nodes):
             partner = i ^ apart
-            first = (partner if halving else i) // apart * apart  # to add: the partner's keys; when complete: the own
+            first = (partner if halving else i) // apart * apart  # halving sends the partner's keys, doubling its own
             keys = [f"{key}{j + 1}" for j in range(first, first + apart)]
-            sent += [Send(node, nodes[partner], name, "add" if halving else "copy") for name in keys]
-        return sent
+            acts += [Send(node, nodes[partner], name, "add" if halving else "copy") for name in keys]
+        return acts
 
     steps = Lazy(step, range(2 * phase), call=(halving_doubling, nodes, key))
     return Plan(nodes, {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}, steps)
@@ -130,15 +130,15 @@ def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
 def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g") -> Plan:
     """Two complementary binary trees, each with half of the buffer in c ``chunks`` that follow one another.
 
-    A node that has children in one tree is a leaf of the other, so that everyone sends and receives equally much. Both
-    trees are ⌊lg n⌋ high. For any number of nodes.
+    A node that has children in one tree is a leaf of the other, so that all nodes send and receive equally much. Both
+    trees are ⌊lg n⌋ high. The number of nodes is arbitrary.
 
-    1. Reduce, c + ⌊lg n⌋ − 1 steps: every node adds what its children send and passes chunk after chunk to its
-       parent; the two roots then hold the complete sums of one half each.
-    2. Broadcast, c + ⌊lg n⌋ − 1 steps: the chunks come down the trees again; everyone holds them all.
+    1. Reduce, c + ⌊lg n⌋ − 1 steps: every node adds the chunks from its children and passes chunk after chunk to its
+       parent; each of the two roots then holds the complete sum of one half.
+    2. Broadcast, c + ⌊lg n⌋ − 1 steps: the chunks come down the trees again; every node then holds them all.
 
-    Steps: 2(c + ⌊lg n⌋ − 1). Everyone sends S/2 to each of its parents and children in the two trees, and receives as
-    much: 2·S at most. In a step the busiest send or receive two chunks of S/(2c). Step by step, where no link is
+    Steps: 2(c + ⌊lg n⌋ − 1). Every node sends S/2 to each of its parents and children in the two trees, and receives as
+    much: at most 2·S. In a step the busiest nodes send or receive two chunks of S/(2c). Step by step, if no link is
     shared and n is neither 2 nor 4: 2(c + ⌊lg n⌋ − 1)(α + S/(c·b)), which approaches 2·S/b. For n = 2:
     2c·α + S/b; for n = 4: 2(c + 1)·α + (2c + 1)/c·S/b, because there each root has only one child.
 
@@ -147,7 +147,7 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     nodes : iterable of str
         Their names, in order.
     chunks : int, optional
-        The best number, √((⌊lg n⌋−1)·S/(α·b)), depends on the machine. If left out, it is 4⌊lg n⌋: filling and emptying
+        The best number, √((⌊lg n⌋−1)·S/(α·b)), depends on the machine. The default is 4⌊lg n⌋: filling and emptying
         the trees then costs less than a quarter of 2·S/b, and the steps remain O(log n).
     key : str
         The first part of the keys' names.
@@ -155,12 +155,12 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     Returns
     -------
     Plan
-        With the keys ``g1.1`` … ``g1.c`` in tree 1, ``g2.1`` … in tree 2; ``g1`` and ``g2`` with one chunk.
+        A plan with the keys ``g1.1`` … ``g1.c`` in tree 1, ``g2.1`` … in tree 2; ``g1`` and ``g2`` with one chunk.
 
     Raises
     ------
     PlanError
-        For names that cannot be nodes, and for chunks that are none.
+        For invalid node names or chunks.
 
     References
     ----------
@@ -184,7 +184,7 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     phase = chunks + height - 1 if height else 0
     steps = [[] for _ in range(2 * phase)]
     edges = list(_edges(0, n, depth=1))
-    # The inner places of a tree are 1, 3, 5, …: reading the nodes backwards, or for odd n shifted by one, swaps them.
+    # Inner nodes have the places 1, 3, 5, …: reading the nodes backwards, or shifted by one for odd n, swaps them.
     other = nodes[::-1] if n % 2 == 0 else nodes[1:] + nodes[:1]
     keys = [[f"{key}{half}" if chunks == 1 else f"{key}{half}.{c}" for c in range(1, chunks + 1)] for half in (1, 2)]
     for c in range(chunks):
@@ -197,15 +197,15 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
 
 
 def _powers(n: int) -> list[int]:
-    """1, 2, 4, … below n: ⌈lg n⌉ of them."""
+    """Return the ⌈lg n⌉ powers 1, 2, 4, … below n."""
     return [2**t for t in range((n - 1).bit_length())]
 
 
 def _edges(start: int, stop: int, depth: int, parent: int | None = None) -> Iterator[tuple[int, int, int]]:
-    """(child, parent, the child's depth) of the binary tree over the places ``start`` … ``stop``−1, ⌊lg n⌋ high.
+    """Yield (child, parent, depth of the child) of the binary tree over the places ``start`` … ``stop``−1.
 
-    It stands in order: what is left of a node in the tree is left of it in the row. Leaves have even places and inner
-    nodes odd ones, since the left part of every tree has an odd number of places.
+    The tree is in order: a node's left part has smaller places. Leaves have even places and inner nodes odd ones, since
+    the left part of every tree has an odd number of places.
     """
     count = stop - start
     if count:

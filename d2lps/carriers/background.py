@@ -1,4 +1,4 @@
-"""A thread that waits in torch's stead: a wait inside torch holds signals back and has no deadline that helps."""
+"""A thread that calls torch: a wait inside torch blocks signals, and its own deadline does not help."""
 
 import queue
 import threading
@@ -8,29 +8,29 @@ from collections.abc import Callable
 
 
 class Done(threading.Event):
-    """Set when the work is done: with a ``result`` or an ``error``."""
+    """An event that is set when the work is done, with its ``result`` or ``error``."""
 
     result = None
     error: BaseException | None = None
 
 
 class BackgroundThread:
-    """Does one thing after another in a thread of its own, which never keeps the interpreter from leaving."""
+    """A thread that runs jobs one after another and never keeps the interpreter from exiting."""
 
     def __init__(self):
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
         self._thread = threading.Thread(target=_work, args=(self._jobs,), daemon=True, name="d2lps carrier")
         self._thread.start()
-        self._end = weakref.finalize(self, self._jobs.put, None)  # at the latest when nobody has this object any more
+        self._end = weakref.finalize(self, self._jobs.put, None)  # called when this object is collected, at the latest
 
     def do(self, work: Callable[[], object]) -> Done:
-        """Begin ``work`` as soon as what was asked for before is done."""
+        """Run ``work`` after all earlier jobs."""
         done = Done()
         self._jobs.put((work, done))
         return done
 
     def end(self, patience: float = 1.0) -> None:
-        """Let the thread go, once it has done what it was asked for, and wait for that, yet not for ever."""
+        """End the thread after the jobs it has, and wait for that at most ``patience`` seconds."""
         self._end()
         self._thread.join(patience)
 
@@ -47,7 +47,7 @@ def _work(jobs: queue.SimpleQueue) -> None:
 
 
 class Closed(ConnectionError):
-    """A connection broke: that to one of ``ranks``, if it is known."""
+    """A broken connection: to one of ``ranks``, if that is known."""
 
     def __init__(self, ranks: tuple[int, ...], why: str):
         super().__init__(why)
@@ -55,9 +55,9 @@ class Closed(ConnectionError):
 
 
 class Progress:
-    """How far a background thread has come, for who watches over it; ``with progress.of(ranks):`` is a wait for them.
+    """The progress of a background thread, for the thread that watches it.
 
-    A wait in which torch says that something broke raises Closed.
+    Inside ``with progress.of(*ranks):`` the thread waits for these ranks; a RuntimeError of torch becomes Closed.
     """
 
     step: int | None = None
@@ -65,7 +65,7 @@ class Progress:
     since = 0.0
 
     def at(self, step: int | None) -> None:
-        """A step begins, or something that is no step of a plan."""
+        """Note that a step begins; None stands for work outside all steps."""
         self.step, self.waiting, self.since = step, (), time.monotonic()
 
     def of(self, *ranks: int) -> "Progress":

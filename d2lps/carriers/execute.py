@@ -10,7 +10,7 @@ tensor([11., 22.])
 (True, 8)
 
 A plan is compiled into the program of each process (:mod:`d2lps.carriers.base`), and a *carrier* executes it.
-Everything is checked before the first byte moves: what is refused leaves the tensors as they were.
+Everything is checked before the first byte moves: a run that is refused leaves the tensors unchanged.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping
@@ -31,7 +31,7 @@ from d2lps.trace import Trace, event, pairs
 
 
 class Executable(NamedTuple):
-    """The program of this process, and what executes it once, as often as it is called."""
+    """The program of this process; each call of ``execute`` executes it once."""
 
     program: Program
     execute: Callable[[], Executed]
@@ -48,7 +48,7 @@ def compile(
     memory: MutableMapping[tuple[str, str], dict] | None = None,
     reduce: "str | Reduction" = SUM,
 ) -> Executable:
-    """Check everything that :func:`run` takes, and set up what its carrier needs, without moving a byte."""
+    """Check the arguments of :func:`run`, and prepare its carrier, without moving a byte."""
     weights, memory = {} if weights is None else weights, {} if memory is None else memory
     try:
         if not isinstance(plan, Plan):
@@ -56,20 +56,20 @@ def compile(
         playing = carrier.playing(plan)
         if isinstance(tensors, Tensor) and len(playing) == 1:
             tensors = {playing[0]: tensors}
-        how = reduction(reduce)
+        reducer = reduction(reduce)
         buffers = require_fitting(plan, tensors, carrier.place(playing), playing)
-        # What a node holds is tried; what lies in the buffer of one that holds nothing is not read.
-        require_usable(how, next((tensors[node] for node, _ in plan.holds if node in playing), buffers[0][:0]))
+        # Try the reduction on a node that holds values: the content of the other buffers must not be read.
+        require_usable(reducer, next((tensors[node] for node, _ in plan.holds if node in playing), buffers[0][:0]))
         require_updatable(plan, tensors, weights, memory, playing)
-        if how is not SUM and any(updates(step) for step in plan.steps):
-            raise TensorError(text("tensor.sum-wanted", name=how.name))
+        if reducer is not SUM and any(updates(step) for step in plan.steps):
+            raise TensorError(text("tensor.sum-wanted", name=reducer.name))
         if topology is not None:
             for node in plan.nodes:
                 topology.require_node(node)
             for src, dst in {(send.src, send.dst) for step in plan.steps for send in sends(step)}:
                 topology.route(src, dst)
         program = Program(
-            plan, tensors, weights, memory, how, seen=frozenset(plan.nodes if carrier.shares_memory else playing)
+            plan, tensors, weights, memory, reducer, seen=frozenset(plan.nodes if carrier.shares_memory else playing)
         )
     except Exception as error:
         carrier.refuse(error)
@@ -88,18 +88,18 @@ def run(
     memory: MutableMapping[tuple[str, str], dict] | None = None,
     reduce: "str | Reduction" = SUM,
 ) -> Trace:
-    """Do what ``plan`` says, in place, and return the measured trace.
+    """Execute ``plan`` on the tensors, in place, and return the measured trace.
 
-    With several processes all of them call it.
+    If the carrier has several processes, all of them must call this.
 
     Parameters
     ----------
     plan
-        who sends what to whom; the same on all processes.
+        the plan to execute; the same on all processes.
     tensors
-        node → flat tensor of N elements, its gradient, for every node played by this process (with :class:`Here`
-        every node of the plan); all of one size and dtype (any float or integer). A node that holds nothing gives
-        a buffer, whose content is not read. Who plays one node may give its tensor alone. Afterwards every node that
+        node → its gradient, a flat tensor of N elements, for every node played by this process (with :class:`Here`
+        every node of the plan); all of one size and dtype (any float or integer). The buffer of a node that holds
+        nothing is not read. A process that plays one node may pass its tensor alone. Afterwards every node that
         wants a key has it there: the sum, or the new weights.
     carrier
         :class:`Here` (default), all nodes in this process; :class:`Processes`; :class:`SharedMemory`.
@@ -109,16 +109,16 @@ def run(
         for plans with updates: node → flat tensor of its current weights, like its gradient, changed in place, for
         each node that updates.
     memory
-        for plans with updates: a dict in which the rules remember between runs. Without it a momentum is forgotten
-        after the run.
+        for plans with updates: a dict for the state of the optimizer between runs. Without it the momentum is
+        forgotten after the run.
     reduce
-        what "add" does: ``"sum"``, ``"max"``, ``"min"``, ``"product"``, ``"or"`` (integers, bool), or a
-        :class:`Reduction` of your own.
+        the operation that "add" stands for: ``"sum"``, ``"max"``, ``"min"``, ``"product"``, ``"or"`` (integers, bool),
+        or your own :class:`Reduction`.
 
     Returns
     -------
     Trace
-        what was done when, in seconds from the begin: on the process of rank 0 the whole of it, on others their part.
+        the times of all acts, in seconds from the start: complete on rank 0, on other processes their own part.
 
     Raises
     ------
@@ -127,10 +127,10 @@ def run(
     TopologyError
         if ``topology`` lacks a node or a route.
     RankLost
-        on all others, if a process is lost on the way.
+        on all other processes, if one is lost during the run.
     ProcessesError
-        if another thread runs something on this carrier of several processes: that run ends, too. Which thread comes
-        first is not the same on all of them, and sums would be mixed; each thread takes a carrier of its own.
+        if another thread is using this carrier of several processes; its run ends, too. The threads could come in a
+        different order on each process and sums would be mixed, so each thread needs its own carrier.
 
     Examples
     --------
@@ -153,5 +153,5 @@ def run(
     for step, index, start, end in timed:
         act = acts[step - 1][index]
         events.append(event(act, step, start, end, nbytes[act.key]))
-    drawn_on = pairs(plan) if topology is None else topology
-    return Trace(carrier.describe(program.tensors), plan, drawn_on, program.like.numel() * width, tuple(events))
+    links = pairs(plan) if topology is None else topology
+    return Trace(carrier.describe(program.tensors), plan, links, program.like.numel() * width, tuple(events))

@@ -1,7 +1,7 @@
 """One rank's part of a program over gloo: sockets between processes, tensors in main memory.
 
-Everything that can be known before is worked out before (:meth:`Gloo.load`): on a small machine a step of small
-messages takes as long as the Python around it.
+:meth:`Gloo.load` prepares as much as possible before the run: on a small machine a step of small messages takes as
+long as the Python code around it.
 """
 
 import time
@@ -22,9 +22,9 @@ from d2lps.plan.acts import Send, Update, sends
 
 
 class Cut(NamedTuple):
-    """How messages are cut: bytes of a segment that is added, and of one that is only copied, straight to its place.
+    """The sizes of segments, in bytes: of one that is ``added``, and of one that is ``copied`` straight to its place.
 
-    ``ahead``: how many segments a receiver asks for before it has written the first.
+    ``ahead``: the number of segments a receiver requests before it has written the first.
     """
 
     added: int
@@ -32,48 +32,48 @@ class Cut(NamedTuple):
     ahead: int
 
 
-# Added while they are still in the cache, and the next on their way; copied in few calls, and yet with a sign of life.
+# Small enough to be added while in the cache; a copy takes few calls, and still shows a sign of life now and then.
 PLAIN = Cut(added=1 << 20, copied=1 << 24, ahead=2)
-# Between hosts, where two send to each other at once, or several to several: asking for a segment is a message of its
-# own, which waits behind what is being sent to the same rank, and of several senders gloo lets some wait.
+# Between hosts, if two send to each other at once, or several to several: a request for a segment is a message, too,
+# which waits behind the data being sent to the same rank, and gloo delays some of several senders.
 CROWDED = Cut(added=1 << 16, copied=1 << 16, ahead=12)
 
 
 class Departure(NamedTuple):
-    """A segment that leaves for ``rank``: ``tag`` tells it from the others of its step."""
+    """A segment that is sent to ``rank``; its ``tag`` is unique in its step."""
 
-    sent: Operation
+    send: Operation
     parts: list[Tensor]
     rank: int
     tag: int
 
 
 class Arrival(NamedTuple):
-    """A segment that arrives in ``parts``, and what is then ``put`` where it belongs: nothing where it already is."""
+    """A segment that arrives in ``parts``, and the ``writes`` to do then; none if it arrives in its place."""
 
     index: int
     parts: list[Tensor]
     rank: int
     tag: int
-    put: list[Callable[[], object]]
+    writes: list[Callable[[], object]]
 
 
 class Piece(NamedTuple):
-    """A segment of a message for a node of this rank: the ``part`` to write, and what is written if it is ``here``."""
+    """A segment of a message for a node of this rank: the ``part`` to write, and the ``source`` if it is local."""
 
     index: int
     begins: bool
     part: Tensor | None
-    here: Tensor | None
+    source: Tensor | None
     rank: int
     tag: int
 
 
 class GlooStep(NamedTuple):
-    """What one rank does in a step; ``leave``: earlier sends that must have left, as it overwrites what they read."""
+    """One rank's part of a step; ``flush``: earlier sends that must be finished, because it overwrites their source."""
 
     number: int
-    leave: list[Operation]
+    flush: list[Operation]
     copies: list[Callable[[], object]]
     departures: list[Departure]
     arrivals: list[Arrival]
@@ -82,7 +82,7 @@ class GlooStep(NamedTuple):
 
 
 class Gloo:
-    """The connections of one rank to all others. ``progress`` tells how far it has come, at most ``patience`` apart."""
+    """The connections of one rank to all others; ``progress`` has its step, a wait takes at most ``patience``."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, patience: timedelta, progress: Progress):
         self._progress, self._patience = progress, patience
@@ -90,104 +90,105 @@ class Gloo:
             self._group = dist.ProcessGroupGloo(store, rank, size, patience)
 
     def load(self, program: Program, ranks: Mapping[str, int], hosts: Sequence[str]) -> Callable[[], Executed]:
-        """What executes ``program``; ``ranks``: who plays which node; ``hosts``: by rank. It raises Closed."""
+        """Return a function that executes ``program`` or raises Closed; ``ranks``: node → rank; ``hosts``: by rank."""
         rank, scratch = self._group.rank(), []
         return partial(self._execute, [_loaded(step, program, ranks, rank, hosts, scratch) for step in program.steps])
 
     def _execute(self, steps: list[GlooStep]) -> Executed:
         now, progress, limit = time.perf_counter, self._progress, self._patience
         timed, begun = [], now()
-        leaving: dict[Operation, list[tuple[int, dist.Work]]] = {}  # what was sent, until it is overwritten
+        leaving: dict[Operation, list[tuple[int, dist.Work]]] = {}  # sends under way
 
-        def left(sent: Operation) -> None:
-            for rank, work in leaving.pop(sent, ()):
+        def flush(send: Operation) -> None:
+            for rank, work in leaving.pop(send, ()):
                 with progress.of(rank):
                     work.wait(limit)
 
         for step in steps:
             progress.at(step.number)
             started, ends = now(), {}
-            for sent in step.leave:
-                left(sent)
+            for send in step.flush:
+                flush(send)
             for copy in step.copies:
                 copy()
-            # Asked for first: to ask is a message, too, and would have to wait behind what is sent to the same rank.
-            asked = [self._asked(arrival) for arrival in step.arrivals[: step.ahead]]
-            for sent, parts, rank, tag in step.departures:
+            # Request first: a request is a message, too, and would wait behind the data sent to the same rank.
+            requests = [self._request(arrival) for arrival in step.arrivals[: step.ahead]]
+            for send, parts, rank, tag in step.departures:
                 with progress.of(rank):
-                    leaving.setdefault(sent, []).append((rank, self._group.send(parts, rank, tag)))
-                ends[sent.index] = now()  # of leaving; when it has arrived, the other end knows
-            for i, (index, _, rank, _, put) in enumerate(step.arrivals):
-                if asked[i] is not None:
+                    leaving.setdefault(send, []).append((rank, self._group.send(parts, rank, tag)))
+                ends[send.index] = now()  # of sending; the receiver knows when it has arrived
+            for i, (index, _, rank, _, writes) in enumerate(step.arrivals):
+                if requests[i] is not None:
                     with progress.of(rank):
-                        asked[i].wait(limit)
-                for each in put:
-                    each()
+                        requests[i].wait(limit)
+                for write in writes:
+                    write()
                 if i + step.ahead < len(step.arrivals):
-                    asked.append(self._asked(step.arrivals[i + step.ahead]))
+                    requests.append(self._request(step.arrivals[i + step.ahead]))
                 ends[index] = now()
             timed += [Timed(step.number, index, started, end) for index, end in ends.items()]
-            for index, leave, update in step.updates:
-                for sent in leave:
-                    left(sent)
+            for index, read_before, update in step.updates:
+                for send in read_before:
+                    flush(send)
                 started = now()
                 update()
                 timed.append(Timed(step.number, index, started, now()))
-        for sent in [*leaving]:
-            left(sent)
+        for send in [*leaving]:
+            flush(send)
         return Executed(begun, timed)
 
-    def _asked(self, arrival: Arrival) -> dist.Work | None:
+    def _request(self, arrival: Arrival) -> dist.Work | None:
         if not arrival.parts:
             return None
         with self._progress.of(arrival.rank):
             return self._group.recv(arrival.parts, arrival.rank, arrival.tag)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have called this."""
         with self._progress.of():
             self._group.barrier().wait(self._patience)
 
     def abort(self) -> None:
-        """Close all connections of this rank, so that nobody waits for it, nor a thread of its own for others."""
+        """Close all connections of this rank, so that no other rank waits for it, and no thread of it for others."""
         for rank in set(range(self._group.size())) - {self._group.rank()}:
-            with suppress(RuntimeError):  # gloo has no other way to say so: a wait that ends too early closes all
+            with suppress(RuntimeError):  # gloo has no call for this, but a wait that times out closes all connections
                 self._group.recv([torch.empty(1)], rank, 0x7FFFFFFF).wait(timedelta(milliseconds=1))
 
 
 def _loaded(
     step: Step, program: Program, ranks: Mapping[str, int], rank: int, hosts: Sequence[str], scratch: list[Tensor]
 ) -> GlooStep:
-    def departed(operations: list[Operation]) -> list[Operation]:
-        before = dict.fromkeys(earlier for done in operations for earlier in done.after)
-        return [done for done in before if program.part(done.writes) is None]
+    def sent_before(operations: list[Operation]) -> list[Operation]:
+        before = dict.fromkeys(earlier for operation in operations for earlier in operation.after)
+        return [earlier for earlier in before if program.part(earlier.writes) is None]
 
     cut = _cut(program.plan.steps[step.number - 1], ranks, hosts)
-    departures, coming = [], []
-    for sent, source, target in program.bound(step.sends):
-        index, begins, src = sent.index, sent.begins, ranks[sent.reads.node]
+    departures, messages = [], []
+    for send, source, target in program.bound(step.sends):
+        index, begins, src = send.index, send.begins, ranks[send.reads.node]
         if not (source if target is None else target).numel():
-            coming.append([Piece(index, begins, None, None, src, 0)])  # nothing travels, and yet it has been sent
+            messages.append([Piece(index, begins, None, None, src, 0)])  # no bytes travel, but the send is timed
         elif target is None:
-            to = ranks[sent.writes.node]
-            departures += [Departure(sent, [part], to, tag) for tag, part in _segments(index, begins, source, cut)]
+            to = ranks[send.writes.node]
+            departures += [Departure(send, [part], to, tag) for tag, part in _segments(index, begins, source, cut)]
         else:
-            there = _segments(index, begins, target, cut)
-            here = [(0, None)] * len(there) if source is None else _segments(index, begins, source, cut)
-            pairs = zip(there, here, strict=True)
-            coming.append([Piece(index, begins, part, own, src, tag) for (tag, part), (_, own) in pairs])
-    copies = [partial(spare.copy_, source) for _, source, spare in program.bound(step.kept)]
+            targets = _segments(index, begins, target, cut)
+            sources = [(0, None)] * len(targets) if source is None else _segments(index, begins, source, cut)
+            pairs = zip(targets, sources, strict=True)
+            messages.append([Piece(index, begins, part, local, src, tag) for (tag, part), (_, local) in pairs])
+    copies = [partial(spare.copy_, source) for _, source, spare in program.bound(step.copies)]
     changes = [
-        (change.index, departed([change]), partial(program.update, change.act, gradient))
+        (change.index, sent_before([change]), partial(program.update, change.act, gradient))
         for change, gradient, _ in program.bound(step.updates)
     ]
-    rooms = Rooms(scratch, len(coming) + cut.ahead - 1)
-    arrivals = _in_turn(coming, program, lambda piece: (rank - piece.rank) % len(hosts), rooms)
-    return GlooStep(step.number, departed([*step.kept, *step.sends]), copies, departures, arrivals, changes, cut.ahead)
+    rooms = Rooms(scratch, len(messages) + cut.ahead - 1)
+    arrivals = _in_turn(messages, program, lambda piece: (rank - piece.rank) % len(hosts), rooms)
+    flush = sent_before([*step.copies, *step.sends])
+    return GlooStep(step.number, flush, copies, departures, arrivals, changes, cut.ahead)
 
 
 def _cut(step: Iterable[Send | Update], ranks: Mapping[str, int], hosts: Sequence[str]) -> Cut:
-    """How the messages of a step are cut; all ranks see it alike."""
+    """Choose the sizes of the segments of a step, alike on all ranks."""
     pairs = {(ranks[send.src], ranks[send.dst]) for send in sends(step)}
     apart = {(src, dst) for src, dst in pairs if hosts[src] != hosts[dst]}
     both_ways = any((dst, src) in apart for src, dst in apart)
@@ -195,19 +196,21 @@ def _cut(step: Iterable[Send | Update], ranks: Mapping[str, int], hosts: Sequenc
     return CROWDED if apart and (both_ways or several) else PLAIN
 
 
-def _in_turn(coming: list[list[Piece]], program: Program, far: Callable[[Piece], int], rooms: "Rooms") -> list[Arrival]:
-    """What is asked for, in this order: a piece of every sender, then the next piece of each.
+def _in_turn(
+    messages: list[list[Piece]], program: Program, distance: Callable[[Piece], int], rooms: "Rooms"
+) -> list[Arrival]:
+    """Return the arrivals in the order of their requests: a piece of every message, then the next piece of each.
 
-    Everybody asks the rank before it first, then the one before that (``far``), so that not all ask the same one. What
-    is written to one place is written in the order of the plan nevertheless, when all of a turn is there; until then
-    it has room of its own.
+    A rank requests from the rank before it first, then from the one before that (``distance``), so that not all
+    request from the same one. The pieces of a turn are written in the order of the plan, when all of them are there;
+    until then they wait in ``rooms``.
     """
     arrivals = []
-    for turn in zip_longest(*coming):
+    for turn in zip_longest(*messages):
         pieces = [piece for piece in turn if piece is not None]
         arrived = {}
-        for piece in sorted(pieces, key=far):
-            parts, room = [], piece.here
+        for piece in sorted(pieces, key=distance):
+            parts, room = [], piece.source
             if piece.part is not None and room is None:
                 straight = piece.begins and piece.part.is_contiguous()
                 room = piece.part if straight else rooms.room(len(arrivals), piece.part)
@@ -216,18 +219,18 @@ def _in_turn(coming: list[list[Piece]], program: Program, far: Callable[[Piece],
             arrived[piece.index] = room
         for piece in pieces:
             if (room := arrived[piece.index]) is not piece.part:
-                arrivals[-1].put.append(partial(program.write, piece.begins, piece.part, room))
+                arrivals[-1].writes.append(partial(program.write, piece.begins, piece.part, room))
     return arrivals
 
 
 class Rooms(NamedTuple):
-    """Room for segments on their way: ``count`` of them are in use at once, the same ones in all steps."""
+    """Buffers for arriving segments: ``count`` of them are in use at once, the same ones in all steps."""
 
     scratch: list[Tensor]
     count: int
 
     def room(self, number: int, part: Tensor) -> Tensor:
-        """Room for ``part``, the segment of this number."""
+        """Return a buffer for ``part``, the segment of this number."""
         number, scratch = number % self.count, self.scratch
         scratch += [part[:0]] * (number + 1 - len(scratch))
         if scratch[number].numel() < part.numel():
@@ -236,7 +239,7 @@ class Rooms(NamedTuple):
 
 
 def _segments(index: int, begins: bool, buffer: Tensor, cut: Cut) -> list[tuple[int, Tensor]]:
-    """(tag, part) of each segment of a step's send number ``index``; both its ends cut alike."""
+    """Return (tag, part) for each segment of the send with this index; sender and receiver cut alike."""
     length = max(1, (cut.copied if begins else cut.added) // buffer.element_size())
-    first = index << 16 & 0x7FFFFFFF  # where tags come again, gloo keeps the order in which they are sent
+    first = index << 16 & 0x7FFFFFFF  # if tags repeat, gloo keeps the order in which they are sent
     return [(first | i, part) for i, part in enumerate(buffer.split(length))]

@@ -24,13 +24,13 @@ class Here(Carrier):
     Parameters
     ----------
     devices
-        None leaves every tensor where it is. A list is dealt in turn to the nodes, over and over if it is
-        shorter, except that nodes named ``cpu`` or ``cpu0`` … lie in main memory. A mapping says it for each node.
+        None leaves every tensor on its device. A list is dealt to the nodes in turn, over and over if it is
+        shorter, except that nodes named ``cpu`` or ``cpu0`` … lie in main memory. A mapping has a device per node.
 
     Raises
     ------
     TensorError
-        for what is no device of this machine.
+        if this machine has no such device.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class Here(Carrier):
             self.devices = [_device(device) for device in listed]
         self._streams: dict[tuple[torch.device, torch.device], list[torch.cuda.Stream]] = {}
         self._zero: dict[torch.device, tuple[float, torch.cuda.Event]] = {}
-        self._exchanging = threading.Lock()  # several threads may run on one of these: one step after the other
+        self._exchanging = threading.Lock()  # several threads may use one carrier, but only one exchanges at a time
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device] | None:
         nodes = list(nodes)
@@ -79,7 +79,7 @@ class Here(Carrier):
         return program.stepwise(exchange, self.clock)
 
     def _exchange_cuda(self, program: Program, sends: list[Bound]) -> list[tuple[float, float]]:
-        self.clock()  # the spare copies are made, and nothing of an earlier step is under way
+        self.clock()  # wait for the spare copies and for earlier steps
         self._zero = {}
         carried = []
         for _, source, target in sends:
@@ -90,12 +90,12 @@ class Here(Carrier):
                 continue
             with self._streams_of(here, there):
                 start = self._mark(device)
-                # Pinned, because a copy to ordinary main memory would make everyone wait.
+                # Pinned, because a copy to ordinary main memory would block all streams.
                 arrived = torch.empty_like(source, device=there, pin_memory=there.type == "cpu")
                 arrived.copy_(source, non_blocking=True)
                 end = self._mark(device)
             carried.append((arrived, device, (start, end)))
-        # The writes follow in the order given, each after its own arrival: sums are the same bits every time.
+        # Write in the order given, each after its own arrival, so that sums have the same bits every time.
         times = []
         for (sent, _, target), (arrived, device, marks) in zip(sends, carried, strict=True):
             start = marks[0] if marks else self._now(device)
@@ -116,7 +116,7 @@ class Here(Carrier):
         return time.perf_counter()
 
     def describe(self, tensors: Mapping[str, torch.Tensor]) -> str:
-        # The devices that really carried it: "cpu ×4", "cuda:0 + cuda:1 + cpu".
+        # The devices that the tensors really lie on: "cpu ×4", "cuda:0 + cuda:1 + cpu".
         counts: dict[str, int] = {}
         for tensor in tensors.values():
             counts[str(tensor.device)] = counts.get(str(tensor.device), 0) + 1
@@ -132,7 +132,7 @@ class Here(Carrier):
 
     @contextmanager
     def _streams_of(self, src: torch.device, dst: torch.device) -> Iterator[None]:
-        """The streams of this pair on both devices: torch copies between GPUs on the source's current stream."""
+        """Enter the streams of this pair on both devices: torch copies between GPUs on the source's current stream."""
         if (src, dst) not in self._streams:
             self._streams[src, dst] = [torch.cuda.Stream(end) for end in (src, dst) if end.type == "cuda"]
         with ExitStack() as entered:
@@ -141,8 +141,8 @@ class Here(Carrier):
             yield
 
     def _mark(self, device: torch.device) -> torch.cuda.Event:
-        """Now, on the current stream of ``device``."""
-        if device not in self._zero:  # events know only differences: tie them to this process's clock, anew each step
+        """Record the present moment on the current stream of ``device``."""
+        if device not in self._zero:  # events only give differences: tie them to this process's clock, anew each step
             zero = torch.cuda.Event(enable_timing=True)
             zero.record(torch.cuda.current_stream(device))
             zero.synchronize()
@@ -154,11 +154,11 @@ class Here(Carrier):
     def _now(self, device: torch.device) -> "torch.cuda.Event | float":
         return self._mark(device) if device.type == "cuda" else time.perf_counter()
 
-    def _seconds(self, device: torch.device, when: "torch.cuda.Event | float") -> float:
-        if isinstance(when, float):
-            return when
+    def _seconds(self, device: torch.device, moment: "torch.cuda.Event | float") -> float:
+        if isinstance(moment, float):
+            return moment
         origin, zero = self._zero[device]
-        return origin + zero.elapsed_time(when) / 1e3
+        return origin + zero.elapsed_time(moment) / 1e3
 
 
 def _device(name: Device) -> torch.device:

@@ -1,7 +1,7 @@
-"""Files and folders for as long as a process lives: what one that was killed leaves behind, the next one removes.
+"""Files and folders that live as long as a process: the next process removes those of a killed one.
 
-Whoever needs such a thing holds a lock on it (flock), which goes with the last of its holders, however that ends. So
-what is ours and nobody holds is left over.
+Each process that needs such a file holds a lock on it (flock), which the kernel releases when the last holder ends,
+in whatever way. A file of ours without a lock is therefore left over.
 """
 
 import fcntl
@@ -14,41 +14,41 @@ PREFIX = "d2lps-held-"
 
 
 def held(make: Callable[..., object], folder: str) -> tuple[str, int]:
-    """What ``make(prefix=…, dir=folder)`` makes, mkdtemp or mkstemp: its path, and the descriptor that holds it.
+    """Call ``make(prefix=…, dir=folder)``, mkdtemp or mkstemp, and return the path and the descriptor with the lock.
 
-    Before that, what is left over in ``folder`` is removed.
+    Leftovers in ``folder`` are removed first.
     """
     sweep(folder)
     while True:
-        made = make(prefix=PREFIX, dir=folder)
+        new = make(prefix=PREFIX, dir=folder)
         try:
-            path, descriptor = (made, os.open(made, os.O_RDONLY)) if isinstance(made, str) else reversed(made)
-        except FileNotFoundError:  # somebody swept here just before it was opened
+            path, descriptor = (new, os.open(new, os.O_RDONLY)) if isinstance(new, str) else reversed(new)
+        except FileNotFoundError:  # another process swept just before this one opened it
             continue
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-        with suppress(FileNotFoundError):  # or just before it was held
+        with suppress(FileNotFoundError):  # or just before this one locked it
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 return path, descriptor
         os.close(descriptor)
 
 
 def sweep(folder: str) -> None:
-    """Remove what is left over in ``folder``: only this user's, and nothing by way of a link."""
+    """Remove the leftovers of this user in ``folder``, without following links."""
     with suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith(PREFIX):
-                with suppress(OSError):  # somebody holds it, or it is another user's, a link, or gone
+                with suppress(OSError):  # it is locked, another user's, a link, or gone
                     _remove(os.path.join(folder, name))
 
 
 def _remove(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid():
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             os.unlink(path)
             return
         for name in os.listdir(descriptor):

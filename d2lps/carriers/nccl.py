@@ -13,7 +13,7 @@ from d2lps.carriers.base import Bound, Executed, Program
 
 
 class Nccl:
-    """The connections of one rank, on ``device``, to all others. ``progress`` tells how far it has come."""
+    """The connections of one rank, on ``device``, to all others; ``progress`` has the step it is in."""
 
     def __init__(
         self, store: dist.Store, rank: int, size: int, deadline: timedelta, progress: Progress, device: torch.device
@@ -29,13 +29,13 @@ class Nccl:
         dist.barrier(self._group, device_ids=[device.index])
 
     def load(self, program: Program, ranks: Mapping[str, int], hosts: Sequence[str]) -> Callable[[], Executed]:
-        """What executes ``program``; ``ranks``: who plays which node; ``hosts``: by rank, which NCCL finds itself."""
+        """Return a function that executes ``program``; ``ranks``: node → rank. NCCL finds the ``hosts`` itself."""
         return program.stepwise(partial(self._exchange, program, ranks), self._clock)
 
     def _exchange(
         self, program: Program, ranks: Mapping[str, int], step: int, sends: list[Bound]
     ) -> list[tuple[float, float]]:
-        """One step: everything at once, then the writes in the order given."""
+        """Exchange all messages of a step at once, then write them in the order given."""
         self._progress.at(step)
         start, arrived, operations, others = self._clock(), {}, [], set()
         for sent, source, target in sends:
@@ -61,7 +61,7 @@ class Nccl:
         return time.perf_counter()
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have called this."""
         with self._progress.of():
             self._group.barrier().wait(self._patience)
 

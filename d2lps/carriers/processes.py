@@ -26,8 +26,8 @@ from d2lps.messages import text
 class Processes(Ranks):
     """The carrier for several processes: ``Processes()``, under torchrun or in a ``%%px`` cell.
 
-    All ranks make their carriers in the same order, one for each thread that runs something: a run that finds another
-    thread's under way is refused, and ends that, too. After a RankLost, or Ctrl-C, all make new ones.
+    All ranks make their carriers in the same order, one for each thread that runs plans: a run that finds another
+    thread's run under way is refused, and ends that one, too. After a RankLost, or Ctrl-C, all make new carriers.
 
     Parameters
     ----------
@@ -35,18 +35,18 @@ class Processes(Ranks):
         the nodes that this process plays; if left out, process i plays the plan's node i.
     backend
         ``"gloo"`` (tensors in main memory) or ``"nccl"`` (each rank's tensors on a GPU of its own); if left
-        out, NCCL where every host has a GPU for each of its ranks, else gloo.
+        out, NCCL if every host has a GPU for each of its ranks, else gloo.
     deadline
-        seconds without a sign of life after which a rank is given up, by all others, with a RankLost.
+        seconds without a sign of life after which the other ranks give up a rank, with a RankLost.
     store
-        where the processes meet, instead of what torchrun says; it should outlive all of them.
+        the store in which the processes meet, instead of torchrun's; it should outlive all of them.
     rank, size
-        with a store: the number of this process, from 0, and how many there are.
+        with a store: the number of this process, from 0, and the number of processes.
 
     Raises
     ------
     ProcessesError
-        if this is not one of several processes, or they do not go together.
+        if this is not one of several processes, or their arguments do not fit together.
     RankLost
         if one of them does not come.
     """
@@ -69,7 +69,7 @@ class Processes(Ranks):
         self._thread, self._progress, self._connections = BackgroundThread(), Progress(), None
         self.backend, self.device = self._agreed_backend(backend)
         self._connections = self._watched(self._connect)
-        # Who is done first may end its part at once, and cut off those that are still being connected.
+        # The first rank to finish might close at once, and cut off ranks that are still connecting.
         self.rendezvous.all_gather("connected", None)
 
     def load(self, program: Program) -> Callable[[], Executed]:
@@ -95,7 +95,7 @@ class Processes(Ranks):
         self._thread.end()
 
     def _watched(self, work: Callable):
-        """Do ``work`` in the other thread and watch over it: its deadline, the other ranks, Ctrl-C."""
+        """Do ``work`` in the other thread, and watch its deadline, the other ranks and Ctrl-C meanwhile."""
         progress = self._progress
         try:
             with self.telling(lambda: progress.step):
@@ -120,7 +120,7 @@ class Processes(Ranks):
             connections.abort()
 
     def _agreed_backend(self, backend: str | None) -> tuple[str, torch.device]:
-        """The backend that all ranks can use, and this rank's device."""
+        """Return the backend that all ranks can use, and this rank's device."""
         host = self.members[self.rank]["host"]
         local = [rank for rank, member in enumerate(self.members) if member["host"] == host]
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -138,7 +138,7 @@ class Processes(Ranks):
         return agreed, torch.device("cuda", local.index(self.rank))
 
     def _connect(self) -> Gloo | Nccl:
-        # Longer than the deadline, which is kept by the thread that watches: gloo is not to give up before.
+        # Longer than the deadline, which the watching thread enforces: gloo must not give up first.
         if self.backend == "gloo":
             return Gloo(self.store, self.rank, self.size, wait(4 * self.deadline), self._progress)
         return Nccl(self.store, self.rank, self.size, wait(self.deadline), self._progress, self.device)

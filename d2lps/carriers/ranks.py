@@ -1,4 +1,4 @@
-"""What carriers of several processes have in common: who they are, what each plays, and that they mean the same run."""
+"""The common part of carriers of several processes: ranks, the nodes that each plays, and agreement on a run."""
 
 import atexit
 import hashlib
@@ -51,7 +51,7 @@ class Ranks(Carrier):
         if rank is None or size is None or not 0 <= rank < size:
             raise ProcessesError(text("processes.rank-of", rank=repr(rank), size=repr(size)))
         self.rank, self.size, self.deadline = rank, size, deadline
-        self._busy = threading.RLock()  # one thread has it while it runs something
+        self._busy = threading.RLock()  # held by the thread that runs a plan
         self.rendezvous = Rendezvous(store, self.kind, rank, size, deadline, holder)
         self.store = dist.PrefixStore(f"d2lps/{self.rendezvous.name}/group", store)
         self.members = self.rendezvous.join({"host": host(), "plays": None if playing is None else list(playing)})
@@ -60,28 +60,28 @@ class Ranks(Carrier):
         self._open()
 
     def _open(self) -> None:
-        """What this kind of carrier opens when all are there."""
+        """Open the resources of this kind of carrier, once all processes have joined."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names for the nodes of a plan, one per process: ``rank0``, ``rank1``, …"""
+        """Return names for the nodes of a plan, one per process: ``rank0``, ``rank1``, …"""
         return tuple(f"rank{rank}" for rank in range(self.size))
 
     @property
     def one_host(self) -> bool:
-        """Whether all processes run on one machine."""
+        """True if all processes run on one machine."""
         return len({member["host"] for member in self.members}) == 1
 
     def place(self, nodes: Iterable[str]) -> Mapping[str, torch.device]:
         return dict.fromkeys(nodes, self.device)
 
     def ranks(self, plan: Plan) -> dict[str, int]:
-        # Those that a process was made for, or the node of its own number.
+        # Each process plays the nodes it was made for, or the node of its own number if none was given.
         played = [member["plays"] for member in self.members]
         if all(nodes is None for nodes in played):
             if len(plan.nodes) != self.size:
-                said = {"nodes": len(plan.nodes), "size": self.size, "kind": type(self).__name__}
-                raise ProcessesError(text("processes.nodes", **said))
+                values = {"nodes": len(plan.nodes), "size": self.size, "kind": type(self).__name__}
+                raise ProcessesError(text("processes.nodes", **values))
             return {node: rank for rank, node in enumerate(plan.nodes)}
         rank_of = {}
         for rank, nodes in enumerate(played):
@@ -100,7 +100,7 @@ class Ranks(Carrier):
     @contextmanager
     def taken(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
-            # To wait would not do: on another process the other thread may come first, and sums would be mixed.
+            # Waiting is no solution: on another process the other thread may come first, and sums would be mixed.
             error = ProcessesError(text("processes.other-thread"))
             self.rendezvous.refused(error)
             raise error
@@ -121,22 +121,22 @@ class Ranks(Carrier):
             "reduction": program.reduction.name,
         }
         everyone = self.rendezvous.all_gather("run", mine)
-        for what in mine:
-            other = next((rank for rank, theirs in enumerate(everyone) if theirs[what] != everyone[0][what]), None)
-            if other is not None and what == "plan":
+        for item in mine:
+            other = next((rank for rank, theirs in enumerate(everyone) if theirs[item] != everyone[0][item]), None)
+            if other is not None and item == "plan":
                 raise TensorError(text("processes.other-plan", rank=other))
             if other is not None:
-                values = {"theirs": everyone[other][what], "first": everyone[0][what]}
-                raise TensorError(text("processes.unlike", rank=other, what=text(f"processes.what.{what}"), **values))
+                values = {"theirs": everyone[other][item], "first": everyone[0][item]}
+                raise TensorError(text("processes.unlike", rank=other, what=text(f"processes.what.{item}"), **values))
 
     @contextmanager
     def telling(self, step: Callable[[], int | None] = lambda: None) -> Iterator[None]:
-        """What ends this process's part inside, the others hear: an error of its own, or Ctrl-C.
+        """Tell the other processes if an error or Ctrl-C ends this process's work inside the ``with`` block.
 
         Parameters
         ----------
         step
-            says in which step of a plan this process is.
+            returns the step of the plan that this process is in.
         """
         self.rendezvous.require_open()
         try:
@@ -150,11 +150,11 @@ class Ranks(Carrier):
                 self.rendezvous.refused(error, step())
             raise
 
-    def all_gather(self, what: object) -> list:
-        return self.rendezvous.all_gather("share", what)
+    def all_gather(self, value: object) -> list:
+        return self.rendezvous.all_gather("share", value)
 
     def gather_times(self, plan: Plan, executed: Executed) -> list[Timed]:
-        # Rank 0 gets everyone's times. A send began when its source says so, and ended when its target does.
+        # Rank 0 gets the times of all. A send's start is taken from its source, its end from its target.
         everyone = self.rendezvous.all_gather("times", [executed.begun, executed.acts if self.rank else []])
         if self.rank:
             return super().gather_times(plan, executed)
@@ -175,9 +175,9 @@ class Ranks(Carrier):
         return times
 
     def _clocks(self, rounds: int = 8) -> list[float]:
-        """By how much each rank's clock is ahead of rank 0's, from the quickest of some rounds through the store.
+        """Return how many seconds each rank's clock is ahead of rank 0's, from the quickest of some rounds.
 
-        On one host there is nothing to ask: all read the machine's own clock.
+        Only needed between hosts: on one host all processes read the same clock.
         """
         quickest, ahead = float("inf"), [0.0] * self.size
         for _ in range(rounds):
@@ -187,7 +187,7 @@ class Ranks(Carrier):
             took = time.perf_counter() - sent
             if took < quickest:
                 quickest, ahead = took, [clock - (sent + took / 2) for clock in theirs]
-        return [each - ahead[0] for each in ahead]
+        return [offset - ahead[0] for offset in ahead]
 
     def __enter__(self):
         return self
@@ -196,14 +196,14 @@ class Ranks(Carrier):
         self.close()
 
     def close(self) -> None:
-        """Give back what this process holds for the others: connections, memory. All ranks do it."""
+        """Release the connections and memory that this process holds for the others. All ranks call it."""
         self.rendezvous.close()
 
 
 def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]:
-    """(store, rank, size, the rank that holds the store), as torchrun and ``d2lps.ranks`` set them in the environment.
+    """Return (store, rank, size, rank that holds the store) from the variables of torchrun or ``d2lps.ranks``.
 
-    Raises NoRanks where nothing is set.
+    Raise NoRanks if the variables are not set.
     """
     names = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
     try:
@@ -212,13 +212,13 @@ def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]
     except (KeyError, ValueError) as error:
         raise NoRanks(text("processes.alone", why=error)) from None
     if address in ("127.0.0.1", "localhost", "::1"):
-        # gloo asks the name server who this host is, unless it is told.
+        # Without this, gloo asks the name server for the address of this host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     holder = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0
     return _joined(address, port, rank, size, holder, deadline), rank, size, holder
 
 
-_stores: dict[tuple, tuple[dist.Store, int | None]] = {}  # all carriers of a process meet in one: it, and its holder
+_stores: dict[tuple, tuple[dist.Store, int | None]] = {}  # the store that all carriers of a process use, and its holder
 
 
 def _joined(address: str, port: int, rank: int, size: int, holder: int | None, deadline: float) -> dist.Store:
@@ -229,9 +229,9 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
             return known
     joining = partial(dist.TCPStore, address, port, size, rank == holder, wait(deadline), wait_for_workers=False)
     joined = BackgroundThread().do(joining)
-    # In this thread Ctrl-C would have to wait, too; and torch, whose pauses double, waits for twice the deadline.
+    # Not in this thread, where it would delay Ctrl-C; and torch, whose pauses double, waits for twice the deadline.
     if not joined.wait(deadline + GRACE):
-        atexit.register(joined.wait, 2 * deadline)  # Python would end that thread within torch, and abort the process
+        atexit.register(joined.wait, 2 * deadline)  # else Python ends that thread inside torch and aborts the process
     elif joined.error is None:
         _stores[address, port, rank, size] = joined.result, holder
         return joined.result
@@ -251,7 +251,7 @@ _carriers: "WeakSet[Ranks]" = WeakSet()
 
 @atexit.register
 def _leave(patience: float = 5.0) -> None:
-    """Close what is open: a thread still waiting in gloo could abort the interpreter. Who holds a store goes last."""
+    """Close all carriers, since a thread still waiting in gloo could abort Python; the holder of a store exits last."""
     for carrier in list(_carriers):
         carrier.close()
     for (*_, rank, size), (store, holder) in _stores.items():
@@ -263,7 +263,7 @@ def _leave(patience: float = 5.0) -> None:
 
 
 def host() -> str:
-    """The same text for all processes that share a machine, its network and its files: containers are hosts."""
+    """Return a text that is the same for all processes on one machine; a container counts as a machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return f"{platform.node()} {socket.gethostname()}"

@@ -1,12 +1,12 @@
-"""Reductions: what "add" does where two values of a key meet. The sum, unless a run says otherwise.
+"""Reductions: the operation that combines two values of a key. A run sums unless it names another one.
 
 >>> import torch
->>> MAX.combined(torch.tensor([1, 5]), torch.tensor([3, 2]))
+>>> MAX.combine(torch.tensor([1, 5]), torch.tensor([3, 2]))
 tensor([3, 5])
 
-A reduction works element by element and must be associative and commutative: a plan may put the pairs
-together in any order. Floating-point sums and products are so only up to rounding, which is why two plans
-give different last bits, and one plan always the same.
+A reduction works element by element and must be associative and commutative, because a plan may combine values in
+any order. Floating-point sums and products are associative only up to rounding: two plans differ in the last bits,
+while one plan always gives the same bits.
 """
 
 from collections.abc import Callable
@@ -21,26 +21,26 @@ from d2lps.messages import text
 
 @dataclass(frozen=True)
 class Reduction:
-    """What "add" does where two values of a key meet.
+    """An operation that combines two values of a key.
 
-    A run tries the identity on its tensors before anything moves, and refuses one that changes them.
+    A run tries the identity on its tensors before anything moves, and refuses an identity that changes them.
 
     Parameters
     ----------
     name
-        as it stands in error messages.
+        its name in error messages.
     combine
         ``combine(own, arrived)`` takes two tensors of one shape and dtype, returns a new one like them and changes
         neither.
     identity
         the value that changes nothing.
     in_place
-        whether ``combine`` can put its result into a tensor that is there, given as the keyword ``out``.
+        whether ``combine`` can write its result into an existing tensor, given as the keyword ``out``.
 
     Examples
     --------
     >>> softest = Reduction("log of sum of exp", torch.logaddexp, identity=float("-inf"))
-    >>> softest.combined(torch.zeros(1), torch.zeros(1))
+    >>> softest.combine(torch.zeros(1), torch.zeros(1))
     tensor([0.6931])
     """
 
@@ -49,49 +49,34 @@ class Reduction:
     identity: float | int | bool
     in_place: bool = False
 
-    def combined(self, own: Tensor, arrived: Tensor) -> Tensor:
-        """The two put together, as a new tensor.
-
-        Parameters
-        ----------
-        own, arrived
-            two tensors of one shape and dtype.
-
-        Returns
-        -------
-        Tensor
-            a new one, of their shape and dtype.
-        """
-        return self.combine(own, arrived)
-
     def into(self, target: Tensor, own: Tensor, arrived: Tensor) -> None:
-        """Put the two together in a third.
+        """Write the combination of two tensors into a third.
 
         Parameters
         ----------
         target
-            where the result goes; it may be ``own``.
+            the tensor for the result; it may be ``own``.
         own, arrived
             two tensors of its shape and dtype.
         """
         if self.in_place:
             self.combine(own, arrived, out=target)
         else:
-            # A function may round otherwise on memory with gaps: with none it is the same bits on every carrier.
+            # A function may round differently on strided memory: contiguous copies give the same bits on every carrier.
             target.copy_(self.combine(own.contiguous(), arrived.contiguous()))
 
     def fits(self, tensor: Tensor) -> None:
-        """See whether this reduction can work on tensors like this one, with its identity changing nothing.
+        """Try this reduction and its identity on some elements of a tensor.
 
         Parameters
         ----------
         tensor
-            flat; some of its elements are tried.
+            flat; the reduction has to work on tensors like this one.
 
         Raises
         ------
         TensorError
-            if it cannot.
+            if it does not.
         """
         sample = tensor[:: max(1, tensor.numel() // 8)][:8] if tensor.numel() else tensor.new_ones(1)
         sample, arrived = sample.clone(), sample.clone()
@@ -106,8 +91,8 @@ class Reduction:
             raise TensorError(text("reduction.cannot", name=self.name, **values)) from None
         if not isinstance(result, Tensor) or (result.shape, result.dtype) != (sample.shape, sample.dtype):
             like = f"{tuple(result.shape)}, {result.dtype}" if isinstance(result, Tensor) else type(result).__name__
-            given = f"{tuple(sample.shape)}, {sample.dtype}"
-            raise TensorError(text("reduction.unlike", name=self.name, made=like, given=given))
+            wanted = f"{tuple(sample.shape)}, {sample.dtype}"
+            raise TensorError(text("reduction.unlike", name=self.name, made=like, given=wanted))
         if not (_same(own, neutral) and _same(arrived, sample)):
             raise TensorError(text("reduction.changes", name=self.name))
         if not _same(result, sample):
@@ -116,23 +101,23 @@ class Reduction:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Equal up to rounding, which integers do not know."""
+    """Return True if the two are equal, floats up to rounding."""
     if not one.dtype.is_floating_point:
         return torch.equal(one, other)
     return torch.allclose(one.double(), other.double(), rtol=8 * torch.finfo(one.dtype).eps, atol=0, equal_nan=True)
 
 
-def _identity(of: Reduction, dtype: torch.dtype) -> float | int | bool:
-    """The identity among values of ``dtype``: the least and the largest integer depend on it."""
-    if of not in (MAX, MIN) or dtype.is_floating_point:
-        return of.identity
+def _identity(reducer: Reduction, dtype: torch.dtype) -> float | int | bool:
+    """Return the identity as a value of ``dtype``, which decides the least and the largest integer."""
+    if reducer not in (MAX, MIN) or dtype.is_floating_point:
+        return reducer.identity
     if dtype == torch.bool:
-        return of == MIN
-    return torch.iinfo(dtype).min if of == MAX else torch.iinfo(dtype).max
+        return reducer == MIN
+    return torch.iinfo(dtype).min if reducer == MAX else torch.iinfo(dtype).max
 
 
 def _or(own: Tensor, arrived: Tensor, out: Tensor | None = None) -> Tensor:
-    # Of integers bit by bit, which on 0 and 1 is the logical one; a true logical or would turn 2 into 1.
+    # Bitwise on integers, which on 0 and 1 equals the logical or; a logical or would turn 2 into 1.
     return torch.bitwise_or(own, arrived, out=out)
 
 
@@ -145,18 +130,18 @@ NAMED = {reduction.name: reduction for reduction in (SUM, MAX, MIN, PRODUCT, OR)
 
 
 def reduction(named: "str | Reduction") -> Reduction:
-    """The reduction of that name, or the one given. Raises TensorError for anything else."""
-    how = named if isinstance(named, Reduction) else NAMED.get(named) if isinstance(named, str) else None
-    if how is None:
+    """Return the reduction of that name, or the one given; raise TensorError for anything else."""
+    reducer = named if isinstance(named, Reduction) else NAMED.get(named) if isinstance(named, str) else None
+    if reducer is None:
         names = ", ".join(map(repr, NAMED))
         raise TensorError(text("reduction.unknown", given=repr(named), names=names))
-    if not isinstance(how.name, str):
-        raise TensorError(text("reduction.bad-name", name=repr(how.name)))
-    return how
+    if not isinstance(reducer.name, str):
+        raise TensorError(text("reduction.bad-name", name=repr(reducer.name)))
+    return reducer
 
 
-def require_usable(how: Reduction, tensor: Tensor) -> None:
-    """TensorError unless ``how`` can work on tensors like ``tensor``."""
-    if tensor.dtype == torch.bool and how.name == "sum":
+def require_usable(reducer: Reduction, tensor: Tensor) -> None:
+    """Raise TensorError unless the reduction can work on tensors like ``tensor``."""
+    if tensor.dtype == torch.bool and reducer.name == "sum":
         raise TensorError(text("reduction.bool"))
-    how.fits(tensor)
+    reducer.fits(tensor)

@@ -1,10 +1,10 @@
-"""Where the processes of a run meet: a store that outlives any of them.
+"""The meeting place of the processes of a run: a store that outlives any of them.
 
-Before a run they agree there on what they mean; after it they gather what they saw; and when one of
-them fails it posts whom it waits for, so that all can name the one nobody heard from. A process that only
-looks at its own neighbours would blame the neighbour of the dead, or nobody.
+The processes agree there before a run and gather its times afterwards. A process that fails posts the ranks it was
+waiting for, so that all can name the rank that stayed silent. A process that only looked at its own neighbours
+would blame the neighbour of the dead one, or none.
 
-    ProcessesError        what goes wrong between processes
+    ProcessesError        several processes could not work together
     ├── NoRanks           this process is not one of several
     └── RankLost          a process died, stalled or gave up; .ranks, .step
 """
@@ -23,28 +23,28 @@ from d2lps.messages import text
 from d2lps.messages.raised import Brief
 
 POLL = 0.2  # seconds between two looks at the store while a run is under way
-GRACE = 2.0  # seconds that the others have to say that they are alive, once somebody has failed
+GRACE = 2.0  # seconds that the others have to report that they are alive, once a process has failed
 
 
 class ProcessesError(Brief, RuntimeError):
-    """Several processes did not do together what they should."""
+    """Several processes could not work together as they should."""
 
 
 class NoRanks(ProcessesError):
-    """This process is not one of several: its sentence says how to start them."""
+    """This process is not one of several; the message says how to start them."""
 
 
 class RankLost(ProcessesError):
-    """A run ended because of some of its processes, which died, stalled or gave up. What tensors hold is undefined.
+    """A run ended because some of its processes died, stalled or gave up. The content of the tensors is undefined.
 
     Parameters
     ----------
     sentence
-        who is to blame and why; the same on all processes.
+        the ranks to blame and the reason; the same on all processes.
     ranks
-        theirs.
+        the ranks to blame.
     step
-        of the plan, from 1, that was under way; None where it was none.
+        the step of the plan, from 1, that was under way; None outside a plan.
     """
 
     def __init__(self, sentence: str, ranks: tuple[int, ...], step: int | None):
@@ -56,38 +56,38 @@ class RankLost(ProcessesError):
 
 
 class Rendezvous:
-    """``size`` processes, this one of them as ``rank``, that meet in ``store`` for something of one ``kind``.
+    """A meeting of ``size`` processes in ``store``, for a carrier of one ``kind``; this process is ``rank``.
 
-    Every wait ends after ``deadline`` seconds without a sign of life, with a :class:`RankLost`. ``holder`` is the rank
-    that the store goes with, if it is one of theirs.
+    A wait ends with :class:`RankLost` after ``deadline`` seconds without a sign of life. ``holder`` is the rank whose
+    process has the store, if one of them has it.
     """
 
     def __init__(self, store: dist.Store, kind: str, rank: int, size: int, deadline: float, holder: int | None = None):
         self.store, self.rank, self.size, self.deadline, self.holder = store, rank, size, deadline, holder
         self.over: RankLost | None = None
         self.closed = False
-        self._gone = False  # the store, and with it any way to ask
+        self._gone = False  # True once the store does not answer
         self._thread = BackgroundThread()
         self._calls, self._last = 0, None
         self._looked, self._step = 0.0, None
-        # Which one of its kind this is stands in the store: who missed the last is still in time for the next.
+        # The store counts the meetings of this kind: a process that missed the last one is in time for the next.
         self._turn = f"d2lps/{kind}/turn"
         self._number = self._asked(lambda: store.add(self._turn, 0))
         self.name = f"{kind}/{self._number}"
 
     def join(self, mine: object) -> list:
-        """The first call of :meth:`all_gather`; whoever comes after it, whether it succeeds or not, is for the next."""
+        """Call :meth:`all_gather` for the first time; processes that come later belong to the next meeting."""
         try:
             return self.all_gather("join", mine)
         finally:
             here, after = str(self._number), str(self._number + 1)
             self._asked(lambda: self.store.compare_set(self._turn, here, after))
 
-    def all_gather(self, what: str, mine: object) -> list:
-        """Everyone posts ``mine``; what everyone posted, by rank. All call it in the same order."""
+    def all_gather(self, topic: str, mine: object) -> list:
+        """Post ``mine``, and return the values of all processes, by rank. All make the same calls in the same order."""
         self.require_open()
         self._calls += 1
-        keys = [f"{self._calls}/{what}/{rank}" for rank in range(self.size)]
+        keys = [f"{self._calls}/{topic}/{rank}" for rank in range(self.size)]
         self._post(keys[self.rank], mine)
 
         def missing() -> list[int]:
@@ -105,14 +105,14 @@ class Rendezvous:
             self.interrupted(None)
             raise
         values = self._read(*keys)
-        # Whoever is here has read all of the call before: this rank's part of it can go.
+        # All processes that posted here have read the previous call: this rank's value of it can be deleted.
         if self._last is not None:
             self._asked(lambda: self.store.delete_key(self._key(self._last)))
         self._last = keys[self.rank]
         return values
 
     def close(self) -> None:
-        """Nothing more is asked or said here. Who still waits for this process hears that it has left."""
+        """Leave the meeting; processes that still wait for this one learn that it has left."""
         if not self.closed and not self.over:
             report = json.dumps({"step": None, "waiting": [], "why": "it has left"})
             self._thread.do(lambda: self.store.set(self._key(f"failed/{self.rank}"), report))
@@ -120,21 +120,21 @@ class Rendezvous:
         self._thread.end()
 
     def require_open(self) -> None:
-        """RankLost if a run of this rendezvous has already failed; ProcessesError if it is closed."""
+        """Raise RankLost if a run of this rendezvous has already failed, ProcessesError if it is closed."""
         if self.closed:
             raise ProcessesError(text("processes.closed"))
         if self.over:
             raise RankLost(text("rank.again", why=self.over), self.over.ranks, self.over.step)
 
     def watch(self, step: int | None, waiting: Callable[[], Iterable[int]] | None = None) -> None:
-        """Look, now and then, whether a process has failed or one of ``waiting`` has left; if so raise RankLost too."""
+        """Raise RankLost if a process has failed or one of ``waiting`` has left; look only once every POLL seconds."""
         if time.monotonic() - self._looked > POLL:
             self._looked, self._step = time.monotonic(), step
             awaited = waiting or tuple
             left = {rank for rank in awaited() if self._there(f"failed/{rank}")}
             if (failed := self._there("failed")) or left:
-                # Between the question and its answer they may have come, and one of them then left or failed, as all
-                # of them will: ask once more; who has nothing to wait for by now goes on.
+                # A rank may have arrived since ``awaited`` was read, and then left or failed: ask once more, and go on
+                # if no rank is awaited any longer.
                 still = {*awaited()}
                 if (failed and (waiting is None or still)) or left & still:
                     self.fail(step, (), "told")
@@ -142,47 +142,47 @@ class Rendezvous:
                 self.fail(step, missed, "closed", "its process has ended")
 
     def ended(self) -> set[int]:
-        """The ranks whose processes have ended, as far as that can be seen from here."""
+        """Return the ranks whose processes are known to have ended."""
         return set()
 
     def interrupted(self, step: int | None) -> None:
-        """Tell the others that the user stopped this process; it raises nothing."""
+        """Tell the others that the user stopped this process; raise nothing."""
         self._end(step, "interrupted", text("rank.was-interrupted", rank=self.rank, where=_in(step)))
 
     def refused(self, error: Exception, step: int | None = None) -> None:
-        """Tell the others why this process does not begin or go on; it raises nothing."""
+        """Tell the others why this process does not begin or go on; raise nothing."""
         sentence = text("rank.refused", rank=self.rank, where=_in(step), why=error)
         self._end(step, f"refused: {error}", sentence)
 
     def _end(self, step: int | None, why: str, sentence: str) -> None:
         if self.closed:
             return
-        with suppress(RankLost):  # where the store is gone the others know it, too
-            self._say(step, (), why)
+        with suppress(RankLost):  # if the store is gone, the others notice it themselves
+            self._report(step, (), why)
         self.over = self.over or RankLost(sentence, (self.rank,), step)
 
     def fail(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
-        """Post whom this process waits for and why, hear the others, and raise the RankLost that all agree on.
+        """Post the ranks this process waits for, read the reports of the others, and raise the agreed RankLost.
 
         ``why``: "late" (nothing came within the deadline), "closed" (the connection broke), "told" (another failed).
         """
         self.require_open()
         self._step = step
-        self._say(step, waiting, why, detail)
-        heard, until = {}, time.monotonic() + min(GRACE, self.deadline / 2)
-        while len(heard) < self.size and time.monotonic() < until and not self._there("verdict"):
-            for rank in set(range(self.size)) - set(heard):
+        self._report(step, waiting, why, detail)
+        reports, until = {}, time.monotonic() + min(GRACE, self.deadline / 2)
+        while len(reports) < self.size and time.monotonic() < until and not self._there("verdict"):
+            for rank in set(range(self.size)) - set(reports):
                 if self._there(f"failed/{rank}"):
-                    (heard[rank],) = self._read(f"failed/{rank}")
+                    (reports[rank],) = self._read(f"failed/{rank}")
             time.sleep(0.02)
-        verdict = _verdict(self.size, heard, self.deadline, step)
+        verdict = _verdict(self.size, reports, self.deadline, step)
         mine = json.dumps([str(verdict), verdict.ranks, verdict.step])
-        # The first to come to a verdict speaks for all, also to one that was stopped and wakes up later.
+        # The first verdict counts for all, even for a process that was stopped and wakes up later.
         sentence, ranks, step = json.loads(self._asked(lambda: self.store.compare_set(self._key("verdict"), "", mine)))
         self.over = RankLost(sentence, tuple(ranks), step)
         raise self.over
 
-    def _say(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
+    def _report(self, step: int | None, waiting: Iterable[int], why: str, detail: str = "") -> None:
         report = {"step": step, "waiting": sorted(waiting), "why": why, "detail": detail}
         self._post(f"failed/{self.rank}", report)
         self._post("failed", self.rank)
@@ -201,16 +201,16 @@ class Rendezvous:
         self._asked(lambda: self.store.set(self._key(key), json.dumps(value)))
 
     def _asked(self, question: Callable):
-        """What the store says. It is asked in another thread: if who holds it is stopped, it never answers."""
+        """Return the store's answer. Another thread asks: a store whose process is stopped never answers."""
         if self._gone:
             raise self.over
-        asked = self._thread.do(question)
-        if asked.wait(self.deadline) and not isinstance(asked.error, RuntimeError):
-            if asked.error is not None:
-                raise asked.error
-            return asked.result
+        answer = self._thread.do(question)
+        if answer.wait(self.deadline) and not isinstance(answer.error, RuntimeError):
+            if answer.error is not None:
+                raise answer.error
+            return answer.result
         self._gone = True
-        why = str(asked.error).splitlines()[0][:100] if asked.is_set() else f"no answer for {self.deadline:g} s"
+        why = str(answer.error).splitlines()[0][:100] if answer.is_set() else f"no answer for {self.deadline:g} s"
         store, lost = f"the store in which the {self.size} processes meet", ()
         if self.holder is not None:
             store, lost = f"rank {self.holder}, and with it {store},", (self.holder,)
@@ -226,21 +226,21 @@ def _in(step: int | None) -> str:
     return "" if step is None else text("rank.in-step", step=step)
 
 
-def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | None) -> RankLost:
-    """Who is to blame, from what everyone who is alive has said; the same on all of them."""
-    silent = sorted(set(range(size)) - set(heard))
-    steps = [report["step"] for report in heard.values() if report["step"] is not None]
+def _verdict(size: int, reports: dict[int, dict], deadline: float, step: int | None) -> RankLost:
+    """Decide which ranks are to blame, from the reports of all that are alive."""
+    silent = sorted(set(range(size)) - set(reports))
+    steps = [report["step"] for report in reports.values() if report["step"] is not None]
     step = min(steps, default=step)
-    gave_up = {rank: report["why"] for rank, report in heard.items() if report["why"] not in ("late", "closed", "told")}
+    excused = ("late", "closed", "told")
+    gave_up = {rank: report["why"] for rank, report in reports.items() if report["why"] not in excused}
     if gave_up:
         rank, why = min(gave_up.items())
         why = text("rank.interrupted") if why == "interrupted" else why
         sentence = text("rank.ended", rank=rank, where=_in(step), why=why)
         return RankLost(sentence, tuple(sorted(gave_up)), step)
-    closed = [
-        rank for report in heard.values() if report["why"] == "closed" for rank in report["waiting"] if rank in silent
-    ]
-    lost = sorted(set(closed)) or silent
+    closed = {rank for report in reports.values() if report["why"] == "closed" for rank in report["waiting"]}
+    closed &= set(silent)
+    lost = sorted(closed) or silent
     if lost:
         ranks, where = ", ".join(map(str, lost)), _in(step) or text("rank.before")
         who = text("rank.one", ranks=ranks) if len(lost) == 1 else text("rank.many", ranks=ranks)
@@ -250,24 +250,24 @@ def _verdict(size: int, heard: dict[int, dict], deadline: float, step: int | Non
             else text("rank.silent", who=who, where=where, seconds=f"{deadline:g}")
         )
         return RankLost(sentence, tuple(lost), step)
-    broken = next((report["detail"] for report in heard.values() if report["why"] == "closed"), None)
-    late = sorted({rank for report in heard.values() if report["why"] != "told" for rank in report["waiting"]})
+    broken = next((report["detail"] for report in reports.values() if report["why"] == "closed"), None)
+    late = sorted({rank for report in reports.values() if report["why"] != "told" for rank in report["waiting"]})
     if broken is not None:
         sentence = text("rank.broke", size=size, where=_in(step), why=broken)
         return RankLost(sentence, tuple(late), step)
-    # Everyone is alive: somebody waits for one that waits for nobody, or they wait in a circle.
-    what = text("rank.nothing-from", ranks=", ".join(map(str, late))) if late else text("rank.apart")
-    sentence = text("rank.late", size=size, what=what, seconds=f"{deadline:g}", where=_in(step))
+    # All are alive: one rank waits for another that does not wait for any, or they wait in a circle.
+    cause = text("rank.nothing-from", ranks=", ".join(map(str, late))) if late else text("rank.apart")
+    sentence = text("rank.late", size=size, what=cause, seconds=f"{deadline:g}", where=_in(step))
     return RankLost(sentence, tuple(late), step)
 
 
-def require_seconds(what: str, value: object, error: type[Exception] = ProcessesError) -> float:
-    """``value``, seconds that somebody waits, as a number of Python's. Raises ``error``, which names ``what``."""
+def require_seconds(name: str, value: object, error: type[Exception] = ProcessesError) -> float:
+    """Return ``value``, a number of seconds to wait, as a float; raise ``error`` with the ``name`` if it is none."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < 1e6:
-        raise error(text("processes.seconds", what=what, value=repr(value)))
+        raise error(text("processes.seconds", what=name, value=repr(value)))
     return float(value)
 
 
 def wait(seconds: float) -> timedelta:
-    """Seconds as torch.distributed takes them."""
+    """Return seconds in the form that torch.distributed takes."""
     return timedelta(seconds=seconds)

@@ -1,7 +1,7 @@
 """Memory that processes of one host share, without a name that could be left behind.
 
-On Linux a segment is an anonymous file (memfd) that others open through /proc; it goes when the last
-process that has it goes, whatever kills them. Elsewhere it is a file that goes when its process lets go of it.
+On Linux a segment is an anonymous file (memfd) that others open through /proc; the kernel frees it with the last
+process that uses it, whatever kills them. Elsewhere it is a file that its process removes.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from d2lps.messages import text
 
 @dataclass(frozen=True)
 class Location:
-    """Where a tensor lies, in words that another process of this host understands: ``offset`` counts bytes."""
+    """The location of a tensor, for another process of this host; ``offset`` and ``nbytes`` count bytes."""
 
     path: str
     inode: int
@@ -34,7 +34,7 @@ class Location:
 
 
 class Segment:
-    """Memory that others can have, too: made here (``Segment(nbytes)``) or by another process (``location``)."""
+    """Memory that other processes can open: made here (``Segment(nbytes)``) or by another process (``location``)."""
 
     def __init__(self, nbytes: int, location: Location | None = None):
         self.nbytes = max(nbytes, mmap.PAGESIZE)
@@ -44,69 +44,63 @@ class Segment:
             self.path, file = _new(nbytes)
             if not hasattr(os, "memfd_create"):
                 weakref.finalize(self, _unlink, self.path)
-        self.shut = weakref.finalize(self, os.close, file)  # called before, nobody else can open it any more
+        self.shut = weakref.finalize(self, os.close, file)  # once called, no other process can open it any more
         try:
             if location is None:
                 os.ftruncate(file, self.nbytes)
-                if hasattr(os, "memfd_create"):  # whoever reads it must not find it shorter one day
+                if hasattr(os, "memfd_create"):  # it must never become shorter while others read it
                     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             self.inode, self.sealed = os.fstat(file).st_ino, _sealed(file)
             self.memory = mmap.mmap(file, self.nbytes)
         except OSError as error:
             raise _no_room(nbytes, error) from None
         self.address = torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr()
-        _known[self.address] = self  # in the place of one that lay there before, whoever still names it
+        _known[self.address] = self  # replaces an earlier segment at this address, even if that one is still referenced
 
     @property
     def open(self) -> bool:
-        """Whether it lies at its address, and others can open it."""
+        """True if it is still mapped at its address and others can open it."""
         return self.shut.alive and not self.memory.closed
 
     def tensor(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A flat tensor at the beginning of this segment."""
+        """Return a flat tensor at the beginning of this segment."""
         return self.bytes()[: elements * dtype.itemsize].view(dtype)
 
     def bytes(self) -> Tensor:
-        """All of it, as bytes; this segment stays as long as any view of them does."""
-        found = torch.frombuffer(self.memory, dtype=torch.uint8)
-        # Its memory would stay anyway; what must stay as well is the file that others open.
-        weakref.finalize(found.untyped_storage(), _nothing, self)
-        return found
+        """Return all of it as bytes; the segment lives as long as any view of them."""
+        view = torch.frombuffer(self.memory, dtype=torch.uint8)
+        # The memory would stay anyway; this also keeps the file that others open.
+        weakref.finalize(view.untyped_storage(), _nothing, self)
+        return view
 
 
 _known: "weakref.WeakValueDictionary[int, Segment]" = weakref.WeakValueDictionary()  # by address
 
 
 def location_of(tensor: Tensor) -> Location | None:
-    """Where others find ``tensor``; None if it lies in ordinary memory, or nowhere."""
+    """Return the location of ``tensor`` for other processes; None if it is in ordinary memory or empty."""
     if tensor.layout != torch.strided or not tensor.numel():
         return None
     for segment in filter(None, [known() for known in _known.valuerefs()]):
         offset = tensor.data_ptr() - segment.address
-        # An address proves nothing once its segment is unmapped: then anything may lie there. While it is mapped, and
-        # the tensor is here, nothing else can.
+        # Once a segment is unmapped, anything may lie at its address. While it is mapped, nothing else can.
         if 0 <= offset < segment.nbytes and segment.open:
             return Location(segment.path, segment.inode, segment.nbytes, offset, tensor.numel(), tensor.stride(0))
     return None
 
 
 def opened(location: Location, dtype: torch.dtype) -> Tensor:
-    """The tensor at ``location``, which another process made. Raises TensorError if it is no longer there."""
+    """Return the tensor at ``location``, made by another process; raise TensorError if it is no longer there."""
     segment = Segment(location.nbytes, location)
     span = ((location.elements - 1) * location.stride + 1) * dtype.itemsize
     return segment.bytes()[location.offset : location.offset + span].view(dtype)[:: max(location.stride, 1)]
 
 
 def require_apart(locations: Mapping[str, Location], width: int) -> None:
-    """TensorError where two of these tensors, whose elements have ``width`` bytes, overlap."""
+    """Raise TensorError if two of these tensors, whose elements have ``width`` bytes, overlap."""
     spans = sorted(
-        (
-            location.inode,
-            location.offset,
-            location.offset + ((location.elements - 1) * location.stride + 1) * width,
-            name,
-        )
-        for name, location in locations.items()
+        (at.inode, at.offset, at.offset + ((at.elements - 1) * at.stride + 1) * width, name)
+        for name, at in locations.items()
     )
     for (inode, _, end, name), (next_inode, start, _, other) in pairwise(spans):
         if inode == next_inode and start < end:
@@ -114,7 +108,7 @@ def require_apart(locations: Mapping[str, Location], width: int) -> None:
 
 
 def _new(nbytes: int) -> tuple[str, int]:
-    """An empty file, by the path at which others open it. Raises TensorError where the system gives none."""
+    """Return (path for other processes, descriptor) of a new empty file; raise TensorError if there is no room."""
     try:
         if not hasattr(os, "memfd_create"):
             return leftovers.held(tempfile.mkstemp, tempfile.gettempdir())
@@ -134,16 +128,16 @@ def _open(location: Location) -> int:
     except OSError as error:
         raise TensorError(
             f"the memory {location.path} of another process cannot be opened ({error.strerror}): it must "
-            "belong to the same user, and its tensor must be kept"
+            "belong to the same user, and that process must keep its tensor"
         ) from None
     if os.fstat(file).st_ino != location.inode:
         os.close(file)
-        raise TensorError(f"the memory {location.path} is another one by now: its tensor must be kept")
+        raise TensorError(f"the memory {location.path} now belongs to another tensor: keep the tensor that was there")
     return file
 
 
 def _sealed(file: int) -> bool:
-    """Whether it can never become shorter."""
+    """Return True if the file can never become shorter."""
     try:
         return bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
     except (OSError, AttributeError):  # an ordinary file, or a system without seals
@@ -156,4 +150,4 @@ def _unlink(path: str) -> None:
 
 
 def _nothing(_: Segment) -> None:
-    """What is called when the memory goes: that it holds the segment until then is all there is to it."""
+    """Do nothing: as a finalizer it keeps its segment alive until the memory is freed."""

@@ -1,4 +1,4 @@
-"""Whether tensors fit a plan: checked before the first byte moves, so that what is refused stays as it was."""
+"""Checks that tensors fit a plan, made before the first byte moves, so that refused tensors stay unchanged."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 
@@ -11,14 +11,13 @@ from d2lps.plan.plan import Plan
 
 
 class TensorError(Brief, ValueError):
-    """Tensors or devices that a plan cannot run on: its sentence names the node and says what would fit."""
+    """Tensors or devices that a plan cannot run on; the message names the node and says what would fit."""
 
 
 def require_fitting(
-    plan: Plan, tensors: Mapping, places: Mapping[str, torch.device] | None, playing: Sequence[str] | None = None
+    plan: Plan, tensors: Mapping, places: Mapping[str, torch.device] | None, playing: Sequence[str]
 ) -> list[torch.Tensor]:
-    """The buffers of the nodes played here (all by default); TensorError unless each has a flat one, all alike."""
-    playing = plan.nodes if playing is None else playing
+    """Return the buffers of the nodes played here; raise TensorError unless each has a flat one and all are alike."""
     if not isinstance(tensors, Mapping):
         raise TensorError(text("tensor.mapping", given=type(tensors).__name__))
     first = None
@@ -38,51 +37,49 @@ def require_fitting(
             raise TensorError(text("tensor.device", node=node, device=tensor.device, wanted=places[node]))
     unknown = [node for node in tensors if node not in playing]
     if unknown:
-        said = {"node": repr(unknown[0]), "nodes": " ".join(playing)}
-        elsewhere = unknown[0] in plan.nodes
-        raise TensorError(text("tensor.not-played", **said) if elsewhere else text("tensor.not-in-plan", **said))
+        key = "not-played" if unknown[0] in plan.nodes else "not-in-plan"
+        raise TensorError(text(f"tensor.{key}", node=repr(unknown[0]), nodes=" ".join(playing)))
     buffers = {node: tensors[node] for node in playing}
     _require_apart(buffers)
     return list(buffers.values())
 
 
 def require_updatable(
-    plan: Plan, tensors: Mapping, weights: Mapping, memory: MutableMapping, playing: Sequence[str] | None = None
+    plan: Plan, tensors: Mapping, weights: Mapping, memory: MutableMapping, playing: Sequence[str]
 ) -> None:
-    """TensorError unless every node that updates has weights like its gradient, and a memory that fits them."""
+    """Raise TensorError unless every node that updates has weights like its gradient, and a memory that fits them."""
     if not isinstance(weights, Mapping) or not isinstance(memory, MutableMapping):
         wrong = weights if not isinstance(weights, Mapping) else memory
         raise TensorError(text("tensor.weights-wanted", given=type(wrong).__name__))
     needed = {}
-    playing = plan.nodes if playing is None else playing
     parts = plan.slices(tensors[playing[0]].numel())
     for act in (act for step in plan.steps for act in updates(step) if act.node in playing):
         weight, gradient = weights.get(act.node), tensors[act.node]
         if weight is None:
             raise TensorError(text("tensor.no-weights", node=act.node, key=act.key))
         _require_flat(text("tensor.weights-of", node=act.node), weight)
-        for what, of_weight, of_gradient in (
+        for aspect, of_weight, of_gradient in (
             ("size", weight.numel(), gradient.numel()),
             ("dtype", weight.dtype, gradient.dtype),
             ("device", weight.device, gradient.device),
         ):
             if of_weight != of_gradient:
-                values = {"what": text(f"tensor.what.{what}"), "weight": of_weight, "gradient": of_gradient}
+                values = {"what": text(f"tensor.what.{aspect}"), "weight": of_weight, "gradient": of_gradient}
                 raise TensorError(text("tensor.unlike-weights", node=act.node, **values))
         if not weight.dtype.is_floating_point:
             raise TensorError(text("tensor.whole-weights", node=act.node, dtype=weight.dtype, rule=act.rule))
         needed[f"{act.node}'s weights"] = weight
-        for name, kept in _remembered(memory, act.node, act.key).items():
+        for name, state in _remembered(memory, act.node, act.key).items():
             like = widened(weight[parts[act.key]])
-            if (kept.shape, kept.dtype, kept.device) != (like.shape, like.dtype, like.device):
-                remembered = f"{name}: {tuple(kept.shape)}, {kept.dtype}"
+            if (state.shape, state.dtype, state.device) != (like.shape, like.dtype, like.device):
+                remembered = f"{name}: {tuple(state.shape)}, {state.dtype}"
                 raise TensorError(text("tensor.old-memory", node=act.node, key=act.key, what=remembered))
-            needed[f"{act.node}'s {name} of {act.key}"] = kept
+            needed[f"{act.node}'s {name} of {act.key}"] = state
     _require_apart({node: tensors[node] for node in playing} | needed)
 
 
 def widened(weight: torch.Tensor) -> torch.Tensor:
-    """``weight`` itself, or a float32 copy of half precision, in which a rule computes.
+    """Return ``weight`` itself, or a float32 copy of half precision for the optimizer to compute in.
 
     The vector and scalar kernels of half precision round differently: the bits would depend on where the buffer is cut.
     """
@@ -90,27 +87,27 @@ def widened(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _remembered(memory: Mapping, node: str, key: str) -> Mapping[str, torch.Tensor]:
-    kept = memory.get((node, key), {})
-    if not isinstance(kept, Mapping) or not all(isinstance(value, torch.Tensor | int) for value in kept.values()):
+    state = memory.get((node, key), {})
+    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor | int) for value in state.values()):
         raise TensorError(text("tensor.strange-memory", node=node, key=key))
-    return {name: value for name, value in kept.items() if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
 
-def _require_flat(what: str, tensor: object) -> None:
+def _require_flat(name: str, tensor: object) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise TensorError(text("tensor.no-tensor", what=what, given=type(tensor).__name__))
-    if tensor.dim() != 1:
-        raise TensorError(text("tensor.not-flat", what=what, shape=tuple(tensor.shape)))
-    if tensor.layout != torch.strided:
-        raise TensorError(text("tensor.sparse", what=what))
-    if tensor.is_meta:
-        raise TensorError(text("tensor.meta", what=what))
-    if tensor.is_inference() and not torch.is_inference_mode_enabled():
-        raise TensorError(text("tensor.inference", what=what))
-    if tensor.is_complex():
-        raise TensorError(text("tensor.complex", what=what, dtype=tensor.dtype))
-    if tensor.numel() > 1 and tensor.stride(0) == 0:
-        raise TensorError(text("tensor.repeated", what=what))
+        raise TensorError(text("tensor.no-tensor", what=name, given=type(tensor).__name__))
+    problems = {
+        "not-flat": tensor.dim() != 1,
+        "sparse": tensor.layout != torch.strided,
+        "meta": tensor.is_meta,
+        "inference": tensor.is_inference() and not torch.is_inference_mode_enabled(),
+        "complex": tensor.is_complex(),
+    }
+    for key, present in problems.items():
+        if present:
+            raise TensorError(text(f"tensor.{key}", what=name, shape=tuple(tensor.shape), dtype=tensor.dtype))
+    if tensor.numel() > 1 and tensor.stride(0) == 0:  # only strided tensors have strides
+        raise TensorError(text("tensor.repeated", what=name))
 
 
 def _require_apart(tensors: Mapping[str, torch.Tensor]) -> None:

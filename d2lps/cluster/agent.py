@@ -1,9 +1,9 @@
-"""What runs inside an emulated cluster: the first process of the switch, and the first process of every host.
+"""The programs inside an emulated cluster: the first process of the switch, and the first process of every host.
 
-The switch's process is started in namespaces of its own (``unshare``). It imports torch once, then makes the hosts,
-each with a network, files in memory, a name and process numbers of its own. Both kinds do what they are asked over a
-socket: lay links, start processes, end them. When the other end of that socket is gone, so are they; and with the
-first process of its namespace the kernel ends all others there, however they hide.
+The switch's process is started in new namespaces (``unshare``). It imports torch once, then makes the hosts, each with
+its own network, files in memory, name and process numbers. Both kinds serve requests over a socket: make links, start
+processes, end them. They exit when the other end of that socket closes, and with the first process of a namespace the
+kernel ends all others in it.
 """
 
 import ctypes
@@ -23,14 +23,14 @@ from typing import NoReturn
 NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000  # <sched.h>
 REC, PRIVATE, BIND = 0x4000, 0x40000, 0x1000  # <sys/mount.h>
 MOST = 1 << 20  # bytes of one request
-# A round after a pause is to be as fast as the one before it, and the same everywhere.
+# So that a round after a pause is as fast as the one before it, and the same on all systems.
 TCP = {"tcp_slow_start_after_idle": "0", "tcp_congestion_control": "cubic"}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(world: int, hosts: dict[str, int], table: str) -> NoReturn:
-    """Be the switch: make ``hosts`` (name → descriptor of its socket), say what their processes are, and serve."""
-    import networkx  # noqa: F401 - once, before there are several
+    """Run the switch: make ``hosts`` (name → descriptor of its socket), report their processes, and serve."""
+    import networkx  # noqa: F401 - once, before the hosts are forked
     import torch.distributed  # noqa: F401
 
     import d2lps.algorithms
@@ -48,10 +48,10 @@ def main(world: int, hosts: dict[str, int], table: str) -> NoReturn:
 
 
 def _new_host(name: str, descriptor: int, table: str, others: set[int]) -> int:
-    """Start the first process of a host; its number, as the switch counts. ``others``: what it must not hold open."""
+    """Start the first process of a host; return its number in the switch. ``others``: descriptors it must close."""
     reading, writing = os.pipe()
     if not (pid := os.fork()):
-        # What is asked for here, the next child gets: only a child can be the first of a new namespace of processes.
+        # Takes effect for the next child: only a child can be the first process of a new namespace.
         _require(_libc.unshare(NEWNS | NEWUTS | NEWIPC | NEWPID | NEWNET), "unshare")
         if first := os.fork():
             os.write(writing, str(first).encode())
@@ -71,16 +71,16 @@ def _new_host(name: str, descriptor: int, table: str, others: set[int]) -> int:
 
 
 def _furnish(name: str, table: str) -> None:
-    """What a host has for itself: its name, those of the others, its processes, its shared memory."""
+    """Give a host its own name, table of host names, process list and shared memory."""
     os.setsid()
     socket.sethostname(name)
     _mount(None, "/", None, REC | PRIVATE)
     _mount("tmpfs", "/dev/shm", "tmpfs", 0, b"mode=1777")
     names = Path("/dev/shm/.hosts")
     names.write_text(table, "utf-8")
-    with suppress(OSError):  # without it, hosts are known by their addresses only
+    with suppress(OSError):  # without it, hosts can only be reached by address
         _mount(str(names), "/etc/hosts", None, BIND)
-    with suppress(OSError):  # in some containers /proc is covered in part: then it stays that of the machine
+    with suppress(OSError):  # in some containers /proc is partly covered: then the machine's /proc stays
         _mount("proc", "/proc", "proc", 0)
     for setting, value in TCP.items():
         with suppress(OSError):
@@ -88,25 +88,25 @@ def _furnish(name: str, table: str) -> None:
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, data: bytes | None = None) -> None:
-    encoded = [None if each is None else each.encode() for each in (source, target, kind)]
+    encoded = [None if argument is None else argument.encode() for argument in (source, target, kind)]
     _require(_libc.mount(*encoded, ctypes.c_ulong(flags), data), f"mount {target}")
 
 
-def _require(result: int, what: str) -> None:
+def _require(result: int, call: str) -> None:
     if result:
-        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
 
 
 class Agent:
-    """Does what it is asked over ``control``, one request after the other, and tells how processes end."""
+    """Serves the requests on ``control`` one after another, and reports how processes end."""
 
     def __init__(self, control: socket.socket, hosts: dict[int, str] | None = None):
-        self.control, self.hosts = control, hosts or {}  # the switch's: process → the host whose first it is
-        self.running: dict[int, tuple[int, int]] = {}  # process → the number of its request, and its rank there
+        self.control, self.hosts = control, hosts or {}  # on the switch: first process → its host
+        self.running: dict[int, tuple[int, int]] = {}  # process → the number of its request, and its rank
         self.woken, self.wake = socket.socketpair()
         for end in (self.woken, self.wake):
             end.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake ``select``
         signal.set_wakeup_fd(self.wake.fileno())
 
     def serve(self) -> NoReturn:
@@ -123,15 +123,15 @@ class Agent:
                 try:
                     answer = getattr(self, f"_{request.pop('do')}")(*descriptors, **request)
                 except Exception as error:
-                    said = f"{type(error).__name__}: {error}"
-                    answer = {key: request.get(key) for key in ("number", "rank")} | {"error": said}
+                    sentence = f"{type(error).__name__}: {error}"
+                    answer = {key: request.get(key) for key in ("number", "rank")} | {"error": sentence}
                 finally:
                     for descriptor in descriptors:
                         os.close(descriptor)
                 if answer is not None:
-                    self._tell(answer)
+                    self._send(answer)
 
-    def _tell(self, answer: dict) -> None:
+    def _send(self, answer: dict) -> None:
         try:
             self.control.send(json.dumps(answer).encode())
         except OSError:
@@ -140,43 +140,43 @@ class Agent:
     def _reap(self) -> None:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if (mine := self.running.pop(ended[0], None)) is not None:
-                    number, rank = mine
-                    self._tell({"number": number, "rank": rank, "status": os.waitstatus_to_exitcode(ended[1])})
+                if (request := self.running.pop(ended[0], None)) is not None:
+                    number, rank = request
+                    self._send({"number": number, "rank": rank, "status": os.waitstatus_to_exitcode(ended[1])})
                 elif ended[0] in self.hosts:
-                    self._tell({"lost": self.hosts[ended[0]]})
+                    self._send({"lost": self.hosts[ended[0]]})
 
     def _network(self, number: int, ip: list[str], tc: list[str]) -> dict:
-        """Lay and shape links: lines for the programs of iproute2."""
+        """Make and shape links with lines for the programs of iproute2."""
         for program, lines in (("ip", ip), ("tc", tc)):
             if lines:
                 command = [program, "-batch", "-"]
-                done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, timeout=60)
-                if done.returncode:
-                    return {"number": number, "error": f"{program}: {done.stderr.strip()}"}
+                process = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, timeout=60)
+                if process.returncode:
+                    return {"number": number, "error": f"{program}: {process.stderr.strip()}"}
         return {"number": number}
 
     def _kill(self, number: int, pid: int) -> dict:
-        """End a host as if its power were cut: nothing of it says goodbye."""
+        """End a host as if its power were cut, without closing its connections."""
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         return {"number": number}
 
     def _stop(self, number: int, run: int) -> dict:
-        """End the processes of a run; where no other is under way, whatever it has left behind, too."""
+        """End the processes of a run, and, if no other run is under way here, all processes they have started."""
         for pid, (started, _) in self.running.items():
             if started == run:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
         if {started for started, _ in self.running.values()} <= {run}:
             with suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)  # everybody in this namespace but its first process
+                os.kill(-1, signal.SIGKILL)  # all in this namespace except its first process
         return {"number": number}
 
     def _start(
-        self, given: int, output: int, result: int, *, number: int, rank: int, argv: list | None, env: dict, cwd: str
+        self, call: int, output: int, result: int, *, number: int, rank: int, argv: list | None, env: dict, cwd: str
     ) -> None:
-        """A process of its own, for a program or for a function that lies in ``given``; it answers when it ends."""
+        """Start a process for a program, or for the function in the file ``call``; the answer follows when it ends."""
         if pid := os.fork():
             self.running[pid] = number, rank
             return
@@ -194,7 +194,7 @@ class Agent:
                 mine.close()
             if argv is not None:
                 os.execvp(argv[0], argv)
-            status = _meet(env) if rank < 0 else _call(given, result)
+            status = _meet(env) if rank < 0 else _call(call, result)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -205,7 +205,7 @@ class Agent:
 
 
 def _meet(env: dict) -> NoReturn:
-    """Be the place where the processes of a run meet, until they have ended."""
+    """Serve the store in which the processes of a run meet, until it is killed."""
     import torch.distributed as dist
 
     store = dist.TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), is_master=True, wait_for_workers=False)
@@ -213,27 +213,26 @@ def _meet(env: dict) -> NoReturn:
         signal.pause()
 
 
-def _call(given: int, result: int) -> int:
-    """Call a function, and leave what it returns or raises in the file ``result``."""
+def _call(call: int, result: int) -> int:
+    """Call the function in the file ``call``, and write its result or error to the file ``result``."""
     import cloudpickle
     import torch
 
     from d2lps.messages import speak
 
-    speak(os.environ["D2LPS_LANGUAGE"])  # that of the notebook, which is shown what fails
+    speak(os.environ["D2LPS_LANGUAGE"])  # the language of the notebook that will show an error
     torch.set_num_threads(1)
     status = 0
     try:
-        # All processes share the place up to which this file is read, so it is read without one.
-        function, arguments = pickle.loads(os.pread(given, os.fstat(given).st_size, 0))
-        said = {"returned": function(*arguments)}
-        pickled = cloudpickle.dumps(said)
+        # All processes share the file's position, so this reads without moving it.
+        function, arguments = pickle.loads(os.pread(call, os.fstat(call).st_size, 0))
+        pickled = cloudpickle.dumps({"returned": function(*arguments)})
     except BaseException as error:
         status, trace = 1, traceback.format_exc()
         try:
             pickled = cloudpickle.dumps({"raised": error, "traceback": trace})
             pickle.loads(pickled)
-        except Exception:  # an error that cannot travel
+        except Exception:  # an error that cannot be pickled
             pickled = cloudpickle.dumps({"raised": None, "traceback": trace})
     with open(result, "wb", closefd=False) as file:
         file.write(pickled)

@@ -1,6 +1,6 @@
-"""The life of emulated hosts, and what is said to them and heard from them.
+"""Start emulated hosts, send them requests, and end them.
 
-One thread listens: to the first process of every host, and to what their programs say.
+One thread reads the answers of the first process of every host, and the output of their programs.
 """
 
 import json
@@ -21,7 +21,7 @@ from d2lps.cluster.run import Member, Run
 from d2lps.messages import text
 
 PATHS = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # Debian hides ip and tc there
-SWITCH = "switch"  # what joins the hosts, and ends with them
+SWITCH = "switch"  # joins the hosts, and ends with them
 SPACES = "--net --mount --uts --ipc --pid --fork --kill-child --mount-proc".split()
 AS_USER = ["--user", "--map-root-user"]
 ANSWER = 30.0  # seconds until an answer must have come
@@ -29,7 +29,7 @@ MOST = 1 << 20  # bytes of a message
 
 
 class Control:
-    """The hosts with these addresses (name → address): started, asked and ended."""
+    """The hosts with these addresses (name → address)."""
 
     def __init__(self, address: Mapping[str, str]):
         self.address = address
@@ -43,7 +43,7 @@ class Control:
         try:
             try:
                 self.pids = self._started([*AS_USER, *SPACES])
-            except NoEmulation:  # as in some containers, where root may nevertheless
+            except NoEmulation:  # as in some containers, in which root may still do it
                 if os.geteuid():
                     raise
                 self.pids = self._started(SPACES)
@@ -54,20 +54,20 @@ class Control:
         self._thread.start()
 
     def _started(self, spaces: list[str]) -> dict[str, int]:
-        """Start the switch, which makes the hosts: host → its first process, as the switch counts."""
+        """Start the switch, which makes the hosts; return host → the number of its first process inside the switch."""
         names = [SWITCH, *self.address]
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
         self._control = {name: mine for name, (mine, _) in zip(names, pairs, strict=True)}
         theirs = {name: other for name, (_, other) in zip(names, pairs, strict=True)}
         lines = [f"{at} {name}\n::ffff:{at} {name}\n" for name, at in self.address.items()]
-        given = {
+        arguments = {
             "world": theirs[SWITCH].fileno(),
             "hosts": {name: theirs[name].fileno() for name in self.address},
             "table": "".join(["127.0.0.1 localhost\n", *lines]),
         }
         paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
         self._switch = subprocess.Popen(
-            ["unshare", *spaces, sys.executable, "-m", "d2lps.cluster.agent", json.dumps(given)],
+            ["unshare", *spaces, sys.executable, "-m", "d2lps.cluster.agent", json.dumps(arguments)],
             pass_fds=[end.fileno() for end in theirs.values()],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -77,8 +77,8 @@ class Control:
         for end in theirs.values():
             end.close()
         ready, *_ = select.select([self._control[SWITCH]], [], [], ANSWER)
-        if said := self._control[SWITCH].recv(MOST) if ready else b"":
-            return json.loads(said)["pids"]
+        if answer := self._control[SWITCH].recv(MOST) if ready else b"":
+            return json.loads(answer)["pids"]
         os.killpg(self._switch.pid, signal.SIGKILL)
         why = self._switch.communicate()[1].decode(errors="replace").strip()
         for mine in self._control.values():
@@ -86,13 +86,13 @@ class Control:
         raise NoEmulation(text("cluster.refused", why=why.splitlines()[-1] if why else f"> {ANSWER:g} s"))
 
     def close(self) -> None:
-        """End everything on all hosts, and the hosts."""
+        """End all processes and hosts."""
         if self.closed:
             return
         self.closed = True
         if hasattr(self, "pids"):
             for control in self._control.values():
-                with suppress(OSError):  # it has gone before
+                with suppress(OSError):  # it is already gone
                     control.shutdown(socket.SHUT_RDWR)
             try:
                 self._switch.wait(10)
@@ -108,30 +108,30 @@ class Control:
         for descriptor in self._wake:
             os.close(descriptor)
 
-    # ---- what is said
+    # ---- requests
 
     def ask(self, name: str, do: str, **request) -> int:
-        """Ask a host, or the switch, to do something; the number under which it will :meth:`answer`."""
+        """Send a request to a host or the switch; return its number for :meth:`answer`."""
         number = next(self._numbers)
         self._send(name, {"do": do, "number": number, **request})
         return number
 
     def answer(self, name: str, number: int) -> None:
-        """Wait until it has done so."""
+        """Wait until the request of this number is done."""
         with self._lock:
-            there = self._lock.wait_for(lambda: number in self._answers or name in self.lost, ANSWER)
-            said = self._answers.pop(number, None)
-        if said is None:
+            in_time = self._lock.wait_for(lambda: number in self._answers or name in self.lost, ANSWER)
+            answer = self._answers.pop(number, None)
+        if answer is None:
             if name in self.lost and name != SWITCH:
                 raise HostLost(text("cluster.host-lost", host=name))
-            raise ClusterError(text("cluster.over" if there else "cluster.deaf", host=name))
-        if "error" in said:
-            raise ClusterError(text("cluster.network", host=name, why=said["error"]))
+            raise ClusterError(text("cluster.over" if in_time else "cluster.deaf", host=name))
+        if "error" in answer:
+            raise ClusterError(text("cluster.network", host=name, why=answer["error"]))
 
     def network(self, lines: Mapping[str, tuple[list[str], list[str]]]) -> None:
-        """Lay and shape links: name → lines for ``ip`` and for ``tc`` there."""
-        asked = {name: self.ask(name, "network", ip=ip, tc=tc) for name, (ip, tc) in lines.items()}
-        for name, number in asked.items():
+        """Make and shape links: host → lines for ``ip`` and for ``tc`` there."""
+        numbers = {name: self.ask(name, "network", ip=ip, tc=tc) for name, (ip, tc) in lines.items()}
+        for name, number in numbers.items():
             self.answer(name, number)
 
     def kill(self, name: str) -> None:
@@ -142,26 +142,27 @@ class Control:
                 if not self._lock.wait_for(lambda: name in self.lost, ANSWER):
                     raise ClusterError(text("cluster.deaf", host=name))
 
-    def start(self, members: list[Member], argv: list[str] | None, given: int, env: list[dict], deadline: float) -> Run:
-        """Start a process per member, in the environments ``env``: a program, or the function that ``given`` holds.
+    def start(self, members: list[Member], argv: list[str] | None, call: int, env: list[dict], deadline: float) -> Run:
+        """Start a process per member, with its environment: a program, or the function in the file ``call``.
 
-        Those that call a function meet in a store that outlives them all, a process of its own on the first host.
+        Processes that call a function meet in a store that outlives them all, in a process of its own on the first
+        host.
         """
         number = next(self._numbers)
         run = Run(number, members, argv is None, deadline, self.stop)
         with self._lock:
             self._runs[number] = run
             self._outputs |= {member.reading: (run, member) for member in members}
-        os.write(self._wake[1], b"r")  # there is more to listen to
+        os.write(self._wake[1], b"r")  # so that the thread reads the new outputs, too
         request = {"do": "start", "number": number, "argv": argv, "cwd": os.getcwd()}
         try:
             if argv is None:
                 with open(os.devnull, "r+b") as null:
                     self._send(members[0].host, request | {"env": env[0], "rank": -1}, [null.fileno()] * 3)
-            for member, own in zip(members, env, strict=True):
-                place = given, member.writing, member.result.fileno()
-                self._send(member.host, request | {"env": own, "rank": member.rank}, place)
-        except BaseException:  # a host is lost just now, or Ctrl-C: those that have begun are to end
+            for member, variables in zip(members, env, strict=True):
+                files = call, member.writing, member.result.fileno()
+                self._send(member.host, request | {"env": variables, "rank": member.rank}, files)
+        except BaseException:  # a host was lost just now, or Ctrl-C: end the processes that have begun
             self.stop(run)
             raise
         finally:
@@ -170,9 +171,9 @@ class Control:
         return run
 
     def stop(self, run: Run) -> None:
-        """End what is left of a run: its processes, the store in which they met, what they have left behind."""
+        """End the remaining processes of a run, its store, and processes that they have started."""
         for name in {member.host for member in run.members} - self.lost:
-            with suppress(ClusterError):  # it has gone by itself
+            with suppress(ClusterError):  # the host is already gone
                 self.answer(name, self.ask(name, "stop", run=run.number))
 
     def _send(self, name: str, request: dict, descriptors: Sequence[int] = ()) -> None:
@@ -183,7 +184,7 @@ class Control:
                 raise ClusterError(text("cluster.over")) from None
             raise HostLost(text("cluster.host-lost", host=name)) from None
 
-    # ---- what is heard, in a thread of its own
+    # ---- answers and output, read by a thread
 
     def _listen(self) -> None:
         controls = {control.fileno(): name for name, control in self._control.items()}
@@ -197,13 +198,13 @@ class Control:
                         os.read(descriptor, 4096)
                     elif descriptor in controls:
                         if message := self._message(controls[descriptor]):
-                            self._hear(json.loads(message))
+                            self._handle(json.loads(message))
                         else:
                             self._lose(controls.pop(descriptor))
                     elif self._outputs.get(descriptor) is outputs[descriptor]:  # not ended just now
                         self._read(descriptor, *outputs[descriptor])
         finally:
-            self._lose(SWITCH)  # whoever waits hears of it, whatever ended this
+            self._lose(SWITCH)  # so that no thread waits on, whatever ended this one
 
     def _message(self, name: str) -> bytes:
         try:
@@ -211,27 +212,27 @@ class Control:
         except OSError:
             return b""
 
-    def _hear(self, said: dict) -> None:
-        if "lost" in said:
-            self._lose(said["lost"])
-        elif said.get("rank") is None:
+    def _handle(self, message: dict) -> None:
+        if "lost" in message:
+            self._lose(message["lost"])
+        elif message.get("rank") is None:
             with self._lock:
-                self._answers[said["number"]] = said
+                self._answers[message["number"]] = message
                 self._lock.notify_all()
-        elif said["rank"] >= 0 and (run := self._runs.get(said["number"])):
-            self._end(run, run.members[said["rank"]], said.get("status", "late"))
+        elif message["rank"] >= 0 and (run := self._runs.get(message["number"])):
+            self._end(run, run.members[message["rank"]], message.get("status", "late"))
 
     def _read(self, descriptor: int, run: Run, member: Member) -> bool:
-        """Read what a process has said; whether there may be more."""
+        """Read output of a process; return True if there may be more."""
         try:
-            said = os.read(descriptor, 1 << 16)
+            output = os.read(descriptor, 1 << 16)
         except BlockingIOError:
             return False
-        if said:
-            run.heard(member, said)
+        if output:
+            run.printed(member, output)
         else:
             self._forget(descriptor)
-        return bool(said)
+        return bool(output)
 
     def _forget(self, descriptor: int) -> None:
         with self._lock:
@@ -239,17 +240,17 @@ class Control:
                 os.close(descriptor)
 
     def _end(self, run: Run, member: Member, status: "int | str") -> None:
-        """A process has ended: read what it said, which lies in its pipe, and tell the run."""
+        """Read the remaining output of a process that has ended, and tell the run."""
         while member.reading in self._outputs and self._read(member.reading, run, member):
             pass
-        self._forget(member.reading)  # if what it has left behind holds it open
+        self._forget(member.reading)  # in case a process that it started holds the pipe open
         run.ended(member, status)
         if run.over:
             with self._lock:
                 self._runs.pop(run.number, None)
 
     def _lose(self, name: str) -> None:
-        """Nothing more is heard of a host; without the switch, of none."""
+        """Mark a host as lost, or all of them if it is the switch."""
         gone = {name} if name != SWITCH else {SWITCH, *self.address}
         with self._lock:
             self.lost |= gone

@@ -1,6 +1,6 @@
-"""What to look at on a host before it trains together with others: ``python -m d2lps doctor``.
+"""Checks of a host before it trains together with others: ``python -m d2lps doctor``.
 
-Each finding says what is there, whether it will do, and what to do if not.
+A new check is a generator of findings, listed in :func:`examine`.
 """
 
 import json
@@ -19,7 +19,7 @@ SHARED = 1 << 30  # bytes of /dev/shm: NCCL, data loaders and shared memory betw
 
 
 class Finding(NamedTuple):
-    """What was looked at, what was found, whether that is well, and what to do."""
+    """The result of one check: its subject (``what``), the state ``found``, if that is ``well``, and advice if not."""
 
     what: str
     found: str
@@ -33,7 +33,7 @@ def examine() -> list[Finding]:
     Returns
     -------
     list of Finding
-        In the order in which one would mend them.
+        In the order in which to fix them.
 
     Examples
     --------
@@ -58,15 +58,16 @@ def main(arguments: list[str]) -> int:
 
 
 def _system() -> Iterator[Finding]:
-    found = f"{sys.platform}, Python {sys.version.split()[0]}, {os.cpu_count()} processors"
-    yield Finding("system", found, sys.platform == "linux", "several hosts train on Linux; elsewhere learn on one host")
+    system = f"{sys.platform}, Python {sys.version.split()[0]}, {os.cpu_count()} processors"
+    advice = "training on several hosts needs Linux; on other systems use one host"
+    yield Finding("system", system, sys.platform == "linux", advice)
 
 
 def _torch() -> Iterator[Finding]:
     try:
         import torch
     except ImportError as error:
-        yield Finding("torch", str(error), False, "install what requirements.lock names: make lab does")
+        yield Finding("torch", str(error), False, "install the packages of requirements.lock, as make lab does")
         return
     yield Finding("torch", f"{torch.__version__}: the same on all hosts?", True)
 
@@ -75,20 +76,20 @@ def _gpus() -> Iterator[Finding]:
     try:
         import torch
     except ImportError:
-        return  # said before
+        return  # reported by _torch
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count:
         names = {torch.cuda.get_device_name(i) for i in range(count)}
         yield Finding(
-            "GPUs", f"{count} × {', '.join(sorted(names))}", len(names) == 1, "unlike GPUs wait for the slowest"
+            "GPUs", f"{count} × {', '.join(sorted(names))}", len(names) == 1, "different GPUs wait for the slowest"
         )
-        talking = [torch.cuda.can_device_access_peer(0, i) for i in range(1, count)]
+        peers = [torch.cuda.can_device_access_peer(0, i) for i in range(1, count)]
         yield Finding(
-            "peers", f"{sum(talking)} of {count - 1} reach GPU 0 directly", all(talking), "see nvidia-smi topo -m"
+            "peers", f"{sum(peers)} of {count - 1} reach GPU 0 directly", all(peers), "see nvidia-smi topo -m"
         )
     elif shutil.which("nvidia-smi"):
         advice = "this torch is built without CUDA, or the driver is too old: see nvidia-smi and torch.version.cuda"
-        yield Finding("GPUs", "nvidia-smi is here, and torch sees no GPU", False, advice)
+        yield Finding("GPUs", "nvidia-smi is installed, but torch sees no GPU", False, advice)
     else:
         yield Finding("GPUs", "none: gradients travel by gloo, from main memory", True)
 
@@ -98,22 +99,23 @@ def _backends() -> Iterator[Finding]:
         import torch.distributed as dist
     except ImportError:
         return
-    there = [name for name in ("gloo", "nccl", "mpi") if getattr(dist, f"is_{name}_available")()]
-    yield Finding("backends", " ".join(there), "gloo" in there, "install a torch with distributed")
+    backends = [name for name in ("gloo", "nccl", "mpi") if getattr(dist, f"is_{name}_available")()]
+    yield Finding("backends", " ".join(backends), "gloo" in backends, "install a torch with distributed")
 
 
 def _name() -> Iterator[Finding]:
-    name, told = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME")
-    if told:
-        yield Finding("name", f"{name}; gloo takes {told}", told in dict(map(reversed, socket.if_nameindex())), _TAKE)
+    name, chosen = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME")
+    if chosen:
+        exists = chosen in dict(map(reversed, socket.if_nameindex()))
+        yield Finding("name", f"{name}; gloo uses {chosen}", exists, _TAKE)
         return
     try:
         address = socket.gethostbyname(name)
     except OSError as error:
         yield Finding("name", f"{name}: {error}", False, _TAKE)
         return
-    own = address.startswith("127.")
-    yield Finding("name", f"{name} is {address}", not own, f"others cannot reach that address: {_TAKE}")
+    loopback = address.startswith("127.")
+    yield Finding("name", f"{name} is {address}", not loopback, f"other hosts cannot reach that address: {_TAKE}")
 
 
 _TAKE = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface between the hosts, such as eth0"
@@ -123,32 +125,31 @@ def _interfaces() -> Iterator[Finding]:
     net = Path("/sys/class/net")
     cards = sorted(card for card in net.iterdir() if card.name != "lo") if net.is_dir() else []
     up = [card for card in cards if _read(card / "operstate") in ("up", "unknown")]
-    found = []
+    described = []
     for card in up:
         speed = _read(card / "speed")  # Mbit/s; virtual cards have none
         rate = f"{int(speed) / 1000:g} Gbit/s" if speed.lstrip("-").isdigit() and int(speed) > 0 else "speed unknown"
-        found.append(f"{card.name} ({rate}, MTU {_read(card / 'mtu')})")
-    yield Finding(
-        "network", ", ".join(found) or "no card that is up", bool(up), "ip link set … up, or ask the administrator"
-    )
+        described.append(f"{card.name} ({rate}, MTU {_read(card / 'mtu')})")
+    advice = "ip link set … up, or ask the administrator"
+    yield Finding("network", ", ".join(described) or "no card is up", bool(up), advice)
     infiniband = Path("/sys/class/infiniband")
     if infiniband.is_dir() and any(infiniband.iterdir()):
-        names = " ".join(sorted(each.name for each in infiniband.iterdir()))
-        yield Finding("InfiniBand", f"{names}: NCCL takes it by itself; gloo does not", True)
+        names = " ".join(sorted(device.name for device in infiniband.iterdir()))
+        yield Finding("InfiniBand", f"{names}: NCCL uses it automatically; gloo does not", True)
 
 
 def _clock() -> Iterator[Finding]:
     if shutil.which("timedatectl") is None:
-        yield Finding("clock", "nobody here can say whether it is synchronized", True)
+        yield Finding("clock", "unknown: timedatectl is not installed", True)
         return
     command = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
-        said = ""
-    well = said != "no"
-    advice = "traces of several hosts are brought on one clock anyhow; logs are not: sudo timedatectl set-ntp true"
-    yield Finding("clock", {"yes": "synchronized", "no": "not synchronized"}.get(said, "unknown"), well, advice)
+        answer = ""
+    advice = "d2lps corrects the clocks in traces of several hosts, but logs are off: sudo timedatectl set-ntp true"
+    state = {"yes": "synchronized", "no": "not synchronized"}.get(answer, "unknown")
+    yield Finding("clock", state, answer != "no", advice)
 
 
 def _limits() -> Iterator[Finding]:
@@ -169,7 +170,7 @@ def _emulation() -> Iterator[Finding]:
     try:
         emulated(hosts=1, gpus_per_host=0, bandwidth="10 Mbit/s").close()
     except ClusterError as error:
-        yield Finding("emulation", str(error), True)  # one can train without
+        yield Finding("emulation", str(error), True)  # training does not need it
         return
     yield Finding("emulation", "hosts can be emulated here (d2lps.cluster.emulated)", True)
 

@@ -1,4 +1,4 @@
-"""Several hosts on one machine, with networks of their own and links as slow as you say.
+"""Several hosts on one machine, each with its own network, and links as slow as you choose.
 
 >>> from d2lps import cluster
 >>> import socket
@@ -6,9 +6,9 @@
 ...     two.run(socket.gethostname)
 ['host0', 'host1']
 
-No root is needed, nothing outside is touched, and nothing is left: the hosts live in namespaces of the kernel, and
-end with the process that holds them. Every host has a network card (``eth0``) on one switch; both directions of every
-card are shaped.
+No root is needed, nothing outside is touched, and nothing is left behind: the hosts live in namespaces of the kernel,
+and end with the process that holds them. Every host has a network card (``eth0``) on one switch, with both directions
+shaped.
 """
 
 import math
@@ -29,18 +29,18 @@ from d2lps.topology import PCIE, Topology, machines
 from d2lps.trace import Trace
 from d2lps.units import Bandwidth, is_count
 
-NETWORK = "10.77.0"  # of a world of its own, so it is in nobody's way
+NETWORK = "10.77.0"  # inside a namespace, so it cannot collide with other networks
 MOST = 64  # hosts
-SLOWEST, FASTEST = 125_000.0, 1.25e9  # bytes per second that shaping keeps to
-PER_CORE = 200_000_000  # bytes per second that one core moves between hosts; links that ask for more would not decide
+SLOWEST, FASTEST = 125_000.0, 1.25e9  # bytes per second between which shaping is accurate
+PER_CORE = 200_000_000  # bytes per second that one core moves between hosts; faster links would not be the bottleneck
 BURST = 80 * 1024  # bytes that may pass at once: at least one segment of 64 KiB
-PORTS = range(29500, 49500)  # on which the processes of a run meet, each run on the next
+PORTS = range(29500, 49500)  # for the meeting of a run's processes; each run takes the next
 TOOLS = "unshare", "ip", "tc"
-GOODPUT = 1448 / 1514  # what a packet carries, and what it takes on an Ethernet link
+GOODPUT = 1448 / 1514  # payload of a packet, and its bytes on an Ethernet link
 
 
 class Cluster:
-    """Emulated hosts: made by :func:`emulated`. In a ``with`` block they are gone when it ends."""
+    """Emulated hosts, made by :func:`emulated`; a ``with`` block removes them at its end."""
 
     def __init__(self, hosts: int, gpus_per_host: int, bandwidth: Bandwidth, servers: int, inside: Bandwidth):
         self.gpus_per_host, self.bandwidth, self.inside = gpus_per_host, bandwidth, inside
@@ -86,14 +86,12 @@ class Cluster:
         return f"<Cluster of {len(self.hosts)} emulated hosts, {self.bandwidth} each way: {state}>"
 
     def close(self) -> None:
-        """End everything on all hosts, and the hosts. Nothing is left; closing twice does nothing."""
+        """End all processes and hosts, leaving nothing behind; closing twice does nothing."""
         self._control.close()
-
-    # ---- what it is
 
     @property
     def closed(self) -> bool:
-        """Whether it is gone."""
+        """True once the cluster is closed."""
         return self._control.closed
 
     @property
@@ -103,53 +101,45 @@ class Cluster:
 
     @property
     def topology(self) -> Topology:
-        """The hosts as the cost model sees them: their links carry what is left beside the headers of packets."""
+        """The hosts as the cost model sees them; the bandwidth of a link excludes the headers of packets."""
         rates = [Bandwidth(rate * GOODPUT) for rate in self._rates.values()]
         return machines(self._workers, self.gpus_per_host, nic=rates, inside=self.inside, servers=self._servers)
 
     def nodes(self, host: str) -> tuple[str, ...]:
-        """The nodes of the topology that are ``host``'s, which one process plays.
-
-        Parameters
-        ----------
-        host : str
-            Its name, as in :attr:`hosts`.
-        """
+        """Return the nodes of the topology that lie on ``host`` and that one process plays."""
         self._require(host)
         return self._nodes[host]
 
-    # ---- what it does
-
     def start(
         self,
-        what: "Callable | Sequence[str]",
+        task: "Callable | Sequence[str]",
         *arguments: object,
         hosts: Iterable[str] | None = None,
         per_host: int = 1,
         deadline: "float | str" = 120.0,
         env: "dict[str, str] | None" = None,
     ) -> Run:
-        """Start a function or a program on hosts, and go on: :meth:`Run.results` waits for it.
+        """Start a function or a program on hosts, without waiting for it; :meth:`Run.results` waits.
 
-        Every process finds what torchrun would tell it in its environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
-        and MASTER_PORT; also which interface gloo, NCCL and MXNet are to take, a secret for the store (D2LPS_SECRET),
-        and the nodes that it plays (:func:`playing`).
+        Every process has the environment variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+        MASTER_PORT; also the interface for gloo, NCCL and MXNet, a secret for the store (D2LPS_SECRET), and the nodes
+        that it plays (:func:`playing`).
 
         Parameters
         ----------
-        what : callable or sequence of str
-            A function, called with ``arguments`` in a process of its own that has torch already; or a program and
-            its arguments.
+        task : callable or sequence of str
+            A function, called with ``arguments`` in a process of its own in which torch is already imported; or a
+            program and its arguments.
         *arguments
-            What the function is given; all of it is copied to the hosts.
+            The arguments of the function; they are copied to the hosts.
         hosts : iterable of str, optional
-            Where; on all hosts if left out.
+            The hosts; all if left out.
         per_host : int
-            How many processes on each.
+            The number of processes on each host.
         deadline : float or str
-            Seconds until all must have ended, or such as ``"30 s"``; then those that have not are ended.
+            Seconds, or a text such as ``"30 s"``, until all must have ended; processes that have not are killed.
         env : dict, optional
-            More for their environment.
+            Further environment variables.
 
         Returns
         -------
@@ -170,7 +160,7 @@ class Cluster:
         if not names:
             raise ClusterError(text("cluster.no-hosts", hosts=" ".join(self.hosts)))
         _require_count("per_host", per_host, 1, MOST)
-        seconds, argv = units.seconds(deadline), None if callable(what) else _program(what)
+        seconds, argv = units.seconds(deadline), None if callable(task) else _program(task)
         self._started += 1
         common = {
             "WORLD_SIZE": str(len(names) * per_host),
@@ -184,58 +174,58 @@ class Cluster:
             "D2LPS_SECRET": self._secret,
             "PYTHONUNBUFFERED": "1",
         }
-        if argv is None:  # where they meet is made for them, as by torchrun
+        if argv is None:  # the store in which they meet is made for them, as torchrun does
             common["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         members, environments = [], []
         for rank, (name, local) in enumerate((name, local) for name in names for local in range(per_host)):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(local), "D2LPS_PLAYING": " ".join(self.nodes(name))}
-            environments.append(common | own | (env or {}))
+            identity = {"RANK": str(rank), "LOCAL_RANK": str(local), "D2LPS_PLAYING": " ".join(self.nodes(name))}
+            environments.append(common | identity | (env or {}))
             members.append(Member(name, rank))
-        with os.fdopen(os.memfd_create("given"), "wb", buffering=0) as given:
+        with os.fdopen(os.memfd_create("call"), "wb", buffering=0) as call:
             if argv is None:
                 import cloudpickle
 
-                given.write(cloudpickle.dumps((what, arguments)))
-            return self._control.start(members, argv, given.fileno(), environments, seconds)
+                call.write(cloudpickle.dumps((task, arguments)))
+            return self._control.start(members, argv, call.fileno(), environments, seconds)
 
-    def run(self, what: "Callable | Sequence[str]", *arguments: object, **options) -> list:
+    def run(self, task: "Callable | Sequence[str]", *arguments: object, **options) -> list:
         """:meth:`start`, and wait for the :meth:`Run.results`.
 
         Parameters
         ----------
-        what, *arguments, **options
+        task, *arguments, **options
             As for :meth:`start`.
 
         Returns
         -------
         list
-            What the function returned on each host, or how the program ended there, in the order of ranks.
+            The result of the function on each host, or an :class:`Ended` for each program, in the order of ranks.
 
         Raises
         ------
         ClusterError, HostLost, RunFailed
             As for :meth:`start` and :meth:`Run.results`; an error that a function raised is raised here.
         """
-        return self.start(what, *arguments, **options).results()
+        return self.start(task, *arguments, **options).results()
 
     def measure(self, plan: Plan, nbytes: "int | str", rounds: int = 3, deadline: "float | str" = 120.0) -> Trace:
-        """Run ``plan`` on the hosts, every one of which plays its nodes, and see to it that all sums are right.
+        """Run ``plan`` on the hosts, each playing its own nodes, and check that all sums are right.
 
         Parameters
         ----------
         plan : Plan
-            Between nodes of :attr:`topology`; hosts that play none of them rest.
+            A plan between nodes of :attr:`topology`; hosts that play none of them rest.
         nbytes : int or str
             The gradient's size in bytes, such as ``"20 MB"``.
         rounds : int
-            How often, after one round to warm up.
+            The number of rounds, after one to warm up.
         deadline : float or str
             Seconds for all of it.
 
         Returns
         -------
         Trace
-            Of the round whose time is the middle one.
+            The round of median time.
 
         Raises
         ------
@@ -249,39 +239,27 @@ class Cluster:
         topology = self.topology
         for node in plan.nodes:
             topology.require_node(node)
-        there = [name for name in self.hosts if {*self.nodes(name)} & {*plan.nodes}]
+        hosts = [name for name in self.hosts if {*self.nodes(name)} & {*plan.nodes}]
         _require_count("rounds", rounds, 1, 1000)
-        return self.run(measured, plan, topology, units.size(nbytes), rounds, hosts=there, deadline=deadline)[0]
+        return self.run(measured, plan, topology, units.size(nbytes), rounds, hosts=hosts, deadline=deadline)[0]
 
     def kill(self, host: str) -> None:
-        """End a host as if its power were cut. It does not come back.
-
-        Parameters
-        ----------
-        host : str
-            Its name.
-        """
+        """End a host as if its power were cut. It does not come back."""
         self._require(host)
         self._control.kill(host)
 
     def cut(self, a: str, b: "str | None" = None) -> None:
-        """Let nothing pass between two hosts any more, or between one and all others: packets vanish, nobody is told.
+        """Drop all packets between two hosts, or between one and all others, without any error message.
 
         Parameters
         ----------
         a, b : str
             Their names; without ``b``, all others.
         """
-        self._between(a, b, "replace", "lladdr 02:00:00:00:00:00 nud permanent")  # nobody has that address
+        self._between(a, b, "replace", "lladdr 02:00:00:00:00:00 nud permanent")  # no host has that address
 
     def heal(self, a: str, b: "str | None" = None) -> None:
-        """Undo :meth:`cut`.
-
-        Parameters
-        ----------
-        a, b : str
-            As they were given to it.
-        """
+        """Undo :meth:`cut` with the same arguments."""
         self._between(a, b, "del", "")
 
     def reshape(self, host: str, bandwidth: "str | Bandwidth") -> None:
@@ -302,12 +280,12 @@ class Cluster:
         self._control.network(lines)
         self._rates[host] = rate
 
-    def _between(self, a: str, b: "str | None", do: str, how: str) -> None:
+    def _between(self, a: str, b: "str | None", verb: str, options: str) -> None:
         for name in (a, b) if b is not None else (a,):
             self._require_there(name)
         others = [b] if b is not None else [name for name in self.hosts if name not in {a, *self.lost}]
-        lines = {a: ([f"neighbour {do} {self.address[other]} dev eth0 {how}" for other in others], [])}
-        lines |= {other: ([f"neighbour {do} {self.address[a]} dev eth0 {how}"], []) for other in others}
+        lines = {a: ([f"neighbour {verb} {self.address[other]} dev eth0 {options}" for other in others], [])}
+        lines |= {other: ([f"neighbour {verb} {self.address[a]} dev eth0 {options}"], []) for other in others}
         self._control.network(lines)
 
     def _require(self, host: str) -> None:
@@ -333,21 +311,21 @@ def emulated(
     servers: int = 0,
     inside: "str | Bandwidth" = PCIE,
 ) -> Cluster:
-    """Hosts with networks of their own, on this machine: use it in a ``with`` block, at whose end they are gone.
+    """Make hosts with their own networks on this machine; a ``with`` block removes them at its end.
 
     Parameters
     ----------
     hosts : int
-        How many hosts have workers.
+        The number of hosts with workers.
     gpus_per_host : int
-        How many GPUs each has. They are names of the topology: the one process on a host plays them.
+        The number of GPUs of each. They exist only as names in the topology, played by the one process on a host.
     bandwidth : str or Bandwidth
-        Of each network card, one way, both ways shaped alike: 1 Mbit/s to 10 Gbit/s, and no more in all than the
-        processors here can carry, or the links would not be what decides.
+        The bandwidth of each network card, one way, both ways shaped alike: 1 Mbit/s to 10 Gbit/s, and in all no more
+        than the processors here can carry, since otherwise they and not the links would be the bottleneck.
     servers : int
-        How many hosts more, ``server0`` …, with a processor and no worker.
+        The number of further hosts, ``server0`` …, with a processor and no worker.
     inside : str or Bandwidth
-        Of the links inside a host, one way, in the topology only: inside a host nothing is shaped.
+        The bandwidth of the links inside a host, one way, in the topology only: inside a host nothing is shaped.
 
     Returns
     -------
@@ -359,9 +337,9 @@ def emulated(
     ClusterError
         For numbers that do not fit, and for more hosts or faster links than this machine can emulate.
     NoEmulation
-        If this system has no namespaces to give, or lacks a program; the sentence says which.
+        If this system does not allow namespaces, or lacks a program; the message says which.
     UnitError
-        For a bandwidth that is none.
+        For a bandwidth that cannot be read.
 
     Examples
     --------
@@ -388,18 +366,18 @@ def _shape(rate: Bandwidth) -> str:
 def _program(argv: Sequence[str]) -> list[str]:
     if isinstance(argv, str | bytes) or not isinstance(argv, Sequence) or not argv:
         raise ClusterError(text("cluster.program", given=repr(argv)))
-    argv = [str(each) for each in argv]
+    argv = [str(argument) for argument in argv]
     if shutil.which(argv[0]) is None:
         raise ClusterError(text("cluster.no-program", program=argv[0]))
-    for each in argv[1:]:
-        if each.endswith(".py") and not Path(each).exists():
-            raise ClusterError(text("cluster.no-script", script=each, folder=os.getcwd()))
+    for argument in argv[1:]:
+        if argument.endswith(".py") and not Path(argument).exists():
+            raise ClusterError(text("cluster.no-script", script=argument, folder=os.getcwd()))
     return argv
 
 
-def _require_count(what: str, value: object, least: int, most: int) -> None:
+def _require_count(name: str, value: object, least: int, most: int) -> None:
     if not is_count(value, least, most):
-        raise ClusterError(text("cluster.count", what=what, value=repr(value), least=least, most=most))
+        raise ClusterError(text("cluster.count", what=name, value=repr(value), least=least, most=most))
 
 
 def _require_shapeable(bandwidth: "str | Bandwidth") -> Bandwidth:
@@ -410,13 +388,13 @@ def _require_shapeable(bandwidth: "str | Bandwidth") -> Bandwidth:
 
 
 def _require_honest(rates: Iterable[float]) -> None:
-    """What all hosts send at once must be less than the processors can carry."""
+    """Raise ClusterError if all hosts together can send more than the processors can carry."""
     rates, carried = list(rates), PER_CORE * (os.cpu_count() or 1)
     if sum(rates) > carried:
         honest = 10 ** math.floor(math.log10(carried / len(rates)))
         honest = Bandwidth(carried / len(rates) // honest * honest)
-        said = {"hosts": len(rates), "carried": Bandwidth(carried), "honest": honest, "cores": os.cpu_count()}
-        raise ClusterError(text("cluster.too-much", **said))
+        values = {"hosts": len(rates), "carried": Bandwidth(carried), "honest": honest, "cores": os.cpu_count()}
+        raise ClusterError(text("cluster.too-much", **values))
 
 
 def _require_able() -> None:

@@ -1,8 +1,8 @@
-"""What goes wrong with a cluster.
+"""The errors of a cluster.
 
-ClusterError          what cannot be done, or was asked wrongly
-├── NoEmulation       this system has no networks to give away; the sentence says what is missing
-└── RunFailed         a program on the hosts failed; .results says what each of them did
+ClusterError          a wrong argument, or something that cannot be done
+├── NoEmulation       this system cannot emulate hosts; the message says what is missing
+└── RunFailed         a program on the hosts failed; .results has the outcome of each process
     └── HostLost      because a host is gone
 """
 
@@ -10,25 +10,25 @@ from d2lps.messages.raised import Brief
 
 
 class ClusterError(Brief, RuntimeError):
-    """A cluster cannot be made so, or not do what it was asked."""
+    """A cluster cannot be made with these arguments, or cannot do what was requested."""
 
 
 class NoEmulation(ClusterError):
-    """This system lets nobody have networks of their own."""
+    """This system does not let processes have their own networks."""
 
 
 class RunFailed(ClusterError):
-    """What ran on the hosts did not end well.
+    """A program on the hosts failed.
 
     Parameters
     ----------
     sentence : str
-        Who failed first, and why.
+        The first process that failed, and the reason.
 
     Attributes
     ----------
     results : list
-        What each process returned, or the exception with which it ended, in the order of ranks; empty where none began.
+        The result of each process, or the exception with which it ended, in the order of ranks; empty if none began.
     """
 
     def __init__(self, sentence: str):
@@ -37,4 +37,4 @@ class RunFailed(ClusterError):
 
 
 class HostLost(RunFailed):
-    """A host is gone in the midst of a run."""
+    """A host was lost during a run."""

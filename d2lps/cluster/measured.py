@@ -1,4 +1,4 @@
-"""A plan run on the hosts of a cluster, and timed."""
+"""Run a plan on the hosts of a cluster, and time it."""
 
 import statistics
 
@@ -7,7 +7,7 @@ import torch
 from d2lps.carriers.execute import run
 from d2lps.carriers.processes import Processes
 from d2lps.cluster.errors import ClusterError
-from d2lps.cluster.playing import playing
+from d2lps.cluster.run import playing
 from d2lps.messages import text
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
@@ -15,11 +15,11 @@ from d2lps.trace import Trace
 
 
 def measured(plan: Plan, topology: Topology, nbytes: int, rounds: int) -> "Trace | None":
-    """What each host does for :meth:`Cluster.measure`; the first gives the trace of the middle round."""
+    """Run a plan on each host for :meth:`Cluster.measure`; rank 0 returns the trace of the median round."""
     mine = [node for node in plan.nodes if node in playing()]
     carrier, elements = Processes(mine), max(1, nbytes // 4)
     holders = [node for node in plan.nodes if node in {holder for holder, _ in plan.holds}]
-    whole = sum(range(1, len(holders) + 1))
+    total = sum(range(1, len(holders) + 1))
     traces = []
     for _ in range(1 + rounds):
         # Small whole numbers: their sum is the same in every order.
@@ -27,7 +27,7 @@ def measured(plan: Plan, topology: Topology, nbytes: int, rounds: int) -> "Trace
         tensors = {node: torch.full((elements,), value) for node, value in values.items()}
         traces.append(run(plan, tensors, carrier, topology=topology))
         for node, key, _ in plan.wants:
-            if node in tensors and not torch.all(tensors[node][plan.slices(elements)[key]] == whole):
+            if node in tensors and not torch.all(tensors[node][plan.slices(elements)[key]] == total):
                 raise ClusterError(text("cluster.wrong-sum", node=node, key=key))
     carrier.close()
     middle = statistics.median_low(trace.duration for trace in traces[1:])

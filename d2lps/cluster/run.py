@@ -1,4 +1,4 @@
-"""What runs on the hosts of a cluster: one process or several on each, what they say, how they end."""
+"""The processes of a run on the hosts of a cluster: their output, their results, and how they end."""
 
 import math
 import os
@@ -12,13 +12,31 @@ from typing import NamedTuple
 from d2lps.cluster.errors import ClusterError, HostLost, RunFailed
 from d2lps.messages import text
 
-KEPT = 1 << 16  # bytes of what a process says last
-GONE = 10.0  # seconds until what is ended must have ended
-SHOWN = 1 << 18  # bytes of what all processes of a run say that are shown
+KEPT = 1 << 16  # bytes of a process's last output that are kept
+GONE = 10.0  # seconds within which a killed process must have ended
+SHOWN = 1 << 18  # bytes of output of all processes of a run that are shown
+
+
+def playing() -> tuple[str, ...]:
+    """Return the nodes that this process of a cluster plays, for ``Processes(playing())``.
+
+    Returns
+    -------
+    tuple of str
+        Such as ``("host0/gpu0", "host0/gpu1", "host0/cpu")``.
+
+    Raises
+    ------
+    ClusterError
+        If this is not a process of a cluster.
+    """
+    if "D2LPS_PLAYING" not in os.environ:
+        raise ClusterError(text("cluster.nowhere"))
+    return tuple(os.environ["D2LPS_PLAYING"].split())
 
 
 class Ended(NamedTuple):
-    """How a program ended: on which ``host``, as which ``rank``, with which exit ``status``, what it said last."""
+    """The end of a program: its ``host``, ``rank``, exit ``status``, and the last of its ``output``."""
 
     host: str
     rank: int
@@ -34,42 +52,42 @@ class Member:
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
         self.result = os.fdopen(os.memfd_create("result"), "rb")
-        self.said: deque[bytes] = deque()
+        self.output: deque[bytes] = deque()
         self.open_line = b""  # not shown until it ends
-        self.status: int | str | None = None  # a word where it is not known: the host is lost
+        self.status: int | str | None = None  # a word if the exit status is unknown, as when the host is lost
 
-    def keep(self, said: bytes) -> None:
-        self.said.append(said)
-        while sum(map(len, self.said)) - len(self.said[0]) > KEPT:
-            self.said.popleft()
+    def keep(self, output: bytes) -> None:
+        self.output.append(output)
+        while sum(map(len, self.output)) - len(self.output[0]) > KEPT:
+            self.output.popleft()
 
     def outcome(self, function: bool) -> "tuple[object, BaseException | None]":
-        """(what it gave, None), or (what can be said, why it failed)."""
-        words = b"".join(self.said).decode(errors="replace")
-        said = self._read() if function else {}
-        if "returned" in said:
-            return said["returned"], None
+        """Return (its result, None), or (None, the error)."""
+        output = b"".join(self.output).decode(errors="replace")
+        result = self._read() if function else {}
+        if "returned" in result:
+            return result["returned"], None
         if self.status == 0 and not function:
-            return Ended(self.host, self.rank, 0, words), None
+            return Ended(self.host, self.rank, 0, output), None
         if isinstance(self.status, str):
             kind = RunFailed if self.status == "late" else HostLost
             return None, kind(text(f"cluster.{self.status}", host=self.host))
-        if said:
-            error = said["raised"] or RunFailed(said["traceback"])
-            error.__notes__ = [*getattr(error, "__notes__", []), f"{self.host}:\n{said['traceback']}"]
+        if result:
+            error = result["raised"] or RunFailed(result["traceback"])
+            error.__notes__ = [*getattr(error, "__notes__", []), f"{self.host}:\n{result['traceback']}"]
             return None, error
-        how = text("cluster.signal", number=-self.status) if self.status < 0 else self.status
-        tail = "\n".join(words.splitlines()[-20:])
-        return None, RunFailed(text("cluster.status", host=self.host, rank=self.rank, status=how, output=tail))
+        status = text("cluster.signal", number=-self.status) if self.status < 0 else self.status
+        tail = "\n".join(output.splitlines()[-20:])
+        return None, RunFailed(text("cluster.status", host=self.host, rank=self.rank, status=status, output=tail))
 
     def _read(self) -> dict:
         self.result.seek(0)
-        said = self.result.read()
-        return pickle.loads(said) if said else {}
+        pickled = self.result.read()
+        return pickle.loads(pickled) if pickled else {}
 
 
 class Run:
-    """Processes under way on the hosts: made by :meth:`Cluster.start`."""
+    """The processes of one run on the hosts, made by :meth:`Cluster.start`."""
 
     def __init__(self, number: int, members: list[Member], function: bool, deadline: float, stop):
         self.number, self.members, self.function = number, members, function
@@ -78,28 +96,28 @@ class Run:
         self._lines: list[str] = []
         self._shown, self._left = 0, {id(member) for member in members}
 
-    # ---- what the cluster's thread tells
+    # ---- called by the cluster's thread
 
-    def heard(self, member: Member, said: bytes) -> None:
-        """Keep and show what a process has printed."""
-        member.keep(said)
-        whole, newline, rest = (member.open_line + said).rpartition(b"\n")
+    def printed(self, member: Member, output: bytes) -> None:
+        """Keep and show output of a process."""
+        member.keep(output)
+        lines, newline, rest = (member.open_line + output).rpartition(b"\n")
         if len(rest) > KEPT:  # a line without an end is shown in pieces
-            whole, newline, rest = whole + newline, rest, b""
+            lines, newline, rest = lines + newline, rest, b""
         member.open_line = rest
-        self._show(member.host, whole + newline)
+        self._show(member.host, lines + newline)
 
-    def _show(self, host: str, said: bytes) -> None:
+    def _show(self, host: str, output: bytes) -> None:
         with self._changed:
             if self._shown < SHOWN:
-                self._lines += [f"{host} │ {line}\n" for line in said.decode(errors="replace").splitlines()]
-                self._shown += len(said)
+                self._lines += [f"{host} │ {line}\n" for line in output.decode(errors="replace").splitlines()]
+                self._shown += len(output)
                 if self._shown >= SHOWN:
                     self._lines.append(text("cluster.flood", bytes=SHOWN) + "\n")
             self._changed.notify_all()
 
     def ended(self, member: Member, status: "int | str") -> None:
-        """Note how a process has ended."""
+        """Note the exit status of a process."""
         self._show(member.host, member.open_line)
         with self._changed:
             if member.status is None:
@@ -107,28 +125,28 @@ class Run:
             self._left.discard(id(member))
             self._changed.notify_all()
 
-    # ---- what the user asks
+    # ---- called by the user
 
     @property
     def over(self) -> bool:
-        """Whether all its processes have ended."""
+        """True if all its processes have ended."""
         return not self._left
 
     def results(self) -> list:
-        """Wait for all of them, and show meanwhile what they say.
+        """Wait for all processes, and show their output meanwhile.
 
         Returns
         -------
         list
-            What the function returned on each, or an :class:`Ended` for each program, in the order of ranks.
+            The result of the function in each process, or an :class:`Ended` for each program, in the order of ranks.
 
         Raises
         ------
         HostLost
             If a host was lost.
         RunFailed
-            If a program or function failed, or was not done by the deadline: the first that did is named. Those of an
-            error's own type are raised as they are, where a function raised one.
+            If a program failed, or was not done by the deadline; the message names the first. An error that a function
+            raised is raised unchanged.
         """
         try:
             self._wait()
@@ -164,7 +182,7 @@ class Run:
 
 
 def _first(failed: list[BaseException], results: list) -> BaseException:
-    """The error to raise: that of a lost host rather than those who missed it; a function's own as it is."""
+    """Choose the error to raise: the cause, a lost host, before the errors of processes that missed it."""
     from d2lps.carriers.rendezvous import RankLost
 
     order = sorted(failed, key=lambda error: (not isinstance(error, HostLost), isinstance(error, RankLost)))

@@ -5,9 +5,12 @@
     store.set_optimizer("sgd", lr=0.1, momentum=0.9)
     store.pushpull("weight", gradient, out=weight)
 
-What it promises stands in :mod:`d2lps.kvstore.errors` and in ``docs/key-value-store.md``. Under the hood, for whoever
-opens it: where keys lie (``Placement``), what a server holds (``ShardStore``), and what travels (``Channel``,
-``Frame``, ``Entry``).
+``errors.py`` and ``docs/key-value-store.md`` say what the store promises. Start with ``store.py``, the calls that all
+kinds of stores share, and :class:`~d2lps.kvstore.local.LocalStore`, the simplest kind. Keys and values are checked in
+``values.py``, options in ``options.py``. A distributed store is made in ``launch.py``, after its workers have met in
+``rendezvous.py``; ``worker/`` has its calls, ``wire/`` the frames that travel, ``server/`` the servers, and
+``placement.py`` decides which server holds a key. ``replication/`` has the rules of servers with replicas,
+``replicas/`` those servers, and ``pslite/`` the stores of MXNet.
 """
 
 from importlib import import_module
@@ -21,23 +24,10 @@ _LAZY = {
     "Channel": "wire.channel",
     **dict.fromkeys(("Broken", "Entry", "Frame", "Op", "raw"), "wire.frames"),
 }
-__all__ = [
-    "Broken",
-    "Channel",
-    "DataLost",
-    "Diverged",
-    "Entry",
-    "Frame",
-    "KVError",
-    "Op",
-    "Placement",
-    "Refused",
-    "ServerLost",
-    "ShardStore",
-]
-__all__ += ["Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
+__all__ = ["Broken", "Channel", "DataLost", "Diverged", "Entry", "Frame", "KVError", "Op", "Placement", "Refused"]
+__all__ += ["ServerLost", "ShardStore", "Timeout", "Unknown", "WorkerLost", "cluster", "create", "raw"]
 
-ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # MXNet's names: where it adds is the server's affair
+ALSO = {"dist": "dist_sync", "dist_device_sync": "dist_sync"}  # the names of MXNet
 
 
 def __getattr__(name: str):
@@ -47,73 +37,73 @@ def __getattr__(name: str):
 
 
 def create(kind: str = "local", engine: str = "d2lps", **options):
-    """A store: push adds to a key, pull gets its value. All workers create theirs with the same arguments.
+    """Make a store: push adds to a key, pull gets its value. All workers call this with the same arguments.
 
     Parameters
     ----------
     kind : {"local", "device", "dist_sync", "dist_async", "dist_ssp"}
         ``"local"``: the devices of this process, summed in main memory; ``"device"``: summed on the devices. With
-        workers and servers, under torchrun or ``d2lps.ranks``: ``"dist_sync"``, where a pull gets exactly the round
-        that its worker has pushed; ``"dist_async"``, where every push is applied as it comes; ``"dist_ssp"``, the same
-        with a bounded ``staleness``. MXNet's ``"dist"`` and ``"dist_device_sync"`` mean ``"dist_sync"``.
+        workers and servers, under torchrun or ``d2lps.ranks``: ``"dist_sync"``, a pull gets exactly the round that its
+        worker has pushed; ``"dist_async"``, every push is applied when it arrives; ``"dist_ssp"``, the same with a
+        bounded ``staleness``. MXNet's ``"dist"`` and ``"dist_device_sync"`` mean ``"dist_sync"``.
     engine : {"d2lps", "mxnet"}
-        ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, where that is installed, on a machine that is not shared
-        with strangers, or several in a network without strangers whose card ``DMLC_INTERFACE`` names; it has no
+        ``"mxnet"``: the same on the ps-lite of MXNet 1.9.1, if that is installed, on a machine that is not shared with
+        strangers, or on several in a network without strangers whose card ``DMLC_INTERFACE`` names; it has no
         ``"dist_ssp"``.
     servers : int, optional
-        How many, each in a process of its own on the machine of a worker; as many as workers by default. This and all
-        that follow are for distributed stores, and ``"mxnet"`` has ``servers`` and ``deadline`` alone.
+        The number of servers, each in its own process on the machine of a worker; by default the number of workers.
+        This and all other options are for distributed stores; ``"mxnet"`` has only ``servers`` and ``deadline``.
     deadline : float, default 30.0
         Seconds within which every call returns or raises.
     joining : float, optional
-        Seconds for all workers and servers to come together, before this returns or raises: by default the deadline,
-        and 8 at least, which Python and torch may take to start. A worker of this machine that ends is heard of sooner.
+        Seconds within which all workers and servers must be connected: by default the deadline, and at least 8, which
+        Python and torch may need to start. A worker of this machine that ends is noticed sooner.
     staleness : int, default 0
-        Of ``"dist_ssp"``: by how many pushes of a key a worker may be ahead of the slowest one.
+        For ``"dist_ssp"``: how many pushes of a key a worker may be ahead of the slowest one.
     nan : {"propagate", "reject", "skip"}
-        What is done with a push that is not finite: take it, refuse it to that worker, who may push again, or leave
-        the whole round out for all.
+        The treatment of a push that is not finite: take it, refuse it to that worker, which may push again, or leave
+        the whole round out for all workers.
     lost : {"fail", "drop"}
-        What a lost worker does to the others: all their calls raise WorkerLost, or rounds close over those who are
-        left. In the round in which that happens, a key that lies on several servers may have sums of different workers
-        there, as one of them may have had the push; a worker that one server goes on without leaves the others. What
-        worker 0 does for all, which is to save, to load and to set an optimizer, raises it without worker 0.
+        The effect of a lost worker on the others: all their calls raise WorkerLost, or rounds close without it. In the
+        round of the loss, a key that lies on several servers may have sums of different workers there, because some
+        servers may have received the push and others not; a worker that one server drops leaves the other servers.
+        Calls that worker 0 makes for all workers (save, load, set an optimizer) raise WorkerLost without worker 0.
     record : bool, default False
-        Whether servers remember who pushed and pulled what when, for ``trace``.
+        If True, servers record all pushes and pulls with their times, for ``trace``.
     replicas : {0, 1}, default 0
-        1: what a server holds, the next one holds, too, so that any one of them may be lost: training goes on, in
-        ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another server takes its place. It
-        takes ``servers=2`` or more and TCP or Unix sockets, no shared memory, and has no ``record``. Where both servers
-        of a slot are lost, before the newcomer has learnt all, calls raise DataLost; where the two do not hold the same
-        bytes of a key any more, calls that read it raise Diverged. ``store.views`` says who has what (just after a
-        loss, for a moment, who had it), and ``store.kill_server(1)`` is for trying. A server that says nothing is taken
-        for dead after a second, looked at every 0.1 s; one whose connections end, at once.
+        1: every value is held by two servers, so that any one server may be lost: training continues, in
+        ``"dist_sync"`` with the same bits, no push is lost or counted twice, and another server takes its place. This
+        needs ``servers=2`` or more, uses TCP or Unix sockets without shared memory, and has no ``record``. If both
+        servers of a slot are lost before a new one has its data, calls raise DataLost; if the two hold different bytes
+        of a key, calls that read it raise Diverged. ``store.views`` has the servers of each slot (for a moment after a
+        loss, the old ones), and ``store.kill_server(1)`` is for experiments. A silent server is taken for dead after a
+        second, checked every 0.1 s; a server whose connections end, at once.
     placement : Placement or mapping, optional
-        Which server holds what: a :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …,
+        The servers of each key: a :class:`~d2lps.kvstore.placement.Placement`, or its numbers ``{"large": …,
         "virtual": …}``.
     tls : mapping, optional
-        Between hosts: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
-        "authority": …}``, or those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and ``D2LPS_TLS_AUTHORITY`` name;
-        no secret is needed then. On one host it does nothing: what travels there is on no wire.
+        Between hosts: the PEM files that identify workers and servers, ``{"certificate": …, "key": …, "authority":
+        …}``, by default those that ``D2LPS_TLS_CERTIFICATE``, ``D2LPS_TLS_KEY`` and ``D2LPS_TLS_AUTHORITY`` name; then
+        no secret is needed. On one host it has no effect, because no data leaves the host.
     transport : {"tcp"}, optional
-        TCP also where all are on one host, which otherwise has Unix sockets and shared memory: for comparisons. It
-        needs a secret in ``D2LPS_SECRET``, or ``tls``, as between hosts.
+        Use TCP also on one host, instead of Unix sockets and shared memory, for comparisons. It needs a secret in
+        ``D2LPS_SECRET``, or ``tls``, as between hosts.
 
     Returns
     -------
     KVStore
-        To be closed in the end, best by ``with``.
+        The store, to be closed at the end, best by ``with``.
 
     Raises
     ------
     Refused
-        Where an option is none of these, workers ask for different stores, or MXNet is missing.
+        If an option is invalid, workers ask for different stores, or MXNet is missing.
     WorkerLost
-        Where a worker does not come, or is lost before all have their store.
+        If a worker does not come, or is lost before all workers have their store.
     ServerLost
-        Where a server does not start, or cannot be reached.
+        If a server does not start, or cannot be reached.
     NoRanks
-        Where the store is distributed and this process is no worker.
+        If the store is distributed and this process is not a worker.
 
     Examples
     --------
@@ -146,27 +136,27 @@ def create(kind: str = "local", engine: str = "d2lps", **options):
 
 
 def cluster(kind: str = "dist_sync", workers: int = 2, servers: int = 1, **options):
-    """Servers in this process, with a store for each of so many workers.
+    """Start servers in this process, and make a store for each of so many workers.
 
     Parameters
     ----------
     kind : {"dist_sync", "dist_async", "dist_ssp"}
-        As :func:`create` has it.
+        The kind of store, as in :func:`create`.
     workers, servers : int
-        How many, 1 or more.
+        The numbers of workers and servers, 1 or more.
     options
         ``transport``, ``secret``, and those of :func:`create`: see :class:`d2lps.kvstore.in_process.Cluster`. With
-        ``replicas=1``, ``kill(1)`` ends a server, and ``restart(1)`` has another one in its place.
+        ``replicas=1``, ``kill(1)`` ends a server, and ``restart(1)`` starts another one in its place.
 
     Returns
     -------
     Cluster
-        ``cluster[rank]`` is the store of a worker; ``with`` closes all.
+        The cluster: ``cluster[rank]`` is the store of a worker, and ``with`` closes all.
 
     Raises
     ------
     Refused
-        Where an option is none of these.
+        If an option is invalid.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""A process that is started with a line to the one that started it: JSON both ways, and each hears when the other ends.
+"""A child process with a line to its parent: JSON both ways, and each end notices when the other ends.
 
-It is imported by what runs MXNet, and so not by way of torch. What comes over a line is never unpickled.
+The processes of MXNet import this module, so it must not import torch. Nothing from a line is unpickled.
 """
 
 import json
@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection, Pipe
 
 
 class ChildProcess:
-    """``python -m module``, out of the way of Ctrl-C, which is for the process that starts it.
+    """A process ``python -m module`` that does not receive the Ctrl-C of its parent.
 
-    ``keeps``: descriptors that stay open in it.
+    The descriptors ``keeps`` stay open in it.
     """
 
     def __init__(
@@ -24,11 +24,11 @@ class ChildProcess:
         stderr: int | None = None,
         keeps: Sequence[int] = (),
     ):
-        self.line, theirs = Pipe()
-        with theirs:
+        self.line, child_end = Pipe()
+        with child_end:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module],
-                stdin=theirs.fileno(),
+                stdin=child_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 start_new_session=True,
@@ -38,15 +38,15 @@ class ChildProcess:
 
 
 def line_to_parent() -> Connection:
-    """In a process that :class:`ChildProcess` has started: its end of the line."""
+    """Return the end of the line in a process that :class:`ChildProcess` has started."""
     return Connection(os.dup(0))
 
 
 def send(line: Connection, message: object) -> None:
-    """Raises ConnectionError where the other end has gone."""
+    """Send a message. Raises ConnectionError if the other end has gone."""
     line.send_bytes(json.dumps(message).encode())
 
 
 def receive(line: Connection) -> object:
-    """The next message. Raises EOFError or ConnectionError where the other end has gone."""
+    """Receive the next message. Raises EOFError or ConnectionError if the other end has gone."""
     return json.loads(line.recv_bytes())

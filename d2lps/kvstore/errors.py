@@ -1,22 +1,23 @@
-"""What can go wrong with a store. Every call returns, or raises one of these within its deadline::
+"""The errors of a store. Every call returns, or raises one of these within its deadline::
 
     KVError
-    ├── Refused       the store will not do this, and nothing has changed: the sentence says what would be right
-    ├── WorkerLost    a worker has gone, so that the round cannot close (.ranks)
-    ├── ServerLost    a server has gone, with what it held (.servers)
-    │   └── DataLost  all replicas have gone, with the keys that they held (.keys)
-    ├── Diverged      two servers hold different bytes of a key (.keys): nobody is given either
-    ├── Timeout       nothing has gone, yet the answer did not come within the deadline
-    └── Unknown       a push was sent and not answered, so that it is not known whether it is counted
+    ├── Refused       the store cannot do this, and nothing has changed: the sentence says what would be right
+    ├── WorkerLost    a worker is lost, so the round cannot close (.ranks)
+    ├── ServerLost    a server is lost, with its values (.servers)
+    │   └── DataLost  all replicas of a slot are lost, with its keys (.keys)
+    ├── Diverged      two servers hold different bytes of a key (.keys), so it cannot be read
+    ├── Timeout       no process is lost, but the answer did not come within the deadline
+    └── Unknown       a push was sent and not answered, so it may be counted or not
 
-A push that raises says which keys count: ``error.counted`` names those whose push is counted, ``error.unknown`` those
-of which it is not known; of all others it is not counted. So does the KeyboardInterrupt that ends a push. The same
-call again, with the same keys and the same values, is right for each of them: what is counted is not counted again.
-``push`` and ``pushpull`` are one call in this. An unknown key may also be given alone: with the same value that is the
-same push of it, brought to its end; of the other keys nothing is remembered then.
-That is so until another push of these keys, a pull of one, or a load is done. Any other call does what it says; before
-a push of an unknown key counts, or a load is done, the one before it is brought to its end. A KeyboardInterrupt
-without ``counted`` came before anything was sent.
+A push that raises, also KeyboardInterrupt, has two attributes: ``error.counted`` has the keys whose push is counted,
+and ``error.unknown`` the keys whose push may be counted; the push of all other keys is not counted. The same call with
+the same keys and values repeats the push correctly: each key counts once. ``push`` and ``pushpull`` are the same call
+in this sense. An unknown key may also be pushed alone with the same value, which completes its push; the store then
+forgets the push of the other keys.
+
+The store remembers the push until another push of these keys, a pull of one of them, or a load is done; any other
+call has its usual effect. Before another push of an unknown key counts, or a load is done, the unknown push is
+completed. A KeyboardInterrupt without ``counted`` came before anything was sent.
 """
 
 from d2lps.messages import text
@@ -24,14 +25,14 @@ from d2lps.messages.raised import Brief
 
 
 class KVError(Brief, RuntimeError):
-    """What all errors of a store have in common.
+    """The base class of all errors of a store.
 
     Attributes
     ----------
     counted : tuple of str or int
-        Of a push that raises: the keys whose push is counted.
+        The keys whose push is counted, if a push raised.
     unknown : tuple of str or int
-        Those of which it is not known: once, or not at all.
+        The keys whose push is counted once or not at all.
     """
 
     counted: tuple = ()
@@ -39,18 +40,18 @@ class KVError(Brief, RuntimeError):
 
 
 class Refused(KVError, ValueError):
-    """The store will not do this, and nothing has changed."""
+    """The store cannot do this, and nothing has changed."""
 
 
 class WorkerLost(KVError):
-    """A worker has gone.
+    """A worker is lost.
 
     Parameters
     ----------
     sentence : str
         What happened.
     ranks : tuple of int
-        Which workers, in :attr:`ranks`.
+        The lost workers, in :attr:`ranks`.
     """
 
     def __init__(self, sentence: str, ranks: tuple[int, ...] = ()):
@@ -59,14 +60,14 @@ class WorkerLost(KVError):
 
 
 class ServerLost(KVError):
-    """A server has gone, with what it held.
+    """A server is lost, with its values.
 
     Parameters
     ----------
     sentence : str
         What happened.
     servers : tuple of int
-        Which servers, counted from 0, in :attr:`servers`.
+        The lost servers, counted from 0, in :attr:`servers`.
     """
 
     def __init__(self, sentence: str, servers: tuple[int, ...] = ()):
@@ -75,16 +76,16 @@ class ServerLost(KVError):
 
 
 class DataLost(ServerLost):
-    """All replicas of a slot have gone, with what they held: what is left is what was saved.
+    """All replicas of a slot are lost, with its keys: load a saved file.
 
     Parameters
     ----------
     sentence : str
         What happened.
     servers : tuple of int
-        Which slots, counted from 0 as servers are, in :attr:`servers`.
+        The lost slots, counted from 0 as servers are, in :attr:`servers`.
     keys : tuple of str or int
-        Those that lay there, whole or in part, in :attr:`keys`.
+        The keys in these slots, whole or in part, in :attr:`keys`.
     """
 
     def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
@@ -93,16 +94,16 @@ class DataLost(ServerLost):
 
 
 class Diverged(KVError):
-    """The two servers that hold a key do not hold the same bytes any more, and nobody knows which are right.
+    """The two servers of a key hold different bytes, and it is unknown which are right.
 
     Parameters
     ----------
     sentence : str
-        What was found.
+        What happened.
     servers : tuple of int
-        Which servers, the primary first, in :attr:`servers`.
+        The two servers, the primary first, in :attr:`servers`.
     keys : tuple of str or int
-        Which keys, in :attr:`keys`: calls that read them raise this until they are loaded anew.
+        The keys, in :attr:`keys`: calls that read them raise this until they are loaded again.
     """
 
     def __init__(self, sentence: str, servers: tuple[int, ...] = (), keys: tuple = ()):
@@ -115,29 +116,19 @@ class Timeout(KVError, TimeoutError):
 
 
 class Late(Timeout):
-    """At a barrier, to which who is missing is on its way: whoever waits may come again."""
+    """A barrier timed out while the missing workers are on their way: the call may be repeated."""
 
 
 class BeingLoaded(Timeout):
-    """A push came to a key that is being loaded, and is not counted: whoever pushes may come again."""
+    """A push is not counted because its key is being loaded: it may be repeated."""
 
 
 class Unknown(KVError):
-    """A push was sent and not answered: it is counted once or not at all. The same push again counts once."""
+    """A push was sent and not answered: it counts once or not at all. If it is repeated, it counts once."""
 
 
 def as_known(error: BaseException) -> KVError:
-    """``error``, or where it is none of a store's, one that says so, and has it as its cause.
-
-    Parameters
-    ----------
-    error : BaseException
-        What went wrong.
-
-    Returns
-    -------
-    KVError
-    """
+    """Return ``error`` if it is a KVError, else a KVError with ``error`` as its cause."""
     if isinstance(error, KVError):
         return error
     known = KVError(text("store.failed", kind=type(error).__name__, why=error))

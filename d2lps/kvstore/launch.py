@@ -1,10 +1,10 @@
-"""The distributed store of a worker under torchrun: servers are started beside the workers, which then connect."""
+"""The start of a distributed store: each worker starts its share of the servers, then all workers connect."""
 
 import os
 import secrets
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -13,7 +13,6 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
 from d2lps.kvstore.rendezvous import Workers, meet
-from d2lps.kvstore.replicas.client import SlotClient
 from d2lps.kvstore.replicas.dist import ReplicatedStore, connect_to_slots
 from d2lps.kvstore.replicas.host import begin
 from d2lps.kvstore.replicas.keeper import Keeper, kill
@@ -27,8 +26,9 @@ from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.messages import text
 
-MOST_OF_A_PATH = 70  # bytes of a folder's path that leave room for a name in it and the number of a server
+MOST_OF_A_PATH = 70  # bytes of a folder's path, which leave room for a name in it and the number of a server
 Address = str | tuple[str, int]  # a Unix socket's path, or (host, port)
+Files = Certificates | None
 
 
 def launch(
@@ -46,23 +46,23 @@ def launch(
     transport: str | None = None,
     replicas: int = 0,
 ) -> DistStore:
-    """This process's store, as one of the workers that torchrun or ``d2lps.ranks`` started.
+    """Make the store of this process, one of the workers that torchrun or ``d2lps.ranks`` has started.
 
-    All workers call it with the same options, which are those of :func:`d2lps.kvstore.create`.
+    All workers call it with the same options, those of :func:`d2lps.kvstore.create`.
     """
     deadline = validate_deadline(deadline)
     joining = validate_joining(joining, deadline)
     settings = {"kind": kind, "staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
-    ShardStore(workers=1, **settings)  # so that what a server would refuse is refused before one is started
+    ShardStore(workers=1, **settings)  # refuses what a server would refuse, before one is started
     if servers is not None:
         validate_placement(placement, require_count("servers", servers))
         validate_replicas(replicas, servers, record)
     files = validate_certificates(tls)
-    where = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
+    plain = [placement.servers, placement.large, placement.virtual] if isinstance(placement, Placement) else placement
     if transport not in (None, "tcp"):
         raise Refused(text("store.over-tcp", transport=repr(transport)))
-    options = settings | {"servers": servers, "placement": where, "transport": transport, "replicas": replicas}
-    options["tls"] = files is not None  # not where the files lie
+    options = settings | {"servers": servers, "placement": plain, "transport": transport, "replicas": replicas}
+    options["tls"] = files is not None  # the files may lie in different places
     workers = meet("kvstore", options, joining, secrets.token_hex(8))
     local = workers.one_host and transport is None  # Unix sockets and shared memory
     files = None if local else files
@@ -71,115 +71,104 @@ def launch(
         placement = validate_placement(placement, count)
         settings |= {"workers": workers.size}
         if validate_replicas(replicas, count, record):
-            return _replicated(workers, count, settings, placement, files, local, undo)
-        started, addresses = _start_servers(workers, count, settings, local, files, undo)
-        arena, clients = Arena.available() if local else None, []
+            store = _replicated(workers, count, settings, placement, files, local, undo)
+            undo.pop_all()  # the store closes them from here on
+            return store
 
-        def connect_to_all() -> None:
-            who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
-            clients.extend(connect(addresses, workers.rank, undo, deadline=deadline, arena=arena, **who))
+        def start(number: int, folder: str | None, holds: list[int]) -> ServerProcess:
+            address = os.path.join(folder, str(number)) if folder else (own_address(), 0)
+            spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
+            return ServerProcess(spec, workers.left, holds)
 
-        workers.all_or_none("connected", "connect", connect_to_all, seconds=deadline)
+        started, listening = _start_servers(workers, count, local, files, undo, start, ServerProcess.address)
+        addresses = [address if isinstance(address, str) else tuple(address) for _, address in sorted(listening)]
+        arena = Arena.available() if local else None
+        connect_to_all = partial(connect, addresses, workers.rank, undo, deadline=deadline, arena=arena)
+        clients = _connected(workers, files, deadline, connect_to_all)
         store = DistStore(kind, workers.rank, workers.size, clients, placement, nan=nan, started=started, arena=arena)
-        undo.pop_all()  # from here on they are the store's
+        undo.pop_all()  # the store closes them from here on
         return store
 
 
 def _start_servers(
-    workers: Workers, count: int, settings: dict, local: bool, files: Certificates | None, undo: ExitStack
-) -> tuple[list[ServerProcess], list[Address]]:
-    """This worker's part of ``count`` servers, and where all of them listen; ``undo`` ends those started here.
+    workers: Workers, count: int, local: bool, files: Files, undo: ExitStack, start: Callable, describe: Callable
+) -> tuple[list, list]:
+    """Start this worker's share of ``count`` servers; return them, and [number, ``describe(server)``] of all servers.
 
-    ``local``: over Unix sockets.
+    ``start(number, folder, holds)`` starts one, with a folder for Unix sockets if they are ``local``, and ``undo``
+    stops it. ``holds`` are descriptors that keep the folder while the server runs.
     """
     mine = [number for number, owner in enumerate(owners(workers.hosts, count)) if owner == workers.rank]
-    started: list[ServerProcess] = []
+    started: list = []
 
-    def start() -> dict[int, Address]:
-        files and context(files, False)  # so that all hear what is wrong with them
-        with ExitStack() as until_they_hold_it:
+    def start_mine() -> list:
+        files and context(files, False)  # so that all workers are told about invalid files
+        with ExitStack() as until_started:
             folder, *holds = socket_folder() if mine and local else (None,)
             for descriptor in holds:
-                until_they_hold_it.callback(os.close, descriptor)
+                until_started.callback(os.close, descriptor)
             for number in mine:
-                address = os.path.join(folder, str(number)) if folder else (own_address(), 0)
-                spec = {"store": settings, "address": address, "run": workers.run, "number": number, "tls": files}
-                started.append(ServerProcess(spec, workers.left, holds))
+                started.append(start(number, folder, holds))
                 undo.callback(started[-1].stop)
-        return {server.number: server.address() for server in started}
+        return [[server.number, describe(server)] for server in started]
 
-    addresses: dict[int, Address] = {}
-    for part in workers.all_or_none("servers", "start its server", start, own=False):
-        addresses |= {int(number): where if isinstance(where, str) else tuple(where) for number, where in part.items()}
-    return started, [addresses[number] for number in range(count)]
+    return started, sum(workers.all_or_none("servers", start_mine, own=False), [])
+
+
+def _connected(workers: Workers, files: Files, deadline: float, connect: Callable[..., list]) -> list:
+    """Return the connections of this worker, once all workers are connected."""
+    clients: list = []
+
+    def connect_to_all() -> None:
+        clients.extend(connect(secret=read_secret() or b"", run=workers.run, certificates=files))
+
+    workers.all_or_none("connected", connect_to_all, seconds=deadline)
+    return clients
 
 
 def _replicated(
-    workers: Workers,
-    count: int,
-    settings: dict,
-    placement: Placement,
-    files: Certificates | None,
-    local: bool,
-    undo: ExitStack,
+    workers: Workers, count: int, settings: dict, placement: Placement, files: Files, local: bool, undo: ExitStack
 ) -> ReplicatedStore:
-    """The store of servers that have replicas: see :mod:`d2lps.kvstore.replicas`."""
-    owned = owners(workers.hosts, count)
-    keepers: list[Keeper] = []
+    """Make the store for servers with replicas: see :mod:`d2lps.kvstore.replicas`."""
 
-    def start() -> dict[int, list]:
-        files and context(files, False)  # so that all hear what is wrong with them
-        mine = [number for number, owner in enumerate(owned) if owner == workers.rank]
-        with ExitStack() as until_they_hold_it:
-            folder, *holds = socket_folder() if mine and local else (None,)
-            for descriptor in holds:
-                until_they_hold_it.callback(os.close, descriptor)
-            for number in mine:
-                where = {"folder": folder, "address": None if folder else own_address()}
-                who = {"run": workers.run, "number": number, "servers": count, "tls": files}
-                keepers.append(Keeper({"store": settings} | where | who, workers.left, holds))
-                undo.callback(keepers[-1].stop)
-        return {keeper.number: list(keeper.names().items()) for keeper in keepers}
+    def start(number: int, folder: str | None, holds: list[int]) -> Keeper:
+        place = {"folder": folder, "address": None if folder else own_address()}
+        server = {"run": workers.run, "number": number, "servers": count, "tls": files}
+        return Keeper({"store": settings} | place | server, workers.left, holds)
 
-    names: dict[int, dict[int, tuple]] = {}
-    for part in workers.all_or_none("servers", "start its server", start, own=False):
-        names |= {int(number): {slot: as_name(name) for slot, name in named} for number, named in part.items()}
+    def describe(keeper: Keeper) -> list:
+        return [*keeper.names().items()]
+
+    keepers, described = _start_servers(workers, count, local, files, undo, start, describe)
+    names = {number: {slot: as_name(name) for slot, name in slots} for number, slots in described}
     views = joined(workers.run)
     undo.callback(views.close)
-    workers.all_or_none("views", "say who has what", lambda: workers.rank or begin(names, views))
-    clients: list[SlotClient] = []
-
-    def connect_to_all() -> None:
-        who = {"secret": read_secret() or b"", "run": workers.run, "certificates": files}
-        clients.extend(connect_to_slots(count, views, workers.rank, undo, deadline=settings["deadline"], **who))
-
-    workers.all_or_none("connected", "connect", connect_to_all, seconds=settings["deadline"])
-    of = settings["kind"], workers.rank, workers.size, clients, placement
-    store = ReplicatedStore(
-        *of, nan=settings["nan"], started=[views, *keepers], kill=partial(kill, keepers, owned, workers.rank)
-    )
-    undo.pop_all()  # from here on they are the store's
-    return store
+    workers.all_or_none("views", lambda: workers.rank or begin(names, views))
+    deadline = settings["deadline"]
+    connect_to_all = partial(connect_to_slots, count, views, workers.rank, undo, deadline=deadline)
+    clients = _connected(workers, files, deadline, connect_to_all)
+    end = partial(kill, keepers, owners(workers.hosts, count), workers.rank)
+    ranks = settings["kind"], workers.rank, workers.size
+    return ReplicatedStore(*ranks, clients, placement, nan=settings["nan"], started=[views, *keepers], kill=end)
 
 
 def socket_folder() -> tuple[str, int]:
-    """A folder of this user's own for Unix sockets, and the descriptor that holds it. Raises Refused.
+    """Make a private folder for Unix sockets; return it with the descriptor that holds it. Raises Refused.
 
-    Their paths may have 103 bytes everywhere. Where the folder for temporary files has a long one, another will do.
+    Systems allow socket paths of 103 bytes. If the folder for temporary files has a long path, another one is used.
     """
     folders = [tempfile.gettempdir(), *filter(None, [os.environ.get("XDG_RUNTIME_DIR")]), "/tmp"]
     try:
         short = next(f for f in folders if len(os.fsencode(f)) < MOST_OF_A_PATH and os.access(f, os.W_OK | os.X_OK))
         return leftovers.held(tempfile.mkdtemp, short)
     except StopIteration:
-        trouble = f"have paths of {MOST_OF_A_PATH} bytes or more, or cannot be written to"
+        raise Refused(text("store.long-folder", folders=", ".join(folders), most=MOST_OF_A_PATH)) from None
     except OSError as error:
-        trouble = f"cannot be used ({error.strerror})"
-    raise Refused(f"{', '.join(folders)} {trouble}: let TMPDIR name a folder for the sockets of the servers")
+        raise Refused(text("store.socket-folder", folders=", ".join(folders), why=error.strerror)) from None
 
 
 def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options) -> list[ServerClient]:
-    """A connection to each server, in their order; ``undo`` closes them."""
+    """Connect to each server, in order; ``undo`` closes the connections."""
     clients = []
     for number, address in enumerate(addresses):
         clients.append(ServerClient(number, address, rank, **options))
@@ -188,17 +177,17 @@ def connect(addresses: Sequence[Address], rank: int, undo: ExitStack, **options)
 
 
 def owners(hosts: list[str], servers: int) -> list[int]:
-    """The rank that starts each server: one host after the other, and on each host one rank after the other."""
+    """Return the rank that starts each server: one host after the other, and on each host one rank after the other."""
     order = sorted(range(len(hosts)), key=lambda rank: (hosts[:rank].count(hosts[rank]), rank))
     return [order[number % len(order)] for number in range(servers)]
 
 
 def own_address() -> str:
-    """The address at which the other hosts reach this one: that from which it reaches the rendezvous. Or Refused."""
-    where = os.environ["MASTER_ADDR"]
+    """Return the address from which this host reaches the rendezvous, for the other hosts. Raises Refused."""
+    master = os.environ["MASTER_ADDR"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((where, int(os.environ["MASTER_PORT"])))  # which sends nothing
+            probe.connect((master, int(os.environ["MASTER_PORT"])))  # sends nothing
             return probe.getsockname()[0]
         except OSError as error:
-            raise Refused(text("store.own-address", where=where, why=error.strerror)) from None
+            raise Refused(text("store.own-address", where=master, why=error.strerror)) from None

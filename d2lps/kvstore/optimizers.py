@@ -1,4 +1,4 @@
-"""The optimizer of a server: a rule by name, with its numbers; never code from a worker."""
+"""The optimizer of a server: a rule by name, with its numbers, and never code from a worker."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from d2lps.kvstore.errors import Refused
 from d2lps.messages import text
 from d2lps.plan.optimizers import COUNTS, REMEMBERED, RULES, fitting, is_number, numbers_of
 
-Memory = dict[str, State]  # what is remembered of a key, by the rule that does: of one rule at a time
+Memory = dict[str, State]  # rule → its state for a key; one rule at a time
 
 
 class Lent(dict):
-    """What a rule remembers, where somebody else has it, too: whoever steps on has a copy of it first."""
+    """The state of a rule while another owner reads it: the next step works on a copy."""
 
 
 class Optimizer(NamedTuple):
-    """``rule`` with ``numbers``; gradients are multiplied by ``scale`` before, or divided by how many were summed."""
+    """A ``rule`` with ``numbers``; gradients are first multiplied by ``scale``; if it is "mean", they are averaged."""
 
     rule: str
     numbers: dict[str, float]
@@ -28,7 +28,7 @@ class Optimizer(NamedTuple):
 
     @classmethod
     def read(cls, rule: object, numbers: object) -> "Optimizer":
-        """As a worker asks for it. ``rescale_grad``: a number, or ``"mean"``. Raises Refused, with what would do."""
+        """Check the rule and numbers of a worker; ``rescale_grad`` is a number, or ``"mean"``. Raises Refused."""
         if not isinstance(rule, str) or rule not in RULES:
             raise Refused(text("store.optimizer", rule=repr(rule), rules=", ".join(RULES)))
         if not isinstance(numbers, Mapping):
@@ -38,7 +38,7 @@ class Optimizer(NamedTuple):
         for name, value in numbers.items():
             if name not in known:
                 raise Refused(text("store.no-number", rule=rule, name=repr(name), names=", ".join(known)))
-            if taken := fitting(name, float(value) if is_number(value) else value):  # which may have become 1
+            if taken := fitting(name, float(value) if is_number(value) else value):  # float() turns True into 1
                 raise Refused(text("store.number", name=name, value=_shown(value), rule=rule, taken=taken))
         for name, needed in known.items():
             if needed and name not in numbers:
@@ -50,97 +50,89 @@ class Optimizer(NamedTuple):
 
     @property
     def as_read(self) -> dict:
-        """The numbers as :meth:`read` takes them."""
+        """The numbers in the form that :meth:`read` takes."""
         return self.numbers | {"rescale_grad": self.scale}
 
     def validate_dtype(self, dtype: torch.dtype, key: object) -> None:
-        """Raises Refused where the values of a key are whole numbers, with which no rule can step."""
+        """Raise Refused where the values of a key are whole numbers, with which no rule can step."""
         if not dtype.is_floating_point:
             raise Refused(text("store.whole-numbers", key=key, dtype=dtype, rule=self.rule))
 
     def stepped(self, value: Tensor, gradient: Tensor, memory: Memory, counted: int, room: Tensor) -> Tensor:
-        """The new value, in ``room``; ``gradient``, the sum of ``counted``, may be changed.
+        """Return the new value, in ``room``; ``gradient``, a sum of ``counted`` pushes, may be overwritten.
 
-        The same rule goes on with its ``memory``, also with other numbers; another one begins anew.
+        The same rule continues with its ``memory``, also with other numbers; another rule begins with an empty one.
         """
         if self.rule not in memory:
             memory.clear()
             memory[self.rule] = {}
         elif isinstance(memory[self.rule], Lent):
-            kept = memory[self.rule].items()
-            memory[self.rule] = {name: one.clone() if isinstance(one, Tensor) else one for name, one in kept}
-        wide, scale = widened(gradient), 1 / counted if self.scale == "mean" else self.scale
+            state = memory[self.rule].items()
+            memory[self.rule] = {name: item.clone() if isinstance(item, Tensor) else item for name, item in state}
+        gradient, scale = widened(gradient), 1 / counted if self.scale == "mean" else self.scale
         if scale != 1:
-            wide.mul_(scale)
+            gradient.mul_(scale)
         weight = widened(room.copy_(value))
-        RULES[self.rule](weight, wide, memory[self.rule], **self.numbers)
+        RULES[self.rule](weight, gradient, memory[self.rule], **self.numbers)
         return room if weight is room else room.copy_(weight)
 
 
 def lent(memory: Memory) -> Memory:
-    """What is remembered now, which stays as it is, whatever becomes of ``memory``; nothing is copied yet."""
+    """Return the state of now, which later steps do not change; they copy it when they have to."""
     memory.update({rule: Lent(state) for rule, state in memory.items()})
     return dict(memory)
 
 
 def remembered(optimizer: Optimizer | None, memory: Memory) -> State:
-    """What of ``memory`` the optimizer goes on with: nothing of another rule's."""
+    """Return the state with which the optimizer continues: none of another rule."""
     return memory.get(optimizer.rule, {}) if optimizer else {}
 
 
 def validate_state(state: State, optimizer: Optimizer | None, elements: int, dtype: torch.dtype, key: object) -> None:
-    """Raises Refused unless it is a value of that kind, with all that the optimizer remembers of it, or nothing."""
-    value, kept = state.get("value"), {name: one for name, one in state.items() if name != "value"}
+    """Raise Refused unless ``state`` is such a value, with the complete state of the optimizer or none."""
+    value, memory = state.get("value"), {name: item for name, item in state.items() if name != "value"}
     if not isinstance(value, Tensor) or (value.dtype, value.numel()) != (dtype, elements):
-        raise Refused(f"key {key} has {elements} elements of {dtype} here: load what was saved of it")
+        raise Refused(text("store.saved-unlike", key=key, elements=elements, dtype=dtype))
     if optimizer:
         optimizer.validate_dtype(dtype, key)
-    known, wide = REMEMBERED[optimizer.rule] if optimizer else set(), widened(value[:0]).dtype
-    counts = {name for name, one in kept.items() if type(one) is int and 0 <= one < 1 << 53}
-    tensors = {
-        name for name, one in kept.items() if isinstance(one, Tensor) and (one.dtype, one.numel()) == (wide, elements)
-    }
-    if kept and (kept.keys() != known or counts != known & COUNTS or tensors != known - COUNTS):
-        rule = optimizer.rule if optimizer else "no optimizer"
-        raise Refused(f"key {key} has {', '.join(kept)}, which is not what {rule} remembers: load what was saved")
+    known, like = REMEMBERED[optimizer.rule] if optimizer else set(), (widened(value[:0]).dtype, elements)
+    counts = {name for name, item in memory.items() if type(item) is int and 0 <= item < 1 << 53}
+    tensors = {name for name, item in memory.items() if isinstance(item, Tensor) and (item.dtype, item.numel()) == like}
+    if memory and (memory.keys() != known or counts != known & COUNTS or tensors != known - COUNTS):
+        rule = optimizer.rule if optimizer else text("store.no-rule")
+        raise Refused(text("store.saved-state", key=key, names=", ".join(memory), rule=rule))
 
 
 def said(optimizer: Optimizer | None) -> dict:
-    """It as servers are told it."""
+    """Return an optimizer as JSON for servers."""
     return {"rule": optimizer and optimizer.rule, "numbers": optimizer.as_read if optimizer else {}}
 
 
 def of_mxnet(optimizer) -> tuple[str, dict]:
-    """(rule, numbers) that do the same steps as an optimizer of MXNet. Raises Refused."""
-    # AdaGrad is not among them: MXNet takes ε into the root, and decays weights otherwise.
+    """Return (rule, numbers) with the same steps as an optimizer of MXNet. Raises Refused."""
+    # Not AdaGrad: MXNet has ε under the root, and another weight decay.
     kinds = {
         "SGD": ("sgd", {"momentum": "momentum"}),
         "Adam": ("adam", {"beta1": "beta1", "beta2": "beta2", "epsilon": "eps"}),
     }
     kind = type(optimizer).__name__
     if kind not in kinds or not hasattr(optimizer, "learning_rate"):
-        raise Refused(
-            f"set_optimizer({kind}): give a name and numbers, set_optimizer('sgd', lr=0.1), or MXNet's "
-            f"{', '.join(kinds)}"
-        )
-    for what in ("lr_scheduler", "clip_gradient"):
-        if getattr(optimizer, what, None) is not None:
-            raise Refused(
-                f"set_optimizer({kind}) with {what}: a server steps with numbers that stay as they are; "
-                "set_optimizer again to change one"
-            )
+        raise Refused(text("store.mxnet.optimizer", kind=kind, kinds=", ".join(kinds)))
+    for name in ("lr_scheduler", "clip_gradient"):
+        if getattr(optimizer, name, None) is not None:
+            raise Refused(text("store.mxnet.fixed", kind=kind, name=name))
     factors = [*getattr(optimizer, "lr_mult", {}).values(), *getattr(optimizer, "wd_mult", {}).values()]
     if any(factor != 1 for factor in factors) or getattr(optimizer, "param_dict", None):
-        raise Refused(f"set_optimizer({kind}) with lr_mult or wd_mult: a server has the same numbers for all keys")
+        raise Refused(text("store.mxnet.factors", kind=kind))
     rule, names = kinds[kind]
     names = {"learning_rate": "lr", "wd": "weight_decay", "rescale_grad": "rescale_grad"} | names
-    numbers = {ours: float(getattr(optimizer, its)) for its, ours in names.items() if hasattr(optimizer, its)}
+    numbers = {ours: float(getattr(optimizer, name)) for name, ours in names.items() if hasattr(optimizer, name)}
     return rule, numbers
 
 
 def _shown(value: object) -> str:
     try:
-        text = repr(value)
-        return text if len(text) < 80 else f"{text[:60]}…"
-    except ValueError:  # Python writes out no more than 4300 digits
+        shown = repr(value)
+        return shown if len(shown) < 80 else f"{shown[:60]}…"
+    except ValueError:  # Python writes at most 4300 digits
         return "a whole number of very many digits"

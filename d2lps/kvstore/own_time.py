@@ -1,48 +1,48 @@
-"""The time in which this process ran: by it is told how long others have said nothing.
+"""A clock of the time in which this process ran, to measure how long others have been silent.
 
-Where a process is stopped, or gets no processor, the clock goes on, and what others said lies in its sockets. So of the
-time between two looks at the clock at most twice what was meant counts.
+If a process is stopped, or gets no processor, the wall clock goes on while messages wait in its sockets. So a thread
+reads the clock every ``PAUSE`` seconds, and at most twice that counts between two readings.
 """
 
 import os
 import threading
 import time
 
-PAUSE = 0.1  # seconds between two looks
+PAUSE = 0.1  # seconds between two readings
 
-_seen = 0.0, 0.0  # at the last look: the clock, and the time in which this process ran
-_looking: int | None = None  # the process in which a thread looks
+_last = 0.0, 0.0  # the last reading: the clock, and the time in which this process ran
+_reader: int | None = None  # the process that has a reading thread
 _lock = threading.Lock()
 
 
 def own_time() -> float:
-    """Seconds in which this process ran, from any moment on."""
-    if _looking != os.getpid():
-        _begin()
-    at, own = _seen
-    return own + min(time.monotonic() - at, 2 * PAUSE)
+    """Return the seconds in which this process ran, from an arbitrary start."""
+    if _reader != os.getpid():
+        _start()
+    at, elapsed = _last
+    return elapsed + min(time.monotonic() - at, 2 * PAUSE)
 
 
-def _begin() -> None:
-    """Also in a process that was forked: threads stay behind."""
-    global _looking
+def _start() -> None:
+    """Start the reading thread: a forked process has none."""
+    global _reader
     with _lock:
-        if _looking != os.getpid():
-            _look()
-            threading.Thread(target=_go_on, daemon=True, name="d2lps own time").start()
-            _looking = os.getpid()
+        if _reader != os.getpid():
+            _read()
+            threading.Thread(target=_keep_reading, daemon=True, name="d2lps own time").start()
+            _reader = os.getpid()
 
 
-def _look() -> None:
-    global _seen
-    now, (at, own) = time.monotonic(), _seen
-    _seen = now, own + min(now - at, 2 * PAUSE)
+def _read() -> None:
+    global _last
+    now, (at, elapsed) = time.monotonic(), _last
+    _last = now, elapsed + min(now - at, 2 * PAUSE)
 
 
-def _go_on() -> None:
+def _keep_reading() -> None:
     while True:
         time.sleep(PAUSE)
-        _look()
+        _read()
 
 
 os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))

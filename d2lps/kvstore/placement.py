@@ -1,4 +1,4 @@
-"""Which server holds what, as :mod:`d2lps.algorithms.placement` says; what it cannot take, the store refuses."""
+"""The placement of :mod:`d2lps.algorithms.placement`, with errors of the store."""
 
 from collections.abc import Iterable
 
@@ -17,9 +17,9 @@ class Placement(placement.Placement):
             raise Refused(str(error)) from None
 
 
-def require_count(what: str, value: object) -> int:
-    """A whole number from 1 on; Refused otherwise."""
+def require_count(name: str, value: object) -> int:
+    """Return a whole number of 1 or more. Raises Refused."""
     try:
-        return placement.require_count(what, value)
+        return placement.require_count(name, value)
     except placement.PlacementError as error:
         raise Refused(str(error)) from None

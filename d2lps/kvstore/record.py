@@ -1,8 +1,8 @@
-"""What the servers of a store saw, as a trace: who pushed, which round that was, and what a pull had in it.
+"""The records of servers as a trace: the pushes, the versions that they made, and the pulls that read them.
 
-Nobody knew beforehand who would send when, so the plan of such a trace has no sends, and each event says whose
-gradients it carries. A key of the trace is one push of every worker: ``"3"`` is everybody's third, ``"3.1"`` what
-server 1 has of it.
+Such a run has no plan of sends, so the plan of its trace is empty, and each event has the workers whose gradients it
+carries. A key of the trace is one push of every worker: ``"3"`` is the third push of all workers, ``"3.1"`` the part of
+it on server 1.
 """
 
 import json
@@ -21,13 +21,13 @@ from d2lps.topology.graph import Link, Topology
 from d2lps.trace import Event, Trace
 from d2lps.units import Bandwidth
 
-KEPT = 10_000  # of each kind: what came before is forgotten
-PAGE = 1 << 20  # bytes in JSON that a server tells at once; a frame takes more
-Place = tuple[int, int]  # a server, and the number that it has for a part of a key
+KEPT = 10_000  # the last rows of each kind that a server keeps
+PAGE = 1 << 20  # bytes of JSON in an answer, less than the limit of a frame
+Place = tuple[int, int]  # a server, and its number for a part of a key
 
 
 class PushRecord(NamedTuple):
-    """A push of worker ``rank``, its ``round``-th to ``part``: from when it began to arrive until it had arrived."""
+    """The ``round``-th push of worker ``rank`` to ``part``, and when it began to arrive and had arrived."""
 
     part: int
     rank: int
@@ -37,7 +37,7 @@ class PushRecord(NamedTuple):
 
 
 class VersionRecord(NamedTuple):
-    """A new ``version`` of ``part``, in which the pushes ``(rank, round)`` are new."""
+    """A new ``version`` of ``part``, with the added pushes ``(rank, round)``."""
 
     part: int
     version: int
@@ -47,7 +47,7 @@ class VersionRecord(NamedTuple):
 
 
 class PullRecord(NamedTuple):
-    """A pull of worker ``rank``, which got ``version`` of ``part`` after ``round`` pushes of its own."""
+    """A pull of worker ``rank`` that got ``version`` of ``part`` after ``round`` pushes of that worker."""
 
     part: int
     rank: int
@@ -62,17 +62,17 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 class Record:
-    """What one server saw, in the order of its monotonic clock."""
+    """The rows that one server has recorded, with times of its monotonic clock."""
 
     def __init__(self):
         self._rows = {kind: deque(maxlen=KEPT) for kind in KINDS.values()}
         self._count = count()
 
     def add(self, row: PushRecord | VersionRecord | PullRecord) -> None:
-        self._rows[type(row)].append((next(self._count), row))  # a deque needs no lock for that
+        self._rows[type(row)].append((next(self._count), row))  # a deque needs no lock
 
     def as_metadata(self, rule: str | None, start: int = 0) -> dict:
-        """A page of it, for a worker that asks: as much as fits from entry ``start`` on, and where the next begins."""
+        """Return a page of rows as JSON, from row ``start`` on, and where the next page begins."""
         page = {"rows": {name: [] for name in KINDS}, "rule": rule, "now": time.monotonic(), "next": None}
         room = PAGE
         for number, row in self._since(start):
@@ -85,14 +85,14 @@ class Record:
     def _since(self, start: int) -> list[tuple[int, NamedTuple]]:
         for _ in range(3):
             try:
-                return sorted(each for rows in self._rows.values() for each in rows if each[0] >= start)
-            except RuntimeError:  # another thread has added to it meanwhile
+                return sorted(row for rows in self._rows.values() for row in rows if row[0] >= start)
+            except RuntimeError:  # another thread has added a row
                 continue
         raise Refused(text("store.too-much"))
 
 
 class ServerRecord(NamedTuple):
-    """What one server said of itself."""
+    """The record of one server, as a worker reads it."""
 
     pushes: list[PushRecord]
     versions: list[VersionRecord]
@@ -100,17 +100,15 @@ class ServerRecord(NamedTuple):
     rule: str | None
 
     @classmethod
-    def read(cls, pages: "Mapping | Sequence[Mapping]", ahead: float) -> "ServerRecord":
-        """``pages``: what it told, one after the other; ``ahead``: seconds by which its clock is ahead of the first."""
-        pages = [pages] if isinstance(pages, Mapping) else pages
+    def read(cls, pages: Sequence[Mapping], ahead: float) -> "ServerRecord":
+        """Join the ``pages`` of a server whose clock is ``ahead`` of the first server's by so many seconds."""
         rows = {name: [kind(*row) for page in pages for row in page["rows"][name]] for name, kind in KINDS.items()}
-        rows = {
-            name: [row._replace(start=row.start - ahead, end=row.end - ahead) for row in rows[name]] for name in rows
-        }
+        for name in rows:
+            rows[name] = [row._replace(start=row.start - ahead, end=row.end - ahead) for row in rows[name]]
         return cls(**rows, rule=pages[-1]["rule"])
 
     def of(self, part: int) -> "ServerRecord":
-        """What it says of one part: versions and pulls in their order."""
+        """Return the record of one part, with its versions and pulls in order."""
         pushes, versions, pulls = ([row for row in rows if row.part == part] for rows in self[:3])
         versions.sort(key=lambda row: row.version)
         return ServerRecord(pushes, versions, sorted(pulls, key=lambda row: row.start), self.rule)
@@ -119,26 +117,27 @@ class ServerRecord(NamedTuple):
 def trace(
     kind: str, workers: int, servers: Mapping[int, ServerRecord], sizes: Mapping[Place, int], rounds: int
 ) -> Trace:
-    """The trace of one key: its last ``rounds``. ``sizes``: bytes of each part of it."""
+    """Return the trace of the last ``rounds`` of one key; ``sizes`` are the bytes of its parts."""
     records = {(server, number): servers[server].of(number) for server, number in sizes}
     shown = sorted({row.round for record in records.values() for row in record.pushes})[-rounds:]
     if not shown:
         raise Refused(text("store.nothing-pushed"))
-    names = {
-        place: {clock: f"{clock}.{place[0]}" if len(sizes) > 1 else str(clock) for clock in shown} for place in sizes
-    }
-    total = sum(sizes.values())
+    total, events = sum(sizes.values()), []
+
+    def name(clock: int, server: int) -> str:
+        return f"{clock}.{server}" if len(sizes) > 1 else str(clock)
+
     share = {
-        names[place][clock]: Fraction(nbytes, total * len(shown)) for clock in shown for place, nbytes in sizes.items()
+        name(clock, server): Fraction(nbytes, total * len(shown))
+        for clock in shown
+        for (server, _), nbytes in sizes.items()
     }
-    events = [
-        event
-        for place, nbytes in sizes.items()
-        for event in _events(f"server{place[0]}", nbytes, records[place], names[place])
-    ]
+    for (server, number), nbytes in sizes.items():
+        names = {clock: name(clock, server) for clock in shown}
+        events += _events(f"server{server}", nbytes, records[server, number], names)
     first = min(event.start for event in events)
     step = {clock: i for i, clock in enumerate(shown, 1)}
-    events = [replace(each, step=step[each.step], start=each.start - first, end=each.end - first) for each in events]
+    events = [replace(e, step=step[e.step], start=e.start - first, end=e.end - first) for e in events]
     events.sort(key=lambda event: (event.start, event.end))
     ranks, nodes = [f"worker{i}" for i in range(workers)], [f"server{server}" for server, _ in sizes]
     ends = [pair for rank in ranks for server in nodes for pair in ((rank, server), (server, rank))]
@@ -149,7 +148,7 @@ def trace(
 
 
 def _events(server: str, nbytes: int, record: ServerRecord, names: Mapping[int, str]) -> list[Event]:
-    """What happened to one part; steps are rounds still, and times those of the servers. ``names``: of the rounds."""
+    """Return the events of one part, with rounds as steps and times of the server; ``names`` are those of rounds."""
     events = []
 
     def add(kind: str, clock: int, row, src: str, dst: str, op: str, size: float, *carried: int) -> None:
@@ -159,7 +158,7 @@ def _events(server: str, nbytes: int, record: ServerRecord, names: Mapping[int, 
     for row in record.pushes:
         if row.round in names:
             add("send", row.round, row, f"worker{row.rank}", server, "add", nbytes, row.rank)
-    inside: dict[int, dict[int, list[int]]] = {0: {}}  # version → round → whose pushes are in it
+    inside: dict[int, dict[int, list[int]]] = {0: {}}  # version → round → ranks whose pushes are in it
     for row in record.versions:
         before = inside.get(row.version - 1, inside[max(inside)])
         inside[row.version] = now = {clock: list(ranks) for clock, ranks in before.items()}
@@ -168,19 +167,19 @@ def _events(server: str, nbytes: int, record: ServerRecord, names: Mapping[int, 
         clock = max((clock for _, clock in row.pushes), default=None)
         if record.rule and clock in names:
             add("update", clock, row, server, server, record.rule, nbytes)
-    had: dict[int, dict[int, list[int]]] = {}
+    last: dict[int, dict[int, list[int]]] = {}  # rank → contents of its last pull
     for row in record.pulls:
-        now, before = inside.get(row.version, {}), had.get(row.rank, {})
+        now, before = inside.get(row.version, {}), last.get(row.rank, {})
         visible = [clock for clock in now if clock in names]
         news = [clock for clock in visible if now[clock] != before.get(clock)] or visible[-1:]
-        had[row.rank] = now
-        for clock in sorted(news):  # one message, shown as what is new in it
+        last[row.rank] = now
+        for clock in sorted(news):  # one message, shown as the rounds that are new in it
             add("send", clock, row, server, f"worker{row.rank}", "copy", nbytes / len(news), *sorted(now[clock]))
     return events
 
 
 class Pull(NamedTuple):
-    """What worker ``rank`` saw after ``clock`` pushes of its own: ``seen[i]`` pushes of worker i, all up to there."""
+    """A pull of worker ``rank`` after ``clock`` pushes of its own: it had the first ``seen[i]`` pushes of worker i."""
 
     rank: int
     clock: int
@@ -188,13 +187,13 @@ class Pull(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """By how many pushes the one that it had seen least of was behind it."""
+        """The number of pushes by which the slowest worker was behind."""
         return self.clock - min(self.seen)
 
 
 def pulls(workers: int, servers: Mapping[int, ServerRecord], places: Sequence[Place]) -> list[Pull]:
-    """What every pull of a key had seen, over all its parts, in the order in which they were answered."""
-    seen: dict[tuple[int, int], tuple[float, list[int]]] = {}  # (rank, round) → when it ended, pushes by worker
+    """Return the pulls of a key, each over all its parts, in the order of their answers."""
+    seen: dict[tuple[int, int], tuple[float, list[int]]] = {}  # (rank, round) → its end, and its pushes by worker
     for server, number in places:
         record = servers[server].of(number)
         counts, versions = [0] * workers, {0: [0] * workers}

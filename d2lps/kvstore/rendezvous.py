@@ -1,4 +1,4 @@
-"""The workers that torchrun or ``d2lps.ranks`` started, as they meet to make a store, whatever its engine."""
+"""The meeting of the workers that torchrun or ``d2lps.ranks`` has started, to make a store of any engine."""
 
 import os
 import select
@@ -14,37 +14,38 @@ from d2lps.messages import text
 
 
 class Meeting(Rendezvous):
-    """Where workers meet. That one on this machine has ended is seen at once; what fails is a KVError."""
+    """A rendezvous of workers that notices at once if a process on this machine ends. Its errors are KVErrors."""
 
     def __init__(self, *arguments):
-        self._others: dict[int, int] = {}  # a descriptor of its process → rank
-        self._dead: set[int] = set()  # ranks whose process had ended before there was one
-        with _in_words_of_the_store():
+        self._others: dict[int, int] = {}  # descriptor of a process → rank
+        self._dead: set[int] = set()  # ranks whose process had ended before
+        with _as_store_errors():
             super().__init__(*arguments)
 
     def join(self, mine: dict) -> list[dict]:
-        with _in_words_of_the_store():
-            members = super().join(mine | {"process": _process()})
+        namespace = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""  # of process ids
+        with _as_store_errors():
+            members = super().join(mine | {"process": [ranks.host(), namespace, os.getpid()]})
         here = members[self.rank]["process"]
-        for rank, (*where, pid) in enumerate(member["process"] for member in members):
-            if rank != self.rank and where == here[:-1] and hasattr(os, "pidfd_open"):
+        for rank, (*place, pid) in enumerate(member["process"] for member in members):
+            if rank != self.rank and place == here[:-1] and hasattr(os, "pidfd_open"):
                 try:
                     self._others[os.pidfd_open(pid)] = rank
                 except ProcessLookupError:
                     self._dead.add(rank)
                 except OSError:
-                    pass  # this system does not tell: then silence does
+                    pass  # the system does not allow it, so the process is lost when it is silent
         return members
 
     def all_gather(self, what: str, mine: object) -> list:
-        with _in_words_of_the_store():
+        with _as_store_errors():
             return super().all_gather(what, mine)
 
     def ended(self) -> set[int]:
-        looked = select.poll()
+        poll = select.poll()
         for descriptor in self._others:
-            looked.register(descriptor, select.POLLIN)
-        return self._dead | {self._others[descriptor] for descriptor, _ in looked.poll(0)}
+            poll.register(descriptor, select.POLLIN)
+        return self._dead | {self._others[descriptor] for descriptor, _ in poll.poll(0)}
 
     def close(self) -> None:
         super().close()
@@ -53,9 +54,9 @@ class Meeting(Rendezvous):
 
 
 class Workers(NamedTuple):
-    """All of them: this one's ``rank``, and by rank the ``hosts`` they are on; ``run``: what worker 0 calls this run.
+    """The workers of a store: this worker's ``rank``, the ``hosts`` by rank, and worker 0's name for the ``run``.
 
-    In their ``rendezvous`` they agree on more, until all is done or it is ``until``. Who has it closes it.
+    They agree on more in ``rendezvous``, which the caller closes, before ``until`` on the monotonic clock.
     """
 
     rendezvous: Meeting
@@ -74,15 +75,15 @@ class Workers(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Seconds for what is still to be done."""
+        """The seconds that are left, at least 1."""
         return max(1.0, self.until - time.monotonic())
 
     def all_or_none(
-        self, what: str, task: str, work: Callable[[], object], own: bool = True, seconds: float | None = None
+        self, task: str, work: Callable[[], object], own: bool = True, seconds: float | None = None
     ) -> list:
-        """What ``work()``, which takes up to ``seconds``, gives on each worker; where it raises a KVError, all raise.
+        """Do ``work()`` on each worker within ``seconds``, and return all results; if one raises a KVError, all raise.
 
-        The others raise Refused (worker 1 could not do its ``task``, and why), and so does the one that failed, unless
+        The others raise Refused, with the ``task`` that a worker could not do; so does the worker that failed, unless
         it raises its ``own`` error.
         """
         until = time.monotonic() + (self.left if seconds is None else seconds)
@@ -91,32 +92,31 @@ class Workers(NamedTuple):
             result = work()
         except KVError as error:
             failure = error
-        # Who fails at the last moment is still to be heard.
+        # A worker that fails at the last moment can still say so.
         self.rendezvous.deadline = round(max(0.0, until - time.monotonic()) + GRACE, 1)
-        outcomes = self.rendezvous.all_gather(what, [result, failure and str(failure)])
+        outcomes = self.rendezvous.all_gather(task, [result, failure and str(failure)])
         for rank, (_, sentence) in enumerate(outcomes):
             if sentence:
-                raise own and failure or Refused(f"worker {rank} could not {task}: {sentence}")
+                raise own and failure or Refused(text(f"store.could-not.{task}", rank=rank, why=sentence))
         return [result for result, _ in outcomes]
 
 
 def meet(kind: str, options: dict, joining: float, run: str = "") -> Workers:
-    """All workers, once each has come here with the same ``options`` for its store.
+    """Wait until all workers have come with the same ``options`` for a store, for at most ``joining`` seconds.
 
-    ``kind``: of the rendezvous; who makes stores of several kinds meets for one after the other. ``joining``: seconds
-    for all that has to come together. Raises Refused where the ``options`` differ, WorkerLost where one does not come,
-    NoRanks where this process is no worker.
+    ``kind`` names the rendezvous: a program that makes stores of several kinds meets for one after the other. Raises
+    Refused if the ``options`` differ, WorkerLost if one does not come, NoRanks if this process is no worker.
     """
     until = time.monotonic() + joining
-    with _in_words_of_the_store():
+    with _as_store_errors():
         store, rank, size, holder = ranks.from_environment(joining)
     rendezvous = Meeting(store, kind, rank, size, joining, holder)
     try:
         members = rendezvous.join({"host": ranks.host(), "options": options, "run": run})
         for other, member in enumerate(members):
             if member["options"] != members[0]["options"]:
-                wishes = {"theirs": member["options"], "first": members[0]["options"]}
-                raise Refused(text("store.other-store", worker=other, **wishes))
+                theirs, first = member["options"], members[0]["options"]
+                raise Refused(text("store.other-store", worker=other, theirs=theirs, first=first))
     except BaseException:
         rendezvous.close()
         raise
@@ -124,7 +124,7 @@ def meet(kind: str, options: dict, joining: float, run: str = "") -> Workers:
 
 
 @contextmanager
-def _in_words_of_the_store() -> Iterator[None]:
+def _as_store_errors() -> Iterator[None]:
     try:
         yield
     except NoRanks:
@@ -133,9 +133,3 @@ def _in_words_of_the_store() -> Iterator[None]:
         raise (WorkerLost(str(error), error.ranks) if error.ranks else KVError(str(error))) from None
     except ProcessesError as error:
         raise KVError(str(error)) from None
-
-
-def _process() -> list:
-    """This process, as others on this machine find it: the machine, where its processes are counted, its number."""
-    counted = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
-    return [ranks.host(), counted, os.getpid()]

@@ -1,6 +1,6 @@
 """Threads that work with tensors, and end before the interpreter does.
 
-Python ends daemon threads where they are; in the midst of torch, that aborts the process.
+Python stops daemon threads anywhere at exit; inside torch, that aborts the process.
 """
 
 import threading
@@ -8,13 +8,13 @@ import time
 import weakref
 from collections.abc import Callable
 
-SECONDS = 5.0  # at most, that the interpreter waits for all of them
+SECONDS = 5.0  # the longest wait for all of them at exit
 
 _started: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
 def start(name: str, target: Callable, *arguments) -> threading.Thread:
-    """Such a thread, at work. Raises RuntimeError where there can be none."""
+    """Start such a thread, and return it. Raises RuntimeError if no thread can be started."""
     thread = threading.Thread(target=target, args=arguments, daemon=True, name=name)
     thread.start()
     _started.add(thread)
@@ -27,5 +27,5 @@ def _wait() -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-# What is made later ends sooner: by then stores and servers have been closed, and with them what the threads wait for.
+# Later finalizers run first: by then stores and servers, on which the threads wait, are closed.
 weakref.finalize(start, _wait)

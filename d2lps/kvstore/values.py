@@ -1,4 +1,4 @@
-"""What users push and pull: tensors of torch, arrays of NumPy and of MXNet, and lists of them, one per device."""
+"""Keys and values that users push and pull: tensors of torch, arrays of NumPy or MXNet, or lists, one per device."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,98 +16,86 @@ from d2lps.kvstore.wire.frames import DTYPES, as_bytes, raw
 from d2lps.messages import text
 
 Key = str | int
-Given = Tensor | list  # for one key: a tensor of its shape, or a list of what several devices have
+Given = Tensor | list  # for one key: a tensor of its shape, or a list of tensors, one per device
 
 
 class KeySpec:
-    """A key that was initialized: what its values are like, where its parts are, how often it was pushed."""
+    """An initialized key: the type of its values, the places of its parts, the number of its pushes."""
 
-    __slots__ = (
-        "key",
-        "shape",
-        "dtype",
-        "elements",
-        "width",
-        "parts",
-        "pushes",
-        "released",
-        "staging",
-        "stage",
-        "staged",
-    )
+    __slots__ = tuple("key shape dtype elements width parts pushes released staging stage staged".split())
 
     def __init__(self, key: Key, first: Tensor):
         self.key, self.shape, self.dtype, self.elements = key, tuple(first.shape), first.dtype, first.numel()
         self.width = max(1, prod(self.shape[1:]))  # elements of a row
-        self.parts: list = []  # (Part, the number of its shard at that server)
-        self.pushes = self.released = 0  # how many are counted; of these, how many no server reads any more
-        self.staging: dict = {}  # (server, stage) → where its part of a push lies in shared memory
-        self.stage = self.staged = 0  # which of its two places the last push took, and which push that was
+        self.parts: list = []  # (Part, the number of its shard at its server)
+        self.pushes = self.released = 0  # pushes that are counted, and those that no server reads any more
+        self.staging: dict = {}  # (server, stage) → its part of a push in shared memory
+        self.stage = self.staged = 0  # the stage (of two) of the last push, and the number of that push
 
     def plain(self, given: object) -> bool:
-        """Whether it is just such a tensor, in main memory: what is checked for ten thousand keys is checked fast."""
+        """Return True for a plain tensor of this key in main memory: a fast check, for ten thousand keys."""
         return (
             type(given) is Tensor
             and given.dtype is self.dtype
             and given.shape == self.shape
             and given.is_cpu
             and not given.requires_grad
-            and (given.data_ptr() != 0 or not self.elements)  # also raises where it is not dense
+            and (given.data_ptr() != 0 or not self.elements)  # raises if it is not dense
         )
 
     def validate(self, array: object, role: str, shape: tuple[int, ...] | None = None) -> None:
-        """Raises Refused unless ``array`` is like what the key was initialized with (or of another ``shape``).
+        """Raise Refused unless ``array`` has the dtype of the key, and its shape or the given one.
 
-        ``role``: ``"pushed"`` or ``"out"``.
+        ``role`` is ``"pushed"`` or ``"out"``.
         """
         shape = self.shape if shape is None else shape
-        called = text(f"store.role.{role}")
+        role_text = text(f"store.role.{role}")
         tensor = array
         if not isinstance(array, Tensor) or not is_dense(array) or not has_memory(array):
-            tensor = as_tensor(array, text("store.of-key", role=called, key=repr(self.key)))
+            tensor = as_tensor(array, text("store.of-key", role=role_text, key=repr(self.key)))
         if tensor.shape != shape or tensor.dtype != self.dtype:
-            given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": called}
+            given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": role_text}
             raise Refused(text("store.unlike", key=repr(self.key), wanted=shape, like=self.dtype, **given))
 
 
 def known_by(keys: Iterable[KeySpec]) -> tuple[str, str]:
-    """By what other workers know that they name the same keys, and that these are of the same shapes and dtypes."""
-    named, alike = sha256(), sha256()
+    """Return two digests by which workers compare their keys: of the names, and of the shapes and dtypes."""
+    names, types = sha256(), sha256()
     for spec in keys:
-        named.update(repr(spec.key).encode() + b"\n")
-        alike.update(f"{spec.shape} {spec.dtype}\n".encode())
-    return named.hexdigest(), alike.hexdigest()
+        names.update(repr(spec.key).encode() + b"\n")
+        types.update(f"{spec.shape} {spec.dtype}\n".encode())
+    return names.hexdigest(), types.hexdigest()
 
 
-# ---- what comes
+# ---- keys and pushed values
 
 
 def validate_key(key: object) -> str:
-    """A key as it is written everywhere: 3 and "3" are two keys. Raises Refused."""
-    if type(key) is int and key.bit_length() > 850 or isinstance(key, str) and len(key) > 256:  # it could not be shown
+    """Return the repr of a key, in which 3 and "3" differ. Raises Refused."""
+    if type(key) is int and key.bit_length() > 850 or isinstance(key, str) and len(key) > 256:  # too long to be shown
         raise Refused(text("store.long-key"))
-    # Of no other type, however like these it is: as keys of a dict they are equal, written they need not be.
+    # No subclasses: they are equal as keys of a dict, but may have another repr.
     if type(key) not in (str, int) or not 0 < len(repr(key)) <= 256:
         raise Refused(text("store.bad-key", key=repr(key)))
     return repr(key)
 
 
 def paired(key: object, value: object) -> Iterable[tuple[Key, object]]:
-    """(key, value) of one key, or of a list of keys with as many values; no key twice."""
+    """Return (key, value) pairs of one key, or of a list of different keys with as many values. Raises Refused."""
     if not isinstance(key, list | tuple):
         return [(key, value)]
     if not isinstance(value, list | tuple) or len(value) != len(key):
         raise Refused(text("store.as-many", keys=len(key)))
-    for each in key:
-        if type(each) not in (str, int):
-            validate_key(each)
+    for item in key:
+        if type(item) not in (str, int):
+            validate_key(item)
     if len({*key}) < len(key):
         raise Refused(text("store.key-twice"))
     return zip(key, value, strict=True)
 
 
 def per_device(value: object) -> list:
-    """The values of one key, one per device."""
+    """Return the values of one key, one per device. Raises Refused if there are none."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
         raise Refused(text("store.no-value"))
@@ -115,7 +103,7 @@ def per_device(value: object) -> list:
 
 
 def as_tensor(value: object, role: str) -> Tensor:
-    """``value`` as a torch tensor; it shares memory with what is already one, or NumPy's."""
+    """Return ``value`` as a torch tensor, which shares memory with a tensor or an array of NumPy. Raises Refused."""
     if isinstance(value, Tensor):
         tensor = value.detach() if value.requires_grad else value
     elif isinstance(value, np.ndarray) or hasattr(value, "asnumpy"):
@@ -136,12 +124,12 @@ def as_tensor(value: object, role: str) -> Tensor:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether it has a value for each of its elements."""
+    """Return True if the tensor has a value for each of its elements."""
     return tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether its values are where it says; not so with what only stands for tensors, as those of torch.func do."""
+    """Return True if the tensor has memory of its own, unlike the wrappers of torch.func."""
     try:
         return tensor.data_ptr() != 0 or not tensor.numel()
     except RuntimeError:
@@ -149,12 +137,12 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 def each_of(given: Given) -> Sequence:
-    """What the devices have, one by one."""
+    """Return the values of one key as a sequence, one per device."""
     return given if isinstance(given, list) else (given,)
 
 
 def added(values: Given) -> Tensor:
-    """Their sum in the order given, flat, in main memory: the very tensor where there is one and nothing to copy."""
+    """Return the flat sum in main memory, added in order; a single tensor is not copied unless it has to be."""
     total = values
     if type(values) is list:
         total, *others = values
@@ -165,26 +153,25 @@ def added(values: Given) -> Tensor:
 
 
 def copied(given: Given) -> list[Tensor]:
-    """What the devices have, flat, in memory of its own."""
-    return [added(one).resolve_neg().clone() for one in each_of(given)]
+    """Return flat copies of the values."""
+    return [added(value).resolve_neg().clone() for value in each_of(given)]
 
 
 def digests(given: Given) -> list[bytes]:
-    """By which it is known again, bit for bit."""
-    return [blake2b(raw(added(one).resolve_neg()), digest_size=32).digest() for one in each_of(given)]
+    """Return digests of the bits of the values."""
+    return [blake2b(raw(added(value).resolve_neg()), digest_size=32).digest() for value in each_of(given)]
 
 
 def same(copies: list[Tensor], given: Given) -> bool:
-    """Whether it is the same, bit for bit, as when it was :func:`copied`."""
-    ones = [added(one).resolve_neg() for one in each_of(given)]
-    return len(ones) == len(copies) and all(
-        torch.equal(as_bytes(one), as_bytes(copy)) for one, copy in zip(ones, copies, strict=True)
-    )
+    """Return True if the values have the same bits as their earlier :func:`copied`."""
+    values = [added(value).resolve_neg() for value in each_of(given)]
+    pairs = zip(values, copies, strict=False)
+    return len(values) == len(copies) and all(torch.equal(as_bytes(value), as_bytes(copy)) for value, copy in pairs)
 
 
 @contextmanager
 def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
-    """What raises in it does so when the push of ``keys`` is counted, and says so."""
+    """Add ``keys`` as ``counted`` to an error that is raised inside, because their push is counted by then."""
     try:
         yield
     except Exception as error:
@@ -194,15 +181,15 @@ def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether all of it is; whole numbers are."""
+    """Return True if all elements are finite, as whole numbers always are."""
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
 
 
-# ---- what goes back
+# ---- pulled values
 
 
 def require_writable(out: object, spec: KeySpec) -> None:
-    """Raises Refused unless each element of ``out`` can be filled."""
+    """Raise Refused unless every element of ``out`` can be written."""
     if isinstance(out, Tensor):
         if out.is_inference() and not torch.is_inference_mode_enabled():
             raise Refused(text("store.inference", key=repr(spec.key)))
@@ -216,12 +203,12 @@ def require_writable(out: object, spec: KeySpec) -> None:
 
 
 def folded(tensor: Tensor) -> bool:
-    """Whether several of its elements lie in one place."""
-    place = 1  # after all that the dimensions so far take
+    """Return True if several elements of a tensor share memory."""
+    extent = 1  # elements that the dimensions so far span
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride < place:
+        if size > 1 and stride < extent:
             break
-        place += stride * (size - 1)
+        extent += stride * (size - 1)
     else:
         return False
     spots = torch.zeros(1 + sum(step * (size - 1) for step, size in zip(tensor.stride(), tensor.shape, strict=True)))
@@ -230,13 +217,13 @@ def folded(tensor: Tensor) -> bool:
 
 
 def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:
-    """Whether some of what is pushed lies where something is pulled into, however its elements lie there."""
-    pushed, pulled = ([*map(_extent, chain(*map(each_of, given)))] for given in (values, outs))
+    """Return True if the memory of a pushed value may overlap that of an ``out``."""
+    pushed, pulled = ([*map(_extent, chain(*map(each_of, group)))] for group in (values, outs))
     return any(start < stop and begin < end for start, end in pushed for begin, stop in pulled)
 
 
 def _extent(array: object) -> tuple[int, int]:
-    """Where in memory it begins and ends; an array that is neither torch's nor NumPy's lies where nothing else does."""
+    """Return the start and end of an array in memory; (0, 0) if it is neither torch's nor NumPy's."""
     if isinstance(array, Tensor):
         start, width, strides = array.data_ptr(), array.itemsize, [step * array.itemsize for step in array.stride()]
     elif isinstance(array, np.ndarray):
@@ -249,21 +236,21 @@ def _extent(array: object) -> tuple[int, int]:
 
 
 def overlap(pushed: Sequence[Tensor], pulled: Sequence["Tensor | None"]) -> bool:
-    """Whether some flat tensor of the one lies where one of the other does."""
+    """Return True if the memory of a flat pushed tensor overlaps that of a flat pulled one."""
     (starts, ends), (begins, stops) = _spans(pushed), _spans([flat for flat in pulled if flat is not None])
-    # How many begin before one of the others stops; and of these, how many have ended before it begins.
+    # For each pulled tensor: the pushed ones that begin before it ends, and those that end before it begins.
     before, over = np.sort(starts).searchsorted(stops, "left"), np.sort(ends).searchsorted(begins, "right")
     return bool((before > over).any())
 
 
 def _spans(flats: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
-    """Where in memory each begins and ends."""
+    """Return the starts and ends of flat tensors in memory."""
     starts = np.fromiter(map(Tensor.data_ptr, flats), np.int64, len(flats))
     return starts, starts + np.fromiter(map(attrgetter("nbytes"), flats), np.int64, len(flats))
 
 
 def memory_of(out: object) -> "Tensor | None":
-    """The flat memory of ``out``, where it can be filled where it lies; None where it cannot."""
+    """Return the flat memory of ``out``; None if a value cannot be received directly into it."""
     tensor = out
     if type(out) is not Tensor:
         tensor = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
@@ -276,7 +263,7 @@ def memory_of(out: object) -> "Tensor | None":
 
 
 def fill(outs: Given, value: Tensor) -> None:
-    """The flat value into every one of ``outs`` that does not hold it already."""
+    """Copy the flat value to every one of ``outs`` that does not hold it already."""
     for out in each_of(outs):
         memory = memory_of(out)
         if memory is not None and memory.data_ptr() == value.data_ptr():

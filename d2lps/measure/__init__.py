@@ -1,9 +1,13 @@
-"""What this machine does, and how well that was predicted.
+"""Measure this machine, and compare predicted with measured times.
 
-``timing`` repeats runs and takes turns, ``calibration`` measures what messages cost here and makes a topology of it,
-``comparing`` sets predicted beside measured. A single time on a shared machine is worth little: all of them repeat.
+A single time on a shared machine is worth little, so everything here is repeated, and jobs take turns. Start with
+``calibration.calibrate`` and ``comparing.compare``, which ``d2lps`` hands on::
+
+    timing        how runs are repeated and take turns; ``copy_bandwidth``
+    calibration   the figures of this machine, how they are fitted, and the topology made of them
+    comparing     the table and the plot of predicted and measured times, and when runs count as steady
 """
 
-from d2lps.measure.timing import copy_bandwidth, median_run
+from d2lps.measure.timing import copy_bandwidth
 
-__all__ = ["copy_bandwidth", "median_run"]
+__all__ = ["copy_bandwidth"]

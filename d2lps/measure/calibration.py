@@ -1,8 +1,8 @@
-"""What this machine does with messages: measured, so that ``cost.shared`` predicts the times of a run here.
+"""Measure the cost of messages on this machine, so that ``cost.shared`` can predict the time of a run here.
 
-A ping-pong between two processes is not enough: on one host the same processors serve all of them, and what
-two alone move in a second, eight do not move four times. So all ranks at once are measured, too; and both ways
-again with adding, which takes time where it arrives.
+A ping-pong between two processes is not enough: on one host all processes share the same processors, and eight of
+them do not move four times as much per second as two alone. So all ranks at once are measured as well, and both
+measurements again with adding, which takes time at the receiver.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -30,32 +30,32 @@ from d2lps.topology.hosts import one_memory
 from d2lps.units import Bandwidth, is_count, show_seconds
 from d2lps.view.tables import Table, table
 
-SIZES = ("1 kB", "1 MB", "8 MB", "32 MB")  # of the buffer: the first is all latency, the others tell what bytes cost
+SIZES = ("1 kB", "1 MB", "8 MB", "32 MB")  # of the buffer: the first measures latency, the others the cost of bytes
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What :func:`calibrate` found, as figures that a topology is made of.
+    """The figures that :func:`calibrate` measured, for making a topology.
 
     Attributes
     ----------
     nodes
-        those it was measured with.
+        the nodes of the measurement.
     latency
-        seconds of a message during which nothing is occupied.
+        seconds of a message during which nothing is busy.
     overhead
-        seconds of the processors' time that each message takes at least. The bytes of large messages keep the
-        processors awake, and it is in the time of these.
+        the least seconds of processor time per message. Large messages keep the processors busy anyway, and their
+        time per byte includes it.
     alone
         bytes per second from one node to another while all others rest (the ping-pong).
     together
         bytes per second of all nodes, sending at once.
     adding
-        bytes per second at which all nodes together add what arrives, beside moving it.
+        bytes per second at which all nodes together add arriving values, besides moving them.
     adding_alone
-        the same of one node while all others rest.
+        the same for one node while all others rest.
     measured
-        (what, bytes of the buffer, median seconds) of each measurement.
+        (name, bytes of the buffer, median seconds) of each measurement.
     """
 
     nodes: tuple[str, ...]
@@ -68,20 +68,20 @@ class Calibration:
     measured: tuple[tuple[str, int, float], ...] = field(repr=False, default=())
 
     def topology(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
-        """This machine, to predict on.
+        """Return a topology of this machine, for predictions.
 
         Parameters
         ----------
         nodes
-            names, or how many; if left out, those it was measured with.
+            names, or their number; if left out, the nodes of the measurement.
         """
-        each = min(self.alone, self.together)
+        one = min(self.alone, self.together)
         return one_memory(
-            self._named(nodes), self.together, self.adding, self.overhead, self.latency, each, self.adding_alone
+            self._named(nodes), self.together, self.adding, self.overhead, self.latency, one, self.adding_alone
         )
 
     def ping_pong(self, nodes: "Iterable[str] | int | None" = None) -> Topology:
-        """The same as a ping-pong alone shows it: as if no two messages were ever in each other's way.
+        """Return the topology that a ping-pong alone suggests, in which messages never slow each other down.
 
         Parameters
         ----------
@@ -93,14 +93,14 @@ class Calibration:
         return Topology("ping_pong", {node: kind_of(node) for node in named}, links)
 
     def table(self) -> Table:
-        """The figures, each with a line that says what it is.
+        """Return the figures as a table, each with a line that explains it.
 
         Returns
         -------
         Table
-            In the language in force.
+            in the current language.
         """
-        found = {
+        figures = {
             "latency": show_seconds(self.latency),
             "overhead": show_seconds(self.overhead),
             "alone": str(self.alone),
@@ -108,7 +108,7 @@ class Calibration:
             "adding-together": str(self.adding),
             "adding-alone": str(self.adding_alone),
         }
-        rows = [[text(f"calibration.{name}"), value, text(f"calibration.{name}-is")] for name, value in found.items()]
+        rows = [[text(f"calibration.{name}"), value, text(f"calibration.{name}-is")] for name, value in figures.items()]
         return table("figure", "measured", "meaning", rows=rows)
 
     def _named(self, nodes: "Iterable[str] | int | None") -> tuple[str, ...]:
@@ -129,23 +129,24 @@ class Calibration:
 
 
 def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int = 21) -> Calibration:
-    """Measure what messages cost: from a ping-pong, from all nodes at once, and both with adding.
+    """Measure the cost of messages: with a ping-pong, with all nodes at once, and both with adding.
 
-    With several processes all of them call it, and all get the same. It takes some seconds.
+    If the carrier has several processes, all of them must call this, and all get the same result. It takes some
+    seconds.
 
     Parameters
     ----------
     carrier
-        what they travel by.
+        the carrier of the messages.
     nodes
-        the names of 2 or more; needed only for a carrier that plays all nodes here.
+        2 or more names; needed only for a carrier that plays all nodes here.
     repeats
         runs of each measurement.
 
     Returns
     -------
     Calibration
-        figures, and the topology that they make.
+        the figures, and the topology made of them.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def calibrate(carrier: Carrier, nodes: Iterable[str] | None = None, repeats: int
     nodes = names(carrier.names if nodes is None and hasattr(carrier, "names") else nodes or ())
     if len(nodes) < 2:
         raise TensorError(text("tensor.calibrate"))
-    jobs = {(what, units.size(size)): (plan, size, carrier) for what, plan in _plans(nodes).items() for size in SIZES}
+    jobs = {(name, units.size(size)): (plan, size, carrier) for name, plan in _plans(nodes).items() for size in SIZES}
     return _fitted(nodes, {job: sorted(times) for job, times in turns(jobs, carrier, repeats).items()})
 
 
@@ -169,42 +170,42 @@ Job = "tuple[Plan | Callable[[Tensor], object], int | str, Carrier]"
 
 
 def turns(jobs: Mapping[Hashable, Job], carrier: Carrier, repeats: int) -> dict[Hashable, list[float]]:
-    """Seconds of each of ``repeats`` runs of every job, each that of the slowest rank, all beginning together.
+    """Return the seconds of ``repeats`` runs of every job: of the slowest rank, all ranks beginning together.
 
-    A job is (plan, bytes, its carrier), or a function instead of the plan which puts the sum over all ranks
-    into the one flat tensor that it is given. With several processes all of them call it, and all get the same.
-    Raises TensorError if a run leaves a wrong sum: that would be no measurement.
+    A job is (plan, bytes, its carrier); instead of the plan it can have a function that puts the sum over all ranks
+    into the one flat tensor that it is given. All processes call this and get the same result. Raise TensorError if a
+    run leaves a wrong sum, since its time would mean nothing.
     """
     with ExitStack() as taken:
-        for each in dict.fromkeys([carrier, *(by for *_, by in jobs.values())]):
-            taken.enter_context(each.taken())
+        for used in dict.fromkeys([carrier, *(by for *_, by in jobs.values())]):
+            taken.enter_context(used.taken())
         mine = repeat({name: _timed(*job, carrier) for name, job in jobs.items()}, repeats, warm=2)
         everyone = carrier.all_gather(list(mine.values()))
     return {
-        name: [max(each) for each in zip(*times, strict=True)]
+        name: [max(run) for run in zip(*times, strict=True)]
         for name, times in zip(mine, zip(*everyone, strict=True), strict=True)
     }
 
 
 def _timed(
-    what: "Plan | Callable", nbytes: "int | str", carrier: Carrier, clock: Carrier
+    plan: "Plan | Callable", nbytes: "int | str", carrier: Carrier, clock: Carrier
 ) -> tuple[Collection[Tensor], Callable[[], float]]:
-    """(the tensors of a job, what runs it once, looks at the sum, and returns the seconds)"""
+    """Return the tensors of a job, and a function that runs it once, checks the sum and returns the seconds."""
     count = units.size(nbytes) // 4
-    if isinstance(what, Plan):
-        tensors = {node: carrier.buffer(node, count) for node in carrier.playing(what)}
-        execute = compile(what, tensors, carrier).execute
+    if isinstance(plan, Plan):
+        tensors = {node: carrier.buffer(node, count) for node in carrier.playing(plan)}
+        execute = compile(plan, tensors, carrier).execute
     else:
         tensors, ranks = {"": torch.empty(count)}, len(carrier.all_gather(None))
-        execute = partial(what, tensors[""])
+        execute = partial(plan, tensors[""])
 
     def seconds() -> float:
         clock.barrier()
         start = clock.clock()
         execute()
         took = clock.clock() - start
-        if isinstance(what, Plan):
-            _require_sums(what, tensors)
+        if isinstance(plan, Plan):
+            _require_sums(plan, tensors)
         elif count and not tensors[""][0] == tensors[""][-1] == ranks:
             raise TensorError(text("tensor.wrong-result", got=f"{tensors[''][0].item():g}", right=ranks))
         return took
@@ -213,11 +214,11 @@ def _timed(
 
 
 def _require_sums(plan: Plan, tensors: Mapping[str, Tensor]) -> None:
-    """TensorError unless each wanted key is the number of those that hold it, at both ends."""
+    """Raise TensorError unless the first and last element of each wanted key equal the number of its holders."""
     count = {key: sum(k == key for _, k in plan.holds) for key in plan.share}
-    cut = plan.slices(next(iter(tensors.values())).numel())
+    slices = plan.slices(next(iter(tensors.values())).numel())
     for node, key, _ in plan.wants:
-        total = tensors[node][cut[key]] if node in tensors else ()
+        total = tensors[node][slices[key]] if node in tensors else ()
         if len(total) and not total[0] == total[-1] == count[key]:
             values = {"got": f"{total[0].item():g}", "right": count[key]}
             raise TensorError(text("tensor.wrong-sum", node=node, key=key, **values))
@@ -233,13 +234,13 @@ def _plans(nodes: Sequence[str]) -> dict[str, Plan]:
 
 
 def _ping_pong(nodes: Sequence[str]) -> Plan:
-    """The whole buffer there and back, twice, between the first two; the others rest."""
+    """Send the whole buffer there and back, twice, between the first two nodes; the others rest."""
     there, back = [Send(nodes[0], nodes[1], "g", "copy")], [Send(nodes[1], nodes[0], "g", "copy")]
     return Plan(nodes, {"g": 1}, [there, back] * 2, holds=nodes[:1], wants=nodes[:2])
 
 
 def _relay(nodes: Sequence[str]) -> Plan:
-    """The whole buffer from one to the next, each adding its own; the others rest."""
+    """Send the whole buffer from one node to the next, each adding its own, while the others rest."""
     return Plan(nodes, {"g": 1}, [[Send(a, b, "g")] for a, b in pairwise(nodes)], wants=nodes[-1:])
 
 
@@ -247,15 +248,15 @@ def _fitted(nodes: tuple[str, ...], seconds: Mapping[tuple[str, int], list[float
     tiny, small, *large = map(units.size, SIZES)
     hops = len(nodes) - 1
 
-    def quick(what: str, size: int) -> float:
-        """Seconds of a run when little comes between; of large ones the typical run counts."""
-        return seconds[what, size][len(seconds[what, size]) // 4]
+    def quick(name: str, size: int) -> float:
+        """Return the lower quartile of the seconds: a run with few disturbances."""
+        return seconds[name, size][len(seconds[name, size]) // 4]
 
     one = quick("ping-pong", tiny) / 4
 
-    def per_byte(what: str, steps: int) -> float:
-        """Seconds per byte, where a run moves its buffer ``steps`` times: least squares over the large sizes."""
-        points = [(steps * size, median(seconds[what, size]) - steps * one) for size in large]
+    def per_byte(name: str, steps: int) -> float:
+        """Return the seconds per byte of a run that moves its buffer ``steps`` times, fitted by least squares."""
+        points = [(steps * size, median(seconds[name, size]) - steps * one) for size in large]
         return max(1e-15, sum(x * y for x, y in points) / sum(x * x for x, _ in points))
 
     alone, together = per_byte("ping-pong", 4), per_byte("together", hops)
@@ -269,5 +270,5 @@ def _fitted(nodes: tuple[str, ...], seconds: Mapping[tuple[str, int], list[float
         Bandwidth(1 / together),
         Bandwidth(1 / max(adding, together / 1000)),
         Bandwidth(1 / max(adding_alone, alone / 1000)),
-        tuple((what, size, median(times)) for (what, size), times in seconds.items()),
+        tuple((name, size, median(times)) for (name, size), times in seconds.items()),
     )

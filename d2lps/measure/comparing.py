@@ -1,4 +1,4 @@
-"""Strategies side by side: what each was predicted to take, what it took, and the error."""
+"""Strategies side by side: the predicted time of each, the measured time, and the error."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from d2lps.topology.graph import Topology
 from d2lps.units import show_seconds, show_size
 from d2lps.view.tables import Table, table
 
-STEADY = 1.3  # p90/p10 of the runs above which their median says little
+STEADY = 1.3  # a larger p90/p10 of the runs makes their median worth little
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One strategy at one size.
+    """The times of one strategy at one size.
 
     Parameters
     ----------
     name
-        of the strategy.
+        the strategy.
     nbytes
         the gradient's size.
     predicted
         seconds; None without a topology.
     runs
-        seconds of each, in their order.
+        the seconds of each run, in ascending order.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Compared:
 
     @property
     def error(self) -> float | None:
-        """Predicted against measured: +0.1 is 10 % too much."""
+        """The relative error of the prediction: +0.1 is 10 % too much."""
         return None if self.predicted is None else self.predicted / self.measured - 1
 
     @property
@@ -56,13 +56,13 @@ class Compared:
 
     @property
     def steady(self) -> bool:
-        """Whether the runs agree with each other so far that their median says something."""
+        """True if the runs agree well enough for their median to mean something."""
         return self.spread <= STEADY
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` measured: a table where it is shown, a ``plot()`` on demand.
+    """The result of :func:`compare`: shown as a table, with a ``plot()`` on demand.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Comparison:
         return iter(self.rows)
 
     def table(self) -> Table:
-        """Predicted and measured, with the error; ``~`` where the runs do not agree with each other."""
+        """Return predicted and measured times with the error; ``~`` marks runs that do not agree with each other."""
         columns = {
             "strategy": [row.name for row in self.rows],
             "size": [show_size(row.nbytes) for row in self.rows],
@@ -89,30 +89,22 @@ class Comparison:
         return table(*shown, rows=zip(*shown.values(), strict=True))
 
     def plot(self):
-        """Two bars for each strategy at the largest size, predicted and measured; returns the matplotlib axes."""
+        """Draw two bars for each strategy at the largest size, predicted and measured; return the matplotlib axes."""
         from matplotlib import font_manager, pyplot
 
         largest = max(row.nbytes for row in self.rows)
         rows = [row for row in self.rows if row.nbytes == largest]
-        # A font without the letters of a language borrows them, where one of these is installed.
+        # Fonts with Chinese letters, if any is installed, stand in for letters that the first font lacks.
         installed = sorted(font_manager.get_font_names())
         fonts = ["DejaVu Sans", *(f for f in installed if any(map(f.count, ("CJK", "WenQuanYi", "PingFang", "YaHei"))))]
         with pyplot.rc_context({"font.family": fonts}):
             _, axes = pyplot.subplots(figsize=(7, 0.55 * len(rows) + 1.1))
             places = range(len(rows))
-            axes.barh(
-                [p - 0.2 for p in places],
-                [1e3 * (row.predicted or 0) for row in rows],
-                0.36,
-                label=text("table.predicted"),
-            )
-            axes.barh(
-                [p + 0.2 for p in places],
-                [1e3 * row.measured for row in rows],
-                0.36,
-                label=text("table.measured"),
-                xerr=[[1e3 * (row.measured - row.runs[0]) for row in rows], [0] * len(rows)],
-            )
+            predicted = [1e3 * (row.predicted or 0) for row in rows]
+            measured = [1e3 * row.measured for row in rows]
+            spread = [[1e3 * (row.measured - row.runs[0]) for row in rows], [0] * len(rows)]
+            axes.barh([p - 0.2 for p in places], predicted, 0.36, label=text("table.predicted"))
+            axes.barh([p + 0.2 for p in places], measured, 0.36, label=text("table.measured"), xerr=spread)
             axes.set_yticks(list(places), [row.name for row in rows])
             axes.invert_yaxis()
             axes.set_xlabel(f"ms ({show_size(largest)})")
@@ -133,24 +125,24 @@ def compare(
     topology: "Topology | Calibration | None" = None,
     repeats: int = 9,
 ) -> Comparison:
-    """Run every plan at every size, in turn, and set what ``cost.shared`` predicts beside what was measured.
+    """Run every plan at every size, in turn, and compare the measured times with the predictions of ``cost.shared``.
 
-    With several processes all of them call it, and all get the same.
+    If the carrier has several processes, all of them must call this, and all get the same result.
 
     Parameters
     ----------
     plans
-        name → plan; (plan, another carrier) where one goes by another way; or a function that does the same to
-        one flat tensor in place, such as ``torch.distributed.all_reduce``, for which nothing is predicted.
+        name → plan; or (plan, another carrier); or a function that does the same to one flat tensor in place, such as
+        ``torch.distributed.all_reduce``, for which nothing is predicted.
     nbytes
         the gradient's size, or several: ``["8 MB", "32 MB"]``.
     carrier
-        how the bytes travel.
+        the carrier of the bytes.
     topology
-        what to predict on; a :class:`Calibration` stands for the machine it was measured on. Without one
-        nothing is predicted.
+        the topology for the predictions; a :class:`Calibration` stands for the machine it was measured on. Without
+        one nothing is predicted.
     repeats
-        runs of each; all take turns, so that what disturbs the machine disturbs all alike.
+        runs of each plan; all take turns, so that a disturbance of the machine affects all alike.
 
     Returns
     -------
@@ -160,7 +152,7 @@ def compare(
     Raises
     ------
     TensorError
-        on a wrong sum: that would be no measurement.
+        if a run leaves a wrong sum, since its time would mean nothing.
 
     Examples
     --------
@@ -171,8 +163,8 @@ def compare(
     sizes = [nbytes] if isinstance(nbytes, int | str) else list(nbytes)
     jobs = {}
     for size in map(units.meant_size, sizes):
-        for name, what in plans.items():
-            jobs[name, size] = (what[0], size, what[1]) if isinstance(what, tuple) else (what, size, carrier)
+        for name, plan in plans.items():
+            jobs[name, size] = (plan[0], size, plan[1]) if isinstance(plan, tuple) else (plan, size, carrier)
     runs = turns(jobs, carrier, repeats)
     rows = []
     for (name, size), seconds in runs.items():

@@ -1,14 +1,15 @@
-"""The words that a reader sees at run time, in the language of their choice.
+"""The words that a reader sees at run time, in English, Vietnamese or Chinese.
 
 >>> speak("vi")
 >>> text("player.play")
 'Phát'
 >>> speak("en")
 
-The sentences live in ``messages/en.toml``, ``vi.toml`` and ``zh.toml`` under the same keys with the same placeholders
-(a test compares them): also those of errors that a learner can cause, with the English words in them by which they
-are searched for. What only an operator sees (ports, certificates, what a file holds) stays English. ``spoken`` finds
-the sentences, ``raised`` shows errors in a notebook.
+``en.toml``, ``vi.toml`` and ``zh.toml`` hold the sentences under the same keys with the same placeholders (a test
+compares them), errors that a learner can cause included. Messages for operators (ports, certificates, contents of
+files) are English only. Start with ``spoken.py``: it keeps the language in force and finds a sentence by its key.
+``marked.py`` writes one text in all languages at once, for notebooks that run once for all readers; ``raised.py``
+decides how an error looks in a notebook; ``counted.py`` notes how far a long loop has come.
 """
 
 from d2lps.messages.marked import unmarked  # noqa: F401
@@ -32,7 +33,7 @@ __all__ = ["LANGUAGES", "LanguageError", "language", "named", "sentences", "spea
 
 
 class LanguageError(Brief, ValueError):
-    """A language that the course is not written in."""
+    """An unknown language."""
 
 
 def speak(language: str) -> None:
@@ -46,7 +47,7 @@ def speak(language: str) -> None:
     Raises
     ------
     LanguageError
-        For any other; the language then stays as it was.
+        For any other language; the language in force does not change.
 
     Examples
     --------

@@ -1,13 +1,13 @@
-"""How far a long loop has come, for whoever wants to show it. Here it is only written down."""
+"""A note of how far a long loop has come; other modules read and show it."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-Each = TypeVar("Each")
+Round = TypeVar("Round")
 
 
 class Reached(NamedTuple):
-    """How many rounds of the outermost loop are done, and of how many."""
+    """The number of rounds of the outermost loop that are ``done``, ``of`` all its rounds."""
 
     done: int
     of: int
@@ -16,11 +16,11 @@ class Reached(NamedTuple):
 reached: Reached | None = None
 
 
-def counted(rounds: Iterable[Each], of: int) -> Iterator[Each]:
-    """The same rounds; of loops within each other the outermost is counted.
+def counted(rounds: Iterable[Round], of: int) -> Iterator[Round]:
+    """Yield ``rounds`` and count them in ``reached``; of nested loops only the outermost is counted.
 
     >>> from d2lps.messages import counted
-    >>> [(each, *counted.reached) for each in counted.counted("ab", of=2)]
+    >>> [(letter, *counted.reached) for letter in counted.counted("ab", of=2)]
     [('a', 0, 2), ('b', 1, 2)]
     """
     global reached
@@ -28,8 +28,8 @@ def counted(rounds: Iterable[Each], of: int) -> Iterator[Each]:
         yield from rounds
         return
     try:
-        for done, each in enumerate(rounds):
+        for done, item in enumerate(rounds):
             reached = Reached(done, of)
-            yield each
+            yield item
     finally:
         reached = None

@@ -1,7 +1,7 @@
 """A text in all languages at once: ``⟦Play⟠Phát⟠播放⟧``.
 
-A notebook that is executed once for the readers of all languages says its sentences so. As one text they go through
-``print``, errors and other processes; afterwards :func:`unmarked` gives what each reader sees.
+A notebook that runs once for the readers of all languages prints its sentences like this. They pass through ``print``,
+errors and other processes as one text; afterwards :func:`unmarked` picks the language of each reader.
 """
 
 import re
@@ -12,23 +12,23 @@ MARKED = re.compile(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}")
 
 
 def marked(texts: list[str]) -> str:
-    """One text of those in :data:`LANGUAGES`, which have no marks.
+    """Return one text made of ``texts``, one for each of :data:`LANGUAGES`, none of them marked.
 
     >>> marked(["Play", "Phát", "播放"]), marked(["4 ms", "4 ms", "4 ms"])
     ('⟦Play⟠Phát⟠播放⟧', '4 ms')
 
-    Lines stay lines, where all have as many, so that whoever takes them apart finds whole marks in each.
+    If all texts have the same number of lines, each line is marked by itself, so it can be split at line ends.
     """
     if len(set(texts)) == 1:
         return texts[0]
     lines = [text.split("\n") for text in texts]
-    if len({len(each) for each in lines}) == 1 < len(lines[0]):
+    if len(set(map(len, lines))) == 1 < len(lines[0]):
         return "\n".join(marked([*line]) for line in zip(*lines, strict=True))
     return f"{OPEN}{BETWEEN.join(texts)}{CLOSE}"
 
 
 def unmarked(value, language: str):
-    """The same in one language: of a text, or of all texts in lists and dicts.
+    """Return ``value``, a text or lists and dicts of texts, in one language.
 
     >>> unmarked({"text/plain": "4 ms: ⟦right⟠đúng⟠正确⟧"}, "vi")
     {'text/plain': '4 ms: đúng'}
@@ -36,10 +36,10 @@ def unmarked(value, language: str):
     match value:
         case str():
             number = LANGUAGES.index(language)
-            return MARKED.sub(lambda found: found[1].split(BETWEEN)[number], value)
+            return MARKED.sub(lambda match: match[1].split(BETWEEN)[number], value)
         case dict():
-            return {name: unmarked(each, language) for name, each in value.items()}
+            return {name: unmarked(item, language) for name, item in value.items()}
         case list() | tuple():
-            return type(value)(unmarked(each, language) for each in value)
+            return type(value)(unmarked(item, language) for item in value)
         case _:
             return value

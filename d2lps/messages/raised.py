@@ -1,6 +1,6 @@
-"""How an error of d2lps shows itself in a notebook: the reader's own line and the sentence, and no way through d2lps.
+"""Errors that show only the reader's own line and one sentence in a notebook, not the frames inside d2lps.
 
-IPython asks an exception for its ``_render_traceback_`` before it draws a traceback of its own; nobody else calls it.
+Only IPython calls ``_render_traceback_``: it asks an exception for it before it draws a traceback of its own.
 """
 
 import sysconfig
@@ -22,29 +22,29 @@ class Brief:
         from IPython import get_ipython
 
         formatter, whole = get_ipython().InteractiveTB, self.__traceback__
-        own = None if self._shown == id(whole) else readers(whole)  # whoever asks again wants all of it
+        brief = None if self._shown == id(whole) else readers(whole)  # %tb asks again, and wants all of it
         self._shown = id(whole)
-        if own is None:
+        if brief is None:
             return formatter.structured_traceback(type(self), self, whole)
-        alone = type(self).__new__(type(self), *self.args)  # without the errors that it came from
+        alone = type(self).__new__(type(self), *self.args)  # without the errors that caused it
         alone.__dict__ |= self.__dict__
-        return [*formatter.structured_traceback(type(self), alone, own, tb_offset=0), "\n" + text("error.whole")]
+        return [*formatter.structured_traceback(type(self), alone, brief, tb_offset=0), "\n" + text("error.whole")]
 
 
 def readers(traceback: TracebackType | None) -> TracebackType | None:
-    """What of a traceback is the reader's: cells, and files of theirs; None where nothing is."""
-    frames, own = [], None
+    """Return the frames of a traceback that are in the reader's cells and files, or None if there are none."""
+    frames, brief = [], None
     while traceback is not None:
         frames.append(traceback)
         traceback = traceback.tb_next
-    for each in reversed(frames):
-        if _is_readers(each.tb_frame.f_code.co_filename):
-            own = TracebackType(own, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return own
+    for frame in reversed(frames):
+        if _is_readers(frame.tb_frame.f_code.co_filename):
+            brief = TracebackType(brief, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return brief
 
 
 def _is_readers(file: str) -> bool:
-    if file.startswith("<"):  # old versions of IPython name cells so; others are made by Python
+    if file.startswith("<"):  # old versions of IPython name a cell like this; Python makes the other names
         return file.startswith("<ipython-input")
     path = Path(file)
     return not (

@@ -1,4 +1,4 @@
-"""The sentences, and the language in force: what the rest of this room stands on."""
+"""The sentences and the language in force, which the rest of this room builds on."""
 
 import os
 import re
@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from d2lps.messages.marked import LANGUAGES, marked, unmarked
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
-VARIABLE = "D2LPS_ALL_LANGUAGES"  # tells processes that are started from here, too
+VARIABLE = "D2LPS_ALL_LANGUAGES"  # processes started from here inherit it
 
 _language, _all = "en", os.environ.get(VARIABLE) == "1"
 _only: ContextVar[str | None] = ContextVar("only", default=None)
@@ -26,18 +26,18 @@ def choose(language: str) -> None:
 
 
 def choose_all() -> None:
-    """From now on say everything in all languages at once, as ``marked`` does, here and in processes started here."""
+    """Write everything in all languages at once from now on, as ``marked`` does, here and in processes started here."""
     global _all
     _all, os.environ[VARIABLE] = True, "1"
 
 
 def language() -> str:
-    """The language in force, as last chosen with :func:`d2lps.speak` (English to begin with)."""
+    """Return the language in force: the last one chosen with :func:`d2lps.speak`, at first English."""
     return _only.get() or _language
 
 
-def only(language: str, make: Callable[[], Made]) -> Made:
-    """What ``make`` gives while this language is in force, alone."""
+def only(language: str, make: Callable[[], Result]) -> Result:
+    """Return ``make()``, called while ``language`` alone is in force."""
     before = _only.set(language)
     try:
         return make()
@@ -46,53 +46,53 @@ def only(language: str, make: Callable[[], Made]) -> Made:
 
 
 def said(say: Callable[[str], str]) -> str:
-    """What ``say`` gives for the language in force, or marked for all of them."""
+    """Return ``say(language)`` for the language in force, or a marked text of all languages."""
     if not _all or _only.get():
         return say(language())
-    return marked([unmarked(only(each, lambda: say(language())), each) for each in LANGUAGES])
+    return marked([unmarked(only(name, lambda: say(language())), name) for name in LANGUAGES])
 
 
 def html_language() -> str:
-    """The language in force as a page names it, so that it is read aloud and set in letters of that language."""
+    """Return the language in force as HTML names it, so a browser picks the right voice and font."""
     return said(lambda language: {"zh": "zh-Hans"}.get(language, language))
 
 
 def text(key: str, /, **values: object) -> str:
-    """The sentence under ``key`` in the language in force, its ``{placeholders}`` filled with ``values``."""
+    """Return the sentence under ``key`` in the language in force, its ``{placeholders}`` filled with ``values``."""
     return said(lambda language: text_in(language, key, **values))
 
 
 def text_in(language: str, key: str, /, **values: object) -> str:
-    """The same in a language that need not be in force: notebooks are written in all of them."""
+    """Return the sentence in a language that need not be in force: notebooks are written in all of them."""
     return sentences(language)[key].format(**values)
 
 
 def named(name: str) -> str:
-    """What a program calls ``"shards"`` or ``"4 servers"``, as the language in force has it; other names as they are.
+    """Translate a name such as ``"shards"`` or ``"4 servers"`` into the language in force; keep unknown names.
 
-    The names are those of ``[names]``, by what they are called in English; of several with commas between them, each.
+    ``[names]`` in ``en.toml`` lists the known ones. In a list with commas each name is translated.
     """
     for key, pattern in _names():
-        if found := pattern.fullmatch(name):
-            return text(key, **found.groupdict())
+        if match := pattern.fullmatch(name):
+            return text(key, **match.groupdict())
     return text("list.comma").join(map(named, name.split(", "))) if ", " in name else name
 
 
 @cache
 def _names() -> list[tuple[str, re.Pattern]]:
-    known = {key: value for key, value in sentences("en").items() if key.startswith("names.")}
-    holes = {key: re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(value)) for key, value in known.items()}
-    return [(key, re.compile(pattern)) for key, pattern in holes.items()]
+    names = {key: value for key, value in sentences("en").items() if key.startswith("names.")}
+    patterns = {key: re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\d+)", re.escape(value)) for key, value in names.items()}
+    return [(key, re.compile(pattern)) for key, pattern in patterns.items()]
 
 
 @cache
 def sentences(language: str) -> dict[str, str]:
-    """All sentences of one language, flat: ``{"player.play": "Play", …}``."""
+    """Return all sentences of one language, flat: ``{"player.play": "Play", …}``."""
     return flat(tomllib.loads(resources.files("d2lps").joinpath("messages", f"{language}.toml").read_text("utf-8")))
 
 
 def flat(table: dict, prefix: str = "") -> dict[str, str]:
-    """Nested tables as one: ``{"player": {"play": "Play"}}`` as ``{"player.play": "Play"}``."""
+    """Flatten nested tables: ``{"player": {"play": "Play"}}`` becomes ``{"player.play": "Play"}``."""
     entries: dict[str, str] = {}
     for name, value in table.items():
         entries |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: str(value)}

@@ -1,8 +1,9 @@
 """A plan: who sends what to whom, in which step. Plain data, checked before anything runs.
 
-``acts`` are what a step consists of, ``share`` cuts the buffer into keys, ``parse`` reads what people write,
-``plan`` is the Plan and its meaning, ``checking`` follows it on sets of contributors, ``lazy`` keeps long plans
-without storing them, ``optimizers`` are the rules of an Update.
+Start with ``plan.py``: the Plan, and the meaning of its steps. ``acts.py`` defines the acts of a step (Send and
+Update) and PlanError; ``checking.py`` decides which nodes hold which gradients after each step, and if a plan is
+correct; ``share.py`` decides where each key lies in a buffer; ``parse.py`` decides which input is accepted; ``lazy.py``
+describes long plans without storing them; ``optimizers.py`` holds the rules of an Update.
 
 >>> print(Plan(["a", "b"], {"g": 1}, [[Send("b", "a", "g")]], wants=["a"]))
 2 nodes: a b

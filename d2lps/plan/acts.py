@@ -1,4 +1,4 @@
-"""The acts of a plan, Send and Update, the data that a plan is, and the error of one that is broken."""
+"""The acts of a plan (Send and Update), the fields of a plan, and the error of a broken one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -11,7 +11,7 @@ from d2lps.messages.raised import Brief
 
 
 class PlanData(Protocol):
-    """The data that a :class:`~d2lps.plan.Plan` is: for what must know a plan before there is the class."""
+    """The fields of a :class:`~d2lps.plan.Plan`, for modules that ``plan.py`` imports."""
 
     nodes: tuple[str, ...]
     share: Mapping[str, Fraction]
@@ -21,18 +21,18 @@ class PlanData(Protocol):
 
 
 class PlanError(Brief, ValueError):
-    """A plan that is broken: its sentence names the step, the node and the key.
+    """A broken plan; the sentence names the step, the node and the key.
 
     Parameters
     ----------
     reason : str
         The sentence's key in messages/ under ``plan`` (``"counted-twice"``).
     plan : Plan, optional
-        The broken plan, where it could be read at all, so that a learner's attempt can be played up to ``step``.
+        The broken plan, if it could be read at all; a learner's attempt can then be played up to ``step``.
     step : int, optional
-        Counted from 1; None where no single step is to blame.
+        Counted from 1; None if no single step is to blame.
     **values
-        They fill the sentence.
+        Values that fill the sentence.
 
     Examples
     --------
@@ -53,14 +53,14 @@ class PlanError(Brief, ValueError):
 
 
 class Send(NamedTuple):
-    """``src`` sends its part ``key`` to ``dst``, which adds it or takes it over.
+    """A message: ``src`` sends its value of ``key`` to ``dst``, which adds it or copies it.
 
     Parameters
     ----------
     src, dst : str
         Two nodes.
     key : str
-        What is sent.
+        The key that is sent.
     op : str
         ``"add"`` or ``"copy"``.
 
@@ -80,16 +80,16 @@ class Send(NamedTuple):
 
 
 class Update(NamedTuple):
-    """``node`` turns its complete sum of ``key`` into new weights by a rule.
+    """An optimizer step: ``node`` turns its complete sum of ``key`` into new weights.
 
     Parameters
     ----------
     node, key : str
-        Where, and of what.
+        The node that holds the sum, and the key.
     rule : str
         ``"sgd"``, ``"adagrad"`` or ``"adam"``.
     numbers : tuple of (str, float)
-        The rule's, such as ``(("lr", 0.1),)``.
+        The rule's numbers, such as ``(("lr", 0.1),)``.
 
     Examples
     --------
@@ -107,39 +107,39 @@ class Update(NamedTuple):
 
 
 def sends(step: Iterable[Send | Update]) -> list[Send]:
-    """The sends of a step, as written.
+    """Return the sends of a step, in the order written.
 
     Parameters
     ----------
     step : iterable of Send or Update
-        One of a plan's.
+        A step of a plan.
 
     Returns
     -------
     list of Send
-        Without the updates.
+        The sends without the updates.
     """
     return [act for act in step if isinstance(act, Send)]
 
 
 def updates(step: Iterable[Send | Update]) -> list[Update]:
-    """The updates of a step, as written: they act after its sends.
+    """Return the updates of a step, in the order written; they act after its sends.
 
     Parameters
     ----------
     step : iterable of Send or Update
-        One of a plan's.
+        A step of a plan.
 
     Returns
     -------
     list of Update
-        Without the sends.
+        The updates without the sends.
     """
     return [act for act in step if isinstance(act, Update)]
 
 
 def show_step(step: Iterable[Send | Update]) -> list[str]:
-    """A step in few words: ``gpu1,gpu2→gpu0 +g`` for sends that stand together and have one target or one source."""
+    """Print a step briefly: ``gpu1,gpu2→gpu0 +g`` joins adjacent sends that have the same target or source."""
 
     def common(act: Send | Update) -> tuple:
         if isinstance(act, Update):

@@ -8,13 +8,13 @@
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-LARGE = 64  # plans of more nodes are kept lazily where their algorithm can, and are checked on request only
+LARGE = 64  # plans of more nodes are lazy if their algorithm allows it, and are checked on request only
 
 
 class Described(Sequence):
-    """An immutable sequence that is not stored. Equal to any tuple, and any other of its like, of equal items.
+    """An immutable sequence that is not stored. It equals any tuple or Described of equal items.
 
-    ``span`` has the numbers of its items, ``item(t)`` makes that of number t; what has equal descriptions is equal.
+    ``span`` has the numbers of the items, and ``item(t)`` makes item t. Sequences with equal descriptions are equal.
     """
 
     span: range
@@ -23,8 +23,8 @@ class Described(Sequence):
     def __len__(self) -> int:
         return len(self.span)
 
-    def __getitem__(self, where):
-        return replace(self, span=self.span[where]) if isinstance(where, slice) else self.item(self.span[where])
+    def __getitem__(self, index):
+        return replace(self, span=self.span[index]) if isinstance(index, slice) else self.item(self.span[index])
 
     def __iter__(self) -> Iterator:
         return map(self.item, self.span)
@@ -37,7 +37,7 @@ class Described(Sequence):
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
-        return hash(tuple(self))  # that of the equal tuple, though it costs the whole of it
+        return hash(tuple(self))  # the hash of the equal tuple, though that makes every item
 
     def __repr__(self) -> str:
         return f"<{len(self)} items, made when they are asked for>"
@@ -45,13 +45,13 @@ class Described(Sequence):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lazy(Described):
-    """The steps of an algorithm, ``step(t)`` for every t of ``span``, each made anew whenever it is asked for.
+    """The steps of an algorithm, ``step(t)`` for every t of ``span``, each made anew on every access.
 
     alike
-        tells of t, by a hashable, which steps need to be looked at only once: they have the same one and send between
-        the same pairs, the same shares by the same ops, in the same order. If left out, no step is like another.
+        maps t to a hashable. Steps with the same hashable send the same shares between the same pairs by the same ops
+        in the same order, so their cost is computed only once. If left out, no step is like another.
     call
-        the algorithm and its arguments, which make a plan of these steps: by this they are compared and pickled.
+        the algorithm and its arguments, which make a plan of these steps; used to compare and pickle the sequence.
     """
 
     step: Callable[[int], Sequence]
@@ -67,7 +67,7 @@ class Lazy(Described):
         return tuple(self.step(t))
 
     def kind(self, i: int) -> Hashable:
-        """What ``alike`` says of step i."""
+        """Return the hashable that ``alike`` gives for step i."""
         return self.alike(self.span[i])
 
     def __reduce__(self):
@@ -81,7 +81,7 @@ def _steps(call: tuple, span: range) -> Lazy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Product(Described):
-    """Every (node, *row), node by node: what all nodes hold, or want, of all keys."""
+    """Every (node, *row), node by node: the keys that all nodes hold or want."""
 
     nodes: tuple[str, ...]
     rows: tuple[tuple, ...]

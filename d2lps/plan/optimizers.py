@@ -1,8 +1,7 @@
-"""The optimizer steps that a server may take, chosen by name and numbers; never by code from elsewhere.
+"""The optimizer steps that a server may take, chosen by name and numbers, never by code from another process.
 
-Each rule changes ``weight`` in place from the complete sum ``gradient``, and keeps what it must remember in
-``memory``, a dict of its own for each node and key. They use the methods of their tensors only, so
-that a plan can name a rule without torch being there.
+Each rule changes ``weight`` in place from the complete sum ``gradient`` and keeps its state in ``memory``, one dict per
+node and key. The rules call methods of their tensors only, so a plan can name a rule without importing torch.
 """
 
 import inspect
@@ -15,8 +14,8 @@ from d2lps.messages import text
 def sgd(weight, gradient, memory: dict, *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
     """Stochastic gradient descent: v ← μv + g + λw, w ← w − ηv.
 
-    ``lr`` is η, ``momentum`` μ (from the second step on), ``weight_decay`` λ. In float32 and float64 it is
-    ``torch.optim.SGD`` bit for bit; half precision is computed in float32.
+    ``lr`` is η, ``momentum`` μ (from the second step on), ``weight_decay`` λ. In float32 and float64 the result equals
+    that of ``torch.optim.SGD`` bit for bit; half precision is computed in float32.
     """
     if weight_decay:
         gradient = gradient.add(weight, alpha=weight_decay)
@@ -30,14 +29,14 @@ def sgd(weight, gradient, memory: dict, *, lr: float, momentum: float = 0.0, wei
 
 
 def adagrad(weight, gradient, memory: dict, *, lr: float, weight_decay: float = 0.0, eps: float = 1e-10) -> None:
-    """AdaGrad: s ← s + g², w ← w − η·g/(√s + ε), with g + λw in the place of g.
+    """AdaGrad: s ← s + g², w ← w − η·g/(√s + ε), with g + λw in place of g.
 
-    ``lr`` is η, ``weight_decay`` λ, ``eps`` ε. In float32 and float64 it is ``torch.optim.Adagrad`` bit for bit.
-    Source: Duchi, Hazan and Singer, JMLR 2011.
+    ``lr`` is η, ``weight_decay`` λ, ``eps`` ε. In float32 and float64 the result equals that of
+    ``torch.optim.Adagrad`` bit for bit. Source: Duchi, Hazan and Singer, JMLR 2011.
     """
     if weight_decay:
         gradient = gradient.add(weight, alpha=weight_decay)
-    squares = _kept(memory, "squares", weight)
+    squares = _state(memory, "squares", weight)
     squares.addcmul_(gradient, gradient, value=1)
     weight.addcdiv_(gradient, squares.sqrt().add_(eps), value=-lr)
 
@@ -55,12 +54,12 @@ def adam(
 ) -> None:
     """Adam: m ← β₁m + (1−β₁)g, v ← β₂v + (1−β₂)g², w ← w − η·m̂/(√v̂ + ε), where m̂ = m/(1−β₁ᵗ), v̂ = v/(1−β₂ᵗ).
 
-    ``lr`` is η; ``weight_decay`` is λ, with g + λw in the place of g. In float32 and float64 it is
+    ``lr`` is η; ``weight_decay`` is λ, with g + λw in place of g. In float32 and float64 the result equals that of
     ``torch.optim.Adam`` bit for bit. Source: Kingma and Ba, ICLR 2015.
     """
     if weight_decay:
         gradient = gradient.add(weight, alpha=weight_decay)
-    first, second = _kept(memory, "first", weight), _kept(memory, "second", weight)
+    first, second = _state(memory, "first", weight), _state(memory, "second", weight)
     memory["steps"] = steps = memory.get("steps", 0) + 1
     first.lerp_(gradient, 1 - beta1)
     second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -68,24 +67,24 @@ def adam(
     weight.addcdiv_(first, spread, value=-lr / (1 - beta1**steps))
 
 
-def _kept(memory: dict, name: str, weight):
-    """What is remembered as ``name``: at first zeros, like ``weight``."""
+def _state(memory: dict, name: str, weight):
+    """Return the tensor stored as ``name``: at first zeros, of the same shape and dtype as ``weight``."""
     if name not in memory:
         memory[name] = weight.new_zeros(weight.shape)
     return memory[name]
 
 
 RULES = {"sgd": sgd, "adagrad": adagrad, "adam": adam}
-# What each remembers, all of it from the first step on (sgd: with momentum): tensors like the weight, and a count.
+# The state of each rule, complete from the first step on (sgd: with momentum): tensors like the weight, and a count.
 REMEMBERED = {"sgd": {"velocity"}, "adagrad": {"squares"}, "adam": {"first", "second", "steps"}}
 COUNTS = {"steps"}
 LARGEST = 1e20  # divided by 1 − β, which is at least 1e-16, it is still a float32
-AT_LEAST_0 = {"momentum", "weight_decay", "eps"}  # as with torch
+AT_LEAST_0 = {"momentum", "weight_decay", "eps"}  # as in torch
 BELOW_1 = {"beta1", "beta2"}  # Adam divides by 1 − β
 
 
 def is_number(value: object) -> bool:
-    """Whether a rule can take it: a real number, finite as a float."""
+    """Return True if a rule accepts ``value``: a real number, finite as a float."""
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
     except OverflowError:
@@ -93,7 +92,7 @@ def is_number(value: object) -> bool:
 
 
 def fitting(name: str, value: object) -> str | None:
-    """What a rule takes as ``name``, where ``value`` is something else; None where it fits."""
+    """Return None if ``value`` fits the number ``name`` of a rule, else a description of the values that fit."""
     if not is_number(value):
         return text("number.finite")
     if name in BELOW_1:
@@ -104,6 +103,6 @@ def fitting(name: str, value: object) -> str | None:
 
 
 def numbers_of(rule: str) -> dict[str, bool]:
-    """The numbers that a rule knows, each with whether it must be given."""
+    """Return the names of a rule's numbers, each with True if it must be given."""
     parameters = inspect.signature(RULES[rule]).parameters.values()
     return {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}

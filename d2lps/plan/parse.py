@@ -1,4 +1,4 @@
-"""From what people write to the plain data of a plan; what cannot be read is refused with a PlanError."""
+"""Turn input written by people into the plain data of a plan; raise PlanError for input that cannot be read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -16,7 +16,7 @@ Wanted = tuple[str, str, str]
 
 
 def names(nodes: Iterable[str]) -> tuple[str, ...]:
-    """Node names: at least one, no two alike, no white space."""
+    """Return node names as a tuple: at least one, all different, without white space."""
     if isinstance(nodes, str) or not isinstance(nodes, Iterable):
         raise PlanError("names-wanted", given=repr(nodes))
     nodes, seen = tuple(nodes), set()
@@ -32,12 +32,12 @@ def names(nodes: Iterable[str]) -> tuple[str, ...]:
 
 
 def fraction(key: str, part: "Rational | str") -> Fraction:
-    """The share of ``key``, exactly; floats are refused."""
+    """Return the exact share of ``key``; refuse floats."""
     if isinstance(part, float) and isfinite(part):
         near = Fraction(part).limit_denominator(1000)
         exact = near if float(near) == part else Fraction(repr(part))
         raise PlanError("inexact-share", key=key, share=part, exact=exact)
-    try:  # no exponents: "1e99999999" would be written out
+    try:  # no exponents: Fraction would write out all digits of "1e99999999"
         plain = isinstance(part, Rational) or (isinstance(part, str) and len(part) <= 100 and "e" not in part.lower())
         share = Fraction(part) if plain else None
     except (ValueError, ZeroDivisionError):
@@ -48,7 +48,7 @@ def fraction(key: str, part: "Rational | str") -> Fraction:
 
 
 def shares(parts: Mapping[str, "Rational | str"]) -> Share:
-    """Key → share, together exactly 1."""
+    """Return key → share, together exactly 1."""
     if not isinstance(parts, Mapping):
         raise PlanError("share-wanted", given=repr(parts))
     for key in parts:
@@ -61,7 +61,7 @@ def shares(parts: Mapping[str, "Rational | str"]) -> Share:
 
 
 def steps(steps: Iterable, nodes: tuple[str, ...], keys: Share) -> Sequence[tuple[Send | Update, ...]]:
-    """Steps of acts; an act may also be its four fields, as JSON has them. An algorithm's lazy steps stay lazy."""
+    """Return steps of acts. An act may also be a list of its four fields, as in JSON; lazy steps stay lazy."""
     if isinstance(steps, Lazy) and len(nodes) > LARGE:
         return steps
     known = dict.fromkeys(nodes)
@@ -78,7 +78,7 @@ def _require_list(steps: object) -> Iterable:
 
 
 def pairs(holds: Iterable | None, nodes: tuple[str, ...], keys: Share) -> Sequence[Pair]:
-    """What is held: (node, key) pairs, in the order of nodes and keys, so that plans are equal by content.
+    """Return the (node, key) pairs that are held, in the order of nodes and keys, so that plans are equal by content.
 
     A node's name alone stands for all keys, None for all nodes.
     """
@@ -87,7 +87,10 @@ def pairs(holds: Iterable | None, nodes: tuple[str, ...], keys: Share) -> Sequen
 
 
 def states(wants: Iterable | None, nodes: tuple[str, ...], keys: Share, updated: set[str]) -> Sequence[Wanted]:
-    """What is wanted: (node, key, state), in the same order. A state that is not given is that of the whole plan."""
+    """Return the (node, key, state) that are wanted, in the same order.
+
+    A missing state is "updated" for the keys in ``updated``, else "sum".
+    """
     default = {key: "updated" if key in updated else "sum" for key in keys}
     wanted = _pairs("wants", wants, nodes, keys)
     if isinstance(wanted, dict):
@@ -96,27 +99,27 @@ def states(wants: Iterable | None, nodes: tuple[str, ...], keys: Share, updated:
 
 
 def _pairs(field: str, items: Iterable | None, nodes: tuple[str, ...], keys: Share) -> dict[Pair, str | None] | list:
-    """(node, key) → the state that was given with it, or None; of a large plan just the nodes that have every key."""
+    """Return (node, key) → its given state or None; for a large plan only the nodes that have every key."""
     if isinstance(items, str) or not isinstance(items, Iterable | None):
         raise PlanError("pairs-wanted", where=field, given=repr(items))
     items, known = nodes if items is None else tuple(items), dict.fromkeys(nodes)
     for item in items:
-        whole = (item,) if isinstance(item, str) else item
-        if not isinstance(whole, tuple | list) or not 1 <= len(whole) <= (3 if field == "wants" else 2):
+        parts = (item,) if isinstance(item, str) else item
+        if not isinstance(parts, tuple | list) or not 1 <= len(parts) <= (3 if field == "wants" else 2):
             raise PlanError("pairs-wanted", where=field, given=repr(item))
-        _require_known(None, field, whole[:1], known, whole[1:2], keys)
+        _require_known(None, field, parts[:1], known, parts[1:2], keys)
     if len(nodes) > LARGE and all(isinstance(item, str) for item in items):
         named = {*items}
         return [node for node in nodes if node in named]
-    given: dict[Pair, str | None] = {}
+    states: dict[Pair, str | None] = {}
     for item in items:
         node, *more = (item,) if isinstance(item, str) else item
         state = more[1] if len(more) == 2 else None
         if state not in (None, "sum", "updated"):
             raise PlanError("unknown-state", node=node, key=more[0], state=repr(state))
         for key in more[:1] or keys:
-            given[node, key] = state or given.get((node, key))
-    return {(node, key): given[node, key] for node in nodes for key in keys if (node, key) in given}
+            states[node, key] = state or states.get((node, key))
+    return {(node, key): states[node, key] for node in nodes for key in keys if (node, key) in states}
 
 
 def _product(nodes: Sequence[str], rows: Sequence[tuple]) -> Product:
@@ -127,13 +130,15 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and name.split() == [name] and name.isprintable() and not {",", "→"} & {*name}
 
 
-def _require_known(step: int | None, where: str, some: Iterable, nodes: Mapping, named: Iterable, keys: Share) -> None:
-    for node in some:
-        if not isinstance(node, str) or node not in nodes:
-            raise PlanError("unknown-node", step=step, where=where, node=node, nodes=" ".join(nodes))
-    for key in named:
-        if not isinstance(key, str) or key not in keys:
-            raise PlanError("unknown-key", step=step, where=where, key=key, keys=" ".join(keys))
+def _require_known(
+    step: int | None, where: str, nodes: Iterable, known: Mapping, keys: Iterable, known_keys: Share
+) -> None:
+    for node in nodes:
+        if not isinstance(node, str) or node not in known:
+            raise PlanError("unknown-node", step=step, where=where, node=node, nodes=" ".join(known))
+    for key in keys:
+        if not isinstance(key, str) or key not in known_keys:
+            raise PlanError("unknown-key", step=step, where=where, key=key, keys=" ".join(known_keys))
 
 
 def _act(step: int, act: object, nodes: Mapping, keys: Share) -> Send | Update:

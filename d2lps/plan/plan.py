@@ -11,14 +11,14 @@ shares: g = 1
 step 1   gpu1→gpu0 +g
 step 2   gpu0→gpu1 =g
 
-**What a plan means.** All sends of a step read before any of them writes; sums are taken in the order
-written. So a result is the same bits, whatever carries the bytes.
+**The meaning of a plan.** All sends of a step read before any of them writes, and sums are taken in the order
+written, so every carrier computes the same bits.
 
-* What a node has of a key is *empty*, a *sum*, or *updated*.
-* ``add`` into empty begins with the arriving value itself; otherwise the node's own value comes first,
-  then the arrivals as written. ``copy`` replaces, and carries the state.
-* ``Update`` (a server's optimizer step, its rule chosen by name) acts after all writes of its step. It is
-  refused on an incomplete sum or twice, and nothing is added to or from an updated key.
+* The value that a node holds for a key is *empty*, a *sum*, or *updated*.
+* ``add`` into an empty value begins with the arriving value itself; otherwise the node's own value comes first,
+  then the arrivals in the order written. ``copy`` replaces the value and its state.
+* ``Update`` (a server's optimizer step, its rule chosen by name) acts after all writes of its step. A second update
+  and one of an incomplete sum are refused, and nothing is added to or from an updated key.
 """
 
 import json
@@ -40,24 +40,24 @@ Act = Send | Update
 class Plan:
     """Steps of sends and updates over named nodes and keys. Equal by content, hashable, printable.
 
-    All fields are tuples; beyond 64 nodes an algorithm's steps, and what all nodes hold and want, may be sequences that
-    make their items when they are asked for (:mod:`d2lps.plan.lazy`).
+    All fields are tuples; beyond 64 nodes ``steps``, ``holds`` and ``wants`` may be sequences that make their items on
+    demand (:mod:`d2lps.plan.lazy`).
 
     Parameters
     ----------
     nodes : iterable of str
-        Names, in the order in which they are drawn and dealt to devices.
+        Names, in the order in which they are drawn and assigned to devices.
     share : mapping of str to Fraction, int or str
         Key → its exact fraction of the buffer, such as ``"1/4"``; no floats. Together they are 1.
     steps : iterable of iterable of Send or Update
-        What they mean stands in the module's docstring.
+        The module's docstring explains their meaning.
     holds : iterable of str or (str, str), optional
-        The (node, key) pairs that have a gradient of their own before; a node's name alone stands for all keys; if
-        left out, every node holds every key.
+        The (node, key) pairs that have a gradient of their own at the start; a node's name alone stands for all keys;
+        if left out, every node holds every key.
     wants : iterable of str, (str, str) or (str, str, str), optional
-        The (node, key) pairs that must be complete after, or (node, key, state) with the state ``"sum"`` or
-        ``"updated"``; a node's name alone stands for all keys; if left out, every node wants every key. A state that
-        is not given is ``"updated"`` for keys that the plan updates, else ``"sum"``.
+        The (node, key) pairs that must be complete at the end, or (node, key, state) with the state ``"sum"`` or
+        ``"updated"``; a node's name alone stands for all keys; if left out, every node wants every key. A missing state
+        is ``"updated"`` for keys that the plan updates, else ``"sum"``.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class Plan:
     ):
         nodes, share = parse.names(nodes), parse.shares(share)
         steps = parse.steps(steps, nodes, share)
-        # Lazy steps have no updates, and are too many to look for them.
+        # Lazy steps have no updates, and there are too many to search them.
         updated = set() if isinstance(steps, Lazy) else {act.key for step in steps for act in updates(step)}
         for field, value in {
             "nodes": nodes,
@@ -102,41 +102,41 @@ class Plan:
             verify(self)
 
     def __hash__(self) -> int:
-        # By content, yet without going through two million sends: equal plans have equal first steps.
+        # A hash of the content that does not visit two million sends: equal plans have equal first steps.
         return hash((self.nodes, self.share, len(self.steps), tuple(self.steps[:1]), len(self.holds), len(self.wants)))
 
     def slices(self, count: int) -> dict[str, slice]:
-        """Where each key lies in a buffer: see :func:`d2lps.plan.slices`.
+        """Return the slice of each key in a buffer: see :func:`d2lps.plan.slices`.
 
         Parameters
         ----------
         count : int
-            How many elements the buffer has.
+            The number of elements of the buffer.
 
         Returns
         -------
         dict of str to slice
-            In the order of the keys.
+            Slices in the order of the keys.
         """
         return slices(self.share, count)
 
     def order(self, key: str) -> "str | tuple":
-        """In which order the gradients of ``key`` are added up.
+        """Return the order in which the gradients of ``key`` are added up.
 
         Parameters
         ----------
         key : str
-            One of the plan's.
+            A key of the plan.
 
         Returns
         -------
         str or tuple
-            Nested pairs of node names; one name where nothing is added.
+            Nested pairs of node names; a single name if nothing is added.
 
         Raises
         ------
         PlanError
-            For a key that is not in the plan, or that nobody wants.
+            For a key that is not in the plan, or that no node wants.
 
         Examples
         --------
@@ -148,30 +148,8 @@ class Plan:
             raise PlanError("unknown-key", self, where="order", key=key, keys=" ".join(self.share))
         return order(self, key)
 
-    def seen_by(self, node: str) -> tuple[tuple[Act, ...], ...]:
-        """The steps with only what ``node`` sends, receives or updates: the program of that one node.
-
-        Parameters
-        ----------
-        node : str
-            One of the plan's.
-
-        Returns
-        -------
-        tuple of tuple of Send or Update
-            As many steps as the plan has.
-
-        Raises
-        ------
-        PlanError
-            For a node that is not in the plan.
-        """
-        if node not in self.nodes:
-            raise PlanError("unknown-node", self, where="seen_by", node=node, nodes=" ".join(self.nodes))
-        return tuple(tuple(a for a in step if node in (a[:2] if isinstance(a, Send) else a[:1])) for step in self.steps)
-
     def __str__(self) -> str:
-        """The step table: a line per step, ``+`` where the receiver adds, ``=`` where it takes over."""
+        """Return the step table, a line per step: ``+`` marks an add, ``=`` a copy."""
         lines = [
             text("plan.nodes", count=len(self.nodes), nodes=" ".join(self.nodes)),
             text("plan.shares", shares=self.share),
@@ -186,12 +164,12 @@ class Plan:
         return f"<Plan: {len(self.nodes)} nodes, {len(self.share)} keys, {len(self.steps)} steps, {sent} sends>"
 
     def to_json(self) -> str:
-        """The plan as JSON text.
+        """Return the plan as JSON text.
 
         Returns
         -------
         str
-            From which :meth:`from_json` gives an equal plan back.
+            Text from which :meth:`from_json` makes an equal plan.
         """
         share = {key: str(part) for key, part in self.share.items()}
         return json.dumps(
@@ -208,7 +186,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, source: str) -> "Plan":
-        """The plan that :meth:`to_json` wrote.
+        """Return the plan that :meth:`to_json` wrote.
 
         Parameters
         ----------
@@ -218,7 +196,7 @@ class Plan:
         Returns
         -------
         Plan
-            Checked like any other.
+            A plan checked like any other.
 
         Raises
         ------
@@ -238,16 +216,16 @@ class Plan:
 
 
 def check(plan: Plan) -> None:
-    """Run ``plan`` on sets of contributors and refuse it, in one sentence, if it does not do its work.
+    """Run ``plan`` on sets of contributors, and raise PlanError if it is wrong.
 
-    Nobody sends what it does not hold, nobody is counted twice, nothing is overwritten and added to in one
-    step, no key is updated before its sum is complete, and at the end everyone who wants a key has every
-    part of it.
+    In a correct plan no node sends a key that it does not hold, no gradient is counted twice, no value is both
+    overwritten and added to in one step, no key is updated before its sum is complete, and at the end every node has
+    the complete sum of every key that it wants.
 
     Parameters
     ----------
     plan : Plan
-        Of any size.
+        A plan of any size.
 
     Raises
     ------
@@ -264,6 +242,6 @@ def check(plan: Plan) -> None:
 
 
 def require_plan(where: str, plan: object) -> None:
-    """Raises PlanError unless ``plan`` is one."""
+    """Raise PlanError unless ``plan`` is a Plan."""
     if not isinstance(plan, Plan):
         raise PlanError("plan-wanted", where=where, given=repr(plan))

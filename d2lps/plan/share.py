@@ -1,4 +1,4 @@
-"""How a buffer is cut into keys: exact fractions, one function that everybody uses.
+"""The cutting of a buffer into keys: exact fractions, and the one function that turns them into slices.
 
 >>> slices(Share({"a": "1/3", "b": "2/3"}), 10)
 {'a': slice(0, 3, None), 'b': slice(3, 10, None)}
@@ -11,7 +11,7 @@ from d2lps.units import is_count
 
 
 class Share(Mapping[str, Fraction]):
-    """Key → fraction of the buffer: in order, immutable, hashable. Who makes one sees to it that they add up to 1.
+    """Key → fraction of the buffer: ordered, immutable, hashable. The caller makes sure that they add up to 1.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Share(Mapping[str, Fraction]):
         return "Share({" + ", ".join(f"{key!r}: '{part}'" for key, part in self.items()) + "})"
 
     def __str__(self) -> str:
-        """``g1 = g2 = 1/4``: keys of equal share together."""
+        """Print ``g1 = g2 = 1/4``: adjacent keys of equal share are joined."""
         lines: list[tuple[list[str], Fraction]] = []
         for key, part in self.items():
             if lines and lines[-1][1] == part:
@@ -53,29 +53,29 @@ class Share(Mapping[str, Fraction]):
 
 
 def slices(share: Mapping[str, Fraction], count: int) -> dict[str, slice]:
-    """Where each key lies in a buffer of ``count`` elements: key i is [⌊N·cᵢ⌋, ⌊N·cᵢ₊₁⌋) of the cumulative shares cᵢ.
+    """Return the slice of each key in a buffer of N elements: [⌊N·cᵢ⌋, ⌊N·cᵢ₊₁⌋), where cᵢ are the cumulative shares.
 
-    Exact fractions, because floats lose elements: ⌊N·Σ1/n⌋ drops the last one for n = 6, 7, 10 and 13.
+    The fractions are exact because floats lose elements: ⌊N·Σ1/n⌋ drops the last one for n = 6, 7, 10 and 13.
 
     Parameters
     ----------
     share : mapping of str to Fraction
         Key → its part of the buffer.
     count : int
-        How many elements the buffer has.
+        The number of elements of the buffer, N.
 
     Returns
     -------
     dict of str to slice
-        One after the other, without gaps.
+        Slices one after the other, without gaps.
 
     Raises
     ------
     ValueError
-        For a count that is no whole number of 0 or more.
+        For a count that is not a whole number of 0 or more.
     """
     if not is_count(count):
-        raise ValueError(f"a buffer of {count!r} elements: it has a whole number of them, 0 or more")
+        raise ValueError(f"a buffer of {count!r} elements: the number must be whole, 0 or more")
     cuts, total, start = {}, Fraction(0), 0
     for key, part in share.items():
         total += part

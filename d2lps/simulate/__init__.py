@@ -1,14 +1,13 @@
-"""What a run takes, without running it: predicted exactly (``cost``), or played in virtual time (``Events``).
-
-``cost.ideal`` gives every message its links for itself, ``cost.shared`` lets those that meet share them fairly: nothing
-is random there. What is decided at run time (who is late, what is lost, who dies) a seed decides in ``Events``, and in
-``Network`` for nodes that send one another messages; the same seed is the same run.
+"""Runs without running: costs predicted exactly, and events played in virtual time.
 
 >>> from d2lps import pcie_server, sharded
 >>> cost.shared(sharded(["gpu0", "gpu1"]), pcie_server(), "160 MB").duration
 0.01
 
-``synchronous`` and ``asynchronous`` say in which order workers push to a server, and how old their weights are then.
+Start with ``cost.py``: it decides how long a plan takes on a topology, if every message has its links to itself
+(``ideal``) or shares them fairly (``shared``); nothing there is random. ``events.py`` plays in virtual time what a real
+run decides (delays, losses, deaths): the same seed gives the same run. ``schedules.py`` decides in which order workers
+push to a server and how old their weights are, with (``synchronous``) and without (``asynchronous``) rounds.
 """
 
 from d2lps.simulate import cost

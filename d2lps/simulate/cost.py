@@ -1,4 +1,4 @@
-"""What a plan costs on a topology: predicted traces.
+"""The cost of a plan on a topology: predicted traces.
 
 >>> from d2lps import aggregate_at, cost, pcie_server
 >>> plan = aggregate_at(["gpu0", "gpu1", "gpu2", "gpu3"], "gpu0")
@@ -7,11 +7,11 @@
 >>> cost.shared(plan, pcie_server(), "160 MB").duration
 0.06
 
-The two columns side by side are a lesson by themselves: what a link could do, and what it does when
-several messages want it at once. In both, steps are barriers: the next begins when the last message of
-this one has arrived. A message starts at the beginning of its step, takes all links of its route at once
-(nothing is stored and forwarded), and arrives the route's latency after its last byte has left. Updating
-takes no time, and adding only where the topology says how fast a node adds what passes through it.
+The difference between the two numbers is a lesson by itself: the speed of a link for one message, and for several
+messages at once. In both models steps are barriers: the next step begins when the last message of this one has arrived.
+A message starts at the beginning of its step, takes all links of its route at once (nothing is stored and forwarded),
+and arrives the route's latency after its last byte has left. Updating takes no time; adding takes time only if the
+topology limits the speed at which a node adds.
 """
 
 import math
@@ -26,65 +26,76 @@ from d2lps.messages import text
 from d2lps.plan.acts import sends
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.plan import Plan, require_plan
+from d2lps.schedule import Schedule
+from d2lps.simulate.timeline import timeline
 from d2lps.topology import Link, Topology, TopologyError
 from d2lps.trace import Predicted, Trace
 
 
 def ideal(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
-    """Each message as if it had its links to itself.
+    """Predict the trace of a plan as if each message had its links to itself.
 
     Parameters
     ----------
     plan : Plan
-        What is sent.
+        The plan that runs.
     topology : Topology
-        The nodes and links that it runs on.
+        The nodes and links on which it runs.
     nbytes : int or str
         The gradient's size in bytes, such as ``"160 MB"``.
 
     Returns
     -------
     Trace
-        Predicted: its times are seconds.
+        A predicted trace, with times in seconds.
 
     Raises
     ------
     PlanError, TopologyError, UnitError
-        For what is no plan, topology or size, and for a plan that names nodes or ways that are not there.
+        For an argument that is not a plan, topology or size, and for a plan that needs missing nodes or routes.
     """
     return _predict("ideal", plan, topology, nbytes, _alone)
 
 
-def shared(plan: Plan, topology: Topology, nbytes: "int | str") -> Trace:
-    """Messages that meet on a link share it fairly.
+def shared(plan: "Plan | Schedule", topology: Topology | None = None, nbytes: "int | str | None" = None) -> Trace:
+    """Predict the trace of a plan whose messages share the links on which they meet fairly.
 
-    Fairly means max–min: no message can be faster without a slower one becoming slower still. When a
-    message has left, what it leaves free is shared anew.
+    Fair means max–min: no message can be faster without a slower one becoming slower still. When a message has left,
+    the others share its bandwidth anew.
 
     Parameters
     ----------
     plan, topology, nbytes
-        As for :func:`ideal`.
+        As for :func:`ideal`; or a :class:`~d2lps.schedule.Schedule`, whose values have their sizes: see
+        :mod:`d2lps.simulate.timeline`. Without a topology, its messages take no time.
 
     Returns
     -------
     Trace
-        Predicted: its times are seconds.
+        A predicted trace, with times in seconds.
 
     Raises
     ------
     PlanError, TopologyError, UnitError
         As for :func:`ideal`.
+
+    Examples
+    --------
+    >>> from d2lps.schedule import gpipe, pipeline
+    >>> round(shared(pipeline(gpipe(stages=4, micro=8))).bubble(), 3)
+    0.273
 
     References
     ----------
     Bertsekas and Gallager, "Data Networks", 6.5.2: max–min flow control.
     """
+    if isinstance(plan, Schedule):
+        return timeline(plan, topology)
     return _predict("shared", plan, topology, nbytes, _fluid)
 
 
 class Flow(NamedTuple):
-    """A message in this model: all that its cost depends on."""
+    """A message in this model: the fields that decide its cost."""
 
     src: str
     dst: str
@@ -93,10 +104,11 @@ class Flow(NamedTuple):
 
 
 class Load(NamedTuple):
-    """``count`` flows that are alike, and what each asks of the limited links and nodes on its way.
+    """``count`` equal flows, and the load of each on the limited links and nodes of its route.
 
-    ``needs`` says for how many seconds it would occupy each of them if it were alone. ``size`` is its bytes, or, where
-    adding or overhead make it harder, the bytes that would occupy the place as long: what fair sharing is fair in.
+    ``needs`` maps each of these places to the seconds for which one flow alone would occupy it. ``size`` is the bytes
+    of a flow, or, if adding or overhead cost more, the bytes that would occupy the place as long: the quantity in
+    which sharing is fair.
     """
 
     count: int
@@ -105,7 +117,7 @@ class Load(NamedTuple):
 
 
 class StepCost:
-    """What a step takes: as a whole, and, if that is asked for, each of its flows."""
+    """The cost of a step, and, computed on demand, of each of its flows."""
 
     def __init__(self, flows: Sequence[Flow], topology: Topology, total: int, model: Callable):
         self.flows, self.model = flows, model
@@ -123,19 +135,18 @@ class StepCost:
 
     @property
     def takes(self) -> tuple[Fraction, ...]:
-        """Seconds that each of the flows takes, latency included."""
-        if self._takes is None:  # two threads that ask at once both work it out, and find the same
+        """Seconds of each flow, latency included."""
+        if self._takes is None:  # two threads may both compute it, with the same result
             waits = zip(self.latencies.items(), self.model(self.loads), strict=True)
             takes = {flow: wait + latency for (flow, latency), wait in waits}
             self._takes = tuple(takes[flow] for flow in self.flows)
         return self._takes
 
     def _duration(self) -> Fraction:
-        """Seconds until the last flow has arrived.
+        """Return the seconds until the last flow has arrived.
 
-        Where all flows are of one size and have one latency, it is the load of the busiest place: the least rate only
-        rises while others leave, so that all have left by then; and that place has so much to carry. So no filling is
-        needed, which takes far longer than to count.
+        If all flows have one size and one latency, this is the load of the busiest place: that place needs so long, and
+        since the smallest rate only rises as flows leave, all have left by then. Counting is far faster than filling.
         """
         sizes = {load.size for load in self.loads if load.needs}
         if self.model is _fluid and len(sizes) < 2 and len({*self.latencies.values()}) == 1:
@@ -144,7 +155,7 @@ class StepCost:
 
 
 def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", model: Callable) -> Trace:
-    # Exact fractions throughout: a prediction equals its closed form, and what ends together ends together.
+    # Exact fractions throughout: a prediction equals its closed form, and simultaneous ends are exactly equal.
     require_plan("cost", plan)
     if not isinstance(topology, Topology):
         raise TopologyError(text("topology.wanted", given=repr(topology)))
@@ -153,7 +164,7 @@ def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", m
         topology.require_node(node)
     for i in range(len(plan.steps)):
         alike = plan.steps.kind(i) if isinstance(plan.steps, Lazy) else _flows(plan, i)
-        if alike not in costs:  # a ring has two kinds of steps, however many there are
+        if alike not in costs:  # a ring of any size has only two kinds of steps
             costs[alike] = StepCost(_flows(plan, i), topology, total, model)
         starts.append(now)
         steps.append(costs[alike])
@@ -174,7 +185,7 @@ def _load(flow: Flow, count: int, topology: Topology, total: int) -> Load:
         need = _over(size, capacity)
         if not isinstance(resource, Link):
             limit = topology.limits[resource]
-            if flow.op == "add" and resource != flow.src and limit.adding:  # at a port the one where it arrives adds
+            if flow.op == "add" and resource != flow.src and limit.adding:  # of two ports the receiver's adds
                 need += _over(size, limit.adding)
             need = max(need, Fraction(limit.overhead or 0))
         if need:
@@ -189,38 +200,38 @@ def _over(size: Fraction, rate: float) -> Fraction:
 
 
 def busiest(loads: Iterable[Load]) -> Fraction:
-    """Seconds that the place with most to do takes for all that it is asked for."""
-    asked: dict[Hashable, Counter[Fraction]] = defaultdict(Counter)
+    """Return the seconds that the place with the largest load needs for all its flows."""
+    needs: dict[Hashable, Counter[Fraction]] = defaultdict(Counter)
     for load in loads:
         for place, need in load.needs.items():
-            asked[place][need] += load.count
-    sums = {sum(count * need for need, count in counts.items()) for counts in asked.values()}
+            needs[place][need] += load.count
+    sums = {sum(count * need for need, count in counts.items()) for counts in needs.values()}
     return max(sums, default=Fraction(0))
 
 
 def _alone(loads: Sequence[Load]) -> list[Fraction]:
-    """Seconds until each flow has left, each at the speed of the narrowest place on its way."""
+    """Return the seconds until each flow has left, each at the speed of the narrowest place on its route."""
     return [max(load.needs.values(), default=Fraction(0)) for load in loads]
 
 
 def _fluid(loads: Sequence[Load]) -> list[Fraction]:
-    """Seconds until each of the flows that start together has left, under max–min fair sharing."""
-    left = {i: load.size for i, load in enumerate(loads) if load.needs}
-    done, now = [Fraction(0)] * len(loads), Fraction(0)
-    while left:
-        rates = _fair({i: loads[i] for i in left})
-        wait = min(left[i] / rates[i] for i in left)
+    """Return the seconds until each flow has left, under max–min fair sharing; all flows start together."""
+    remaining = {i: load.size for i, load in enumerate(loads) if load.needs}
+    ends, now = [Fraction(0)] * len(loads), Fraction(0)
+    while remaining:
+        rates = _fair({i: loads[i] for i in remaining})
+        wait = min(remaining[i] / rates[i] for i in remaining)
         now += wait
-        for i in list(left):
-            left[i] -= rates[i] * wait
-            if not left[i]:
-                done[i] = now
-                del left[i]
-    return done
+        for i in list(remaining):
+            remaining[i] -= rates[i] * wait
+            if not remaining[i]:
+                ends[i] = now
+                del remaining[i]
+    return ends
 
 
 def _fair(loads: Mapping[int, Load]) -> dict[int, Fraction]:
-    """Bytes per second of each flow: fill all alike, freeze those on the places that are full first, go on."""
+    """Return the bytes per second of each flow: raise all rates alike, freeze flows on full places, repeat."""
     crossing: dict[Hashable, dict[int, Fraction]] = {}  # place → flow → the part of it that 1 byte per second takes
     for i, load in loads.items():
         for place, need in load.needs.items():

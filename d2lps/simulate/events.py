@@ -1,4 +1,4 @@
-"""A world of virtual time: a seed decides what happens when, and the same seed gives the same run, event by event.
+"""A world of virtual time: a seed decides all chance, and the same seed gives the same run, event by event.
 
 >>> world = Events(seed=1)
 >>> for worker in range(3):
@@ -20,21 +20,21 @@ from typing import Any, NamedTuple
 
 
 class Events:
-    """What is still to happen, in order of time; what is to happen at the same time keeps the order of its calls.
+    """A queue of future calls in order of time; calls for the same time keep the order in which they were added.
 
     Parameters
     ----------
     seed : int
-        Of ``random``, the only source of chance.
+        The seed of ``random``, the only source of chance.
 
     Attributes
     ----------
     now : float
         Virtual seconds since the beginning.
     random : random.Random
-        For whoever draws times or choices.
+        The generator for times and choices.
     count : int
-        How many events have happened.
+        The number of events that have happened.
 
     Examples
     --------
@@ -57,16 +57,16 @@ class Events:
         Parameters
         ----------
         seconds : float
-            From now; not negative.
+            Virtual seconds from now; not negative.
         function : callable
-            May call ``after`` itself.
+            A function, which may call ``after`` itself.
         *arguments : object
-            For it.
+            Its arguments.
 
         Raises
         ------
         ValueError
-            For a time that has passed, or that is no number.
+            For a negative time, or one that is not a number.
         """
         if not seconds >= 0:
             raise ValueError(f"after({seconds!r}, …): nothing happens in the past; give 0 or more seconds")
@@ -74,12 +74,12 @@ class Events:
         heappush(self._waiting, (self.now + seconds, self._calls, function, arguments))
 
     def run(self, until: float = math.inf) -> None:
-        """Let everything happen that is to happen up to ``until``, also what is added meanwhile.
+        """Make all calls that are due up to ``until``, including those added meanwhile.
 
         Parameters
         ----------
         until : float
-            Virtual seconds; the clock then stands there, or at the last event where nothing was said.
+            Virtual seconds, to which the clock is set; by default it stops at the last event.
         """
         waiting = self._waiting
         while waiting and waiting[0][0] <= until:
@@ -92,14 +92,16 @@ class Events:
 
 @dataclass(frozen=True)
 class Faults:
-    """What a network does to messages until virtual second ``until``; after it, all arrive once and soon.
+    """The faults of a network until virtual second ``until``; afterwards every message arrives once and soon.
 
     Parameters
     ----------
     lost, doubled, slow : float
-        The parts of all messages that are lost, that come twice, and that take up to ``long`` instead of ``delay``.
-    delay, long : tuple of float, float
-        Seconds from and to; ``long`` is how much longer a slow message may take.
+        The fractions of messages that are lost, that arrive twice, and that are slow.
+    delay : tuple of float
+        The least and the largest delay of a message, in seconds.
+    long : float
+        Additional seconds that a slow message may take.
     until : float
         Virtual seconds.
     """
@@ -113,18 +115,18 @@ class Faults:
 
 
 class Delivery(NamedTuple):
-    """A message as it travelled.
+    """A recorded message.
 
     Parameters
     ----------
     start : float
-        Virtual seconds.
+        Virtual second at which it leaves.
     end : float or None
-        When it arrives; None if it is lost.
+        Virtual second at which it arrives; None if it is lost.
     src, dst : hashable
         Names of nodes.
     message : object
-        What was sent.
+        Its content.
     """
 
     start: float
@@ -135,24 +137,24 @@ class Delivery(NamedTuple):
 
 
 class Network(Events):
-    """Nodes that send one another messages, which may be late, lost or doubled, and overtake one another.
+    """Nodes that exchange messages, which may be late, lost or doubled, and may overtake one another.
 
-    A node is whatever has ``receive(src, message, now)``. It may crash (it is taken out, and what is on the way to it
-    is lost), be paused (what comes waits) and be cut off from another, one way or both.
+    A node is any object with ``receive(src, message, now)``. It may crash (messages on the way to it are lost), be
+    paused (arriving messages wait) and be cut off from another node, in one direction or both.
 
     Parameters
     ----------
     seed : int
-        Decides everything.
+        The seed of all chance.
     faults : Faults
-        What happens to messages.
+        The faults of the network.
 
     Attributes
     ----------
     nodes : dict
         Name → node.
     deliveries : list of Delivery or None
-        Every message, where ``record()`` was called before.
+        Every message since ``record()`` was called.
     deaths : list of (float, hashable)
         Virtual seconds and names of the nodes that crashed.
 
@@ -176,11 +178,11 @@ class Network(Events):
         self._cut: dict[tuple[Hashable, Hashable], float] = {}
 
     def record(self) -> None:
-        """Keep every message from now on in ``deliveries``."""
+        """Record every message from now on in ``deliveries``."""
         self.deliveries = []
 
     def send(self, src: Hashable, dst: Hashable, message: Any) -> None:
-        """Put a message on its way; what becomes of it, chance decides.
+        """Send a message; chance decides if and when it arrives.
 
         Parameters
         ----------
@@ -200,31 +202,31 @@ class Network(Events):
             self._deliver(src, dst, message, self._delay(troubled))
 
     def pause(self, node: Hashable, seconds: float) -> None:
-        """Let what comes to ``node`` wait.
+        """Let messages to ``node`` wait.
 
         Parameters
         ----------
         node : hashable
             Its name.
         seconds : float
-            From now.
+            Virtual seconds from now.
         """
         self._paused[node] = self.now + seconds
 
     def cut(self, src: Hashable, dst: Hashable, seconds: float) -> None:
-        """Lose what ``src`` sends to ``dst``, and not the other way.
+        """Lose messages from ``src`` to ``dst``, but not those in the other direction.
 
         Parameters
         ----------
         src, dst : hashable
-            Names of nodes, or of what else is asked for with :meth:`is_cut`.
+            Names of nodes, or any other names to be used with :meth:`is_cut`.
         seconds : float
-            From now.
+            Virtual seconds from now.
         """
         self._cut[src, dst] = self.now + seconds
 
     def is_cut(self, src: Hashable, dst: Hashable) -> bool:
-        """Whether what ``src`` would send to ``dst`` now is lost by a cut.
+        """Return True while messages from ``src`` to ``dst`` are cut.
 
         Parameters
         ----------
@@ -239,7 +241,7 @@ class Network(Events):
         return bool(self._cut) and self._cut.get((src, dst), 0.0) > self.now
 
     def crash(self, node: Hashable) -> object:
-        """Take a node out, with what is on the way to it.
+        """Remove a node; messages on the way to it are lost.
 
         Parameters
         ----------
@@ -249,14 +251,14 @@ class Network(Events):
         Returns
         -------
         object
-            What it was.
+            The removed node.
         """
         self._paused.pop(node, None)
         self.deaths.append((self.now, node))
         return self.nodes.pop(node)
 
     def paused(self, node: Hashable) -> float:
-        """For how long a node is still paused.
+        """Return the seconds for which a node is still paused.
 
         Parameters
         ----------
@@ -266,7 +268,7 @@ class Network(Events):
         Returns
         -------
         float
-            Seconds; 0 if it is not.
+            Seconds; 0 if it is not paused.
         """
         return max(0.0, self._paused[node] - self.now) if node in self._paused else 0.0
 

@@ -1,14 +1,14 @@
-"""Who pushes when, and with how old weights: the rules by which workers wait for each other, in virtual time.
+"""The rules by which workers wait for each other, in virtual time: the order of their pushes, the age of their weights.
 
-Nothing is computed here. A :class:`Schedule` says in which order gradients came to a server, and which weights each of
-them was computed with; :func:`d2lps.train.by_schedule.fit` then computes them.
+No gradient is computed here. A :class:`Schedule` has the order in which gradients arrive at a server, and the weights
+with which each is computed; :func:`d2lps.train.by_schedule.fit` then computes them.
 
 >>> def seconds(random, rank):
 ...     return 3.0 if rank == 2 else 1.0
->>> everybody = synchronous(workers=3, steps=4, seconds=seconds)
+>>> all_three = synchronous(workers=3, steps=4, seconds=seconds)
 >>> two_of_three = synchronous(workers=3, steps=4, seconds=seconds, backup=1)
->>> nobody = asynchronous(workers=3, steps=12, seconds=seconds)
->>> [one.steps[-1].seconds for one in (everybody, two_of_three, nobody)]
+>>> no_waiting = asynchronous(workers=3, steps=12, seconds=seconds)
+>>> [schedule.steps[-1].seconds for schedule in (all_three, two_of_three, no_waiting)]
 [12.0, 4.0, 6.0]
 """
 
@@ -31,22 +31,22 @@ Seconds = Callable[[Random, int], float]
 
 
 class ScheduleError(Brief, ValueError):
-    """A schedule that cannot be."""
+    """An impossible schedule."""
 
 
 class Push(NamedTuple):
-    """A gradient that came to the server.
+    """A gradient that arrived at the server.
 
     Parameters
     ----------
     rank : int
-        Whose it is.
+        The worker that computed it.
     number : int
-        For which round it is, from 1; where there are no rounds, the how many-th of this worker.
+        The round for which it is, from 1; without rounds, the number of the push of this worker.
     read : int
-        After how many steps of the server its weights were read.
+        The number of steps that the server had made when the worker read its weights.
     start, end : float
-        Virtual seconds: when they were read, and when the gradient arrived.
+        Virtual seconds at which the weights were read and the gradient arrived.
     """
 
     rank: int
@@ -73,18 +73,18 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What happened at a server.
+    """The steps of a server, with the pushes that each used.
 
     Parameters
     ----------
     workers : int
-        How many there are.
+        The number of workers.
     steps : tuple of Step
-        In order of time.
+        The steps in order of time.
     dropped : tuple of Push
-        What came too late, and was thrown away.
+        Pushes that came too late and were thrown away.
     idle : float
-        The part of their time, from 0 to 1, that workers waited for one another.
+        The fraction of their time, from 0 to 1, that workers waited for one another.
     travel : float
         Seconds for which a message was under way.
     """
@@ -97,28 +97,28 @@ class Schedule:
 
     @property
     def staleness(self) -> list[int]:
-        """Of every gradient that counts: how many steps the server had made since its weights were read."""
+        """The number of server steps between reading and pushing, for every gradient that was used."""
         return [i - push.read for i, step in enumerate(self.steps) for push in step.pushes]
 
     def trace(self, nbytes: int = 8_000_000) -> Trace:
-        """What :func:`d2lps.watch` plays: a key is a worker's push of that number, as where a store is recorded.
+        """Return a trace for :func:`d2lps.watch`; its keys are the numbers of pushes, as in a recorded store.
 
-        A gradient that is thrown away carries nobody's colour.
+        A gradient that is thrown away carries no worker's color.
 
         Parameters
         ----------
         nbytes : int
-            Of a gradient, and of the weights.
+            The size in bytes of a gradient, and of the weights.
 
         Returns
         -------
         Trace
-            Of nodes ``w0``, ``w1``, … and ``server``.
+            A trace of the nodes ``w0``, ``w1``, … and ``server``.
 
         Raises
         ------
         ScheduleError
-            If messages take no time: nothing could be seen of them.
+            If messages take no time and so would be invisible.
         """
         if not self.travel > 0:
             raise ScheduleError(text("schedule.travel"))
@@ -145,26 +145,29 @@ class Schedule:
         return Event("update", number, step.seconds, step.seconds, "server", "server", str(number), "sgd", nbytes)
 
     def _weights(self, pushes: list[Push], nbytes: float) -> list[Event]:
-        """What each worker reads: of every number that brings something new, whose gradients are in the weights."""
-        events, had = [], [0] * self.workers
+        """Return the messages in which workers read weights: one per number with gradients that are new to the worker.
+
+        Each carries all workers whose gradients of that number are in the weights.
+        """
+        events, seen = [], [0] * self.workers  # seen: the number of steps whose pushes a worker has read
         for push in sorted(pushes, key=lambda push: push.start):
-            inside: dict[int, set[int]] = {}
-            news = set()
+            ranks: dict[int, set[int]] = {}
+            fresh = set()
             for i, step in enumerate(self.steps[: push.read]):
-                for one in step.pushes:
-                    inside.setdefault(one.number, set()).add(one.rank)
-                    if i >= had[push.rank]:
-                        news.add(one.number)
-            had[push.rank] = push.read
+                for merged in step.pushes:
+                    ranks.setdefault(merged.number, set()).add(merged.rank)
+                    if i >= seen[push.rank]:
+                        fresh.add(merged.number)
+            seen[push.rank] = push.read
             ends = push.start, push.start + self.travel, "server", f"w{push.rank}"
-            for number in sorted(news):
-                carries = tuple(f"w{rank}" for rank in sorted(inside[number]))
-                events.append(Event("send", number, *ends, str(number), "copy", nbytes / len(news), carries))
+            for number in sorted(fresh):
+                carries = tuple(f"w{rank}" for rank in sorted(ranks[number]))
+                events.append(Event("send", number, *ends, str(number), "copy", nbytes / len(fresh), carries))
         return events
 
 
 class _Server:
-    """What both rules have in common: workers read, compute, and push."""
+    """The common part of both rules: workers read, compute, and push."""
 
     def __init__(self, workers: int, steps: int, seconds: Seconds, travel: float, seed: int):
         self.world, self.seconds, self.travel, self.wanted = Events(seed), seconds, travel, steps
@@ -172,15 +175,15 @@ class _Server:
         self.clock, self.since, self.waited = [0] * workers, {}, 0.0
 
     def read(self, rank: int) -> None:
-        """A worker gets the weights, and begins to compute."""
+        """Let a worker read the weights and begin to compute."""
         now = self.world.now
         self.waited += now - self.since.pop(rank, now)
-        takes = 2 * self.travel + self.seconds(self.world.random, rank)
-        push = Push(rank, self.number(rank), len(self.steps), now, now + takes)
-        self.world.after(takes, self.arrives, push)
+        seconds = 2 * self.travel + self.seconds(self.world.random, rank)
+        push = Push(rank, self.number(rank), len(self.steps), now, now + seconds)
+        self.world.after(seconds, self.arrives, push)
 
     def arrives(self, push: Push) -> None:
-        """Its gradient is there; once there are enough steps, nothing happens any more."""
+        """Take a gradient that has arrived, unless all steps have been made."""
         if len(self.steps) < self.wanted:
             self.since[push.rank] = self.world.now
             self.push(push)
@@ -206,7 +209,7 @@ class _Server:
 
 
 class _Rounds(_Server):
-    """A step per round, as soon as enough gradients of it are there."""
+    """A step per round, as soon as enough of its gradients have arrived."""
 
     def __init__(self, enough: int, *more: object):
         super().__init__(*more)
@@ -223,13 +226,13 @@ class _Rounds(_Server):
         self.open.append(push)
         if len(self.open) == self.enough:
             self.step(*self.open)
-            done, self.open = self.open, []
-            for one in done:
-                self.read(one.rank)
+            closed, self.open = self.open, []
+            for push in closed:
+                self.read(push.rank)
 
 
 class _Bounded(_Server):
-    """A step per push; a worker reads again as soon as the slowest is not too far behind it."""
+    """A step per push; a worker reads again once it is at most ``staleness`` pushes ahead of the slowest."""
 
     def __init__(self, staleness: float, *more: object):
         super().__init__(*more)
@@ -249,24 +252,24 @@ class _Bounded(_Server):
 def synchronous(
     workers: int, steps: int, seconds: Seconds, backup: int = 0, travel: float = 0.0, seed: int = 0
 ) -> Schedule:
-    """Rounds: the server makes a step when all gradients of the round have come, or all but ``backup``.
+    """Play rounds: the server makes a step when all gradients of the round have arrived, or all but ``backup``.
 
-    Who comes too late has computed for nothing; it reads the new weights and takes part in the round that is open.
+    A gradient that comes too late is thrown away; its worker reads the new weights and joins the open round.
 
     Parameters
     ----------
     workers : int
-        How many compute, with those that are not waited for.
+        The number of workers, backup workers included.
     steps : int
-        How many steps the server makes.
+        The number of steps that the server makes.
     seconds : callable
-        ``seconds(random, rank)``: how long a worker computes; called once per gradient.
+        ``seconds(random, rank)``: the seconds a worker computes; called once per gradient.
     backup : int
-        For how many of a round the server does not wait: less than ``workers``.
+        The number of gradients per round for which the server does not wait: less than ``workers``.
     travel : float
         Seconds for which a message is under way, each way.
     seed : int
-        Of what ``seconds`` draws from.
+        The seed of ``random``.
 
     Returns
     -------
@@ -276,7 +279,7 @@ def synchronous(
     Raises
     ------
     ScheduleError
-        For counts that cannot be.
+        For impossible counts.
     """
     _require(workers, steps)
     if not 0 <= backup < workers:
@@ -287,22 +290,22 @@ def synchronous(
 def asynchronous(
     workers: int, steps: int, seconds: Seconds, staleness: float = math.inf, travel: float = 0.0, seed: int = 0
 ) -> Schedule:
-    """Every push is a step; a worker that is more than ``staleness`` pushes ahead of the slowest waits.
+    """Play pushes without rounds: each is a step; a worker more than ``staleness`` pushes ahead of the slowest waits.
 
     Parameters
     ----------
     workers : int
-        How many compute.
+        The number of workers.
     steps : int
-        How many steps the server makes, all workers together.
+        The number of steps that the server makes, for all workers together.
     seconds : callable
-        ``seconds(random, rank)``: how long a worker computes; called once per gradient.
+        ``seconds(random, rank)``: the seconds a worker computes; called once per gradient.
     staleness : float
-        0 or more; infinity where nobody ever waits.
+        0 or more; infinity if no worker ever waits.
     travel : float
         Seconds for which a message is under way, each way.
     seed : int
-        Of what ``seconds`` draws from.
+        The seed of ``random``.
 
     Returns
     -------
@@ -312,7 +315,7 @@ def asynchronous(
     Raises
     ------
     ScheduleError
-        For counts that cannot be.
+        For impossible counts.
     """
     _require(workers, steps)
     if not staleness >= 0:

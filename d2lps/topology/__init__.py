@@ -1,8 +1,9 @@
 """Topologies: nodes and directed links, on which plans are costed and traces drawn.
 
-``links`` has what a topology is made of, Link and Resource, ``graph`` is the Topology with its routes, ``hosts`` builds
-known ones by name, ``nvidia`` reads ``nvidia-smi topo -m``, ``local`` looks at this machine, ``cycles`` finds the rings
-that links form. All are data: nothing here knows about plans, times or tensors.
+Start with ``links.py`` (Link, and Resource for nodes that are themselves a limit), then read ``graph.py``: it defines
+the Topology and decides the route of every message. ``hosts.py`` builds known machines by name and decides their
+bandwidths; ``nvidia.py`` reads the table of ``nvidia-smi topo -m``; ``local.py`` inspects this machine; ``cycles.py``
+finds the rings that links form. A topology is plain data: no module here knows plans, traces or tensors.
 
 >>> nvswitch(gpus=8).route("gpu0", "gpu7")[0].capacity / 1e9
 150.0

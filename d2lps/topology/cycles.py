@@ -1,4 +1,4 @@
-"""The rings of a topology: which cycles through all its GPUs the direct links form, and how wide each is.
+"""The rings of a topology: the cycles through all GPUs that its direct links form, with the width of each.
 
 >>> from d2lps.topology.hosts import dgx1_v100
 >>> for ring in rings(dgx1_v100()):
@@ -6,7 +6,7 @@
 2 gpu0 gpu3 gpu2 gpu1 gpu5 gpu6 gpu7 gpu4
 1 gpu0 gpu1 gpu3 gpu7 gpu5 gpu4 gpu6 gpu2
 
-Numbering differs between machines, so rings are found from the links and never written down.
+The numbering of GPUs differs between machines, so rings are computed from the links and never hard-coded.
 """
 
 from collections.abc import Iterator
@@ -17,20 +17,20 @@ from d2lps.messages import text
 from d2lps.topology.graph import Topology
 from d2lps.topology.links import TopologyError
 
-MOST = 50_000  # steps of the search, each some microseconds, before a topology is too large to be searched
-MORE = 5_000  # steps that may go into finding as many links in fewer rings
+MOST = 50_000  # search steps, each some microseconds, before a topology counts as too large
+MORE = 5_000  # steps that may be spent on packing the same links into fewer rings
 Pair = tuple[int, int]
 
 
 class Ring(NamedTuple):
-    """A cycle through nodes and back to the first, with links between neighbors for itself.
+    """A cycle through nodes and back to the first, which shares no link with another ring.
 
     Parameters
     ----------
     nodes : tuple of str
-        In the order in which they follow one another.
+        The nodes in the order of the cycle.
     count : int
-        How many parallel links it has between two neighbors.
+        The number of parallel links between two neighbors.
     """
 
     nodes: tuple[str, ...]
@@ -38,31 +38,31 @@ class Ring(NamedTuple):
 
 
 def rings(topology: Topology) -> tuple[Ring, ...]:
-    """The rings through all GPUs over direct links that together have the largest count, in as few rings as that takes.
+    """Return the rings through all GPUs over direct links with the largest total count, in as few rings as possible.
 
-    No two rings share a link: the counts of the rings between two neighbors are together at most the count of their
-    link, which is the smaller one of its two directions. That no others have a larger count is proven; that fewer
-    rings have none as large is as well, unless there are thousands of ways to choose them. The answer is always the
-    same: wide rings first, each from the topology's first node towards that one of its two neighbors that comes first.
+    No two rings share a link: the counts of all rings between two neighbors add up to at most the count of their link
+    (the smaller of its two directions). The search proves that no other rings have a larger total, and that no fewer
+    rings reach it, unless there are thousands of ways to choose them. The result is deterministic: wide rings first,
+    each from the topology's first node towards the earlier of its two neighbors.
 
-    Where there are no GPUs the machines take part, or else the CPUs. Two form a ring there and back, one a ring
-    by itself. Where none has a direct link to another (they meet at switches), the ring is that of the topology's
-    order, its count the smallest of the links that its routes take.
+    Without GPUs the machines take part, or else the CPUs. Two nodes form a ring there and back, one node a ring by
+    itself. If no node has a direct link to another (they meet at switches), the ring follows the topology's order, and
+    its count is the smallest of the links that its routes take.
 
     Parameters
     ----------
     topology : Topology
-        Of which only the links between two of its GPUs count.
+        Only the links between two of its GPUs count.
 
     Returns
     -------
     tuple of Ring
-        One or more.
+        One ring or more.
 
     Raises
     ------
     TopologyError
-        Where the direct links form no ring, which says why, and where there is too much to search.
+        If the direct links form no ring (the sentence says why), or if there is too much to search.
 
     Examples
     --------
@@ -87,16 +87,16 @@ def rings(topology: Topology) -> tuple[Ring, ...]:
 
 
 def _taking_part(topology: Topology) -> tuple[str, ...]:
-    for kind in ("gpu", "machine", "cpu"):
-        if nodes := tuple(node for node, its in topology.kinds.items() if its == kind):
+    for wanted in ("gpu", "machine", "cpu"):
+        if nodes := tuple(node for node, kind in topology.kinds.items() if kind == wanted):
             return nodes
     raise TopologyError(text("topology.nothing-to-ring", name=topology.name))
 
 
 def _counts(topology: Topology, nodes: tuple[str, ...]) -> dict[Pair, int]:
-    """(i, j), i < j → how many links join nodes i and j in both directions."""
-    at = {node: i for i, node in enumerate(nodes)}
-    one_way = {(at[k.src], at[k.dst]): k.count for k in topology.links if k.src in at and k.dst in at}
+    """Return (i, j), i < j → the number of links that join nodes i and j in both directions."""
+    index = {node: i for i, node in enumerate(nodes)}
+    one_way = {(index[k.src], index[k.dst]): k.count for k in topology.links if k.src in index and k.dst in index}
     return {
         (i, j): min(count, one_way[j, i]) for (i, j), count in sorted(one_way.items()) if i < j and (j, i) in one_way
     }
@@ -125,7 +125,7 @@ def _why_none(topology: Topology, nodes: tuple[str, ...], counts: dict[Pair, int
 class _Search:
     """All cycles through ``n`` nodes, as bit sets, and the best packing of them.
 
-    networkx's simple_cycles finds them as well, among all the shorter ones, and takes 5 to 15 times as long.
+    networkx.simple_cycles finds them too, but also all shorter cycles, and takes 5 to 15 times as long.
     """
 
     def __init__(self, name: str, n: int, counts: dict[Pair, int]):
@@ -142,7 +142,7 @@ class _Search:
                 self.users[e] |= 1 << c
 
     def packing(self) -> dict[int, int]:
-        """Cycle → how often: as many as fit in all, and of these the fewest different ones."""
+        """Return cycle → its count: the largest total that fits, in the fewest different cycles."""
         everything = (1 << len(self.cycles)) - 1
         total = min(sum(self.room[e] for e in edges) for edges in self.at) // 2
         while (best := self._pack(total, total, self.room, everything)) is None:
@@ -152,7 +152,7 @@ class _Search:
             try:
                 if (fewer := self._pack(total, kinds, self.room, everything)) is not None:
                     return fewer
-            except TopologyError:  # too many choices, and one as large is found already
+            except TopologyError:  # too many choices, but a packing of this total is known already
                 break
         return best
 
@@ -162,7 +162,7 @@ class _Search:
             raise TopologyError(text("topology.too-many-rings", name=self.name))
 
     def _cycles(self, near: list[int]) -> Iterator[tuple[int, ...]]:
-        """All cycles through all nodes, from node 0, each in one of its two directions, in lexicographic order."""
+        """Yield all cycles through all nodes, from node 0, each in one direction only, in lexicographic order."""
         everyone, path, inside, options = (1 << len(near)) - 1, [0], 1, [near[0]]
         while path:
             if not options[-1]:
@@ -175,44 +175,44 @@ class _Search:
             path.append(bit.bit_length() - 1)
             inside |= bit
             rest = everyone & ~inside
-            back = near[0] >> path[1] + 1 << path[1] + 1  # it comes back from a later node than it left to
+            back = near[0] >> path[1] + 1 << path[1] + 1  # the last node must come after the second one
             options.append(near[path[-1]] & rest if back & rest else 0)
             if not rest and back & bit:
                 yield tuple(path)
 
     def _pack(self, total: int, kinds: int, room: list[int], alive: int) -> dict[int, int] | None:
-        """``total`` cycles out of ``alive`` on the ``room`` that is left, of at most ``kinds`` different ones."""
+        """Choose ``total`` cycles out of ``alive`` on the remaining ``room``, at most ``kinds`` different ones."""
         if not total:
             return {}
         room = list(room)
         while kinds:
             self._step()
             need = -(-total // kinds)
-            wide = alive
+            fitting = alive
             for e, left in enumerate(room):
                 if left < need:
-                    wide &= ~self.users[e]
+                    fitting &= ~self.users[e]
                 if not left:
                     alive &= ~self.users[e]
-            if not wide:
+            if not fitting:
                 return None
             if kinds == 1:
-                return {(wide & -wide).bit_length() - 1: total}
+                return {(fitting & -fitting).bit_length() - 1: total}
             uses = [(alive & users).bit_count() for users in self.users]
             spare = [sum(min(room[e], total) for e in edges if uses[e]) - 2 * total for edges in self.at]
             if min(spare) < 0:
                 return None
-            # Every cycle passes through every node, so the one with least to spare leaves the fewest choices.
+            # Every cycle passes through every node, so the node with the least spare room leaves the fewest choices.
             tight = min((e for e in self.at[spare.index(min(spare))] if uses[e]), key=uses.__getitem__)
             through = alive & self.users[tight]
             while through:
                 c = (through & -through).bit_length() - 1
                 through, alive = through & ~(1 << c), alive & ~(1 << c)
                 for count in range(min(total, *(room[e] for e in self.passed[c])), 0, -1):
-                    less = list(room)
+                    remaining = list(room)
                     for e in self.passed[c]:
-                        less[e] -= count
-                    if (more := self._pack(total - count, kinds - 1, less, alive)) is not None:
-                        return {c: count} | more
+                        remaining[e] -= count
+                    if (others := self._pack(total - count, kinds - 1, remaining, alive)) is not None:
+                        return {c: count} | others
             room[tight] = 0
         return None

@@ -1,4 +1,4 @@
-"""Topologies: nodes of different kinds, joined by directed links.
+"""The Topology: nodes of different kinds, joined by directed links, and the routes between them.
 
 >>> from d2lps import pcie_server
 >>> server = pcie_server(gpus=4, bandwidth="16 GB/s")
@@ -7,8 +7,8 @@
 >>> server.route("gpu1", "gpu0")[0].bandwidth
 bandwidth('16 GB/s')
 
-Switches and processors forward; GPUs never do: on an NVLink mesh a plain shortest path would go through a
-third GPU, which no hardware does by itself.
+Switches and processors forward messages, GPUs never do: on an NVLink mesh a plain shortest path would go through a
+third GPU, but no hardware forwards there by itself.
 """
 
 from collections import Counter, defaultdict
@@ -33,15 +33,15 @@ class Topology:
     Parameters
     ----------
     name : str
-        What it is called in pictures and errors.
+        The name in pictures and errors.
     kinds : mapping of str to str
-        Node → ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``; the order is the drawing's.
+        Node → ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``, in the order of the drawing.
     links : iterable of Link
-        Between two nodes at most one in each direction (parallel ones are its ``count``).
+        At most one from a node to another (parallel ones are its ``count``).
     through, adding, overhead, ports : mapping, optional
-        Node → the bandwidth or time that :class:`~d2lps.topology.Resource` calls so (``port``), one by one.
+        Node → the bandwidth or time with that name in :class:`~d2lps.topology.Resource` (``ports``: its ``port``).
     limits : mapping of str to Resource, optional
-        The same as one: node → what it can do itself, for nodes that are a bottleneck.
+        Node → all its limits at once, for nodes that are a bottleneck.
 
     Raises
     ------
@@ -81,8 +81,8 @@ class Topology:
         for field, value in {"name": name, "kinds": dict(kinds), "links": tuple(links), "limits": limits}.items():
             object.__setattr__(self, field, value)
         self._require_sound()
-        # Made here, however seldom they are needed: threads share a topology.
-        by_ends: dict[tuple[str | None, str | None], list[Link]] = defaultdict(list)  # forwarding nodes are all None
+        # Made here although seldom needed, because threads share a topology.
+        by_ends: dict[tuple[str | None, str | None], list[Link]] = defaultdict(list)  # None for any forwarding node
         for link in self.links:
             by_ends[self._end(link.src), self._end(link.dst)].append(link)
         object.__setattr__(self, "_by_ends", dict(by_ends))
@@ -107,7 +107,7 @@ class Topology:
                 raise TopologyError(text("topology.no-speed", node=node))
 
     def __hash__(self):
-        return hash((self.name, self.links))  # what is equal by content has these in common
+        return hash((self.name, self.links))  # equal topologies have equal names and links
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(self.kinds.values()).items())
@@ -122,37 +122,37 @@ class Topology:
         between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
         latency: "float | str" = 0.0,
     ) -> "Topology":
-        """The host whose ``nvidia-smi topo -m`` printed ``text``: what joins two devices is said in its legend.
+        """Return the host on which ``nvidia-smi topo -m`` printed ``text``.
 
-        * ``NV4``: four links of ``nvlink`` between two GPUs. Where all pairs have equally many, and a GPU would need
-          more than 18 in all, they meet at NVSwitch, as in :func:`d2lps.nvswitch`, by so many each.
-        * ``PIX``, ``PXB``: both are on one PCIe switch (one for them all, where there may be a few in a row).
+        * ``NV4``: four links of ``nvlink`` between two GPUs. If all pairs have the same number, and a GPU would need
+          more than 18 in all, the GPUs meet at NVSwitch by that number of links, as in :func:`d2lps.nvswitch`.
+        * ``PIX``, ``PXB``: both devices are on one PCIe switch (drawn as one, even if there are a few in a row).
         * ``PHB``, ``NODE``: both are on one CPU; a GPU that shares no switch is linked to its CPU.
-        * ``SYS``: each is on a CPU of its own; the CPUs are linked, each pair by ``between_cpus``.
+        * ``SYS``: each is on a CPU of its own; each pair of CPUs is linked by ``between_cpus``.
 
         Network cards only help to find the PCIe switches, which NVLinks between two GPUs hide.
 
         Parameters
         ----------
         text : str
-            The whole of what it printed.
+            The complete output.
         nvlink, pcie, between_cpus : str or Bandwidth
-            Bytes per second, one way, of one NVLink, of each PCIe link of a GPU or switch to what is above it, and of
-            the link between two CPUs. The table does not tell them: the defaults are NVLink 2 to 4, PCIe 3.0 with 16
-            lanes, and, assumed, one QPI link. ``pcie`` may also be a mapping, GPU → that of its own link, 16 GB/s for
-            those it lacks; a switch then goes up as fast as its fastest GPU.
+            Bytes per second, one way, of one NVLink, of each PCIe link from a GPU or switch upwards, and of the link
+            between two CPUs. The table does not contain them: the defaults are NVLink 2 to 4, PCIe 3.0 with 16 lanes,
+            and an assumed QPI link. ``pcie`` may also map each GPU to the bandwidth of its own link (16 GB/s for the
+            missing ones); the link above a switch is then as fast as its fastest GPU.
         latency : float or str
             Seconds of each link.
 
         Returns
         -------
         Topology
-            With ``gpu0`` … as the table numbers them, then ``switch`` and ``cpu``, numbered where there are several.
+            ``gpu0`` … as numbered in the table, then ``switch`` and ``cpu``, numbered if there are several.
 
         Raises
         ------
         TopologyError, UnitError
-            Where the text is no such table, in a sentence that names the line, or a unit is none.
+            If the text is not such a table (the sentence names the line), or for bad units.
 
         Examples
         --------
@@ -169,29 +169,29 @@ class Topology:
 
     @property
     def through(self) -> dict[str, Bandwidth]:
-        """Node → bytes per second of all that passes through it, for nodes that are a bottleneck themselves."""
+        """Node → bytes per second of all messages that pass through it, for nodes that are a bottleneck."""
         return self._limited("through")
 
     @property
     def adding(self) -> dict[str, Bandwidth]:
-        """Node → bytes per second at which it adds, for nodes where that takes time."""
+        """Node → bytes per second at which it adds, for nodes on which adding takes time."""
         return self._limited("adding")
 
     @property
     def overhead(self) -> dict[str, float]:
-        """Node → seconds of its own time that each message through it takes at least."""
+        """Node → least seconds of its own time for each message through it."""
         return self._limited("overhead")
 
     @property
     def ports(self) -> dict[str, Bandwidth]:
-        """Node → bytes per second that it sends and receives, both together."""
+        """Node → bytes per second that it sends and receives together."""
         return self._limited("port")
 
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
-        """The links from ``src`` to ``dst``, through forwarding nodes only.
+        """Return the links from ``src`` to ``dst``, through forwarding nodes only.
 
-        Of several ways it is the widest, since a message takes all its links at once; of equally wide ones
-        that of least latency, then of fewest links.
+        The widest route is chosen, since a message takes all its links at once; of equally wide routes the one with
+        the least latency, then the one with the fewest links.
 
         Parameters
         ----------
@@ -201,12 +201,12 @@ class Topology:
         Returns
         -------
         tuple of Link
-            In the order of the way; empty where both are the same node.
+            Links in order; empty if both are the same node.
 
         Raises
         ------
         TopologyError
-            Where there is no way, or no such node.
+            If there is no route, or no such node.
         """
         self.require_node(src)
         self.require_node(dst)
@@ -215,7 +215,7 @@ class Topology:
         return self._routes[src, dst]
 
     def resources(self, src: str, dst: str) -> tuple["Link | str", ...]:
-        """What a message from ``src`` to ``dst`` occupies.
+        """Return the links and nodes that a message from ``src`` to ``dst`` occupies.
 
         Parameters
         ----------
@@ -225,24 +225,24 @@ class Topology:
         Returns
         -------
         tuple of Link or str
-            The links of its route, the limited nodes on its way, and those of its ends that have a limited port.
+            The links of its route, the limited nodes between them, and its ends if they have a limited port.
         """
         route = self.route(src, dst)
         passed = [link.dst for link in route[:-1] if self._limit(link.dst).through is not None]
         return (*route, *passed, *(end for end in (src, dst) if self._limit(end).port is not None))
 
     def capacity(self, resource: "Link | str") -> float:
-        """Bytes per second of a link or of a limited node.
+        """Return the bytes per second of a link or of a limited node.
 
         Parameters
         ----------
         resource : Link or str
-            One of those that :meth:`resources` names.
+            An item of :meth:`resources`.
 
         Returns
         -------
         float
-            Infinite where nothing limits it.
+            Infinite if there is no limit.
         """
         if isinstance(resource, Link):
             return resource.capacity
@@ -250,7 +250,7 @@ class Topology:
         return limit.port if limit.through is None else limit.through
 
     def require_node(self, node: str) -> None:
-        """Raise unless there is such a node here.
+        """Raise TopologyError unless ``node`` is a node of this topology.
 
         Parameters
         ----------
@@ -260,7 +260,7 @@ class Topology:
         Raises
         ------
         TopologyError
-            If there is none; its sentence lists those there are.
+            If there is no such node; the sentence lists all nodes.
         """
         if node not in self.kinds:
             nodes = " ".join(self.kinds)
@@ -277,21 +277,21 @@ class Topology:
 
         if src == dst:
             return ()
-        # Nodes that do not forward are passed by, and may be many: only links of these two and of the others count.
+        # Nodes that do not forward may be many: only links between these two and forwarding nodes count.
         a, b = self._end(src), self._end(dst)
         pairs = dict.fromkeys([(a, b), (a, None), (None, None), (None, b)])
         links = [link for pair in pairs for link in self._by_ends.get(pair, ())]
         for width in sorted({link.capacity for link in links}, reverse=True):
-            wide = networkx.DiGraph()
-            wide.add_nodes_from([src, dst])
-            wide.add_edges_from(
+            graph = networkx.DiGraph()
+            graph.add_nodes_from([src, dst])
+            graph.add_edges_from(
                 (link.src, link.dst, {"link": link, "weight": _length(link.latency)})
                 for link in links
                 if link.capacity >= width
             )
             with suppress(networkx.NetworkXNoPath):
-                path = networkx.shortest_path(wide, src, dst, weight="weight")
-                return tuple(wide.edges[hop]["link"] for hop in pairwise(path))
+                path = networkx.shortest_path(graph, src, dst, weight="weight")
+                return tuple(graph.edges[hop]["link"] for hop in pairwise(path))
         forwarding = ", ".join(FORWARDING)
         raise TopologyError(text("topology.no-route", src=src, dst=dst, name=self.name, forwarding=forwarding))
 
@@ -301,5 +301,5 @@ _UNLIMITED = Resource()
 
 @cache
 def _length(latency: float) -> Fraction:
-    # Exactly the latency, and of ways of equal latency the one of fewest links: no real one is as small as this.
+    # The exact latency, plus a term too small for any real latency: it prefers the route with the fewest links.
     return Fraction(latency) + Fraction(1, 10**24)

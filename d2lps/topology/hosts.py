@@ -1,4 +1,4 @@
-"""Hosts by name: a PCIe server, a DGX-1, GPUs behind NVSwitch, and one memory for all.
+"""Known machines by name: a PCIe server, a DGX-1, GPUs behind NVSwitch, one shared memory, a small cluster.
 
 >>> host = dgx1_v100()
 >>> [f"{link.src}→{link.dst}" for link in host.route("gpu0", "gpu5")]
@@ -16,7 +16,7 @@ from d2lps.topology.graph import Topology
 from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Resource, TopologyError, both_ways, kind_of
 from d2lps.units import Bandwidth, is_count
 
-# (i, j) of GPUs, each list one cycle through all eight; `nvidia-smi topo -m` says NV2 and NV1.
+# (i, j) of GPUs, each list one cycle through all eight; `nvidia-smi topo -m` prints NV2 and NV1.
 _DOUBLE = [(0, 3), (3, 2), (2, 1), (1, 5), (5, 6), (6, 7), (7, 4), (4, 0)]
 _SINGLE = [(0, 1), (1, 3), (3, 7), (7, 5), (5, 4), (4, 6), (6, 2), (2, 0)]
 
@@ -24,27 +24,27 @@ _SINGLE = [(0, 1), (1, 3), (3, 7), (7, 5), (5, 4), (4, 6), (6, 2), (2, 0)]
 def pcie_server(
     gpus: int = 4, bandwidth: "str | Bandwidth | Sequence[str | Bandwidth]" = PCIE, latency: "float | str" = 0.0
 ) -> Topology:
-    """GPUs and one CPU on a PCIe switch, every node with a link of its own of ``bandwidth`` each way.
+    """Return a host with GPUs and one CPU on a PCIe switch, each with its own link of ``bandwidth`` each way.
 
     Parameters
     ----------
     gpus : int
-        How many there are, 1 or more.
+        The number of GPUs, 1 or more.
     bandwidth : str, Bandwidth or sequence of them
-        Bytes per second, one way; a sequence gives each GPU its own and, as the last, the CPU's. PCIe 3.0 with 16
-        lanes is taken as 16 GB/s (15.75 before overheads).
+        Bytes per second, one way; a sequence has one for each GPU and, last, one for the CPU. PCIe 3.0 with 16 lanes
+        counts as 16 GB/s (15.75 before overheads).
     latency : float or str
         Seconds of each link; a message takes two.
 
     Returns
     -------
     Topology
-        With the nodes ``gpu0`` …, ``switch``, ``cpu``.
+        The nodes are ``gpu0`` …, ``switch``, ``cpu``.
 
     Raises
     ------
     TopologyError, UnitError
-        For a number of GPUs or of bandwidths that does not fit, and for bad units.
+        For a bad number of GPUs or bandwidths, and for bad units.
 
     Examples
     --------
@@ -71,10 +71,9 @@ def one_memory(
     each: "str | Bandwidth | None" = None,
     each_adding: "str | Bandwidth | None" = None,
 ) -> Topology:
-    """Devices that really share one memory or one processor: every route crosses the same ``bandwidth``.
+    """Return devices that share one memory or one processor: every route crosses the same ``bandwidth``.
 
-    It is the honest model of a laptop on which several devices are played: whatever moves, moves through the one
-    memory.
+    This is the honest model of a laptop that plays several devices: all bytes move through its one memory.
 
     Parameters
     ----------
@@ -83,24 +82,24 @@ def one_memory(
     bandwidth : str or Bandwidth
         Bytes per second that the memory moves.
     adding : str or Bandwidth, optional
-        Bytes per second at which it adds what arrives to be added, beside moving it; at no cost by default.
+        Bytes per second at which the memory adds, beside moving the bytes; adding is free by default.
     overhead : float or str
-        Seconds of its time that each message takes at least.
+        Least seconds of the memory's time for each message.
     latency : float or str
-        Seconds that a message is under way without occupying anything; each of its two links has half of them.
+        Seconds during which a message is under way and occupies nothing; each of its two links has half of them.
     each, each_adding : str or Bandwidth, optional
-        Bytes per second that one node can send and receive by itself, such as one processor of several, and those
-        that it can add; no limit by default.
+        Bytes per second that one node (such as one processor of several) can send and receive by itself, and bytes per
+        second that it can add; no limit by default.
 
     Returns
     -------
     Topology
-        With the given nodes, and ``memory``.
+        The given nodes, and ``memory``.
 
     Raises
     ------
     TopologyError, PlanError, UnitError
-        For a node named ``memory``, for names that cannot be nodes, and for bad units.
+        For a node named ``memory``, for invalid node names, and for bad units.
 
     Examples
     --------
@@ -132,32 +131,32 @@ def dgx1_v100(
     pcie: "str | Bandwidth" = PCIE,
     between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
 ) -> Topology:
-    """A DGX-1 with eight V100, which is also an AWS p3.16xlarge: six NVLinks per GPU, and PCIe for all other pairs.
+    """Return a DGX-1 with eight V100 (also an AWS p3.16xlarge): six NVLinks per GPU, and PCIe for all other pairs.
 
-    The NVLinks are eight pairs of GPUs joined by two links and eight by one, as ``nvidia-smi topo -m`` prints them on
-    one such machine; numbering differs between machines (:meth:`Topology.from_nvidia_smi`).
+    Eight pairs of GPUs are joined by two NVLinks and eight pairs by one, as ``nvidia-smi topo -m`` prints them on one
+    such machine; the numbering differs between machines (:meth:`Topology.from_nvidia_smi`).
 
     Parameters
     ----------
     bandwidth : str or Bandwidth
-        Bytes per second of one NVLink, one way. The default is the figure of *Dive into Deep Learning*, with which the
-        course counts. NVLink 2 is specified as 25 GB/s, of which copies reach about 24: ``dgx1_v100("25 GB/s")``.
+        Bytes per second of one NVLink, one way. The default is the figure of *Dive into Deep Learning*, which the
+        course uses. NVLink 2 is specified as 25 GB/s, and copies reach about 24: ``dgx1_v100("25 GB/s")``.
     latency : float or str
         Seconds of each link.
     pcie, between_cpus : str or Bandwidth
-        Bytes per second, one way, of each PCIe link and of the link between the two CPUs; the latter's default
-        is an assumption, one QPI link of 9.6 GT/s.
+        Bytes per second, one way, of each PCIe link and of the link between the two CPUs (by default an assumed QPI
+        link of 9.6 GT/s).
 
     Returns
     -------
     Topology
-        With the nodes ``gpu0`` … ``gpu7``, ``switch0`` … ``switch3`` for two GPUs each, ``cpu0`` and ``cpu1`` for two
+        The nodes are ``gpu0`` … ``gpu7``, ``switch0`` … ``switch3`` for two GPUs each, ``cpu0`` and ``cpu1`` for two
         switches each.
 
     Raises
     ------
     UnitError
-        For a bandwidth or latency that is none.
+        For a bad bandwidth or latency.
 
     References
     ----------
@@ -185,7 +184,7 @@ def dgx1_v100(
 def nvswitch(
     gpus: int = 16, bandwidth: "str | Bandwidth" = NVLINK, latency: "float | str" = 0.0, links: int = 6
 ) -> Topology:
-    """GPUs that meet at NVSwitch, each by ``links`` NVLinks of ``bandwidth`` each way: everyone is as near to everyone.
+    """Return GPUs that meet at NVSwitch by ``links`` NVLinks of ``bandwidth`` each way, all equally near.
 
     ========  =========================  =====================  ==================
     host      call                       one way, of each GPU   both ways together
@@ -195,23 +194,23 @@ def nvswitch(
     DGX H100  ``nvswitch(8, links=18)``  18 × 25 = 450 GB/s     900 GB/s
     ========  =========================  =====================  ==================
 
-    The switches of a host are one here, since together they never block; its CPUs and PCIe are left out.
+    All switches of a host count as one, since together they never block; its CPUs and PCIe are left out.
 
     Parameters
     ----------
     gpus : int
-        How many there are, 1 or more.
+        The number of GPUs, 1 or more.
     bandwidth : str or Bandwidth
         Bytes per second of one NVLink, one way.
     latency : float or str
         Seconds of each link; a message takes two.
     links : int
-        How many NVLinks each GPU has.
+        The number of NVLinks of each GPU.
 
     Returns
     -------
     Topology
-        With the nodes ``gpu0`` …, ``switch``.
+        The nodes are ``gpu0`` …, ``switch``.
 
     Raises
     ------
@@ -220,7 +219,7 @@ def nvswitch(
 
     References
     ----------
-    NVIDIA's data sheets of these hosts.
+    NVIDIA's data sheets for these hosts.
 
     Examples
     --------
@@ -228,8 +227,8 @@ def nvswitch(
     300.0
     """
     ends = _gpus(gpus)
-    each = [link for end in ends for link in both_ways(end, "switch", bandwidth, latency, links)]
-    return Topology("nvswitch", {**dict.fromkeys(ends, "gpu"), "switch": "switch"}, each)
+    joins = [link for end in ends for link in both_ways(end, "switch", bandwidth, latency, links)]
+    return Topology("nvswitch", {**dict.fromkeys(ends, "gpu"), "switch": "switch"}, joins)
 
 
 def machines(
@@ -240,34 +239,34 @@ def machines(
     latency: "float | str" = 0.0,
     servers: int = 0,
 ) -> Topology:
-    """Hosts on one network switch: in each, GPUs and a CPU on a PCIe switch, and a network card.
+    """Return hosts on one network switch, each with GPUs and a CPU on a PCIe switch, and a network card.
 
-    A node of a host is called after it: ``host0/gpu1``, ``host0/cpu``.
+    The name of a node begins with its host: ``host0/gpu1``, ``host0/cpu``.
 
     Parameters
     ----------
     hosts : int
-        How many hosts have GPUs, 1 or more.
+        The number of hosts with GPUs, 1 or more.
     gpus_per_host : int
-        How many each has, 0 or more.
+        The number of GPUs of each host, 0 or more.
     nic : str, Bandwidth or sequence of them
-        Bytes per second of a network card, one way; a sequence gives each host, then each server, its own.
+        Bytes per second of a network card, one way; a sequence has one for each host, then one for each server.
     inside : str or Bandwidth
         Bytes per second of each PCIe link, one way.
     latency : float or str
         Seconds of each link to the network switch; a message between hosts takes two.
     servers : int
-        How many hosts more, ``server0`` …, of which only a processor takes part.
+        The number of further hosts, ``server0`` …, each with a processor only.
 
     Returns
     -------
     Topology
-        With the nodes ``host0/gpu0`` …, ``host0/cpu``, ``host0/switch``, …, ``server0`` …, ``network``.
+        The nodes are ``host0/gpu0`` …, ``host0/cpu``, ``host0/switch``, …, ``server0`` …, ``network``.
 
     Raises
     ------
     TopologyError, UnitError
-        For numbers that do not fit, and for bad units.
+        For bad numbers, and for bad units.
 
     Examples
     --------
@@ -296,9 +295,9 @@ def machines(
     return Topology("machines", kinds, links)
 
 
-def _require_count(what: str, count: int, least: int) -> None:
+def _require_count(name: str, count: int, least: int) -> None:
     if not is_count(count, least):
-        raise TopologyError(text("topology.hosts", what=what, count=repr(count), least=least))
+        raise TopologyError(text("topology.hosts", what=name, count=repr(count), least=least))
 
 
 def _gpus(gpus: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a topology is made of: links, and nodes of a kind that may themselves be a limit."""
+"""The parts of a topology: links, the kinds of nodes, and the limits of a node itself."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ BETWEEN_CPUS = "19.2 GB/s"  # assumed: one QPI link of 9.6 GT/s with 2 bytes eac
 
 
 class TopologyError(Brief, ValueError):
-    """A topology that does not fit: a node that is not there, a route that does not exist."""
+    """An inconsistent topology, an unknown node, or a missing route."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A directed link: what flows from ``src`` to ``dst``, one way.
+    """A directed link from ``src`` to ``dst``, one way.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ class Link:
     latency : float or str
         Seconds (or ``"5 us"``) from the last byte sent to the last byte received.
     count : int
-        How many parallel links there are.
+        The number of parallel links.
 
     Raises
     ------
     UnitError, TopologyError
-        For a bandwidth or a latency that is none, and for a count below 1.
+        For a bad bandwidth or latency, and for a count below 1.
 
     Examples
     --------
@@ -65,23 +65,23 @@ class Link:
 
 @dataclass(frozen=True)
 class Resource:
-    """What a node can do itself, where that is limited. What is None limits nothing, and takes no time.
+    """The limits of a node itself. None means no limit and no cost.
 
     Parameters
     ----------
     through : str or Bandwidth, optional
-        Bytes per second of all that passes through the node on its way between others.
+        Bytes per second of all messages that pass through the node on their way between others.
     adding : str or Bandwidth, optional
-        Bytes per second at which it adds what is to be added: what passes through it, or arrives at its port.
+        Bytes per second at which it adds the values that pass through it or arrive at its port.
     overhead : float or str, optional
-        Seconds (or ``"20 us"``) of its own time that each message through it takes at least, however small it is.
+        Least seconds (or ``"20 us"``) of its own time for each message through it, however small.
     port : str or Bandwidth, optional
-        Bytes per second that it sends and receives, both together, such as a process with one thread.
+        Bytes per second that it sends and receives together, such as a process with one thread.
 
     Raises
     ------
     UnitError
-        For what is no bandwidth, or no time.
+        For a bad bandwidth or time.
     """
 
     through: Bandwidth | None = None
@@ -97,25 +97,25 @@ class Resource:
 
 
 def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | str" = 0.0, count: int = 1) -> list[Link]:
-    """A full-duplex link: ``bandwidth`` in each of the two directions.
+    """Return a full-duplex link: ``bandwidth`` in each of the two directions.
 
     Parameters
     ----------
     a, b : str
         The nodes that it joins.
     bandwidth, latency, count
-        Of either direction, as for :class:`Link`.
+        As for :class:`Link`, the same in both directions.
 
     Returns
     -------
     list of Link
-        From a to b, and from b to a.
+        The link from a to b, and the one from b to a.
     """
     return [Link(a, b, bandwidth, latency, count), Link(b, a, bandwidth, latency, count)]
 
 
 def kind_of(node: str) -> str:
-    """The kind that a name stands for: ``gpu3`` is a GPU, ``cpu`` a CPU, anything else a machine.
+    """Return the kind of node that a name suggests: ``gpu3`` is a GPU, ``cpu`` a CPU, any other name a machine.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def kind_of(node: str) -> str:
     Returns
     -------
     str
-        One of ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` and ``"machine"``.
+        ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``.
     """
     letters = node.rstrip("0123456789")
     return letters if letters in KINDS else "machine"

@@ -1,4 +1,4 @@
-"""This machine as a topology: its GPUs as their driver shows them, or else its processors round their one memory.
+"""This machine as a topology: its GPUs as their driver shows them, or else its processors around one memory.
 
 >>> host = this_host(["rank0", "rank1"], bandwidth="10 GB/s")
 >>> host.kinds, str(host.through["memory"])
@@ -19,12 +19,13 @@ from d2lps.topology.hosts import one_memory
 from d2lps.topology.links import PCIE, Resource, TopologyError
 from d2lps.units import Bandwidth
 
-DEADLINE = 10.0  # seconds that nvidia-smi may take; it wakes the GPUs, and a lost one may block it for ever
-COPIED = 16_000_000  # bytes: more than most caches keep
+DEADLINE = 10.0  # seconds that nvidia-smi may take; it wakes the GPUs, and a broken GPU may block it forever
+COPIED = 16_000_000  # bytes: more than most caches hold
 COPIES = 7
 
 QUERY = "index,pcie.link.gen.max,pcie.link.width.max,pcie.link.gen.current,pcie.link.width.current,name"
-# Bytes per second of one lane: transfers, 8 of 10 bits of which are data in versions 1 and 2, 128 of 130, 242 of 256.
+# Bytes per second of one lane. Of the bits transferred, 8 of 10 are data in versions 1 and 2, then 128 of 130, 242 of
+# 256.
 LANES = {1: 2.5e9 / 10, 2: 5e9 / 10, 3: 8e9 / 8 * 128 / 130, 4: 16e9 / 8 * 128 / 130, 5: 32e9 / 8 * 128 / 130}
 LANES |= {6: 64e9 / 8 * 242 / 256}
 
@@ -32,33 +33,33 @@ LANES |= {6: 64e9 / 8 * 242 / 256}
 def this_host(
     nodes: Iterable[str] | None = None, bandwidth: "str | Bandwidth | None" = None, root: "str | Path" = "/"
 ) -> Topology:
-    """The machine that this runs on.
+    """Return the topology of the machine that this process runs on.
 
-    With GPUs that ``nvidia-smi`` shows, :meth:`Topology.from_nvidia_smi` of its table, PCIe links as fast as it says
-    that GPU and slot can be together; numbered as ``nvidia-smi`` does, which is torch's order under
-    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Without, :func:`one_memory`. The name says what it is, as the driver or the
-    processor does.
+    If ``nvidia-smi`` shows GPUs, this is :meth:`Topology.from_nvidia_smi` of its table, with PCIe links as fast as GPU
+    and slot together allow. GPUs are numbered as in ``nvidia-smi``, which is torch's order under
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Without GPUs it is :func:`one_memory`. Its name is the model of the GPUs or of
+    the processor.
 
     Parameters
     ----------
     nodes : iterable of str, optional
-        The nodes that have to be there. GPUs are used only if all of them are among them; by default all GPUs, or
-        without GPUs ``rank0`` …, one for each processor that this process may use.
+        The nodes that the topology must have. GPUs are used only if all these nodes are GPUs of this machine. By
+        default all GPUs, or without GPUs ``rank0`` …, one for each processor that this process may use.
     bandwidth : str or Bandwidth, optional
-        Bytes per second at which the one memory copies; by default measured, which takes some tens of milliseconds.
-        A quick figure: ``calibrate`` gives a better one.
+        Bytes per second at which the one memory copies; by default a quick measurement, which takes some tens of
+        milliseconds (``calibrate`` measures better).
     root : str or Path
-        The folder under which ``proc/cpuinfo`` is.
+        The folder that contains ``proc/cpuinfo``.
 
     Returns
     -------
     Topology
-        The host's, or that of its one memory.
+        The GPUs and links of the host, or its one memory.
 
     Raises
     ------
     PlanError, TopologyError, UnitError
-        For names that cannot be nodes, and for a bandwidth that is none.
+        For invalid node names, and for a bad bandwidth.
 
     References
     ----------
@@ -70,15 +71,15 @@ def this_host(
         return host
     ranks = wanted if wanted is not None else [f"rank{i}" for i in range(_processors())]
     memory = one_memory(ranks, Bandwidth("inf") if bandwidth is None else bandwidth)
-    if bandwidth is None:  # measured once everything else is known to be right
+    if bandwidth is None:  # measured only after the names have been checked
         memory = replace(memory, limits={"memory": Resource(copy_rate())})
     return replace(memory, name=_processor(Path(root)) or memory.name)
 
 
 def copy_rate(nbytes: int = COPIED, copies: int = COPIES) -> Bandwidth:
-    """Bytes copied per second from one buffer of ``nbytes`` to another by one processor: the median of ``copies``.
+    """Measure the bytes per second at which one processor copies ``nbytes``: the median of ``copies`` copies.
 
-    A copy reads and writes every byte, so the memory moves twice as much.
+    A copy reads and writes every byte, so the memory moves twice as many.
     """
     source, target, times = bytearray(nbytes), bytearray(nbytes), []
     for _ in range(copies + 1):
@@ -90,7 +91,7 @@ def copy_rate(nbytes: int = COPIED, copies: int = COPIES) -> Bandwidth:
 
 
 def _gpus() -> Topology | None:
-    """The GPUs, or None where there are none that can be seen."""
+    """Return the topology of the GPUs, or None if no GPU is visible."""
     listed = _nvidia_smi(f"--query-gpu={QUERY}", "--format=csv,noheader") or ""
     rows = [[cell.strip() for cell in line.split(",", 5)] for line in listed.splitlines()]
     rows = [row for row in rows if len(row) == 6 and row[0].isdecimal()]
@@ -99,32 +100,33 @@ def _gpus() -> Topology | None:
         return None
     try:
         host = Topology.from_nvidia_smi(table, pcie={f"gpu{index}": _rate(*link) for index, *link, _ in rows})
-    except TopologyError:  # a driver that shows GPUs and not how they are joined, as in a virtual machine
+    except TopologyError:  # the driver shows GPUs but not their links, as in a virtual machine
         return None
     models = {name for *_, name in rows}
     return replace(host, name=_short(f"{len(rows)} × {models.pop()}") or host.name) if len(models) == 1 else host
 
 
 def _rate(*generations_and_widths: str) -> "Bandwidth | str":
-    """Bytes per second, one way, of a GPU's PCIe link: what GPU and slot can do, since a GPU that sleeps does less.
+    """Return the bytes per second, one way, of a GPU's PCIe link.
 
-    But at least what it does now, since the slot that a virtual machine sees may be made up.
+    It is the most that GPU and slot can do, since a sleeping GPU runs slower, but at least the present rate, since the
+    slot that a virtual machine sees may be invented.
     """
-    most, width, now, width_now = (int(text) if text.isdecimal() else 0 for text in generations_and_widths)
-    rate = max(LANES.get(most, 0) * width, LANES.get(now, 0) * width_now)
+    best, width, now, width_now = (int(text) if text.isdecimal() else 0 for text in generations_and_widths)
+    rate = max(LANES.get(best, 0) * width, LANES.get(now, 0) * width_now)
     return Bandwidth(rate) if rate else PCIE
 
 
 def _nvidia_smi(*arguments: str) -> str | None:
-    """What it prints, or None."""
-    import subprocess  # not as soon as the core is entered, which loads in an instant
+    """Return the output of ``nvidia-smi``, or None if it fails."""
+    import subprocess  # here, because the core must load in an instant
 
     command = ["nvidia-smi", *arguments]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE)
+        process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    return process.stdout.decode("utf-8", "replace") if process.returncode == 0 else None
 
 
 def _processors() -> int:
@@ -141,6 +143,6 @@ def _processor(root: Path) -> str:
 
 
 def _short(name: str) -> str:
-    """A name fit to be printed on one line, or nothing."""
+    """Return ``name`` if it can be printed on one line, else an empty text."""
     name = " ".join(name.split())
     return name if name.isprintable() and len(name) <= 60 else ""

@@ -1,4 +1,4 @@
-"""What ``nvidia-smi topo -m`` prints: read into a table, and that into the nodes and links of its host.
+"""The output of ``nvidia-smi topo -m``, read into a table, and the table into the nodes and links of its host.
 
 >>> table = '''
 ...         GPU0    GPU1    GPU2    mlx5_0  CPU Affinity    NUMA Affinity
@@ -23,7 +23,7 @@ from d2lps.messages import text
 from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Link, TopologyError, both_ways
 from d2lps.units import Bandwidth
 
-# What stands between two devices, as the table's legend says: PCIe switches, more than that, the link between CPUs.
+# Codes for the connection of two devices: PCIe switches only, a host bridge, the link between CPUs.
 SWITCHES, HOST, FAR = ("PIX", "PSB", "PXB"), ("PHB", "NODE"), ("SYS", "SOC")
 MOST_NVLINKS = 18  # of any GPU so far (H100, B200)
 
@@ -33,7 +33,7 @@ _CODE = re.compile(r"X|NV[1-9][0-9]?|" + "|".join(SWITCHES + HOST + FAR))
 
 
 class Host(NamedTuple):
-    """What a topology is made of."""
+    """The name, nodes and links of a host: the arguments of a Topology."""
 
     name: str
     kinds: dict[str, str]
@@ -41,7 +41,7 @@ class Host(NamedTuple):
 
 
 class TopoMatrix(NamedTuple):
-    """``codes`` has GPU and device → what stands between them, ``affinity`` GPU → its CPU's cores, as printed."""
+    """The table as printed: ``codes`` maps (GPU, device) to a code, ``affinity`` a GPU to the cores of its CPU."""
 
     gpus: tuple[str, ...]
     others: tuple[str, ...]
@@ -49,18 +49,18 @@ class TopoMatrix(NamedTuple):
     affinity: Mapping[str, str]
 
     def nvlinks(self, a: str, b: str) -> int:
-        """The number of NVLinks between two GPUs."""
+        """Return the number of NVLinks between two GPUs."""
         code = self.codes[a, b]
         return int(code[2:]) if code.startswith("NV") else 0
 
     def same_switch(self, a: str, b: str) -> bool:
-        """Whether two GPUs are on one PCIe switch. Where NVLinks hide it, a network card beside both tells."""
+        """Return True if two GPUs are on one PCIe switch; if NVLinks hide it, a network card beside both shows it."""
         if not self.nvlinks(a, b):
             return self.codes[a, b] in SWITCHES
         return any(self.codes[a, other] in SWITCHES and self.codes[b, other] in SWITCHES for other in self.others)
 
     def same_cpu(self, a: str, b: str) -> bool:
-        """Whether two GPUs are on one CPU. Where NVLinks hide it, the cores near to each tell."""
+        """Return True if two GPUs are on one CPU; if NVLinks hide it, the cores near each GPU show it."""
         return self.affinity[a] == self.affinity[b] if self.nvlinks(a, b) else self.codes[a, b] not in FAR
 
 
@@ -71,13 +71,13 @@ def read(
     between_cpus: "str | Bandwidth" = BETWEEN_CPUS,
     latency: "float | str" = 0.0,
 ) -> Host:
-    """The host whose table ``text`` is: see :meth:`d2lps.Topology.from_nvidia_smi`."""
+    """Return the host whose table is ``text``: see :meth:`d2lps.Topology.from_nvidia_smi`."""
     table = parse(text)
     name = {gpu: gpu.lower() for gpu in table.gpus}
     gpus = dict.fromkeys(name.values(), "gpu")
     counts = {(a, b): table.nvlinks(a, b) for a, b in combinations(table.gpus, 2)}
-    if len({*counts.values()}) == 1 and (len(gpus) - 1) * (each := max(counts.values())) > MOST_NVLINKS:
-        links = [both_ways(gpu, "switch", nvlink, latency, each) for gpu in gpus]
+    if len({*counts.values()}) == 1 and (len(gpus) - 1) * (count := max(counts.values())) > MOST_NVLINKS:
+        links = [both_ways(gpu, "switch", nvlink, latency, count) for gpu in gpus]
         return Host("nvswitch", gpus | {"switch": "switch"}, sum(links, []))
     rates = pcie if isinstance(pcie, Mapping) else dict.fromkeys(gpus, pcie)
     rate = {gpu: units.bandwidth(rates.get(name[gpu], PCIE)) for gpu in table.gpus}
@@ -95,7 +95,7 @@ def read(
 
 
 def parse(text: str) -> TopoMatrix:
-    """The table that ``nvidia-smi topo -m`` prints. Raises TopologyError, which names the line."""
+    """Parse the table that ``nvidia-smi topo -m`` prints, or raise a TopologyError that names the line."""
     if not isinstance(text, str):
         raise _refused("not-a-text", given=repr(text))
     lines = [(number, line.split()) for number, line in enumerate(_ESCAPE.sub("", text).splitlines(), 1)]
@@ -122,8 +122,8 @@ def parse(text: str) -> TopoMatrix:
         row = dict(zip(columns, cells, strict=False))
         for other in gpus:
             if not _CODE.fullmatch(row[other]) or (row[other] == "X") != (gpu == other):
-                known = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
-                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **known)
+                words = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
+                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **words)
         codes |= {(gpu, other): code for other, code in row.items()}
         affinity[gpu] = cells[len(columns)] if titles[:2] == ["CPU", "Affinity"] and cells[len(columns) :] else ""
     if missing := [gpu for gpu in gpus if gpu not in affinity]:
@@ -139,13 +139,15 @@ def _refused(reason: str, **values: object) -> TopologyError:
 
 
 def _groups(gpus: Sequence[str], same: Callable[[str, str], bool]) -> list[list[str]]:
-    """Each GPU in the first group with all of which it belongs together, or in one of its own."""
+    """Put each GPU into the first group in which it is the ``same`` as every member, or into a new group."""
     groups: list[list[str]] = []
     for gpu in gpus:
-        home = next((group for group in groups if all(same(gpu, other) for other in group)), None)
-        if home is None:
-            groups.append(home := [])
-        home.append(gpu)
+        for group in groups:
+            if all(same(gpu, other) for other in group):
+                group.append(gpu)
+                break
+        else:
+            groups.append([gpu])
     return groups
 
 

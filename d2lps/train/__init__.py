@@ -1,10 +1,14 @@
-"""Training in data parallel, three times the same, and when somebody is late.
+"""Data-parallel training, done in several ways that give the same weights.
 
-``by_plan`` runs a plan at each step, ``by_store`` pushes gradients to a store and pulls weights from it, ``ddp`` leaves
-it to torch's DistributedDataParallel. Each has the one device beside it that they are compared with, bit for bit or
-within rounding. ``by_schedule`` follows a simulation of who pushes when; ``Buckets`` sends gradients while others are
-still computed. The names of ``by_plan`` are handed on: the data, the small network, and the pieces of a step; and those
-of ``checkpoints``, from which a training that was killed goes on.
+Start with ``by_plan``: the data, the small network, the pieces of a training step, and ``one_device``, the reference
+that the other ways are compared with, bit for bit or within rounding::
+
+    by_plan       a plan adds the gradients in each step
+    by_store      workers push gradients to a key-value store and pull weights
+    ddp           torch's DistributedDataParallel does it
+    by_schedule   a simulation decides which worker pushes when, and with which weights
+    buckets       gradients are sent in buckets while others are still computed
+    checkpoints   a training that was killed continues from its last checkpoint
 """
 
 from d2lps.train import by_schedule, by_store, ddp

@@ -1,4 +1,4 @@
-"""Gradients are sent while others are still computed, several in one message."""
+"""Send gradients while others are still computed, several in one message."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,36 +12,36 @@ from d2lps.messages.raised import Brief
 
 
 class BucketsError(Brief, RuntimeError):
-    """A backward pass that does not fit the buckets."""
+    """The backward pass does not fit the buckets."""
 
 
 class Handle(Protocol):
-    """What stands for a message that is under way."""
+    """A message under way."""
 
     def wait(self) -> object:
         """Return when it has arrived."""
 
 
 class Buckets:
-    """Sends gradients in buckets, each as soon as all of it is ready and all before it have been sent.
+    """Buckets of gradients, each sent as soon as it is complete and all before it have been sent.
 
     The order of the buckets never changes, since all workers must send the same bucket at the same time.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-        In the order in which they are to be sent: the last layer first, ``[*net.parameters()][::-1]``, as that is the
-        order in which gradients become ready.
+        In the order of sending: the last layer first, ``[*net.parameters()][::-1]``, because its gradients are ready
+        first.
     nbytes : int
-        A bucket is full when the next gradient would take it above that.
+        The largest size of a bucket, unless a single gradient is larger.
     send : callable
-        ``send(flat)`` begins to replace a flat tensor by the sum of all workers' and returns a :class:`Handle`, as
+        ``send(flat)`` starts to replace a flat tensor by the sum over all workers and returns a :class:`Handle`, as
         ``partial(dist.all_reduce, async_op=True)`` does.
 
     Attributes
     ----------
     buckets : list of list of Parameter
-        What is sent together.
+        The parameters of each bucket.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class Buckets:
         Raises
         ------
         BucketsError
-            If a gradient was never computed: its bucket cannot be sent, nor those after it.
+            If a gradient was never computed, so that its bucket and those after it cannot be sent.
         """
         if len(self._sent) < len(self.buckets):
             raise BucketsError(text("buckets.missing", count=sum(self._missing)))
@@ -98,7 +98,7 @@ class Buckets:
         self._again()
 
     def close(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 

@@ -1,10 +1,10 @@
 """Data-parallel training through a plan, and the one device it is compared with.
 
 Each of n devices has a copy of the weights and a part of every minibatch. It computes the gradient of its part;
-the plan adds the gradients up, its servers update the weights, and everyone receives the new ones.
+the plan adds the gradients up, its servers update the weights, and all devices receive the new ones.
 
-Everything that computes gradients runs on one thread with deterministic kernels (:func:`deterministic`), because
-the gradients of one and the same network differ in their last bits between 1, 2 and 4 threads.
+Gradients are computed on one thread with deterministic kernels (:func:`deterministic`), because the gradients of the
+same network differ in their last bits between 1, 2 and 4 threads.
 """
 
 import copy
@@ -37,7 +37,7 @@ class Digits(NamedTuple):
     Parameters
     ----------
     train, test
-        those to train on, those to test with: (images, labels).
+        the training data and the test data: (images, labels).
     """
 
     train: Batch
@@ -45,16 +45,16 @@ class Digits(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a training left behind.
+    """The result of a training.
 
     Parameters
     ----------
     losses
-        the mean over the minibatch, of each step.
+        the mean over the minibatch, for each step.
     weights
-        the final ones, as one flat tensor.
+        the final weights, as one flat tensor.
     traces
-        of each step, where a plan was run.
+        the trace of each step, if a plan was run.
     """
 
     losses: list[float]
@@ -64,16 +64,16 @@ class Run(NamedTuple):
 
 @cache
 def digits(train: int = 1536) -> Digits:
-    """The 1797 handwritten digits that come with scikit-learn, in a fixed shuffle.
+    """Return the 1797 handwritten digits that come with scikit-learn, in a fixed shuffle.
 
     Parameters
     ----------
     train
-        how many of them are to train on; the others are to test with.
+        the number of training examples; the others are test examples.
     """
     import numpy
 
-    # load_digits() reads the same file; but for that, each of many processes would import all of scikit-learn.
+    # load_digits() reads the same file, but needs all of scikit-learn in each of many processes.
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     rows = torch.from_numpy(numpy.loadtxt(file, numpy.float32, delimiter=","))
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
@@ -84,7 +84,7 @@ def digits(train: int = 1536) -> Digits:
 
 
 def small_cnn() -> nn.Module:
-    """A convolutional network for the digits, always with the same initial weights: 9930 parameters."""
+    """Make a convolutional network for the digits, always with the same initial weights: 9930 parameters."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=3, padding=1),
@@ -99,11 +99,11 @@ def small_cnn() -> nn.Module:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """One thread and deterministic kernels, no TF32, within the ``with`` block; what was set before comes back."""
+    """Use one thread, deterministic kernels and no TF32 within the ``with`` block; restore the settings afterwards."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     backends = (torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")
     before = [getattr(owner, name) for owner, name in backends]
-    # cuBLAS reads this when its first handle is made; without it deterministic mode refuses matrix products.
+    # cuBLAS reads this when it makes its first handle; without it deterministic mode refuses matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         torch.set_num_threads(1)
@@ -119,21 +119,21 @@ def deterministic() -> Iterator[None]:
 
 
 def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
-    """A part of the minibatch for each device, on that device.
+    """Split a minibatch into a part for each device, on that device.
 
     It is ``d2l.split_batch`` for devices of any kind (D2L's scatters to distinct GPUs only).
 
     Parameters
     ----------
     X, y
-        images and labels, as many of the one as of the other.
+        images and labels, of equal length.
     devices
-        where the parts go.
+        the devices of the parts.
 
     Returns
     -------
     list of (Tensor, Tensor)
-        images and labels for each device, in parts of equal size; the last may be smaller, or empty where there are
+        images and labels for each device, in parts of equal size; the last may be smaller, or empty if there are
         more devices than examples.
     """
     size = -(-len(X) // len(devices))
@@ -144,7 +144,7 @@ def split(X: Tensor, y: Tensor, devices: Sequence[torch.device]) -> list[Batch]:
 
 
 def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple[float, Tensor]:
-    """The cross-entropy summed over (X, y) and divided by ``count``, and its gradient as one flat tensor.
+    """Return the cross-entropy summed over (X, y) and divided by ``count``, and its gradient as one flat tensor.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple
     X, y
         images and labels of a part of a minibatch.
     count
-        the size of the whole minibatch: so the parts' losses and gradients add up to those of the minibatch.
+        the size of the whole minibatch, so that the parts' losses and gradients add up to those of the minibatch.
 
     Returns
     -------
@@ -167,7 +167,7 @@ def loss_and_gradient(net: nn.Module, X: Tensor, y: Tensor, count: int) -> tuple
 
 
 def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batch]:
-    """Minibatches, from the beginning of the data again when they are used up.
+    """Yield minibatches, starting over at the end of the data.
 
     Parameters
     ----------
@@ -176,9 +176,9 @@ def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batc
     size
         examples in a minibatch.
     steps
-        how many minibatches.
+        the number of minibatches.
     start
-        how many of them to leave out, where a training goes on.
+        the number of minibatches to skip, for a training that continues.
 
     Yields
     ------
@@ -187,21 +187,21 @@ def batches(data: Batch, size: int, steps: int, start: int = 0) -> Iterator[Batc
     """
     X, y = data
     for step in range(start, steps):
-        which = torch.arange(step * size, (step + 1) * size) % len(y)
-        yield X[which], y[which]
+        rows = torch.arange(step * size, (step + 1) * size) % len(y)
+        yield X[rows], y[rows]
 
 
 def buffers(plan: Plan, gradients: Mapping[str, Tensor], carrier: Carrier) -> dict[str, Tensor]:
-    """What :func:`d2lps.run` works on: a copy of each gradient, and an empty buffer for each node that has none.
+    """Make the buffers for :func:`d2lps.run`: a copy of each gradient, and an empty one for each node without.
 
     Parameters
     ----------
     plan
-        whose nodes get a buffer.
+        the plan whose nodes get a buffer.
     gradients
         node → flat tensor; one at least.
     carrier
-        on whose devices the buffers lie.
+        the carrier that decides on which devices the buffers lie.
 
     Returns
     -------
@@ -224,13 +224,13 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
     Parameters
     ----------
     net
-        the network to begin with; it is left as it is.
+        the network to begin with; it is not changed.
     plan
         a plan with updates, such as ``sharded(gpus, update=("sgd", {"lr": 0.1}))``.
     data, size, steps
         images and labels, examples per minibatch, and the number of minibatches.
     carrier
-        how the gradients travel; all nodes are in this process. :class:`d2lps.Here` if left out.
+        a carrier with all nodes in this process; :class:`d2lps.Here` if left out.
 
     Returns
     -------
@@ -248,15 +248,15 @@ def parallel(net: nn.Module, plan: Plan, data: Batch, size: int, steps: int, car
         memory: dict = {}
         for X, y in counted(batches(data, size, steps), of=steps):
             parts = split(X, y, [places[worker] for worker in workers])
-            done = {
+            computed = {
                 worker: loss_and_gradient(copies[worker], *part, count=len(X))
                 for worker, part in zip(workers, parts, strict=True)
             }
-            held = buffers(plan, {worker: part for worker, (_, part) in done.items()}, carrier)
+            held = buffers(plan, {worker: gradient for worker, (_, gradient) in computed.items()}, carrier)
             result.traces.append(run(plan, held, carrier, weights=weights, memory=memory))
             for worker in workers:
                 vector_to_parameters(held[worker], copies[worker].parameters())
-            result.losses.append(sum(loss for loss, _ in done.values()))
+            result.losses.append(sum(loss for loss, _ in computed.values()))
         result.weights.copy_(parameters_to_vector(copies[workers[0]].parameters()).detach())
     return result
 
@@ -276,17 +276,17 @@ def one_device(
     Parameters
     ----------
     net
-        the network to begin with; it is left as it is.
+        the network to begin with; it is not changed.
     data, size, steps
         images and labels, examples per minibatch, and the number of minibatches.
     lr, momentum
-        the numbers of SGD.
+        the hyperparameters of SGD.
     in_turn
-        a plan, whose parts of the minibatch the one device takes in turn, and adds their gradients in the order in
-        which the plan adds them: bit for bit what :func:`parallel` computes on devices of the same kind (a GPU rounds
-        a gradient otherwise than a CPU). If left out, each minibatch is taken as a whole.
+        a plan: the one device takes the parts of the minibatch of the plan's workers in turn, and adds their gradients
+        in the order of the plan. The result is bit for bit that of :func:`parallel` on devices of the same kind (a GPU
+        rounds differently from a CPU). If left out, each minibatch is taken as a whole.
     device
-        where it is trained; the weights returned are in main memory.
+        the device to train on; the weights returned are in main memory.
 
     Returns
     -------
@@ -303,9 +303,9 @@ def one_device(
             else:
                 workers = list(dict.fromkeys(node for node, _ in in_turn.holds))
                 parts = split(X, y, [torch.device(device)] * len(workers))
-                done = [loss_and_gradient(net, *part, count=len(X)) for part in parts]
-                loss = sum(loss for loss, _ in done)
-                total = added(in_turn, {worker: part for worker, (_, part) in zip(workers, done, strict=True)})
+                computed = [loss_and_gradient(net, *part, count=len(X)) for part in parts]
+                loss = sum(loss for loss, _ in computed)
+                total = added(in_turn, {name: gradient for name, (_, gradient) in zip(workers, computed, strict=True)})
             RULES["sgd"](result.weights, total, memory, lr=lr, momentum=momentum)
             vector_to_parameters(result.weights.clone(), net.parameters())
             result.losses.append(loss)
@@ -313,12 +313,12 @@ def one_device(
 
 
 def added(plan: Plan, gradients: dict[str, Tensor]) -> Tensor:
-    """The sum of gradients in the order in which a plan adds them, on one device and without the plan's help.
+    """Return the sum of gradients in the order in which a plan adds them, on one device and without running it.
 
     Parameters
     ----------
     plan
-        it tells the order of each key.
+        the plan that gives the order for each key.
     gradients
         node → flat tensor, all on one device.
 
@@ -328,24 +328,24 @@ def added(plan: Plan, gradients: dict[str, Tensor]) -> Tensor:
         flat, of the size of the gradients.
     """
 
-    def tree(order: str | tuple, where: slice) -> Tensor:
+    def tree(order: str | tuple, part: slice) -> Tensor:
         if isinstance(order, str):
-            return gradients[order][where]
-        return tree(order[0], where) + tree(order[1], where)
+            return gradients[order][part]
+        return tree(order[0], part) + tree(order[1], part)
 
     size = next(iter(gradients.values())).numel()
-    return torch.cat([tree(plan.order(key), where) for key, where in plan.slices(size).items()])
+    return torch.cat([tree(plan.order(key), part) for key, part in plan.slices(size).items()])
 
 
 def accuracy(net: nn.Module, weights: Tensor, data: Batch) -> float:
-    """The fraction of the data that a network labels rightly.
+    """Return the fraction of the data that a network labels correctly.
 
     Parameters
     ----------
     net
-        the network; it is left as it is.
+        the network; it is not changed.
     weights
-        those it is to have, as one flat tensor.
+        the weights to use, as one flat tensor.
     data
         images and labels.
 

@@ -1,4 +1,4 @@
-"""Real gradients in the order of a simulation: what a rule of waiting does to training, whatever this machine does."""
+"""Real gradients in the order of a simulation: the effect of a waiting rule on training, whatever this machine does."""
 
 import copy
 
@@ -16,21 +16,21 @@ def fit(
 ) -> list[Tensor]:
     """Train along a schedule: every gradient is computed with the weights that its worker had read.
 
-    A step takes the mean of its gradients. Minibatches are dealt out in the order in which gradients count, from what
-    all workers share, or to each worker from what it has.
+    A step takes the mean of its gradients. Minibatches are dealt out in the order in which gradients count, from the
+    shared data, or to each worker from its own.
 
     Parameters
     ----------
     net
-        the network to begin with; it is left as it is.
+        the network to begin with; it is not changed.
     data
         images and labels; or a list of such pairs, one for each worker.
     size
-        how many examples a worker takes for a gradient.
+        the number of examples for one gradient.
     schedule
-        as :mod:`d2lps.simulate.schedules` makes them.
+        a schedule of :mod:`d2lps.simulate.schedules`.
     lr, momentum
-        the numbers of SGD.
+        the hyperparameters of SGD.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def fit(
     Raises
     ------
     ScheduleError
-        If there are pairs for more workers, or fewer, than the schedule has.
+        If the number of pairs is not the schedule's number of workers.
 
     Examples
     --------
@@ -55,17 +55,17 @@ def fit(
         raise ScheduleError(text("schedule.data", given=len(data), workers=schedule.workers))
     net = copy.deepcopy(net)
     weights = parameters_to_vector(net.parameters()).detach().clone()
-    moved, versions = torch.zeros_like(weights), [weights]
-    most = sum(len(step.pushes) for step in schedule.steps)
-    own = [batches(part, size, most) for part in data] if isinstance(data, list) else None
-    shared = None if own else batches(data, size, most)
+    velocity, versions = torch.zeros_like(weights), [weights]
+    pushes = sum(len(step.pushes) for step in schedule.steps)
+    by_worker = [batches(part, size, pushes) for part in data] if isinstance(data, list) else None
+    shared = None if by_worker else batches(data, size, pushes)
     with deterministic():
         for step in schedule.steps:
             total = torch.zeros_like(weights)
             for push in step.pushes:
                 vector_to_parameters(versions[push.read], net.parameters())
-                X, y = next(own[push.rank] if own else shared)
+                X, y = next(by_worker[push.rank] if by_worker else shared)
                 total += loss_and_gradient(net, X, y, count=len(y))[1]
-            moved = momentum * moved + total / len(step.pushes)
-            versions.append(versions[-1] - lr * moved)
+            velocity = momentum * velocity + total / len(step.pushes)
+            versions.append(versions[-1] - lr * velocity)
     return versions

@@ -4,7 +4,7 @@
 :func:`curves` compares stores with one another; :func:`in_turn` is the reference, on one device.
 
 Every parameter of the network is a key. A worker pushes the gradients of its part of every minibatch, one per device,
-and pulls the weights that the store has stepped. Gradients have the same bits everywhere on one thread only: enter
+and pulls the weights that the store has updated. Gradients have the same bits everywhere only on a single thread: enter
 :func:`d2lps.train.deterministic` once, around all workers of a process (:func:`each` and :func:`curves` do so).
 """
 
@@ -47,10 +47,10 @@ STORES = MappingProxyType(
 
 
 class Worked(NamedTuple):
-    """What a worker's training left behind.
+    """The result of one worker's training.
 
-    ``losses``: of its part of each minibatch, as a share, so that those of all workers add up to the minibatch's;
-    ``seconds``: since the start, when each step was done; ``weights``: flat, with every worker's pushes in them.
+    ``losses``: of its part of each minibatch, scaled so that the losses of all workers add up to the minibatch's;
+    ``seconds``: from the start to the end of each step; ``weights``: flat, with the pushes of all workers.
     """
 
     losses: list[float]
@@ -59,10 +59,10 @@ class Worked(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """What worker 0 had after each of its steps.
+    """The state of worker 0 after each of its steps.
 
-    ``losses``: of its weights, over all of the data; ``seconds``: since the start; ``staleness``: by how many steps
-    the slowest worker's pushes were behind.
+    ``losses``: of its weights, over all of the data; ``seconds``: since the start; ``staleness``: the number of steps
+    by which the slowest worker's pushes were behind.
     """
 
     losses: list[float]
@@ -83,7 +83,7 @@ def work(
     checkpoints: Checkpoints | None = None,
     every: int = 100,
 ) -> Worked:
-    """Be the worker ``store.rank``: train ``net``, in place, together with the others.
+    """Train ``net``, in place, as the worker ``store.rank``, together with the other workers.
 
     At the end the workers wait for each other: the slowest may be behind by less than the store's deadline.
 
@@ -92,28 +92,29 @@ def work(
     store
         a new store of any kind. With ``local`` and ``device`` this worker is the only one.
     net
-        the network, the same on all workers; the weights of worker 0 count. Whatever error ends the training, it has
-        the weights of the last complete step.
+        the network, the same on all workers; the weights of worker 0 count. After an error it has the weights of the
+        last complete step.
     data, size, steps
         images and labels, examples per minibatch (of all workers together), and the number of minibatches.
     update
-        the optimizer and its numbers, such as ``("sgd", {"lr": 0.1})``.
+        the optimizer and its hyperparameters, such as ``("sgd", {"lr": 0.1})``.
     devices
-        those of this worker. Its part of the minibatch is split over them, and the store adds their gradients first.
+        the devices of this worker. Its part of the minibatch is split over them, and the store adds their gradients
+        first.
     pause
-        seconds that this worker sleeps in every step: so it is a slow one.
+        seconds that this worker sleeps in every step, to make it slow.
     after
-        called with the number of steps done, after each of them.
+        called with the number of steps done, after each step.
     checkpoints
-        where to go on from the newest, if there is one, and to save another now and then, while training goes on; of
-        all workers or none.
+        continue from the newest of these, if there is one, and save new ones while training goes on; given on all
+        workers or none.
     every
         steps from one checkpoint to the next.
 
     Raises
     ------
     KVError
-        what the store raises.
+        an error of the store.
 
     Examples
     --------
@@ -128,14 +129,14 @@ def work(
     if not devices:
         raise Refused(text("store.no-devices"))
     copies = [copy.deepcopy(net).to(device) for device in devices]
-    parameters = list(zip(*(one.parameters() for one in copies), strict=True))
+    parameters = list(zip(*(replica.parameters() for replica in copies), strict=True))
     names = [name for name, _ in net.named_parameters()]
     fresh = [torch.empty_like(weight, device=CPU) for weight in net.parameters()]
 
     def renew() -> None:
         with torch.no_grad():
-            for one in (net, *copies):
-                for weight, new in zip(one.parameters(), fresh, strict=True):
+            for replica in (net, *copies):
+                for weight, new in zip(replica.parameters(), fresh, strict=True):
                     weight.copy_(new)
 
     rule, numbers = update
@@ -149,13 +150,13 @@ def work(
     for done, (X, y) in enumerate(batches(data, size, steps, before), before + 1):
         part = split(X, y, [CPU] * store.num_workers)[store.rank]
         losses = [
-            loss_and_gradient(one, *piece, count=size)[0]
-            for one, piece in zip(copies, split(*part, devices), strict=True)
+            loss_and_gradient(replica, *piece, count=size)[0]
+            for replica, piece in zip(copies, split(*part, devices), strict=True)
         ]
         gradients = [[weight.grad for weight in same] for same in parameters]
         time.sleep(pause)
         store.pushpull(names, gradients, out=fresh)
-        renew()  # only now: a pull that fails may have brought some keys and not the others
+        renew()  # only now, because a pull that fails may have brought some keys and not the others
         worked.losses.append(sum(losses))
         worked.seconds.append(time.perf_counter() - start)
         if after is not None:
@@ -170,17 +171,17 @@ def work(
 
 
 def each(stores: Iterable[KVStore], work: Callable[[KVStore], T]) -> list[T]:
-    """What ``work(store)`` returns for every worker of this process, each in a thread of its own.
+    """Call ``work(store)`` for every worker of this process, each in its own thread, and return the results.
 
-    All of them compute within :func:`d2lps.train.deterministic`. What was raised first is raised; a worker that
-    raises closes its store, and the others do not wait for it.
+    All workers compute within :func:`d2lps.train.deterministic`. The first error is raised; a worker that fails closes
+    its store, and the others do not wait for it.
 
     Parameters
     ----------
     stores
-        those of the workers, such as a :func:`d2lps.kvstore.cluster`.
+        the stores of the workers, such as a :func:`d2lps.kvstore.cluster`.
     work
-        what a worker does with its store.
+        the function of a worker.
 
     Examples
     --------
@@ -220,19 +221,19 @@ def curves(
     servers: int = 1,
     stores: Mapping[str, Mapping] = STORES,
 ) -> dict[str, Curve]:
-    """Train ``net`` through each of ``stores`` in this process, and see how the loss falls by step and by second.
+    """Train ``net`` through each of ``stores`` in this process, and record the loss by step and by second.
 
     Parameters
     ----------
     net
-        the network to begin with; it is left as it is.
+        the network to begin with; it is not changed.
     data, size, steps, update
-        as :func:`work` has them.
+        as for :func:`work`.
     pauses
-        seconds that each worker sleeps in every step, worker 0 first: as many as there are workers. All workers share
-        this machine, so what makes one slow is a pause longer than the others' computing.
+        seconds that each worker sleeps in every step, worker 0 first, one number per worker. All workers share this
+        machine, so a worker is slow only if its pause is longer than the others' computing.
     servers
-        how many each store has.
+        the number of servers of each store.
     stores
         options of :func:`d2lps.kvstore.cluster`, by name.
 
@@ -275,19 +276,19 @@ def _curve(
 
 
 def _slowest(cluster: Cluster) -> int:
-    """How many steps of the slowest worker the servers have counted."""
+    """Return the number of steps of the slowest worker, as counted by the servers."""
     return min(min(shard.rounds) for server in cluster.servers for shard in server.store.shards)
 
 
 def loss(net: nn.Module, weights: Tensor, data: Batch) -> float:
-    """The mean cross-entropy of a network over the data.
+    """Return the mean cross-entropy of a network over the data.
 
     Parameters
     ----------
     net
-        the network; it is left as it is.
+        the network; it is not changed.
     weights
-        those it is to have, as one flat tensor.
+        the weights to use, as one flat tensor.
     data
         images and labels.
     """
@@ -306,21 +307,21 @@ def in_turn(
     workers: Sequence[int],
     device: "str | torch.device" = "cpu",
 ) -> Run:
-    """Train ``net`` on one ``device`` that takes every worker's part in turn, and of it every device's: the reference.
+    """Train ``net`` on one ``device`` that does the work of all devices of all workers in turn: the reference.
 
-    The gradients of each worker's devices are added first, then those of the workers by rank: bit for bit what
-    :func:`work` computes through a synchronous store, whatever its servers, on devices of the same kind.
+    The gradients of each worker's devices are added first, then those of the workers by rank: bit for bit the result
+    of :func:`work` through a synchronous store with any number of servers, on devices of the same kind.
 
     Parameters
     ----------
     net
-        the network to begin with; it is left as it is.
+        the network to begin with; it is not changed.
     data, size, steps, update
-        as :func:`work` has them.
+        as for :func:`work`.
     workers
-        for each worker, in the order of the ranks, how many devices it has.
+        the number of devices of each worker, in the order of ranks.
     device
-        where it is trained; the weights returned are in main memory.
+        the device to train on; the weights returned are in main memory.
 
     Examples
     --------

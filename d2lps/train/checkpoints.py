@@ -1,9 +1,9 @@
-"""A training that can be killed at any moment, all of it: what was saved last is whole, and from there it goes on.
+"""Checkpoints for a training whose processes may be killed at any moment: it continues from the last complete one.
 
-A checkpoint is a folder, ``step-120``, with the store in a file, a file for each worker, and a manifest with the
-SHA-256 of all of them, and its own. It is written beside its place and renamed when everything is on the disk; the one
-before it stays. What is read is checked against the manifest first, so a checkpoint that is damaged, or was never
-finished, is passed over.
+A checkpoint is a folder, ``step-120``, with a file of the store, a file for each worker, and a manifest with the
+SHA-256 of all of them and of itself. It is written under another name and renamed when everything is on the disk; the
+one before it stays. Files are checked against the manifest before they are used, so a damaged or unfinished
+checkpoint is skipped.
 """
 
 import hashlib
@@ -28,22 +28,22 @@ from d2lps.kvstore.store import KVStore
 from d2lps.messages import text
 
 MANIFEST, STORE = "manifest.json", "store"
-AHEAD, DONE = ".step-", "step-"
+DRAFT, FINAL = ".step-", "step-"
 
 
 class CheckpointError(KVError):
-    """A checkpoint that could not be written, or that is not of this training."""
+    """A checkpoint could not be written, or belongs to another training."""
 
 
 class Resumed(NamedTuple):
-    """Where a training goes on.
+    """The point from which a training continues.
 
     Parameters
     ----------
     steps : int
-        How many were done.
+        The number of steps done.
     own : object
-        What this worker had saved of its own; None where that was nothing.
+        The object that this worker had saved; None if it had saved none.
     """
 
     steps: int
@@ -51,16 +51,16 @@ class Resumed(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one training in a folder, which all its workers see.
+    """The checkpoints of one training, in a folder that all its workers can access.
 
     Parameters
     ----------
     folder : str or Path
-        Made if it is not there.
+        The folder; created if it does not exist.
     store : KVStore
-        The worker's. All workers make their own Checkpoints of the same folder, and call the same methods.
+        The worker's store. All workers make their own Checkpoints of the same folder, and call the same methods.
     keep : int
-        How many checkpoints stay.
+        The number of checkpoints to keep.
 
     Examples
     --------
@@ -82,58 +82,58 @@ class Checkpoints:
 
     def __init__(self, folder: "str | os.PathLike", store: KVStore, keep: int = 2):
         self.folder, self.store, self.keep = Path(folder), store, require_count("keep", keep)
-        self._saving: Saving | None = None  # in the background, until somebody has waited for it
+        self._saving: Saving | None = None  # under way in the background, until ``wait`` is called
 
     def save(self, steps: int, own: Any = None, background: bool = False) -> None:
-        """Write a checkpoint: the store, random numbers (torch, numpy, Python) and ``own`` of each worker.
+        """Write a checkpoint: the store, the random state (torch, numpy, Python) and ``own`` of each worker.
 
-        All workers call it, between two steps; when it returns, it is on the disk, or in the ``background`` it will
-        soon be: :meth:`wait`. In a synchronous store that is the same point of the training for all of them.
+        All workers call this between two steps, which in a synchronous store is the same point of the training for
+        all. On return it is on the disk; in the ``background`` it is once :meth:`wait` returns.
 
         Parameters
         ----------
         steps : int
-            How many are done.
+            The number of steps done.
         own : object
-            What else this worker needs: numbers, texts, tensors, and lists and dicts of them, such as an optimizer's
+            Further state of this worker: numbers, texts, tensors, and lists and dicts of them, such as an optimizer's
             ``state_dict()``.
         background : bool
-            Whether to go on while the store is written. ``own`` is written first.
+            Return while the store is still being written; ``own`` is written first.
 
         Raises
         ------
         CheckpointError
-            On all workers, if it could not be written, or the one in the background before it; those before are still
-            there.
+            On all workers, if this checkpoint, or the one before it in the background, could not be written; earlier
+            ones are still there.
         KVError
-            What the store raises.
+            An error of the store.
         """
         self.wait()
-        ahead, done = self.folder / f"{AHEAD}{steps}", self.folder / f"{DONE}{steps}"
-        first, mine = self.store.rank == 0, ahead / f"rank-{self.store.rank}"
-        failure = self._failure(lambda: first and _emptied(ahead))
+        draft, final = self.folder / f"{DRAFT}{steps}", self.folder / f"{FINAL}{steps}"
+        first, mine = self.store.rank == 0, draft / f"rank-{self.store.rank}"
+        failure = self._failure(lambda: first and _emptied(draft))
         self.store.barrier()
         failure = failure or self._failure(lambda: _written(mine, _packed(own)))
-        # Everybody waits for all, also who has failed: nobody waits in vain.
+        # A worker that failed joins the barrier, too, so that the others do not wait in vain.
         failure and _unlink(mine)
         self.store.barrier()
         if failure:
             raise failure
-        if not all((ahead / name).exists() for name in self._ranks()):
-            raise CheckpointError(text("checkpoint.others", path=done))
-        finish = partial(self._finish, ahead, done, steps)
-        self._saving = self.store.save(ahead / STORE, background=True, then=finish)
+        if not all((draft / name).exists() for name in self._ranks()):
+            raise CheckpointError(text("checkpoint.others", path=final))
+        finish = partial(self._finish, draft, final, steps)
+        self._saving = self.store.save(draft / STORE, background=True, then=finish)
         background or self.wait()
 
     def wait(self) -> None:
-        """Until what is saved in the background is on the disk. All workers call it, before they end.
+        """Wait until the checkpoint in the background is on the disk. All workers call this before they end.
 
         Raises
         ------
         CheckpointError
-            On all workers, if it could not be written; those before it are still there.
+            On all workers, if it could not be written; earlier ones are still there.
         KVError
-            What the store raises.
+            An error of the store.
         """
         saving, self._saving = self._saving, None
         try:
@@ -142,17 +142,18 @@ class Checkpoints:
             raise CheckpointError(text("checkpoint.written", path=self.folder, why=error)) from None
 
     def resume(self) -> Resumed | None:
-        """Go back to the newest checkpoint that is whole. All workers call it, when they have initialized their keys.
+        """Go back to the newest complete checkpoint. All workers call this once they have initialized their keys.
 
         Returns
         -------
         Resumed or None
-            None where there is none to go back to.
+            None if there is no complete checkpoint.
 
         Raises
         ------
         CheckpointError
-            If the newest that is whole is of another model, or of another number of workers. Nothing has changed then.
+            If the newest complete checkpoint belongs to another model or another number of workers. Nothing has
+            changed then.
         """
         self.wait()
         for path, manifest in self._whole():
@@ -169,7 +170,7 @@ class Checkpoints:
         return None
 
     def _failure(self, work: Callable) -> CheckpointError | None:
-        """What goes wrong with ``work``, whatever it is."""
+        """Do ``work``; if it raises, return the error as a CheckpointError."""
         try:
             work()
         except Exception as error:
@@ -179,43 +180,43 @@ class Checkpoints:
     def _ranks(self) -> list[str]:
         return [f"rank-{rank}" for rank in range(self.store.num_workers)]
 
-    def _finish(self, ahead: Path, done: Path, steps: int) -> None:
-        """Worker 0, when all files are there."""
-        if failure := self._failure(partial(self._move, ahead, done, steps)):
+    def _finish(self, draft: Path, final: Path, steps: int) -> None:
+        """Move the checkpoint into place; worker 0 does it when all files are there."""
+        if failure := self._failure(partial(self._move, draft, final, steps)):
             raise failure
 
-    def _move(self, ahead: Path, done: Path, steps: int) -> None:
-        digests = {name: _digest(ahead / name) for name in (STORE, *self._ranks())}
+    def _move(self, draft: Path, final: Path, steps: int) -> None:
+        digests = {name: _digest(draft / name) for name in (STORE, *self._ranks())}
         manifest = {"steps": steps, "workers": self.store.num_workers, "sha256": digests}
-        said = json.dumps(manifest).encode()
-        _written(ahead / MANIFEST, said + b"\n" + hashlib.sha256(said).hexdigest().encode())
-        _synced(ahead)
-        if done.exists():
-            shutil.rmtree(done)  # it was damaged, or this is the same step once more; the one before it is there
-        os.rename(ahead, done)
+        content = json.dumps(manifest).encode()
+        _written(draft / MANIFEST, content + b"\n" + hashlib.sha256(content).hexdigest().encode())
+        _synced(draft)
+        if final.exists():
+            shutil.rmtree(final)  # it was damaged, or this step is saved once more; the one before it is still there
+        os.rename(draft, final)
         _synced(self.folder)
         for old in [path for _, path in self._steps()][self.keep :]:
             with suppress(OSError):
-                (old / MANIFEST).unlink(missing_ok=True)  # first: half of it is none
+                (old / MANIFEST).unlink(missing_ok=True)  # first, so that a half-deleted checkpoint is incomplete
                 shutil.rmtree(old)
 
     def _steps(self) -> list[tuple[int, Path]]:
-        """The folders of checkpoints, the newest first."""
-        found = [(path.name.removeprefix(DONE), path) for path in self.folder.glob(f"{DONE}*")]
-        return sorted([(int(number), path) for number, path in found if number.isdecimal()], reverse=True)
+        """Return (steps, folder) of each checkpoint, the newest first."""
+        folders = [(path.name.removeprefix(FINAL), path) for path in self.folder.glob(f"{FINAL}*")]
+        return sorted([(int(number), path) for number, path in folders if number.isdecimal()], reverse=True)
 
     def _whole(self) -> Iterator[tuple[Path, Mapping]]:
         for _, path in self._steps():
             with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-                said, digest = (path / MANIFEST).read_bytes().split(b"\n")
-                manifest = json.loads(said)
-                whole = digest == hashlib.sha256(said).hexdigest().encode()
-                if whole and all(_digest(path / name) == its for name, its in manifest["sha256"].items()):
+                content, digest = (path / MANIFEST).read_bytes().split(b"\n")
+                manifest = json.loads(content)
+                whole = digest == hashlib.sha256(content).hexdigest().encode()
+                if whole and all(_digest(path / name) == digest for name, digest in manifest["sha256"].items()):
                     yield path, manifest
 
 
 def _emptied(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # what a killed worker has left
+    shutil.rmtree(folder, ignore_errors=True)  # left by a killed worker
     folder.mkdir(parents=True)
 
 
@@ -232,7 +233,7 @@ def _unlink(path: Path) -> None:
 
 
 def _synced(folder: Path) -> None:
-    """Have the names in it on the disk, too."""
+    """Write the names in the folder to the disk, too."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -257,13 +258,13 @@ def _packed(own: Any) -> bytes:
     try:
         torch.save({"own": own, "random": numbers}, room)
         _unpacked(io.BytesIO(room.getvalue()))
-    except Exception:  # what could not be read again is refused now
+    except Exception:  # refuse now an object that could not be read again
         raise Refused(text("checkpoint.own", kind=type(own).__name__)) from None
     return room.getvalue()
 
 
 def _unpacked(file: "Path | io.BytesIO") -> dict:
-    """Numbers, texts and tensors, never code."""
+    """Read numbers, texts and tensors, but never code."""
     return torch.load(file, map_location="cpu", weights_only=True)
 
 

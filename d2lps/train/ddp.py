@@ -1,4 +1,4 @@
-"""The same training with the tool that people use at work: DistributedDataParallel, one process per device.
+"""The same training with the tool used in practice: DistributedDataParallel, one process per device.
 
 ``torchrun --nproc-per-node=4 -m d2lps.train.ddp weights.pt`` runs :func:`main` in four processes;
 :func:`weights` does that from a notebook.
@@ -26,7 +26,7 @@ class ProcessesError(Brief, RuntimeError):
 
 
 def main(path: str) -> None:
-    """The program of each process: its part of every minibatch, and DDP to agree on the gradient."""
+    """Train on one process's part of every minibatch, with DDP to average the gradients."""
     dist.init_process_group("gloo")
     rank, processes = dist.get_rank(), dist.get_world_size()
     net = DistributedDataParallel(by_plan.small_cnn())
@@ -42,21 +42,21 @@ def main(path: str) -> None:
     dist.destroy_process_group()
 
 
-def keep(found: Tensor, path: str) -> None:
-    """Write the weights so that they are there whole or not at all."""
-    torch.save(found, f"{path}.part")
+def keep(weights: Tensor, path: str) -> None:
+    """Write the weights to a file that is complete or does not exist."""
+    torch.save(weights, f"{path}.part")
     os.replace(f"{path}.part", path)
 
 
 def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
-    """The weights that :func:`main` leaves, run by torchrun in several processes on this machine.
+    """Run :func:`main` with torchrun in several processes on this machine, and return the weights.
 
     Parameters
     ----------
     processes
-        how many.
+        the number of processes.
     deadline
-        seconds that they have.
+        seconds within which they must finish.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
     Raises
     ------
     ProcessesError
-        if they fail, or do not finish in time; none is left behind.
+        if they fail, or do not finish in time; no process is left behind.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "weights.pt")
@@ -79,20 +79,20 @@ def weights(processes: int = 4, deadline: float = 180.0) -> Tensor:
         with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as torchrun:
             try:
                 output, _ = torchrun.communicate(timeout=deadline)
-            except BaseException as error:  # an interrupted cell, too, must leave no process behind
+            except BaseException as error:  # even an interrupted cell must leave no process behind
                 _end(torchrun)
                 if isinstance(error, subprocess.TimeoutExpired):
                     sentence = text("processes.unfinished", count=processes, seconds=f"{deadline:g}")
                     raise ProcessesError(sentence) from None
                 raise
         if not path.exists():
-            # What comes first is what went wrong; torchrun's account of the others follows.
+            # The first lines name the cause; torchrun's report on the other processes follows.
             raise ProcessesError(text("processes.failed", count=processes, output=output[:2000]))
         return torch.load(path, weights_only=True)
 
 
 def _end(torchrun: subprocess.Popen) -> None:
-    torchrun.terminate()  # it then ends its processes, which stand in sessions of their own
+    torchrun.terminate()  # it then ends its processes, which have sessions of their own
     try:
         torchrun.wait(timeout=10)
     except subprocess.TimeoutExpired:
@@ -101,4 +101,4 @@ def _end(torchrun: subprocess.Popen) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
-    os._exit(0)  # the work is done, and an ordinary exit now and then aborts in a thread that torch still has
+    os._exit(0)  # the work is done, and an ordinary exit sometimes aborts in a thread of torch

@@ -1,4 +1,13 @@
-"""What is seen of a trace: ``drawing`` lays it out as one SVG scene, ``player`` moves it, ``tables`` set it as text."""
+"""Pictures and tables of traces.
+
+Start with ``drawing/__init__.py`` (``draw``) and ``drawing/scene.py``: a scene joins everything that a picture of a
+trace needs. ``drawing/theme.py`` decides every color, also those of the workers; ``drawing/motion.py`` decides which
+worker has which color, and what is where at each moment; ``drawing/layout.py`` decides where nodes and lanes lie;
+``drawing/traffic.py`` decides which links are full and which one is the bottleneck; ``drawing/legend.py`` decides the
+legend. ``player/`` animates a scene with controls (``data.py`` makes the numbers that ``player.js`` reads), and
+``drawing/film.py`` animates it without a script. ``tables.py`` prints source code and tables; ``d2lps/units.py``
+decides how bytes and seconds are printed.
+"""
 
 from d2lps.view.drawing import Drawing, DrawingError, draw
 from d2lps.view.tables import Source, Table, source, table
@@ -7,7 +16,7 @@ __all__ = ["Drawing", "DrawingError", "Player", "Source", "Table", "draw", "sour
 
 
 def __getattr__(name: str):
-    """The player on first use: it needs a notebook's widgets, which a drawing does without."""
+    """Import the player on first use: it needs a notebook's widgets, a drawing does not."""
     if name not in ("Player", "watch"):
         raise AttributeError(f"module 'd2lps.view' has no attribute {name!r}")
     from d2lps.view import player

@@ -1,4 +1,4 @@
-"""Things shown in a notebook: the very function that runs, and tables of what came out."""
+"""Text shown in a notebook: the source code of a function, and tables of results."""
 
 import ast
 import html
@@ -15,13 +15,7 @@ from d2lps.units import show_seconds
 
 
 class Source:
-    """A function's source code, highlighted in a notebook and plain elsewhere. Made by :func:`source`.
-
-    Parameters
-    ----------
-    code : str
-        The lines of Python.
-    """
+    """The source code of a function, highlighted in a notebook and plain elsewhere. Made by :func:`source`."""
 
     def __init__(self, code: str):
         self.code = code
@@ -34,24 +28,24 @@ class Source:
 
 
 def source(thing: object, doc: bool = False) -> Source:
-    """The source code of a function or class as it stands in d2lps.
+    """Return the source code of a function or class as it runs in d2lps.
 
     Parameters
     ----------
     thing : function or class
-        What is shown.
+        The function or class to show.
     doc : bool
-        Whether its docstring is shown too.
+        True to show its docstring too.
 
     Returns
     -------
     Source
-        Highlighted in a notebook, plain when printed; its text is ``.code``.
+        Code highlighted in a notebook and plain when printed; its text is ``.code``.
 
     Raises
     ------
     OSError, TypeError
-        If there is no source code of it, as of a builtin.
+        If it has no source code, such as a builtin.
 
     Examples
     --------
@@ -75,8 +69,8 @@ def _without_docstring(code: str) -> str:
     return "\n".join(before + after)
 
 
-# A table wider than its page scrolls by itself, and a shadow at an edge tells that there is more: it stays where it is,
-# while the covers of paper go along with what is scrolled, and hide it where nothing is left to see.
+# A table wider than its page scrolls by itself. A fixed shadow at an edge shows that there is more; covers of paper
+# scroll with the content and hide the shadow at an edge beyond which there is nothing.
 PAPER = "var(--jp-layout-color0,var(--pst-color-background,Canvas))"
 SHADOW = "rgba(128,128,128,.55),rgba(128,128,128,0)"
 SCROLLS = (
@@ -88,19 +82,11 @@ SCROLLS = (
 )
 
 
-_NUMBER = re.compile(r"(~ ?)?[-+−]?\d|[–✓✗]$")  # how a cell of numbers begins, or one that has none
+_NUMBER = re.compile(r"(~ ?)?[-+−]?\d|[–✓✗]$")  # the beginning of a cell in a column of numbers
 
 
 class Table:
-    """Rows under headings: aligned text, or HTML in a notebook. Made by :func:`table`.
-
-    Parameters
-    ----------
-    columns : list of str or int
-        The headings, as :func:`table` takes them.
-    values : list of list
-        What stands in each row, as many as headings.
-    """
+    """Rows under headings: aligned text, or HTML in a notebook. Made by :func:`table`."""
 
     def __init__(self, columns: list[str | int], values: list[list[object]]):
         self._columns, self._values = columns, values
@@ -108,7 +94,7 @@ class Table:
     @property
     def heads(self) -> list[str]:
         """The headings, in the language in force."""
-        return [text(f"table.{each}") if isinstance(each, str) else str(each) for each in self._columns]
+        return [text(f"table.{column}") if isinstance(column, str) else str(column) for column in self._columns]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -121,38 +107,37 @@ class Table:
         return "\n".join("   ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
-        # Words begin at the left, numbers end at the right; a number stays with its unit, however narrow the page. A
-        # heading is broken into lines rather than that its column lies out of sight.
+        # Words are aligned left, numbers right. A number and its unit stay on one line on any page; headings may break,
+        # so that no column is pushed out of sight.
         heads, rows = self.heads, self.rows
-        columns = [[each[i] for each in rows] for i in range(len(heads))]
+        columns = [[row[i] for row in rows] for i in range(len(heads))]
         sides = ["right" if i and all(map(_NUMBER.match, column)) else "left" for i, column in enumerate(columns)]
 
-        def row(tag: str, look: str, cells: list[str]) -> str:
-            filled = "".join(
+        def html_row(tag: str, look: str, cells: list[str]) -> str:
+            columns = "".join(
                 f'<{tag} style="{look};text-align:{side}">{html.escape(cell)}</{tag}>'
                 for side, cell in zip(sides, cells, strict=True)
             )
-            return f"<tr>{filled}</tr>"
+            return f"<tr>{columns}</tr>"
 
-        body = "".join(row("td", "white-space:nowrap", cells) for cells in rows)
-        head = row("th", "white-space:normal;vertical-align:bottom;word-break:keep-all", heads)
-        inside = f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
-        return f'<div style="{SCROLLS}" tabindex="0">{inside}</div>'
+        body = "".join(html_row("td", "white-space:nowrap", cells) for cells in rows)
+        head = html_row("th", "white-space:normal;vertical-align:bottom;word-break:keep-all", heads)
+        return f'<div style="{SCROLLS}" tabindex="0"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
-STEPS = 40  # of a plan that are shown
+STEPS = 40  # steps of a plan that are shown
 
 
 def plan_table(plan: Plan) -> str:
-    """The same as ``print(plan)``, as HTML: fonts for code lack letters, and misplace accents."""
+    """Return the text of ``print(plan)`` as HTML, since fonts for code lack letters and misplace accents."""
     nodes, shares, *_ = str(plan).splitlines()
     cell = "text-align:left;vertical-align:top;padding:0 1.2em 0 0;white-space:nowrap"
     rows = []
     for number, step in enumerate(plan.steps[:STEPS], 1):
         acts = " &emsp; ".join(f'<span style="white-space:nowrap">{html.escape(act)}</span>' for act in show_step(step))
-        said = html.escape(text("plan.step", step=number))
+        label = html.escape(text("plan.step", step=number))
         rows.append(
-            f'<tr style="background:none"><th scope="row" style="{cell}">{said}</th>'
+            f'<tr style="background:none"><th scope="row" style="{cell}">{label}</th>'
             f'<td style="text-align:left;white-space:normal">{acts}</td></tr>'
         )
     rest = "<p>…</p>" if len(plan.steps) > STEPS else ""
@@ -164,7 +149,7 @@ def plan_table(plan: Plan) -> str:
 
 
 def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
-    """A table in the language in force.
+    """Return a table in the language in force.
 
     Parameters
     ----------
@@ -172,13 +157,13 @@ def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
         The headings: names of the sentences ``table.<column>`` of :mod:`d2lps.messages`, or numbers.
     rows : iterable of iterables
         The cells of each row. A trace is shown by its duration, an order of additions as a sum, True and False as
-        ✓ and ✗, None as –, floats with four digits, a known name in the language in force, anything else as its
+        ✓ and ✗, None as –, floats with four digits, a known name in the language in force, and other values by
         ``str``.
 
     Returns
     -------
     Table
-        A notebook shows it; printed, it is aligned text.
+        A table that a notebook shows as HTML, and ``print`` as aligned text.
 
     Examples
     --------
@@ -186,7 +171,6 @@ def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
     strategy   shared links
     GPU 0      –
     """
-
     return Table([*columns], [[*row] for row in rows])
 
 

@@ -63,7 +63,7 @@ def test_three_and_its_name_are_two_keys():
 def test_it_says_who_holds_how_much():
     lines = str(Placement(3, large=1000)).splitlines()
     assert lines[0].startswith("server 0: ") and lines[0].endswith("% of the small keys")
-    assert lines[-1] == "from 1000 elements on, an array is cut over all 3 servers"
+    assert lines[-1] == "an array of 1000 elements or more is cut over all 3 servers"
 
 
 WRONG = [

@@ -310,69 +310,6 @@ def test_the_same_bits_from_every_reduction(kind):
     assert sum(ranks()(with_reductions, kind, n=3), []) == []
 
 
-# ---------------------------------------------------------------- one result for all
-
-
-def into_one(rank, memory):
-    carrier = rank.carrier(SharedMemory)
-    nodes, size = carrier.names, 1009
-    star = [[Send(src, nodes[0], "g") for src in nodes[1:]]]
-    server = [[Send(src, nodes[0], "g") for src in nodes[1:2]], [Send(src, nodes[0], "g") for src in nodes[2:]]]
-    found = []
-    for plan in (
-        reduce_scatter(nodes, direct=True),
-        Plan(nodes, {"g": 1}, star, wants=[nodes[0]]),
-        Plan(nodes, {"g": 1}, server, holds=nodes[1:], wants=[nodes[0]]),
-        Plan(nodes, {"g": 1}, star, wants=[]),
-        Plan(
-            nodes,
-            {"g": "1/3", "h": "2/3"},
-            [],
-            holds=[(nodes[1], "g"), (nodes[0], "h")],
-            wants=[(nodes[1], "g"), (nodes[0], "h")],
-        ),
-        Plan(nodes, {"g": 1}, [[Send(nodes[1], nodes[0], "g", "copy")]], holds=[nodes[1]], wants=[nodes[0]]),
-    ):
-        result = carrier.common(size)
-        values, want = gradients(plan, size), gradients(plan, size)
-        mine = {node: MEMORIES[memory](rank.number, values[node]) for node in carrier.playing(plan)}
-        trace = run(plan, mine, carrier.into(result))
-        run(plan, want)
-        assert rank.number or len(trace.events) == sum(map(len, plan.steps))
-        for node, key, _ in plan.wants or [(nodes[0], "g", "sum")]:
-            part = plan.slices(size)[key]
-            found += [] if same(result[part], want[node][part]) else [f"{key} of {plan!r}"]
-        found += [f"{node} has changed" for node in mine if not same(mine[node], values[node])]
-        carrier.all_gather(None)  # nobody goes on before all have looked
-    return found
-
-
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_all_ranks_have_the_one_result_and_every_gradient_stays_as_it_was(memory):
-    assert sum(ranks()(into_one, memory, n=3), []) == []
-
-
-def into_one_with_updates(rank):
-    carrier, found = rank.carrier(SharedMemory), []
-    served = aggregate_at(carrier.names, "rank0", update=("sgd", {"lr": 0.1, "momentum": 0.9}))
-    plan = Plan(carrier.names, served.share, served.steps[:1], wants=["rank0"])  # the new weights are not sent back
-    result, memory, want_memory = carrier.common(50), {}, {}
-    weights, want_weights = {"rank0": torch.ones(50)} if rank.number == 0 else {}, {"rank0": torch.ones(50)}
-    for turn in range(3):
-        values, want = gradients(plan, 50, seed=turn), gradients(plan, 50, seed=turn)
-        mine = values[carrier.names[rank.number]].clone()
-        run(plan, mine, carrier.into(result), weights=weights, memory=memory)
-        run(plan, want, weights=want_weights, memory=want_memory)
-        found += [] if same(result, want["rank0"]) else ["result"]
-        found += [] if same(mine, values[carrier.names[rank.number]]) else ["gradient"]
-        carrier.all_gather(None)  # nobody goes on before all have looked
-    return found
-
-
-def test_the_one_result_may_be_the_new_weights():
-    assert sum(ranks()(into_one_with_updates, n=3), []) == []
-
-
 # ---------------------------------------------------------------- the trace of a run
 
 
@@ -444,7 +381,7 @@ def on_several_hosts(rank):
 
 def test_memory_is_not_shared_between_hosts():
     assert set(ranks()(on_several_hosts, n=2)) == {
-        "the ranks run on several hosts, which share no memory: take Processes()"
+        "the ranks run on several hosts, which share no memory: use Processes()"
     }
 
 

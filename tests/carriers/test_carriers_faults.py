@@ -137,7 +137,7 @@ def test_every_other_rank_names_the_one_that_is_lost_within_twice_the_deadline(k
             assert f"in step {lost.step}" in str(lost)
         else:  # in shared memory all wait for each other before the first step, too
             assert kind is SharedMemory or WHERE not in sentence
-        assert again == f"{lost} Make a new carrier, in all processes, to go on."
+        assert again == f"{lost} To go on, make a new carrier in all processes."
     assert len({str(lost) for lost, *_ in said}) == 1 or sentence == GONE
     if kind is Processes and number == signal.SIGKILL:  # its connections close, which takes no deadline
         assert max(when for _, when, *_ in said) - begin < DEADLINE

@@ -10,19 +10,7 @@ import pytest
 import torch
 from helpers.ranks import outcome, ranks
 
-from d2lps import (
-    Processes,
-    RankLost,
-    Reduction,
-    SharedMemory,
-    aggregate_at,
-    calibrate,
-    reduce_scatter,
-    ring,
-    run,
-    sharded,
-    tree,
-)
+from d2lps import Processes, RankLost, Reduction, SharedMemory, aggregate_at, calibrate, reduce_scatter, ring, run, tree
 from d2lps.carriers.execute import compile
 from d2lps.carriers.rendezvous import NoRanks, ProcessesError
 from d2lps.carriers.tensors import TensorError
@@ -53,17 +41,17 @@ def served(*playing):
 REFUSED = {
     "a plan for more processes": (
         runs(plan=lambda rank: ring([*"abcd"])),
-        r"the plan has 4 nodes, and there are 3 processes, each of which plays one: start 4 \(torchrun "
+        r"the plan has 4 nodes, but there are 3 processes, each of which plays one: start 4 \(torchrun "
         r"--nproc-per-node=4 …\), make the plan for carrier.names, or say who plays what with \w+\(\[…\]\)$",
     ),
-    "a plan for fewer": (runs(plan=lambda rank: ring([*"ab"])), "the plan has 2 nodes, and there are 3 processes"),
+    "a plan for fewer": (runs(plan=lambda rank: ring([*"ab"])), "the plan has 2 nodes, but there are 3 processes"),
     "a node that two play": (
         served(["gpu0"], ["gpu1", "cpu"], ["cpu"]),
-        "cpu is played by rank 1 and by rank 2: one may play it",
+        "cpu is played by rank 1 and by rank 2: only one of them may play it",
     ),
     "a node that nobody plays": (
         served(["gpu0"], ["gpu1"], ["other"]),
-        r"nobody plays cpu: say so in one process, \w+\(\['cpu'\]\)",
+        r"no process plays cpu: let one play it, with \w+\(\['cpu'\]\)",
     ),
     "a rank that plays nothing": (
         served(["gpu0", "cpu"], ["gpu1"], []),
@@ -71,7 +59,7 @@ REFUSED = {
     ),
     "another size": (
         runs(tensor=lambda rank: ONES(at_1(rank, 7, 6))),
-        "elements of rank 1's tensors: 7, of rank 0's: 6; all gradients and reductions are alike",
+        "elements of rank 1's tensors: 7, of rank 0's: 6; they must be the same on all ranks",
     ),
     "another dtype": (
         runs(tensor=lambda rank: ONES(6, dtype=at_1(rank, torch.float64, torch.float32))),
@@ -79,11 +67,11 @@ REFUSED = {
     ),
     "another plan": (
         runs(plan=lambda rank: at_1(rank, tree, ring)(["a", "b", "c"])),
-        "rank 1 has another plan than rank 0: make it in the same way on all ranks",
+        "rank 1 has a different plan from rank 0: make the plan in the same way on all ranks",
     ),
     "no plan on one rank": (
         runs(plan=lambda rank: at_1(rank, None, ring(["a", "b", "c"]))),
-        r"run wants a Plan, such as d2lps.ring\(\[…\]\); a NoneType is given",
+        r"run needs a Plan, such as d2lps.ring\(\[…\]\), not a NoneType",
         "rank 1 ended the run",
     ),
     "another reduction": (
@@ -92,8 +80,8 @@ REFUSED = {
     ),
     "another shape on one rank": (
         runs(tensor=lambda rank: ONES(at_1(rank, (2, 3), 6))),
-        r"b's tensor has shape \(2, 3\): a buffer is flat, make it so with .reshape\(-1\)",
-        r"rank 1 ended the run \(refused: b's tensor has shape \(2, 3\): a buffer is flat, .*\)",
+        r"b's tensor has shape \(2, 3\), but a buffer must be flat: use .reshape\(-1\)",
+        r"rank 1 ended the run \(refused: b's tensor has shape \(2, 3\), but a buffer must be flat: .*\)",
     ),
     "no tensor on one rank": (
         runs(tensor=lambda rank: at_1(rank, {}, ONES(6))),
@@ -197,7 +185,7 @@ def test_a_carrier_that_is_over_says_why_and_what_to_do_and_a_new_one_works(kind
     for rank, (first, second, third, values) in enumerate(found):
         assert isinstance(first, TensorError if rank == 1 else RankLost)
         assert isinstance(second, RankLost) and second.ranks == (1,)
-        assert re.match("rank 1 (ended the run|refused).*Make a new carrier, in all processes, to go on.", str(second))
+        assert re.match("rank 1 (ended the run|refused).*To go on, make a new carrier in all processes.", str(second))
         assert str(third[0]) == "this carrier is closed: make a new one, in all processes"
         assert isinstance(third[1], TensorError)  # what is wrong here is said, though nobody is told
         assert values == [3.0] * 6
@@ -274,104 +262,50 @@ def test_a_carrier_is_for_one_thread_at_a_time(kind, second):
     """Which of two comes first is not the same on all ranks: none of their sums would be right."""
     for (one, other), values in ranks()(in_two_threads, kind, second, n=2):
         assert sorted(type(each).__name__ for each in (one, other)) == ["ProcessesError", "RankLost"]
-        assert "another thread runs something on this carrier" in str(one)
+        assert "another thread is using this carrier" in str(one)
         assert "make a carrier for each thread" in str(other) and values == [2.0] * 6
 
 
-# ---------------------------------------------------------------- one result, one memory
+# ---------------------------------------------------------------- common memory
 
 SCATTER = reduce_scatter(["rank0", "rank1", "rank2"], direct=True)
-ONE = {  # how the result is made, the plan, what is said
-    "ordinary memory": (
-        lambda rank, c: ONES(6),
-        SCATTER,
-        r"the one result is a flat tensor in memory that all processes have: make it with carrier.common\(…\)$",
-    ),
-    "no tensor": (lambda rank, c: 6, SCATTER, "the one result is a flat tensor in memory"),
-    "a sparse tensor": (lambda rank, c: ONES(6).to_sparse(), SCATTER, "the one result is a flat tensor in memory"),
-    "two dimensions": (lambda rank, c: c.common(6).view(2, 3), SCATTER, "the one result is a flat tensor in memory"),
-    "another size": (
-        lambda rank, c: c.common(5),
-        SCATTER,
-        "the one result has 5 elements of torch.float32, the gradients 6 elements of torch.float32",
-    ),
-    "another dtype": (
-        lambda rank, c: c.common(6, torch.float64),
-        SCATTER,
-        "the one result has 6 elements of torch.float64, the gradients 6 elements of torch.float32",
-    ),
-    "a plan that hands out": (
-        lambda rank, c: c.common(6),
-        sharded(["rank0", "rank1", "rank2"]),
-        r"rank0 and rank1 both want or write key g\d: one result is for plans in which each key comes together at one "
-        r"node and stays there, as in reduce_scatter\(nodes, direct=True\)$",
-    ),
-    "a plan with sums on the way": (
-        lambda rank, c: c.common(6),
-        reduce_scatter(["rank0", "rank1", "rank2"]),
-        r"rank\d and rank\d both want or write key g\d",
-    ),
-    "a result for each": (
-        lambda rank, c: SharedMemory.tensor(6),
-        SCATTER,
-        r"rank 1 has another result than rank 0: make it with carrier.common\(…\) and give it to carrier.into\(…\) "
-        "on all ranks$",
-    ),
-    "a result on one rank alone": (
-        lambda rank, c: at_1(rank, c.common(6), (c.common(6), None)[1]),
-        SCATTER,
-        "rank 1 has another result than rank 0",
-    ),
-    "a common size that is none": (
-        lambda rank, c: c.common(-1),
-        SCATTER,
+COMMON = {  # how many elements a rank asks for, and the error
+    "a size that is none": (
+        lambda rank: -1,
         r"(rank 0 ended the run \(refused: )?SharedMemory.tensor\(-1\): give a number of elements, or a tensor",
     ),
-    "another common size": (
-        lambda rank, c: c.common(at_1(rank, 5, 6)),
-        SCATTER,
-        "rank 1 asks for one tensor of 5 elements of torch.float32, rank 0 for 6 elements of torch.float32: all ask "
+    "another size": (
+        lambda rank: at_1(rank, 5, 6),
+        "rank 1 asks for one tensor of 5 elements of torch.float32, rank 0 for 6 elements of "
+        "torch.float32: all ranks must ask "
         "for the same$",
     ),
 }
 
 
-def into_one(rank, case):
-    make, plan, _ = ONE[case]
-    gradient = SharedMemory.tensor(ONES(6))
-
-    def tried():
-        carrier = rank.carrier(SharedMemory)
-        result = make(rank, carrier)
-        return run(plan, gradient, carrier if result is None else carrier.into(result))
-
+def in_common(rank, case):
     begin = time.monotonic()
-    return outcome(tried), gradient.tolist(), time.monotonic() - begin
+    return outcome(lambda: rank.carrier(SharedMemory).common(COMMON[case][0](rank))), time.monotonic() - begin
 
 
-@pytest.mark.parametrize("case", ONE)
-def test_a_result_or_a_plan_that_does_not_fit_is_refused_and_the_gradients_stay(case):
-    for error, gradient, took in ranks()(into_one, case, n=3):
-        assert isinstance(error, TensorError | RankLost) and re.match(ONE[case][2], str(error)), repr(error)
-        assert gradient == [1.0] * 6 and took < 1.5
+@pytest.mark.parametrize("case", COMMON)
+def test_common_memory_of_unlike_sizes_is_refused(case):
+    for error, took in ranks()(in_common, case, n=3):
+        assert isinstance(error, TensorError | RankLost) and re.match(COMMON[case][1], str(error)), repr(error)
+        assert took < 1.5
 
 
-def the_same_memory(rank, case):
+def the_same_memory(rank, begin):
     carrier = rank.carrier(SharedMemory)
     whole = carrier.common(18)
-    begin = {"twice": 0, "overlapping": 5, "as the result": 6}[case] * rank.number
-    on = carrier.into(whole[6:12]) if case == "as the result" else carrier
-    return outcome(run, SCATTER, whole[begin:][:6], on), whole.tolist()
+    return outcome(run, SCATTER, whole[begin * rank.number :][:6], carrier), whole.tolist()
 
 
-@pytest.mark.parametrize(
-    "case, names",
-    [("twice", "rank0 and rank1"), ("overlapping", "rank0 and rank1"), ("as the result", "rank1 and the one result")],
-)
-def test_ranks_may_not_work_on_the_same_memory(case, names):
-    for error, whole in ranks()(the_same_memory, case, n=3):
+@pytest.mark.parametrize("begin", [0, 5], ids=["twice", "overlapping"])
+def test_ranks_may_not_work_on_the_same_memory(begin):
+    for error, whole in ranks()(the_same_memory, begin, n=3):
         assert isinstance(error, TensorError) and whole == [0.0] * 18
-        assert sorted(str(error).split(" share memory: ")[0].split(" and ")) == sorted(names.split(" and "))
+        assert sorted(str(error).split(" share memory: ")[0].split(" and ")) == ["rank0", "rank1"]
 
 
 @pytest.mark.parametrize("given", [-1, True, 1.5, "10", None])
@@ -427,7 +361,7 @@ def test_a_port_in_use_and_a_store_that_does_not_answer_are_named(kind, environm
 @each_carrier
 @pytest.mark.parametrize("deadline", [0, -1, True, "30", None, float("nan"), float("inf")])
 def test_a_deadline_is_seconds(kind, deadline):
-    with pytest.raises(ProcessesError, match=r"deadline = .*: seconds, more than 0"):
+    with pytest.raises(ProcessesError, match=r"deadline = .*: give a number of seconds, more than 0"):
         kind(deadline=deadline)
 
 
@@ -457,7 +391,8 @@ def test_all_ranks_take_one_backend(backends, found):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="hardware: this machine has a CUDA GPU")
 def test_nccl_wants_a_gpu_for_every_rank():
     sentence = (
-        "NCCL wants a GPU of its own for every rank, and the host of rank 0 has 0 for 2: start fewer ranks, or take "
+        "NCCL needs a GPU of its own for every rank, but the host of rank 0 has 0 for 2 ranks: "
+        "start fewer ranks, or use "
         "backend='gloo'"
     )
     assert list(map(str, ranks()(with_backends, ["nccl", "nccl"], n=2))) == [sentence] * 2

@@ -1,7 +1,6 @@
 """Running plans on real tensors: the same bits as the plan says, everywhere; and nothing half done."""
 
 import gc
-import json
 import re
 import weakref
 from fractions import Fraction
@@ -401,7 +400,6 @@ def test_a_measured_trace_goes_through_json():
     plan = aggregate_at(gpus(3), "cpu", chunks=2, update=("sgd", {"lr": 0.1}))
     trace = run(plan, gradients(plan, 10), weights={"cpu": torch.zeros(10)})
     assert Trace.from_json(trace.to_json()) == trace
-    assert len(json.loads(trace.to_chrome())["traceEvents"]) == len(plan.nodes) + len(trace.events)
     assert trace.origin == "cpu ×4"
 
 
@@ -455,31 +453,31 @@ REFUSED = {
         STAR,
         lambda: two(gpu1=torch.ones(2, 2)),
         {},
-        "gpu1's tensor has shape (2, 2): a buffer is flat, make it so with .reshape(-1)",
+        "gpu1's tensor has shape (2, 2), but a buffer must be flat: use .reshape(-1)",
     ),
     "a scalar": (
         STAR,
         lambda: two(gpu1=torch.tensor(1.0)),
         {},
-        "gpu1's tensor has shape (): a buffer is flat, make it so with .reshape(-1)",
+        "gpu1's tensor has shape (), but a buffer must be flat: use .reshape(-1)",
     ),
     "another size": (
         STAR,
         lambda: two(gpu1=torch.ones(5)),
         {},
-        "gpu1's tensor has 5 elements, gpu0's has 4: all gradients are of one size",
+        "gpu1's tensor has 5 elements, gpu0's has 4: all gradients must have the same size",
     ),
     "another dtype": (
         STAR,
         lambda: two(gpu1=torch.ones(4, dtype=torch.float64)),
         {},
-        "gpu1's tensor is torch.float64, gpu0's is torch.float32: all gradients are of one dtype",
+        "gpu1's tensor is torch.float64, gpu0's is torch.float32: all gradients must have the same dtype",
     ),
     "complex": (
         STAR,
         lambda: two(gpu0=torch.ones(4, dtype=torch.complex64)),
         {},
-        "gpu0's tensor is torch.complex64: gradients are floating point or integers",
+        "gpu0's tensor is torch.complex64: gradients must be floating point or integers",
     ),
     "bool": (
         STAR,
@@ -496,7 +494,7 @@ REFUSED = {
         STAR,
         lambda: two(gpu1=torch.ones(1).expand(4)),
         {},
-        "gpu1's tensor repeats one element in memory: make it a buffer of its own with .clone()",
+        "gpu1's tensor repeats one element in memory: copy it into a buffer of its own with .clone()",
     ),
     "the same tensor twice": (
         STAR,
@@ -541,13 +539,13 @@ REFUSED = {
         STEP,
         two,
         {"weights": {"gpu0": torch.ones(5)}},
-        "gpu0's weights are of size 5, its gradient of 4",
+        "gpu0's weights have size 5, but its gradient has 4",
     ),
     "weights of another dtype": (
         STEP,
         two,
         {"weights": {"gpu0": torch.ones(4, dtype=torch.float64)}},
-        "gpu0's weights are of dtype torch.float64, its gradient of torch.float32",
+        "gpu0's weights have dtype torch.float64, but its gradient has torch.float32",
     ),
     "weights on no device": (STEP, two, {"weights": {"gpu0": torch.ones(4, device="meta")}}, "meta"),
     "a memory of another dtype": (

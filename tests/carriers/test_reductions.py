@@ -92,7 +92,11 @@ REFUSED = {
     "a bare function": (torch.ones(2), torch.maximum, "is not a reduction"),
     "a list": (torch.ones(2), ["max"], "['max'] is not a reduction"),
     "none": (torch.ones(2), None, "None is not a reduction"),
-    "a name that is no text": (torch.ones(2), Reduction(5, torch.add, 0), "5 cannot name a reduction: write a text"),
+    "a name that is no text": (
+        torch.ones(2),
+        Reduction(5, torch.add, 0),
+        "5 cannot be the name of a reduction: write a string",
+    ),
     "a wrong identity": (
         torch.tensor([1.0, 2.0]),
         Reduction("sum", torch.add, 1),
@@ -121,22 +125,25 @@ REFUSED = {
     "another shape": (
         torch.ones(2),
         Reduction("both", lambda a, b: torch.cat([a, b]), 0),
-        "both makes (4,), torch.float32 of two tensors of (2,), torch.float32: a reduction returns one like them",
+        "both turns two tensors of (2,), torch.float32 into (4,), torch.float32: a reduction must "
+        "return a tensor like them",
     ),
     "a single number": (
         torch.ones(2),
         Reduction("dot", torch.dot, 0),
-        "dot makes (), torch.float32 of two tensors of (2,), torch.float32: a reduction returns one like them",
+        "dot turns two tensors of (2,), torch.float32 into (), torch.float32: a reduction must "
+        "return a tensor like them",
     ),
     "another dtype": (
         torch.ones(2),
         Reduction("wide", lambda a, b: (a + b).double(), 0),
-        "wide makes (2,), torch.float64 of two tensors of (2,), torch.float32: a reduction returns one like them",
+        "wide turns two tensors of (2,), torch.float32 into (2,), torch.float64: a reduction must "
+        "return a tensor like them",
     ),
     "no tensor": (
         torch.ones(2),
         Reduction("count", counts, 0),
-        "count makes int of two tensors of (2,), torch.float32: a reduction returns one like them",
+        "count turns two tensors of (2,), torch.float32 into int: a reduction must return a tensor like them",
     ),
     "nothing to call": (
         torch.ones(2),
@@ -146,7 +153,7 @@ REFUSED = {
     "one that writes to what it is given": (
         torch.ones(2),
         Reduction("in place", adds_in_place, 0),
-        "in place changes the tensors that it is given: a reduction returns a new one",
+        "in place changes the tensors that it is given: a reduction must return a new one",
     ),
     "a sum of bools": (torch.ones(2).bool(), "sum", "torch.bool cannot be summed: run with reduce='or'"),
     "or of floats": (torch.ones(2), "or", "torch.float32 cannot be reduced by or on cpu"),
@@ -175,7 +182,7 @@ def test_an_empty_buffer_is_refused_as_a_full_one_is():
 
 def test_updates_want_the_sum():
     plan = aggregate_at(["a", "b"], "a", update=("sgd", {"lr": 0.1}))
-    with pytest.raises(TensorError, match="the plan has updates, which want the sum of the gradients, not their max"):
+    with pytest.raises(TensorError, match="the plan has updates, which need the sum of the gradients, not their max"):
         run(plan, {"a": torch.ones(2), "b": torch.ones(2)}, weights={"a": torch.ones(2)}, reduce="max")
 
 
@@ -189,5 +196,5 @@ def test_every_identity_changes_nothing_at_the_borders_of_its_dtype(name):
 @pytest.mark.parametrize("name", NAMED)
 def test_two_tensors_are_put_together_as_a_new_one(name):
     own, arrived = torch.tensor([1, 2, 3]), torch.tensor([3, 2, 1])
-    assert torch.equal(reduction(name).combined(own, arrived), BY_HAND[name](own, arrived))
+    assert torch.equal(reduction(name).combine(own, arrived), BY_HAND[name](own, arrived))
     assert own.tolist() == [1, 2, 3] and arrived.tolist() == [3, 2, 1]

@@ -131,7 +131,7 @@ def soon(cluster, processes, **where) -> bool:
 
 def test_what_does_not_end_is_ended(three):
     begin = time.monotonic()
-    with pytest.raises(RunFailed, match="host1 was not done"):
+    with pytest.raises(RunFailed, match="host1 did not finish"):
         three.run(lambda: os.environ["RANK"] == "0" or time.sleep(1000), hosts=["host0", "host1"], deadline=0.5)
     assert time.monotonic() - begin < 20
 
@@ -277,7 +277,7 @@ def rounds_for_ever(deadline):
 def begun(cluster, what, *arguments, **options):
     job = cluster.start(what, *arguments, **options)
     until = time.monotonic() + 60
-    while not all(b"at it" in b"".join(member.said) for member in job.members):
+    while not all(b"at it" in b"".join(member.output) for member in job.members):
         assert time.monotonic() < until
         time.sleep(0.02)
     return job

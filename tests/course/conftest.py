@@ -16,7 +16,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def executed(runs):
-    """``executed(chapter, language)``: the notebook with its outputs, and what was seen of its run in JupyterLab."""
+    """``executed(chapter, language)``: the notebook with its outputs."""
     return cache(lambda chapter, language: notebooks.executed(runs, chapter, language))
 
 

@@ -78,7 +78,7 @@ def page(book: nbformat.NotebookNode, cell_id: str) -> str:
 )
 def test_it_runs_from_top_to_bottom_and_shows_something(executed, chapter):
     for language in LANGUAGES:
-        book = executed(chapter, language).book
+        book = executed(chapter, language)
         assert not [o for c in book.cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"]
         silent = [c.id for c in book.cells if c.cell_type == "code" and not c.outputs]
         assert silent == SILENT[chapter]
@@ -87,7 +87,7 @@ def test_it_runs_from_top_to_bottom_and_shows_something(executed, chapter):
 @pytest.mark.parametrize("chapter", CHAPTERS)
 @pytest.mark.parametrize("language", [other for other in LANGUAGES if other != "en"])
 def test_it_shows_the_same_numbers_in_every_language(executed, chapter, language):
-    english, other = executed(chapter, "en").book, executed(chapter, language).book
+    english, other = executed(chapter, "en"), executed(chapter, language)
     assert same_outputs(english, other) == []
     assert other_numbers(english, other) == []
 
@@ -95,12 +95,12 @@ def test_it_shows_the_same_numbers_in_every_language(executed, chapter, language
 @pytest.mark.parametrize("chapter", CHAPTERS)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_it_speaks_the_readers_language_alone(executed, chapter, language):
-    assert foreign(executed(chapter, language).book, language) == []
+    assert foreign(executed(chapter, language), language) == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_01(executed, language):
-    book = executed("01-data-parallelism", language).book
+    book = executed("01-data-parallelism", language)
     assert "60" not in shown(book, "predicted") and "GPU 0" in shown(book, "guess")  # nobody has guessed
     folded = page(book, "predicted").partition("<details>")[2]
     assert re.findall(r">([\d.]+ [mµ]s)<", folded) == ["20 ms", "60 ms", "20 ms", "80 ms", "5 ms", "15 ms"]
@@ -123,7 +123,7 @@ def test_chapter_01_lets_its_reader_make_a_first_animation_soon():
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_02(executed, language):
-    book = executed("02-ring", language).book
+    book = executed("02-ring", language)
 
     def revealed(cell_id: str) -> list[str]:
         """What stands folded, since nobody has guessed."""
@@ -153,7 +153,7 @@ def test_the_numbers_of_chapter_02(executed, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_03(executed, language):
-    book = executed("03-many-machines", language).book
+    book = executed("03-many-machines", language)
     rows = [re.findall(r"[\d.]+ ms", line) for line in shown(book, "machines-table").splitlines()[1:]]
     assert rows[0] == ["10 ms", "128 ms", "256 ms"] and rows[3] == ["10 ms"] * 3
     assert shown(book, "seven-same") == "True" and shown(book, "seven-table").count("366 ms") >= 2  # predicted
@@ -180,7 +180,7 @@ def test_the_numbers_of_chapter_03(executed, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_04(executed, language):
-    book = executed("04-key-value-store", language).book
+    book = executed("04-key-value-store", language)
     assert "1111" not in shown(book, "scratch-run")  # nobody has guessed
     assert shown(book, "local").count("1111.0") == 8 and shown(book, "device").count("1111.0") == 4
     assert shown(book, "loop-cluster") == str([shown(book, "loop-local").strip("'")] * 3)
@@ -217,7 +217,7 @@ def test_the_numbers_of_chapter_04(executed, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_05(executed, language):
-    book = executed("05-asynchrony", language).book
+    book = executed("05-asynchrony", language)
 
     def rows(cell_id: str) -> list[list[float]]:
         """The numbers of a table, row by row."""
@@ -271,7 +271,7 @@ def test_the_numbers_of_chapter_05(executed, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_06(executed, language):
-    book = executed("06-faults", language).book
+    book = executed("06-faults", language)
 
     def lines(cell_id: str) -> list[str]:
         return [line for line in shown(book, cell_id).splitlines() if line.strip()]
@@ -336,7 +336,7 @@ def test_the_numbers_of_chapter_06(executed, language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_the_corrections(executed, language):
-    book = executed("a-corrections", language).book
+    book = executed("a-corrections", language)
 
     def rows(cell_id: str) -> list[list[str]]:
         """The numbers of a table with their units, row by row."""
@@ -399,7 +399,7 @@ def test_the_numbers_of_the_corrections(executed, language):
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_the_stubs_of_the_exercises_do_not_pass(executed, chapter, language):
-    book = executed(chapter, language).book
+    book = executed(chapter, language)
     stubs = [c for c in book.cells if c.id.startswith("exercise-")]
     assert len(stubs) == STUBS[chapter]
     for stub in stubs:

@@ -131,7 +131,7 @@ def test_what_a_cell_does_is_done_once_and_the_readers_language_is_in_force_agai
 @pytest.mark.slow(3)
 def test_a_cell_that_raises_is_not_hidden(tmp_path):
     write(tmp_path, WRONG)
-    with pytest.raises(CellExecutionError, match="PlanError.*: a plan needs at least one node, and none was given\n"):
+    with pytest.raises(CellExecutionError, match="PlanError.*: a plan needs at least one node, but none was given\n"):
         execute(tmp_path)
 
 

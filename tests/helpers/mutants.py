@@ -118,27 +118,20 @@ def locked(lock: str) -> Change:
     return change
 
 
-# ---------------------------------------------------------------- who notices
+# ---------------------------------------------------------------- what fails
 
 
-class Watch:
-    """The plugin of pytest that keeps what the tests of a run failed by."""
+def run(test: str, folder) -> list[BaseException]:
+    """Run ``test`` (``file::name``) in this process, with what is patched here, and return what it raised."""
+    failures = []
 
-    def __init__(self):
-        self.passed, self.failures = 0, []
+    class Watch:
+        @staticmethod
+        def pytest_runtest_makereport(item, call) -> None:
+            if call.excinfo:
+                failures.append(call.excinfo.value)
 
-    @pytest.hookimpl
-    def pytest_runtest_makereport(self, item, call) -> None:
-        if call.excinfo:
-            self.failures.append(call.excinfo.value)
-        elif call.when == "call":
-            self.passed += 1
-
-
-def run(test: str, folder) -> Watch:
-    """What becomes of ``test`` (``file::name`` within tests/), which runs in this process with what is patched here."""
-    watch = Watch()
     # The run around this one looks for what nobody could raise; to look for it here collects all garbage twice.
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "faulthandler", "unraisableexception", "xdist")]
-    pytest.main([test, *without, "-otimeout=0", f"--basetemp={folder}", "-x"], plugins=[watch])
-    return watch
+    pytest.main([test, *without, "-otimeout=0", f"--basetemp={folder}", "-x"], plugins=[Watch()])
+    return failures

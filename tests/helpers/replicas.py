@@ -21,7 +21,7 @@ from d2lps.kvstore.replication.world import Register
 
 
 class AnswersEarly(Replica):
-    def _needed(self):
+    def _quorum(self):
         return []
 
 
@@ -31,9 +31,9 @@ class CountsAgain(Replica):
     def _on_push(self, worker, push, now):
         part = self.parts[push.part]
         if self.kind == "dist_sync":
-            if push.round <= part.version and self._is_mine(worker, push):
+            if push.round <= part.version and self._accepts(worker, push):
                 self._arrived[push.part][push.rank] = push.gradient
-        elif push.round <= part.rounds[push.rank] and self._is_mine(worker, push):
+        elif push.round <= part.rounds[push.rank] and self._accepts(worker, push):
             self._command(Add(push.part, ((push.rank, push.round),), self.add([push.gradient])))
         super()._on_push(worker, push, now)
 
@@ -71,7 +71,7 @@ class SkipsGaps(Replica):
 class CommitsWithoutTheLearner(Replica):
     """While it is not known whether the learner has become the backup."""
 
-    def _needed(self):
+    def _quorum(self):
         return [*self.view.members[1:]]
 
 
@@ -86,8 +86,8 @@ class ProposesTooSoon(Replica):
 
 
 class IsOneMoreBehind(Replica):
-    def _readable(self, pull):
-        return super()._readable(pull._replace(round=pull.round - 1) if self.kind == "dist_ssp" else pull)
+    def _is_readable(self, pull):
+        return super()._is_readable(pull._replace(round=pull.round - 1) if self.kind == "dist_ssp" else pull)
 
 
 class GoesBack(Replica):
@@ -102,38 +102,38 @@ class GoesBack(Replica):
 class AnswersInAnyView(Replica):
     """It never asks whether it is still the primary, nor whom a worker takes for it."""
 
-    def _is_mine(self, worker, request):
-        return super()._is_mine(worker, request._replace(view=self.view.number))
+    def _accepts(self, worker, request):
+        return super()._accepts(worker, request._replace(view=self.view.number))
 
 
 class AnswersUnsure(Replica):
     """It answers a pull without asking whether it is the primary still."""
 
-    def _is_sure(self, asked):
+    def _is_confirmed(self, asked):
         return True
 
 
 class TrustsAnOldAnswer(Replica):
     """What was asked before the pull came will do."""
 
-    def _is_sure(self, asked):
-        return super()._is_sure(asked._replace(turn=asked.turn - 1, since=asked.since - 1))
+    def _is_confirmed(self, asked):
+        return super()._is_confirmed(asked._replace(turn=asked.turn - 1, since=asked.since - 1))
 
 
 class RefusesUnsure(Replica):
     """What it knows is what holds."""
 
-    def _on_stand(self, worker, stand, now):
-        self._send(worker, Done(stand.view, stand.id, None))
+    def _on_confirm(self, worker, confirm, now):
+        self._send(worker, Done(confirm.view, confirm.id, None))
 
 
 class AsksOnlyMembers(Replica):
     """Not who may have become the backup meanwhile."""
 
-    def _is_sure(self, asked):
+    def _is_confirmed(self, asked):
         joining, self.joining = self.joining, False
         try:
-            return super()._is_sure(asked)
+            return super()._is_confirmed(asked)
         finally:
             self.joining = joining
 
@@ -156,7 +156,7 @@ class BeginsInSecret(Replica):
 
     def _command(self, command):
         if isinstance(command, self.secret):
-            self._do(command)
+            self._execute(command)
             self.committed = [*self.parts] if isinstance(command, Begin | Load) else self.committed
         else:
             super()._command(command)
@@ -224,10 +224,10 @@ class CountsTwoRoundsAhead(Replica):
 class TellsOfLossEarly(Replica):
     """A worker hears that it is lost before that is committed."""
 
-    def _is_mine(self, worker, request):
+    def _accepts(self, worker, request):
         if self.is_primary and request.view == self.view.number and request.rank not in self.live:
             self._send(worker, Lost(self.view.number, request.id))
-        return super()._is_mine(worker, request)
+        return super()._accepts(worker, request)
 
 
 class ForgetsWhatItFollowed(Replica):
@@ -235,7 +235,7 @@ class ForgetsWhatItFollowed(Replica):
 
     def tick(self, now):
         members = self.view.members
-        if self.name not in members and members and self._silent(members[0], now):
+        if self.name not in members and members and self._is_silent(members[0], now):
             self.follows = False
         super().tick(now)
 
@@ -245,7 +245,7 @@ class AlwaysPromotes(Replica):
 
     def tick(self, now):
         members = self.view.members
-        if members and self.name not in members and self.follows and self._silent(members[0], now):
+        if members and self.name not in members and self.follows and self._is_silent(members[0], now):
             self.effects.append(Propose(self.view.number + 1, (self.name,)))
         super().tick(now)
 
@@ -253,8 +253,8 @@ class AlwaysPromotes(Replica):
 class TakesOldCommands(Replica):
     """It does what an earlier primary said: a message that was four views late."""
 
-    def _hear(self, src, view, now):
-        return super()._hear(src, view, now) or True
+    def _is_current(self, src, view, now):
+        return super()._is_current(src, view, now) or True
 
 
 class SendsNothingAgain(Requests):

@@ -30,7 +30,7 @@ HOLDS = {
     "F10": "an error to that worker alone; the server and its values stay as they are",
     "F11": "refused before any tensor is made; memory bounded; legal workers unaffected",
     "F12": "nothing of it is ever executed",
-    "F13": "refused by name; an optimizer is a name and numbers",
+    "F13": "refused by name; an optimizer must be given as a name and numbers",
     "F14": "a newcomer learns all while the others train, and is the backup",
     "F15": "deadlines on the monotonic clock; typed errors; the store can be used again, or says what to do",
     "F16": "the log and an error name slot, key and servers, until the key is loaded anew",

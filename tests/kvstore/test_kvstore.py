@@ -199,23 +199,26 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
     [
         (lambda s: s.push("v", torch.ones(3)), "key 'v' is not initialized: init it first"),
         (lambda s: s.pull("v", out=torch.ones(3)), "key 'v' is not initialized"),
-        (lambda s: s.push("w", torch.ones(4)), "key 'w': what is pushed has shape (4,) of torch.float32, where (3,)"),
-        (lambda s: s.push("w", torch.ones(3).double()), "of torch.float64"),
+        (
+            lambda s: s.push("w", torch.ones(4)),
+            "key 'w': the pushed value has shape (4,) and dtype torch.float32, but needs shape (3,)",
+        ),
+        (lambda s: s.push("w", torch.ones(3).double()), "dtype torch.float64"),
         (lambda s: s.push("w", torch.ones(3).to_sparse()), "is sparse or has no values"),
-        (lambda s: s.push("w", "gradient"), "what is pushed is a str: give a tensor"),
-        (lambda s: s.push("w", []), "no value is given"),
-        (lambda s: s.push(["w", "w"], [torch.ones(3)] * 2), "a key is named twice"),
-        (lambda s: s.push(["w"], [torch.ones(3)] * 2), "1 keys want as many values"),
-        (lambda s: s.push(True, torch.ones(3)), "a key is a short string or a whole number"),
+        (lambda s: s.push("w", "gradient"), "the pushed value is a str: give a tensor"),
+        (lambda s: s.push("w", []), "no value was given"),
+        (lambda s: s.push(["w", "w"], [torch.ones(3)] * 2), "a key appears twice"),
+        (lambda s: s.push(["w"], [torch.ones(3)] * 2), "1 keys need a list with one value for each"),
+        (lambda s: s.push(True, torch.ones(3)), "a key must be a short string or a whole number"),
         (lambda s: s.push("w", torch.ones(3, dtype=torch.complex64)), "a store holds float32"),
-        (lambda s: s.pull("w"), "pull wants out="),
+        (lambda s: s.pull("w"), "pull needs out="),
         (lambda s: s.pull("w", out=torch.ones(2)), "out has shape (2,)"),
         (lambda s: s.init("w", torch.ones(3)), "key 'w' is initialized already"),
         (
             lambda s: s.row_sparse_pull("w", out=torch.ones(1), row_ids=torch.tensor([3])),
             "has rows 0 to 2; row_ids has 3",
         ),
-        (lambda s: s.row_sparse_pull("w"), "row_sparse_pull wants out and row_ids"),
+        (lambda s: s.row_sparse_pull("w"), "row_sparse_pull needs out and row_ids"),
         (lambda s: s.set_optimizer("lion", lr=1), "there is no optimizer 'lion'"),
         (lambda s: s.set_optimizer("sgd"), "sgd needs lr"),
         (lambda s: s.set_optimizer(print), "give a name and numbers"),
@@ -249,7 +252,7 @@ def test_two_inits_that_differ():
 
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         found = each(stores, work)
-    assert any("all initialise the same" in said for said in found)
+    assert any("all workers must initialize it alike" in said for said in found)
 
 
 def test_a_push_that_is_not_finite_is_one_workers_error():
@@ -286,7 +289,7 @@ def test_a_round_is_skipped_on_all_servers_or_on_none():
         (lambda: kvstore.create("dist_bsp"), "kind = 'dist_bsp'"),
         (lambda: kvstore.create("local", servers=2), "a store of kind 'local' has no option servers"),
         (lambda: kvstore.create(engine="redis"), "engine = 'redis'"),
-        (lambda: kvstore.cluster("dist_sync", 0, 1), "workers = 0: a whole number, 1 or more"),
+        (lambda: kvstore.cluster("dist_sync", 0, 1), "workers = 0: it must be a whole number, 1 or more"),
         (lambda: kvstore.cluster("dist_sync", 1, 1, transport="udp"), "transport = 'udp'"),
         (lambda: kvstore.cluster("dist_sync", 1, 1, lost="ignore"), "lost = 'ignore': it is one of fail, drop"),
     ],

@@ -232,7 +232,7 @@ def test_what_goes_wrong_is_raised_by_who_waits_or_by_the_next_save(kind, replic
                 said.wait()
         assert said.done
         store.save(path, background=True)
-        with pytest.raises(Refused, match=r"saved is not there: .*No space left.* call save again"):
+        with pytest.raises(Refused, match=r"the earlier save in .* failed: .*No space left.* call save again"):
             store.save(path)
         store.barrier()
         assert path.read_bytes() == before

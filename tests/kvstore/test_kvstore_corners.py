@@ -90,7 +90,7 @@ class Number(enum.IntEnum):
 
 @pytest.mark.parametrize("key", [Number.ONE, np.str_("w")])
 def test_what_only_equals_a_key_is_none(key):
-    with pytest.raises(Refused, match="a key is a short string or a whole number"):
+    with pytest.raises(Refused, match="a key must be a short string or a whole number"):
         kvstore.create("local").init(key, torch.zeros(1))
 
 

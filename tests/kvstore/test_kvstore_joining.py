@@ -82,5 +82,5 @@ def test_who_had_ended_before_it_was_looked_for_has_ended(monkeypatch):
 
 @pytest.mark.parametrize("joining", [0, -1.0, float("nan"), float("inf"), "30", True])
 def test_joining_is_a_number_of_seconds(joining):
-    with pytest.raises(Refused, match="joining = .*: seconds, more than 0"):
+    with pytest.raises(Refused, match="joining = .*: give a number of seconds, more than 0"):
         kvstore.create("dist_sync", joining=joining)

@@ -252,7 +252,7 @@ def test_who_pushes_all_the_time_is_named(what, monkeypatch, tmp_path):
         before = (tmp_path / "file").read_bytes()
 
         def do(worker):
-            with pytest.raises(Refused, match=f"key 'w' is pushed all the time by other threads: {what} at a barrier"):
+            with pytest.raises(Refused, match=f"other threads keep pushing to key 'w': {what} at a barrier"):
                 getattr(worker, what)(tmp_path / "file")
 
         with monkeypatch.context() as patched:  # as if some parts always had a push that others have not

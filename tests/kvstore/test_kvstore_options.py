@@ -19,7 +19,7 @@ MAKE = {
 @pytest.mark.parametrize("make", MAKE)
 @pytest.mark.parametrize("deadline", [0, -1.0, float("nan"), float("inf"), 1e18, "30", True, None, 1j])
 def test_a_deadline_is_a_number_of_seconds(make, deadline):
-    with pytest.raises(Refused, match="deadline = .*: seconds, more than 0"):
+    with pytest.raises(Refused, match="deadline = .*: give a number of seconds, more than 0"):
         MAKE[make](deadline=deadline)
 
 
@@ -32,7 +32,7 @@ def test_a_number_of_seconds_may_be_of_any_type(deadline):
 @pytest.mark.parametrize("make", MAKE)
 @pytest.mark.parametrize("servers", [0, -1, True, "2", 1.0])
 def test_servers_are_counted(make, servers):
-    with pytest.raises(Refused, match="servers = .*: a whole number, 1 or more"):
+    with pytest.raises(Refused, match="servers = .*: it must be a whole number, 1 or more"):
         MAKE[make](servers=servers)
 
 
@@ -53,10 +53,10 @@ def test_a_placement_is_given_as_it_is_or_by_its_numbers(placement):
 @pytest.mark.parametrize(
     "placement, sentence",
     [
-        (Placement(3), r"placement is over servers \(0, 1, 2\), where there are 0 to 1"),
+        (Placement(3), r"placement uses servers \(0, 1, 2\), but the servers are 0 to 1"),
         ({"larger": 10}, "a Placement, or its numbers"),
         (["large"], "a Placement, or its numbers"),
-        ({"large": 0}, "large = 0: a whole number, 1 or more"),
+        ({"large": 0}, "large = 0: it must be a whole number, 1 or more"),
     ],
 )
 def test_another_placement_is_refused(make, placement, sentence):
@@ -96,5 +96,5 @@ def test_over_tcp_a_secret_is_wanted(tmp_path):
 
 @pytest.mark.parametrize("transport", ["udp", "unix", 4])
 def test_another_transport_is_refused(transport):
-    with pytest.raises(Refused, match="transport = .*: a store that create makes takes 'tcp'"):
+    with pytest.raises(Refused, match="transport = .*: write 'tcp', or leave it out"):
         kvstore.create("dist_sync", transport=transport)

@@ -31,7 +31,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(own_time, "time", made)
     yield made
     monkeypatch.undo()
-    own_time._look()  # the clock goes back
+    own_time._read()  # the clock goes back
 
 
 def full(value):

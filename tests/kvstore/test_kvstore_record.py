@@ -90,7 +90,7 @@ def test_only_the_last_rounds_are_shown():
         for _ in range(5):
             stores[0].pushpull(["a", "b"], [torch.ones(3)] * 2)
         assert list(stores[0].trace("b", rounds=2).plan.share) == ["4", "5"]
-        with pytest.raises(Refused, match="which key: 'a', 'b'"):
+        with pytest.raises(Refused, match="which key do you mean: 'a', 'b'"):
             stores[0].trace()
         with pytest.raises(Refused, match="key 'c' is not initialized"):
             stores[0].trace("c")

@@ -11,7 +11,7 @@ from test_kvstore_parted import unheard
 
 from d2lps.kvstore import Refused, cluster
 from d2lps.kvstore.replication import Part, Replica, View
-from d2lps.kvstore.replication.messages import Ack, Done, Heartbeat, Join, Send, Stand
+from d2lps.kvstore.replication.messages import Ack, Confirm, Done, Heartbeat, Join, Send
 
 A, L, W = "a", "l", ("worker", 0)
 SIZE = 4000
@@ -53,7 +53,7 @@ def test_a_key_that_another_primary_has_may_be_pushed(kind):
 @pytest.mark.parametrize("of, told", [(Replica, 0), (RefusesUnsure, 1)], ids=["right", "wrong"])
 def test_what_may_be_old_is_not_said_before_the_backup_has_answered(of, told):
     primary = of(A, View(1, (A, L)), [Part(0, (0,), ())], 1, "dist_sync")
-    primary.receive(W, Stand(1, 1, 0), 0.0)
+    primary.receive(W, Confirm(1, 1, 0), 0.0)
     said = [effect.message for effect in primary.take() if isinstance(effect, Send)]
     assert [type(each) for each in said] == [Done if told else Heartbeat]
     if not told:
@@ -65,13 +65,13 @@ def test_what_may_be_old_is_not_said_before_the_backup_has_answered(of, told):
 
 def test_a_primary_without_a_backup_says_it_at_once_and_who_may_be_one_is_asked():
     primary = Replica(A, View(1, (A,)), [Part(0, (0,), ())], 1, "dist_sync")
-    primary.receive(W, Stand(1, 1, 0), 0.0)
+    primary.receive(W, Confirm(1, 1, 0), 0.0)
     assert primary.take() == [Send(W, Done(1, 1, None))]
     primary.receive(L, Join(1), 0.0)
     primary.receive(L, Ack(1, 0), 0.0)
     primary.tick(0.0)
     primary.take()
-    primary.receive(W, Stand(1, 2, 0), 0.0)
+    primary.receive(W, Confirm(1, 2, 0), 0.0)
     assert primary.take() == [Send(L, Heartbeat(View(1, (A,)), 1))]
     primary.receive("register", View(2, (A,)), 0.0)
     assert Send(W, Done(2, 2, None)) in primary.take(), "it was not taken"

@@ -174,7 +174,7 @@ def test_a_store_kills_a_server_to_try_what_comes_of_it():
         store.kill_server(0)
         store.pushpull("w", torch.ones(1), out=(out := torch.empty(1)))
         assert out.item() == 1.0
-        with pytest.raises(Refused, match="they are 0 to 1"):
+        with pytest.raises(Refused, match="the servers are 0 to 1"):
             store.kill_server(7)
     with pytest.raises(Refused, match="worker 1"):  # each worker those that it has started
         kill([], [0, 1], 0, 1)
@@ -229,7 +229,7 @@ def test_what_is_still_to_be_sent_is_not_changed_by_what_comes_after_it():
     commands += [Load(1, ((0, Held(one, {"sgd": {"velocity": one.clone()}})),), optimizer)]
     for number, command in enumerate(commands):
         replica.receive(("worker", 0), Do(1, number, 0, command), 0.0)
-    parts, _ = replica._given_over()
+    parts, _ = replica._snapshot()
     replica.receive(("worker", 0), Push(1, 9, 0, 0, 1, Gradient(one.clone(), True, True)), 0.0)
     assert replica.parts[0].value.memory["sgd"]["velocity"].tolist() == pytest.approx([1.9] * 3)
     begun, *_, loaded, _ = replica.log.values()

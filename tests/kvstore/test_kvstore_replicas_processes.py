@@ -3,9 +3,11 @@
 import textwrap
 
 import pytest
+import torch
 from helpers import breaking
 from helpers.scripts import forked
 
+from d2lps import kvstore
 from d2lps.kvstore import checkpoint
 
 nothing_left = breaking.nothing_left
@@ -68,8 +70,12 @@ def ran(*arguments, **named):
 
 
 KILLED_TWICE = """
-            if round_ == 5 and store.rank == 0:
-                store.kill_server(0)
+            if round_ == 5:
+                said = {save}
+                if store.rank == 0:
+                    store.kill_server(0)
+            if round_ == 15 and said:
+                said.wait()
             if round_ == 20:
                 whole()
                 if store.rank == 1:
@@ -88,26 +94,27 @@ BOTH = """
 """
 
 
-SAVED = """
-            if round_ == 5:
-                said = store.save({path!r}, background=True)
-                if store.rank == 0:
-                    store.kill_server(0)
-            if round_ == 25:
-                said.wait()
-"""
-
-
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory):
-    """What is trained without replicas, and without trouble."""
-    return ran(tmp_path_factory.mktemp("wanted"), options={"replicas": 0})
+def wanted():
+    """Return what the workers print of the same training in one process, without servers and without trouble."""
+    with kvstore.create("local") as store:
+        store.init("w", torch.ones(30_000, dtype=torch.float64))
+        store.set_optimizer("adam", lr=0.01)
+        for round_ in range(30):
+            draws = [torch.Generator().manual_seed(2 * round_ + rank) for rank in range(2)]
+            store.push("w", [torch.randn(30_000, generator=drawn, dtype=torch.float64) for drawn in draws])
+        store.pull("w", out=(out := torch.empty(30_000, dtype=torch.float64)))
+    return [f"{out.sum().item()} {out[0].item()} {out[-1].item()}"]
 
 
 @pytest.mark.slow(12)
-@pytest.mark.fault("F2", "server process killed, and another in its place")
-def test_servers_are_killed_one_after_the_other(tmp_path, wanted):
-    assert ran(tmp_path, trouble=KILLED_TWICE.strip()) == wanted
+@pytest.mark.fault("F2", "server process killed while its store is saved in the background, then the other one")
+def test_servers_are_killed_one_after_the_other_and_what_is_saved_meanwhile_is_whole(tmp_path, wanted):
+    path = tmp_path / "saved"
+    trouble = KILLED_TWICE.strip().format(save=f"store.save({str(path)!r}, background=True)")
+    assert ran(tmp_path, trouble=trouble) == wanted
+    (_, state) = checkpoint.read(path).keys["w"]
+    assert state["steps"] == 6 and state["value"].numel() == 30_000
 
 
 @pytest.mark.slow(8)
@@ -117,19 +124,10 @@ def test_a_server_that_is_stopped_is_put_out_and_counts_no_more(tmp_path, wanted
 
 
 @pytest.mark.slow(8)
-@pytest.mark.fault("F2", "server process killed while its store is saved in the background")
-def test_what_is_saved_in_the_background_outlives_a_server(tmp_path, wanted):
-    path = tmp_path / "saved"
-    assert ran(tmp_path, trouble=SAVED.strip().format(path=str(path))) == wanted
-    (_, state) = checkpoint.read(path).keys["w"]
-    assert state["steps"] == 6 and state["value"].numel() == 30_000
-
-
-@pytest.mark.slow(8)
 @pytest.mark.fault("F2", "server process killed, over TCP, asynchronously")
 def test_no_push_is_lost_or_counted_twice_over_tcp(tmp_path):
-    options = {"replicas": 1, "transport": "tcp"}
-    found = ran(tmp_path, "dist_async", KILLED_TWICE.strip(), options, D2LPS_SECRET="0123456789abcdef" * 4)
+    trouble, options = KILLED_TWICE.strip().format(save=None), {"replicas": 1, "transport": "tcp"}
+    found = ran(tmp_path, "dist_async", trouble, options, D2LPS_SECRET="0123456789abcdef" * 4)
     first = 1.0 + 30 * 1001
     assert found == [f"{30_000 * first} {first} {first}"]
 

@@ -229,7 +229,7 @@ def test_what_an_optimizer_remembers_must_be_its_own(saved):
 
         path.write_bytes(whole)
         forge(path, wrong, bytes(7 * (4 + nbytes)))
-        with pytest.raises(Refused, match="key 'a' has velocity, which is not what sgd remembers"):
+        with pytest.raises(Refused, match="key 'a' has velocity, which is not the state of sgd"):
             checkpoint.read(path)
     assert holds(store, values)
 

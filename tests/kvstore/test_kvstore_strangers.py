@@ -1,4 +1,4 @@
-"""Who may not come in, and what is not executed: strangers by the thousand, forged frames, hostile bytes."""
+"""Strangers by the thousand are sent away, forged frames change nothing, and hostile bytes are never executed."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""TLS between the hosts of a store: the same sums, nothing to read on the wire, and who may not come in hears why."""
+"""TLS between the hosts of a store: the same sums, nothing to read on the wire, and a reason for each refusal."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ from d2lps.kvstore.worker.client import ServerClient
 
 nothing_left, recovery, made = breaking.nothing_left, breaking.recovery, strangers.made  # fixtures
 pytestmark = pytest.mark.usefixtures("nothing_left")
-LARGE = 1_000_003  # elements: 4 MB of float32, and no whole number of records
+LARGE = 500_003  # elements: 4 MB of float64, and no whole number of records
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def sums(mine, rounds, elements=LARGE, done=lambda: None):
 @pytest.mark.parametrize("secret", [b"", SECRET])
 def test_sums_are_the_same(files, secret):
     with kvstore.cluster(workers=2, servers=2, transport="tcp", tls=files()._asdict(), secret=secret) as stores:
-        assert each(stores, sums, 3) == [[True] * 3] * 2
+        assert each(stores, sums, 2) == [[True] * 2] * 2
         channels = [line._channel for mine in stores for line in mine.clients]
         assert {channel.sock._tls.version() for channel in channels} == {"TLSv1.3"}
         assert {channel.covers_payload for channel in channels} == {False}, "TLS and a code cover the same bytes"
@@ -126,22 +126,16 @@ def test_a_server_with_a_certificate_of_another_authority_is_no_copy(files, capl
         assert is_served(mine)
 
 
-def test_an_address_that_others_reach_needs_no_secret(files):
-    (server,) = serving(files(), 1, address=("0.0.0.0", 0))
+@pytest.mark.parametrize("secret", [b"", SECRET])
+def test_an_address_that_others_reach_needs_no_secret_but_asks_for_one_that_is_given(files, secret):
+    (server,) = serving(files(), 1, address=("0.0.0.0", 0), secret=secret)
     here = "127.0.0.1", server.address[1]
-    with closing(store([server], 0, 1, {0: here}, certificates=files()), server) as (mine, _):
+    with closing(store([server], 0, 1, {0: here}, certificates=files(), secret=secret), server) as (mine, _):
         mine.init("w", torch.zeros(3))
         assert is_served(mine)
-
-
-def test_with_a_secret_both_are_asked_for(files):
-    (server,) = serving(files(), 1, address=("0.0.0.0", 0), secret=SECRET)
-    here = "127.0.0.1", server.address[1]
-    with closing(store([server], 0, 1, {0: here}, certificates=files(), secret=SECRET), server) as (mine, _):
-        mine.init("w", torch.zeros(3))
-        assert is_served(mine)
-        with pytest.raises(Refused, match="does not know the secret"):
-            ServerClient(0, here, 0, certificates=files(), deadline=DEADLINE)
+        if secret:
+            with pytest.raises(Refused, match="does not know the secret"):
+                ServerClient(0, here, 0, certificates=files(), deadline=DEADLINE)
 
 
 @pytest.mark.fault("F6", "TLS connections closed in the middle of large keys")
@@ -152,7 +146,7 @@ def test_a_connection_that_ends_is_made_again(files, recovery):
 
     def cut():
         """One connection after the other, but no more than two in a round, however long that takes."""
-        while not ended.wait(0.05):
+        while not ended.wait(0.02):
             if len(cuts) <= len(done):
                 turn = len(cuts)
                 stores[turn % 2].clients[turn // 2 % 2]._channel.close()
@@ -164,7 +158,7 @@ def test_a_connection_that_ends_is_made_again(files, recovery):
     with closing(*stores, *servers):
         try:
             with recovery():
-                assert each(stores, sums, 40, LARGE, lambda: done.append(1)) == [[True] * 40] * 2
+                assert each(stores, sums, 16, LARGE, lambda: done.append(1)) == [[True] * 16] * 2
         finally:
             ended.set()
             cutter.join(5)
@@ -258,7 +252,7 @@ def test_who_stands_still_is_noticed(files):
         assert near.receive(idle=True) is None
         with pytest.raises(Broken, match="fell silent"):
             near.receive()
-        with pytest.raises(Broken, match="takes nothing any more"):
+        with pytest.raises(Broken, match="has stopped receiving"):
             for _ in range(100):
                 near.send(Op.PUSH, 1, payload=memoryview(bytes(1 << 20)))
     with closing(*ends(files)) as (near, far):
@@ -361,12 +355,12 @@ def test_older_versions_are_not_spoken(files):
 def test_both_ends_speak_tls_or_neither_does(files, recovery):
     (secured,), (plain,) = serving(files(), 1), serving(None, 1, secret=SECRET)
     with closing(secured, plain), socket.create_server(("127.0.0.1", 0)) as listener:
-        with recovery(), pytest.raises(Refused, match="this server speaks TLS: name the files.*D2LPS_TLS_KEY"):
+        with recovery(), pytest.raises(Refused, match="this server uses TLS: name the files.*D2LPS_TLS_KEY"):
             ServerClient(0, secured.address, 0, secret=SECRET, deadline=DEADLINE)
-        with recovery(), pytest.raises(ServerLost, match="cannot be reached .it hung up in the TLS handshake"):
+        with recovery(), pytest.raises(ServerLost, match="reached .the connection was closed in the TLS handshake"):
             ServerClient(0, plain.address, 0, deadline=1.0, certificates=files())
         threading.Thread(target=lambda: listener.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")).start()
-        with recovery(), pytest.raises(Refused, match="what the server says is no TLS .wrong version number"):
+        with recovery(), pytest.raises(Refused, match="the server does not answer in TLS .wrong version number"):
             ServerClient(0, listener.getsockname(), 0, deadline=DEADLINE, certificates=files())
         with closing(store([secured], 0, 1, certificates=files())) as (mine,):  # nothing has happened to it
             mine.init("w", torch.zeros(3))
@@ -395,7 +389,7 @@ def test_a_worker_does_not_wait_for_a_slow_handshake(files, data, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=accept, daemon=True).start()
         begin = time.monotonic()
-        with pytest.raises(ServerLost, match="has not finished the TLS handshake within"):
+        with pytest.raises(ServerLost, match="the TLS handshake did not end within"):
             ServerClient(0, listener.getsockname(), 0, deadline=1.0, certificates=files())
         took = time.monotonic() - begin
         ended.set()
@@ -477,11 +471,11 @@ def test_a_tls_handshake_that_is_changed_on_its_way_is_made_again(files, after):
         ),
         ({"key": "none.key"}, "the key in .*none.key cannot be read .No such file.*D2LPS_TLS_KEY"),
         ({"authority": "none.pem"}, "the authority in .*none.pem cannot be read .No such file.*D2LPS_TLS_AUTHORITY"),
-        ({"key": "other.key"}, "node.pem and .*other.key are no PEM files of a certificate and of its key"),
-        ({"key": "locked.key"}, "node.pem and .*locked.key are no PEM files .* without a password"),
-        ({"certificate": "README.md"}, "README.md and .* are no PEM files"),
-        ({"authority": "README.md"}, "README.md is no PEM file of an authority's certificate"),
-        ({"authority": "node.key"}, "node.key is no PEM file of an authority's certificate"),
+        ({"key": "other.key"}, "node.pem and .*other.key must be PEM files of a certificate and its key"),
+        ({"key": "locked.key"}, "node.pem and .*locked.key must be PEM files .* without a password"),
+        ({"certificate": "README.md"}, "README.md and .* must be PEM files"),
+        ({"authority": "README.md"}, "README.md is not a PEM file of an authority's certificate"),
+        ({"authority": "node.key"}, "node.key is not a PEM file of an authority's certificate"),
         ({"authority": ""}, "the authority in .* cannot be read"),
     ],
 )
@@ -514,12 +508,12 @@ def test_a_key_that_others_can_read_is_refused(files, tmp_path):
     ],
 )
 def test_what_names_no_three_files_is_refused(wrong):
-    with pytest.raises(Refused, match="it names three PEM files"):
+    with pytest.raises(Refused, match="must name three PEM files"):
         kvstore.cluster(transport="tcp", tls=wrong)
 
 
 def test_a_path_is_a_path(files):
-    with pytest.raises(Refused, match="tls: key = 5 is no path of a file"):
+    with pytest.raises(Refused, match="tls: key = 5 is not the path of a file"):
         tls.validate_certificates(files()._asdict() | {"key": 5})
     assert (
         tls.validate_certificates({name: Path(path) for name, path in files()._asdict().items()})
@@ -533,7 +527,7 @@ def test_the_environment_names_them_all_or_none(files, monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     assert tls.validate_certificates(None) is None
     monkeypatch.setenv("D2LPS_TLS_KEY", files().key)
-    with pytest.raises(Refused, match="D2LPS_TLS_CERTIFICATE and D2LPS_TLS_AUTHORITY must be set, too"):
+    with pytest.raises(Refused, match="D2LPS_TLS_CERTIFICATE and D2LPS_TLS_AUTHORITY must also be set"):
         tls.validate_certificates(None)
     monkeypatch.setenv("D2LPS_TLS_CERTIFICATE", files().certificate)
     monkeypatch.setenv("D2LPS_TLS_AUTHORITY", files().authority)
@@ -592,15 +586,13 @@ def test_workers_speak_it_between_hosts(files, tmp_path, before, secured):
     assert said == [f"{rank} [5.0] {{{secured}}}" for rank in range(2)]
 
 
-def test_all_workers_hear_whose_files_are_wrong(files, tmp_path):
-    before = f"{HOSTS}\nif os.environ['RANK'] == '1': os.environ['D2LPS_TLS_KEY'] += '.none'"
-    said = workers(tmp_path, before, **variables(files()))
-    assert len(said) == 2 and {line.split(": the key in")[0] for line in said} == {
-        "Refused worker 1 could not start its server"
-    }, said
-
-
-def test_all_workers_speak_it_or_none_does(files, tmp_path):
-    before = f"{HOSTS}\nif os.environ['RANK'] == '1': [os.environ.pop(n) for n in {list(tls.VARIABLES.values())!r}]"
-    said = workers(tmp_path, before, **variables(files()))
-    assert len(said) == 2 and all("all workers ask for the same store" in line for line in said), said
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ("os.environ['D2LPS_TLS_KEY'] += '.none'", "Refused worker 1 could not start its server: the key in"),
+        (f"[os.environ.pop(n) for n in {list(tls.VARIABLES.values())!r}]", "all workers must ask for the same store"),
+    ],
+)
+def test_all_workers_are_refused_if_one_has_other_files(files, tmp_path, change, sentence):
+    said = workers(tmp_path, f"{HOSTS}\nif os.environ['RANK'] == '1': {change}", **variables(files()))
+    assert len(said) == 2 and all(sentence in line for line in said), said

@@ -3,58 +3,15 @@
 from fractions import Fraction
 
 import pytest
-from helpers.exercises import EXERCISES, called_in, ids_of, stub, wrong_answers
+from helpers.exercises import EXERCISES, wrong_answers
 
 import d2lps
-from d2lps import Plan, PlanError, Send, aggregate_at, check_exercise, cost, sharded, solution
-from d2lps.messages import LANGUAGES
+from d2lps import Plan, PlanError, Send, aggregate_at, check_exercise, cost, sharded
 from d2lps.notebook.grading import NBYTES, Counts
 from d2lps.notebook.grading.course import texts_of
 
+CHAPTER = "01-data-parallelism"
 IDS = ("own-gpu", "overlap", "split")
-
-
-EQUIVALENT = {
-    "own-gpu": sharded,
-    "overlap": aggregate_at,
-    "split": lambda gpus, servers: sharded(
-        gpus, {name: Fraction(rate) / Fraction(sum(servers.values())) for name, rate in servers.items()}
-    ),
-}
-
-
-def test_the_chapter_has_these_exercises():
-    assert ids_of("01-data-parallelism") == IDS
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_the_solution_stands_in_no_stub_and_uses_no_algorithm_of_the_library(id):
-    code = solution(id).code
-    secret = [line.strip() for line in code.splitlines()[1:] if "return" not in line and "def " not in line]
-    assert secret and not set(secret) & {line.strip() for line in stub(id).splitlines()}
-    called = called_in(code)
-    assert {"Plan", "Send"} <= called
-    assert not called & {name for name in texts_of(id).solutions() if name not in ("Plan", "Send", "Fraction")}
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("id", IDS)
-def test_another_right_answer_passes(id, language):
-    d2lps.speak(language)
-    answer = EQUIVALENT[id]
-    verdict = check_exercise(id, answer)
-    assert verdict.passed, verdict
-    assert (verdict.hint, verdict.ladder, verdict.mistake) == ("", (), None)
-    assert verdict.trace.plan == answer(*EXERCISES[id].cases[0].arguments)
-    assert verdict == check_exercise(id, answer)
-
-
-def test_success_tells_what_was_measured():
-    said = {id: check_exercise(id, EQUIVALENT[id]).sentence.replace("\u00a0", " ") for id in IDS}
-    assert said["own-gpu"].startswith("n = 4: 15 ms, and the lower bound is 15 ms.")
-    assert "80 ms, 60 ms, 50 ms, 45 ms" in said["overlap"]
-    assert "53.33 ms, and the lower bound is 53.33 ms" in said["split"]
-    assert check_exercise("own-gpu", sharded).trace.duration == 0.015
 
 
 def test_right_values_are_not_enough():
@@ -70,7 +27,7 @@ def test_right_values_are_not_enough():
 def test_the_sentence_names_step_node_and_bytes():
     verdict = check_exercise("own-gpu", lambda gpus: aggregate_at(gpus, "gpu0"))
     assert verdict.sentence.replace("\u00a0", " ") == (
-        "n = 4, step 1: gpu0 receives 480 MB, and 120 MB is enough. The whole takes 60 ms; the lower bound is 15 ms."
+        "n = 4, step 1: gpu0 receives 480 MB, but 120 MB is enough. The whole takes 60 ms; the lower bound is 15 ms."
     )
     verdict = check_exercise("split", lambda gpus, servers: sharded(gpus, list(servers)))
     assert "step 1: cpu1 receives 320 MB, and 213.3 MB is enough" in verdict.sentence.replace("\u00a0", " ")
@@ -163,20 +120,29 @@ def two_keys_for_each_server(gpus, servers):
     return Plan([*gpus, *servers], shares, [collect, back], holds=gpus, wants=gpus)
 
 
-@pytest.mark.parametrize(
-    "id, answer",
-    [
-        ("own-gpu", lambda gpus: sharded(gpus, gpus[::-1])),
-        ("own-gpu", lambda gpus: sharded(gpus, dict.fromkeys([*gpus[1:], gpus[0]], f"1/{len(gpus)}"))),
-        ("overlap", halves_of_chunks),
-        ("overlap", lambda gpus, cpu, chunks: sharded(gpus[::-1], [cpu], chunks=chunks, key="part")),
-        ("split", shares_as_text_and_servers_first),
-        ("split", two_keys_for_each_server),
+def split_by_rate(gpus, servers):
+    total = Fraction(sum(servers.values()))
+    return sharded(gpus, {name: Fraction(rate) / total for name, rate in servers.items()})
+
+
+RIGHT = {
+    "own-gpu": [
+        sharded,
+        lambda gpus: sharded(gpus, gpus[::-1]),
+        lambda gpus: sharded(gpus, dict.fromkeys([*gpus[1:], gpus[0]], f"1/{len(gpus)}")),
     ],
-)
-def test_right_answers_unlike_the_solution_pass(id, answer):
-    verdict = check_exercise(id, answer)
-    assert verdict.passed, verdict
+    "overlap": [
+        aggregate_at,
+        halves_of_chunks,
+        lambda gpus, cpu, chunks: sharded(gpus[::-1], [cpu], chunks=chunks, key="part"),
+    ],
+    "split": [split_by_rate, shares_as_text_and_servers_first, two_keys_for_each_server],
+}
+MEASURED = {  # parts of the sentence about the solution
+    "own-gpu": ["n = 4: 15 ms, and the lower bound is 15 ms."],
+    "overlap": ["80 ms, 60 ms, 50 ms, 45 ms"],
+    "split": ["53.33 ms, and the lower bound is 53.33 ms"],
+}
 
 
 @pytest.mark.parametrize("id", IDS)

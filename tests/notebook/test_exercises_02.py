@@ -5,14 +5,14 @@ from fractions import Fraction
 from itertools import permutations
 
 import pytest
-from helpers.exercises import EXERCISES, PLANNED, called_in, ids_of, module, stub
+from helpers.exercises import EXERCISES, module
 
 import d2lps
-from d2lps import Plan, Send, bidirectional_ring, check_exercise, cost, sharded, solution, tree
-from d2lps.messages import LANGUAGES
+from d2lps import Plan, Send, bidirectional_ring, check_exercise, cost, sharded, tree
 from d2lps.notebook.grading import Failure
 from d2lps.notebook.grading.course import texts_of
 
+CHAPTER = "02-ring"
 IDS = ("both-ways", "few-steps", "labels", "unequal-links", "beyond-sums")
 
 
@@ -114,66 +114,24 @@ def by_softplus():
     return d2lps.Reduction("softplus", combine, float("-inf"))
 
 
-ALSO_RIGHT = {
-    "both-ways": [two_together, in_finer_chunks],
-    "few-steps": [folded, rooted_at_the_last],
-    "labels": [turned_round, from_elsewhere],
-    "unequal-links": [towards_the_first],
-    "beyond-sums": [stacked, by_softplus],
+RIGHT = {
+    "both-ways": [bidirectional_ring, two_together, in_finer_chunks],
+    "few-steps": [tree, folded, rooted_at_the_last],
+    "labels": [searched, turned_round, from_elsewhere],
+    "unequal-links": [to_the_middle, towards_the_first],
+    "beyond-sums": [log_sum_exp, stacked, by_softplus],
 }
-
-
-EQUIVALENT = {
-    "both-ways": bidirectional_ring,
-    "few-steps": tree,
-    "labels": searched,
-    "unequal-links": to_the_middle,
-    "beyond-sums": log_sum_exp,
+MEASURED = {  # parts of the sentence about the solution
+    "both-ways": [
+        "n = 4: 6.697 ms",
+        "allows 6.697 ms",
+        "takes 13.36 ms. That is no faster",  # one port gains nothing
+        "steps are enough, and 6.687 ms",  # the formula is not the price of neighbours
+    ],
+    "few-steps": ["64 kB take 62.56 µs, and a ring would need 140.7 µs", "6.46 ms and the ring 2.007 ms"],
+    "labels": ["7.778 ms, 7.778 ms, 7.778 ms"],
+    "unequal-links": ["11.67 ms with 16 chunks", "takes 60 ms"],
 }
-
-
-def test_the_chapter_has_these_exercises():
-    assert ids_of("02-ring") == IDS
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_the_solution_stands_in_no_stub_and_uses_no_algorithm_of_the_library(id):
-    code = solution(id).code
-    secret = [line.strip() for line in code.splitlines()[1:] if "return" not in line and "def " not in line]
-    assert secret and not set(secret) & {line.strip() for line in stub(id).splitlines()}
-    called = called_in(code)
-    assert ({"Plan", "Send"} <= called) == (id in PLANNED)
-    assert not called & {name for name in texts_of(id).solutions() if name not in ("Plan", "Send", "Fraction")}
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("id", IDS)
-def test_another_right_answer_passes(id, language):
-    d2lps.speak(language)
-    answer = EQUIVALENT[id]
-    verdict = check_exercise(id, answer)
-    assert verdict.passed, verdict
-    assert (verdict.hint, verdict.ladder, verdict.mistake) == ("", (), None)
-    if id in PLANNED:
-        assert verdict.trace.plan == answer(*EXERCISES[id].cases[0].arguments)
-    assert verdict == check_exercise(id, answer)
-
-
-@pytest.mark.parametrize("id, answer", [(id, answer) for id, answers in ALSO_RIGHT.items() for answer in answers])
-def test_right_answers_unlike_the_solution_pass(id, answer):
-    verdict = check_exercise(id, answer, deadline="100 s")
-    assert verdict.passed, verdict
-
-
-def test_success_tells_what_was_measured():
-    said = {id: check_exercise(id, EQUIVALENT[id]).sentence.replace("\u00a0", " ") for id in IDS}
-    assert "n = 4: 6.697 ms" in said["both-ways"] and "allows 6.697 ms" in said["both-ways"]
-    assert "takes 13.36 ms. That is no faster" in said["both-ways"]  # one port gains nothing
-    assert "steps are enough, and 6.687 ms" in said["both-ways"]  # the formula is not the price of neighbours
-    assert "64 kB take 62.56 µs, and a ring would need 140.7 µs" in said["few-steps"]
-    assert "6.46 ms and the ring 2.007 ms" in said["few-steps"]
-    assert "7.778 ms, 7.778 ms, 7.778 ms" in said["labels"]
-    assert "10.56 ms with 16 chunks" in said["unequal-links"] and "takes 60 ms" in said["unequal-links"]
 
 
 RINGS = {"both-ways", "few-steps", "unequal-links"}
@@ -202,7 +160,7 @@ def test_a_ring_that_moves_whole_tensors_fails_although_its_values_are_right(id)
 def test_the_solutions_of_the_ring_chapter_add_up_sizes_that_n_does_not_divide(id, n):
     torch = pytest.importorskip("torch")
     gpus = [f"gpu{i}" for i in range(n)]
-    for answer in (texts_of(id).solution(), EQUIVALENT[id]):
+    for answer in (texts_of(id).solution(), RIGHT[id][0]):
         buffers = {gpu: torch.arange(13.0) * (i + 1) for i, gpu in enumerate(gpus)}
         d2lps.run(answer(*ARGUMENTS[id](gpus)), buffers)
         assert all(torch.equal(buffer, torch.arange(13.0) * (n * (n + 1) // 2)) for buffer in buffers.values())
@@ -355,7 +313,7 @@ def test_a_broken_plan_without_a_link_is_a_sentence_too():
     verdict = check_exercise("both-ways", broken)
     assert verdict.mistake == "counted-twice" and verdict.trace is None
     verdict = check_exercise("both-ways", tree)
-    assert verdict.sentence == "n = 4, step 2: gpu2 sends to gpu0, and no link leads there."
+    assert verdict.sentence == "n = 4, step 2: gpu2 sends to gpu0, but no link leads there."
     assert verdict.trace.plan.steps == tree([f"gpu{i}" for i in range(4)]).steps[:1]
 
 
@@ -371,7 +329,7 @@ def test_the_first_wrong_value_is_that_of_a_run():
         return d2lps.Reduction("plain", plain, float("-inf"))
 
     verdict = check_exercise("beyond-sums", wrong)
-    assert verdict.sentence == "n = 8, ring, step 3: gpu1 has inf in key g7, and 88.89 would be right."
+    assert verdict.sentence == "n = 8, ring, step 3: gpu1 has inf in key g7, but 88.89 would be right."
     gradients = module("02-ring", "judge_beyond_sums").gradients
     case, begun = EXERCISES["beyond-sums"].cases[0], verdict.trace.plan
     assert begun.steps == case.plan.steps[:3]

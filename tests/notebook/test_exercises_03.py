@@ -6,10 +6,10 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from helpers.exercises import EXERCISES, called_in, ids_of, module, stub
+from helpers.exercises import EXERCISES, module
 
 import d2lps
-from d2lps import Plan, Send, Trace, check_exercise, cost, hierarchical, machines, ring, sharded, solution
+from d2lps import Plan, Send, Trace, check_exercise, cost, hierarchical, machines, ring, sharded
 from d2lps.notebook.grading.course import texts_of
 from d2lps.plan import check, sends
 
@@ -116,41 +116,21 @@ def as_text(machines, bandwidth, servers):
     return {node: str(share) for node, share in texts_of("best-mix").solution()(machines, bandwidth, servers).items()}
 
 
-ALSO_RIGHT = {
+RIGHT = {
     "servers": [rounded_up, by_the_model],
     "seven-steps": [in_one_pass, sorted_events],
     "hierarchy": [in_rings, rail_after_rail],
     "best-mix": [by_bisection, as_text],
 }
-
-
-def test_the_chapter_has_these_exercises():
-    assert ids_of(CHAPTER) == IDS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("id, answer", [(id, answer) for id, answers in ALSO_RIGHT.items() for answer in answers])
-def test_right_answers_unlike_the_solution_pass(id, answer):
-    verdict = check_exercise(id, answer, deadline="100 s")
-    assert verdict.passed, verdict
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_the_solution_uses_no_algorithm_of_the_library(id):
-    called = called_in(solution(id).code)
-    assert not called & set(d2lps.__all__) - {"Plan", "Send"}
-    assert "# TODO" in stub(id)
-
-
-@pytest.mark.slow
-def test_success_tells_what_was_measured():
-    said = {id: check_exercise(id, texts_of(id).solution(), "100 s").sentence.replace("\u00a0", " ") for id in IDS}
-    assert "server = 1200 Mbit/s: 3 servers." in said["servers"]
-    assert "take 1.867 s, 933.3 ms, 800 ms, 800 ms: the last one buys nothing" in said["servers"]
-    assert "step 4 1.624 s, step 5 10 ms" in said["seven-steps"] and "lasts only 3.401 s" in said["seven-steps"]
-    assert "20.27 ms for four machines" in said["hierarchy"] and "takes 22.4 ms" in said["hierarchy"]
-    assert "for 505.3 ms." in said["best-mix"] and "would need 600 ms" in said["best-mix"]
-    assert "the cost model says 521.1 ms" in said["best-mix"]
+MEASURED = {  # parts of the sentence about the solution
+    "servers": [
+        "server = 1200 Mbit/s: 3 servers.",
+        "take 1.867 s, 933.3 ms, 800 ms, 800 ms: the last one buys nothing",
+    ],
+    "seven-steps": ["step 4 1.624 s, step 5 10 ms", "lasts only 3.401 s"],
+    "hierarchy": ["20.27 ms for four machines", "takes 22.4 ms"],
+    "best-mix": ["for 505.3 ms.", "would need 600 ms", "the cost model says 521.1 ms"],
+}
 
 
 # ---- servers

@@ -9,7 +9,7 @@ from collections import Counter
 
 import cloudpickle
 import pytest
-from helpers.exercises import EXERCISES, be_impatient, ids_of, module, wrong_answers
+from helpers.exercises import EXERCISES, module, wrong_answers
 
 from d2lps import check_exercise
 from d2lps.notebook.grading import Failure, elsewhere
@@ -22,7 +22,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CHAPTER = "04-key-value-store"
 IDS = ("push-pull", "placement", "count-workers", "sparse-pull")
-GENERAL = {"endless", "raised", "not-general"}  # their hints are those of all exercises
 SOLVED = {id: texts_of(id).solution() for id in IDS}
 network = module(CHAPTER, "network")
 judge_count_workers, judge_placement, judge_push_pull, judge_sparse_pull = (
@@ -259,7 +258,7 @@ def by_tensors(rows, cuts, ask):
     return torch.cat(parts)[back]
 
 
-EQUIVALENT = {
+RIGHT = {
     "push-pull": [cut_over_all, told_unasked, rounds_in_messages, added_on_arrival],
     "placement": [
         by_the_store,
@@ -271,28 +270,14 @@ EQUIVALENT = {
     "count-workers": [all_at_the_end, Smallest, by_generators],
     "sparse-pull": [by_tensors, grouped],
 }
-
-
-def test_the_chapter_has_these_exercises():
-    assert ids_of(CHAPTER) == IDS
-
-
-@pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in EQUIVALENT[id]])
-def test_other_ways_are_right_too(id, answer):
-    verdict = check_exercise(id, answer, deadline="100 s")
-    assert verdict.passed, verdict
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_every_mistake_with_a_hint_is_made_by_somebody(id):
-    texts, made = texts_of(id), set(wrong_answers(id))
-    assert len(made) >= 6 and set(texts.table["mistakes"]) - {"todo"} == made - GENERAL
-    assert set(EXERCISES[id].keeps) <= made
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_the_ladder_has_four_rungs(id):
-    assert len(texts_of(id).ladder) == 4
+MEASURED = {  # parts of the sentence about the solution
+    "push-pull": [
+        "pushes and pulls 18 values of 4.32 kB, that is 77.76 kB each way",
+        "sends 78.34 kB and receives 77.76 kB, in 54 messages",
+    ],
+    "placement": ["A fourth one takes over 466, where 500 would be its exact part"],
+    "sparse-pull": ["256 B travel in 3 messages, and the whole table has 640 B"],
+}
 
 
 def test_every_size_is_played():
@@ -306,27 +291,18 @@ def plain(verdict):
     return verdict.sentence.replace("\u00a0", " ")
 
 
-@pytest.mark.slow
-def test_success_tells_what_was_counted():
-    said = {id: plain(check_exercise(id, SOLVED[id], deadline="100 s")) for id in IDS}
-    assert "pushes and pulls 18 values of 4.32 kB, that is 77.76 kB each way" in said["push-pull"]
-    assert "sends 78.34 kB and receives 77.76 kB, in 54 messages" in said["push-pull"]
-    assert "A fourth one takes over 466, where 500 would be its exact part" in said["placement"]
-    assert "256 B travel in 3 messages, and the whole table has 640 B" in said["sparse-pull"]
-
-
 def test_a_failure_tells_who_sent_what():
     made = texts_of("push-pull").solutions()
     verdict = check_exercise("push-pull", made["WRONG"]["push-pull"]["too-many-bytes"][0])
     assert plain(verdict).splitlines() == [
-        "n = 3, k = 2: in all, worker0 sends 156.3 kB, and its values have 77.76 kB.",
+        "n = 3, k = 2: in all, worker0 sends 156.3 kB, but its values have only 77.76 kB.",
         "worker0 → server0: 27 messages, 78.16 kB",
         "worker0 → server1: 27 messages, 78.16 kB",
         "server0 → worker0: 9 messages, 38.88 kB",
         "server1 → worker0: 9 messages, 38.88 kB",
     ]
     verdict = check_exercise("count-workers", made["messages_counted"])
-    assert verdict.sentence.splitlines()[-1] == "What came, as (worker, number): (0, 1) (0, 1) (1, 1)"
+    assert verdict.sentence.splitlines()[-1] == "The messages that came, as (worker, number): (0, 1) (0, 1) (1, 1)"
     verdict = check_exercise("sparse-pull", made["every_row"])
     assert plain(verdict).splitlines()[1] == "server 0: rows [0 1 2 3], 256 B"
 
@@ -569,128 +545,12 @@ def faulty_pull(seed):
     return answer
 
 
-FAULTY = {
-    "push-pull": (faulty_push_pull, 60),
-    "placement": (faulty_placement, 60),
-    "count-workers": (faulty_count, 150),
-    "sparse-pull": (faulty_pull, 150),
+FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
+    "push-pull": (faulty_push_pull, 60, 3),
+    "placement": (faulty_placement, 60, 3),
+    "count-workers": (faulty_count, 150, 3),
+    "sparse-pull": (faulty_pull, 150, 3),
 }
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_one_fault_is_enough_to_fail(id):
-    make, count = FAULTY[id]
-    named = Counter()
-    for seed in range(count):
-        verdict = check_exercise(id, make(seed), deadline="100 s")
-        assert not verdict.passed and verdict.hint and verdict.sentence, seed
-        named[verdict.mistake] += 1
-    assert len(named) >= 3, named
-
-
-class Strange:
-    def __call__(self, *_):
-        return self
-
-
-def endless(*_):
-    while True:
-        clock.sleep(0.001)
-
-
-def raises(*_):
-    raise SystemExit("enough")
-
-
-def strange(result):
-    return lambda *_: result
-
-
-HOSTILE = [
-    *map(
-        strange,
-        (
-            None,
-            0,
-            -1.5,
-            "",
-            "server0",
-            b"",
-            (),
-            [],
-            {},
-            set(),
-            True,
-            float("nan"),
-            ...,
-            NotImplemented,
-            int,
-            [None] * 3,
-            (None, None, None),
-            {"a": 1},
-            {None: None},
-            torch.zeros(3),
-            torch.zeros(5, 16),
-            object(),
-            (print, print, print),
-            [len, len, len],
-            iter(()),
-            range(9),
-            lambda: None,
-            Strange(),
-        ),
-    ),
-    raises,
-    Strange(),
-    lambda *given: given,
-    lambda *given: given[0],
-    lambda *given: given[-1],
-    lambda *given: [each.clear() for each in given if hasattr(each, "clear")],
-    lambda *_: (raises, raises, raises),
-    lambda *_: raises,
-    lambda *_: lambda *_: raises(),
-    lambda *_: (endless, raises, raises),
-    lambda *_: strange(1),
-]
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_hostile_answers_become_sentences(id, monkeypatch):
-    be_impatient(monkeypatch)
-    for given in HOSTILE:
-        names = ", ".join(EXERCISES[id].parameters)
-        answer = eval(f"lambda {names}: given({names})", {"given": given})
-        for hostile in (answer, given):
-            verdict = check_exercise(id, hostile, deadline="20 s")
-            assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("id", IDS)
-def test_an_endless_answer_is_stopped(id, monkeypatch):
-    be_impatient(monkeypatch)
-    verdict = check_exercise(id, endless, deadline="300 ms")
-    assert verdict.mistake == "endless" and "plan" not in verdict.sentence and verdict.hint
-
-
-def test_an_answer_may_change_its_arguments():
-    def greedy(id):
-        solved = SOLVED[id]
-
-        def answer(*given):
-            copies = [list(each) if isinstance(each, list) else each for each in given]
-            found = solved(*copies)
-            for each in given:
-                if isinstance(each, list):
-                    each.clear()
-            return found
-
-        names = ", ".join(EXERCISES[id].parameters)
-        return eval(f"lambda {names}: answer({names})", {"answer": answer})
-
-    for id in IDS:
-        for _ in range(2):
-            assert check_exercise(id, greedy(id), deadline="100 s").passed
 
 
 def test_a_cheat_that_swallows_what_it_is_told_is_told_again():

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import combinations, pairwise
 
 import pytest
-from helpers.exercises import EXERCISES, ids_of, module
+from helpers.exercises import EXERCISES, module
 
 from d2lps import check_exercise
 from d2lps.notebook.grading.course import texts_of
@@ -165,22 +165,12 @@ def in_place(weights, push, pull, step, h, share):
     return weights
 
 
-ALSO_RIGHT = {
+RIGHT = {
     "buckets": [from_the_back, by_heap],
     "staleness": [by_methods, by_lag],
     "backup": [Rounds, by_stacking],
     "local-sgd": [recursive, in_place],
 }
-
-
-@pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in ALSO_RIGHT[id]])
-def test_other_right_answers_pass(id, answer):
-    verdict = check_exercise(id, answer, deadline="100 s")
-    assert verdict.passed, verdict
-
-
-def test_the_chapter_has_these_exercises():
-    assert set(ids_of(CHAPTER)) == set(IDS) == set(grader.EXERCISES)
 
 
 # ---- buckets
@@ -418,73 +408,12 @@ def faulty_local(seed):
     return answer
 
 
-FAULTY = {"buckets": faulty_buckets, "staleness": faulty_staleness, "backup": faulty_backup, "local-sgd": faulty_local}
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_one_fault_is_enough_to_fail(id):
-    named = Counter()
-    for seed in range(80):
-        verdict = check_exercise(id, FAULTY[id](seed), deadline="100 s")
-        assert not verdict.passed and verdict.hint and verdict.sentence, seed
-        named[verdict.mistake] += 1
-    assert len(named) >= 2, named
-
-
-class Strange:
-    def __call__(self, *_):
-        return self
-
-
-def raises(*_):
-    raise SystemExit("enough")
-
-
-def strange(result):
-    return lambda *_: result
-
-
-STRANGE = (None, 0, -1.5, "", "01", b"ab", (), [], {}, set(), True, math.nan, ..., int, [None] * 3, {"a": 1}, [[]],
-           [[], []], torch.zeros(3), torch.zeros(8), torch.zeros(5, 16), object(), (abs, abs, abs), [len] * 3, iter(()),
-           range(9), [[0.0]], [[-1]], [[0] * 9], lambda: None, Strange())  # fmt: skip
-HOSTILE = [
-    *map(strange, STRANGE),
-    raises,
-    Strange(),
-    lambda *given: given,
-    lambda *given: given[0],
-    lambda *given: given[-1],
-    lambda *given: [each.clear() for each in given if hasattr(each, "clear")],
-    lambda *_: (raises, raises, raises),
-    lambda *_: raises,
-    lambda *_: (strange(None), strange(1), strange(None)),
-    lambda *_: (strange(None), raises, strange(None)),
-    *(
-        lambda *_, result=result: strange(result)
-        for result in (1, "a", True, torch.zeros(3), torch.zeros(4), Strange())
-    ),
-]
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_hostile_answers_become_sentences(id):
-    for given in HOSTILE:
-        names = ", ".join(EXERCISES[id].parameters)
-        answer = eval(f"lambda {names}: given({names})", {"given": given})
-        for hostile in (answer, given):
-            verdict = check_exercise(id, hostile, deadline="20 s")
-            assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("id", IDS)
-def test_an_endless_answer_is_stopped(id):
-    def endless(*_):
-        while True:
-            pass
-
-    verdict = check_exercise(id, endless, deadline="300 ms")
-    assert verdict.mistake == "endless" and "plan" not in verdict.sentence and verdict.hint
+FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
+    "buckets": (faulty_buckets, 80, 2),
+    "staleness": (faulty_staleness, 80, 2),
+    "backup": (faulty_backup, 80, 2),
+    "local-sgd": (faulty_local, 80, 2),
+}
 
 
 def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
@@ -497,14 +426,3 @@ def test_a_cheat_that_swallows_what_it_is_told_is_told_again():
         return weights
 
     assert check_exercise("local-sgd", swallows).mistake == "not-weights"
-
-
-def test_an_answer_may_change_its_arguments():
-    def greedy(sizes, ready, alpha, bandwidth):
-        buckets = SOLVED["buckets"](list(sizes), list(ready), alpha, bandwidth)
-        sizes.clear()
-        ready.clear()
-        return buckets
-
-    for _ in range(2):
-        assert check_exercise("buckets", greedy).passed

@@ -204,19 +204,12 @@ def hosts_first(keys, hosts, replicas):
     }
 
 
-ALSO_RIGHT = {
+RIGHT = {
     "detect": [by_listening, by_deadlines],
     "interval": [daly, by_newton],
     "atomic-save": [in_two_slots, by_pointer, with_generations],
     "hashing": [by_weight, hosts_first],
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("id, answer", [(id, answer) for id in IDS for answer in ALSO_RIGHT[id]])
-def test_other_right_answers_pass(id, answer):
-    verdict = check_exercise(id, answer, deadline="100 s")
-    assert verdict.passed, verdict
 
 
 # ---- detect
@@ -506,89 +499,9 @@ def faulty_hashing(seed):
     return answer
 
 
-FAULTY = {"detect": faulty_detect, "interval": faulty_interval, "atomic-save": faulty_save, "hashing": faulty_hashing}
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_one_fault_is_enough_to_fail(id):
-    named = Counter()
-    for seed in range(40):
-        verdict = check_exercise(id, FAULTY[id](seed), deadline="100 s")
-        assert not verdict.passed and verdict.hint and verdict.sentence, seed
-        named[verdict.mistake] += 1
-    assert len(named) >= 3, named
-
-
-class Strange:
-    def __call__(self, *_):
-        return self
-
-
-def raises(*_):
-    raise SystemExit("enough")
-
-
-def strange(result):
-    return lambda *_: result
-
-
-STRANGE = (None, 0, -1.5, "", "01", b"ab", (), [], {}, set(), True, math.nan, math.inf, 1e400, ..., int, [None] * 3,
-           {"a": 1}, [[]], [[], []], object(), (abs, abs, abs), [len] * 3, (abs, abs), iter(()), range(9), 10**400,
-           lambda: None, Strange(), {"layer0.weight.0": ["server0"]}, {1: 2})  # fmt: skip
-HOSTILE = [
-    *map(strange, STRANGE),
-    raises,
-    Strange(),
-    lambda *given: given,
-    lambda *given: given[0],
-    lambda *given: given[-1],
-    lambda *given: [each.clear() for each in given if hasattr(each, "clear")],
-    lambda *_: (raises, raises, raises),
-    lambda *_: (raises, raises),
-    lambda *_: (strange(None), strange(None), strange("node0")),
-    lambda *_: (strange(None), strange(None), strange([["node0"]])),
-    lambda *_: (strange(None), strange(None), raises),
-    lambda *_: (strange(None), strange(7)),
-    lambda fs, *_: (lambda name, data: fs.write(name, 7), strange(None)),
-    lambda fs, *_: (lambda name, data: fs.sync_folder(), strange(bytearray(b"1"))),
-    lambda keys, *_: {key: "server0" for key in keys} if isinstance(keys, list) else keys,
-    lambda keys, *_: {key: [["server0"]] for key in keys} if isinstance(keys, list) else keys,
-]
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_hostile_answers_become_sentences(id):
-    for given in HOSTILE:
-        names = ", ".join(EXERCISES[id].parameters)
-        answer = eval(f"lambda {names}: given({names})", {"given": given})
-        for hostile in (answer, given):
-            verdict = check_exercise(id, hostile, deadline="20 s")
-            assert not verdict.passed and verdict.hint and "Traceback" not in str(verdict)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("id", IDS)
-def test_an_endless_answer_is_stopped(id):
-    def endless(*_):
-        while True:
-            pass
-
-    verdict = check_exercise(id, endless, deadline="300 ms")
-    assert verdict.mistake == "endless" and "plan" not in verdict.sentence and verdict.hint
-
-
-def test_an_answer_may_change_its_arguments():
-    def greedy(keys, hosts, replicas):
-        copies = SOLVED["hashing"](list(keys), dict(hosts), replicas)
-        keys.clear()
-        hosts.clear()
-        return copies
-
-    def clearing(nodes, *given):
-        functions = SOLVED["detect"](list(nodes), *given)
-        nodes.clear()
-        return functions
-
-    for _ in range(2):
-        assert check_exercise("hashing", greedy).passed
-        assert check_exercise("detect", clearing).passed
+FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
+    "detect": (faulty_detect, 40, 3),
+    "interval": (faulty_interval, 40, 3),
+    "atomic-save": (faulty_save, 40, 3),
+    "hashing": (faulty_hashing, 40, 3),
+}

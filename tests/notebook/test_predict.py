@@ -80,10 +80,10 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence_and_never_taken(entry, re
 
 def test_the_sentence_names_what_was_entered_and_the_way_out():
     for entry, words in {
-        "80 ms": "CPU: 80 ms is more than a number. The field is in ms already: write the number of ms alone.",
-        0.015: "CPU: 0.015 ms is so little that another unit may have been meant. The field is in ms; "
+        "80 ms": "CPU: 80 ms is more than a number. The field is already in ms: write only the number of ms.",
+        0.015: "CPU: 0.015 ms is so little that you may have meant another unit. The field is in ms; "
         "if you mean 15 ms, write 15.",
-        "−3": "CPU: −3 ms cannot be: the number has to be more than 0.",
+        "−3": "CPU: −3 ms is not possible: the number has to be more than 0.",
     }.items():
         with pytest.raises(PredictionError, match=re.escape(words)):
             predict("race", ASKED, guess=RIGHT | {"CPU": entry})
@@ -97,7 +97,7 @@ def test_a_number_is_taken_however_it_is_written(entry):
 def test_a_prediction_that_no_chapter_knows_has_no_range():
     assert predict("my-own", {"x": "ms"}, guess={"x": 0.001}).guess == {"x": 0.001}
     assert predict("my-own", {"x": ""}, guess={"x": 0}).guess == {"x": 0}
-    with pytest.raises(PredictionError, match="x: 3 ms is more than a number. Write the number alone"):
+    with pytest.raises(PredictionError, match="x: 3 ms is more than a number. Write only the number"):
         predict("my-own", {"x": ""}, guess={"x": "3 ms"})
 
 
@@ -321,13 +321,13 @@ def test_nothing_is_committed_before_every_field_can_be_meant(place):
     assert [field.description for field in form.entries.values()] == list(ASKED)
     assert [row.children[1].value for row in form.children[:3]] == ["ms"] * 3
     form.button.click()
-    assert race.guess is None and form.said.value.count("a number is missing") == 3
+    assert race.guess is None and form.status.value.count("a number is missing") == 3
     for field, entry in zip(form.entries.values(), ["60", "80 ms", "<b>"], strict=True):
         field.value = entry
     form.button.click()
     assert race.guess is None and workspaces.contents(place) == {}
-    assert "80 ms is more than a number" in form.said.value and "GPU 0" not in form.said.value
-    assert "&lt;b&gt; is not a number" in form.said.value and "<b>" not in form.said.value
+    assert "80 ms is more than a number" in form.status.value and "GPU 0" not in form.status.value
+    assert "&lt;b&gt; is not a number" in form.status.value and "<b>" not in form.status.value
     assert not any(field.disabled for field in form.entries.values())
 
 
@@ -340,7 +340,7 @@ def test_a_commitment_shows_what_was_hidden_and_closes_the_fields(place):
         field.value = entry
     form.button.click()
     assert race.guess == off(CPU=20) and "guess-race.json" in workspaces.contents(place)
-    assert all(field.disabled for field in form.entries.values()) and "You guessed" in form.said.value
+    assert all(field.disabled for field in form.entries.values()) and "You guessed" in form.status.value
     assert len(updates) == 1 and "<details>" not in updates[0]["text/html"]
 
     form.button.click()  # "Guess again" only opens the fields

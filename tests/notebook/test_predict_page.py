@@ -165,7 +165,7 @@ def test_bad_entries_have_their_sentence_beside_them_and_nothing_is_taken(opened
     errors = page.locator("[data-error]:visible")
     assert errors.all_inner_texts() == [
         "✗ GPU 0: a number is missing.",
-        "✗ CPU: 80 ms is more than a number. The field is in ms already: write the number of ms alone.",
+        "✗ CPU: 80 ms is more than a number. The field is already in ms: write only the number of ms.",
     ]
     first = page.get_by_role("textbox").first
     assert first.evaluate("e => e === document.activeElement && e.getAttribute('aria-invalid')") == "true"

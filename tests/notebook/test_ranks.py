@@ -210,7 +210,7 @@ def test_ranks_asked_for_again_are_the_same_unless_one_is_gone_or_stuck(notebook
         ({"count": True}, r"ranks\(True\): give"),
         ({"count": 2.0}, r"ranks\(2.0\): give"),
         ({"count": 65}, r"ranks\(65\): give"),
-        ({"deadline": 0}, "deadline = 0: seconds, more than 0"),
+        ({"deadline": 0}, "deadline = 0: give a number of seconds, more than 0"),
         ({"count": 2, "deadline": 0.01}, "2 ranks did not start within 0.01 s"),
     ],
 )
@@ -235,7 +235,7 @@ def test_closed_ranks_leave_nothing_and_another_count_is_another_start():
         group, folder = ranks._guard.pid, ranks._folder
         with pytest.raises(ProcessesError, match="rank 1, 'nothing': NameError: name 'nothing' is not defined"):
             ranks[1]["nothing"]
-        with pytest.raises(ProcessesError, match="there is no rank 2: 2 run, from 0"):
+        with pytest.raises(ProcessesError, match="there is no rank 2: 2 are running, numbered from 0"):
             ranks[2]
         sockets = [
             found.laddr
@@ -245,7 +245,7 @@ def test_closed_ranks_leave_nothing_and_another_count_is_another_start():
         ]
         assert len(sockets) > 10 and {address.ip for address in sockets} == {"127.0.0.1"}, "not the network"
     assert gone(group, within=0) and not folder.exists()
-    with pytest.raises(ProcessesError, match=r"the ranks are closed: d2lps.ranks\(2\) starts all of them anew"):
+    with pytest.raises(ProcessesError, match=r"the ranks are closed: d2lps.ranks\(2\) starts all of them again"):
         ranks[0]["x"]
 
 

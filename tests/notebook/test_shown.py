@@ -70,7 +70,7 @@ def test_a_plan_of_many_steps_is_cut(notebook):
 
 @pytest.mark.slow
 def test_what_is_too_large_has_to_do_with_its_repr(notebook):
-    many = [f"gpu{i}" for i in range(1000)]
-    plan, place = ring(many), nvswitch(1000)
+    many = [f"gpu{i}" for i in range(200)]
+    plan, place = ring(many), nvswitch(200)
     for value in (plan, place, cost.shared(plan, place, "160 MB")):
         assert notebook(value) == {"text/plain": repr(value)} and len(repr(value)) < 100

@@ -143,7 +143,7 @@ def test_what_a_learner_causes_is_said_in_their_language(cause, kind, words, mon
 
 # What only an operator sees, or who writes their own server or frames: addresses, certificates, files, memory.
 OPERATORS = re.compile(
-    r"kvstore/(server|wire|pslite)/|kvstore/replicas/(server|store|keeping|loading)\.py|kvstore/(checkpoint|launch|local_files|child)\.py|carriers/segments\.py"
+    r"kvstore/server/|kvstore/wire/(arena|handshake|tls)\.py|kvstore/replicas/(server|store|keeping|loading)\.py|kvstore/checkpoint\.py|carriers/segments\.py"
 )
 TYPED = "UnitError TopologyError TensorError TraceError DrawingError PlacementError ProcessesError NoRanks RankLost "
 TYPED += "Refused KVError WorkerLost ServerLost Timeout Unknown"
@@ -152,8 +152,6 @@ ENGLISH = {
     "notebook/ranks/notebook.py": 1,  # hands on what a rank has raised
     "kvstore/codec.py": 3,  # states that no store has written
     "kvstore/in_process.py": 1,  # TLS
-    "kvstore/optimizers.py": 5,  # of MXNet's objects, and of saved states
-    "kvstore/rendezvous.py": 1,  # hands on what another worker has said
     "kvstore/store.py": 1,  # hands on what worker 0 has said
     "kvstore/values.py": 1,  # hand on what torch says
     "kvstore/worker/client.py": 4,  # secrets, what cannot be sent, and answers that no server gives

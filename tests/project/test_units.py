@@ -51,19 +51,19 @@ REFUSED = [
         bandwidth,
         "16 Gb/s",
         "bandwidth '16 Gb/s' is ambiguous: 'b' is read as bits, so this is 16 Gbit/s = 2 GB/s; "
-        "write '16 GB/s' if bytes are meant, or '16 Gbit/s' if bits are",
+        "write '16 GB/s' if you mean bytes, or '16 Gbit/s' if you mean bits",
     ),
     (
         bandwidth,
         "100 Mbps",
         "bandwidth '100 Mbps' is ambiguous: 'b' is read as bits, so this is 100 Mbit/s = 12.5 MB/s; "
-        "write '100 MB/s' if bytes are meant, or '100 Mbit/s' if bits are",
+        "write '100 MB/s' if you mean bytes, or '100 Mbit/s' if you mean bits",
     ),
     (
         size,
         "160 Mb",
         "size '160 Mb' is ambiguous: 'b' is read as bits, so this is 160 Mbit = 20 MB; "
-        "write '160 MB' if bytes are meant, or '160 Mbit' if bits are",
+        "write '160 MB' if you mean bytes, or '160 Mbit' if you mean bits",
     ),
     (bandwidth, "-16 GB/s", "bandwidth '-16 GB/s' is not positive: a link carries more than 0 bytes per second"),
     (bandwidth, "0 GB/s", "bandwidth '0 GB/s' is not positive: a link carries more than 0 bytes per second"),

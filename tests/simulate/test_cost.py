@@ -250,7 +250,7 @@ def test_steps_are_barriers():
             pcie_server(),
             160,
             UnitError,
-            "size 160 has no unit: write '160 MB', or '160 B' if so few bytes are meant",
+            "size 160 has no unit: write '160 MB', or '160 B' if you mean so few bytes",
         ),
         (
             sharded(GPUS),
@@ -258,7 +258,7 @@ def test_steps_are_barriers():
             "160 Mb",
             UnitError,
             "size '160 Mb' is ambiguous: 'b' is read as bits, so this is 160 Mbit = 20 MB; "
-            "write '160 MB' if bytes are meant, or '160 Mbit' if bits are",
+            "write '160 MB' if you mean bytes, or '160 Mbit' if you mean bits",
         ),
     ],
 )

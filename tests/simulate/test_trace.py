@@ -147,17 +147,6 @@ def test_json_keeps_what_a_node_adds_and_spends_and_reads_traces_that_know_neith
     assert (again.adding, again.overhead) == ({}, {})
 
 
-def test_chrome_shows_a_row_per_node_in_microseconds(star):
-    shown = json.loads(star.to_chrome())
-    assert shown["displayTimeUnit"] == "ms"
-    rows = {e["args"]["name"]: e["tid"] for e in shown["traceEvents"] if e["ph"] == "M"}
-    assert list(rows) == GPUS
-    spans = [e for e in shown["traceEvents"] if e["ph"] == "X"]
-    assert [rows["gpu1"], rows["gpu2"], rows["gpu3"], *[rows["gpu0"]] * 3] == [e["tid"] for e in spans]
-    assert spans[0]["name"] == "g add gpu1→gpu0" and spans[0]["args"] == {"step": 1, "bytes": 160_000_000}
-    assert (spans[3]["ts"], spans[3]["dur"]) == (pytest.approx(30010), pytest.approx(30010))
-
-
 NOT_A_TRACE = "this is not a trace that d2lps wrote"
 
 
@@ -235,7 +224,18 @@ def test_a_damaged_trace_is_refused_with_a_trace_error_or_is_a_sound_trace(sourc
         trace = Trace.from_json(source)
     except TraceError:
         return
-    trace.duration, trace.step_times(), trace.occupied(), trace.to_chrome(), repr(trace)
+    trace.duration, trace.step_times(), trace.occupied(), repr(trace)
     for node in trace.plan.nodes:
         trace.bytes_sent(node), trace.bytes_received(node), trace.messages(node)
     assert Trace.from_json(trace.to_json()) == trace
+
+
+def test_chrome_shows_a_row_per_node_in_microseconds(star):
+    shown = json.loads(star.to_chrome())
+    assert shown["displayTimeUnit"] == "ms"
+    rows = {e["args"]["name"]: e["tid"] for e in shown["traceEvents"] if e["ph"] == "M"}
+    assert list(rows) == GPUS
+    spans = [e for e in shown["traceEvents"] if e["ph"] == "X"]
+    assert [rows["gpu1"], rows["gpu2"], rows["gpu3"], *[rows["gpu0"]] * 3] == [e["tid"] for e in spans]
+    assert spans[0]["name"] == "g add gpu1→gpu0" and spans[0]["args"] == {"step": 1, "bytes": 160_000_000}
+    assert (spans[3]["ts"], spans[3]["dur"]) == (pytest.approx(30010), pytest.approx(30010))

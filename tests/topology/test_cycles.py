@@ -99,10 +99,13 @@ def test_without_gpus_machines_take_part_and_else_cpus():
 
 # ---------------------------------------------------------------- and why there are none
 
-WAY_OUT = "; d2lps.ring(nodes) needs none, its messages take the routes there are"
+WAY_OUT = "; d2lps.ring(nodes) works without direct links, because its messages take the routes that exist"
 NONE = [
-    (mesh(3, {(0, 1): 1, (1, 2): 1}), "gpu0 has one to gpu1, and a ring needs two neighbors"),
-    (mesh(4, {(0, 1): 1, (1, 2): 1, (0, 2): 1}), "gpu3 has one to nobody, and a ring needs two neighbors"),
+    (mesh(3, {(0, 1): 1, (1, 2): 1}), "gpu0 has a direct link only to gpu1, but a ring needs two neighbors"),
+    (
+        mesh(4, {(0, 1): 1, (1, 2): 1, (0, 2): 1}),
+        "gpu3 has no direct link to the others, but a ring needs two neighbors",
+    ),
     (
         mesh(6, {(0, 1): 1, (1, 2): 1, (0, 2): 1, (3, 4): 1, (4, 5): 1, (3, 5): 1}),
         "no direct links lead from gpu0 to gpu3",
@@ -111,7 +114,7 @@ NONE = [
         mesh(5, {(0, 1): 1, (1, 2): 1, (0, 2): 1, (2, 3): 1, (3, 4): 1, (2, 4): 1}),
         "it would have to pass through gpu2 twice",
     ),
-    (mesh(5, {(i, j): 1 for i in (0, 1) for j in (2, 3, 4)}), "no cycle passes through each once"),
+    (mesh(5, {(i, j): 1 for i in (0, 1) for j in (2, 3, 4)}), "no cycle passes through each of them once"),
 ]
 
 
@@ -127,8 +130,8 @@ def test_what_is_too_large_to_search_exactly_is_refused():
     with pytest.raises(TopologyError) as error:
         rings(complete(12))
     assert str(error.value) == (
-        "mesh has too many ways round to find the best rings among them: "
-        "choose an order of its nodes, and give it to d2lps.ring"
+        "mesh has too many possible rings to find the best ones: "
+        "choose an order of its nodes yourself, and give it to d2lps.ring"
     )
 
 

@@ -69,7 +69,7 @@ def test_one_memory_costs_nothing_but_moving_unless_it_is_said():
     "build, error, sentence",
     [
         (lambda: nvswitch(0), TopologyError, "gpus = 0: a server has a whole number of GPUs, 1 or more"),
-        (lambda: nvswitch(2, links=0), TopologyError, "link gpu0→switch has count 0: a whole number, 1 or more"),
+        (lambda: nvswitch(2, links=0), TopologyError, "link gpu0→switch has count 0: write a whole number, 1 or more"),
         (lambda: dgx1_v100(18), UnitError, "bandwidth 18 has no unit: write '16 GB/s' (bytes) or '128 Gbit/s' (bits)"),
         (lambda: one_memory("ab", "1 GB/s"), ValueError, None),
         (

@@ -125,29 +125,26 @@ def test_without_affinities_sys_alone_tells_the_cpus():
 
 # ---------------------------------------------------------------- what is no such table
 
-GIVE = "give the whole of what `nvidia-smi topo -m` prints"
+GIVE = "give the complete output of `nvidia-smi topo -m`"
 CODES = "not X (itself), NV1 …, PIX, PSB, PXB, PHB, NODE, SYS or SOC"
 PAIR = "        GPU0    GPU1    CPU Affinity\nGPU0     X      NV4     0-15\nGPU1    NV4      X      0-15\n"
 REFUSED = [
-    ("", f"there is no line of GPU0 … in what was given, which begins with 'nothing': {GIVE}"),
-    (
-        "No devices were found\n",
-        f"there is no line of GPU0 … in what was given, which begins with 'No devices were found': {GIVE}",
-    ),
+    ("", f"the text has no line for GPU0 …; it begins with 'nothing': {GIVE}"),
+    ("No devices were found\n", f"the text has no line for GPU0 …; it begins with 'No devices were found': {GIVE}"),
     (
         "bash: nvidia-smi: command not found",
-        f"there is no line of GPU0 … in what was given, which begins with 'bash: nvidia-smi: command not found': {GIVE}",  # noqa: E501
+        f"the text has no line for GPU0 …; it begins with 'bash: nvidia-smi: command not found': {GIVE}",  # noqa: E501
     ),
     (None, f"None is not a text: {GIVE}"),
     (b"GPU0", f"b'GPU0' is not a text: {GIVE}"),
-    ("GPU0 CPU Affinity", f"GPU0 has a column and no line of its own: {GIVE}"),
+    ("GPU0 CPU Affinity", f"GPU0 has a column but no line of its own: {GIVE}"),
     (PAIR.partition("\n")[2], f"line 1: GPU0 comes without a header that names the columns: {GIVE}"),
     (PAIR.replace("X      NV4     0-15", "X"), f"line 2: GPU0 has 1 cells for 2 columns: {GIVE}"),
-    (PAIR.rpartition("GPU1")[0], f"GPU1 has a column and no line of its own: {GIVE}"),
+    (PAIR.rpartition("GPU1")[0], f"GPU1 has a column but no line of its own: {GIVE}"),
     (PAIR + "GPU2    NV4     X", f"line 4: GPU2 has no column: {GIVE}"),
-    (PAIR + "GPU1    NV4     X", f"line 4: GPU1 is there twice: {GIVE}"),
-    (PAIR.replace("GPU1    CPU", "GPU0    CPU"), f"line 1: a column is there twice: {GIVE}"),
-    (PAIR.replace("GPU1    NV4", "GPU1    NV2"), f"GPU0 says NV4 of GPU1, which says NV2 of GPU0: {GIVE}"),
+    (PAIR + "GPU1    NV4     X", f"line 4: GPU1 appears twice: {GIVE}"),
+    (PAIR.replace("GPU1    CPU", "GPU0    CPU"), f"line 1: a column appears twice: {GIVE}"),
+    (PAIR.replace("GPU1    NV4", "GPU1    NV2"), f"GPU0 has NV4 for GPU1, which has NV2 for GPU0: {GIVE}"),
     (PAIR.replace("GPU1    NV4", "GPU1    QPI"), f"line 3: between GPU1 and GPU0 stands 'QPI', {CODES}: {GIVE}"),
     (PAIR.replace("GPU1    NV4", "GPU1     X "), f"line 3: between GPU1 and GPU0 stands 'X', {CODES}: {GIVE}"),
 ]

@@ -170,7 +170,9 @@ def test_limits_may_be_given_one_by_one_or_as_what_a_node_can_do():
     assert (host.through, host.ports, host.overhead) == ({"m": 10e9}, {"a": 5e9}, {"m": 2e-5})
     assert replace(host, name="other").limits == host.limits != Topology("host", kinds, links).limits == {}
     for wrong in (Resource(adding="1 GB/s"), Resource(overhead=1e-6), Resource(overhead=1e-6, port="1 GB/s")):
-        with pytest.raises(TopologyError, match="b takes time for what passes, but nothing says how fast it passes"):
+        with pytest.raises(
+            TopologyError, match="b takes time for the data that passes through it, but its speed is not given"
+        ):
             Topology("host", kinds, links, limits={"b": wrong})
 
 
@@ -239,7 +241,7 @@ REFUSED = [
     (
         lambda: pcie_server(2, ["1 GB/s", "1 GB/s"]),
         TopologyError,
-        "2 bandwidths for 3 links: one for each GPU and one for the CPU",
+        "2 bandwidths for 3 links: give one for each GPU and one for the CPU",
     ),
     (
         lambda: pcie_server(bandwidth=16),
@@ -255,7 +257,7 @@ REFUSED = [
         lambda: pcie_server(bandwidth="16 Gb/s"),
         UnitError,
         "bandwidth '16 Gb/s' is ambiguous: 'b' is read as bits, so this is 16 Gbit/s = 2 GB/s; "
-        "write '16 GB/s' if bytes are meant, or '16 Gbit/s' if bits are",
+        "write '16 GB/s' if you mean bytes, or '16 Gbit/s' if you mean bits",
     ),
     (lambda: pcie_server(bandwidth=None), UnitError, None),
     (
@@ -266,7 +268,7 @@ REFUSED = [
     (
         lambda: one_memory(["a", "memory"], "1 GB/s"),
         TopologyError,
-        "a node is named 'memory', which is what all nodes share here: name it otherwise",
+        "a node is named 'memory', but this is the name of the memory that all nodes share: give the node another name",
     ),
     (lambda: one_memory(["a", "a"], "1 GB/s"), PlanError, "node a is named twice"),
     (
@@ -274,7 +276,7 @@ REFUSED = [
         UnitError,
         "bandwidth 5 has no unit: write '16 GB/s' (bytes) or '128 Gbit/s' (bits)",
     ),
-    (lambda: Link("a", "b", "1 GB/s", count=0), TopologyError, "link a→b has count 0: a whole number, 1 or more"),
+    (lambda: Link("a", "b", "1 GB/s", count=0), TopologyError, "link a→b has count 0: write a whole number, 1 or more"),
     (lambda: Link("a", "b", "1 GB/s", count=1.5), TopologyError, None),
     (lambda: Link("a", "b", "1 GB/s", latency=-1), UnitError, "time -1 is not a finite time of 0 or more"),
     (lambda: mesh(("a", "b", "1 GB/s"), a="gpu"), TopologyError, "there is no node 'b' on mesh (nodes: a)"),
@@ -284,7 +286,11 @@ REFUSED = [
         TopologyError,
         "two links a→b: write one with count=2",
     ),
-    (lambda: mesh(a="tpu"), TopologyError, "a is of kind 'tpu': the kinds are gpu, cpu, memory, switch, machine"),
+    (
+        lambda: mesh(a="tpu"),
+        TopologyError,
+        "a is of kind 'tpu', but the only kinds are gpu, cpu, memory, switch, machine",
+    ),
     (lambda: Topology("t", {"a": "cpu"}, [], {"b": "1 GB/s"}), TopologyError, "there is no node 'b' on t (nodes: a)"),
     (lambda: Topology("t", {}, []), TopologyError, None),
     (
@@ -295,8 +301,9 @@ REFUSED = [
     (
         lambda: Topology("t", {"a": "cpu"}, [], {}, {"a": "1 GB/s"}),
         TopologyError,
-        "a takes time for what passes, but nothing says how fast it passes: give its bandwidth in through, "
-        "Bandwidth('inf') where nothing limits it",
+        "a takes time for the data that passes through it, but its speed is not given: give its "
+        "bandwidth in through, or "
+        "Bandwidth('inf') if nothing limits it",
     ),
     (lambda: Topology("t", {"a": "cpu"}, [], {}, {}, {"a": "20 us"}), TopologyError, None),
     (

@@ -166,14 +166,14 @@ def test_of_another_model_or_other_workers_is_refused_and_nothing_has_changed(st
     Checkpoints(tmp_path, store).save(10)
     with kvstore.create("local") as other:
         other.init("w", torch.full((5,), 7.0))
-        with pytest.raises(CheckpointError, match=r"step-10 is not of this training: .* has key 3"):
+        with pytest.raises(CheckpointError, match=r"step-10 does not belong to this training: .* has key 3"):
             Checkpoints(tmp_path, other).resume()
         other.pull("w", out=(out := torch.empty(5)))
         assert out.tolist() == [7.0] * 5
     path = tmp_path / "step-10" / "manifest.json"
     said = json.dumps(json.loads(path.read_text().splitlines()[0]) | {"workers": 4})
     path.write_text(f"{said}\n{hashlib.sha256(said.encode()).hexdigest()}")
-    with pytest.raises(CheckpointError, match=r"step-10 is of 4 workers, and there are 1: start as many"):
+    with pytest.raises(CheckpointError, match=r"step-10 was written by 4 workers, but there are 1: start as many"):
         Checkpoints(tmp_path, store).resume()
 
 
@@ -181,7 +181,9 @@ def test_of_another_model_or_other_workers_is_refused_and_nothing_has_changed(st
 def test_what_cannot_be_kept_is_refused_and_the_one_before_stays(store, tmp_path, own):
     checkpoints = Checkpoints(tmp_path, store)
     checkpoints.save(10)
-    with pytest.raises(CheckpointError, match=r"own = a \w+ holds what is not kept in a checkpoint: give numbers"):
+    with pytest.raises(
+        CheckpointError, match=r"own = a \w+ contains values that a checkpoint cannot keep: give numbers"
+    ):
         checkpoints.save(20, own)
     assert checkpoints.resume().steps == 10
 

@@ -45,5 +45,5 @@ def test_a_deadline_ends_every_process():
 
 
 def test_processes_that_cannot_start_say_why():
-    with pytest.raises(ddp.ProcessesError, match="0 processes failed. They said:"):
+    with pytest.raises(ddp.ProcessesError, match="0 processes failed. Their output:"):
         ddp.weights(processes=0)

@@ -329,8 +329,8 @@ def test_what_a_worker_raises_is_raised_and_nobody_waits_for_it():
 @pytest.mark.parametrize(
     "more, sentence",
     [
-        ({"devices": []}, "devices is empty: name those of this worker"),
-        ({"size": 0}, "size = 0: a whole number, 1 or more"),
+        ({"devices": []}, "devices is empty: name the devices of this worker"),
+        ({"size": 0}, "size = 0: it must be a whole number, 1 or more"),
         ({"update": ("lion", {"lr": 1})}, "there is no optimizer 'lion'"),
         ({"update": ("sgd", {})}, "sgd needs lr"),
     ],

@@ -1,4 +1,4 @@
-"""What axe-core and the colours say of everything that is shown, in light and dark; what keys reach."""
+"""What axe-core and the colors say of everything that is shown, in light and dark; what keys reach."""
 
 import itertools
 
@@ -89,13 +89,13 @@ def test_axe_would_find_something(opened):
 
 @pytest.mark.parametrize("theme", [0, 1])
 def test_words_and_marks_stand_out_from_what_is_below_them(theme):
-    colour = {name: pair[theme] for name, pair in THEME.items()}
+    color = {name: pair[theme] for name, pair in THEME.items()}
     for name, below in itertools.product(("ink", "soft", "accent"), ("paper", "box", "well", "band")):
-        assert contrast(colour[name], colour[below]) >= 4.5, (name, below)
+        assert contrast(color[name], color[below]) >= 4.5, (name, below)
     for name, below in itertools.product(("lane", "busy", "flow", "warm"), ("paper", "box")):
-        assert contrast(colour[name], colour[below]) >= 3, (name, below)
+        assert contrast(color[name], color[below]) >= 3, (name, below)
     for (own, rim), below in itertools.product(zip(WORKERS, RIMS, strict=True), ("paper", "box", "well")):
-        assert max(contrast(own[theme], colour[below]), contrast(rim[theme], colour[below])) >= 3, (own, below)
+        assert max(contrast(own[theme], color[below]), contrast(rim[theme], color[below])) >= 3, (own, below)
 
 
 def test_contrast_is_that_of_the_guidelines():
@@ -103,7 +103,7 @@ def test_contrast_is_that_of_the_guidelines():
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
 
 
-def test_a_light_colour_has_its_rim_in_the_player_and_in_the_still(opened):
+def test_a_light_color_has_its_rim_in_the_player_and_in_the_still(opened):
     page = opened(race(), "light")
     looks = page.locator(".d2-fill .d2-w1").evaluate_all(
         "all => all.map(e => [getComputedStyle(e).fill, getComputedStyle(e).stroke])"

@@ -40,7 +40,8 @@ from d2lps.view.drawing.gauges import HIGH, gauges
 from d2lps.view.drawing.layout import arrange
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import breadth
-from d2lps.view.drawing.motion import follow
+from d2lps.view.drawing.motion import Motion, follow
+from d2lps.view.drawing.motion import replayed as state_at
 from d2lps.view.drawing.reason import awaited, mean_full, place_name, reason
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import stacked, step_labels
@@ -119,7 +120,7 @@ def test_a_broad_share_is_drawn_broad():
 
 def turning(place, order) -> list[float]:
     """By how much each of ``order`` stands further round the middle than the one before, clockwise."""
-    spots = [place.boxes[node].centre for node in order]
+    spots = [place.boxes[node].center for node in order]
     angles = [math.atan2(y - place.height / 2, x - place.width / 2) for x, y in spots]
     return [(b - a) % math.tau for a, b in zip(angles, angles[1:] + angles[:1], strict=True)]
 
@@ -141,7 +142,7 @@ def crossings(place, topology: Topology) -> list:
 
     ends = {frozenset((link.src, link.dst)) for link in topology.links}
     lines = [tuple(sorted(pair)) for pair in ends]
-    spot = {node: box.centre for node, box in place.boxes.items()}
+    spot = {node: box.center for node, box in place.boxes.items()}
     return [
         (p, q)
         for p, q in itertools.combinations(lines, 2)
@@ -159,7 +160,7 @@ def test_the_double_links_of_a_dgx_are_the_outline_and_pcie_stands_in_the_backgr
         assert place.faint == {node for node, kind in host.kinds.items() if kind != "gpu"}
         boxes = place.boxes
         lines = [
-            (boxes[link.src].centre, boxes[link.dst].centre)
+            (boxes[link.src].center, boxes[link.dst].center)
             for link in host.links
             if not {link.src, link.dst} & place.faint
         ]
@@ -216,7 +217,7 @@ def test_a_tree_hangs_below_its_root_and_no_link_crosses_another():
             assert place.boxes[send.src].y > place.boxes[send.dst].y + place.boxes[send.dst].h
 
 
-def test_no_lane_between_neighbours_of_neighbours_runs_behind_a_box():
+def test_no_lane_between_neighbors_of_neighbors_runs_behind_a_box():
     for count in (8, 16):
         plan, topology = SCENES["pairs, double tree"](count)
         place = arrange(topology, plan)
@@ -392,17 +393,21 @@ def test_changes_go_backwards_as_well():
         state[change.place] = change.after
 
 
+def crowds_at(shown: Motion, time: float) -> list[int]:
+    return state_at([0] * len(shown.sharing), shown.crowd, time)
+
+
 def test_a_place_is_as_crowded_as_messages_are_on_it():
     trace = predicted("pcie, at GPU 0", 4)
     motion = follow(trace)
-    crowds = {(link.src, link.dst): n for link, n in zip(motion.sharing, motion.crowds_at(0.015), strict=True)}
+    crowds = {(link.src, link.dst): n for link, n in zip(motion.sharing, crowds_at(motion, 0.015), strict=True)}
     busy = {("gpu1", "switch"): 1, ("gpu2", "switch"): 1, ("gpu3", "switch"): 1, ("switch", "gpu0"): 3}
     assert crowds == dict.fromkeys(crowds, 0) | busy and len(crowds) == 8
-    assert set(motion.crowds_at(trace.duration)) == {0}
+    assert set(crowds_at(motion, trace.duration)) == {0}
     for resource, events in trace.occupied().items():
         for event in events:
             now = sum(e.start <= event.start < e.end for e in events)
-            assert motion.crowds_at(event.start)[motion.sharing.index(resource)] == now
+            assert crowds_at(motion, event.start)[motion.sharing.index(resource)] == now
 
 
 def test_a_node_is_at_work_while_it_updates():
@@ -418,7 +423,7 @@ def test_a_node_is_at_work_while_it_updates():
 
 def test_the_one_memory_is_in_contention_and_its_unlimited_links_are_not():
     motion = follow(predicted("memory, sharded", 4))
-    crowds = dict(zip(motion.sharing, motion.crowds_at(0.001), strict=True))
+    crowds = dict(zip(motion.sharing, crowds_at(motion, 0.001), strict=True))
     assert crowds.pop("memory") == 12
     assert set(crowds.values()) == {1}
 
@@ -439,8 +444,8 @@ def test_messages_leave_one_cell_and_arrive_in_another():
     scene = Scene(predicted("pcie, sharded", 8))
     for message, path in zip(scene.motion.messages, scene.paths, strict=True):
         cells = scene.layout.cells
-        assert path.at(0.0) == (*cells[message.src][message.key].centre, 1.0)
-        assert path.at(1.0) == pytest.approx((*cells[message.dst][message.key].centre, 1.0))
+        assert path.at(0.0) == (*cells[message.src][message.key].center, 1.0)
+        assert path.at(1.0) == pytest.approx((*cells[message.dst][message.key].center, 1.0))
         assert path.at(0.5)[2] == 0.0
 
 
@@ -503,7 +508,7 @@ def test_as_many_lanes_are_at_full_speed_as_is_said():
         load = Scene(trace).load
         for at in sorted({c.time for c in (*load.full, *load.states)}):
             states, who = load.states_at(at), load.decides_at(at)
-            crowds = load.motion.crowds_at(at)
+            crowds = crowds_at(load.motion, at)
             assert [each > 0 for each in states] == [crowd > 0 or i == who for i, crowd in enumerate(crowds)]
             assert states.count(FULL) <= load.full_at(at) <= states.count(FULL) + (who >= 0)
             assert [i for i, each in enumerate(states) if each == DECIDES] == ([who] if who >= 0 else [])
@@ -536,7 +541,7 @@ def test_the_backlog_is_what_the_messages_under_way_have_not_passed():
                 going = [e for e in events if e.start <= at < e.end]
                 bytes_left = sum(e.nbytes * (e.end - at) / (e.end - e.start) for e in going)
                 assert sum(left[resource].values()) == pytest.approx(bytes_left)
-                assert bytes_left <= scene.most * (1 + 1e-9)
+                assert bytes_left <= scene.peak * (1 + 1e-9)
 
 
 def test_at_any_time_the_place_that_has_most_to_do_decides_and_none_where_several_have():
@@ -556,8 +561,8 @@ def test_at_any_time_the_place_that_has_most_to_do_decides_and_none_where_severa
 
 
 def test_idle_links_can_be_told_from_the_paper_and_from_those_in_use():
-    def light(colour: str) -> float:
-        return sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear(colour), strict=True))
+    def light(color: str) -> float:
+        return sum(w * part for w, part in zip((0.2126, 0.7152, 0.0722), linear(color), strict=True))
 
     for theme in (0, 1):
         paper = light(THEME["paper"][theme])
@@ -644,18 +649,20 @@ def test_a_topology_is_drawn_with_its_nodes_and_bandwidths(tmp_path):
 
 def test_what_is_too_large_to_be_seen_is_refused_at_once_with_a_way_out():
     for large in (cost.shared(ring(1024), nvswitch(1024), "160 MB"), nvswitch(65)):
-        with pytest.raises(DrawingError, match=r"^draw shows up to 64 nodes, and there are (1024|65) here: take fewer"):
+        with pytest.raises(
+            DrawingError, match=r"^draw shows up to 64 nodes, but there are (1024|65) here: draw a run with fewer"
+        ):
             draw(large)
     trace = predicted("pairs, ring", 4)
     many = replace(trace, events=trace.events * (MOST_EVENTS // len(trace.events) + 1))
-    with pytest.raises(DrawingError, match=f"^draw shows up to {MOST_EVENTS} events, and there are {len(many.events)}"):
+    with pytest.raises(DrawingError, match=f"^draw shows up to {MOST_EVENTS} events, but there are {len(many.events)}"):
         draw(many)
     assert "svg" in str(draw(nvswitch(64)))
 
 
 @pytest.mark.parametrize("wrong", [None, 7, "trace", sharded(names(2)), [predicted("pairs, star", 2)]])
 def test_only_traces_are_drawn(wrong):
-    with pytest.raises(DrawingError, match=f"draw wants a trace, not {type(wrong).__name__}: cost.shared"):
+    with pytest.raises(DrawingError, match=f"draw needs a trace, not {type(wrong).__name__}: cost.shared"):
         draw(wrong)
 
 
@@ -672,7 +679,7 @@ def test_several_pictures_below_each_other_are_one_svg():
     assert [child.get("y") for child in root][0] == "0" and len(root) == 2
 
 
-# ---------------------------------------------------------------- colours
+# ---------------------------------------------------------------- colors
 
 
 BLINDNESS = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
@@ -683,13 +690,13 @@ BLINDNESS = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
 }
 
 
-def linear(colour: str) -> list[float]:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def linear(color: str) -> list[float]:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     return [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
 
 
-def oklab(colour: str, seen: list) -> tuple[float, ...]:
-    r, g, b = (min(1, max(0, sum(m * c for m, c in zip(row, linear(colour), strict=True)))) for row in seen)
+def oklab(color: str, seen: list) -> tuple[float, ...]:
+    r, g, b = (min(1, max(0, sum(m * c for m, c in zip(row, linear(color), strict=True)))) for row in seen)
     cones = (
         0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b,
         0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b,
@@ -705,10 +712,10 @@ def oklab(colour: str, seen: list) -> tuple[float, ...]:
 
 @pytest.mark.parametrize(("first", "apart"), [(5, 15), (8, 10)])
 @pytest.mark.parametrize("theme", [0, 1])
-def test_the_first_colours_keep_apart_for_every_kind_of_eye(theme, first, apart):
-    colours = [pair[theme] for pair in WORKERS[:first]]
+def test_the_first_colors_keep_apart_for_every_kind_of_eye(theme, first, apart):
+    colors = [pair[theme] for pair in WORKERS[:first]]
     for seen in BLINDNESS.values():
-        for a, b in itertools.combinations(colours, 2):
+        for a, b in itertools.combinations(colors, 2):
             assert math.dist(oklab(a, seen), oklab(b, seen)) > apart, (a, b)
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 chromium, new_page = browsers.chromium, browsers.new_page
 
 AT = "time => document.getAnimations().forEach(each => { each.pause(); each.currentTime = time; })"
-# Of every tile, slot and bar that is seen: where it is, in pixels, and its colour.
+# Of every tile, slot and bar that is seen: where it is, in pixels, and its color.
 SEEN = """() => [...document.querySelectorAll(
     '.d2-tile, .d2-fill [class*="d2-w"], .d2-fill .d2-done, .d2-fill .d2-new, .d2-tank rect, .d2-bars rect')]
   .filter(e => getComputedStyle(e).visibility === 'visible')
@@ -35,12 +35,12 @@ def alone(scene: Scene, drawn: str, looks: str = "") -> str:
 
 
 def covered(seen: list) -> dict[str, list[int]]:
-    """Which pixels' columns and rows are covered by what has a colour: pieces may be cut in other places."""
+    """Which pixels' columns and rows are covered by what has a color: pieces may be cut in other places."""
     found: dict[str, set] = {}
-    for colour, x, y, wide, high in seen:
+    for color, x, y, wide, high in seen:
         cells = {(i, k) for i in range(round(x), round(x + wide)) for k in range(round(y), round(y + high))}
-        found[colour] = found.get(colour, set()) | cells
-    return {colour: cells for colour, cells in found.items() if cells}
+        found[color] = found.get(color, set()) | cells
+    return {color: cells for color, cells in found.items() if cells}
 
 
 @pytest.mark.parametrize("trace", [predicted("pcie, sharded", 4), measured(PLANS["servers"])])
@@ -57,8 +57,8 @@ def test_it_shows_at_every_moment_what_is_so_then(new_page, tmp_path, trace):
         still.goto((tmp_path / "still.svg").as_uri())
         one, other = (covered(page.evaluate(SEEN)) for page in (moving, still))
         assert one.keys() == other.keys()
-        for colour, cells in other.items():
-            assert len(cells ^ one[colour]) <= 0.06 * len(cells) + 60, colour
+        for color, cells in other.items():
+            assert len(cells ^ one[color]) <= 0.06 * len(cells) + 60, color
         head = moving.locator(".d2-head").evaluate("e => new DOMMatrix(getComputedStyle(e).transform).e")
         assert head == pytest.approx(1000 * part, abs=1)
 

@@ -85,7 +85,7 @@ def test_there_is_something_to_play_even_if_nothing_happens():
 
 
 def test_nothing_to_play_is_refused():
-    with pytest.raises(DrawingError, match="^watch wants at least one trace to play$"):
+    with pytest.raises(DrawingError, match="^watch needs at least one trace to play$"):
         watch()
 
 
@@ -96,19 +96,21 @@ def test_a_list_of_traces_is_given_one_by_one():
 
 @pytest.mark.parametrize("wrong", [None, sharded(names(2)), "trace"])
 def test_only_traces_are_played(wrong):
-    with pytest.raises(DrawingError, match=f"watch wants a trace, not {type(wrong).__name__}: cost.shared"):
+    with pytest.raises(DrawingError, match=f"watch needs a trace, not {type(wrong).__name__}: cost.shared"):
         watch(predicted("pairs, star", 2), wrong)
 
 
 @pytest.mark.parametrize(("given", "count"), [(["a"], 1), ("ab", 1), (["a", "b", "c"], 3), ([], 0)])
 def test_there_is_a_name_for_each_trace(given, count):
     trace = predicted("pairs, star", 2)
-    with pytest.raises(DrawingError, match=f"^there are {count} names for 2 traces: give one to each$"):
+    with pytest.raises(DrawingError, match=f"^there are {count} names for 2 traces: give one name for each trace$"):
         watch(trace, trace, names=given)
 
 
 def test_what_is_too_large_to_be_seen_is_not_played():
-    with pytest.raises(DrawingError, match="^watch shows up to 64 nodes, and there are 1024 here: take fewer nodes"):
+    with pytest.raises(
+        DrawingError, match="^watch shows up to 64 nodes, but there are 1024 here: draw a run with fewer nodes"
+    ):
         watch(cost.shared(ring(1024), nvswitch(1024), "160 MB"))
 
 
@@ -373,7 +375,7 @@ def test_what_has_still_to_pass_each_link_is_what_the_events_say(opened, trace, 
     at = part * trace.duration
     left = scene.load.backlogs_at(at)
     told = {place_name(p): sum(x.values()) / 1e6 for p, x in zip(scene.motion.sharing, left, strict=True) if x}
-    if not scene.told:  # numbers have no room beside all
+    if not scene.label_level:  # numbers have no room beside all
         decides = place_name(scene.motion.sharing[scene.load.decides_at(at)]) if scene.load.decides_at(at) >= 0 else ""
         told = {name: size for name, size in told.items() if name == decides}
     found = seen(page)
@@ -498,7 +500,7 @@ def test_unit_and_legend_stand_above_the_pictures(opened):
     assert summary.bounding_box()["y"] < page.locator(".d2-run").first.bounding_box()["y"] < 250
     summary.click()
     told = " ".join(page.locator(".d2-legend li").all_inner_texts())
-    assert "in the color of its sender, also of a finished sum" in told
+    assert "in the color of its sender, even if it is a complete sum" in told
 
 
 def test_the_switches_of_a_race_stand_at_one_height(opened):
@@ -764,17 +766,17 @@ def test_the_theme_is_that_of_the_page_around_it(opened, theme):
     paper = "() => getComputedStyle(document.querySelector('.d2-player')).backgroundColor"
     light, dark = "rgb(255, 255, 255)", "rgb(21, 24, 29)"
     assert page.evaluate(paper) == (dark if theme["color_scheme"] == "dark" else light)
-    for name, value, colour in (("data-theme", "dark", dark), ("data-theme", "light", light)):
+    for name, value, color in (("data-theme", "dark", dark), ("data-theme", "light", light)):
         page.evaluate("([name, value]) => document.documentElement.setAttribute(name, value)", [name, value])
-        assert page.evaluate(paper) == colour
+        assert page.evaluate(paper) == color
     page.evaluate("document.documentElement.removeAttribute('data-theme')")
-    for value, colour in (("false", dark), ("true", light)):
+    for value, color in (("false", dark), ("true", light)):
         page.evaluate("value => document.body.setAttribute('data-jp-theme-light', value)", value)
-        assert page.evaluate(paper) == colour
+        assert page.evaluate(paper) == color
     page.evaluate("document.body.removeAttribute('data-jp-theme-light')")
-    for value, colour in (("vscode-dark", dark), ("vscode-light", light)):
+    for value, color in (("vscode-dark", dark), ("vscode-light", light)):
         page.evaluate("value => document.body.setAttribute('class', value)", value)
-        assert page.evaluate(paper) == colour
+        assert page.evaluate(paper) == color
 
 
 @pytest.mark.parametrize("width", [320, 360, 640, 960])

@@ -1,7 +1,7 @@
-"""A process of MXNet's: a scheduler, a server, or what speaks for a worker. ``python -m d2lps.kvstore.pslite``.
+"""A process of MXNet: a scheduler, a server, or the child of a worker, as ps-lite reads from the environment.
 
-What it is stands in the environment, as ps-lite wants it. MXNet's calls know no deadline, and where somebody has gone
-they end the process or hang: so they happen in a process that can be ended, and that ends by itself with its parent.
+MXNet's calls have no deadline, and when another process is lost they hang or end their own. So they are made in a
+child process, which can be killed and which ends with its parent.
 """
 
 import ctypes
@@ -16,10 +16,10 @@ from d2lps.kvstore.child import line_to_parent, receive, send
 
 
 class MXNetStore:
-    """Does in MXNet what a worker asks for; keys are numbers, and values lie in memory that the worker has, too."""
+    """The requests of a worker, carried out by MXNet; keys are numbers, and values lie in shared memory."""
 
     def start(self, kind: str) -> int:
-        """Join MXNet's other processes, and say as which worker."""
+        """Join MXNet's other processes, and return the rank that MXNet has assigned."""
         import mxnet
         import numpy
 
@@ -29,7 +29,7 @@ class MXNetStore:
         return self.store.rank
 
     def grow(self, path: str, places: list) -> None:
-        """One more slot in the file at ``path`` for each [key, dtype, elements, start], that in bytes."""
+        """Add a slot in the file at ``path`` for each [key, dtype, elements, start in bytes]."""
         with open(path, "r+b") as file:
             memory = mmap.mmap(file.fileno(), 0)
         for key, dtype, elements, start in places:
@@ -50,15 +50,15 @@ class MXNetStore:
             out.wait_to_read()
 
     def settle(self, keys: list[int]) -> None:
-        """Wait until nobody reads what was pushed, so that it may be written again."""
+        """Wait until MXNet has read what was pushed, so that it may be overwritten."""
         for key in keys:
             for slot in self.slots[key]:
                 self.mx.base.check_call(self.mx.base._LIB.MXNDArrayWaitToWrite(slot.handle))
 
     def optimizer(self, rule: str, numbers: dict) -> None:
         if not self.kind.startswith("dist") and self.slots:
-            # Without an optimizer, such a store of MXNet keeps the sum of a push where it was made, and the next
-            # push, now a gradient, would be summed over it: the values move to a store that has not been pushed to.
+            # Without an optimizer, such a store of MXNet keeps the sum of a push where it was made, and the next push,
+            # now a gradient, would overwrite it. So the values move to a store that has not been pushed to.
             self.pull(list(self.slots))
             self.store = self.mx.kv.create(self.kind)
             self.init(list(self.slots))
@@ -68,30 +68,30 @@ class MXNetStore:
         self.store._barrier()
 
     def leave(self) -> None:
-        """MXNet waits here for all workers; the last word of the first of them stops the servers."""
+        """Free the store: MXNet waits for all workers here, and then the first worker stops the servers."""
         self.mx.nd.waitall()
         self.slots.clear()
         self.mx.base.check_call(self.mx.base._LIB.MXKVStoreFree(self.store.handle))
-        self.store.handle = ctypes.c_void_p()  # which its own end would free again
+        self.store.handle = ctypes.c_void_p()  # or its finalizer would free it again
 
 
 def serve(parent: Connection) -> None:
-    """Do what the worker asks for, one after the other."""
+    """Carry out the requests of the worker, one after the other."""
     store, do = MXNetStore(), "start"
     while do != "leave":
         request = receive(parent)
         do = request.pop("do")
         try:
             answer = {"result": getattr(store, do)(**request)}
-        except Exception as error:  # whatever is wrong with MXNet, the worker has to hear of it
+        except Exception as error:  # the worker raises it
             answer = {"error": [type(error).__name__, str(error)]}
         send(parent, answer)
 
 
 def end_with(parent: Connection) -> None:
-    """End this process when the other end of the line is gone, whatever MXNet is waiting for."""
+    """End this process when its parent ends, even if MXNet is waiting."""
     hung_up = select.poll()
-    hung_up.register(parent, 0)  # 0: of nothing but the end
+    hung_up.register(parent, 0)  # 0: only the end
     threading.Thread(target=lambda: (hung_up.poll(), os._exit(1)), daemon=True).start()
 
 
@@ -99,7 +99,7 @@ if __name__ == "__main__":
     line = line_to_parent()
     end_with(line)
     if os.environ.get("DMLC_ROLE", "worker") == "worker":
-        with suppress(EOFError, ConnectionError):  # the worker has gone
+        with suppress(EOFError, ConnectionError):  # the worker has ended
             serve(line)
-        os._exit(0)  # what MXNet would still do at the end of a process may wait for others
-    import mxnet  # noqa: F401, as a server or scheduler it works inside its import, until the workers have left
+        os._exit(0)  # without MXNet's finalizers, which may wait for other processes
+    import mxnet  # noqa: F401, a server or scheduler works inside this import until the workers have left

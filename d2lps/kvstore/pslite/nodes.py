@@ -1,48 +1,39 @@
-"""The processes of an MXNet store: how they are started, asked, watched and ended."""
+"""The processes of an MXNet store: start, requests, losses, end."""
 
 import copy
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 import time
 from multiprocessing.connection import wait
 
 from d2lps.kvstore.child import ChildProcess, receive, send
-from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, WorkerLost
+from d2lps.kvstore.errors import KVError, Refused, ServerLost, Timeout, WorkerLost, as_known
+from d2lps.messages import text
 
-GRACE = 2.0  # seconds that an answer may still take when another process has gone: it may have been the last to leave
-AT_ONCE = 0.3  # seconds within which the processes end that one worker has started
-INTERFACE = "DMLC_INTERFACE"  # the network card between hosts, under MXNet's own name for it
-LEAVING = 5.0  # seconds that a server has to end by itself
+GRACE = 2.0  # seconds for an answer after another process has ended, which may have left last
+AT_ONCE = 0.3  # seconds within which all processes of a lost worker end
+INTERFACE = "DMLC_INTERFACE"  # MXNet's variable for the network card between hosts
+LEAVING = 5.0  # seconds for a server to end by itself
 
 
 def require_mxnet() -> None:
-    """Raises Refused where there is no MXNet."""
+    """Raise Refused if MXNet is not installed."""
     if sys.platform != "linux" or importlib.util.find_spec("mxnet") is None:
-        raise Refused(
-            "engine='mxnet' needs MXNet 1.9.1, which is not installed here: pip install mxnet==1.9.1 (Linux "
-            "on x86-64, Python 3.11, NumPy 1.23); all else works without it"
-        )
-
-
-def free_port(address: str) -> int:
-    """A port of this host's that nobody uses."""
-    with socket.create_server((address, 0)) as probe:
-        return probe.getsockname()[1]
+        raise Refused(text("store.mxnet.missing"))
 
 
 def environment(
     role: str, number: int, root: tuple[str, int], workers: int, servers: int, own: str | None = None
 ) -> dict[str, str]:
-    """By which ps-lite's nodes find each other.
+    """Return the environment variables by which ps-lite's nodes find each other.
 
-    ``role`` is scheduler, server or worker; ``root``: where the scheduler is; ``own``: this host's address among
-    several hosts.
+    ``role`` is scheduler, server or worker; ``root`` is the address of the scheduler; ``own`` is this host's address
+    if there are several hosts.
     """
-    # On one host each has an address of its own on loopback, so that no other machine can reach what would unpickle
-    # whatever it is sent. ps-lite ranks its nodes by their addresses, as text, the largest first.
+    # On one host each node has its own loopback address, so that no other machine can reach it: ps-lite unpickles what
+    # it receives. ps-lite ranks its nodes by their addresses, as text, the largest first.
     last = f"{254 - number // 155}.{254 - number % 155}"
     loopback = {"scheduler": "127.0.0.1", "server": f"127.1.{last}", "worker": f"127.2.{last}"}[role]
     return {
@@ -57,32 +48,32 @@ def environment(
 
 
 def _ranked(address: str, number: int) -> str:
-    """The same IPv4 address in a form that comes before, as text and the largest first, those of larger numbers.
+    """Write an IPv4 address so that, as text, it is smaller for larger numbers.
 
-    A number that begins with 0 is octal, and may begin with more of them: 10.77.0.3 is 012.77.0.3 and 0012.77.0.3.
+    A number that begins with zeros is octal: 10.77.0.3 is also 012.77.0.3 and 0012.77.0.3.
     """
     first, _, rest = address.partition(".")
     return f"{'0' * (number + 1)}{int(first):o}.{rest}"
 
 
 class Node(ChildProcess):
-    """A process of MXNet's that is started quietly, with these ``settings`` in its environment."""
+    """A process of MXNet with these ``settings`` in its environment; its stderr is kept."""
 
     def __init__(self, role: str, number: int, settings: dict[str, str]):
         self.role, self.number, self._stderr = role, number, os.memfd_create("d2lps")
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("DMLC_") and key != "PORT"}
-        usual = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        super().__init__("d2lps.kvstore.pslite", usual | inherited | settings, self._stderr)
+        defaults = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        super().__init__("d2lps.kvstore.pslite", defaults | inherited | settings, self._stderr)
 
     def last_words(self) -> str:
-        """The check that failed, or the last line on its stderr."""
-        text = os.pread(self._stderr, 1 << 20, 0).decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+        """Return the check that failed, or the last line of its stderr."""
+        output = os.pread(self._stderr, 1 << 20, 0).decode(errors="replace")
+        lines = [line.strip() for line in output.splitlines() if line.strip()] or [""]
         checks = [line[line.find("Check failed") :] for line in lines if "Check failed" in line]
         return (checks or lines[-1:])[0][:300]
 
     def end(self, until: float) -> None:
-        """Wait for its end until then, on the monotonic clock, and kill it if it has not ended."""
+        """Wait for its end until then, on the monotonic clock; kill it after that."""
         try:
             self.process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -93,28 +84,28 @@ class Node(ChildProcess):
 
 
 class Nodes:
-    """The processes that worker ``rank`` has started, the last of them the one that speaks for it; and the others'.
+    """The processes that worker ``rank`` has started, of which the last makes its calls, and those that it watches.
 
-    ``over``: why no more can be asked, once that is so.
+    ``over`` is the error that has ended this store, if there is one.
     """
 
     def __init__(self, rank: int, deadline: float):
         self.rank, self.deadline = rank, deadline
         self.over: KVError | None = None
-        self._gone: KVError | None = None  # already when it was to be watched
+        self._gone: KVError | None = None  # had ended before it was watched
         self._started: list[Node] = []
-        self._watched: dict[int, tuple[str, int]] = {}  # descriptor of a process → its role and number
+        self._watched: dict[int, tuple[str, int]] = {}  # descriptor of a process → (role, number)
 
     def start(self, role: str, number: int, settings: dict[str, str]) -> None:
         """Start a scheduler, a server or a worker."""
         self._started.append(Node(role, number, settings))
 
     def pids(self) -> list[tuple[str, int, int]]:
-        """[(role, number, process id)] of what was started here, for the others to watch."""
+        """Return [(role, number, process id)] of the processes started here, for the other workers to watch."""
         return [(node.role, node.number, node.process.pid) for node in self._started]
 
     def watch(self, pids: list) -> None:
-        """Hear when one of these ends; they are on this host."""
+        """Watch these processes, which are on this host."""
         for role, number, pid in pids:
             try:
                 self._watched[os.pidfd_open(pid)] = role, number
@@ -122,54 +113,52 @@ class Nodes:
                 self._gone = self._loss(role, number)
 
     def join(self, kind: str, seconds: float) -> None:
-        """Wait until all of MXNet's processes have found each other. Raises KVError."""
+        """Wait until all processes of MXNet are connected. Raises KVError."""
         self.watch(self.pids()[:-1])
         answer = self._answer("start", seconds, {"kind": kind})
         if "error" in answer:
-            self.over = Refused(
-                f"engine='mxnet' needs MXNet 1.9.1, which does not run here: {': '.join(answer['error'])}"
-            )
+            self.over = Refused(text("store.mxnet.broken", why=": ".join(answer["error"])))
         elif answer["result"] != self.rank:
-            self.over = KVError(f"MXNet calls worker {self.rank} worker {answer['result']}")
+            self.over = KVError(text("store.mxnet.rank", rank=self.rank, number=answer["result"]))
         if self.over:
             raise self.over
 
     def require_usable(self) -> None:
-        """Raises what has ended this store."""
+        """Raise the error that has ended this store, if there is one."""
         if not self._started:
-            raise Refused("this store is closed")
+            raise Refused(text("store.closed"))
         if self.over:
-            again = copy.copy(self.over)  # whom it names
-            again.args = (f"{self.over}; this store is at its end: make another, in all processes",)
+            again = copy.copy(self.over)  # with its ranks or servers
+            again.args = (text("store.mxnet.ended", why=self.over),)
             raise again
 
     def ask(self, do: str, **request) -> None:
-        """Let this worker's process do something, and wait. Raises what is wrong, within the deadline."""
+        """Let this worker's child do something, and wait for it. Raises KVError within the deadline."""
         self.require_usable()
         if error := self._answer(do, self.deadline, request).get("error"):
-            raise Refused(f"MXNet: {next(iter(error[1].strip().splitlines()), error[0])}")
+            raise Refused(text("store.mxnet.failed", why=next(iter(error[1].strip().splitlines()), error[0])))
 
     def interrupt(self) -> None:
-        """Whoever asked does not wait any more: what the process still does, nobody expects."""
-        self.over = self.over or KVError("a call was interrupted")
+        """End the store, because the thread that waits for an answer is interrupted."""
+        self.over = self.over or KVError(text("store.mxnet.interrupted"))
         self._started[-1].process.kill()
 
     def _answer(self, do: str, seconds: float, request: dict) -> dict:
-        mine = self._started[-1]
+        child = self._started[-1]
         try:
-            send(mine.line, {"do": do} | request)
+            send(child.line, {"do": do} | request)
             self._wait(do, seconds)
-            return receive(mine.line)
+            return receive(child.line)
         except (EOFError, ConnectionError):
             self.over = self.over or self._loss("worker", self.rank)
             raise self.over from None
         except BaseException as error:
-            self.over = error if isinstance(error, KVError) else KVError(f"{do} has failed: {error}")
-            mine.process.kill()
+            self.over = as_known(error)
+            child.process.kill()
             raise
 
     def _wait(self, do: str, seconds: float) -> None:
-        """Until the answer can be read. Raises what keeps it from coming."""
+        """Wait until the answer can be read. Raises Timeout, or the loss that prevents it."""
         line, watched = self._started[-1].line, dict(self._watched)
         gone, since = self._gone, time.monotonic()
         until = since + (min(seconds, GRACE) if gone else seconds)
@@ -181,24 +170,21 @@ class Nodes:
                 if gone is None:
                     until, gone, since = min(until, now + GRACE), loss, now
                 elif isinstance(loss, WorkerLost) and now - since < AT_ONCE:
-                    gone = loss  # what it had started has gone with it
-        raise gone or Timeout(
-            f"MXNet has not done {do} within {seconds:g} s, though all its processes on this host are there: it "
-            "waits for a worker that has not called the same, or for another host"
-        )
+                    gone = loss  # it takes the processes that it has started with it
+        raise gone or Timeout(text("store.mxnet.late", task=do, seconds=f"{seconds:g}"))
 
     def _loss(self, role: str, number: int) -> KVError:
-        """That this process has ended; why, it may have said to who has started it."""
+        """Return the error for the end of a process, with its last words if it was started here."""
         words = [node.last_words() for node in self._started if (node.role, node.number) == (role, number)]
         why = f" ({words[0]})" if words and words[0] else ""
         if role == "worker":
-            return WorkerLost(f"the MXNet process of worker {number} has ended{why}", (number,))
+            return WorkerLost(text("store.mxnet.worker", number=number, why=why), (number,))
         if role == "scheduler":
-            return ServerLost(f"the scheduler of MXNet has ended{why}")
-        return ServerLost(f"server {number} of MXNet has ended{why}", (number,))
+            return ServerLost(text("store.mxnet.scheduler", why=why))
+        return ServerLost(text("store.mxnet.server", number=number, why=why), (number,))
 
     def end(self, seconds: float = LEAVING) -> None:
-        """End all that were started here: at once if something was wrong, else those that do not end by themselves."""
+        """End the processes started here: at once after an error, else those that have not ended after ``seconds``."""
         until = time.monotonic() + (0.0 if self.over else seconds)
         for node in reversed(self._started):
             node.end(until)

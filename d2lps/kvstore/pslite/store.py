@@ -1,10 +1,10 @@
-"""``engine="mxnet"``: the store's words on the ps-lite of MXNet 1.9.1, with its scheduler and servers beside workers.
+"""A store on MXNet's ps-lite: each call is a request to a child process, and values lie in shared memory.
 
-Every part of it is a process of its own (:mod:`d2lps.kvstore.pslite.__main__`); what is pushed and pulled lies in
-memory that a worker and its process share, so that nothing is copied that MXNet itself would not have copied.
+The scheduler and the servers of MXNet are child processes of the workers, too.
 """
 
 import os
+import socket
 import threading
 import weakref
 from collections.abc import Collection
@@ -22,60 +22,60 @@ from d2lps.kvstore.optimizers import Optimizer
 from d2lps.kvstore.options import validate_deadline
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.pslite.limits import mxnet_optimizer, name, require_steps, require_value
-from d2lps.kvstore.pslite.nodes import INTERFACE, Nodes, environment, free_port, require_mxnet
+from d2lps.kvstore.pslite.nodes import INTERFACE, Nodes, environment, require_mxnet
 from d2lps.kvstore.rendezvous import Workers, meet
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.values import Given, KeySpec, each_of, fill, validate_key
+from d2lps.messages import text
 
 KINDS = ("local", "device", "dist_sync", "dist_async")
 ALIGNED = 64  # bytes
-STARTING = 60.0  # seconds that MXNet's processes have to start, however short the deadline of a call is
+STARTING = 60.0  # seconds for MXNet's processes to start, also if the deadline of a call is shorter
 
 
 class PsLiteStore(KVStore):
     """A store of MXNet. :func:`launch` makes one.
 
-    A call that does not return within the deadline raises Timeout, and where a process of it is gone ServerLost or
-    WorkerLost; as MXNet cannot take a call back, the store is then at its end. A push returns when it is on its way:
-    what becomes of it shows at the next pull. A second push of a key waits until the first is counted.
+    A call raises Timeout after the deadline, and ServerLost or WorkerLost if a process has ended; as MXNet cannot
+    cancel a call, the store is then at its end. A push returns before it is counted, so its errors show at the next
+    pull. A second push of a key waits until the first is counted.
     """
 
     def __init__(self, kind: str, rank: int, num_workers: int, nodes: Nodes, rendezvous: Rendezvous | None = None):
         super().__init__()
         self.type, self.rank, self.num_workers, self.deadline = kind, rank, num_workers, nodes.deadline
         self._nodes, self._rendezvous = nodes, rendezvous
-        # A number for each key, the same everywhere: MXNet's own for words depend on each worker's order.
+        # The same number for a key on all workers: MXNet's numbers for strings depend on each worker's order.
         self._numbers: dict[KeySpec, int] = {}
-        self._slots: dict[KeySpec, list[Tensor]] = {}  # the worker's view of what its process pushes and pulls
-        self._busy: set[KeySpec] = set()  # pushed, and perhaps still being read
+        self._slots: dict[KeySpec, list[Tensor]] = {}  # the values that its child pushes and pulls
+        self._busy: set[KeySpec] = set()  # pushed, and perhaps not read by MXNet yet
         self._calling = threading.RLock()
         self._end = weakref.finalize(self, _leave, nodes, rendezvous)
 
     def close(self) -> None:
-        """Leave, with all other workers: MXNet's wait for each other here, and then its servers end."""
+        """Leave together with all other workers: MXNet waits for them, and then its servers end."""
         self._end()
         self._slots.clear()
         super().close()
 
     def __exit__(self, error, *_) -> None:
-        if error is not None:  # the others do not come to where MXNet would wait for them
-            self._nodes.over = self._nodes.over or KVError(f"worker {self.rank} has left with {error.__name__}")
+        if error is not None:  # the other workers may not close, and MXNet would wait for them
+            self._nodes.over = self._nodes.over or KVError(
+                text("store.mxnet.left", rank=self.rank, error=error.__name__)
+            )
         self.close()
 
     def save(self, *_, **__) -> None:
-        """Refused."""
-        raise Refused(
-            "MXNet saves no values of a store, and no optimizer states of a distributed one: pull the values "
-            "and save them, or take engine='d2lps'"
-        )
+        """Raise Refused: MXNet cannot."""
+        raise Refused(text("store.mxnet.no-save"))
 
     load = save
 
     def trace(self, key=None, rounds: int = 8):
-        """Refused."""
-        raise Refused("MXNet tells no times of what it did: engine='d2lps' does")
+        """Raise Refused: MXNet cannot."""
+        raise Refused(text("store.mxnet.no-trace"))
 
-    # ---- the words of the store
+    # ---- the calls of the store
 
     def _init(self, fresh: list[tuple[KeySpec, Tensor]]) -> None:
         self._nodes.require_usable()
@@ -92,9 +92,7 @@ class PsLiteStore(KVStore):
 
     def _push(self, keys: list[KeySpec], values: list[Given], again: Collection[KeySpec] = ()) -> None:
         if self.type == "dist_async" and self.optimizer is None:
-            raise Refused(
-                "a server of MXNet's dist_async without an optimizer ends at the first push: set_optimizer first"
-            )
+            raise Refused(text("store.mxnet.no-optimizer"))
         pushed = [(known, each_of(given)) for known, given in zip(keys, values, strict=True) if known not in again]
         with self._calling:
             self._nodes.require_usable()
@@ -103,27 +101,25 @@ class PsLiteStore(KVStore):
             while short := [known for known, values in pushed if len(values) > len(self._slots[known])]:
                 self._grow(short)
             for known, values in pushed:
-                # Copied, and not for the sake of this process alone. With one value per key MXNet keeps no buffer of
-                # its own: it sends from the array that was pushed, and the next pull receives into that very array,
-                # whatever its out=. Who pushes an unchanged array again would push the sum: 3, then 6, then 12.
-                for slot, value in zip(self._slots[known], values):  # noqa: B905, slots may be more
+                # MXNet needs a copy, too. With one value per key it has no buffer of its own: it sends from the pushed
+                # array, and the next pull receives into that array, whatever its out=. A second push of an unchanged
+                # array would push the sum: 3, then 6, then 12.
+                for slot, value in zip(self._slots[known], values):  # noqa: B905, there may be more slots
                     slot.copy_(value.reshape(-1))
             self._busy.update(keys)
             counts = [len(values) for _, values in pushed]
             self._ask("push", keys=[self._numbers[known] for known in keys], counts=counts)
 
-    @torch.inference_mode()  # as ``out`` may have been made there
+    @torch.inference_mode()  # ``out`` may be an inference tensor
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:
         with self._calling:
             self._ask("pull", keys=[self._numbers[known] for known in keys])
             for known, out in zip(keys, outs, strict=True):
-                self._busy.discard(known)  # MXNet does one after the other with each key
+                self._busy.discard(known)  # MXNet executes the calls for a key in order
                 fill(out, self._slots[known][0])
 
     def _pull_rows(self, asked) -> None:
-        raise Refused(
-            "MXNet gives rows of sparse values only, and these are dense: pull the key, or take engine='d2lps'"
-        )
+        raise Refused(text("store.mxnet.no-rows"))
 
     def _set_optimizer(self, optimizer: Optimizer) -> None:
         rule, numbers = mxnet_optimizer(optimizer, self.num_workers if self.type == "dist_sync" else 1)
@@ -138,30 +134,27 @@ class PsLiteStore(KVStore):
         if self._rendezvous:
             self._ask("barrier")
 
-    # ---- with the others, and with this worker's process
+    # ---- the other workers, and this worker's child
 
     def _require_alike(self, mine: list) -> None:
-        """All workers init the same: a server of MXNet would end where they do not."""
+        """Raise Refused unless all workers init the same: a server of MXNet would end."""
         inits = self._rendezvous.all_gather("init", mine) if self._rendezvous else [mine]
         for rank, theirs in enumerate(inits):
             if theirs != inits[0]:
-                raise Refused(
-                    f"worker {rank} has initialized {theirs}, worker 0 {inits[0]}: all workers init the same "
-                    "keys, with values alike"
-                )
+                raise Refused(text("store.mxnet.unlike", rank=rank, theirs=theirs, first=inits[0]))
 
     def _grow(self, keys: list[KeySpec]) -> None:
-        """One more slot for each key, in memory that this worker's process has, too."""
+        """Add a slot for each key, in memory that is shared with the child."""
         sizes = (-(-known.elements * known.dtype.itemsize // ALIGNED) * ALIGNED for known in keys)
         *starts, end = accumulate(sizes, initial=0)
         with open(os.memfd_create("d2lps"), "r+b") as file:
             file.truncate(end)
             memory = mmap(file.fileno(), end)
-            places = [
+            slots = [
                 [self._numbers[known], name(known.dtype), known.elements, start]
                 for known, start in zip(keys, starts, strict=True)
             ]
-            self._ask("grow", path=f"/proc/{os.getpid()}/fd/{file.fileno()}", places=places)
+            self._ask("grow", path=f"/proc/{os.getpid()}/fd/{file.fileno()}", places=slots)
         for known, start in zip(keys, starts, strict=True):
             slot = torch.frombuffer(memory, dtype=known.dtype, count=known.elements, offset=start)
             self._slots.setdefault(known, []).append(slot)
@@ -174,7 +167,7 @@ class PsLiteStore(KVStore):
 
 def _leave(nodes: Nodes, rendezvous: Rendezvous | None) -> None:
     if not nodes.over:
-        with suppress(KVError):  # the others have gone, or do not come: nothing keeps this one
+        with suppress(KVError):  # this worker leaves, even if the others are lost
             nodes.ask("leave")
     nodes.end()
     if rendezvous:
@@ -182,17 +175,17 @@ def _leave(nodes: Nodes, rendezvous: Rendezvous | None) -> None:
 
 
 def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **more) -> PsLiteStore:
-    """A store of MXNet: ``local``, ``device``, or as one of the workers that torchrun or ``d2lps.ranks`` started.
+    """Make a store of MXNet: ``local``, ``device``, or for a worker that torchrun or ``d2lps.ranks`` has started.
 
-    All workers call it with the same options, which are those of :func:`d2lps.kvstore.create`, on machines that they
-    do not share with strangers: MXNet knows no secret, and its servers run what they are sent. On one host they listen
-    on loopback, between hosts on the network whose card ``DMLC_INTERFACE`` names.
+    All workers call it with the same options, those of :func:`d2lps.kvstore.create`, on machines that they do not share
+    with strangers: MXNet has no secret, and its servers execute what they are sent. Servers listen on loopback on one
+    host, and between hosts on the network card that ``DMLC_INTERFACE`` names.
     """
     if kind not in KINDS:
-        raise Refused(f"kind = {kind!r}: MXNet has {', '.join(KINDS)}")
+        raise Refused(text("store.mxnet.kind", kind=repr(kind), kinds=", ".join(KINDS)))
     dist = kind.startswith("dist")
     if more or servers is not None and not dist:
-        raise Refused(f"a store of MXNet of kind {kind!r} has no option {', '.join(more) or 'servers'}")
+        raise Refused(text("store.no-option", kind=repr(kind), options=", ".join(more) or "servers"))
     deadline = validate_deadline(deadline)
     require_mxnet()
     with ExitStack() as undo:
@@ -206,7 +199,7 @@ def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **m
         undo.callback(nodes.end, 0.0)
         if dist:
             _start(nodes, workers, require_count("servers", size if servers is None else servers))
-            workers.all_or_none("connected", "start", lambda: nodes.join(kind, workers.left))
+            workers.all_or_none("connected", lambda: nodes.join(kind, workers.left))
             rendezvous.deadline = deadline
         else:
             nodes.start("worker", 0, {})
@@ -216,23 +209,22 @@ def launch(kind: str, servers: int | None = None, *, deadline: float = 30.0, **m
 
 
 def _start(nodes: Nodes, workers: Workers, servers: int) -> None:
-    """This worker's process, and its part of the servers; worker 0 starts the scheduler, too."""
+    """Start this worker's child and its share of the servers; worker 0 also starts the scheduler."""
     mine = [("server", number) for number, owner in enumerate(owners(workers.hosts, servers)) if owner == workers.rank]
     own = None
     if not workers.one_host:
         if INTERFACE not in os.environ:
-            raise Refused(
-                f"{INTERFACE} names no network card: MXNet knows no secret, and its servers run what they are sent. "
-                "Between hosts engine='mxnet' is for a network without strangers"
-            )
+            raise Refused(text("store.mxnet.no-card", variable=INTERFACE))
         own = own_address()
     if workers.rank == 0:
         mine.insert(0, ("scheduler", 0))
-    where = own or "127.0.0.1"
-    root = workers.rendezvous.all_gather("root", (where, free_port(where)) if workers.rank == 0 else None)[0]
+    address = own or "127.0.0.1"
+    with socket.create_server((address, 0)) as probe:
+        port = probe.getsockname()[1]  # a free one
+    root = workers.rendezvous.all_gather("root", (address, port))[0]
     for role, number in (*mine, ("worker", workers.rank)):
         nodes.start(role, number, environment(role, number, tuple(root), workers.size, servers, own))
-    everybody = zip(workers.hosts, workers.rendezvous.all_gather("pids", nodes.pids()), strict=True)
-    for other, (host, pids) in enumerate(everybody):
+    processes = zip(workers.hosts, workers.rendezvous.all_gather("pids", nodes.pids()), strict=True)
+    for other, (host, pids) in enumerate(processes):
         if other != workers.rank and host == workers.hosts[workers.rank]:
             nodes.watch(pids)

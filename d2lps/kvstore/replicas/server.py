@@ -10,7 +10,7 @@ from d2lps.kvstore.own_time import own_time
 from d2lps.kvstore.replicas.lines import STILL, Peers, Snapshots, begins_snapshot, hear
 from d2lps.kvstore.replicas.register import Register, StoreRegister, as_name
 from d2lps.kvstore.replicas.store import PATIENCE, SlotStore
-from d2lps.kvstore.replication.messages import Name, Stand
+from d2lps.kvstore.replication.messages import Confirm, Name
 from d2lps.kvstore.server.server import Server
 from d2lps.kvstore.server.session import WorkerSession
 from d2lps.kvstore.wire.channel import Channel
@@ -52,7 +52,7 @@ class ReplicaSession(WorkerSession):
         slot = self.store.slot
         try:
             with slot.leading():
-                slot.ask(self.rank, Stand(0, 0, self.rank), lambda answer: said())
+                slot.ask(self.rank, Confirm(0, 0, self.rank), lambda answer: said())
         except Broken:
             self.close()
 

@@ -1,12 +1,14 @@
-"""A slot of keys on two servers: what is told to anybody survives the loss of either, and no push counts twice.
+"""The rules by which a slot of keys lives on two servers: losing either loses no data, and no push counts twice.
 
-``messages`` is what servers, workers and the register say to one another, ``replica`` one server's part in a slot,
-``requests`` one worker's. None of them knows sockets, threads, clocks or tensors: messages come in, effects go out. So
-the same code runs in a simulation (``world``) in which a seed decides what is late, lost, doubled, cut off and killed.
+Start with :class:`Replica` in ``replica.py``: the rules of one server. ``commands.py`` has the state of a slot and the
+effect of each command, ``requests.py`` the rules of one worker, ``messages.py`` the messages between them. No rule
+knows sockets, threads, clocks or tensors, so the same code runs in the store (:mod:`d2lps.kvstore.replicas`) and in
+a simulation: in ``world.py`` a seed decides which messages are late, lost or doubled and which servers crash,
+``promises.py`` checks every promise I1 to I15, and ``story.py`` shows a run as a trace.
 
-A *view* says who the members are: the primary, and its backup if it has one. Views are numbered; each is made by one
-compare-and-set in a register that all can reach. What the primary does is a numbered list of commands, which the backup
-does in the same order. A command is *committed* when all members have done it; only then anybody hears of it.
+A *view* lists the members of a slot: the primary, and its backup if it has one. Views are numbered, and each is made
+by one compare-and-set in a register. The primary numbers its *commands*, and the backup executes them in the same
+order. A command is *committed* when all members have executed it; no answer reveals it before that.
 """
 
 from d2lps.kvstore.replication import story

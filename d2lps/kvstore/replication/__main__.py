@@ -1,4 +1,7 @@
-"""``python -m d2lps.kvstore.replication 10000``: that many schedules, each of its own seed; what breaks is shrunk."""
+"""Run many schedules, each of its own seed, and shrink the first one that breaks a promise.
+
+``python -m d2lps.kvstore.replication 10000`` runs that many.
+"""
 
 import argparse
 import sys
@@ -9,7 +12,7 @@ from d2lps.kvstore.replication import story
 from d2lps.kvstore.replication.promises import Violation
 from d2lps.kvstore.replication.world import Schedule, World, shrunk
 
-LAST = 40  # lines of what happened before a promise broke
+LAST = 40  # lines to print of what happened before a promise was broken
 
 
 def main() -> int:
@@ -17,27 +20,27 @@ def main() -> int:
     parser.add_argument("schedules", type=int, nargs="?", default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after that long")
-    asked = parser.parse_args()
-    ends, begun = Counter(), time.monotonic()
-    for seed in range(asked.seed, asked.seed + asked.schedules):
-        if time.monotonic() - begun > asked.seconds:
+    options = parser.parse_args()
+    outcomes, start = Counter(), time.monotonic()
+    for seed in range(options.seed, options.seed + options.schedules):
+        if time.monotonic() - start > options.seconds:
             break
         try:
-            ends[World(Schedule.drawn(seed)).run()] += 1
+            outcomes[World(Schedule.drawn(seed)).run()] += 1
         except Violation as violation:
             print(f"seed {seed}: {violation}")
-            return _told(shrunk(Schedule.drawn(seed)))
-    took, count = time.monotonic() - begun, ends.total()
-    print(f"{count} schedules, no promise broken: {dict(ends)}; {count / took:.0f} per second")
+            return _show(shrunk(Schedule.drawn(seed)))
+    seconds, count = time.monotonic() - start, outcomes.total()
+    print(f"{count} schedules, no promise broken: {dict(outcomes)}; {count / seconds:.0f} per second")
     return 0
 
 
-def _told(schedule: Schedule) -> int:
+def _show(schedule: Schedule) -> int:
     world = World(schedule, recorded=True)
     try:
         world.run()
     except Violation as violation:
-        print(f"the simplest like it: {schedule}\n{violation}\nwhat happened before:")
+        print(f"the simplest schedule that breaks it: {schedule}\n{violation}\nwhat happened before:")
         print("\n".join([*story.lines(world)][-LAST:]))
     return 1
 

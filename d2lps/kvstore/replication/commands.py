@@ -1,6 +1,6 @@
-"""What a slot holds, and what each command does to it: the same on every server that does the same commands.
+"""The state of a slot, and the effect of each command: the same on every server that executes the same commands.
 
-A command may still have to be sent when later ones are done: what it brings stays as it is.
+A command may still have to be sent after later ones were executed, so its contents are never changed.
 """
 
 from collections.abc import Callable, Iterable
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from d2lps.kvstore.replication.messages import Add, Begin, Choose, Facts, Keep, Load, Lose, Pass, Stage, Take
 
-KEPT = 4  # barriers of a name: who was interrupted may come again
+KEPT = 4  # barriers that are remembered per name: a worker that was interrupted may come again
 
 
 class Part(NamedTuple):
-    """A part of a key, never changed: its version, how many pushes of each rank are in it, and what they made of it."""
+    """An immutable part of a key: its version, how many pushes of each rank are in it, and its value."""
 
     version: int
     rounds: tuple[int, ...]
@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What was kept for a save: all parts as they were then, and the optimizer; nothing where that is over."""
+    """The parts and the optimizer that a save reads (``here``); empty once the save is over."""
 
     number: int = 0
     parts: tuple[Part, ...] = ()
@@ -29,45 +29,45 @@ class Kept(NamedTuple):
 
 
 class State:
-    """What commands have made of a slot, up to number ``seq``. See :class:`Replica` for what it is made with."""
+    """The state of a slot after the commands up to number ``seq``. :class:`Replica` documents the arguments."""
 
     def __init__(self, parts: Iterable[Part], workers: int, publish: Callable, copied: Callable):
         self.workers, self.publish, self.copied, self.seq = workers, publish, copied, 0
-        self._take_over(parts, Facts())
+        self._restore(parts, Facts())
 
-    def _take_over(self, parts: Iterable[Part], facts: Facts) -> None:
+    def _restore(self, parts: Iterable[Part], facts: Facts) -> None:
         self.parts = list(parts)
         self.names: dict[str, int] = {name: index for index, (name, _) in enumerate(facts.names)}
         self.likes = [like for _, like in facts.names]
         self.losses = {lose.rank: lose for lose in facts.losses}
-        self.lost_at: dict[int, int] = dict.fromkeys(self.losses, self.seq)  # by which command
+        self.lost_at: dict[int, int] = dict.fromkeys(self.losses, self.seq)  # rank → number of the command
         self.live = frozenset(range(self.workers)) - self.losses.keys()
         self.ready, self.chosen, self.loaded = facts.ready, facts.chosen, facts.loaded
         self.staged = facts.staged
-        self.kept = Kept()  # who learns what is now has nothing of what was
+        self.kept = Kept()  # a snapshot has no earlier state for a save
         self.passed: dict[str, dict[int, Pass]] = {}
         for passed in facts.passed:
             self.passed.setdefault(passed.name, {})[passed.number] = passed
 
-    def _given_over(self) -> tuple[tuple[Part, ...], Facts]:
+    def _snapshot(self) -> tuple[tuple[Part, ...], Facts]:
         names = tuple(zip(self.names, self.likes, strict=True))
-        passed = tuple(each for numbers in self.passed.values() for each in numbers.values())
+        passed = tuple(barrier for numbers in self.passed.values() for barrier in numbers.values())
         facts = Facts(names, tuple(self.losses.values()), self.ready, self.chosen, self.loaded, passed, self.staged)
-        return self._as_they_are(), facts
+        return self._copied_parts(), facts
 
-    def _as_they_are(self) -> tuple[Part, ...]:
+    def _copied_parts(self) -> tuple[Part, ...]:
         return tuple(part._replace(value=self.copied(part.value)) for part in self.parts)
 
     @property
     def over(self) -> bool:
-        """Whether the workers cannot go on, as one of them is lost."""
+        """True if a worker was lost and the others cannot continue without it."""
         return any(lose.ends for lose in self.losses.values())
 
     def _passed(self, name: str, number: int) -> Pass | None:
         return self.passed.get(name, {}).get(number)
 
     def _is_done(self, command: NamedTuple) -> bool:
-        """Whether to do it would be to do it again."""
+        """Return True if this request was executed before, so that it must not be executed again."""
         if isinstance(command, Begin):
             index = self.names.get(command.name)
             return index is not None and (command.value is None or self.parts[index].value is not None)
@@ -81,26 +81,23 @@ class State:
             return (command.number, not command.keep) <= (self.kept.number, not self.kept.here)
         return command.number <= self.loaded
 
-    def _outcome(self, command: NamedTuple) -> object:
-        """What who asked for it is told: of a part its number."""
-        return self.names[command.name] if isinstance(command, Begin) else None
+    def _execute(self, command: NamedTuple) -> None:
+        """Apply command number ``seq`` by the method ``_do_…`` that has its name."""
+        getattr(self, f"_do_{type(command).__name__.lower()}")(command)
 
-    def _do(self, command: NamedTuple) -> None:
-        self._acts[type(command)](self, command)
-
-    def _add(self, add: Add) -> None:
+    def _do_add(self, add: Add) -> None:
         part, rounds = self.parts[add.part], dict(add.pushes)
-        rounds = tuple(rounds.get(rank, had) for rank, had in enumerate(part.rounds))
+        rounds = tuple(rounds.get(rank, old) for rank, old in enumerate(part.rounds))
         value = self.publish(part.value, add.total, len(add.pushes), self.chosen.optimizer)
         self._replace(add.part, Part(part.version + 1, rounds, value))
 
-    def _lose(self, lose: Lose) -> None:
+    def _do_lose(self, lose: Lose) -> None:
         self.live -= {lose.rank}
         self.losses[lose.rank], self.lost_at[lose.rank] = lose, self.seq
         if lose.rank == 0:
-            self.kept = Kept(self.kept.number)  # nobody else reads it
+            self.kept = Kept(self.kept.number)  # only worker 0 reads it
 
-    def _begin(self, begin: Begin) -> None:
+    def _do_begin(self, begin: Begin) -> None:
         index = self.names.setdefault(begin.name, len(self.parts))
         if index == len(self.parts):
             self.likes.append(begin.like)
@@ -109,26 +106,26 @@ class State:
             part = self.parts[index]._replace(value=self.copied(begin.value))
         self._replace(index, part)
 
-    def _choose(self, choose: Choose) -> None:
+    def _do_choose(self, choose: Choose) -> None:
         self.ready = choose
 
-    def _take(self, take: Take) -> None:
+    def _do_take(self, take: Take) -> None:
         self.chosen = self.ready
 
-    def _stage(self, stage: Stage) -> None:
+    def _do_stage(self, stage: Stage) -> None:
         self.staged = stage
 
-    def _load(self, load: Load) -> None:
+    def _do_load(self, load: Load) -> None:
         self.loaded, self.chosen = load.number, self.chosen._replace(optimizer=load.optimizer)
         self.staged = Stage(load.number)
         for index, value in load.values:
             self._replace(index, self.parts[index]._replace(value=self.copied(value)))
 
-    def _keep(self, keep: Keep) -> None:
-        here = (self._as_they_are(), self.chosen.optimizer, True) if keep.keep else ()
-        self.kept = Kept(keep.number, *here)
+    def _do_keep(self, keep: Keep) -> None:
+        contents = (self._copied_parts(), self.chosen.optimizer, True) if keep.keep else ()
+        self.kept = Kept(keep.number, *contents)
 
-    def _pass(self, passed: Pass) -> None:
+    def _do_pass(self, passed: Pass) -> None:
         numbers = self.passed.setdefault(passed.name, {})
         numbers[passed.number] = passed
         for old in [number for number in numbers if number <= passed.number - KEPT]:
@@ -139,7 +136,4 @@ class State:
         self._changed(index, part)
 
     def _changed(self, index: int, part: Part) -> None:
-        """To be told of each part as a command leaves it."""
-
-    _acts = {Add: _add, Lose: _lose, Begin: _begin, Choose: _choose, Take: _take, Keep: _keep, Pass: _pass}
-    _acts |= {Stage: _stage, Load: _load}
+        """Take note of a part that a command has changed: a primary keeps it until the command is committed."""

@@ -1,4 +1,8 @@
-"""What servers, workers and the register of views say to one another about a slot, and what they do about it."""
+"""The messages between the servers, the workers and the register of a slot, and the effects of the rules.
+
+In order: the requests of workers (``view`` is the number of the view that the worker knows, ``id`` its number for the
+request), the answers, the commands, the messages between servers, and the effects.
+"""
 
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -7,14 +11,14 @@ Name = Hashable
 
 
 class View(NamedTuple):
-    """Who holds a slot: the primary, then its backup if there is one. It is also how somebody is told so."""
+    """The servers that hold a slot, the primary first; as a message, it informs the receiver of the view."""
 
     number: int
     members: tuple[Name, ...]
 
 
 class Push(NamedTuple):
-    """A worker's gradient for a part; ``view`` is the number of the view that it knows, ``id`` its number for this."""
+    """Push a gradient: the ``round``-th push of this worker to a part."""
 
     view: int
     id: int
@@ -25,9 +29,9 @@ class Push(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """A worker asks for a part after ``round`` pushes of its own.
+    """Pull a part after ``round`` pushes of this worker.
 
-    ``since``: the last command before its call began, which may have pushed, too; by default the last one of all.
+    ``since`` is the number of the last command before the call began, by default of the last one before it arrives.
     """
 
     view: int
@@ -38,8 +42,8 @@ class Pull(NamedTuple):
     since: int | None = None
 
 
-class Stand(NamedTuple):
-    """A question on behalf of a worker: whether what this primary knows still holds."""
+class Confirm(NamedTuple):
+    """Ask the primary to confirm that it is still the primary, so that its state is current."""
 
     view: int
     id: int
@@ -47,7 +51,7 @@ class Stand(NamedTuple):
 
 
 class Do(NamedTuple):
-    """A worker asks for something beside pushes: ``command`` is to be done, once, however often it is asked for."""
+    """Ask the primary to execute ``command`` exactly once, however often the request is repeated."""
 
     view: int
     id: int
@@ -56,7 +60,7 @@ class Do(NamedTuple):
 
 
 class Meet(NamedTuple):
-    """A worker has come to barrier ``number`` of a ``name``; ``note`` is what worker 0 tells the others there."""
+    """Come to barrier ``number`` of a ``name``; ``note`` is information from worker 0 for the others."""
 
     view: int
     id: int
@@ -67,9 +71,9 @@ class Meet(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was asked for by ``Do`` is done; of ``Meet``, all have come; of ``Stand``, it holds.
+    """The command of a ``Do`` is committed, all have come to a ``Meet``, or a ``Confirm`` succeeded.
 
-    ``answer``: what belongs to it.
+    ``answer`` is the number of the part that was begun, or the note of the barrier.
     """
 
     view: int
@@ -78,14 +82,14 @@ class Done(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """A push counts, or will in the round that is under way."""
+    """A push counts, or will count in the open round."""
 
     view: int
     id: int
 
 
 class Value(NamedTuple):
-    """A part as it is committed: its version, how many pushes of each rank are in it, and what they made of it."""
+    """A committed part: its version, how many pushes of each rank are in it, and its value."""
 
     view: int
     id: int
@@ -96,16 +100,16 @@ class Value(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The others go on without this worker: nothing of it counts any more."""
+    """The others continue without this worker: no request of it counts any more."""
 
     view: int
     id: int
 
 
 class Lose(NamedTuple):
-    """From whoever watches over workers: one of them is gone. It is a command, too.
+    """A worker is lost: a message of the failure detector, and a command.
 
-    ``ends``: whether the others cannot go on; ``why`` is theirs who are told.
+    ``ends``: the others cannot continue without it; ``why`` is passed to them unchanged.
     """
 
     rank: int
@@ -113,16 +117,8 @@ class Lose(NamedTuple):
     why: Any = None
 
 
-class Apply(NamedTuple):
-    """The next command of the primary."""
-
-    view: View
-    seq: int
-    command: "Add | Begin | Choose | Take | Stage | Load | Keep | Check | Differ | Pass | Lose"
-
-
 class Add(NamedTuple):
-    """A command: a new version of a part, with these pushes, (rank, round) each, and their sum."""
+    """Make a new version of a part from these pushes, (rank, round) each, and their sum."""
 
     part: int
     pushes: tuple[tuple[int, int], ...]
@@ -130,7 +126,7 @@ class Add(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A command: there is a part of this ``name``, ``like`` that; its first ``value``, where that is known."""
+    """Make a part of this ``name``; ``like`` describes it, and ``value`` is its first value if that is known."""
 
     name: str
     like: Any
@@ -138,20 +134,20 @@ class Begin(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """A command: have ``optimizer`` ready, to be taken. Those that are chosen are numbered, 1 first."""
+    """Have ``optimizer`` ready, to be used after ``Take``. Optimizers are numbered, 1 first."""
 
     number: int
     optimizer: Any
 
 
 class Take(NamedTuple):
-    """A command: step from here on by the optimizer that is ready under that number."""
+    """Use the optimizer that is ready under this number from here on."""
 
     number: int
 
 
 class Load(NamedTuple):
-    """A command: each (part, value) of ``values`` is replaced, and the optimizer. Loads are numbered, 1 first."""
+    """Replace the value of each (part, value) of ``values``, and the optimizer. Loads are numbered, 1 first."""
 
     number: int
     values: tuple
@@ -159,43 +155,80 @@ class Load(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A command: of load ``number`` these parts are ready, and take no push until it is over; then it has none."""
+    """Let no push change these parts until load ``number`` is over; without parts, it is over."""
 
     number: int
     parts: tuple[int, ...] = ()
 
 
 class Keep(NamedTuple):
-    """A command: keep all parts as they are now, to be read while others go on, or forget them. Saves are numbered."""
+    """Keep all parts as they are now for save ``number``, while training goes on; or, without ``keep``, drop them."""
 
     number: int
     keep: bool
 
 
 class Check(NamedTuple):
-    """A command: see what the bytes of a part are from ``at`` on, a piece of them."""
+    """Compute the digest of a piece of a part, from offset ``at`` on."""
 
     part: int
     at: int
 
 
 class Differ(NamedTuple):
-    """A command: a part is not the same on these members, and is given to nobody until it is loaded anew."""
+    """Make a part unreadable until it is loaded again, because it differs between these members."""
 
     part: int
     members: tuple[Name, ...]
 
 
 class Pass(NamedTuple):
-    """A command: all have come to barrier ``number`` of a ``name``, where worker 0 left ``note``."""
+    """All have come to barrier ``number`` of a ``name``, with the ``note`` of worker 0."""
 
     name: str
     number: int
     note: Any
 
 
+class Apply(NamedTuple):
+    """The primary's command number ``seq``."""
+
+    view: View
+    seq: int
+    command: "Add | Begin | Choose | Take | Stage | Load | Keep | Check | Differ | Pass | Lose"
+
+
+class Heartbeat(NamedTuple):
+    """The primary is alive; an answer confirms, for the ``turn``-th time, that it is still the primary."""
+
+    view: View
+    turn: int = 0
+
+
+class Ack(NamedTuple):
+    """A follower has executed all commands up to ``seq``; ``turn`` is the heartbeat that it answers."""
+
+    view: int
+    seq: int
+    turn: int = 0
+
+
+class Found(NamedTuple):
+    """A backup's digest for the ``Check`` that was command ``seq``."""
+
+    view: int
+    seq: int
+    digest: int
+
+
+class Join(NamedTuple):
+    """A server that is not a member asks to become the backup."""
+
+    view: int
+
+
 class Facts(NamedTuple):
-    """What commands have left, beside the parts: their names, who is lost, and the last of each kind."""
+    """The state of a slot besides its parts: their names, the lost workers, and the last command of each kind."""
 
     names: "tuple[tuple[str, Any], ...]" = ()
     losses: tuple[Lose, ...] = ()
@@ -206,37 +239,8 @@ class Facts(NamedTuple):
     staged: Stage = Stage(0)
 
 
-class Heartbeat(NamedTuple):
-    """The primary is there, and asks, for the ``turn``-th time, whether it is one still."""
-
-    view: View
-    turn: int = 0
-
-
-class Ack(NamedTuple):
-    """A backup, or who wants to become one, has done all commands up to ``seq``; and answers question ``turn``."""
-
-    view: int
-    seq: int
-    turn: int = 0
-
-
-class Found(NamedTuple):
-    """What a backup has found by the ``Check`` that was command ``seq``."""
-
-    view: int
-    seq: int
-    digest: int
-
-
-class Join(NamedTuple):
-    """A server that is no member would be the backup."""
-
-    view: int
-
-
 class Snapshot(NamedTuple):
-    """Everything after command ``seq``, for who joins."""
+    """The whole state after command ``seq``, for a learner."""
 
     view: View
     seq: int
@@ -245,18 +249,18 @@ class Snapshot(NamedTuple):
 
 
 class Send(NamedTuple):
-    """An effect: a message to ``to``."""
+    """Send a message to ``to``."""
 
     to: Name
     message: NamedTuple
 
 
 class Propose(NamedTuple):
-    """An effect: make the register hold view ``number`` with these members, if it holds the one before; then ask it."""
+    """Replace the register's view by this one if the numbers are consecutive, then ask which view it holds."""
 
     number: int
     members: tuple[Name, ...]
 
 
 class Ask(NamedTuple):
-    """An effect: ask the register which view it holds; the answer is a :class:`View`."""
+    """Ask the register which view it holds; the answer is a :class:`View`."""

@@ -1,65 +1,74 @@
-"""One server's part in a slot: primary, backup, or neither. Messages and moments come in, effects go out.
+"""The rules of one server of a slot, which is its primary, its backup, or neither: messages in, effects out.
 
-The primary does a command at once, hands it to the backup, and commits it when the backup has done it, too. Alone it
-commits at once. Whoever hears nothing from the other for a while proposes a view without it; the register takes one
-proposal. A server that is no member asks the primary for everything, follows it, and becomes the backup once it has
-caught up.
+The primary executes a command, sends it to the backup, and commits it when the backup has acknowledged it; without a
+backup it commits at once. A member that receives nothing from the other for ``patience`` seconds proposes a view
+without it, and the register accepts one proposal per view number. A server that is not a member is a learner: it asks
+the primary for a snapshot, follows its commands, and becomes the backup once it has caught up.
+
+A primary that is cut off does not learn of a new view, so it never reads on its own authority. Before it answers a pull
+it asks the servers that take part in its commits to confirm it, once for all waiting pulls: an answer from its own view
+proves that no other primary existed when it asked. No clock is trusted.
+
+The members also compare their bytes, a piece at a time, after the same command. Two copies do not show which of them
+is right, so a part that differs is unreadable until it is loaded again.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
-from d2lps.kvstore.replication.commands import Part
-from d2lps.kvstore.replication.messages import (
-    Ack,
-    Add,
-    Apply,
-    Ask,
-    Counted,
-    Do,
-    Done,
-    Heartbeat,
-    Join,
-    Lose,
-    Lost,
-    Meet,
-    Name,
-    Pass,
-    Propose,
-    Push,
-    Send,
-    Snapshot,
-    View,
-)
-from d2lps.kvstore.replication.reading import Reading
+from d2lps.kvstore.replication import messages as m
+from d2lps.kvstore.replication.commands import Part, State
+from d2lps.kvstore.replication.messages import Apply, Ask, Counted, Done, Heartbeat, Name, Send, Snapshot, View
 
-NEAR = 16  # commands that a learner may still lack when it is made the backup: they never stop coming
+NEAR = 16  # commands that a learner may lack when it is proposed as the backup: new ones keep coming
 
 
-class Replica(Reading):
-    """A server's part in a slot.
+class PendingPull(NamedTuple):
+    """A pull, and what proves that this server was still the primary when the worker's call began.
+
+    Either an acknowledgement of a command after ``since``, or an answer to confirmation ``turn``, is enough.
+    """
+
+    pull: m.Pull
+    since: int
+    turn: int
+
+
+class Replica(State):
+    """One server of a slot. A message ``X`` is taken by the method ``_on_x``.
 
     Parameters
     ----------
     name : hashable
-        Its own, another one after each start.
+        Its name, a new one after each start.
     view : View
-        The one that it knows; a member of it must have ``parts`` as they are at its beginning.
+        The view that it knows; a member of it must have ``parts`` as they are at the beginning of the view.
     parts : iterable of Part
-        As they are at first.
+        The initial parts.
     workers : int
-        How many there are; ranks count from 0.
+        The number of workers; ranks count from 0.
     kind : str
         ``"dist_sync"``, ``"dist_async"`` or ``"dist_ssp"``.
     staleness : int
-        Of ``"dist_ssp"``.
+        The bound of ``"dist_ssp"``.
     patience : float
-        Seconds of silence after which another server is taken for dead. To be wrong costs a catch-up, and no bits.
+        Seconds of silence after which another server is suspected. A wrong suspicion costs a catch-up, and no data.
     add, publish, copied : callable
-        ``add([gradient, …])`` in order of the ranks is the sum of a round; ``publish(value, sum, count, optimizer)``
-        the next value, where the sum is of so many pushes. What they get is not to be changed, but for what only an
-        optimizer reads of a value: of that, ``copied(value)`` has its own.
+        ``add([gradient, …])``, in order of the ranks, is the sum of a round; ``publish(value, sum, count, optimizer)``
+        is the next value, from a sum of ``count`` pushes. Neither may change its arguments, except the optimizer's
+        state in a value, of which ``copied(value)`` has a copy.
+
+    Attributes
+    ----------
+    digest : callable, or None
+        ``digest(value, at)`` is a number for the bytes of a value from ``at`` on, and where the next piece begins (None
+        after the last one). If it is None, members do not compare their bytes.
+    spoilt : callable
+        ``spoilt(part, value, members)`` is an unreadable value, for a part that differs between these members.
     """
+
+    digest: Callable[[Any, int], tuple[int, int | None]] | None = None
+    spoilt: Callable[[int, Any, tuple], Any]
 
     def __init__(
         self,
@@ -77,144 +86,167 @@ class Replica(Reading):
         super().__init__(parts, workers, publish, copied)
         self.name, self.view, self.kind, self.staleness, self.patience = name, view, kind, staleness, patience
         self.add = add
-        self.follows = name in view.members  # whether it has what a member has, up to seq
-        self.log: dict[int, NamedTuple] = {}  # commands by number: what not all who follow have done
+        self.follows = name in view.members  # it has executed all commands up to seq
+        self.log: dict[int, NamedTuple] = {}  # number → command that a follower may lack
         self.effects: list = []
+        self._next_piece = 0, 0  # the part and the offset that are compared next
+        self._last_check = 0, 0, 0, 0  # its view, command number, part and digest
         self._reset()
 
     def _reset(self) -> None:
         """Forget what only the primary of one view knows."""
         self.committed, self.commit = list(self.parts), self.seq
-        self._done: dict[int, list[tuple[int, Part]]] = {}  # by command: parts as it left them, until it is committed
-        self._arrived: list[dict[int, Any]] = [{} for _ in self.parts]  # of the open round: rank → gradient
-        self._read_nothing()
-        self._meets: dict[tuple[str, int], dict[tuple[Name, int], Meet]] = {}  # that wait, by barrier
-        self._answers: dict[tuple[Name, int], tuple[int, NamedTuple]] = {}  # until which command is committed, and then
-        self._acked: dict[Name, int] = {}
-        self._heard: dict[Name, float] = {}
-        self.learner: Name | None = None  # who follows and is no member
-        self.joining = False  # whether it is about to be the backup: what is committed from here on, it has
-        self._offered = False  # whether it has been proposed
-        self._proposed = False
+        self._uncommitted: dict[int, list[tuple[int, Part]]] = {}  # command number → parts that it changed
+        self._arrived: list[dict[int, Any]] = [{} for _ in self.parts]  # gradients of the open round by rank
+        self._pulls: dict[int, dict[tuple[Name, int], PendingPull]] = {}  # waiting pulls by part
+        self._meets: dict[tuple[str, int], dict[tuple[Name, int], m.Meet]] = {}  # waiting workers by barrier
+        self._answers: dict[tuple[Name, int], tuple[int, NamedTuple]] = {}  # held back until a command is committed
+        self._acked: dict[Name, int] = {}  # follower → last command that it acknowledged
+        self._last_heard: dict[Name, float] = {}
+        self._last_turn, self._confirmed_turn = 0, {}  # the last confirmation asked for, and by server answered
+        self._confirms: dict[tuple[Name, int], int] = {}  # requests of workers → the confirmation that answers them
+        self._unconfirmed: dict[int, None] = {}  # parts with pulls that wait only for a confirmation, in order
+        self.learner: Name | None = None  # a server that follows and is not a member
+        self.joining = False  # the learner is about to be the backup: it must acknowledge all commits from here on
+        self._learner_proposed = False
+        self._proposing = False
+
+    @property
+    def is_primary(self) -> bool:
+        """True if it is the first member of the view that it knows, and has the state that a member needs."""
+        return self.view.members[:1] == (self.name,) and self.follows
+
+    @property
+    def followers(self) -> list[Name]:
+        """The servers to which every command is sent: the other members, and the learner."""
+        return [*self.view.members[1:], *([self.learner] if self.learner is not None else [])]
+
+    def _quorum(self) -> list[Name]:
+        """Return the other servers that must all acknowledge a command before it is committed."""
+        return [*self.view.members[1:], *([self.learner] if self.joining else [])]
 
     def arrived(self, index: int) -> Collection[int]:
-        """Of the open round of a part: the ranks that have pushed."""
+        """Return the ranks that have pushed to the open round of a part."""
         return self._arrived[index].keys() if index < len(self._arrived) else ()
 
     def met(self, name: str, number: int) -> set[int]:
-        """The ranks that wait at a barrier."""
+        """Return the ranks that wait at a barrier."""
         return {meet.rank for meet in self._meets.get((name, number), {}).values()}
 
     def take(self) -> list:
-        """The effects since the last call, in order."""
+        """Return the effects since the last call, in order."""
         effects, self.effects = self.effects, []
         return effects
 
     def receive(self, src: Name, message: NamedTuple, now: float) -> None:
-        """A message from a server, a worker or the register, at ``now`` of this server's own clock."""
-        getattr(self, self._on[type(message)])(src, message, now)
+        """Take a message of a server, a worker or the register, at ``now`` of this server's own clock."""
+        getattr(self, f"_on_{type(message).__name__.lower()}")(src, message, now)
+
+    def _send(self, to: Name, message: NamedTuple) -> None:
+        self.effects.append(Send(to, message))
+
+    # Time.
 
     def tick(self, now: float) -> None:
-        """To be called several times within ``patience``."""
+        """Repeat what may have been lost, and suspect silent servers; call this several times within ``patience``."""
         if self.is_primary:
             self._lead(now)
         elif self.name in self.view.members:
-            if self._silent(self.view.members[0], now):
+            if self._is_silent(self.view.members[0], now):
                 self._propose((self.name,))
                 self.effects.append(Ask())  # the answer may have been lost
         else:
             self.effects.append(Ask())
             primary = self.view.members[0] if self.view.members else self.name
-            if primary != self.name and (not self.follows or self._silent(primary, now)):
-                self._heard[primary] = now
-                self._send(primary, Join(self.view.number))
+            if primary != self.name and (not self.follows or self._is_silent(primary, now)):
+                self._last_heard[primary] = now
+                self._send(primary, m.Join(self.view.number))
 
     def hear(self, other: Name, now: float) -> None:
-        """A sign of life of another server, whatever it says."""
-        self._heard[other] = now
+        """Note that another server was alive at ``now``."""
+        self._last_heard[other] = now
 
     def suspect(self, other: Name) -> None:
-        """It is known by other means that another server is dead: the next tick finds it silent."""
-        self._heard[other] = float("-inf")
+        """Take another server for dead: the next tick finds it silent."""
+        self._last_heard[other] = float("-inf")
 
     def repeat(self, follower: Name) -> None:
-        """Say again what a follower has not acknowledged."""
-        self._send(follower, Heartbeat(self.view, self._questions))
+        """Send again the commands that a follower has not acknowledged."""
+        self._send(follower, Heartbeat(self.view, self._last_turn))
         for seq in range(self._acked.get(follower, 0) + 1, self.seq + 1):
             if seq in self.log:
                 self._send(follower, Apply(self.view, seq, self.log[seq]))
 
     def _lead(self, now: float) -> None:
-        if any([self._silent(member, now) for member in self.view.members[1:]]):
+        if any([self._is_silent(member, now) for member in self.view.members[1:]]):
             self._propose((self.name,))
-        if self.learner is not None and not self._offered and self._silent(self.learner, now):
+        if self.learner is not None and not self._learner_proposed and self._is_silent(self.learner, now):
             self.learner, self.joining = None, False
             self._advance()
-            self._look_again()
-        if self._proposed:
+            self._answer_unconfirmed()
+        if self._proposing:
             self.effects.append(Ask())
         for follower in self.followers:
             self.repeat(follower)
         self._compare()
-        has = -1 if self.learner is None else self._acked.get(self.learner, -1)
-        if 0 <= has < self.seq and has + 1 not in self.log:  # it had been given up, and its snapshot was lost
-            self._send(self.learner, Snapshot(self.view, self.seq, *self._given_over()))
-        elif has >= 0 and has >= self.seq - NEAR and len(self.view.members) == 1:
-            # From here on nothing is committed without it, until it is known whether it has become the backup.
+        acked = -1 if self.learner is None else self._acked.get(self.learner, -1)
+        if 0 <= acked < self.seq and acked + 1 not in self.log:  # it had been dropped, and its snapshot was lost
+            self._send(self.learner, Snapshot(self.view, self.seq, *self._snapshot()))
+        elif acked >= 0 and acked >= self.seq - NEAR and len(self.view.members) == 1:
+            # From here on it must acknowledge every commit, until it is known if it has become the backup.
             self.joining = True
-        if self.joining and has >= self.commit:
-            self._offered = True
+        if self.joining and acked >= self.commit:
+            self._learner_proposed = True
             self._propose((self.name, self.learner))
 
-    def _silent(self, other: Name, now: float) -> bool:
-        return now - self._heard.setdefault(other, now) > self.patience
+    def _is_silent(self, other: Name, now: float) -> bool:
+        return now - self._last_heard.setdefault(other, now) > self.patience
 
     # Views.
 
     def _propose(self, members: tuple[Name, ...]) -> None:
-        if not self._proposed:
-            self._proposed = True
-            self.effects.append(Propose(self.view.number + 1, members))
+        if not self._proposing:
+            self._proposing = True
+            self.effects.append(m.Propose(self.view.number + 1, members))
 
     def _adopt(self, view: View, now: float) -> None:
         if view.number <= self.view.number:
             return
-        led, was_member = self.is_primary, self.name in self.view.members
-        self.view, self._proposed = view, False
+        was_primary, was_member = self.is_primary, self.name in self.view.members
+        self.view, self._proposing = view, False
         stranger = view.members[0] == self.name and not was_member
         if stranger or not self.follows or self.name not in view.members:
-            # A view makes no member of who does not follow; who was put out may have done what never happened.
+            # A view cannot make a member of a server that does not follow. One that was removed may have executed
+            # commands that were never committed.
             self.follows = False
             self.log = {}
             self._reset()
-        elif self.is_primary and led:
-            self.learner, self.joining, self._offered = None, False, False  # it is the backup now, or was not taken
+        elif self.is_primary and was_primary:
+            # The learner is the backup now, or was not accepted.
+            self.learner, self.joining, self._learner_proposed = None, False, False
             self._acked = {member: self._acked.get(member, 0) for member in view.members[1:]}
-            self._heard |= dict.fromkeys(view.members[1:], now)
+            self._last_heard |= dict.fromkeys(view.members[1:], now)
             self._advance()
-            self._look_again()
+            self._answer_unconfirmed()
         else:
             self.log = {}
-            self._reset()  # a new primary: all that it has done is committed, and open rounds begin again
-            self._heard = dict.fromkeys(set(view.members) - {self.name}, now)
+            self._reset()  # a new primary: all that it has executed is committed, and open rounds begin again
+            self._last_heard = dict.fromkeys(set(view.members) - {self.name}, now)
             if self.is_primary:
                 for rank in sorted(self.live):
                     self._send(("worker", rank), view)
 
-    def _hear(self, src: Name, view: View, now: float) -> bool:
-        """Whether a message of a primary is of this view; if it is of an older one, its sender is told."""
-        if view.number < self.view.number:
-            self._send(src, self.view)
-            return False
+    def _on_view(self, src: Name, view: View, now: float) -> None:
+        if src == "register":
+            self._proposing = False
         self._adopt(view, now)
-        self._heard[src] = now
-        return True
 
     # Commands.
 
     def _command(self, command: NamedTuple) -> None:
+        """Execute a new command as the primary, and send it to the followers."""
         self.seq += 1
-        self._do(command)
+        self._execute(command)
         self.log[self.seq] = command
         for follower in self.followers:
             self._send(follower, Apply(self.view, self.seq, command))
@@ -225,27 +257,20 @@ class Replica(Reading):
             if index == len(self.committed):
                 self.committed.append(part._replace(value=None))
                 self._arrived.append({})
-            self._done.setdefault(self.seq, []).append((index, part))
-
-    @property
-    def followers(self) -> list[Name]:
-        """Who is told of every command: the other members, and who learns."""
-        return [*self.view.members[1:], *([self.learner] if self.learner is not None else [])]
-
-    def _needed(self) -> list[Name]:
-        """Whose acknowledgement makes a command committed."""
-        return [*self.view.members[1:], *([self.learner] if self.joining else [])]
+            self._uncommitted.setdefault(self.seq, []).append((index, part))
 
     def _advance(self) -> None:
-        """Commit what all have done, and answer whom that allows to be answered."""
-        upto, changed = min([self._acked.get(other, 0) for other in self._needed()], default=self.seq), set()
+        """Commit the commands that the quorum has acknowledged, and send the answers that waited for them."""
+        upto, changed = min([self._acked.get(other, 0) for other in self._quorum()], default=self.seq), set()
         while self.commit < upto:
             self.commit += 1
-            for index, part in self._done.pop(self.commit, ()):
+            for index, part in self._uncommitted.pop(self.commit, ()):
                 self.committed[index] = part
                 changed.add(index)
-        self._trim()
-        while self._answers:  # their commands come in order
+        keep = min([self._acked.get(follower, 0) for follower in self.followers], default=self.seq)
+        while self.log and (first := next(iter(self.log))) <= keep:
+            del self.log[first]
+        while self._answers:  # in order of their commands
             (worker, id), (seq, answer) = next(iter(self._answers.items()))
             if seq > self.commit:
                 break
@@ -254,33 +279,51 @@ class Replica(Reading):
         for index in sorted(changed):
             self._answer_pulls(index)
 
-    def _trim(self) -> None:
-        """Forget the commands that all who follow have done."""
-        keep = min([self._acked.get(follower, 0) for follower in self.followers], default=self.seq)
-        while self.log and (first := next(iter(self.log))) <= keep:
-            del self.log[first]
+    def _answer_at(self, seq: int, worker: Name, answer: NamedTuple) -> None:
+        """Send an answer once all commands up to ``seq`` are committed."""
+        self._answers.pop((worker, answer.id), None)
+        self._answers[worker, answer.id] = seq, answer
 
-    # Workers.
+    # Requests of workers to the primary.
 
-    def _on_push(self, worker: Name, push: Push, now: float) -> None:
-        if not self._is_mine(worker, push) or push.part >= len(self.parts):
+    def _accepts(self, worker: Name, request: NamedTuple) -> bool:
+        """Return True if the request is to be answered; else tell the worker the view, or that it is lost."""
+        if not (self.is_primary and request.view == self.view.number):
+            if request.view > self.view.number:
+                self.effects.append(Ask())
+            else:
+                self._send(worker, self.view)
+            return False
+        if request.rank not in self.live:
+            if self.lost_at.get(request.rank, 0) <= self.commit:  # else the next primary might count it after all
+                self._send(worker, m.Lost(self.view.number, request.id))
+            return False
+        return True
+
+    def forget(self, worker: Name, id: int) -> None:
+        """Drop a request as if it had not come: its answer is not wanted any more."""
+        self._answers.pop((worker, id), None)
+        for waiting in (*self._pulls.values(), *self._meets.values()):
+            waiting.pop((worker, id), None)
+
+    def _on_push(self, worker: Name, push: m.Push, now: float) -> None:
+        if not self._accepts(worker, push) or push.part >= len(self.parts):
             return
         if self.kind == "dist_sync":
             self._push_to_round(worker, push)
         elif push.round > self.parts[push.part].rounds[push.rank]:
             if push.round == self.parts[push.part].rounds[push.rank] + 1:
                 self._answer_at(self.seq + 1, worker, Counted(self.view.number, push.id))
-                self._command(Add(push.part, ((push.rank, push.round),), self.add([push.gradient])))
-        elif push.round > self.committed[push.part].rounds[push.rank]:
-            # A repetition of what is done, and not yet committed.
+                self._command(m.Add(push.part, ((push.rank, push.round),), self.add([push.gradient])))
+        elif push.round > self.committed[push.part].rounds[push.rank]:  # a repetition, executed but not yet committed
             self._answer_at(self.seq, worker, Counted(self.view.number, push.id))
         else:
             self._send(worker, Counted(self.view.number, push.id))
 
-    def _push_to_round(self, worker: Name, push: Push) -> None:
-        """It is counted here at once: it cannot wait for the round, which may wait for the worker's next push.
+    def _push_to_round(self, worker: Name, push: m.Push) -> None:
+        """Count a push before its round closes, because the round may wait for this worker's next push.
 
-        Only the round before has to be committed: so a worker keeps one push of each part, to push it again.
+        Only the round before it has to be committed, so a worker keeps one push of each part to push it again.
         """
         open_round, counted = self.parts[push.part].version + 1, Counted(self.view.number, push.id)
         if push.round <= self.committed[push.part].version + 1:
@@ -291,68 +334,44 @@ class Replica(Reading):
             self._arrived[push.part].setdefault(push.rank, push.gradient)
             self._close(push.part)
 
-    def _answer_at(self, seq: int, worker: Name, answer: NamedTuple) -> None:
-        """Once all commands up to ``seq`` are committed."""
-        self._answers.pop((worker, answer.id), None)
-        self._answers[worker, answer.id] = seq, answer
-
     def _close(self, index: int) -> None:
-        """End the round for which all have pushed: one sum, in order of the ranks, so that its bits do not vary."""
+        """Close a round to which all have pushed: one sum, in order of the ranks, so that its bits do not vary."""
         arrived = self._arrived[index]
         if arrived and self.live <= arrived.keys() and not self.over:
             self._arrived[index] = {}
             ranks, number = self._in_order(arrived), self.parts[index].version + 1
             total = self.add([arrived[rank] for rank in ranks])
-            self._command(Add(index, tuple((rank, number) for rank in ranks), total))
+            self._command(m.Add(index, tuple((rank, number) for rank in ranks), total))
 
     def _in_order(self, arrived: dict[int, Any]) -> list[int]:
         return sorted(arrived)
 
-    def _on_do(self, worker: Name, do: Do, now: float) -> None:
-        if self._is_mine(worker, do):
+    def _on_do(self, worker: Name, do: m.Do, now: float) -> None:
+        if self._accepts(worker, do):
             if not self._is_done(do.command):
                 self._command(do.command)
-            self._answer_at(self.seq, worker, Done(self.view.number, do.id, self._outcome(do.command)))
+            number_of_part = self.names[do.command.name] if isinstance(do.command, m.Begin) else None
+            self._answer_at(self.seq, worker, Done(self.view.number, do.id, number_of_part))
             self._advance()
 
-    def _on_meet(self, worker: Name, meet: Meet, now: float) -> None:
-        if self._is_mine(worker, meet):
+    def _on_meet(self, worker: Name, meet: m.Meet, now: float) -> None:
+        if self._accepts(worker, meet):
             self._meets.setdefault((meet.name, meet.number), {})[worker, meet.id] = meet
             self._gather(meet.name, meet.number)
 
     def _gather(self, name: str, number: int) -> None:
-        """All have come to a barrier: that is a command, as who has passed it never comes again."""
-        came = self._meets[name, number]
+        """Open a barrier to which all have come, by a command: a worker that has passed it never comes again."""
+        waiting = self._meets[name, number]
         passed = self._passed(name, number)
-        if not passed and self.live <= {meet.rank for meet in came.values()} and not self.over:
-            notes = [meet.note for meet in came.values() if meet.rank == 0]  # the last one counts
-            self._command(passed := Pass(name, number, notes[-1] if notes else None))
+        if not passed and self.live <= {meet.rank for meet in waiting.values()} and not self.over:
+            notes = [meet.note for meet in waiting.values() if meet.rank == 0]  # the last one counts
+            self._command(passed := m.Pass(name, number, notes[-1] if notes else None))
         if passed:
             for worker, id in self._meets.pop((name, number)):
                 self._answer_at(self.seq, worker, Done(self.view.number, id, passed.note))
             self._advance()
 
-    def forget(self, worker: Name, id: int) -> None:
-        """Nobody waits for the answer to this request any more: as if it had not come."""
-        self._answers.pop((worker, id), None)
-        for waiting in (*self._pulls.values(), *self._meets.values()):
-            waiting.pop((worker, id), None)
-
-    def _is_mine(self, worker: Name, request: NamedTuple) -> bool:
-        """Whether to answer it; a worker of an older view is told the view, one that is lost hears so."""
-        if not (self.is_primary and request.view == self.view.number):
-            if request.view > self.view.number:
-                self.effects.append(Ask())
-            else:
-                self._send(worker, self.view)
-            return False
-        if request.rank not in self.live:
-            if self.lost_at.get(request.rank, 0) <= self.commit:  # else the next primary might count it after all
-                self._send(worker, Lost(self.view.number, request.id))
-            return False
-        return True
-
-    def _on_lose(self, src: Name, lose: Lose, now: float) -> None:
+    def _on_lose(self, src: Name, lose: m.Lose, now: float) -> None:
         if self.is_primary and lose.rank in self.live:
             self._command(lose)
             if self.kind == "dist_sync":
@@ -363,63 +382,151 @@ class Replica(Reading):
             for name, number in [*self._meets]:
                 self._gather(name, number)
 
-    # The primary, as its backup and its learner hear it.
+    # Reads: a pull is answered when its value is committed and this server is confirmed as the primary.
+
+    def _on_pull(self, worker: Name, pull: m.Pull, now: float) -> None:
+        if self._accepts(worker, pull) and pull.part < len(self.parts):
+            since = self.seq if pull.since is None else pull.since
+            pending = PendingPull(pull, since, self._last_turn + 1)
+            self._pulls.setdefault(pull.part, {}).setdefault((worker, pull.id), pending)
+            self._answer_pulls(pull.part)
+
+    def _answer_pulls(self, index: int) -> None:
+        waiting = self._pulls.get(index, {})
+        for (worker, id), pending in [*waiting.items()]:
+            if pending.pull.rank not in self.live:
+                del waiting[worker, id]  # rounds may have closed without it: it learns that when it asks again
+            elif self._is_readable(pending.pull):
+                if self._is_confirmed(pending):
+                    del waiting[worker, id]
+                    self._send(worker, m.Value(self.view.number, id, index, *self.committed[index]))
+                else:
+                    self._unconfirmed[index] = None
+                    self._ask_quorum()
+
+    def _is_readable(self, pull: m.Pull) -> bool:
+        part = self.committed[pull.part]
+        if self.kind == "dist_sync":
+            return part.version >= pull.round
+        if part.rounds[pull.rank] < pull.round:
+            return False  # a worker reads its own pushes
+        behind = self.staleness if self.kind == "dist_ssp" else pull.round
+        return all(part.rounds[rank] >= pull.round - behind for rank in self.live)
+
+    def _is_confirmed(self, pending: PendingPull) -> bool:
+        """Return True if the quorum has answered a confirmation or a command from after the call began.
+
+        A synchronous pull needs none: a round is the same everywhere, and a load asks every slot itself.
+        """
+        if self.kind == "dist_sync" and self.committed[pending.pull.part].value is not None:
+            return True
+        return all(
+            self._confirmed_turn.get(other, 0) >= pending.turn or self._acked.get(other, -1) > pending.since
+            for other in self._quorum()
+        )
+
+    def _on_confirm(self, worker: Name, confirm: m.Confirm, now: float) -> None:
+        if self._accepts(worker, confirm):
+            self._confirms[worker, confirm.id] = self._last_turn + 1
+            self._answer_confirms()
+
+    def _answer_confirms(self) -> None:
+        for (worker, id), turn in [*self._confirms.items()]:
+            if all(self._confirmed_turn.get(other, 0) >= turn for other in self._quorum()):
+                del self._confirms[worker, id]
+                self._send(worker, Done(self.view.number, id, None))
+        if self._confirms:
+            self._ask_quorum()
+
+    def _ask_quorum(self) -> None:
+        """Ask for the next confirmation, unless one is under way."""
+        quorum = self._quorum()
+        if all(self._confirmed_turn.get(other, 0) >= self._last_turn for other in quorum):
+            self._last_turn += 1
+            for other in quorum:
+                self._send(other, Heartbeat(self.view, self._last_turn))
+
+    def _answer_unconfirmed(self) -> None:
+        """Look again at all that waits for a confirmation: one has come, or the quorum has changed."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
+        for index in unconfirmed:
+            self._answer_pulls(index)
+        self._answer_confirms()
+
+    # Between the primary and its followers.
+
+    def _is_current(self, src: Name, view: View, now: float) -> bool:
+        """Return True if a primary's message is of this view or a newer one; if it is older, tell the sender."""
+        if view.number < self.view.number:
+            self._send(src, self.view)
+            return False
+        self._adopt(view, now)
+        self._last_heard[src] = now
+        return True
 
     def _on_apply(self, src: Name, apply: Apply, now: float) -> None:
-        if self._hear(src, apply.view, now) and self.follows and not self.is_primary:
+        if self._is_current(src, apply.view, now) and self.follows and not self.is_primary:
             if apply.seq == self.seq + 1:
                 self.seq = apply.seq
-                self._do(apply.command)
-            self._send(src, Ack(apply.view.number, self.seq))
+                self._execute(apply.command)
+            self._send(src, m.Ack(apply.view.number, self.seq))
 
     def _on_heartbeat(self, src: Name, heartbeat: Heartbeat, now: float) -> None:
-        if self._hear(src, heartbeat.view, now) and self.follows:
-            self._send(src, Ack(heartbeat.view.number, self.seq, heartbeat.turn))
+        if self._is_current(src, heartbeat.view, now) and self.follows:
+            self._send(src, m.Ack(heartbeat.view.number, self.seq, heartbeat.turn))
 
     def _on_snapshot(self, src: Name, snapshot: Snapshot, now: float) -> None:
-        if not self._hear(src, snapshot.view, now) or self.name in self.view.members:
+        if not self._is_current(src, snapshot.view, now) or self.name in self.view.members:
             return
         if self.follows and snapshot.seq < self.seq:
-            return  # what was acknowledged may have been committed: it is not forgotten again
+            return  # an older snapshot would drop commands that were acknowledged, and may be committed
         self.seq, self.follows = snapshot.seq, True
-        self._take_over(snapshot.parts, snapshot.facts)
+        self._restore(snapshot.parts, snapshot.facts)
         self._reset()
-        self._heard[src] = now
-        self._send(src, Ack(snapshot.view.number, self.seq))
+        self._last_heard[src] = now
+        self._send(src, m.Ack(snapshot.view.number, self.seq))
 
-    def _on_ack(self, src: Name, ack: Ack, now: float) -> None:
+    def _on_ack(self, src: Name, ack: m.Ack, now: float) -> None:
         if self.is_primary and ack.view == self.view.number and src in self.followers:
-            self._heard[src] = now
+            self._last_heard[src] = now
             self._acked[src] = max(self._acked.get(src, 0), ack.seq)
             self._advance()
-            self._hear_answer(src, ack)
+            if ack.turn > self._confirmed_turn.get(src, 0):
+                self._confirmed_turn[src] = ack.turn
+                self._answer_unconfirmed()
 
-    def _on_join(self, src: Name, join: Join, now: float) -> None:
+    def _on_join(self, src: Name, join: m.Join, now: float) -> None:
         if not self.is_primary:
             if self.view.number > join.view:
                 self._send(src, self.view)
         elif len(self.view.members) == 1 and not self.joining and self.learner in (None, src):
-            self.learner, self._heard[src] = src, now
+            self.learner, self._last_heard[src] = src, now
             self._acked.setdefault(src, -1)
-            self._send(src, Snapshot(self.view, self.seq, *self._given_over()))
+            self._send(src, Snapshot(self.view, self.seq, *self._snapshot()))
 
-    def _on_view(self, src: Name, view: View, now: float) -> None:
-        if src == "register":
-            self._proposed = False
-        self._adopt(view, now)
+    # Comparison of the members' bytes.
 
-    def _send(self, to: Name, message: NamedTuple) -> None:
-        self.effects.append(Send(to, message))
+    def _compare(self) -> None:
+        """Compare the next piece, unless nothing was executed since the last comparison."""
+        if self.digest is None or not self.parts or self.seq == self._last_check[1] or len(self.view.members) < 2:
+            return
+        part, at = self._next_piece if self._next_piece[0] < len(self.parts) else (0, 0)
+        self._command(m.Check(part, at))
+        number, following = self._piece_digest
+        self._last_check = self.view.number, self.seq, part, number
+        self._next_piece = (part + 1, 0) if following is None else (part, following)
 
-    _on = Reading._on | {
-        Push: "_on_push",
-        Do: "_on_do",
-        Meet: "_on_meet",
-        Lose: "_on_lose",
-        Apply: "_on_apply",
-        Heartbeat: "_on_heartbeat",
-        Snapshot: "_on_snapshot",
-        Ack: "_on_ack",
-        Join: "_on_join",
-        View: "_on_view",
-    }
+    def _do_check(self, check: m.Check) -> None:
+        self._piece_digest = self.digest(self.parts[check.part].value, check.at)
+        if not self.is_primary:
+            self._send(self.view.members[0], m.Found(self.view.number, self.seq, self._piece_digest[0]))
+
+    def _on_found(self, src: Name, found: m.Found, now: float) -> None:
+        view, seq, part, number = self._last_check
+        same = (found.view, found.seq) == (view, seq) and view == self.view.number and src in self.view.members
+        if same and found.digest != number:
+            self._command(m.Differ(part, (self.view.members[0], src)))
+
+    def _do_differ(self, differ: m.Differ) -> None:
+        part = self.parts[differ.part]
+        self._replace(differ.part, part._replace(value=self.spoilt(differ.part, part.value, differ.members)))

@@ -1,4 +1,4 @@
-"""What happened in a world: as a trace, which the player shows, and as lines to read."""
+"""A recorded run of a world, as a trace for the player and as lines of text."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -11,13 +11,13 @@ from d2lps.topology.graph import Link, Topology
 from d2lps.trace import Event, Trace
 from d2lps.units import Bandwidth
 
-SIZE = 1_000_000  # bytes of a part in a picture: nothing in the world is as long as it is large
+SIZE = 1_000_000  # bytes of a part in a picture; virtual time does not depend on it
 
 
 def trace(world: World) -> Trace:
-    """The pushes, commands and values of a world that was recorded: who had which gradients when.
+    """Return the pushes, commands and values of a recorded world, with the gradients that each carries.
 
-    A key is a round of a part, ``"2"`` or, of several parts, ``"2.1"``. What was lost on the way is not shown. A server
+    A key is a round of a part, ``"2"`` or, if there are several parts, ``"2.1"``. Lost messages are not shown. A server
     that starts again is another node.
     """
     schedule = world.schedule
@@ -43,7 +43,7 @@ def trace(world: World) -> Trace:
 
 
 def shown(name: Name) -> str:
-    """``server1`` for the first life of server 1, then ``server1b``, ``server1c`` and so on."""
+    """Return ``server1`` for the first life of server 1, then ``server1b``, ``server1c`` and so on."""
     kind, number, *life = name if isinstance(name, tuple) else (name, "")
     return f"{kind}{number}" + (chr(ord("a") + life[0]) if life and life[0] else "")
 
@@ -53,30 +53,32 @@ def _events(delivery: Delivery, keys: dict) -> Iterator[Event]:
     if end is None:
         return
     if isinstance(message, Push):
-        what = [("add", message.round, message.part, [message.rank])]
+        copies = [("add", message.round, message.part, [message.rank])]
     elif isinstance(message, Apply) and isinstance(message.command, Add):
         add = message.command
         rounds = sorted({round for _, round in add.pushes})
-        what = [("copy", round, add.part, [rank for rank, number in add.pushes if number == round]) for round in rounds]
+        copies = [
+            ("copy", round, add.part, [rank for rank, number in add.pushes if number == round]) for round in rounds
+        ]
     elif isinstance(message, Value) and max(message.rounds):
         round = max(message.rounds)
         ranks = [rank for rank, number in enumerate(message.rounds) if number == round]
-        what = [("copy", round, message.part, ranks)]
+        copies = [("copy", round, message.part, ranks)]
     elif isinstance(message, Snapshot):
-        what = [
-            ("copy", round, part, [rank for rank, had in enumerate(content.rounds) if had >= round])
+        copies = [
+            ("copy", round, part, [rank for rank, last in enumerate(content.rounds) if last >= round])
             for part, content in enumerate(message.parts)
             for round in range(1, max(content.rounds) + 1)
         ]
     else:
         return
-    for op, round, part, ranks in what:
+    for op, round, part, ranks in copies:
         carries = tuple(f"worker{rank}" for rank in ranks)
         yield Event("send", round, start, end, shown(src), shown(dst), keys[round, part], op, SIZE, carries)
 
 
 def lines(world: World) -> Iterator[str]:
-    """A line for each message of a world that was recorded, in the order in which they were sent."""
+    """Yield a line for each message of a recorded world, in the order of sending."""
     for start, end, src, dst, message in world.deliveries:
         arrives = "lost" if end is None else f"{1e3 * end:7.1f}"
         yield f"{1e3 * start:7.1f} {arrives:>7} ms  {shown(src)} → {shown(dst)}  {message}"

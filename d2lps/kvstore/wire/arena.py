@@ -1,8 +1,8 @@
-"""Memory that a worker and a server of one host share, so that large tensors need not pass through a socket.
+"""Memory that a worker and a server of one host share, so that large tensors need not travel through a socket.
 
-Each end has an arena, and lends it to the other over a Unix socket. A push then says where in the worker's arena the
-tensor lies, and the server adds from there; a pull says where in the server's the value lies, and the worker copies
-from there. On machines without anonymous memory in files (memfd: Linux has it) all bytes take the socket.
+Each end has an arena and lends it to the other over a Unix socket. A push then names the tensor's offset in the
+worker's arena, and the server adds from there; the answer to a pull names the value's offset in the server's arena, and
+the worker copies from there. Without memfd, which Linux has, all bytes travel through the socket.
 """
 
 import mmap
@@ -20,67 +20,68 @@ from torch import Tensor
 from d2lps.carriers.segments import Location, Segment
 from d2lps.carriers.tensors import TensorError
 
-SHARED = 1 << 16  # bytes from which on a tensor is shared: below, a copy costs less than saying where it lies
-OURS = re.compile(r"/proc/(\d+)/fd/\d+")
+SHARED = 1 << 16  # bytes of the smallest shared tensor: sending a smaller one costs less than sharing it
+PATH = re.compile(r"/proc/(\d+)/fd/\d+")
 
 
 class Mapping:
-    """A segment that both ends map, from when it is made until :meth:`close`.
+    """A segment that both ends map.
 
-    Tensors in it stay whole when it is closed: the memory goes when nobody has any of them any more.
+    Its tensors stay valid after :meth:`close`: the memory is unmapped when the last of them is deleted.
     """
 
     _segment: Segment | None
 
     def close(self) -> None:
-        """Nobody else can open it any more, and nothing new is taken from it."""
+        """Let no other process open the segment, and take no new tensor from it."""
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.shut()
-            with suppress(BufferError):  # some of it is in use, and unmaps it when it is not any more
+            with suppress(BufferError):  # a tensor is in use; the last one unmaps it
                 segment.memory.close()
 
     def _tensor_at(self, offset: int, elements: int, dtype: torch.dtype) -> Tensor | None:
-        """A flat tensor there; None where that is beyond the end, or where this is closed."""
+        """Return a flat tensor at an offset in bytes; None if it would not fit, or if this is closed."""
         segment, nbytes = self._segment, elements * dtype.itemsize
         if segment is None or offset + nbytes > segment.nbytes:
             return None
         try:
-            # By way of NumPy, whose arrays keep the memory from being closed: torch.frombuffer lets it be unmapped.
+            # An array of NumPy keeps the memory from being unmapped; torch.frombuffer does not.
             return torch.from_numpy(np.frombuffer(segment.memory, np.uint8, nbytes, offset)).view(dtype)
-        except ValueError:  # another thread has closed it just now
+        except ValueError:  # another thread has just closed it
             return None
 
 
 class Arena(Mapping):
-    """Memory of this process from which tensors are taken, and to which they return when nobody has them any more.
+    """Memory of this process for tensors, which is reused when a tensor is deleted.
 
-    It has as many bytes as the machine, and takes only those that are written. ``lent`` is what the other end needs.
+    It reserves as many bytes as the machine has, and uses only those that are written. ``lent`` is the description
+    with which the other end opens it.
 
     >>> arena = Arena()
     >>> first = arena.tensor(1000, torch.float32)
-    >>> where = arena.offset(first)
+    >>> offset = arena.offset(first)
     >>> del first
-    >>> arena.offset(arena.tensor(1000, torch.float32)) == where
+    >>> arena.offset(arena.tensor(1000, torch.float32)) == offset
     True
     """
 
     def __init__(self):
         self._segment = segment = Segment(os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE)
         self._next, self._lock = 0, threading.Lock()
-        self._free: dict[int, deque[int]] = defaultdict(deque)  # by size: those of a model come back every round
+        self._free: dict[int, deque[int]] = defaultdict(deque)  # size → free offsets; sizes repeat every round
         self.lent = {"path": segment.path, "inode": segment.inode, "nbytes": segment.nbytes}
 
     @classmethod
     def available(cls) -> "Arena | None":
-        """One for this process; None where the machine has none."""
+        """Return a new arena; None if the machine has no memfd."""
         try:
             return cls() if hasattr(os, "memfd_create") else None
         except (TensorError, ValueError):
             return None
 
     def tensor(self, elements: int, dtype: torch.dtype) -> Tensor | None:
-        """A flat tensor, its values as they happen to be; None where there is no room left, or where this is closed."""
+        """Return an uninitialized flat tensor; None if there is no room left, or if this is closed."""
         size = -(-elements * dtype.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
             offset = self._free[size].pop()
@@ -92,34 +93,34 @@ class Arena(Mapping):
                 self._next = end
         tensor = self._tensor_at(offset, elements, dtype)
         if tensor is not None:
-            # A deque takes it back without a lock: whoever lets go of the last view may be in the midst of anything.
+            # The deque needs no lock, which the thread that deletes the last view might hold.
             weakref.finalize(tensor.untyped_storage(), self._free[size].append, offset)
         return tensor
 
     def offset(self, tensor: Tensor) -> int | None:
-        """Where ``tensor`` lies, in bytes; None where that is not here."""
+        """Return the offset of ``tensor`` in bytes; None if it is not in this arena."""
         segment = self._segment
         offset = tensor.data_ptr() - segment.address if segment else -1
         return offset if segment and 0 <= offset < segment.nbytes else None
 
 
 class RemoteArena(Mapping):
-    """The arena of process ``peer``, as that has ``lent`` it. Raises TensorError where it is none."""
+    """The arena that process ``peer`` has ``lent``. Raises TensorError if it cannot be trusted or opened."""
 
     def __init__(self, lent: dict, peer: int):
         path, inode, nbytes = (lent.get(name) for name in ("path", "inode", "nbytes"))
-        ours = OURS.fullmatch(path) if isinstance(path, str) else None
-        # Nothing but memory of the very process at the other end is opened, and none that could shrink under us.
-        if not ours or int(ours[1]) != peer or not isinstance(inode, int) or not isinstance(nbytes, int):
-            raise TensorError("what the other end lends is no memory of its own")
+        match = PATH.fullmatch(path) if isinstance(path, str) else None
+        # Open only memory of the process at the other end, and only if it cannot shrink while it is mapped.
+        if not match or int(match[1]) != peer or not isinstance(inode, int) or not isinstance(nbytes, int):
+            raise TensorError("the other end lends memory that is not its own")
         try:
             self._segment = Segment(nbytes, Location(path, inode, nbytes, 0, 0, 1))
         except (ValueError, OverflowError) as error:
-            raise TensorError(f"what the other end lends cannot be shared ({error})") from None
+            raise TensorError(f"the memory that the other end lends cannot be opened ({error})") from None
         if not self._segment.sealed:
-            raise TensorError("what the other end lends could shrink while it is read")
-        self._segment.shut()  # it is mapped, which is all that is needed
+            raise TensorError("the memory that the other end lends could shrink while it is read")
+        self._segment.shut()  # it stays mapped
 
     def tensor(self, offset: int, elements: int, dtype: torch.dtype) -> Tensor | None:
-        """What lies at ``offset``; None where that is not inside, or not where a tensor can begin."""
+        """Return the tensor at ``offset``; None if it is not inside, or no tensor can begin there."""
         return None if offset % mmap.PAGESIZE or offset < 0 else self._tensor_at(offset, elements, dtype)

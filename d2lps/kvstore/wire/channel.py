@@ -1,4 +1,4 @@
-"""Frames over a socket, each checked before anything comes of it."""
+"""Frames over a socket: how they are sent, received and checked."""
 
 import hmac
 import json
@@ -16,8 +16,9 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire import frames
 from d2lps.kvstore.wire.arena import RemoteArena
 from d2lps.kvstore.wire.frames import CODED, ENTRY, HEADER, MAGIC, NOTHING, VERSION, Broken, Checksum, Entry, Frame, Op
+from d2lps.messages import text
 
-BLOCK = 4 << 20  # bytes that are received, and summed while they are still in the cache
+BLOCK = 4 << 20  # bytes that are received at once, and summed while they are in the cache
 
 
 class Channel:
@@ -28,16 +29,16 @@ class Channel:
     sock : socket.socket
         A connected stream socket; the channel closes it.
     seconds : float
-        How long it may stand still in the middle of a frame.
+        The longest pause in the middle of a frame.
 
     Attributes
     ----------
     keys : tuple of bytes, or None
-        For the two directions (sent, received), 32 bytes each, once they are agreed.
+        The keys of the codes for frames sent and received, 32 bytes each, once they are agreed.
     covers_payload : bool
-        Whether the codes made with the keys also cover the payloads.
+        True if the codes also cover the payloads.
     remote : RemoteArena, or None
-        Memory of the other end, where both are on one host.
+        Memory of the other end, if both are on one host.
 
     Examples
     --------
@@ -52,9 +53,9 @@ class Channel:
     def __init__(self, sock: socket.socket, seconds: float):
         self.sock, self.keys, self.covers_payload = sock, None, False
         self._sent = self._received = 0
-        self.table, self.payload = frames.TABLE, frames.PAYLOAD  # most bytes; less before it is known who is there
+        self.table, self.payload = frames.TABLE, frames.PAYLOAD  # most bytes; fewer until the other end is known
         self.remote: RemoteArena | None = None
-        self._left = 0  # bytes of a payload that nobody has begun to take; None once it was begun and not ended
+        self._left = 0  # bytes of a payload that is not received yet; None if it was received in part
         sock.setblocking(True)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -62,53 +63,53 @@ class Channel:
 
     @property
     def peer(self) -> int | None:
-        """The process at the other end of a Unix socket, as the kernel says."""
+        """The process at the other end of a Unix socket, as the kernel reports it."""
         if self.sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
             return None
         return struct.unpack("3i", self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
 
     @property
     def roomy(self) -> bool:
-        """Whether a small frame can be sent without waiting."""
+        """True if a small frame can be sent without waiting."""
         with suppress(OSError, ValueError):  # it may be closed
             (ready := select.poll()).register(self.sock, select.POLLOUT)
             return bool(ready.poll(0))
         return False
 
     def borrow(self, lent: object) -> bool:
-        """Use the memory of the other end, as :attr:`remote`, and say whether that can be done.
+        """Open the memory of the other end, as :attr:`remote`.
 
         Parameters
         ----------
         lent : object
-            What the other end says that it lends: its path, inode and bytes.
+            The path, inode and bytes that the other end has sent.
 
         Returns
         -------
         bool
-            whether it could be opened.
+            True if it could be opened.
         """
         with suppress(TensorError):
             self.remote = RemoteArena(lent, self.peer) if isinstance(lent, dict) and self.peer else None
         return self.remote is not None
 
     def patience(self, seconds: float) -> None:
-        """Set how long the socket may stand still.
+        """Set the longest pause of the socket.
 
         Parameters
         ----------
         seconds : float
             More than 0.
         """
-        # The kernel keeps the time: a timeout of Python's own would make the socket return whatever is there.
+        # The kernel keeps the time: with a timeout of Python, MSG_WAITALL would not wait for all bytes.
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6) or 1)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self.sock.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)  # which also wakes a thread that waits in it
+            self.sock.shutdown(socket.SHUT_RDWR)  # also wakes a thread that waits for it
         self.sock.close()
 
     # ---- sending
@@ -128,37 +129,35 @@ class Channel:
         Parameters
         ----------
         op : Op
-            What it asks for, or answers.
+            The operation that it requests or answers.
         number : int
-            Of the request, or of that which is answered.
+            The number of the request, which its answer repeats.
         entries : sequence of Entry, or array of ``frames.ENTRIES``
             The parts that it is about.
         metadata : dict, optional
-            Its table in JSON, where it has no entries.
+            The table as JSON, if there are no entries.
         payload : memoryview
             Bytes of tensors (:func:`raw`).
         shared : bool
-            Whether the payload says where in shared memory they lie.
+            True if the payload has the offsets of tensors in shared memory.
         load : int
-            Of which load they are, less than 256.
+            The number of the load of the values, less than 256.
 
         Raises
         ------
         Refused
-            It is longer than a frame may be: nothing was sent, and the channel is as good as before.
+            The frame is too long: nothing was sent, and the channel can still be used.
         Broken
-            The connection has ended, or the other end takes nothing for too long.
+            The connection has ended, or the other end has received nothing for too long.
         """
-        many = isinstance(entries, np.ndarray)
-        table = entries.tobytes() if many else b"".join(ENTRY.pack(*entry) for entry in entries)
+        is_array = isinstance(entries, np.ndarray)
+        table = entries.tobytes() if is_array else b"".join(ENTRY.pack(*entry) for entry in entries)
         if metadata is not None:
             table = json.dumps(metadata, ensure_ascii=False).encode("utf-8", "surrogatepass")
         size = len(payload)
         if len(table) > frames.TABLE or size > frames.PAYLOAD:
-            raise Refused(
-                f"a frame of {len(table)} and {size} bytes: at most {frames.TABLE} and {frames.PAYLOAD} travel "
-                "together, so use fewer keys, or shorter names, in one call"
-            )
+            most = {"most_table": frames.TABLE, "most": frames.PAYLOAD}
+            raise Refused(text("store.long-frame", table=len(table), size=size, **most))
         flags = (CODED if self.keys and (self.covers_payload or not size) else 0) | (frames.SHARED if shared else 0)
         flags |= load << frames.LOAD
         head = HEADER.pack(MAGIC, VERSION, op, flags, len(entries), len(table), size, number, 0)[:-4]
@@ -190,41 +189,41 @@ class Channel:
                 if pieces:
                     pieces[0] = pieces[0][sent:]
         except BlockingIOError:
-            raise Broken("the other end takes nothing any more") from None
+            raise Broken("the other end has stopped receiving") from None
         except OSError as error:
             raise Broken(f"the connection has ended ({error.strerror or error})") from None
 
     # ---- receiving
 
     def receive(self, idle: bool = False) -> Frame | None:
-        """Receive the next frame, without its payload, which :meth:`into` or :meth:`skip` must take next.
+        """Receive the next frame without its payload, which :meth:`into` or :meth:`skip` must receive next.
 
         Parameters
         ----------
         idle : bool
-            Whether to give up where nothing comes within the patience.
+            True to return None if nothing arrives within the patience.
 
         Returns
         -------
         Frame, or None
-            None where nothing came.
+            The frame, or None if nothing arrived.
 
         Raises
         ------
         Broken
-            It is no frame, or not as it was sent, or the connection has ended.
+            The data is not a valid frame, or the connection has ended.
         """
         head = bytearray(HEADER.size)
         if self._fill(memoryview(head), idle) is None:
             return None
         magic, version, op, flags, entries, size, payload, number, check = HEADER.unpack(head)
         if magic != MAGIC or zlib.crc32(head[:-4]) != check:
-            raise Broken("this is no frame of a d2lps store, or it was changed on its way")
+            raise Broken("the data is not a frame of a d2lps store, or was changed on its way")
         if version != VERSION:
-            raise Broken(f"the other end speaks version {version} of the protocol, this one {VERSION}")
+            raise Broken(f"the other end uses version {version} of the protocol, this one {VERSION}")
         long = size > self.table or payload > self.payload or entries * ENTRY.size > size
         if long or op not in Op._value2member_map_ or payload and op not in frames.LADEN:
-            raise Broken(f"a frame of op {op} with {entries} entries, {size} and {payload} bytes: more than is taken")
+            raise Broken(f"a frame of op {op} with {entries} entries, {size} and {payload} bytes is not accepted")
         code = self._code(1, self._received)
         self._received += 1
         if code and not flags & CODED and (self.covers_payload or not payload):
@@ -236,17 +235,17 @@ class Channel:
         if size and zlib.crc32(table[:-4]) != int.from_bytes(table[-4:], "little"):
             raise Broken("the table of a frame was changed on its way")
         self._left = payload
-        self._open = code  # of the frame whose payload comes next
+        self._open = code  # for the frame whose payload comes next
         if not payload:
             self._verify(code)
         if entries and entries * ENTRY.size != size:
-            raise Broken("the table of a frame has not the length of its entries")
+            raise Broken("the table of a frame does not have the length of its entries")
         parts = [Entry(*fields) for fields in ENTRY.iter_unpack(bytes(table[:size]))] if entries else []
         metadata = _metadata(bytes(table[:size])) if size and not entries else {}
         return Frame(Op(op), number, parts, metadata, payload, flags)
 
     def into(self, frame: Frame, room: memoryview) -> None:
-        """Receive the payload of a frame straight into its place.
+        """Receive the payload of a frame directly into its memory.
 
         Parameters
         ----------
@@ -261,7 +260,7 @@ class Channel:
             Its checksum or code is wrong, or the connection has ended.
         """
         if len(room) != frame.payload:
-            raise Broken(f"{frame.payload} bytes came where {len(room)} belong")
+            raise Broken(f"a payload of {frame.payload} bytes instead of {len(room)}")
         if not frame.payload:
             return
         code, checksum, self._left = self._open, Checksum(), None
@@ -280,7 +279,7 @@ class Channel:
         self._left = 0
 
     def skip(self, frame: Frame) -> None:
-        """Take the payload of a frame out of the socket, unless that was done, and let it go.
+        """Discard the payload of a frame, unless it was received.
 
         Parameters
         ----------
@@ -290,10 +289,10 @@ class Channel:
         Raises
         ------
         Broken
-            A part of it was taken, and what comes next is no beginning of a frame.
+            A part of it was received, so the next bytes do not begin a frame.
         """
         if self._left is None:
-            raise Broken("what came was not taken to its end")
+            raise Broken("a payload was received only in part")
         if not self._left:
             return
         room, left, self._left = bytearray(min(frame.payload, BLOCK)), frame.payload + 8, None
@@ -317,18 +316,18 @@ class Channel:
             except OSError as error:
                 raise Broken(f"the connection has ended ({error.strerror or error})") from None
             if not got:
-                raise Broken("the connection was closed" if idle and not done else "it ended in the middle of a frame")
+                raise Broken(f"the connection was closed{'' if idle and not done else ' in the middle of a frame'}")
             done += got
         return True
 
     # ---- codes
 
     def _code(self, direction: int, number: int) -> "hmac.HMAC | None":
-        """What covers the next frame in one direction; its number keeps a frame from being played again."""
+        """Start the code of the next frame in one direction; its number prevents a replay."""
         return hmac.new(self.keys[direction], number.to_bytes(8, "little"), "sha256") if self.keys else None
 
     def _verify(self, code: "hmac.HMAC | None") -> None:
-        """The code comes next."""
+        """Receive the code, and compare it."""
         if code is not None:
             received = bytearray(32)
             self._fill(memoryview(received))
@@ -340,7 +339,7 @@ def _metadata(table: bytes) -> dict:
     try:
         metadata = json.loads(table)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise Broken("the table of a frame is no JSON") from None
+        raise Broken("the table of a frame is not JSON") from None
     if not isinstance(metadata, dict):
-        raise Broken("the table of a frame is no JSON object")
+        raise Broken("the table of a frame is not a JSON object")
     return metadata

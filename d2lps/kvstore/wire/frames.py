@@ -1,4 +1,4 @@
-"""What a frame is: its header, its table, its payload. :mod:`d2lps.kvstore.wire` shows it as a whole."""
+"""The parts of a frame: header, table, payload. :mod:`d2lps.kvstore.wire` shows their layout."""
 
 import struct
 import sys
@@ -11,32 +11,23 @@ from torch import Tensor
 
 HEADER = struct.Struct("<4sBBHIIQQI")
 ENTRY = struct.Struct("<IBB2xQQ")
-ENTRIES = np.dtype(
-    {
-        "names": ["part", "dtype", "finite", "elements", "round"],
-        "itemsize": ENTRY.size,
-        "formats": ["<u4", "u1", "u1", "<u8", "<u8"],
-        "offsets": [0, 4, 5, 8, 16],
-    }
-)
+FIELDS = [("part", "<u4"), ("dtype", "u1"), ("finite", "u1"), ("elements", "<u8"), ("round", "<u8")]
+ENTRIES = np.dtype(FIELDS, align=True)  # the layout of ENTRY
 MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
-AGAIN = 2  # bit of an entry's ``finite``: an earlier primary of the slot had counted this push
-CODED = 1  # flag: a code follows that covers the payload, too
-SHARED = 2  # flag: the payload says where in shared memory the tensors lie; where one pulls, that this will do
-LOAD = 8  # flags from this bit on: of which load the values are, 1 to 255 and again; 0 of none
+AGAIN = 2  # bit of an entry's ``finite``: an earlier primary of the slot has counted this push
+CODED = 1  # flag: a code that also covers the payload follows
+SHARED = 2  # flag: the payload has offsets in shared memory; in a pull: the answer may
+LOAD = 8  # flags from this bit on: the number of the load of the values, 1 to 255 and again; 0 for none
 NOTHING = memoryview(b"")
-DTYPES = (
-    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
-    *(torch.int32, torch.int64, torch.uint8, torch.int8),
-)
+DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8
 
 if sys.byteorder != "little":
-    raise ImportError("d2lps.kvstore sends numbers as this machine has them, which must be little-endian")
+    raise ImportError("d2lps.kvstore needs a little-endian machine: it sends numbers as they lie in memory")
 
 
 class Op(IntEnum):
-    """What a frame asks for, or answers."""
+    """The operation that a frame requests or answers."""
 
     HELLO, CHALLENGE, PROOF, WELCOME = 1, 2, 3, 4
     INIT, PUSH, PULL, ROWS, OPTIMIZER, BARRIER, STATE, RESTORE, ALIVE, BYE, STATUS, PUSHPULL, COMMIT = range(10, 23)
@@ -45,15 +36,15 @@ class Op(IntEnum):
 
 
 PUSHES = {Op.PUSH, Op.PUSHPULL}
-LADEN = PUSHES | {Op.INIT, Op.ROWS, Op.DATA, Op.RESTORE, Op.PEER}  # what may carry a payload: its code comes after it
+LADEN = PUSHES | {Op.INIT, Op.ROWS, Op.DATA, Op.RESTORE, Op.PEER}  # the ops that may carry a payload
 
 
 class Broken(ConnectionError):
-    """A frame that is not right, or a connection that has ended: nothing of it counts."""
+    """An invalid frame, or a connection that has ended: nothing in it counts."""
 
 
 class Entry(NamedTuple):
-    """One part of a key that a frame is about: 24 bytes of its table.
+    """A part of a key in the table of a frame, in 24 bytes.
 
     Parameters
     ----------
@@ -62,11 +53,11 @@ class Entry(NamedTuple):
     dtype : int
         Its place in ``d2lps.kvstore.wire.frames.DTYPES``; 0 is float32.
     finite : int
-        Even where something in the key that it is a part of is not finite, so that all its servers do the same.
+        Even if any value of the whole key is not finite, so that all its servers do the same.
     elements : int
-        How many.
+        Their number.
     round : int
-        Which push of this worker it is, or after which one it is pulled.
+        The number of this worker's push, or of its last push before a pull.
     """
 
     part: int
@@ -77,22 +68,22 @@ class Entry(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A header and its table, both found right. The payload is still in the socket: see :meth:`Channel.into`.
+    """A valid header and table. The payload is still in the socket: see :meth:`Channel.into`.
 
     Parameters
     ----------
     op : Op
-        What it asks for, or answers.
+        The operation that it requests or answers.
     number : int
-        Of the request, which its answer has, too.
+        The number of the request, which its answer repeats.
     entries : list of Entry
-        The parts that it is about, where its table names some.
+        The parts in its table, if the table has entries.
     metadata : dict
-        The table, where it is JSON.
+        The table, if it is JSON.
     payload : int
         Bytes that follow.
     flags : int
-        Bits: a code covers the payload (1), tensors lie in shared memory (2); from the ninth on of which load.
+        Bits: a code covers the payload (1), tensors are in shared memory (2); from the ninth on, the load's number.
     """
 
     op: Op
@@ -104,17 +95,17 @@ class Frame(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Whether the payload says where in shared memory the tensors lie."""
+        """True if the payload has the offsets of tensors in shared memory."""
         return bool(self.flags & SHARED)
 
     @property
     def load(self) -> int:
-        """Of which load the values are, 1 to 255 and again; 0 of none."""
+        """The number of the load of the values, 1 to 255 and again; 0 for none."""
         return self.flags >> LOAD
 
 
 def raw(tensor: Tensor) -> memoryview:
-    """The bytes of a flat tensor, without a copy.
+    """Return the bytes of a flat tensor, without a copy.
 
     Parameters
     ----------
@@ -124,7 +115,7 @@ def raw(tensor: Tensor) -> memoryview:
     Returns
     -------
     memoryview
-        Its bytes, which can be written.
+        Its bytes, writable.
 
     Examples
     --------
@@ -135,26 +126,15 @@ def raw(tensor: Tensor) -> memoryview:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The same, as a tensor.
-
-    Parameters
-    ----------
-    tensor : Tensor of shape (n,)
-        Contiguous.
-
-    Returns
-    -------
-    Tensor
-        Its bytes, where they lie.
-    """
-    # What has one element is contiguous whatever its stride, and would not be seen as bytes then.
+    """Return the bytes of a flat contiguous tensor as a tensor, without a copy."""
+    # A tensor of one element is contiguous with any stride, but view needs stride 1.
     return (tensor.as_strided(tensor.shape, (1,)) if tensor.numel() == 1 else tensor).view(torch.uint8)
 
 
 class Checksum:
-    """A 64-bit sum of words, block by block, which also tells blocks that changed places.
+    """A 64-bit sum of words, block by block, which also detects blocks in the wrong order.
 
-    It is taken while the payload comes, at the speed of memory: a CRC-32 would take as long as the way.
+    It is computed while the payload arrives, at the speed of memory: a CRC-32 would take as long as the transfer.
     """
 
     def __init__(self):
@@ -162,7 +142,7 @@ class Checksum:
 
     def add(self, block: memoryview) -> None:
         aligned = len(block) & ~7
-        block = bytearray(block) if block.readonly else block  # torch reads only what can be written
+        block = bytearray(block) if block.readonly else block  # torch reads writable memory only
         total = torch.frombuffer(block, dtype=torch.int64, count=aligned >> 3).sum().item() if aligned else 0
         total += int.from_bytes(block[aligned:], "little")
         self.sum = (self.sum * 31 + total + len(block)) & 0xFFFFFFFFFFFFFFFF

@@ -1,7 +1,7 @@
-"""A trace as a picture: nodes with what they hold, messages under way, a timeline. SVG, and nothing else.
+"""A trace as one SVG picture: nodes with their contents, messages under way, and a timeline.
 
-Each node shows its buffer, a cell per key. A cell has a slot per worker, filled with that worker's colour once
-its gradient is contained. A frame round a cell: the sum is complete. Hatched: it has been turned into new weights.
+Each node shows its buffer, with a cell per key. A cell has a slot per worker, filled with that worker's color once the
+sum contains its gradient. A frame around a cell marks a complete sum, hatching marks new weights.
 """
 
 from collections import Counter
@@ -23,31 +23,31 @@ MOST_NODES, MOST_EVENTS = 64, 20_000
 
 
 class DrawingError(Brief, ValueError):
-    """Something that cannot be drawn: its sentence says what would be drawn."""
+    """A value that cannot be drawn; the sentence names the values that can."""
 
 
 def draw(what: "Trace | Topology | Placement", at: "float | str | None" = None) -> "Drawing":
-    """The picture of a trace at one moment, of a topology, or of a placement of keys.
+    """Draw a trace at one moment, a topology, or a placement of keys.
 
     Parameters
     ----------
     what : Trace, Topology or Placement
-        What ran, or is predicted to; or the nodes and links of a host; or who holds which part of the ring of hashes.
+        A measured or predicted run, the nodes and links of a host, or the ring of hashes with the part of each server.
     at : float or str, optional
-        The moment of a trace: seconds, or a time such as ``"7.5 ms"``. If left out, the moment that tells most: when
-        most messages are under way, and of several such moments the middlemost.
+        The moment of a trace: seconds, or a time such as ``"7.5 ms"``. The default is the moment with most messages
+        under way (of several such moments the middle one).
 
     Returns
     -------
     Drawing
-        A notebook shows it; ``str()`` gives the SVG.
+        A picture that a notebook shows; ``str()`` returns the SVG.
 
     Raises
     ------
     DrawingError
-        For anything else, and for what is too large to be seen.
+        For any other value, and for one that is too large to be legible.
     UnitError
-        Where ``at`` is no time.
+        If ``at`` is not a time.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def draw(what: "Trace | Topology | Placement", at: "float | str | None" = None) 
 
 
 def require_trace(trace: object, name: str) -> Trace:
-    """``trace``, if it is one and can be seen. Raises DrawingError for whoever calls ``name`` with something else."""
+    """Return ``trace``, or raise DrawingError unless it is a trace that can be drawn; ``name`` is the caller's."""
     if not isinstance(trace, Trace):
         raise DrawingError(text("draw.not-a-trace", name=name, given=type(trace).__name__))
     _require_drawable(name, trace.topology, len(trace.events))
@@ -75,24 +75,18 @@ def require_trace(trace: object, name: str) -> Trace:
 
 
 def _require_drawable(name: str, topology: Topology, events: int = 0) -> None:
-    """Raises DrawingError where a picture would be a blur, and long in coming."""
+    """Raise DrawingError if a picture would be illegible and slow to draw."""
     nodes = max(Counter(kind in FORWARDING for kind in topology.kinds.values()).values())
-    for number, most, what in ((nodes, MOST_NODES, "nodes"), (events, MOST_EVENTS, "events")):
+    for number, most, kind in ((nodes, MOST_NODES, "nodes"), (events, MOST_EVENTS, "events")):
         if number > most:
-            raise DrawingError(text(f"draw.too-many-{what}", name=name, most=most, number=number))
+            raise DrawingError(text(f"draw.too-many-{kind}", name=name, most=most, number=number))
 
 
 class Drawing:
-    """A finished picture. Made by :func:`draw`.
+    """A finished picture, made by :func:`draw`.
 
-    Parameters
-    ----------
-    svg : callable
-        Gives the picture in the language in force, one SVG that needs nothing else.
-    of : str
-        What it shows, for its ``repr``.
-    at : float, optional
-        The moment in seconds, where it shows one.
+    ``svg`` returns one self-contained SVG in the language in force, ``of`` names the content for ``repr``, and ``at``
+    is the moment in seconds, if there is one.
     """
 
     def __init__(self, svg: Callable[[], str], of: str, at: float | None = None):
@@ -108,21 +102,10 @@ class Drawing:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"<div>{self}</div>"  # within the page, whose theme it follows; an image would not
+        return f"<div>{self}</div>"  # inside the page it follows the page's theme; an image would not
 
     def save(self, path: "str | Path") -> Path:
-        """Write the SVG to a file.
-
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            The file; what it held is replaced.
-
-        Returns
-        -------
-        pathlib.Path
-            The same.
-        """
+        """Write the SVG to a file, replacing it if it exists, and return its path."""
         path = Path(path)
         path.write_text(str(self), "utf-8")
         return path

@@ -1,14 +1,14 @@
-"""Where everything stands: the boxes of nodes, the lanes of links, the routes of messages. Numbers only, no SVG.
+"""The layout: the boxes of nodes, the lanes of links, the routes of messages. Numbers only, no SVG.
 
 >>> from d2lps import aggregate_at, pcie_server
 >>> place = arrange(pcie_server(gpus=2), aggregate_at(["gpu0", "gpu1"], "gpu0"))
 >>> place.boxes["cpu"].y < place.boxes["switch"].y < place.boxes["gpu0"].y == place.boxes["gpu1"].y
 True
 
-A topology is drawn as a *tree* where it is one, its switches and memories as bars above what they join; as two
-*rows* where servers deal with workers only, or one node with all others; else as a *circle*, in the order of a ring
-if there is one, with what forwards in the middle of it, in the background. Every link is a lane on the right-hand
-side of its direction, so that the two directions of a link lie side by side.
+A topology that is a tree is drawn as a *tree*, its switches and memories as bars above the nodes they join. If servers
+are linked only with workers, or one node with all others, it is drawn as two *rows*. Any other is drawn as a *circle*,
+in the order of a ring if there is one, with forwarding nodes in the background in its middle. Every link is a lane on
+the right-hand side of its direction, so that the two directions of a link lie side by side.
 """
 
 import math
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology
-from d2lps.view.drawing.boxes import MARGIN, Box, Participants, host, own
+from d2lps.view.drawing.boxes import MARGIN, Box, Participants, host, local_name
 from d2lps.view.drawing.circle import circle
-from d2lps.view.drawing.hierarchy import PASSAGE, hierarchy, stand
+from d2lps.view.drawing.hierarchy import PASSAGE, hierarchy, place_boxes
 from d2lps.view.drawing.hosts import enclosed
 from d2lps.view.drawing.svg import Line, Point, along, beside
 
-MANY = 24  # nodes: with more of them something is always in the way
+MANY = 24  # nodes: among more of them every line is blocked
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Layout:
     cells: dict[str, dict[str, Box]]  # node of the plan → key → the cell of its buffer
     lanes: dict[tuple[str, str], Line]
     bars: frozenset[str]  # the nodes along which messages travel sideways
-    faint: frozenset[str]  # the nodes that stand in the background, with their links
+    faint: frozenset[str]  # the nodes in the background, with their links
     room: float  # the breadth of one lane
-    labelled: bool  # whether the keys have room for their names
-    hosts: dict[str, Box]  # around those that are named after one, where names say so
-    shown: dict[str, str]  # what is written in each box
+    labelled: bool  # True if the keys have room for their names
+    hosts: dict[str, Box]  # the box around the nodes of each host
+    shown: dict[str, str]  # the text in each box
 
     def route(self, hops: Sequence[tuple[str, str]], start: Point, end: Point, aside: Sequence[float], row: float):
-        """The way of a message over the lanes ``hops``, from ``start`` to ``end``, as points.
+        """Return the points of a message's way over the lanes ``hops``, from ``start`` to ``end``.
 
         On lane i it keeps ``aside[i]`` to the right of the middle; ``row`` (0 … 1) is its height within a bar.
         """
@@ -59,14 +59,14 @@ class Layout:
 
 
 def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0) -> Layout:
-    """The layout of ``plan``'s nodes on ``topology``; in a hierarchy no node is wider than ``widest``.
+    """Return the layout of ``plan`` on ``topology``, or of the topology alone, whose nodes then have no buffers.
 
-    Without a plan it is that of the topology alone, whose nodes then have no buffers.
+    In a hierarchy no node is wider than ``widest``.
     """
     participants = Participants.of(plan) if plan is not None else Participants.on(topology)
     hosts = {}
     if tree := hierarchy(topology, participants):
-        boxes, bars, faint = stand(tree, participants, widest), tree.bars, frozenset()
+        boxes, bars, faint = place_boxes(tree, participants, widest), tree.bars, frozenset()
         if tree.tops:
             joining = [node for node in participants.inner(topology) if not host(node) and node in tree.bars]
             hosts = enclosed(boxes, joining, tree.above)
@@ -75,7 +75,7 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     every = [*boxes.values(), *hosts.values()]
     left, top = min(box.x for box in every), min(box.y for box in every)
     boxes, hosts = (
-        {name: box.moved(MARGIN - left, MARGIN - top) for name, box in each.items()} for each in (boxes, hosts)
+        {name: box.moved(MARGIN - left, MARGIN - top) for name, box in group.items()} for group in (boxes, hosts)
     )
     width = max(box.x + box.w for box in every) - left + 2 * MARGIN
     height = max(box.y + box.h for box in every) - top + 2 * MARGIN
@@ -84,12 +84,12 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
         apart = min(PASSAGE / 4 if passages else 16.0, min(boxes[node].w for node in participants.nodes) / 6)
     else:
         links = [link for link in topology.links if link.src not in faint and link.dst not in faint]
-        most = max([sum(node in (x.src, x.dst) for x in links) for node in topology.kinds], default=0)
-        apart = 14.0 if most <= 4 else 8.0 if most <= 8 else 5.0 if most <= 14 else 2.5
+        busiest = max([sum(node in (x.src, x.dst) for x in links) for node in topology.kinds], default=0)
+        apart = 14.0 if busiest <= 4 else 8.0 if busiest <= 8 else 5.0 if busiest <= 14 else 2.5
     ends, lanes = dict.fromkeys((link.src, link.dst) for link in topology.links), {}
     for src, dst in ends:
         back = not {src, dst}.isdisjoint(faint)
-        # A link that goes one way only has the middle for itself.
+        # A link without one in the other direction has the middle for itself.
         aside = 0.0 if (dst, src) not in ends else 2.5 if back else apart
         if src in bars or dst in bars:
             lanes[src, dst] = _upright(boxes[src], boxes[dst], aside)
@@ -98,19 +98,21 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
             lanes[src, dst] = _lane(boxes[src], boxes[dst], others, (width / 2, height / 2), aside)
     cells = {node: participants.cells(boxes[node]) for node in participants.nodes}
     labelled = all(participants.labelled(boxes[node].w) for node in participants.nodes)
-    # Who is a host by itself is called so outside; inside it is told what it is.
-    shown = {node: kind if node in hosts else own(node) if hosts else node for node, kind in topology.kinds.items()}
+    # A node that is a host by itself has its name outside its box and its kind inside.
+    shown = {
+        node: kind if node in hosts else local_name(node) if hosts else node for node, kind in topology.kinds.items()
+    }
     return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled, hosts, shown)
 
 
 def _lane(a: Box, b: Box, others: list[Box], middle: Point, aside: float) -> Line:
-    """From the edge of ``a`` to that of ``b``: straight, else from below to above, else nearer to the ``middle``."""
-    p, q = a.centre, b.centre
+    """Return the lane from ``a`` to ``b``: straight, else from a lower to an upper edge, else nearer the ``middle``."""
+    p, q = a.center, b.center
     if len(others) > MANY or not any(box.hides(p, q) for box in others):
         p, q = beside((p, q), aside)
         return along((p, q), a.exit(p, q)), along((q, p), b.exit(q, p))
     upper, lower = (a, b) if p[1] < q[1] else (b, a)
-    steep = (upper.centre[0], upper.y + upper.h), (lower.centre[0], lower.y)
+    steep = (upper.center[0], upper.y + upper.h), (lower.center[0], lower.y)
     if steep[0][1] < steep[1][1] and not any(box.hides(*steep) for box in others):
         return _ending(beside(steep if upper is a else steep[::-1], aside), a, b)
     ends = along((p, middle), a.exit(p, middle)), along((q, middle), b.exit(q, middle))
@@ -118,7 +120,7 @@ def _lane(a: Box, b: Box, others: list[Box], middle: Point, aside: float) -> Lin
 
 
 def _ending(line: Line, a: Box, b: Box) -> Line:
-    """The same line, from the very edge of ``a`` to that of ``b``: moved aside, a slanting one misses them."""
+    """Let the line begin and end at the edges of ``a`` and ``b``, which a slanting line that was moved aside misses."""
     for box in (a, b):
         start, end = line
         far = math.dist(start, end) or 1.0
@@ -130,6 +132,6 @@ def _ending(line: Line, a: Box, b: Box) -> Line:
 
 
 def _upright(a: Box, b: Box, aside: float) -> Line:
-    """Straight up or down between a bar and a box, wherever the bar is met."""
-    x, down = (a if a.w < b.w else b).centre[0], a.centre[1] < b.centre[1]
+    """Return the vertical lane between a bar and a box."""
+    x, down = (a if a.w < b.w else b).center[0], a.center[1] < b.center[1]
     return beside(((x, a.y + a.h if down else a.y), (x, b.y if down else b.y + b.h)), aside)

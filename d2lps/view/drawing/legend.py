@@ -1,4 +1,4 @@
-"""What the marks of a picture mean: an entry for each that is in use, and for no other."""
+"""The legend: an entry for each mark that a picture uses, and for no other."""
 
 import re
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from d2lps.view.drawing.svg import area, corners, hatch, line, rect, shift, stro
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.traffic import BUSY, FULL
 
-WIDE, HIGH = 26.0, 16.0  # of a mark
+WIDE, HIGH = 26.0, 16.0  # the size of a mark
 LINE = 17.0
 
 
 def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
-    """The mark, as a piece of SVG of 26 × 16, and its meaning, of whatever the ``scenes`` ever show."""
+    """Return (mark, meaning) for all that the ``scenes`` ever show; a mark is a piece of SVG of 26 × 16."""
     looks = [look for scene in scenes for look in scene.motion.looks if look.who]
     messages = [message for scene in scenes for message in scene.motion.messages]
     updates = [event for scene in scenes for event in scene.trace.events if event.kind == "update"]
@@ -25,13 +25,13 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
     states = {
         c.after for scene, is_lane in zip(scenes, lanes, strict=True) for c in scene.load.states if is_lane[c.place]
     }
-    senders = {scene.load.colours[m.src] for scene in scenes for m in scene.motion.messages}
-    drawn = {
-        "worker": (any(look.who for look in looks), _cell(3)),
-        "complete": (any(look.complete for look in looks), _cell(3) + tag("path", d=CELL, **stroke("done", 1.5))),
+    senders = {scene.motion.color(m.src) for scene in scenes for m in scene.motion.messages}
+    entries = {
+        "worker": (looks, _cell()),
+        "complete": (any(look.complete for look in looks), _cell() + tag("path", d=CELL, **stroke("done", 1.5))),
         "updated": (
             any(look.updated for look in looks),
-            _cell(3) + tag("path", d=hatch(6, 1, 14, 14, 5), **stroke("new")),
+            _cell() + tag("path", d=hatch(6, 1, 14, 14, 5), **stroke("new")),
         ),
         "working": (
             any(event.start < event.end for event in updates),
@@ -51,19 +51,19 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
         "gone": (any(scene.mortal for scene in scenes), _dead()),
         "update": (updates, tag("path", d=rect(9, 5, 8, 6), **area("ink"))),
     }
-    unit = show_size(scenes[0].most).split(" ")[1] if scenes else ""
-    return [(mark, text(f"legend.{name}", unit=unit)) for name, (used, mark) in drawn.items() if used]
+    unit = show_size(scenes[0].peak).split(" ")[1] if scenes else ""
+    return [(mark, text(f"legend.{name}", unit=unit)) for name, (used, mark) in entries.items() if used]
 
 
 CELL = rect(6, 1, 14, 14)
 
 
-def _slots(x: float, y: float, wide: float, high: float, count: int) -> str:
-    return "".join(tag("path", d=rect(x, y + (2 - i) * high, wide, high), **worker(i)) for i in range(count))
+def _slots(x: float, y: float, width: float, height: float, count: int) -> str:
+    return "".join(tag("path", d=rect(x, y + (2 - i) * height, width, height), **worker(i)) for i in range(count))
 
 
-def _cell(count: int) -> str:
-    return tag("path", d=CELL, **area("well")) + _slots(6, 1, 14, 14 / 3, count)
+def _cell() -> str:
+    return tag("path", d=CELL, **area("well")) + _slots(6, 1, 14, 14 / 3, 3)
 
 
 def _dead() -> str:
@@ -72,40 +72,40 @@ def _dead() -> str:
     return tag("g", box + cross, class_="d2-gone")
 
 
-def _lane(colour: str, state: str, wide: float) -> str:
-    """A lane as it looks in that state, with its head."""
-    look = stroke("lane", wide, colour) | ({} if state else {"stroke_dasharray": "5 3"})
+def _lane(color: str, state: str, width: float) -> str:
+    """Draw a lane in that state, with its head."""
+    look = stroke("lane", width, color) | ({} if state else {"stroke_dasharray": "5 3"})
     head = corners((20, 8), (15, 5), (15, 11))
-    tip = tag("path", d=head, class_="d2-tip", fill=LIGHT["paper" if wide > 3 else colour])
+    tip = tag("path", d=head, class_="d2-tip", fill=LIGHT["paper" if width > 3 else color])
     return tag("g", tag("path", d=line((0, 8), (26, 8)), **look) + tip, class_=state or None, style="--d2-wide:5.5")
 
 
-def beneath(scenes: Sequence[Scene], x: float, y: float, room: float, letter: float) -> tuple[str, float]:
-    """The legend from (x, y) on, no broader than ``room``, where a letter is so broad; and its height."""
+def draw_legend(scenes: Sequence[Scene], x: float, y: float, room: float, letter: float) -> tuple[str, float]:
+    """Return the legend from (x, y) on, at most ``room`` broad, and its height; ``letter`` is the width of a letter."""
     parts, top = [], y
     for mark, sentence in marks(scenes):
         parts.append(tag("g", mark, transform=shift(x, y)))
-        for part in broken(sentence, (room - WIDE - 8) / letter):
+        for part in wrap(sentence, (room - WIDE - 8) / letter):
             parts.append(words(part, x + WIDE + 8, y + 12, "note", "soft", None))
             y += LINE - 4
         y += 4
     return tag("g", "".join(parts), class_="d2-legend"), y - top
 
 
-def broken(sentence: str, fits: float) -> list[str]:
-    """Its lines of so many letters at most; what is written without spaces is broken anywhere.
+def wrap(sentence: str, letters: float) -> list[str]:
+    """Break a sentence into lines of at most that many letters; Chinese, written without spaces, breaks anywhere.
 
-    >>> broken("a link in use", 9), broken("正在传输的链路", 6)
+    >>> wrap("a link in use", 9), wrap("正在传输的链路", 6)
     (['a link in', 'use'], ['正在传', '输的链', '路'])
     """
     lines = [""]
     for piece in re.findall(r"[\u2e80-\uffef][，。；：、）]?|[^\s\u2e80-\uffef]+| ", sentence):
-        if _long(lines[-1] + piece.strip()) > fits and lines[-1]:
+        if _letters(lines[-1] + piece.strip()) > letters and lines[-1]:
             lines.append("")
         lines[-1] += piece if lines[-1] else piece.strip()
     return [line.strip() for line in lines]
 
 
-def _long(sentence: str) -> int:
-    """How many letters it is long; one of Chinese is as broad as two."""
+def _letters(sentence: str) -> int:
+    """Return the length of a sentence in letters; a Chinese letter is as broad as two."""
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in sentence)

@@ -1,4 +1,4 @@
-"""Links as lanes, switches and memories as bars; which are idle, which decide, and how fast they are."""
+"""Links drawn as lanes, switches and memories as bars, each in its state, with its bandwidth."""
 
 import math
 
@@ -7,45 +7,45 @@ from d2lps.units import Bandwidth
 from d2lps.view.drawing.boxes import Box, host
 from d2lps.view.drawing.hierarchy import MOST
 from d2lps.view.drawing.layout import Layout
-from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, line, say, short, stroke, tag, words
+from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, escape, line, short, stroke, tag, words
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.traffic import DECIDES, IDLE, Traffic
 
-THIN = 3.0  # lines thinner than that have no room for a head inside
-LINK = DECIDES + 1  # what a lane can be besides what its traffic says: no matter
-STATES = "", " d2-busy", " d2-busy d2-fast", " d2-decides", " d2-link"
-COLOURS = "lane", "flow", "flow", "warm", "busy"
-BROAD = 0.2, 0.5, 1.0, 1.6, 1.0  # of the breadth of a lane: one that is in use and not at full speed stays thin
+THIN = 3.0  # thinner lines have no room for a head inside
+LINK = DECIDES + 1  # the state of a lane without traffic, in the picture of a topology
+STATES = "", " d2-busy", " d2-busy d2-fast", " d2-decides", " d2-link"  # CSS classes by state
+COLORS = "lane", "flow", "flow", "warm", "busy"
+BROAD = 0.2, 0.5, 1.0, 1.6, 1.0  # parts of a lane's breadth: a lane in use below full speed stays thin
 
 
 def lanes(
-    topology: Topology, layout: Layout, load: Traffic | None = None, at: float = 0.0, wide: float | None = None
+    topology: Topology, layout: Layout, load: Traffic | None = None, at: float = 0.0, width: float | None = None
 ) -> str:
-    """Every lane and bar: first those that no message ever uses, then the others as they are at a moment.
+    """Draw every lane and bar: first those that no message ever uses, then the others in their state at a moment.
 
-    Without traffic it is the links that there is to see, and none of them is drawn as idle.
+    Without traffic the picture is about the links, and none of them is drawn as idle.
     """
-    wide = wide or breadth(topology, layout)
+    width = width or breadth(topology, layout)
     states = zip(load.motion.sharing, load.states_at(at), strict=True) if load else ()
-    parts = [used(layout, resource, wide, state) for resource, state in states]
-    return idle(topology, layout, load, wide) + "".join(parts)
+    parts = [used_lane(layout, resource, width, state) for resource, state in states]
+    return idle_lanes(topology, layout, load, width) + "".join(parts)
 
 
-def idle(topology: Topology, layout: Layout, load: Traffic | None, wide: float | None = None) -> str:
-    """The lanes and bars that no message ever uses."""
-    wide, ever = wide or breadth(topology, layout), {*load.motion.sharing} if load else set()
-    # What stands in the background comes first, and all else is drawn over it.
+def idle_lanes(topology: Topology, layout: Layout, load: Traffic | None, width: float | None = None) -> str:
+    """Draw the lanes and bars that no message ever uses."""
+    width, used = width or breadth(topology, layout), {*load.motion.sharing} if load else set()
+    # The background comes first, so that all other parts are drawn over it.
     links = sorted(topology.links, key=lambda link: not _faint(layout, link))
-    never = [link for link in links if link not in ever]
-    parts = [_lane(layout, link, wide, IDLE if load or _faint(layout, link) else LINK) for link in never]
-    parts += [_bar(layout, node, IDLE) for node in topology.kinds if node in layout.bars and node not in ever]
+    unused = [link for link in links if link not in used]
+    parts = [_lane(layout, link, width, IDLE if load or _faint(layout, link) else LINK) for link in unused]
+    parts += [_bar(layout, node, IDLE) for node in topology.kinds if node in layout.bars and node not in used]
     return "".join(parts)
 
 
-def used(layout: Layout, resource: "Link | str", wide: float, state: int) -> str:
-    """A lane or bar that messages use, in a state."""
+def used_lane(layout: Layout, resource: "Link | str", width: float, state: int) -> str:
+    """Draw a lane or bar that messages use, in a state."""
     if isinstance(resource, Link):
-        return _lane(layout, resource, wide, state, "d2-share")
+        return _lane(layout, resource, width, state, "d2-share")
     return tag("g", _bar(layout, resource, state), class_="d2-share" + STATES[state])
 
 
@@ -54,34 +54,34 @@ def _faint(layout: Layout, link: Link) -> bool:
 
 
 def breadth(topology: Topology, layout: Layout) -> float:
-    """How wide the line of a link is drawn: parallel links have a line each, and all of them share a lane."""
+    """Return the width of the line of a link: parallel links have a line each and share one lane."""
     most = max((link.count for link in topology.links), default=1)
     return max(1.2, min(7.0, layout.room * 0.45)) if most == 1 else max(0.7, min(2.6, layout.room * 0.55 / most))
 
 
-def _lane(layout: Layout, link: Link, wide: float, state: int, name: str = "") -> str:
-    lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), wide < THIN
-    wide, length = 1.0 if faint else wide, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
-    colour = "edge" if faint and state in (IDLE, LINK) else COLOURS[state]
-    thick = wide * (1.0 if state == IDLE and (fine or faint) else BROAD[state])
-    look = stroke("lane", thick, colour)
+def _lane(layout: Layout, link: Link, width: float, state: int, name: str = "") -> str:
+    lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), width < THIN
+    width, length = 1.0 if faint else width, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
+    color = "edge" if faint and state in (IDLE, LINK) else COLORS[state]
+    thick = width * (1.0 if state == IDLE and (fine or faint) else BROAD[state])
+    look = stroke("lane", thick, color)
     if fine or faint:
         look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
     elif state == IDLE:
         look["stroke_dasharray"] = "5 3"
-    # Lines end where their head begins: drawn through it they would blot it.
-    half, part = min(4.5, max(3.2, wide * 0.85 * link.count + 1.4)), max(0.5, 1 - 8 / length)
-    drawn = (lane[0], along(lane, part)) if fine and not faint else lane
-    offsets = [(i - (link.count - 1) / 2) * wide * 1.7 for i in range(link.count)]
-    said = f"{link.src}→{link.dst}" + ("" if math.isinf(link.capacity) else f" · {_rate(link)}")
-    parts = [tag("title", say(said)), tag("path", d="".join(line(*beside(drawn, x)) for x in offsets), **look)]
+    # A line ends where its head begins; it would blot the head otherwise.
+    half, part = min(4.5, max(3.2, width * 0.85 * link.count + 1.4)), max(0.5, 1 - 8 / length)
+    stem = (lane[0], along(lane, part)) if fine and not faint else lane
+    offsets = [(i - (link.count - 1) / 2) * width * 1.7 for i in range(link.count)]
+    title = f"{link.src}→{link.dst}" + ("" if math.isinf(link.capacity) else f" · {_rate(link)}")
+    parts = [tag("title", escape(title)), tag("path", d="".join(line(*beside(stem, x)) for x in offsets), **look)]
     if fine and not faint:
         rest = along(lane, part), lane[1]
         head = corners(lane[1], beside(rest, half)[0], beside(rest, -half)[0])
-        parts.append(tag("path", d=head, class_="d2-point", fill=LIGHT[colour]))
+        parts.append(tag("path", d=head, class_="d2-point", fill=LIGHT[color]))
     elif not faint:
-        tip = "paper" if BROAD[state] >= 1 else COLOURS[state]  # inside the lane where it has room
-        parts.append(tag("path", d=_tip(lane, wide * 0.45), class_="d2-tip", fill=LIGHT[tip]))
+        tip = "paper" if BROAD[state] >= 1 else COLORS[state]  # inside the lane if that has room
+        parts.append(tag("path", d=_tip(lane, width * 0.45), class_="d2-tip", fill=LIGHT[tip]))
     return tag("g", "".join(parts), class_=(name + STATES[state]).strip() or None)
 
 
@@ -90,7 +90,7 @@ def _rate(link: Link) -> str:
 
 
 def _tip(lane: Line, half: float) -> str:
-    """An arrow-head that says which way a lane goes."""
+    """Return the arrow-head that shows the direction of a lane."""
     (ax, ay), (bx, by) = lane
     length = math.dist(*lane) or 1.0
     x, y = along(lane, max(0.5, 1 - 8 / length))
@@ -103,114 +103,113 @@ def _bar(layout: Layout, node: str, state: int) -> str:
 
 
 def rates(topology: Topology, layout: Layout) -> str:
-    """Each finite bandwidth: on one link if all have it, or nearly all, else on every link."""
+    """Write each finite bandwidth: on one link if all or nearly all links have it, else on every link."""
     alike: dict[tuple, list[Link]] = {}
     for link in topology.links:
         if not math.isinf(link.capacity):
             alike.setdefault((link.bandwidth, link.count), []).append(link)
     parts, taken = [], []
-    for links in sorted(alike.values(), key=len):  # few links leave no choice, and come first
+    for links in sorted(alike.values(), key=len):  # small groups come first, since they leave no choice
         sentence = _rate(links[0])
-        pairs = {_once(topology, layout, link): link for link in reversed(links)}  # the first of each two
-        most = 2 * len(links) > sum(map(len, alike.values())) and not layout.hosts
-        # The lines themselves tell many from few.
-        once = len(alike) == 1 or len(pairs) > 3 and (most or not layout.bars)
-        where = (0.5, 0.35, 0.65, 0.2, 0.8)
-        spots = (
-            [_beside_lane(layout, link, part) for part in where for link in links]
-            if once
-            else [
-                _in_bar(layout, *known) if len(known) == 1 else _beside_lane(layout, link, 0.5)
-                for known, link in pairs.items()
+        pairs = {_once(topology, layout, link): link for link in reversed(links)}  # one of the two directions
+        majority = 2 * len(links) > sum(map(len, alike.values())) and not layout.hosts
+        # The lines themselves distinguish many parallel links from few.
+        once = len(alike) == 1 or len(pairs) > 3 and (majority or not layout.bars)
+        if once:
+            spots = [_beside_lane(layout, link, part) for part in (0.5, 0.35, 0.65, 0.2, 0.8) for link in links]
+        else:
+            spots = [
+                _in_bar(layout, *ends) if len(ends) == 1 else _beside_lane(layout, link, 0.5)
+                for ends, link in pairs.items()
             ]
-        )
         bars = [layout.boxes[node] for node in layout.bars]
         # There is no room beside a lane between two rows of nodes, nor below a bar with nothing above it.
         crowded = len(layout.boxes) > MOST + 2 or min(box.y for box in layout.boxes.values()) in [b.y for b in bars]
-        at = {spot: (_covering(layout, links, taken, sentence, *spot), spot[1]) for spot in spots} if once else {}
-        if once and bars and (crowded or min(at.values())[0] >= 1000):
+        costs = {spot: (_covering(layout, links, taken, sentence, *spot), spot[1]) for spot in spots} if once else {}
+        if once and bars and (crowded or min(costs.values())[0] >= 1000):
             spots = [_in_bar(layout, max(layout.bars, key=lambda node: layout.boxes[node].w))]
-        elif once:  # where it covers no box, of such places at the uppermost, and there with nothing at its right
-            spots = [min(spots, key=lambda spot: (*at[spot], -spot[0] if spot[2] is None else 0))]
+        elif once:  # the uppermost spot that covers no box; of several at that height one with nothing at its right
+            spots = [min(spots, key=lambda spot: (*costs[spot], -spot[0] if spot[2] is None else 0))]
         taken += [_around(sentence, x, y) for x, y, anchor in spots if anchor == "middle"]
-        look = {"size": "note", "colour": "soft", "class_": "d2-note d2-soft d2-rate"}
+        look = {"size": "note", "color": "soft", "class_": "d2-note d2-soft d2-rate"}
         parts += [words(sentence, x, y, anchor=anchor, **look) for x, y, anchor in spots]
     return "".join(parts)
 
 
 def _once(topology: Topology, layout: Layout, link: Link) -> frozenset[str]:
-    """By what a link's bandwidth is known: its two ends; where hosts are seen and all are alike, the bar they share."""
+    """Return the two ends of a link; in a drawn host all of whose links are alike, only the bar that they share."""
     for bar in {link.src, link.dst} & layout.bars if layout.hosts else ():
         if host(bar) != _within(link):
             continue
-        near = [each for each in topology.links if bar in (each.src, each.dst) and _within(each) == host(bar)]
+        near = [other for other in topology.links if bar in (other.src, other.dst) and _within(other) == host(bar)]
         room = layout.boxes[bar].w - 10 * len(_rate(link)) - 19  # also on a phone, whose words are larger
-        if room > 0 and len({(each.bandwidth, each.count) for each in near}) == 1:
+        if room > 0 and len({(other.bandwidth, other.count) for other in near}) == 1:
             return frozenset((bar,))
     return frozenset((link.src, link.dst))
 
 
 def _within(link: Link) -> str:
-    """The host within which a link is, or ""."""
+    """Return the host within which a link is, or ""."""
     return host(link.src) if host(link.src) == host(link.dst) else ""
 
 
 def _covering(
     layout: Layout, links: list[Link], taken: list[Box], sentence: str, x: float, y: float, anchor: str | None
 ) -> int:
-    """How many lanes words in the middle of one would lie on; boxes and the edge count for more.
+    """Return the number of lanes that words at a spot would cover; a box or the edge of the sheet counts 1000.
 
-    In the background words lie over their own lines.
+    Words of links in the background may cover their own lines.
     """
-    spot, own = _around(sentence, x, y), {(link.src, link.dst) for link in links if _faint(layout, link)}
+    spot, excused = _around(sentence, x, y), {(link.src, link.dst) for link in links if _faint(layout, link)}
     if anchor is None:
         room = Box(x, y - 10, 10 * len(sentence), 14)  # also on a phone, whose words are larger
         return 1000 * (x + room.w > layout.width or any(room.hides(*lane, 1) for lane in layout.lanes.values()))
     beyond = min(spot.x, spot.y, layout.width - spot.x - spot.w) < 0
-    on = sum(box.overlaps(spot) for box in (*layout.boxes.values(), *taken))
-    return 1000 * (beyond + on) + sum(spot.hides(*lane, 1) for ends, lane in layout.lanes.items() if ends not in own)
+    boxes = sum(box.overlaps(spot) for box in (*layout.boxes.values(), *taken))
+    covered = sum(spot.hides(*lane, 1) for ends, lane in layout.lanes.items() if ends not in excused)
+    return 1000 * (beyond + boxes) + covered
 
 
 def _around(sentence: str, x: float, y: float) -> Box:
-    """The room that words take with their middle there."""
+    """Return the box of words with their middle at (x, y)."""
     return Box.around((x, y - 4), 6.5 * len(sentence), 14)
 
 
 def _in_bar(layout: Layout, bar: str) -> tuple[float, float, str]:
-    """At the right end of a bar; in a host, which is narrow, below its name."""
+    """Return the spot at the right end of a bar; in a host, which is narrow, below its name."""
     box = layout.boxes[bar]
-    return box.x + box.w - 10, box.y + box.h - 8 if host(bar) else box.centre[1] + 4, "end"
+    return box.x + box.w - 10, box.y + box.h - 8 if host(bar) else box.center[1] + 4, "end"
 
 
 def _beside_lane(layout: Layout, link: Link, part: float) -> tuple[float, float, str | None]:
-    """Where a link's bandwidth stands: x, y, and whether they are its beginning or its middle."""
+    """Return the spot of a link's bandwidth: x, y, and the anchor of the words (None: their beginning)."""
     ends, lane = {link.src, link.dst}, layout.lanes[link.src, link.dst]
-    if ends & layout.bars:  # to the right of both lanes, above what has to leave a node, or below a node
+    if ends & layout.bars:  # to the right of both lanes, above the backlog of a node, or below a node
         (x, ay), (_, by) = lane
         box = layout.boxes[min(ends, key=lambda node: layout.boxes[node].w)]
-        y = (ay + by) / 2 + 1 if box.centre[1] > (ay + by) / 2 else box.y + box.h + 15
-        return x + (19 if by < ay else layout.room + 21), y, None  # beyond the bar of what has to pass
+        y = (ay + by) / 2 + 1 if box.center[1] > (ay + by) / 2 else box.y + box.h + 15
+        return x + (19 if by < ay else layout.room + 21), y, None  # beyond the bar of the backlog
     # In the background, beside the boxes that it joins, or over the line.
     faint = ends & layout.faint
-    # What has to pass a lane stands at its right: where no other lane comes back, the left is free.
+    # The backlog of a lane is at its right; without a lane in the other direction its left is free.
     side = 1 if (link.dst, link.src) in layout.lanes else -1
     x, y = along(beside(lane, -24 if faint == ends else 0 if faint else side * (layout.room / 2 + 12)), part)
     return x, y + 4, "middle"
 
 
-def forwarding(topology: Topology, layout: Layout, node: str) -> str:
-    """A node that only forwards, without its name."""
+def forwarding_box(topology: Topology, layout: Layout, node: str) -> str:
+    """Draw a node that only forwards, without its name."""
     box = layout.boxes[node]
-    return tag("g", tag("title", say(node)) + ("" if node in layout.bars else block(box, **area("box"))))
+    return tag("g", tag("title", escape(node)) + ("" if node in layout.bars else block(box, **area("box"))))
 
 
-def called(topology: Topology, layout: Layout, node: str) -> str:
-    """Its name, and its rate where that is limited."""
+def node_label(topology: Topology, layout: Layout, node: str) -> str:
+    """Write the name of a forwarding node, and its rate if it has a limit."""
     box, bar, rate = layout.boxes[node], node in layout.bars, topology.through.get(node, math.inf)
-    size, middle = "note" if node in layout.faint else "name", box.centre[1] + 4 - (7 if rate < math.inf else 0)
+    size, middle = "note" if node in layout.faint else "name", box.center[1] + 4 - (7 if rate < math.inf else 0)
     if bar and host(node) and layout.hosts:
         middle = box.y + 18
-    x, anchor = (box.x + 9, None) if bar else (box.centre[0], "middle")
+    x, anchor = (box.x + 9, None) if bar else (box.center[0], "middle")
     name = words(short(layout.shown[node], 62 if bar else box.w, 6.6), x, middle, size, "soft", anchor)
     limit = words(str(Bandwidth(rate)), x, middle + 14, "note", "soft", anchor) if rate < math.inf else ""
     return name + limit

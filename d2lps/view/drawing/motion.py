@@ -1,4 +1,4 @@
-"""What moves when: whose gradients are where, which messages are under way, how many share a link. No geometry.
+"""The motion of a trace: the contents of every cell, the messages under way, the crowd on every link. No geometry.
 
 >>> from d2lps import aggregate_at, cost, pcie_server
 >>> trace = cost.shared(aggregate_at(["gpu0", "gpu1"], "gpu0"), pcie_server(gpus=2), "160 MB")
@@ -10,14 +10,15 @@
 >>> [look.complete for look in motion.cells_at(trace.duration)]
 [True, True]
 
-Contents come from :func:`d2lps.plan.checking.replay`: a message carries what its sender had when the step began, and
-takes effect when its event ends. Where no plan says what it carries, its event does.
+Contents come from :func:`d2lps.plan.checking.replay`: a message carries the value that its sender held at the beginning
+of the step, and takes effect when its event ends. If no plan determines its value, the event has recorded it.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -25,9 +26,11 @@ from d2lps.plan.acts import PlanError
 from d2lps.plan.checking import Holding, Holdings, complete, replay
 from d2lps.trace import Event, Trace
 
+SERVER = -1  # instead of the number of a color, for nodes that are not workers
+
 
 class Look(NamedTuple):
-    """What there is to see of one key somewhere: contributors (by number), and whether it is all, and updated."""
+    """The look of one key in a cell or message: the numbers of its contributors, complete or not, updated or not."""
 
     who: tuple[int, ...]
     complete: bool = False
@@ -38,7 +41,7 @@ EMPTY = Look(())
 
 
 class Message(NamedTuple):
-    """One message: when, from which cell to which, what it carries (number of a look), and how many bytes."""
+    """One message: its times, its sender and receiver, the number of its look, and its bytes."""
 
     start: float
     end: float
@@ -51,7 +54,7 @@ class Message(NamedTuple):
 
 
 class Change(NamedTuple):
-    """At ``time`` the cell (or link) ``place`` goes over from ``before`` to ``after``."""
+    """At ``time`` the cell, link or node ``place`` changes from ``before`` to ``after``."""
 
     time: float
     place: int
@@ -61,11 +64,11 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Motion:
-    """All that changes during a trace, in order of time. Cells are numbered node by node, key by key.
+    """All changes during a trace, in order of time. Cells are numbered node by node, key by key.
 
-    ``looks[0]`` is the empty look; ``first`` has the look of each cell at the beginning; ``sharing`` are the links
-    and limited nodes that are used, and ``crowd`` says how many messages each of them carries from when on;
-    ``work`` says the same of each node of the plan and its updates, and ``gone`` of each and its deaths.
+    ``contributors`` are the workers in the order of their colors. ``looks[0]`` is the empty look; ``first`` has the
+    look of each cell at the beginning; ``sharing`` are the links and limited nodes that messages use. ``crowd`` changes
+    the number of messages on each of these, ``work`` the number of updates at each node, ``gone`` that of its deaths.
     """
 
     contributors: tuple[str, ...]
@@ -78,28 +81,33 @@ class Motion:
     work: tuple[Change, ...]
     gone: tuple[Change, ...] = ()
 
+    @cached_property
+    def colors(self) -> dict[str, int]:
+        """Worker → the number of its color in ``theme.WORKERS``."""
+        return {node: i for i, node in enumerate(self.contributors)}
+
+    def color(self, node: str) -> int:
+        """Return the number of a node's color, or SERVER."""
+        return self.colors.get(node, SERVER)
+
     def cells_at(self, time: float) -> list[Look]:
-        """The look of each cell at ``time``; what happens at that very moment has happened."""
+        """Return the look of each cell at ``time``, changes at that very moment included."""
         return [self.looks[i] for i in replayed(list(self.first), self.changes, time)]
 
-    def crowds_at(self, time: float) -> list[int]:
-        """How many messages each of ``sharing`` carries at ``time``."""
-        return replayed([0] * len(self.sharing), self.crowd, time)
-
     def working_at(self, time: float) -> set[int]:
-        """The nodes, by number, that are in the midst of an update."""
+        """Return the numbers of the nodes that are in the middle of an update."""
         return _on(self.work, time)
 
     def gone_at(self, time: float) -> set[int]:
-        """The nodes, by number, that are dead."""
+        """Return the numbers of the nodes that are dead."""
         return _on(self.gone, time)
 
     def under_way(self, time: float) -> list[Message]:
-        """The messages that have started and not arrived."""
+        """Return the messages that have started and not arrived."""
         return [m for m in self.messages if m.start <= time < m.end]
 
     def telling(self) -> float:
-        """The moment that tells most: most messages under way; of several such, the middle of the middlemost one."""
+        """Return the middle of the span with most messages under way; of several such spans, of the middle one."""
         edges = sorted({t for m in self.messages for t in (m.start, m.end)})
         if len(edges) < 2:
             return edges[0] if edges else 0.0
@@ -119,7 +127,7 @@ def _on(changes: tuple[Change, ...], time: float) -> set[int]:
 
 
 def replayed(state, changes: tuple[Change, ...], time: float):
-    """``state`` after all ``changes`` up to ``time``."""
+    """Apply all ``changes`` up to ``time`` to ``state`` and return it."""
     for change in changes:
         if change.time > time:
             break
@@ -128,14 +136,14 @@ def replayed(state, changes: tuple[Change, ...], time: float):
 
 
 def follow(trace: Trace) -> Motion:
-    """The motion of ``trace``. A broken plan is followed up to the step that breaks it."""
+    """Return the motion of ``trace``. A broken plan is followed up to the step that breaks it."""
     plan = trace.plan
     holders = {node for node, _ in plan.holds}
     contributors = tuple(node for node in plan.nodes if node in holders)
     number = {node: i for i, node in enumerate(contributors)}
     bits = [(1 << i, number[node]) for i, node in enumerate(plan.nodes) if node in holders]
     everyone, looks, before = complete(plan), {EMPTY: 0}, []
-    with suppress(PlanError):  # what comes after the step that breaks the plan carries what there was before it
+    with suppress(PlanError):  # messages after the step that breaks the plan carry the values from before it
         for _, have in replay(plan):
             before.append(dict(have))  # a copy: replay may go on with the same mapping
 
@@ -145,17 +153,17 @@ def follow(trace: Trace) -> Motion:
         contained = tuple(i for bit, i in bits if part.who & bit)
         return looks.setdefault(Look(contained, part.who == everyone[key], part.updated), len(looks))
 
-    def part(event: Event, have: Holdings) -> Holding | None:
-        """What a message carries: what its sender had when the step began, or what was recorded."""
+    def value(event: Event, have: Holdings) -> Holding | None:
+        """Return the value that a message carries: its sender's at the beginning of the step, or the recorded one."""
         if event.carries is None:
             return before[min(event.step, len(before)) - 1].get((event.src, event.key))
-        own = have.get((event.src, event.key))
-        return Holding(sum(bit for bit, i in bits if contributors[i] in event.carries), own.updated if own else False)
+        sent = have.get((event.src, event.key))
+        return Holding(sum(bit for bit, i in bits if contributors[i] in event.carries), sent.updated if sent else False)
 
     place = {cell: i for i, cell in enumerate((node, key) for node in plan.nodes for key in plan.share)}
     recorded = any(event.carries is not None for event in trace.events)
     have = {} if recorded else dict(before[0])
-    # What arrives meanwhile changes nothing; the dead stay so at the end.
+    # Arrivals at a dead node change nothing; a node that is dead at the end stays dead.
     dead: dict[str, list[tuple[float, float]]] = {}
     for event in trace.events:
         if event.kind == "gone":
@@ -164,7 +172,7 @@ def follow(trace: Trace) -> Motion:
     messages, changes, reached = [], [], {}
 
     def change(cell: tuple[str, str], time: float, now: Holding) -> None:
-        # A cell goes through its steps in order, whatever the clocks of several hosts say.
+        # A cell goes through its steps in order, even if the clocks of several hosts disagree.
         reached[cell] = max(time, reached.get(cell, 0.0))
         changes.append(Change(reached[cell], place[cell], look(cell[1], have.get(cell)), look(cell[1], now)))
         have[cell] = now
@@ -180,22 +188,22 @@ def follow(trace: Trace) -> Motion:
                     change((event.src, key), event.start, Holding(0))
                     del have[event.src, key]
             continue
-        cell, own = (event.dst, event.key), have.get((event.dst, event.key))
+        cell, present = (event.dst, event.key), have.get((event.dst, event.key))
         if event.kind == "update":
-            change(cell, event.end, Holding(own.who if own else 0, updated=True))
+            change(cell, event.end, Holding(present.who if present else 0, updated=True))
             continue
-        arrived = part(event, have)
+        arrived = value(event, have)
         ends = event.start, event.end, event.step, event.src, *cell
         messages.append(Message(*ends, look(event.key, arrived), event.nbytes))
         if arrived is None or any(start <= event.end < end for start, end in dead.get(event.dst, ())):
             continue
-        if recorded and event.op == "add" and (event.src, event.key) not in have:  # its own gradient is there by now
+        if recorded and event.op == "add" and (event.src, event.key) not in have:  # the sender has its gradient by now
             change((event.src, event.key), event.start, arrived)
-        added = Holding(own.who | arrived.who, own.updated) if own and event.op == "add" else arrived
+        added = Holding(present.who | arrived.who, present.updated) if present and event.op == "add" else arrived
         change(cell, event.end, added)
     occupied, crowd, work, gone = trace.occupied(), [], [], []
     for i, (resource, events) in enumerate(occupied.items()):
-        # Where there is room without limit, nobody is in anybody's way.
+        # On a place without a limit messages do not delay each other.
         crowd += _counts(events, i, 1 if trace.topology.capacity(resource) == float("inf") else len(events))
     for i, node in enumerate(plan.nodes):
         work += _counts([e for e in trace.events if e.kind == "update" and e.dst == node], i, 1)
@@ -206,10 +214,10 @@ def follow(trace: Trace) -> Motion:
     return Motion(contributors, tuple(looks), first, changes, messages, tuple(occupied), crowd, work, gone)
 
 
-def _counts(events: list[Event], place: int, most: int) -> Iterator[Change]:
-    """How many of ``events`` are going on from when on, at most ``most``; those that take no time are left out."""
+def _counts(events: list[Event], place: int, limit: int) -> Iterator[Change]:
+    """Yield the changes of the number of ``events`` going on, at most ``limit``; those without duration are ignored."""
     steps, now = Counter(e.start for e in events), 0
     steps.subtract(e.end for e in events)
     for time in sorted(t for t, by in steps.items() if by):
-        yield Change(time, place, min(now, most), min(now + steps[time], most))
+        yield Change(time, place, min(now, limit), min(now + steps[time], limit))
         now += steps[time]

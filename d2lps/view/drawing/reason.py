@@ -1,4 +1,4 @@
-"""Why a run takes as long as it does: how many links work on average, and for which of them everything waits.
+"""The reason for the duration of a run: the mean number of full links, and the places for which everything waits.
 
 >>> from d2lps import aggregate_at, cost, pcie_server, sharded
 >>> from d2lps.view.drawing.motion import follow
@@ -18,18 +18,18 @@ from d2lps.messages import text
 from d2lps.topology import Link
 from d2lps.view.drawing.traffic import Traffic
 
-MOST = 0.9  # of the time: a place, or one after the other, for which everything waits
-FEW = 2  # of them are named
+MOST = 0.9  # of the time: if places decide for longer, everything waits for them
+FEW = 2  # places that are named
 
 
 def mean_full(load: Traffic, duration: float) -> float:
-    """How many links pass all that they can, on average over the run."""
+    """Return the number of full links, on average over the run."""
     seconds = sum((change.after - change.before) * (duration - change.time) for change in load.full)
     return seconds / duration if duration else 0.0
 
 
 def awaited(load: Traffic, duration: float) -> list["Link | str"]:
-    """The places that decide, one after the other, all the time or nearly so; none where the work is spread."""
+    """Return the places that decide, one after the other, nearly all the time; none if the work is spread."""
     if _decided(load, duration) < MOST * duration:
         return []
     places = [place for place, seconds in _decisions(load, duration) if place >= 0 < seconds]
@@ -37,23 +37,23 @@ def awaited(load: Traffic, duration: float) -> list["Link | str"]:
 
 
 def _decided(load: Traffic, duration: float) -> float:
-    """For how many seconds some place decides."""
+    """Return the seconds for which some place decides."""
     return sum(seconds for place, seconds in _decisions(load, duration) if place >= 0)
 
 
 def _decisions(load: Traffic, duration: float) -> list[tuple[int, float]]:
-    """Which place decides (-1: none), one after the other, and for how many seconds."""
+    """Return (place that decides, or -1 for none; seconds), one after the other."""
     turns = [(0.0, -1), *((change.time, change.after) for change in load.deciding), (duration, -1)]
     return [(place, end - start) for (start, place), (end, _) in pairwise(turns)]
 
 
 def place_name(resource: "Link | str") -> str:
-    """What a link, or a node that is a limit itself, is called."""
+    """Return the name of a link, or of a node that is itself a limit."""
     return f"{resource.src}→{resource.dst}" if isinstance(resource, Link) else resource
 
 
 def reason(load: Traffic, duration: float) -> tuple[str, str]:
-    """How many links work on average, and what is waited for, as sentences; empty where neither can be said."""
+    """Return two sentences: the mean number of full links, and the places that are waited for; empty if unknown."""
     if not load.links or not duration:
         return "", ""
     mean = mean_full(load, duration)

@@ -1,25 +1,25 @@
-"""The upper half of a picture: nodes with what they hold, links with what they have to pass, and the messages."""
+"""The upper half of a picture: nodes with their contents, links with their backlogs, and the messages."""
 
 from collections.abc import Sequence
 from itertools import groupby
 
 from d2lps.trace import Trace
 from d2lps.view.drawing.boxes import KEY, LABEL, PAD, Box, host
-from d2lps.view.drawing.gauges import backlogs, room
-from d2lps.view.drawing.hosts import drawn
+from d2lps.view.drawing.gauges import backlogs, label_level
+from d2lps.view.drawing.hosts import host_boxes
 from d2lps.view.drawing.layout import Layout, arrange
-from d2lps.view.drawing.links import breadth, called, forwarding, lanes, rates
+from d2lps.view.drawing.links import breadth, forwarding_box, lanes, node_label, rates
 from d2lps.view.drawing.motion import Look, Motion, follow
 from d2lps.view.drawing.paths import TILE, MessagePath, paths
 from d2lps.view.drawing.svg import (
     area,
     block,
+    escape,
     fine,
     hatch,
     line,
     num,
     rect,
-    say,
     shift,
     short,
     stroke,
@@ -31,12 +31,12 @@ from d2lps.view.drawing.traffic import Traffic, traffic
 
 
 class Scene:
-    """What can be drawn of a trace: its layout, its motion, and the pieces of SVG that a player moves.
+    """The drawable content of a trace: its layout, its motion, and the pieces of SVG that a player moves.
 
-    Of each key, as paths from the buffer's corner: a ``slot`` filled, the ``frame``, the ``hatch``; as paths around a
-    message's middle: its ``sheet``, one ``layer``, the ``shading``, and its ``growth``, how much larger its cell is,
-    across and down. Of each message its path, in ``paths``. ``view`` is what is seen of the sheet (left, top, width,
-    height), and ``most`` the bytes of the longest bar; of a race they are the same in all scenes.
+    For each key there are paths from the buffer's corner: a filled ``slot``, the ``frame``, the ``hatch``; paths around
+    a message's middle: its ``sheet``, one ``layer``, the ``shading``; and its ``growth``, the ratio of its cell's width
+    and height to the message's. ``paths`` has the path of each message. ``view`` is the visible part of the sheet
+    (left, top, width, height), and ``peak`` the bytes of the longest bar; a race has the same ones in all scenes.
     """
 
     def __init__(self, trace: Trace, widest: float = 104.0):
@@ -45,134 +45,133 @@ class Scene:
         self.motion: Motion = follow(trace)
         self.load: Traffic = traffic(trace, self.motion)
         self.view = 0.0, 0.0, self.layout.width, self.layout.height
-        self.mortal = {change.place for change in self.motion.gone}  # the nodes that are dead at some time
-        self.most, self.told = self.load.most, room(self.layout, self.load, 6.5)
+        self.mortal = {change.place for change in self.motion.gone}  # the nodes that die at some time
+        self.peak, self.label_level = self.load.peak, label_level(self.layout, self.load, 6.5)
         cells = list(self.layout.cells[trace.plan.nodes[0]].values())
-        left, self.high = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
-        self.across = [(cell.x - left, cell.w) for cell in cells]  # where a cell begins within it, and its width
-        self.wide = self.layout.boxes[trace.plan.nodes[0]].w - 2 * PAD
+        left, self.height = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
+        self.across = [(cell.x - left, cell.w) for cell in cells]  # the start of each cell in a buffer, and its width
+        self.width = self.layout.boxes[trace.plan.nodes[0]].w - 2 * PAD
         self.gap = 1.6 if len(cells) <= 8 else 0.8  # the breadth of the lines between cells
-        self.slots = max(1, len(self.motion.contributors))  # of a cell: one per worker
+        self.slots = max(1, len(self.motion.contributors))  # slots of a cell, one per worker
         inset = self.gap / 2 if len(cells) > 1 else 0.0
         self.slot = [self._filled(x, x + w) for x, w in self.across]
-        self.frame = [rect(x + inset, 0, max(0.2, w - 2 * inset), self.high) if w else "" for x, w in self.across]
-        self.hatch = [hatch(x, 0, w, self.high) if w else "" for x, w in self.across]
-        most = min(24.0, max(6.0, self.layout.room))
-        self.widths = [min(most, max(4.0, 0.6 * w)) for _, w in self.across]
+        self.frame = [rect(x + inset, 0, max(0.2, w - 2 * inset), self.height) if w else "" for x, w in self.across]
+        self.hatch = [hatch(x, 0, w, self.height) if w else "" for x, w in self.across]
+        widest = min(24.0, max(6.0, self.layout.room))
+        self.widths = [min(widest, max(4.0, 0.6 * w)) for _, w in self.across]
         self.sheet = [rect(-w / 2 - 1.5, -TILE / 2 - 1.5, w + 3, TILE + 3) for w in self.widths]
         self.layer = [rect(-w / 2, -TILE / 2, w, TILE / self.slots) for w in self.widths]
         self.shading = [hatch(-w / 2, -TILE / 2, w, TILE) for w in self.widths]
-        self.growth = [(w / own, self.high / TILE) for (_, w), own in zip(self.across, self.widths, strict=True)]
+        self.growth = [(w / tile, self.height / TILE) for (_, w), tile in zip(self.across, self.widths, strict=True)]
         self.paths: list[MessagePath] = paths(trace, self.layout, self.motion, self.widths)
 
     def level(self, worker: int, height: float) -> float:
-        """The upper edge of a worker's slot in a cell of that height: the first one lies at the bottom."""
+        """Return the upper edge of a worker's slot in a cell of that height: the first worker's is at the bottom."""
         return height * (1 - (worker + 1) / self.slots)
 
     def _filled(self, start: float, end: float) -> str:
-        return rect(start, 0, end - start, self.high / self.slots)
+        return rect(start, 0, end - start, self.height / self.slots)
 
     def svg(self, at: float, **place: object) -> str:
-        """The picture at a moment."""
+        """Draw the scene at a moment."""
         topology, layout = self.trace.topology, self.layout
         busy = {self.trace.plan.nodes[i] for i in self.motion.working_at(at)}
         gone = {self.trace.plan.nodes[i] for i in self.motion.gone_at(at)}
-        parts = [drawn(layout.hosts, layout.boxes), lanes(topology, layout, self.load, at)]
+        parts = [host_boxes(layout.hosts, layout.boxes), lanes(topology, layout, self.load, at)]
         for node, box in layout.boxes.items():
-            own = node in layout.cells
-            parts.append(
-                self.node(node, box, node in busy, node in gone) if own else forwarding(topology, layout, node)
-            )
-        parts += [self._contents(at), backlogs(layout, self.load, at, self.most, self.told), self._tiles(at)]
+            if node in layout.cells:
+                parts.append(self.node(node, box, node in busy, node in gone))
+            else:
+                parts.append(forwarding_box(topology, layout, node))
+        parts += [self._contents(at), backlogs(layout, self.load, at, self.peak, self.label_level), self._tiles(at)]
         parts += [rates(topology, layout), self.names()]
         size = f"{self.looks()};--d2-natural:{num(self.view[2])}"
         view = " ".join(map(num, self.view))
         return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=size, **place)
 
     def looks(self) -> str:
-        """What its rules of style have to know: how wide lanes are, and where slots are too thin for rims."""
-        wide = f"--d2-wide:{fine(breadth(self.trace.topology, self.layout))}"
-        return wide if self.slots <= 8 else f"{wide};--d2-rim:0"
+        """Return the variables of its CSS rules: the width of lanes, and no rims if slots are too thin for them."""
+        width = f"--d2-wide:{fine(breadth(self.trace.topology, self.layout))}"
+        return width if self.slots <= 8 else f"{width};--d2-rim:0"
 
     def node(self, node: str, box: Box, busy: bool = False, gone: bool = False) -> str:
-        """A node's box and the empty buffer; ``busy``: in the midst of an update; ``gone``: dead."""
-        parts = [tag("title", say(node)), block(box, **(area("box", 2, "ink") if busy else area("box", 1)))]
-        well, where = rect(0, 0, self.wide, self.high), shift(box.x + PAD, box.y + PAD + LABEL)
+        """Draw a node's box with an empty buffer; ``busy``: in the middle of an update; ``gone``: dead."""
+        parts = [tag("title", escape(node)), block(box, **(area("box", 2, "ink") if busy else area("box", 1)))]
+        well, where = rect(0, 0, self.width, self.height), shift(box.x + PAD, box.y + PAD + LABEL)
         parts.append(tag("path", d=well, **area("well"), transform=where))
         for key, cell in self.layout.cells[node].items():
-            if self.layout.labelled and cell.w:  # a key without a share has a place, but no breadth
-                parts.append(words(short(key, cell.w, KEY), cell.centre[0], cell.y + cell.h + 11, "key", "soft"))
+            if self.layout.labelled and cell.w:  # the cell of a key without a share has no width
+                parts.append(words(short(key, cell.w, KEY), cell.center[0], cell.y + cell.h + 11, "key", "soft"))
         if self.trace.plan.nodes.index(node) in self.mortal:
-            lines = line((0, 0), (self.wide, self.high)) + line((self.wide, 0), (0, self.high))
+            lines = line((0, 0), (self.width, self.height)) + line((self.width, 0), (0, self.height))
             cross = tag("path", d=lines, **stroke("done", 2.5), transform=where)
             parts.append(tag("g", cross, class_="d2-cross", **({} if gone else {"display": "none"})))
         states = ["d2-node", *["d2-working"] * busy, *["d2-gone"] * gone]
         return tag("g", "".join(parts), class_=" ".join(states))
 
     def names(self) -> str:
-        """The names of all nodes, to be drawn last: messages pass behind them."""
+        """Draw the names of all nodes, which belong above all other parts: messages pass behind them."""
         parts, names = [], self.layout.shown
-        longest: dict[str, int] = {}  # of names that are alike but for their number
+        longest: dict[str, int] = {}  # the longest of the names that differ only in their number
         for node in self.trace.plan.nodes:
             stem = names[node].rstrip("0123456789")
             longest[stem] = max(longest.get(stem, 0), len(names[node]))
         for node, box in self.layout.boxes.items():
             if node not in self.layout.cells:
-                parts.append(called(self.trace.topology, self.layout, node))
+                parts.append(node_label(self.trace.topology, self.layout, node))
                 continue
             name, left, right = names[node], box.x + PAD, box.x + box.w - PAD
-            if node in self.motion.contributors:
+            if node in self.motion.colors:
                 dot, left = (left + 5, box.y + PAD + 8), left + 13
-                if host(node) and 7.6 * len(name) > right - left:  # the name has all the room, the dot a corner
+                if host(node) and 7.6 * len(name) > right - left:  # give the name all the room, the dot a corner
                     dot, left, right = (box.x + 2, box.y + 2), box.x + 3, right + 3
-                number = self.motion.contributors.index(node)
-                parts.append(tag("circle", cx=dot[0], cy=dot[1], r=4.5, **worker(number)))
+                parts.append(tag("circle", cx=dot[0], cy=dot[1], r=4.5, **worker(self.motion.colors[node])))
             room = right - left
-            # Where one of those that are alike has no room for more than its number, so it is with the others.
+            # If one of the similar names has room only for its number, all of them show only their numbers.
             shown = short(name, room * len(name) / longest[name.rstrip("0123456789")])
-            most = f"--d2-most:{num(min(17, room / (0.6 * len(shown))))}px"
-            parts.append(words(shown, left, box.y + PAD + 13, anchor=None, style=most))
+            largest = f"--d2-most:{num(min(17, room / (0.6 * len(shown))))}px"
+            parts.append(words(shown, left, box.y + PAD + 13, anchor=None, style=largest))
         return tag("g", "".join(parts), class_="d2-names-above")
 
     def _contents(self, at: float) -> str:
-        """Per node a group: a path per worker over all cells, the hatching, the lines between cells, the frames."""
+        """Draw a group per node: a path per worker over all cells, hatching, lines between cells, frames."""
         looks, keys, parts = self.motion.cells_at(at), len(self.across), []
         for i, node in enumerate(self.trace.plan.nodes):
-            mine, inside = looks[i * keys : (i + 1) * keys], []
+            cells, inside = looks[i * keys : (i + 1) * keys], []
             for w in range(len(self.motion.contributors)):
-                inside.append(self.filling(w, self._runs([w in look.who for look in mine])))
-            hatches = "".join(piece for piece, look in zip(self.hatch, mine, strict=True) if look.updated)
-            frames = "".join(piece for piece, look in zip(self.frame, mine, strict=True) if look.complete)
+                inside.append(self.filling(w, self._runs([w in look.who for look in cells])))
+            hatches = "".join(piece for piece, look in zip(self.hatch, cells, strict=True) if look.updated)
+            frames = "".join(piece for piece, look in zip(self.frame, cells, strict=True) if look.complete)
             inside += [self.hatching(hatches), self.between(), self.frames(frames)]
             parts.append(tag("g", "".join(inside), class_="d2-fill", transform=self.corner(node)))
         return "".join(parts)
 
     def corner(self, node: str) -> str:
-        """The transformation to where a node's buffer begins."""
+        """Return the transformation to the corner of a node's buffer."""
         box = self.layout.boxes[node]
         return shift(box.x + PAD, box.y + PAD + LABEL)
 
     def filling(self, number: int, pieces: str) -> str:
-        """Filled slots of a worker."""
-        where = f"translate(0 {fine(self.level(number, self.high))})"
+        """Draw the filled slots of a worker."""
+        where = f"translate(0 {fine(self.level(number, self.height))})"
         return tag("path", d=pieces, **worker(number), transform=where)
 
     def hatching(self, pieces: str) -> str:
-        """The mark of new weights."""
+        """Draw the mark of new weights."""
         return tag("path", d=pieces, **stroke("new"))
 
     def frames(self, pieces: str) -> str:
-        """The mark of complete sums."""
+        """Draw the mark of complete sums."""
         return tag("path", d=pieces, **stroke("done", 1.5 if len(self.across) <= 4 else 1))
 
     def between(self) -> str:
-        """The lines between cells."""
-        lines = "".join(f"M{fine(x)} 0v{fine(self.high)}" for x in sorted({x for x, w in self.across if x and w}))
+        """Draw the lines between cells."""
+        lines = "".join(f"M{fine(x)} 0v{fine(self.height)}" for x in sorted({x for x, w in self.across if x and w}))
         return tag("path", d=lines, **stroke("gaps", self.gap)) if lines else ""
 
     def _runs(self, filled: list[bool]) -> str:
-        """The filled slots of one worker, neighbours in one piece."""
-        edges = [*(x for x, _ in self.across), self.wide]
+        """Return the filled slots of one worker, adjacent ones as one piece."""
+        edges = [*(x for x, _ in self.across), self.width]
         runs = [[*run] for on, run in groupby(range(len(filled)), lambda k: filled[k]) if on]
         return "".join(self._filled(edges[run[0]], edges[run[-1] + 1]) for run in runs)
 
@@ -182,14 +181,14 @@ class Scene:
             if m.start <= at < m.end:
                 x, y, grown = self.paths[i].at((at - m.start) / (m.end - m.start))
                 key = keys.index(m.key)
-                wide, high = (1 + (size - 1) * grown for size in self.growth[key])
-                where = shift(x, y) + (f" scale({wide:.2f} {high:.2f})" if grown else "")
+                width, height = (1 + (size - 1) * grown for size in self.growth[key])
+                where = shift(x, y) + (f" scale({width:.2f} {height:.2f})" if grown else "")
                 parts.append(tag("g", self.tile(key, self.motion.looks[m.look], 1 - grown), transform=where))
         return tag("g", "".join(parts), class_="d2-tiles")
 
     def tile(self, key: int, look: Look, opacity: float) -> str:
-        """A message around its own middle. Near a cell its sheet fades, until only what it carries is seen."""
-        edge = area("tile", colour="ink" if look.complete else None)
+        """Draw a message around its own middle. Near a cell its sheet fades until only its content is visible."""
+        edge = area("tile", color="ink" if look.complete else None)
         parts = [tag("path", d=self.sheet[key], **edge, opacity=f"{opacity:.2f}" if opacity < 1 else None)]
         parts += [
             tag("path", d=self.layer[key], transform=f"translate(0 {fine(self.level(w, TILE))})", **worker(w))
@@ -201,15 +200,15 @@ class Scene:
 
 
 def race(scenes: Sequence[Scene]) -> None:
-    """Let what is the same in all scenes stand in the same places, with one scale for all their bars."""
-    most, wide = max(scene.load.most for scene in scenes), max(scene.layout.width for scene in scenes)
+    """Align the common parts of all scenes, and give all their bars one scale."""
+    peak, width = max(scene.load.peak for scene in scenes), max(scene.layout.width for scene in scenes)
     bars = [min((scene.layout.boxes[bar].y for bar in scene.layout.bars), default=None) for scene in scenes]
     heights = [scene.layout.height for scene in scenes]
     top = max((bar for bar in bars if bar is not None), default=0.0)
-    below = [high - bar for high, bar in zip(heights, bars, strict=True) if bar is not None]
-    tall = max([top + max(below, default=0.0), *heights])
-    for scene, bar, high in zip(scenes, bars, heights, strict=True):
-        up = (tall - high) / 2 if bar is None else top - bar
-        scene.most, left = most, (wide - scene.layout.width) / 2
-        scene.told = room(scene.layout, scene.load, 9.0 if len(scenes) > 1 else 6.5)
-        scene.view = (0.0 - left, 0.0 - up, wide, tall)
+    below = [height - bar for height, bar in zip(heights, bars, strict=True) if bar is not None]
+    tallest = max([top + max(below, default=0.0), *heights])
+    for scene, bar, height in zip(scenes, bars, heights, strict=True):
+        up = (tallest - height) / 2 if bar is None else top - bar
+        scene.peak, left = peak, (width - scene.layout.width) / 2
+        scene.label_level = label_level(scene.layout, scene.load, 9.0 if len(scenes) > 1 else 6.5)
+        scene.view = (0.0 - left, 0.0 - up, width, tallest)

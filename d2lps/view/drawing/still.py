@@ -1,4 +1,4 @@
-"""The whole picture of a trace at a moment: words, the scene, the timeline with its rows named, the legend."""
+"""The whole picture of a trace at a moment: words, the scene, the timeline with the names of its rows, the legend."""
 
 import re
 from collections.abc import Sequence
@@ -7,25 +7,25 @@ from d2lps.messages import text
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.boxes import host
-from d2lps.view.drawing.legend import beneath
+from d2lps.view.drawing.legend import draw_legend
 from d2lps.view.drawing.reason import awaited, place_name, reason
 from d2lps.view.drawing.scene import Scene
-from d2lps.view.drawing.svg import area, corners, letters, num, page, root, say, short, tag, words
+from d2lps.view.drawing.svg import area, corners, escape, letters, num, page, root, short, tag, words
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.timeline import timeline
 
-SMALL = 480.0  # the breadth of a picture that a phone shows without making it smaller, so that words need not grow
+SMALL = 480.0  # a phone shows pictures of this breadth without shrinking them, so their words need not grow
 
 
 def origin(trace: Trace) -> str:
-    """How a trace came about, where, and with how many bytes, in the language in force."""
-    how = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
-    where = [] if trace.topology.name == "pairs" else [trace.topology.name]
-    return " · ".join([*how, *where, show_size(trace.nbytes)])
+    """Return the origin of a trace, its topology and its bytes, in the language in force."""
+    origin = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
+    topology = [] if trace.topology.name == "pairs" else [trace.topology.name]
+    return " · ".join([*origin, *topology, show_size(trace.nbytes)])
 
 
 def state(scene: Scene, at: float) -> tuple[str, str, str]:
-    """How many links are full; what the one that decides has still to pass; or, all along, that none ever does."""
+    """Return three sentences: the number of full links, the backlog of the bottleneck, or that there never is one."""
     load, duration = scene.load, scene.trace.duration
     full, decides = text("draw.full", full=load.full_at(at), links=load.links), load.decides_at(at)
     if decides < 0:
@@ -35,7 +35,7 @@ def state(scene: Scene, at: float) -> tuple[str, str, str]:
 
 
 def breadth(scene: Scene) -> float:
-    """How broad the whole picture of a scene is."""
+    """Return the breadth of the whole picture of a scene."""
     return max(scene.view[2], 400.0)
 
 
@@ -44,52 +44,55 @@ def still(
     name: str = "",
     at: float | None = None,
     explained: Sequence[Scene] | None = None,
-    said: str | None = None,
+    heading: str | None = None,
     **more: object,
 ) -> str:
-    """The SVG of ``scene`` at a moment, under ``name`` and what is ``said`` of its origin; its legend is about all
-    scenes in ``explained``. ``more`` are attributes of the whole picture."""
+    """Draw ``scene`` at a moment as one SVG with a legend for all scenes in ``explained``.
+
+    ``name`` and ``heading`` (by default the origin of the trace) are written above it; ``more`` are attributes of the
+    whole picture.
+    """
     trace, (_, _, width, height) = scene.trace, scene.view
     names = max((len(node) for node in trace.plan.nodes if host(node)), default=0)  # cut, they would be the same
-    left, top, wide = max(70.0, 30 + 7.0 * min(names, 14)), 46.0, breadth(scene)
+    left, top, page_width = max(70.0, 30 + 7.0 * min(names, 14)), 46.0, breadth(scene)
     at = min(scene.motion.telling() if at is None else at, trace.duration)
     below, row = top + height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
-    bottom, long = below + row * len(trace.plan.nodes), wide - left - 14
-    heading = [tag("tspan", say(name), font_weight=700)] * bool(name)
-    heading += [say(origin(trace) if said is None else said)] * (said != "")
+    bottom, length = below + row * len(trace.plan.nodes), page_width - left - 14
+    first_line = [tag("tspan", escape(name), font_weight=700)] * bool(name)
+    first_line += [escape(origin(trace) if heading is None else heading)] * (heading != "")
     parts = [
-        tag("text", " · ".join(heading), x=14, y=20, **letters("note")),
+        tag("text", " · ".join(first_line), x=14, y=20, **letters("note")),
         _state(scene, at),
-        scene.svg(at, x=(wide - width) / 2, y=top, width=width, height=height),
-        timeline(trace, scene.motion, at, x=left, y=below, width=long, height=bottom - below),
+        scene.svg(at, x=(page_width - width) / 2, y=top, width=width, height=height),
+        timeline(trace, scene.motion, at, x=left, y=below, width=length, height=bottom - below),
     ]
     for i, node in enumerate(trace.plan.nodes):
         parts.append(words(short(node, left - 24, 6), left - 14, below + row * (i + 0.5) + 3.5, "note", "soft", "end"))
         parts.append(tag("path", d=_arrows(left - 7, below + row * i, row), **area("busy")))
     for number, middle in step_labels(trace):
-        parts.append(words(str(number), left + long * middle, below - 4, "key", "soft"))
-    parts += _axis(trace, at, left, long, bottom + 14)
+        parts.append(words(str(number), left + length * middle, below - 4, "key", "soft"))
+    parts += _axis(trace, at, left, length, bottom + 14)
     title = f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}"
-    small = wide <= SMALL
-    legend, high = beneath(
-        [scene] if explained is None else explained, 14, bottom + 28, wide - 28, 5.4 if small else 7.4
+    small = page_width <= SMALL
+    legend, legend_height = draw_legend(
+        [scene] if explained is None else explained, 14, bottom + 28, page_width - 28, 5.4 if small else 7.4
     )
     if small:
         more["style"] = ";".join(filter(None, ["--d2-zoom:1", more.get("style")]))
-    return page(title, wide, bottom + 24 + (high + 8 if high else 0), *parts, legend, **more)
+    return page(title, page_width, bottom + 24 + (legend_height + 8 if legend_height else 0), *parts, legend, **more)
 
 
 def _state(scene: Scene, at: float) -> str:
     full, decides, spread = state(scene, at)
     mark = tag("tspan", "● ", class_="d2-warm", fill=LIGHT["warm"]) if decides else ""
-    why = mark + say(decides or spread)
-    return tag("text", say(full) + (" · " if why else "") + why, x=14, y=37, **letters("note"))
+    why = mark + escape(decides or spread)
+    return tag("text", escape(full) + (" · " if why else "") + why, x=14, y=37, **letters("note"))
 
 
 def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:
-    """The number of each step and its middle as a part of the whole, for those that have room for it.
+    """Return (number, middle as a part of the whole) of each step whose number has room.
 
-    ``longest``: how long what stands on the same scale takes, if something does.
+    ``longest`` is the duration of the longest trace on the same scale, if there are others.
     """
     if not trace.duration:
         return []
@@ -104,7 +107,7 @@ def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, f
 
 
 def _arrows(x: float, y: float, row: float) -> str:
-    """Up beside what a node sends, down beside what it receives."""
+    """Return two arrows: up beside the sends of a node, down beside its receipts."""
     r, ends = row * 0.14, ((y + row * 0.27, -1), (y + row * 0.73, 1))
     return "".join(
         corners((x - r, middle - way * r / 2), (x + r, middle - way * r / 2), (x, middle + way * r))
@@ -113,7 +116,7 @@ def _arrows(x: float, y: float, row: float) -> str:
 
 
 def _axis(trace: Trace, at: float, left: float, long: float, y: float) -> list[str]:
-    """The moment below the play-head, and the ends of the axis where they do not stand in its way."""
+    """Write the moment below the play-head, and the ends of the axis unless they are in its way."""
     part = at / trace.duration if trace.duration else 1.0
     side = "middle" if 0.06 < part < 0.94 else "end" if part > 0.5 else "start"
     return [
@@ -124,7 +127,7 @@ def _axis(trace: Trace, at: float, left: float, long: float, y: float) -> list[s
 
 
 def stacked(stills: list[str]) -> str:
-    """Several stills below each other, as one SVG."""
+    """Return several stills below each other, as one SVG."""
     sizes = [tuple(map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', still).groups())) for still in stills]
     parts, y = [], 0.0
     for picture, (_, height) in zip(stills, sizes, strict=True):

@@ -2,21 +2,21 @@
 
 >>> tag("rect", x=1.25, y=2, class_="d2-box", rx=None)
 '<rect x="1.3" y="2" class="d2-box"/>'
->>> tag("text", say("<b>"), x=0)
+>>> tag("text", escape("<b>"), x=0)
 '<text x="0">&lt;b&gt;</text>'
 """
 
 import html
 import math
 
-from d2lps.view.drawing.theme import COLOURS, LIGHT, STYLE, THIN
+from d2lps.view.drawing.theme import COLORS, LIGHT, STYLE, THIN
 
 Point = tuple[float, float]
 Line = tuple[Point, Point]
 
 
 def tag(name: str, inside: str | None = None, **attributes: object) -> str:
-    """An element; ``class_`` is ``class``, ``font_size`` is ``font-size``, and what is None is left out."""
+    """Return an element; ``class_`` becomes ``class``, ``font_size`` ``font-size``; attributes of None are omitted."""
     pairs = "".join(
         f' {key.rstrip("_").replace("_", "-") if key != "viewBox" else key}="{_value(value)}"'
         for key, value in attributes.items()
@@ -25,18 +25,16 @@ def tag(name: str, inside: str | None = None, **attributes: object) -> str:
     return f"<{name}{pairs}/>" if inside is None else f"<{name}{pairs}>{inside}</{name}>"
 
 
-def page(title: str, wide: float, high: float, *parts: str, looks: str = STYLE + THIN, rx: int = 10, **more) -> str:
-    """A whole picture: a sheet of paper with its title, that is said where it is pointed at, and ``parts`` on it."""
-    paper = tag("rect", width=wide, height=high, rx=rx, **area("paper"))
-    return root("".join([tag("title", say(title)), tag("style", looks), paper, *parts]), wide, high, **more)
+def page(title: str, width: float, height: float, *parts: str, looks: str = STYLE + THIN, rx: int = 10, **more) -> str:
+    """Return a whole picture: a sheet of paper with ``parts`` on it and a ``title``, which is shown on hovering."""
+    paper = tag("rect", width=width, height=height, rx=rx, **area("paper"))
+    return root("".join([tag("title", escape(title)), tag("style", looks), paper, *parts]), width, height, **more)
 
 
-def root(inside: str, wide: float, high: float, class_: str = "d2lps d2-still", **more: object) -> str:
-    """The outermost element, that stands by itself."""
-    view = f"0 0 {num(wide)} {num(high)}"
-    return tag(
-        "svg", inside, class_=class_, xmlns="http://www.w3.org/2000/svg", role="img", viewBox=view, width=wide, **more
-    )
+def root(inside: str, width: float, height: float, class_: str = "d2lps d2-still", **more: object) -> str:
+    """Return the outermost element, complete with its namespace."""
+    look = {"class_": class_, "xmlns": "http://www.w3.org/2000/svg", "role": "img"}
+    return tag("svg", inside, **look, viewBox=f"0 0 {num(width)} {num(height)}", width=width, **more)
 
 
 def _value(value: object) -> str:
@@ -44,18 +42,18 @@ def _value(value: object) -> str:
 
 
 def num(value: float) -> str:
-    """A number with at most one decimal, as short as it goes."""
-    value = math.floor(value * 10 + 0.5) / 10  # not round(): it takes 0.25 down and 0.35 up
+    """Print a number with at most one decimal, as short as possible."""
+    value = math.floor(value * 10 + 0.5) / 10  # not round(): it rounds 0.25 down and 0.35 up
     return f"{value:g}" if abs(value) < 1e5 else str(int(value))
 
 
-def say(words: str) -> str:
-    """Words as they may stand between tags."""
+def escape(words: str) -> str:
+    """Return words as text between tags."""
     return html.escape(words, quote=False)
 
 
 def short(name: str, width: float, letter: float = 7.6) -> str:
-    """``name`` as it fits into ``width``, its end kept: what differs between names mostly stands there.
+    """Shorten ``name`` to fit into ``width`` but keep its end, in which names mostly differ.
 
     >>> short("gpu12", 40), short("gpu12", 30), short("my-machine12", 60)
     ('gpu12', '12', 'my-…e12')
@@ -72,53 +70,54 @@ def short(name: str, width: float, letter: float = 7.6) -> str:
 SIZES = {"name": 13, "note": 10.5, "key": 9.5}
 
 
-def letters(size: str, colour: str = "soft", anchor: str | None = None, **more: object) -> dict[str, object]:
-    """The attributes of a text: a ``"name"``, a ``"note"`` or a ``"key"``."""
-    usual = {"font_size": SIZES[size], "class_": f"d2-{size} d2-{colour}", "fill": LIGHT[colour], "text_anchor": anchor}
-    return usual | more
+def letters(size: str, color: str = "soft", anchor: str | None = None, **more: object) -> dict[str, object]:
+    """Return the attributes of a text: a ``"name"``, a ``"note"`` or a ``"key"``."""
+    look = {"font_size": SIZES[size], "class_": f"d2-{size} d2-{color}", "fill": LIGHT[color], "text_anchor": anchor}
+    return look | more
 
 
-def words(sentence: str, x: float, y: float, size="name", colour="ink", anchor: str | None = "middle", **more) -> str:
-    """A text whose middle (or ``anchor``: "start", "end"; None is "start") is at (x, y)."""
-    return tag("text", say(sentence), x=x, y=y, **letters(size, colour, anchor, **more))
+def words(sentence: str, x: float, y: float, size="name", color="ink", anchor: str | None = "middle", **more) -> str:
+    """Write a text whose middle (or ``anchor``: "start", "end"; None is "start") is at (x, y)."""
+    return tag("text", escape(sentence), x=x, y=y, **letters(size, color, anchor, **more))
 
 
 EDGED = {"box": ("box", "edge"), "bar": ("box", "edge"), "tile": ("well", "busy")}
 
 
-def area(name: str, width: float | None = None, colour: str | None = None) -> dict[str, object]:
-    """The attributes of a filled shape in a colour of the theme, with an edge where it has one."""
+def area(name: str, width: float | None = None, color: str | None = None) -> dict[str, object]:
+    """Return the attributes of a filled shape in a color of the theme, with an edge if it has one."""
     fill, edge = EDGED.get(name, (name, None))
     look = {"class_": f"d2-{name}", "fill": LIGHT[fill]}
-    return look | {"stroke": LIGHT[colour or edge], "stroke_width": width} if edge else look
+    return look | {"stroke": LIGHT[color or edge], "stroke_width": width} if edge else look
 
 
 STROKES = {"done": ("ink", 1.5), "new": ("paper", 1.6), "line": ("busy", 2), "gaps": ("box", 1)}
 
 
-def stroke(name: str, width: float | None = None, colour: str | None = None) -> dict[str, object]:
-    """The attributes of a line: a ``"lane"``, a ``"line"``, the frame, the hatching or the gaps of cells."""
-    usual, wide = STROKES.get(name, (name, 1))
-    return {"class_": f"d2-{name}", "fill": "none", "stroke": LIGHT[colour or usual], "stroke_width": width or wide}
+def stroke(name: str, width: float | None = None, color: str | None = None) -> dict[str, object]:
+    """Return the attributes of a line: a ``"lane"``, a ``"line"``, the frame, the hatching or the gaps of cells."""
+    usual, thickness = STROKES.get(name, (name, 1))
+    return {"class_": f"d2-{name}", "fill": "none", "stroke": LIGHT[color or usual], "stroke_width": width or thickness}
 
 
 def worker(number: int) -> dict[str, str]:
-    """The attributes of what belongs to a worker."""
-    return {"class_": f"d2-w{number % 16}", "fill": COLOURS[number % 16]}
+    """Return the attributes of a shape in the color of a worker (``theme.WORKERS``)."""
+    number %= len(COLORS)
+    return {"class_": f"d2-w{number}", "fill": COLORS[number]}
 
 
 def rect(x: float, y: float, w: float, h: float) -> str:
-    """A rectangle, as a piece of a path."""
+    """Return a rectangle, as a piece of a path."""
     return f"M{fine(x)} {fine(y)}h{fine(w)}v{fine(h)}h-{fine(w)}z"
 
 
 def fine(value: float) -> str:
-    """A number with at most two decimals: the slots of 16 workers are only 2.5 high."""
+    """Print a number with at most two decimals: the slots of 16 workers are only 2.5 high."""
     return f"{math.floor(value * 100 + 0.5) / 100:g}"
 
 
 def hatch(x: float, y: float, w: float, h: float, every: float = 7.0) -> str:
-    """Slanting lines across a rectangle, as a piece of a path."""
+    """Return slanting lines across a rectangle, as a piece of a path."""
     parts, t = [], every * 0.75
     while t < w + h:
         ax, ay = (x, y + t) if t <= h else (x + t - h, y + h)
@@ -129,13 +128,13 @@ def hatch(x: float, y: float, w: float, h: float, every: float = 7.0) -> str:
 
 
 def along(line: Line, part: float) -> Point:
-    """The point at ``part`` (0 … 1) of a line."""
+    """Return the point at ``part`` (0 … 1) of a line."""
     (ax, ay), (bx, by) = line
     return ax + (bx - ax) * part, ay + (by - ay) * part
 
 
 def beside(line: Line, offset: float) -> Line:
-    """The line moved by ``offset`` to the right of its direction."""
+    """Return the line moved by ``offset`` to the right of its direction."""
     (ax, ay), (bx, by) = line
     length = math.dist(*line) or 1.0
     dx, dy = -(by - ay) / length * offset, (bx - ax) / length * offset
@@ -143,20 +142,20 @@ def beside(line: Line, offset: float) -> Line:
 
 
 def block(box, rx: float = 8, **look: object) -> str:
-    """A :class:`~d2lps.view.drawing.boxes.Box` as it is seen."""
+    """Draw a :class:`~d2lps.view.drawing.boxes.Box`."""
     return tag("rect", x=box.x, y=box.y, width=box.w, height=box.h, rx=rx, **look)
 
 
 def line(a: Point, b: Point) -> str:
-    """A line, as a path."""
+    """Return a line, as a path."""
     return f"M{num(a[0])} {num(a[1])}L{num(b[0])} {num(b[1])}"
 
 
 def corners(*points: Point) -> str:
-    """A polygon, as a path."""
+    """Return a polygon, as a path."""
     return "M" + "L".join(f"{num(x)} {num(y)}" for x, y in points) + "z"
 
 
 def shift(x: float, y: float) -> str:
-    """The transformation that moves something there."""
+    """Return the transformation that moves a shape by (x, y)."""
     return f"translate({num(x)} {num(y)})"

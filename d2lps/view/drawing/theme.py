@@ -1,9 +1,9 @@
-"""Colours: sixteen workers, and the two themes.
+"""All colors: those of sixteen workers, and the two themes.
 
-The workers' colours keep apart for the three common kinds of colour blindness (the first five by more than 15 and
-the first eight by more than 10 in OKLab × 100), in each theme; and a worker's slot always has the same place in a
-cell, so that nothing is told by colour alone. The warm colour is kept for the one link that decides. A colour that
-stands out too little from an empty cell, a light one on white paper, has a rim of its own that does.
+The workers' colors are distinct for the three common kinds of color blindness (the first five by more than 15 and the
+first eight by more than 10 in OKLab × 100), in each theme; and a worker's slot always has the same place in a cell, so
+that color alone never carries information. Only the bottleneck link has the warm color. A color with too little
+contrast to an empty cell, such as a light one on white paper, gets a darker rim.
 """
 
 from pathlib import Path
@@ -37,10 +37,10 @@ ENOUGH = 3.0  # the least contrast of a mark
 
 
 def contrast(one: str, other: str) -> float:
-    """How much two colours differ in brightness, as WCAG has it: from 1 to 21."""
+    """Return the contrast of two colors as WCAG defines it: from 1 to 21."""
 
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    def luminance(color: str) -> float:
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
         return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -48,16 +48,16 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def rim(colour: str, theme: int) -> str:
-    """The same colour, with so much ink that it stands out from an empty cell."""
+def rim(color: str, theme: int) -> str:
+    """Mix a color with just enough ink to stand out from an empty cell."""
     ink, well = THEME["ink"][theme], THEME["well"][theme]
-    pairs = [[int(each[i : i + 2], 16) for each in (colour, ink)] for i in (1, 3, 5)]
+    pairs = [[int(mixed[i : i + 2], 16) for mixed in (color, ink)] for i in (1, 3, 5)]
     mixes = ("#" + "".join(f"{round(a + (b - a) * part / 100):02x}" for a, b in pairs) for part in range(101))
     return next(mix for mix in mixes if contrast(mix, well) >= ENOUGH)
 
 
-RIMS = tuple(tuple(rim(colour, theme) for theme, colour in enumerate(pair)) for pair in WORKERS)
-COLOURS = [light for light, _ in WORKERS]
+RIMS = tuple(tuple(rim(color, theme) for theme, color in enumerate(pair)) for pair in WORKERS)
+COLORS = [light for light, _ in WORKERS]
 LIGHT = {name: light for name, (light, _) in THEME.items()}
 
 _PAIRS = THEME | {f"w{i}": pair for i, pair in enumerate(WORKERS)}
@@ -66,9 +66,9 @@ _LIGHT = ";".join(f"--d2-{name}:{light}" for name, (light, _) in _PAIRS.items())
 _BOTH = ";".join(f"--d2-{name}:light-dark({light},{dark})" for name, (light, dark) in (_PAIRS | _RIMS).items())
 _FONT = 'system-ui,"Segoe UI",Roboto,"DejaVu Sans","Noto Sans","Noto Sans CJK SC","PingFang SC",sans-serif'
 
-# A drawing stands by its presentation attributes alone. The style adds the theme of the page around it, and keeps
-# words readable where a picture is small: --d2-zoom is how many of its units make a pixel. What is too thin for a rim
-# has --d2-rim: 0.
+# A drawing is complete with its presentation attributes alone. The CSS adds the theme of the page around it and keeps
+# words readable in small pictures: --d2-zoom is the number of its units in a pixel. Shapes too thin for a rim have
+# --d2-rim: 0.
 _CSS = Template((Path(__file__).parent / "drawing.css").read_text("utf-8"))
 _FILLS = "".join(f".d2-{name}{{fill:var(--d2-{name})}}" for name in _PAIRS)
 _FILLS += "".join(f".d2-w{name[1:]}{{stroke:var(--d2-{name})}}" for name in _RIMS)
@@ -76,8 +76,8 @@ _FILLS += ",".join(f".d2-w{name[1:]}" for name in _RIMS)
 _FILLS += "{stroke-width:var(--d2-rim,.8);vector-effect:non-scaling-stroke}"
 STYLE = _CSS.substitute(LIGHT=_LIGHT, BOTH=_BOTH, FONT=_FONT, FILLS=_FILLS)
 
-# What pictures need besides where links have parallel lines, or stand in the background. It outweighs the rules above,
-# which may come once more with another picture of the same page.
+# Further rules for pictures whose links have parallel lines or are in the background. They outweigh the rules above,
+# which another picture on the same page may repeat.
 THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}
 .d2-lane.d2-thin.d2-thin{stroke-width:var(--d2-wide);stroke-dasharray:none}
 .d2-lane.d2-thin:not(.d2-faint),.d2-link .d2-lane.d2-thin:not(.d2-faint){stroke:var(--d2-lane)}

@@ -1,6 +1,6 @@
-"""The lower half of a picture: a row per node with what it sends (above) and receives (below), over time.
+"""The lower half of a picture: a row per node with the messages it sends (above) and receives (below), over time.
 
-Its width is time and can be stretched: 1000 units for the whole trace, and no text in it.
+Its width is time and can be stretched: 1000 units for the whole trace, without text.
 """
 
 import math
@@ -8,26 +8,26 @@ from collections import defaultdict
 from itertools import accumulate
 
 from d2lps.trace import Trace
-from d2lps.view.drawing.motion import Message, Motion
+from d2lps.view.drawing.motion import SERVER, Message, Motion
 from d2lps.view.drawing.paths import seats
 from d2lps.view.drawing.svg import area, fine, rect, tag, worker
 from d2lps.view.drawing.theme import LIGHT
 
-WIDE, TALL = 1000, 20  # of the whole, and of a row
-SERVER, UPDATE, GONE = -1, -2, -3  # instead of a worker's number, for what has no worker's colour
+WIDE, TALL = 1000, 20  # the width of the whole, and the height of a row
+UPDATE, GONE = -2, -3  # instead of the number of a color, like SERVER
 
 
 def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: object) -> str:
-    """The timeline, with the play-head at a moment, or ``moved`` by a rule of style of that name."""
+    """Draw the timeline, with the play-head at a moment, or ``moved`` by the CSS class of that name."""
     nodes, scale = trace.plan.nodes, WIDE / (trace.duration or 1)
     height, parts = TALL * len(nodes), []
     for i, (start, end) in enumerate(_alone(trace.step_times())):
         if i % 2 == 0 and start < end:
             span = {"x": fine(start * scale), "y": 0, "width": fine((end - start) * scale)}
             parts.append(tag("rect", **span, height=height, **area("band")))
-    for (row, colour, thin), pieces in sorted(_blocks(trace, motion, scale).items()):
-        plain = {SERVER: "soft", UPDATE: "ink", GONE: "well"}.get(colour)
-        look = area(plain) if plain else worker(colour) | ({"style": "--d2-rim:0"} if thin else {})
+    for (row, color, thin), pieces in sorted(_blocks(trace, motion, scale).items()):
+        plain = {SERVER: "soft", UPDATE: "ink", GONE: "well"}.get(color)
+        look = area(plain) if plain else worker(color) | ({"style": "--d2-rim:0"} if thin else {})
         parts.append(tag("path", d="".join(pieces), transform=f"translate(0 {row * TALL})", **look))
     head = {
         "class_": f"d2-head d2-ink {moved}".strip(),
@@ -40,7 +40,7 @@ def timeline(trace: Trace, motion: Motion, at: float, moved: str = "", **place: 
 
 
 def _alone(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The part of each step's span that neither an earlier nor a later step reaches into."""
+    """Return the part of each step's span that overlaps neither an earlier nor a later step."""
     ended = [0.0, *accumulate((end for _, end in spans), max)]
     began = [*accumulate((start for start, _ in reversed(spans)), min)][::-1][1:] + [math.inf]
     return [
@@ -49,9 +49,8 @@ def _alone(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int, bool], list[str]]:
-    """(row, sender's colour, thin) → pieces of a path. What runs at the same time shares the height of its lane."""
+    """Return (row, sender's color, thin) → pieces of a path. Simultaneous messages share the height of a lane."""
     rows = {node: i for i, node in enumerate(trace.plan.nodes)}
-    colours = {node: i for i, node in enumerate(motion.contributors)}
     lanes: dict[tuple, list[Message]] = defaultdict(list)
     for message in motion.messages:
         lanes[message.src, 1.5].append(message)
@@ -61,7 +60,7 @@ def _blocks(trace: Trace, motion: Motion, scale: float) -> dict[tuple[int, int, 
         for message, (seat, crowd) in zip(members, seats(members), strict=True):
             high = (TALL / 2 - 2) / crowd
             x, w = message.start * scale, max(0.6, (message.end - message.start) * scale - 0.8)
-            blocks[rows[node], colours.get(message.src, SERVER), crowd > 2].append(rect(x, top + seat * high, w, high))
+            blocks[rows[node], motion.color(message.src), crowd > 2].append(rect(x, top + seat * high, w, high))
     for event in trace.events:
         if event.kind == "update":
             w = max(3.0, (event.end - event.start) * scale)

@@ -1,36 +1,36 @@
-"""A topology by itself: its nodes and links, with nothing on them."""
+"""The picture of a topology by itself: its nodes and links, without buffers and messages."""
 
 from d2lps.topology import Topology
-from d2lps.view.drawing.hosts import drawn
+from d2lps.view.drawing.hosts import host_boxes
 from d2lps.view.drawing.layout import Layout, arrange
-from d2lps.view.drawing.links import breadth, called, forwarding, lanes, rates
-from d2lps.view.drawing.svg import area, block, fine, num, page, say, short, tag, words
+from d2lps.view.drawing.links import breadth, forwarding_box, lanes, node_label, rates
+from d2lps.view.drawing.svg import area, block, escape, fine, num, page, short, tag, words
 
 
 def topology_picture(topology: Topology) -> str:
-    """The SVG of ``topology``."""
+    """Return the SVG of ``topology``."""
     layout, top = arrange(topology), 28.0
     name = words(topology.name, 14, 20, "note", "soft", None)
-    whole = network(topology, layout, y=top, width=layout.width, height=layout.height)
-    return page(topology.name, layout.width, top + layout.height, name, whole)
+    picture = network(topology, layout, y=top, width=layout.width, height=layout.height)
+    return page(topology.name, layout.width, top + layout.height, name, picture)
 
 
 def network(topology: Topology, layout: Layout, whole: Topology | None = None, **place: object) -> str:
-    """The nodes and links of ``topology`` where ``layout`` has them; in ``whole`` if it is a part of that."""
-    wide = breadth(whole or topology, layout)
-    parts = [drawn(layout.hosts, layout.boxes), lanes(topology, layout, wide=wide)]
+    """Draw the nodes and links of ``topology`` in ``layout``, which is that of ``whole`` if it is only a part."""
+    width = breadth(whole or topology, layout)
+    parts = [host_boxes(layout.hosts, layout.boxes), lanes(topology, layout, width=width)]
     for node in topology.kinds:
         parts.append(_node(layout, node) if node in layout.cells else _forwarding(topology, layout, node))
     parts.append("" if whole else rates(topology, layout))
     view = f"0 0 {num(layout.width)} {num(layout.height)}"
-    return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=f"--d2-wide:{fine(wide)}", **place)
+    return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=f"--d2-wide:{fine(width)}", **place)
 
 
 def _forwarding(topology: Topology, layout: Layout, node: str) -> str:
-    return forwarding(topology, layout, node) + called(topology, layout, node)
+    return forwarding_box(topology, layout, node) + node_label(topology, layout, node)
 
 
 def _node(layout: Layout, node: str) -> str:
     box = layout.boxes[node]
-    name = words(short(layout.shown[node], box.w - 8), box.centre[0], box.centre[1] + 4.5)
-    return tag("g", tag("title", say(node)) + block(box, **area("box", 1)) + name)
+    name = words(short(layout.shown[node], box.w - 8), box.center[0], box.center[1] + 4.5)
+    return tag("g", tag("title", escape(node)) + block(box, **area("box", 1)) + name)

@@ -1,7 +1,7 @@
 """The player: traces that move, in a notebook, on a static page, or in a file sent to a colleague.
 
-Everything is computed here, once; the ES module only moves it. Where there is no kernel, the same module
-plays the same data out of the widget's ``text/html`` form, which asks the network for nothing.
+Python computes everything once, and the ES module only moves it. Without a kernel the same module plays the same data
+from the widget's ``text/html`` form, which needs no network.
 """
 
 import hashlib
@@ -27,28 +27,28 @@ LOOKS = STYLE + THIN + (HERE / "player.css").read_text("utf-8")
 
 
 def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str = "") -> "Player":
-    """The player of one trace, or of several on one clock: the shorter ones finish first.
+    """Play one trace, or several on one clock: the shorter ones finish first.
 
     Parameters
     ----------
     *traces : Trace
-        What to play, predicted or measured.
+        The traces to play, predicted or measured.
     names : str or sequence of str, optional
-        Their headings, one for each; if left out, several are called A, B, C …
+        Their headings, one for each; by default several traces have the names A, B, C …
     name : str, optional
-        By which links in a text find this player: ``[the one uplink](#player:race?at=30ms&show=switch→cpu)`` takes
-        the player called ``"race"`` to 30 ms and marks what is called so: a node, or a link as ``from→to``.
+        The name by which links in a text find this player: ``[the one uplink](#player:race?at=30ms&show=switch→cpu)``
+        takes the player ``"race"`` to 30 ms and marks the node or link (``from→to``) with that name.
 
     Returns
     -------
     Player
-        A notebook shows it, with its controls.
+        A widget that a notebook shows with its controls.
 
     Raises
     ------
     DrawingError
-        For anything that is not a trace, for none at all, for other than one name each, and for what is too large to
-        be seen.
+        For an argument that is not a trace, for no traces, for a wrong number of names, and for a trace that is too
+        large to be legible.
 
     Examples
     --------
@@ -74,25 +74,25 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
 
 
 def staged(traces: Sequence[Trace]) -> list[Scene]:
-    """What is seen of each trace, in the same places; raises DrawingError as :func:`watch` does."""
-    # Side by side there is less room, and words need more of it.
+    """Return the scenes of the traces, aligned with each other; raise DrawingError as :func:`watch` does."""
+    # Side by side there is less room, so boxes are narrower.
     scenes = [Scene(require_trace(trace, "watch"), 104.0 if len(traces) == 1 else 72.0) for trace in traces]
     race(scenes)
     return scenes
 
 
-ALONE, BESIDE = 0.95, 0.76  # of its breadth on paper: words of at least 6 pt, and two of a race abreast on A4
+ALONE, BESIDE = 0.95, 0.76  # scales on paper: words of at least 6 pt, and two pictures of a race abreast on A4
 
 
 def stills(page: dict, scenes: Sequence[Scene]) -> list[str]:
-    """The picture of each run of a page; what is true of all of them, and the legend, stand in its :func:`sheet`."""
+    """Return the picture of each run of a page; the :func:`sheet` has their legend and common words."""
     part = BESIDE if scenes[1:] else ALONE
     return [
         still(
             scene,
             run["name"],
             explained=(),
-            said=run["where"],
+            heading=run["where"],
             part="still",
             style=f"--d2-printed:{round(part * breadth(scene))}px",
         )
@@ -101,7 +101,7 @@ def stills(page: dict, scenes: Sequence[Scene]) -> list[str]:
 
 
 def sheet(page: dict, stills: Sequence[str]) -> str:
-    """What stands where no script runs, and on paper: the pictures below their legend."""
+    """Return the page for paper and for browsers without scripts: the pictures below their legend."""
     where = f'<div class="d2-where">{html.escape(page["where"])}</div>' if page["where"] else ""
     rows = "".join(
         f'<li><svg viewBox="0 0 26 16" aria-hidden="true">{mark}</svg>{html.escape(sentence)}</li>'
@@ -111,17 +111,7 @@ def sheet(page: dict, stills: Sequence[str]) -> str:
 
 
 class Player(anywidget.AnyWidget):
-    """Traces with their controls. Made by :func:`watch`.
-
-    Parameters
-    ----------
-    scenes : sequence of Scene
-        What each run looks like.
-    names : sequence of str
-        Their headings, as many.
-    name : str
-        By which links in a text find it.
-    """
+    """Traces with their controls, made by :func:`watch`: a scene and a heading for each run."""
 
     _esm = MODULE
     _css = LOOKS
@@ -129,78 +119,53 @@ class Player(anywidget.AnyWidget):
 
     def __init__(self, scenes: Sequence[Scene], names: Sequence[str], name: str = ""):
         self._scenes, self._names, self._name = scenes, names, name
-        self._told: dict[str, tuple[dict, list[str]]] = {}
-        # The widget itself has one reader: it cannot be shown in other words later on.
-        super().__init__(data=only(language(), lambda: self._page | {"stills": self._stills}))
+        self._cache: dict[str, tuple[dict, list[str]]] = {}
+        # The widget itself has one reader, so its language is fixed now.
+        super().__init__(data=only(language(), lambda: self._page()[0] | {"stills": self._page()[1]}))
 
-    @property
-    def _page(self) -> dict:
-        return self._in_force()[0]
-
-    @property
-    def _stills(self) -> list[str]:
-        return self._in_force()[1]
-
-    def _in_force(self) -> tuple[dict, list[str]]:
-        """All that the pictures do, and the pictures, in the language in force."""
-        if language() not in self._told:
-            names = [named(name) for name in self._names]
-            page = data.page(self._scenes, names, self._name)
-            self._told[language()] = page, stills(page, self._scenes)
-        return self._told[language()]
+    def _page(self) -> tuple[dict, list[str]]:
+        """Return the data that move the pictures, and the pictures, in the language in force."""
+        if language() not in self._cache:
+            page = data.page(self._scenes, [named(name) for name in self._names], self._name)
+            self._cache[language()] = page, stills(page, self._scenes)
+        return self._cache[language()]
 
     def __repr__(self) -> str:
-        runs = ", ".join(f"{run['name']} {run['end']}".strip() for run in self._page["runs"])
+        runs = ", ".join(f"{run['name']} {run['end']}".strip() for run in self._page()[0]["runs"])
         return f"<Player: {runs}>"
 
     def still(self) -> str:
-        """Where nothing can move.
-
-        Returns
-        -------
-        str
-            The pictures of all runs below each other, and their legend, as one SVG.
-        """
+        """Return the pictures of all runs below each other, and their legend, as one SVG without motion."""
         *others, last = zip(self._scenes, map(named, self._names), strict=True)
-        pictures = [still(*each, explained=()) for each in others] + [still(*last, explained=self._scenes)]
+        pictures = [still(*run, explained=()) for run in others] + [still(*last, explained=self._scenes)]
         return stacked(pictures) if others else pictures[0]
 
     def _repr_html_(self) -> str:
-        content = json.dumps(self._page, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-        name = "d2lps-" + hashlib.sha256((content + "".join(self._stills)).encode()).hexdigest()[:12]
-        # Two copies of one output on a page share the name; each script takes those that do not play yet.
+        page, pictures = self._page()
+        content = json.dumps(page, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+        name = "d2lps-" + hashlib.sha256((content + "".join(pictures)).encode()).hexdigest()[:12]
+        # Copies of one output on a page share the name; each script starts those that do not play yet.
         start = (
             f"for(const el of document.querySelectorAll('#{name}:not([data-plays])'))"
             "{el.dataset.plays='';play(el,JSON.parse(el.querySelector('script').textContent))}"
         )
         return (
-            f'<div id="{name}"><style>{LOOKS}</style>{sheet(self._page, self._stills)}'
+            f'<div id="{name}"><style>{LOOKS}</style>{sheet(page, pictures)}'
             f'<script type="application/json">{content}</script></div>'
             f'<script type="module">{MODULE}\n{start}</script>'
         )
 
     def _repr_mimebundle_(self, **kwargs: object):
-        own = super()._repr_mimebundle_(**kwargs)
-        bundle, meta = own if isinstance(own, tuple) else (own or {}, {})
+        widget = super()._repr_mimebundle_(**kwargs)
+        bundle, meta = widget if isinstance(widget, tuple) else (widget or {}, {})
         return bundle | {"text/html": self._repr_html_(), "image/svg+xml": self.still()}, meta
 
     def save(self, path: "str | Path") -> Path:
-        """Write a page that plays without a kernel and without the network.
-
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            The HTML file; what it held is replaced.
-
-        Returns
-        -------
-        pathlib.Path
-            The same.
-        """
-        path = Path(path)
-        title = html.escape(self._page["words"]["label"])
+        """Write an HTML file that plays without kernel and network, replacing it if it exists, and return its path."""
+        path, (page, _) = Path(path), self._page()
         start = (
-            f'<!DOCTYPE html><html lang="{self._page["lang"]}"><meta charset="utf-8"><title>{title}</title>'
+            f'<!DOCTYPE html><html lang="{page["lang"]}"><meta charset="utf-8">'
+            f"<title>{html.escape(page['words']['label'])}</title>"
             '<meta name="viewport" content="width=device-width">'
             "<style>:root{color-scheme:light dark}body{max-width:1600px;margin:1em auto}"
             "@media (max-width:700px){body{margin:0}}</style>"

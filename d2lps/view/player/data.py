@@ -1,4 +1,4 @@
-"""What the ES module needs to move a picture: numbers in columns, and pieces of SVG. Plain JSON.
+"""The data with which the ES module moves a picture: numbers in columns, and pieces of SVG, as plain JSON.
 
 Times are whole numbers of ticks, a million for the whole trace.
 """
@@ -17,13 +17,14 @@ from d2lps.view.drawing.paths import REACH, TILE
 from d2lps.view.drawing.reason import awaited, mean_full, place_name, reason
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import origin, step_labels
+from d2lps.view.drawing.theme import COLORS
 
 TICKS = 1_000_000
 WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "keys")
 
 
 def _words() -> dict[str, str]:
-    """The words on and around the controls, in the language in force."""
+    """Return the words on and around the controls, in the language in force."""
     fixed = {word: text(f"player.{word}") for word in WORDS}
     return fixed | {
         "clock": text("player.clock", now="{now}", end="{end}"),
@@ -38,13 +39,13 @@ def _words() -> dict[str, str]:
 
 
 def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
-    """All that the pictures do, but not the pictures themselves. What is true of several stands above them, once."""
+    """Return the data that move the pictures. Words that are the same for all runs are above them, once."""
     longest = max(scene.trace.duration for scene in scenes)
     runs = [_run(scene, name, longest) for scene, name in zip(scenes, names, strict=True)]
     order = sorted(runs, key=lambda run: run["duration"])
     for run in runs:
         run["finish"] = _finish(run, order)
-    unit = _unit(scenes[0].most)
+    unit = _unit(scenes[0].peak)
     label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
     where = common.pop() if len(common) == 1 else ""
@@ -54,22 +55,23 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
         "lang": html_language(),
         "words": _words() | {"label": label, "numbers": text("player.numbers", unit=unit[0])},
         "where": where,
-        "most": scenes[0].most,
+        "peak": scenes[0].peak,
         "unit": unit,
         "legend": marks(scenes),
         "states": STATES,
+        "palette": len(COLORS),
         "runs": runs,
     }
 
 
 def _finish(run: dict, order: Sequence[dict]) -> str:
-    """When it is over, and how much sooner than the slowest; the fastest of several also than the next."""
+    """Return the time of a run and its lead over the slowest; for the fastest of several also over the next one."""
     *others, slowest = order
-    beside = [others[1], slowest] if run is order[0] and others[1:] else [slowest]
-    told = [(ratio, other["name"]) for other in beside if (ratio := _ratio(other, run))]
-    if not told:
+    rivals = [others[1], slowest] if run is order[0] and others[1:] else [slowest]
+    leads = [(ratio, other["name"]) for other in rivals if (ratio := _ratio(other, run))]
+    if not leads:
         return run["end"]
-    (ratio, name), *more = told
+    (ratio, name), *more = leads
     if not more:
         return text("player.finish", time=run["end"], ratio=ratio, name=name)
     (most, last) = more[0]
@@ -77,14 +79,14 @@ def _finish(run: dict, order: Sequence[dict]) -> str:
 
 
 def _ratio(slow: dict, fast: dict) -> str:
-    """How many times as fast; empty where they are alike, or take no time."""
+    """Return the ratio of two durations; empty if they are nearly equal, or 0."""
     ratio = slow["duration"] / fast["duration"] if fast["duration"] else 1.0
     return "" if ratio < 1.005 else f"{ratio:.2g}" if ratio < 100 else str(round(ratio))
 
 
-def _unit(most: float) -> tuple[str, float]:
-    """In which unit backlogs are told: that of the largest, so that numbers can be compared."""
-    unit = show_size(most).split(" ")[1]
+def _unit(peak: float) -> tuple[str, float]:
+    """Return the unit of all backlogs, which suits the largest one, so that their numbers are comparable."""
+    unit = show_size(peak).split(" ")[1]
     return unit, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}[unit]
 
 
@@ -130,12 +132,12 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "work": _columns((tick(c.time), *c[1:]) for c in motion.work),
         "gone": _columns((tick(c.time), *c[1:]) for c in motion.gone),
         "routes": [[_tidy(x) for point in route for x in point] for route in routes],
-        # A column of nothing but 0 goes without saying.
+        # A column of zeros is left out.
         "messages": [column if any(column) else [] for column in _columns(messages)],
         "keys": list(keys),
         "ways": [[src, dst, list(passed)] for src, dst, passed in ways],
         "sizes": list(sizes),
-        "colours": [load.colours[node] for node in nodes],
+        "colors": [motion.color(node) for node in nodes],
         "places": [place_name(resource) for resource in motion.sharing],
         "links": load.links,
         "states": _columns((tick(c.time), *c[1:]) for c in load.states),
@@ -145,12 +147,12 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "reason": reason(load, trace.duration),
         "awaited": bool(awaited(load, trace.duration)),
         "long": round(gauges(scene.layout, load)[1], 1),
-        "told": scene.told,
+        "label_level": scene.label_level,
     }
 
 
 def _counted(changes: Iterable[Change]) -> Iterator[Change]:
-    """How many places are so, from when on."""
+    """Yield the changes of the number of places whose state is 1."""
     count = 0
     for time, group in groupby(changes, key=lambda change: change.time):
         more = sum(change.after - change.before for change in group)

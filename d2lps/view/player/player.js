@@ -1,11 +1,11 @@
-// Moves what d2lps.view.drawing drew: every number, path and word comes with the data, and nothing is asked of the kernel.
+// Moves the pictures of d2lps.view.drawing: every number, path and word comes with the data, and no kernel is needed.
 
 const TICKS = 1e6;
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
-const LENGTH = 8; // seconds that the longest trace takes at 1×, or more,
-const LEAST = 3; // so that the shortest one takes as long as that,
-const MOST = 60; // or as near to it as patience allows
-const GLIDE = 0.45; // seconds that a step takes by hand
+const LENGTH = 8; // least seconds of the longest trace at 1×
+const LEAST = 3; // the longest trace takes more if the shortest would take less than this,
+const MOST = 60; // but never more than this
+const GLIDE = 0.45; // seconds of a step by hand
 const ICONS = {
   restart: "M3 3h2v12H3zM15 3v12L6 9z",
   back: "M11 3v12L4 9zM13 3h2v12h-2z",
@@ -24,14 +24,14 @@ function make(name, attributes = {}, ...children) {
   return node;
 }
 
-// The pictures that stand in the page already, or those that came with the data.
+// The pictures that are in the page already, or those that came with the data.
 function pictures(el, data) {
   const box = document.createElement("template");
   box.innerHTML = (data.stills ?? []).join("");
   return [...el.querySelectorAll("svg.d2-still"), ...box.content.children];
 }
 
-// Walks columns [time, place, before, after], either way, and says what each place becomes.
+// Walks columns [time, place, before, after] in either direction, and calls `become` with the new state of each place.
 function walk([time = [], place, before, after], become) {
   let next = 0;
   return (tick) => {
@@ -40,7 +40,7 @@ function walk([time = [], place, before, after], become) {
   };
 }
 
-// One trace: its picture, its clock, its timeline. Its `show` is all that happens in a frame.
+// One trace: its picture, its clock, its timeline. Its `show` draws a frame.
 function perform(run, still, data, longest) {
   const { words, runs } = data;
   const scene = still.querySelector(".d2-scene");
@@ -49,7 +49,7 @@ function perform(run, still, data, longest) {
   const shares = [...scene.querySelectorAll(".d2-share")];
   const tanks = [...scene.querySelectorAll(".d2-tank")];
   const lefts = [...scene.querySelectorAll(".d2-left")];
-  // They are drawn as they stand, which need not be the order of the plan.
+  // Nodes are drawn in the order of the layout, which need not be that of the plan.
   const nodes = new Map([...scene.querySelectorAll(".d2-node")].map((box) => [box.querySelector("title").textContent, box]));
   const boxes = run.nodes.map((name) => nodes.get(name));
   const tiles = scene.querySelector(".d2-tiles");
@@ -64,10 +64,10 @@ function perform(run, still, data, longest) {
   const decides = make("span", { class: "d2-decider" });
   const atWork = make("i", {});
   const [mean, why] = run.reason;
-  const said = make("p", { class: "d2-said", role: "status" });
+  const caption = make("p", { class: "d2-said", role: "status" });
   const labels = run.labels.map(([number, middle]) => make("span", { style: `left:${100 * middle}%` }, number));
   const width = `width:${longest ? (100 * run.duration) / longest : 100}%`;
-  const size = { class: `d2-run${runs.some((each) => each.nodes.length > 8) ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
+  const size = { class: `d2-run${runs.some((other) => other.nodes.length > 8) ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
   if (run.name) size["aria-label"] = run.name;
   const root = make("section", size,
     make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
@@ -81,13 +81,13 @@ function perform(run, still, data, longest) {
       make("div", { class: "d2-names" }, ...run.nodes.map((name) => make("span", { title: name }, name))),
       make("div", { class: "d2-steps" }, make("div", { style: width }, ...labels)),
       make("div", { class: "d2-all" }, make("div", { class: "d2-track", style: width }, time, head))),
-    said);
+    caption);
   const track = root.querySelector(".d2-all");
-  // Its line among the others, beside the controls: seen where not all runs are abreast.
-  const gone = make("i", {}), told = make("span", {}), links = make("span", { class: "d2-told" });
-  const standing = make("div", {}, make("b", {}, run.name), make("span", {}, make("span", { style: width }, gone)), told, links);
+  // Its line in the list of runs beside the controls, which is visible if not all runs are abreast.
+  const progress = make("i", {}), elapsed = make("span", {}), links = make("span", { class: "d2-told" });
+  const standing = make("div", {}, make("b", {}, run.name), make("span", {}, make("span", { style: width }, progress)), elapsed, links);
 
-  // What each cell holds.
+  // The contents of each cell.
   const cells = run.first.slice(), keys = run.cell[0].length;
   const has = run.looks.map(([who]) => new Set(who));
   const stale = new Set(fills.keys());
@@ -98,8 +98,8 @@ function perform(run, still, data, longest) {
     stale.add(Math.floor(cell / keys));
   });
   function fill(node) {
-    const own = cells.slice(node * keys, node * keys + keys);
-    const pick = (pieces, wanted) => own.map((look, key) => (wanted(look) ? pieces[key] : "")).join("");
+    const looks = cells.slice(node * keys, node * keys + keys);
+    const pick = (pieces, wanted) => looks.map((look, key) => (wanted(look) ? pieces[key] : "")).join("");
     const [slot, hatch, frame] = run.cell;
     const shapes = Array.from({ length: run.workers }, (_, worker) => pick(slot, (look) => has[look].has(worker)));
     shapes.push(pick(hatch, (look) => run.looks[look][2]), pick(frame, (look) => run.looks[look][1]));
@@ -108,7 +108,7 @@ function perform(run, still, data, longest) {
     });
   }
 
-  // How links look: idle, in use, at full speed, or deciding; and how many are at full speed.
+  // The states of links: idle, in use, at full speed, or deciding; and the number at full speed.
   const marked = new Set();
   let deciding = -1, filled = 0, worked = null;
   function share(place, state) {
@@ -119,12 +119,12 @@ function perform(run, still, data, longest) {
   const decisions = walk(run.deciding, (_, place) => { deciding = place; });
   const fullness = walk(run.full, (_, count) => { filled = count; });
 
-  // What has still to pass each of them: a bar with a colour for each sender.
-  const hues = 1 + Math.max(0, ...run.colours) + 1;
+  // The backlog of each link: a bar with a color for each sender.
+  const hues = 1 + Math.max(0, ...run.colors) + 1;
   const left = new Float64Array(run.places.length * hues);
   const bars = tanks.map((tank) => { tank.replaceChildren(); return []; });
   const drawnLeft = run.places.map(() => 0), sums = run.places.map(() => 0), numbers = run.places.map(() => null);
-  const seen = (0.25 * data.most) / run.long;
+  const seen = (0.25 * data.peak) / run.long;
   let fresh = true;
   function backlogs(tick) {
     left.fill(0);
@@ -132,26 +132,26 @@ function perform(run, still, data, longest) {
       if (!live[i]) continue;
       const [src, , passed] = run.ways[way[i]];
       const bytes = ((end[i] - tick) / (end[i] - start[i])) * run.sizes[bulk[i]];
-      for (const place of passed) left[place * hues + run.colours[src] + 1] += bytes;
+      for (const place of passed) left[place * hues + run.colors[src] + 1] += bytes;
     }
     for (let place = 0; place < tanks.length; place++) {
       let sum = 0;
       for (let hue = 0; hue < hues; hue++) sum += left[place * hues + hue];
       sums[place] = sum;
-      const shown = sum > 0 && (run.told || place === deciding) ? amount(sum, data.unit, run.told === 1) : "";
+      const shown = sum > 0 && (run.label_level || place === deciding) ? amount(sum, data.unit, run.label_level === 1) : "";
       if (numbers[place] !== shown) {
         lefts[place].style.display = shown ? "inline" : "none";
         lefts[place].textContent = numbers[place] = shown;
       }
-      // Less than the eye can see is left for the next frame, while the same messages are under way.
+      // While the same messages are under way, a change too small to see waits for a later frame.
       if (!fresh && Math.abs(sum - drawnLeft[place]) < seen) continue;
       drawnLeft[place] = sum;
-      // The servers' grey comes first, then the workers in their order.
+      // The grey of servers comes first, then the workers in their order.
       for (let hue = 0, far = 0; hue < hues; hue++) {
-        const long = (left[place * hues + hue] / (data.most || 1)) * run.long;
+        const long = (left[place * hues + hue] / (data.peak || 1)) * run.long;
         if (!long && !bars[place][hue]) continue;
         const bar = (bars[place][hue] ??= tanks[place].appendChild(make("rect", { y: -4, height: 8,
-          class: hue ? `d2-w${(hue - 1) % 16}` : "d2-soft" })));
+          class: hue ? `d2-w${(hue - 1) % data.palette}` : "d2-soft" })));
         bar.setAttribute("x", far.toFixed(1));
         bar.setAttribute("width", long.toFixed(1));
         far += long;
@@ -185,7 +185,7 @@ function perform(run, still, data, longest) {
     const [who, complete, updated] = run.looks[look[i]];
     const [sheet, layer, shading] = run.tile.map((pieces) => pieces[key[i]]);
     const lift = (worker) => `translate(0 ${run.levels[worker]})`;
-    const parts = who.map((worker) => make("path", { class: `d2-w${worker % 16}`, d: layer, transform: lift(worker) }));
+    const parts = who.map((worker) => make("path", { class: `d2-w${worker % data.palette}`, d: layer, transform: lift(worker) }));
     if (updated) parts.push(make("path", { class: "d2-new", d: shading }));
     return make("g", complete ? { class: "d2-full" } : {}, make("path", { class: "d2-tile", d: sheet }), ...parts);
   }
@@ -200,8 +200,8 @@ function perform(run, still, data, longest) {
     const x = points[2 * k - 2] + (points[2 * k] - points[2 * k - 2]) * part;
     const y = points[2 * k - 1] + (points[2 * k + 1] - points[2 * k - 1]) * part;
     const grown = Math.max(0, 1 - (Math.min(done, 1 - done) * whole) / run.reach);
-    const [wide, high] = run.growth[key[i]].map((size) => 1 + (size - 1) * grown);
-    const scaled = grown ? ` scale(${wide.toFixed(3)} ${high.toFixed(3)})` : "";
+    const [width, height] = run.growth[key[i]].map((size) => 1 + (size - 1) * grown);
+    const scaled = grown ? ` scale(${width.toFixed(3)} ${height.toFixed(3)})` : "";
     live[i].setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})${scaled}`);
     live[i].firstChild.style.opacity = grown ? 1 - grown : "";
   }
@@ -235,8 +235,8 @@ function perform(run, still, data, longest) {
     head.style.transform = `translateX(${tick / 1e4}%)`;
     const now = fillIn(words.clock, { now: over ? run.end : format(seconds, run.end), end: run.end });
     tell(clock, now);
-    gone.style.transform = `scaleX(${tick / TICKS})`;
-    tell(told, over ? `⚑ ${run.end}` : format(seconds, run.end));
+    progress.style.transform = `scaleX(${tick / TICKS})`;
+    tell(elapsed, over ? `⚑ ${run.end}` : format(seconds, run.end));
     tell(links, over ? mean : full.textContent);
     const number = run.begins.filter((begin) => begin <= tick).length;
     const where = run.steps ? fillIn(words.step, { step: Math.max(1, number), steps: run.steps }) : "";
@@ -245,7 +245,7 @@ function perform(run, still, data, longest) {
     return now;
   }
 
-  // What things are, where they are pointed at or reached with the keyboard.
+  // Descriptions of the parts that the pointer or the keyboard reaches.
   let ticked = 0;
   const clockOf = (tick) => format((tick / TICKS) * run.duration, run.end);
   function message(i) {
@@ -276,28 +276,28 @@ function perform(run, still, data, longest) {
     const tick = ((event.clientX - area.left) / area.width) * TICKS;
     const at = ((event.clientY - area.top) / area.height) * run.nodes.length, number = Math.floor(at);
     const near = TICKS / 400, side = at % 1 < 0.5 ? 0 : 1;
-    const found = [...start.keys()].filter((i) =>
+    const messages = [...start.keys()].filter((i) =>
       start[i] - near <= tick && tick <= end[i] + near && run.ways[way[i]][side] === number);
-    return found.slice(0, 3).map(message).join("; ") + (found.length > 3 ? " …" : "");
+    return messages.slice(0, 3).map(message).join("; ") + (messages.length > 3 ? " …" : "");
   }
-  scene.addEventListener("pointerover", (event) => tell(said, describe(event.target)));
-  scene.addEventListener("pointerleave", () => tell(said, ""));
+  scene.addEventListener("pointerover", (event) => tell(caption, describe(event.target)));
+  scene.addEventListener("pointerleave", () => tell(caption, ""));
   track.addEventListener("pointermove", (event) => {
     const sentence = row(event);
-    tell(said, sentence);
+    tell(caption, sentence);
     track.title = sentence;
   });
-  track.addEventListener("pointerleave", () => tell(said, ""));
+  track.addEventListener("pointerleave", () => tell(caption, ""));
   boxes.forEach((box, number) => {
     for (const [name, value] of Object.entries({ tabindex: 0, role: "img", "aria-label": run.nodes[number] })) box.setAttribute(name, value);
-    box.addEventListener("focus", () => { const all = node(number); box.setAttribute("aria-label", all); tell(said, all); });
-    box.addEventListener("blur", () => tell(said, ""));
+    box.addEventListener("focus", () => { const all = node(number); box.setAttribute("aria-label", all); tell(caption, all); });
+    box.addEventListener("blur", () => tell(caption, ""));
   });
   for (const hidden of [tiles, time, ...shares, ...tanks, ...lefts, ...fills, ...scene.querySelectorAll("text")]) hidden.setAttribute("aria-hidden", "true");
 
-  // Marks the nodes and links called so, and no others.
+  // Marks the nodes and links with these names, and no others.
   function mark(names) {
-    for (const each of marked) each.classList.remove("d2-shown");
+    for (const group of marked) group.classList.remove("d2-shown");
     marked.clear();
     for (const title of scene.querySelectorAll("g > title")) {
       if (!names.includes(title.textContent.split(" · ")[0])) continue;
@@ -305,19 +305,19 @@ function perform(run, still, data, longest) {
       title.parentNode.classList.add("d2-shown");
     }
   }
-  // How many messages are under way there, at the moment that is shown.
+  // The number of messages under way at these nodes and links, at the moment shown.
   const carries = (names) => start.filter((_, i) => start[i] <= ticked && ticked < end[i] &&
     [...run.ways[way[i]][2].map((place) => run.places[place]), ...run.ways[way[i]].slice(0, 2).map((n) => run.nodes[n])]
       .some((name) => names.includes(name))).length;
-  const [x, y, wide, tall] = run.view;
-  const scale = () => scene.style.setProperty("--d2-zoom", wide / (scene.clientWidth || wide));
-  // Abreast, the same stands at the same height; one below the other, each takes the height that it needs.
-  const crop = (alone) => scene.setAttribute("viewBox", alone ? `${x} 0 ${wide} ${run.high}` : `${x} ${y} ${wide} ${tall}`);
+  const [x, y, across, height] = run.view;
+  const scale = () => scene.style.setProperty("--d2-zoom", across / (scene.clientWidth || across));
+  // Pictures abreast are aligned; below each other each takes only the height that it needs.
+  const crop = (alone) => scene.setAttribute("viewBox", alone ? `${x} 0 ${across} ${run.high}` : `${x} ${y} ${across} ${height}`);
   const edges = [...run.begins, TICKS].map((tick) => (tick / TICKS) * run.duration);
   return { root, standing, track, scene, show, scale, crop, edges, mark, carries };
 }
 
-// Sets words only where they change.
+// Sets the words of a node if they change.
 function tell(node, words) {
   if (node.textContent !== words) node.textContent = words;
 }
@@ -328,14 +328,14 @@ function amount(bytes, [unit, factor], bare = false) {
   return `${+value.toFixed(value >= 10 ? 0 : value >= 1 ? 1 : 2)}${bare ? "" : `\u00a0${unit}`}`;
 }
 
-// "#player:race?at=30ms&show=switch→cpu", also without #, as what it asks for; null for other links.
-function asked(link) {
-  const found = /^#?player:([^?]*)(?:\?(.*))?$/.exec(decode(link.getAttribute("href") ?? ""));
-  if (!found) return null;
-  const wishes = (found[2] ?? "").split("&").map((pair) => pair.split("="));
-  const [, value, unit] = /^([\d.]+) *(s|ms|us|µs|ns)$/.exec(wishes.find(([name]) => name === "at")?.[1] ?? "") ?? [];
+// The request in "#player:race?at=30ms&show=switch→cpu", also without #; null for other links.
+function request(link) {
+  const match = /^#?player:([^?]*)(?:\?(.*))?$/.exec(decode(link.getAttribute("href") ?? ""));
+  if (!match) return null;
+  const pairs = (match[2] ?? "").split("&").map((pair) => pair.split("="));
+  const [, value, unit] = /^([\d.]+) *(s|ms|us|µs|ns)$/.exec(pairs.find(([name]) => name === "at")?.[1] ?? "") ?? [];
   const seconds = value && value * { s: 1, ms: 1e-3, us: 1e-6, "µs": 1e-6, ns: 1e-9 }[unit];
-  return { name: found[1], at: seconds, show: wishes.filter(([name]) => name === "show").flatMap(([, all = ""]) => all.split(",")) };
+  return { name: match[1], at: seconds, show: pairs.filter(([name]) => name === "show").flatMap(([, all = ""]) => all.split(",")) };
 }
 
 function decode(words) {
@@ -359,16 +359,16 @@ function format(seconds, end) {
   return `${value.toFixed(digits)} ${unit}`;
 }
 
-// Plays `data` in `el`, and gives back what stops it.
+// Plays `data` in `el`, and returns a function that stops it.
 export function play(el, data) {
   const { words, runs } = data;
   const longest = Math.max(...runs.map((run) => run.duration));
   const shortest = Math.min(...runs.map((run) => run.duration || longest));
   const lasts = Math.max(LENGTH, Math.min(MOST, (LEAST * longest) / (shortest || 1)));
   const stills = pictures(el, data);
-  // On paper nothing moves: there, the pictures stand as they came, by their own colours alone.
+  // On paper nothing moves: the original pictures are printed, with their own colors.
   const paper = make("div", { class: "d2-printed", "aria-hidden": "true" });
-  paper.attachShadow({ mode: "closed" }).append(...stills.map((each) => each.cloneNode(true)));
+  paper.attachShadow({ mode: "closed" }).append(...stills.map((picture) => picture.cloneNode(true)));
   const parts = runs.map((run, i) => perform(run, stills[i], data, longest));
   const edges = [...new Set([0, ...parts.flatMap((part) => part.edges), longest])].sort((a, b) => a - b);
 
@@ -380,9 +380,9 @@ export function play(el, data) {
   const button = (name, key) => {
     const icon = make("svg", { viewBox: "0 0 18 18", "aria-hidden": "true" }, make("path", { d: ICONS[name] }));
     const look = { type: "button", class: `d2-${name}`, "aria-label": words[name], title: words[name] };
-    const made = make("button", look, icon);
-    made.addEventListener("click", actions[key]);
-    return made;
+    const control = make("button", look, icon);
+    control.addEventListener("click", actions[key]);
+    return control;
   };
   const toggle = button("play", " ");
   const slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": words.position });
@@ -392,17 +392,17 @@ export function play(el, data) {
   const controls = make("div", { class: "d2-controls" },
     button("restart", "Home"), button("back", "ArrowLeft"), toggle, button("forward", "ArrowRight"), speed, slider);
   if (runs.length > 1) controls.append(make("div", { class: "d2-standings", "aria-hidden": "true" }, ...parts.map((part) => part.standing)));
-  // JupyterLab, too, has shortcuts on keys without Ctrl: here they are ours.
+  // JupyterLab has shortcuts on keys without Ctrl; this attribute turns them off here.
   const look = { class: `d2lps d2-player${runs.length > 1 ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
     "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
-  // As many side by side as can still be read.
+  // As many pictures side by side as are legible.
   const widest = `--d2-natural:${Math.max(...runs.map((run) => run.view[2]))}`;
   const entries = data.legend.map(([mark, sentence]) => {
     const icon = make("svg", { viewBox: "0 0 26 16", "aria-hidden": "true" });
     icon.innerHTML = mark;
     return make("li", {}, icon, sentence);
   });
-  const summary = make("summary", {}, words.legend, ...(data.most ? [" · ", make("span", {}, words.numbers)] : []));
+  const summary = make("summary", {}, words.legend, ...(data.peak ? [" · ", make("span", {}, words.numbers)] : []));
   const legend = make("details", { class: "d2-legend" }, summary, make("ul", {}, ...entries));
   const root = make("div", look, controls, make("div", { class: "d2-where" }, data.where), legend,
     make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)));
@@ -411,9 +411,9 @@ export function play(el, data) {
 
   function go(time) {
     now = Math.max(0, Math.min(longest, time));
-    const said = parts.map((part) => part.show(now));
+    const times = parts.map((part) => part.show(now));
     slider.value = longest ? now / longest : 1;
-    if (!playing && goal === null) slider.setAttribute("aria-valuetext", said.join("; "));
+    if (!playing && goal === null) slider.setAttribute("aria-valuetext", times.join("; "));
   }
   function tick(stamp) {
     const passed = Math.min(0.1, (stamp - last) / 1000);
@@ -458,16 +458,16 @@ export function play(el, data) {
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return go(to);
     run(to, (to - now) / GLIDE || 1);
   }
-  // A link in the text around it.
+  // Follows a link in the text around the player.
   function follow(event) {
-    const link = event.target.closest?.("a[href*='player:']"), wish = link && asked(link);
+    const link = event.target.closest?.("a[href*='player:']"), wish = link && request(link);
     if (!wish || !data.name || wish.name !== data.name) return;
     event.preventDefault();
     event.stopPropagation();
     pause();
     parts.forEach((part) => part.mark(wish.show));
     if (wish.at !== undefined) go(wish.at);
-    // The run that is meant, below what stays at the top.
+    // Scroll the requested run into view, below the controls, which stay at the top.
     const most = Math.max(...parts.map((part) => part.carries(wish.show)));
     const { root: run } = parts.find((part) => part.carries(wish.show) === most);
     const above = (parseFloat(getComputedStyle(controls).top) || 0) + controls.offsetHeight;
@@ -500,7 +500,7 @@ export function play(el, data) {
   document.addEventListener("click", follow, true);
   const watcher = new ResizeObserver(() => {
     parts.forEach((part) => part.scale());
-    // Where not all are abreast, not all are in view: then each has its line beside the controls.
+    // Unless all runs are abreast, not all are in view, and each has a line beside the controls.
     root.classList.toggle("d2-stacked", new Set(parts.map((part) => part.root.offsetTop)).size > 1);
     const alone = new Set(parts.map((part) => part.root.offsetLeft)).size === 1;
     parts.forEach((part) => part.crop(alone));

@@ -156,7 +156,7 @@ def test_a_fault_is_named_and_the_last_site_stays(book, name):
     site = made(book)
     before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
     run, sentence = WRONG[name]
-    with pytest.raises(BookError, match=r"the site has faults and is not put in place:\n") as error:
+    with pytest.raises(BookError, match=r"the site has faults and does not replace the last one:\n") as error:
         made(book, run(book))
     assert sentence in str(error.value) and f"{SLUG}.html" in str(error.value)
     assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before
@@ -172,13 +172,13 @@ REFUSED = {
     ),
     "a missing figure": (VI, "figure:star", "figure:moon", "there is no figure img/moon.svg"),
     "an undefined citation": (VI, "cite:li-2014", "cite:li-2015", "no source 'li-2015'"),
-    "a formula that cannot be set": (
+    "a formula that cannot be shown": (
         VI,
         "$t = S/b$",
         r"$t = \nonsense S/b$",
-        r"the formula \$t = \\nonsense S/b\$ cannot be set",
+        r"the formula \$t = \\nonsense S/b\$ cannot be shown",
     ),
-    "notebooks of before": (VI, "Hãy chạy thử", "Hãy thử chạy", "vi.ipynb is not what is written now; .* build"),
+    "notebooks of before": (VI, "Hãy chạy thử", "Hãy thử chạy", "vi.ipynb does not match its sources; .* build"),
     "no solution": (f"chapters/{SLUG}/solutions.py", "star", "moon", "solutions.py has no star"),
     "no exercise": (
         f"chapters/{SLUG}/exercises.toml",
@@ -202,7 +202,7 @@ def test_what_is_wrong_in_the_sources_is_one_sentence(book, name):
 
 def test_an_error_among_the_outputs_and_what_only_a_kernel_can_show_are_refused():
     def shown(output):
-        return outputs.shown([output], "c", "01, cell 'c',", "", str)
+        return outputs.cell_html([output], "c", "01, cell 'c',", "", str)
 
     with pytest.raises(BookError, match="01, cell 'c', raises ValueError: no; mend the cell"):
         shown({"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []})

@@ -1,0 +1,32 @@
+"""Schedules: what every device computes, sends and keeps, for models that are cut into pieces.
+
+A plan says how one buffer travels; a schedule says who computes what, on which values, in which order. It is checked,
+costed, run and drawn like a plan. Start at ``schedule`` (the class, its table and ``merge``), then ``checking`` (what
+acts do to values, and memory). ``acts`` defines Task, Value and Collective; ``pipelines`` writes GPipe, 1F1B,
+interleaved and zero-bubble schedules, ``operators`` the schedules of models cut inside or between operators, and
+``reading`` reads the tables that torch and torchtitan print.
+"""
+
+from d2lps.schedule.acts import Collective, ScheduleError, Task, Value
+from d2lps.schedule.operators import place, tensor_mlp
+from d2lps.schedule.pipelines import gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
+from d2lps.schedule.reading import from_csv, from_torch
+from d2lps.schedule.schedule import Schedule, merge
+
+__all__ = [
+    "Collective",
+    "Schedule",
+    "ScheduleError",
+    "Task",
+    "Value",
+    "from_csv",
+    "from_torch",
+    "gpipe",
+    "interleaved",
+    "merge",
+    "one_f_one_b",
+    "pipeline",
+    "place",
+    "tensor_mlp",
+    "zero_bubble",
+]

@@ -1,0 +1,306 @@
+"""Pipeline schedules: a table of what every device does, micro-batch by micro-batch, and the schedule made of it.
+
+>>> from d2lps.schedule import one_f_one_b, pipeline
+>>> print(pipeline(one_f_one_b(stages=2, micro=3)))
+slot   0    1    2    3    4    5    6    7
+gpu0   F0.0 F0.1      B0.0 F0.2 B0.1      B0.2
+gpu1        F1.0 B1.0 F1.1 B1.1 F1.2 B1.2
+
+A cell is (kind, micro-batch), or (kind, micro-batch, stage) if a device has several stages. F is a forward pass, B a
+backward pass; zero-bubble schedules cut B into I, the gradient of the input, which the stage before waits for, and W,
+the gradient of the weights, which no device waits for.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from d2lps.plan.acts import Send
+from d2lps.schedule.acts import Act, ScheduleError, Task, Value
+from d2lps.schedule.schedule import Schedule, merge
+from d2lps.units import is_count
+
+Cell = tuple  # (kind, micro-batch) or (kind, micro-batch, stage)
+Table = dict[int, list[Cell]]
+WORK = {"F": 1, "B": 1, "I": 1, "W": 1}  # one slot each
+SAVED = 1  # bytes that a stage saves per micro-batch, if sizes do not matter
+
+
+def gpipe(stages: int, micro: int) -> Table:
+    """All forward passes, then all backward passes: each device saves the activations of ``micro`` micro-batches.
+
+    The bubble is (p−1)/(m+p−1) of the total time for any times of F and B, with p stages and m micro-batches.
+
+    Parameters
+    ----------
+    stages, micro : int
+        How many devices in a row, one stage each; how many micro-batches.
+
+    Returns
+    -------
+    dict of int to list of (str, int)
+        Stage → its tasks in order.
+
+    Raises
+    ------
+    ScheduleError
+        If one of them is not a whole number of 1 or more.
+
+    Examples
+    --------
+    >>> gpipe(2, 2)
+    {0: [('F', 0), ('F', 1), ('B', 0), ('B', 1)], 1: [('F', 0), ('F', 1), ('B', 0), ('B', 1)]}
+
+    References
+    ----------
+    Huang et al., "GPipe", NeurIPS 2019. All gradients of a stage are added in the order of the micro-batches.
+    """
+    _require(stages=stages, micro=micro)
+    row = [(kind, i) for kind in "FB" for i in range(micro)]
+    return {stage: list(row) for stage in range(stages)}
+
+
+def one_f_one_b(stages: int, micro: int) -> Table:
+    """Forward and backward passes in turn, as soon as the first gradient can be there.
+
+    Stage i begins with min(m, p−i) forward passes, and never saves more micro-batches than these. The bubble is that
+    of :func:`gpipe`.
+
+    Parameters
+    ----------
+    stages, micro : int
+        As for :func:`gpipe`.
+
+    Returns
+    -------
+    dict of int to list of (str, int)
+        Stage → its tasks in order.
+
+    Examples
+    --------
+    >>> one_f_one_b(2, 3)[0]
+    [('F', 0), ('F', 1), ('B', 0), ('F', 2), ('B', 1), ('B', 2)]
+
+    References
+    ----------
+    Narayanan et al., "Memory-efficient pipeline-parallel DNN training" (PipeDream-Flush), ICML 2021.
+    """
+    _require(stages=stages, micro=micro)
+    table: Table = {}
+    for stage in range(stages):
+        ahead = min(micro, stages - stage)
+        row = [("F", i) for i in range(ahead)]
+        for i in range(micro):
+            row.append(("B", i))
+            if ahead + i < micro:
+                row.append(("F", ahead + i))
+        table[stage] = row
+    return table
+
+
+def interleaved(devices: int, micro: int, chunks: int) -> Table:
+    """1F1B with several stages per device: device i has the stages i, i+p, i+2p, …
+
+    Micro-batches go through the chunks in groups of p, so that a device begins sooner. The bubble is
+    (p−1)/(vm+p−1) of the total time, with v chunks; a stage passes on v times as many activations.
+
+    Parameters
+    ----------
+    devices, micro, chunks : int
+        p, m and v. If m is not a multiple of p, groups are m/⌊m/p⌋ micro-batches, which has to be a whole number.
+
+    Returns
+    -------
+    dict of int to list of (str, int, int)
+        Device → its tasks in order: kind, micro-batch, stage.
+
+    Raises
+    ------
+    ScheduleError
+        For counts below 1, and for micro-batches that cannot be grouped.
+
+    Examples
+    --------
+    >>> interleaved(2, 2, 2)[0][:5]
+    [('F', 0, 0), ('F', 1, 0), ('F', 0, 2), ('F', 1, 2), ('B', 0, 2)]
+
+    References
+    ----------
+    Narayanan et al., "Efficient large-scale language model training on GPU clusters", SC 2021, section 2.2.
+    """
+    _require(devices=devices, micro=micro, chunks=chunks)
+    groups = max(1, micro // devices)
+    if micro % groups:
+        raise ScheduleError("uneven-groups", micro=micro, devices=devices)
+    size = micro // groups
+
+    def cell(kind: str, k: int, device: int) -> Cell:
+        chunk = k // size % chunks
+        chunk = chunks - 1 - chunk if kind == "B" else chunk
+        return kind, k // (size * chunks) * size + k % size, chunk * devices + device
+
+    table: Table = {}
+    for device in range(devices):
+        total = micro * chunks
+        ahead = min(total, 2 * (devices - device - 1) + (chunks - 1) * size + 1)
+        row = [cell("F", k, device) for k in range(ahead)]
+        for k in range(total):
+            row.append(cell("B", k, device))
+            if ahead + k < total:
+                row.append(cell("F", ahead + k, device))
+        table[device] = row
+    return table
+
+
+def zero_bubble(stages: int, micro: int) -> Table:
+    """ZB-H1: 1F1B whose backward passes are cut in two, so that gradients of weights fill the bubble.
+
+    Stage i puts off i gradients of weights. Idle time per device is (p−1)(F+I−W) instead of (p−1)(F+I+W), and every
+    device saves p micro-batches at most.
+
+    Parameters
+    ----------
+    stages, micro : int
+        As for :func:`gpipe`.
+
+    Returns
+    -------
+    dict of int to list of (str, int)
+        Stage → its tasks in order.
+
+    Examples
+    --------
+    >>> zero_bubble(2, 2)[1]
+    [('F', 0), ('I', 0), ('F', 1), ('I', 1), ('W', 0), ('W', 1)]
+
+    References
+    ----------
+    Qi et al., "Zero bubble pipeline parallelism", 2024 (arXiv 2401.10241), section 2.
+    """
+    _require(stages=stages, micro=micro)
+    table: Table = {}
+    for stage in range(stages):
+        ahead, put_off = min(micro, stages - stage), 0
+        row = [("F", i) for i in range(ahead)]
+        for i in range(micro):
+            row.append(("I", i))
+            if i >= stage:
+                row.append(("W", put_off))
+                put_off += 1
+            if ahead + i < micro:
+                row.append(("F", ahead + i))
+        table[stage] = row + [("W", i) for i in range(put_off, micro)]
+    return table
+
+
+def pipeline(
+    table: Mapping[int, Sequence[Cell]],
+    work: Mapping[str, float] = WORK,
+    saved: "int | Sequence[int]" = SAVED,
+    boundary: int = 0,
+    memory: Mapping[str, int] | None = None,
+    weights: int = 0,
+) -> Schedule:
+    """Make a schedule of a table: forward passes send activations on, backward passes send gradients back.
+
+    Parameters
+    ----------
+    table : mapping of int to list of (str, int) or (str, int, int)
+        Device → its cells: kind, micro-batch and, if a device has several stages, the stage.
+    work : mapping of str to float, or of (str, int) to float
+        FLOPs (or seconds) of each kind of task; a key (kind, stage) is for one stage alone.
+    saved : int or list of int
+        Bytes that a stage saves between forward and backward pass of a micro-batch; a list has one entry per stage.
+    boundary : int
+        Bytes of an activation between two stages, and of its gradient.
+    memory : mapping of str to int, optional
+        Limits, as for :class:`Schedule`; devices are called ``gpu0``, ``gpu1``, …
+    weights : int
+        Bytes of the gradients of a stage, which stay.
+
+    Returns
+    -------
+    Schedule
+        Which is checked: every stage adds up the gradients of all micro-batches, once each.
+
+    Raises
+    ------
+    ScheduleError
+        If the table cannot be done: the sentence names who waits for what, or what is there twice or never.
+    """
+    cells = {device: [_cell(cell, device) for cell in row] for device, row in table.items()}
+    home = {stage: f"gpu{device}" for device, row in cells.items() for _, _, stage in row}
+    batches = sorted({i for row in cells.values() for _, i, _ in row})
+    last = max(home, default=-1)
+    if sorted(home) != list(range(last + 1)) or not batches:
+        raise ScheduleError("stages", stages=" ".join(map(str, sorted(home))))
+    _require_once(cells, home, batches)
+    sizes = list(saved) if isinstance(saved, Sequence) else [saved] * (last + 1)
+    if len(sizes) != last + 1:
+        raise ScheduleError("sizes", given=len(sizes), stages=last + 1)
+    values = {}
+    for stage in home:
+        values[f"g{stage}"] = Value(weights, tuple(batches))
+        for i in batches:
+            values[f"s{stage}.{i}"] = Value(sizes[stage])
+            values[f"x{stage}.{i}"] = values[f"d{stage}.{i}"] = Value(boundary)
+    values |= {f"x{last + 1}.{i}": Value() for i in batches}
+    columns: dict[str, list[Act]] = {f"gpu{device}": [] for device in cells}
+    for device, row in cells.items():
+        for kind, i, stage in row:
+            seconds = work[kind, stage] if (kind, stage) in work else work[kind]
+            columns[f"gpu{device}"] += _acts(kind, i, stage, home, last, seconds)
+    holds = [(home[0], f"x0.{i}") for i in batches]
+    wants = [(home[stage], f"g{stage}") for stage in sorted(home)]
+    return merge(columns, values, holds, wants, memory)
+
+
+def _acts(kind: str, i: int, stage: int, home: Mapping[int, str], last: int, work: float) -> list[Act]:
+    """Return the task of a cell, and the message that takes its result to another device."""
+    node, saved, arrives = home[stage], f"s{stage}.{i}", f"d{stage + 1}.{i}" if stage < last else f"x{last + 1}.{i}"
+    if kind == "F":
+        makes, frees = (saved, f"x{stage + 1}.{i}"), (f"x{stage}.{i}",)
+        task = Task(node, "F", str(stage), i, (f"x{stage}.{i}",), makes, frees, work)
+        sent, other = f"x{stage + 1}.{i}", home.get(stage + 1, node)
+    else:
+        makes = () if kind == "W" or stage == 0 else (f"d{stage}.{i}",)
+        makes += () if kind == "I" else ((f"g{stage}", i),)
+        if kind == "I" and stage == 0:
+            makes = (f"d0.{i}",)  # W reads it, and so cannot come before I
+        reads = (saved, arrives, *((f"d0.{i}",) if kind == "W" and stage == 0 else ()))
+        task = Task(node, kind, str(stage), i, reads, makes, () if kind == "I" else reads, work)
+        sent, other = f"d{stage}.{i}", home.get(stage - 1, node)
+    sends = kind != "W" and other != node
+    return [task, Send(node, other, sent, "move")] if sends else [task]
+
+
+def _cell(cell: Cell, device: int) -> tuple[str, int, int]:
+    """Return (kind, micro-batch, stage) of a cell."""
+    kind, i, stage = cell if len(cell) == 3 else (*cell, device)
+    if kind not in WORK or not is_count(i) or not is_count(stage):
+        raise ScheduleError("cell", cell=repr(cell))
+    return kind, i, stage
+
+
+def _require_once(cells: Mapping, home: Mapping[int, str], batches: Sequence[int]) -> None:
+    """Raise ScheduleError unless each stage has one forward and one backward pass of each micro-batch."""
+    count: dict[tuple, int] = {}
+    for device, row in cells.items():
+        for kind, i, stage in row:
+            if home[stage] != f"gpu{device}":
+                raise ScheduleError("two-homes", stage=stage, nodes=f"{home[stage]} gpu{device}")
+            count[kind, stage, i] = count.get((kind, stage, i), 0) + 1
+    for kind, stage, i in count:
+        if kind != "F" and ("F", stage, i) not in count:
+            raise ScheduleError("backward-alone", node=home[stage], cell=f"{kind}{stage}.{i}", missing=f"F{stage}.{i}")
+    for stage in home:
+        for i in batches:
+            names = "FIW" if ("I", stage, i) in count or ("W", stage, i) in count else "FB"
+            for kind in names + ("B" if "B" not in names else ""):
+                if (times := count.get((kind, stage, i), 0)) != (kind in names):
+                    reason = "cell-missing" if not times else "cell-twice"
+                    raise ScheduleError(reason, node=home[stage], cell=f"{kind}{stage}.{i}")
+
+
+def _require(**counts: object) -> None:
+    for name, value in counts.items():
+        if not is_count(value, least=1):
+            raise ScheduleError("count", name=name, value=repr(value))

@@ -1,0 +1,180 @@
+"""The readers' workspace: copies are laid out, never overwritten once edited, and opened in JupyterLab."""
+
+import json
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from helpers.small_book import FILES, LESSON, SLUG, VI, edit, files, small
+from helpers.workspaces import Notebook
+
+from course.book import workspace
+from course.book.__main__ import main
+from course.book.pull import pull
+from course.book.workspace import load, origin_of, touched
+
+COPY = f"workspace/vi/{SLUG}.ipynb"
+
+
+@pytest.fixture
+def book(tmp_path, capsys):
+    book = small(tmp_path)
+    assert main(["--root", str(tmp_path), "lab", "--no-start"]) == 0
+    capsys.readouterr()
+    return book
+
+
+@pytest.fixture
+def notebook(book):
+    return Notebook(book.root / COPY)
+
+
+def lab(book, capsys, *more) -> str:
+    assert main(["--root", str(book.root), "lab", "--no-start", *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_copy_is_the_chapters_notebook_and_its_origin(book):
+    for language in ("en", "vi", "zh"):
+        path = book.root / "workspace" / language / f"{SLUG}.ipynb"
+        made = load(path)
+        assert made.cells == load(book.folder(SLUG) / f"{language}.ipynb").cells
+        assert origin_of(made, path).prose == FILES[f"chapters/{SLUG}/{language}.md"]
+        assert not touched(made)
+        assert (path.parent / "../../img/star.svg").resolve() == book.figure("star")
+
+
+def test_lab_replaces_an_untouched_copy_and_nothing_else(book, capsys):
+    edit(book, VI, "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    assert "Opening English" in lab(book, capsys)
+    assert "Bây giờ" in (book.root / COPY).read_text("utf-8")
+    notebook = Notebook(book.root / COPY)
+    notebook["star"].execution_count = 1
+    notebook.save()
+    mine = notebook.path.read_bytes()
+    assert "newer" not in lab(book, capsys)
+    edit(book, VI, "Bây giờ hãy chạy thử:", "Giờ hãy chạy thử:")
+    said = "workspace/vi/01-small.ipynb is yours and stays; the newer edition is workspace/vi/01-small (new).ipynb\n"
+    assert lab(book, capsys).startswith(said)
+    beside = book.root / "workspace/vi/01-small (new).ipynb"
+    assert "Giờ hãy" in beside.read_text("utf-8")
+    before = files(book)
+    assert "newer" not in lab(book, capsys)
+    assert files(book) == before
+
+    edit(book, VI, "Giờ hãy chạy thử:", "Hãy chạy:")
+    assert lab(book, capsys).startswith(said)
+    assert "Hãy chạy:" in beside.read_text("utf-8")
+    shutil.copy(notebook.path, beside)
+    edit(book, VI, "Hãy chạy:", "Chạy:")
+    assert "01-small (new 2).ipynb" in lab(book, capsys)
+    assert notebook.path.read_bytes() == beside.read_bytes() == mine
+
+
+def opened(path):
+    """What JupyterLab writes when a reader opens a notebook, folds a heading, and a save happens."""
+    made = nbformat.read(path, as_version=4)
+    made.metadata["kernelspec"] = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    made.metadata["language_info"] = {"name": "python", "version": "3.11.9", "mimetype": "text/x-python"}
+    made.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+    made.cells[0].metadata |= {"jp-MarkdownHeadingCollapsed": True, "collapsed": False, "scrolled": True}
+    made.nbformat_minor = 5
+    nbformat.write(made, path)
+
+
+def test_opening_a_notebook_does_not_touch_it(book, capsys):
+    opened(book.root / COPY)
+    assert not touched(load(book.root / COPY))
+    edit(book, VI, "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    assert "newer" not in lab(book, capsys)
+    assert "Bây giờ" in (book.root / COPY).read_text("utf-8")
+    assert not (book.root / "workspace/vi/01-small (new).ipynb").exists()
+
+
+@pytest.mark.parametrize("look", [lambda path: None, opened])
+def test_a_copy_with_the_old_digest_is_known_to_be_untouched(book, capsys, look):
+    made = nbformat.read(book.root / COPY, as_version=4)
+    made.metadata["d2lps"]["made"] = workspace._everything(made)
+    nbformat.write(made, book.root / COPY)
+    look(book.root / COPY)
+    edit(book, VI, "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    assert "newer" not in lab(book, capsys)
+    assert "Bây giờ" in (book.root / COPY).read_text("utf-8")
+
+
+@pytest.mark.parametrize("change", ["source", "outputs", "execution_count", "deleted", "tags", "moved"])
+def test_any_change_of_a_cell_is_work(book, notebook, change):
+    star = notebook["star"]
+    if change == "deleted":
+        notebook.delete("star")
+    elif change == "moved":
+        notebook.made.cells.reverse()
+    elif change == "tags":
+        star.metadata["tags"] = ["mine"]
+    elif change == "outputs":
+        star.outputs = [nbformat.v4.new_output("stream", text="7")]
+    else:
+        star[change] = {"source": star.source + " ", "execution_count": 3}[change]
+    notebook.save()
+    assert touched(load(notebook.path))
+
+
+def test_after_a_pull_the_notebook_is_the_newest_edition(book, notebook, capsys):
+    notebook.replace("one", "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    notebook.save()
+    pull(book, notebook.path)
+    assert "newer" not in lab(book, capsys)
+
+
+def test_a_notebook_from_before_a_module_moved_keeps_its_code_and_gets_a_newer_edition(book, capsys):
+    edit(book, LESSON, "import d2lps\n", "import d2lps\nfrom d2lps.old.place import Table\n")
+    lab(book, capsys)
+    edit(book, LESSON, "d2lps.old.place", "d2lps.room")
+    notebook = Notebook(book.root / COPY)
+    notebook.replace("one", "Hãy chạy thử:", "Bây giờ hãy chạy thử:")
+    notebook.save()
+    said = "workspace/vi/01-small.ipynb is yours and stays; the newer edition is workspace/vi/01-small (new).ipynb\n"
+    assert lab(book, capsys).startswith(said)
+    pull(book, notebook.path)
+    assert "Bây giờ hãy chạy thử:" in (book.root / VI).read_text("utf-8")
+    assert "d2lps.old.place" in notebook.path.read_text("utf-8")
+
+
+def test_lab_leaves_a_strangers_file_alone(book, capsys):
+    path = book.root / COPY
+    path.write_text("mine", "utf-8")
+    assert "01-small (new).ipynb" in lab(book, capsys)
+    assert path.read_text("utf-8") == "mine"
+
+
+def test_the_language_is_remembered_and_never_guessed(book, capsys, monkeypatch):
+    monkeypatch.setenv("LANG", "vi_VN.UTF-8")
+    assert lab(book, capsys) == "Opening English. Tiếng Việt: make lab-vi. 中文：make lab-zh.\n"
+    assert lab(book, capsys, "--language", "zh") == ""
+    assert (book.root / "workspace/.language").read_text() == "zh\n"
+    assert lab(book, capsys) == ""
+
+
+SETTINGS = Path(workspace.__file__).with_name("settings")
+NOTES = "@jupyterlab/apputils-extension:notification"
+
+
+def test_jupyterlab_is_started_for_this_machine_only_at_the_chosen_chapter(book, monkeypatch):
+    started = []
+    monkeypatch.setattr("os.execv", lambda *command: started.append(command))
+    monkeypatch.setattr("os.chdir", lambda folder: started.append(folder))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert main(["--root", str(book.root), "lab", "--language", "vi", "--no-browser"]) == 0
+    folder, (program, command) = started
+    assert folder == book.root
+    assert command[0] == program and command[1:3] == ["-m", "jupyterlab"]
+    assert command[3:] == [
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.root_dir={book.root.resolve()}",
+        "--LabApp.default_url=/lab/workspaces/vi/tree/workspace/vi/01-small.ipynb",
+        f"--LabApp.app_settings_dir={SETTINGS}",
+        "--no-browser",
+        "--allow-root",
+    ]
+    assert "false" in json.loads((SETTINGS / "overrides.json").read_text())[NOTES]["fetchNews"]
