@@ -29,7 +29,8 @@ LONG = 19  # deadlines more that the others wait for worker 0 while it works
 class Together(Call):
     """A call of all workers, with no other call of theirs at the same time.
 
-    ``store`` is a :class:`~d2lps.kvstore.store.KVStore`. Each kind of call implements :meth:`lead`, which only worker 0 does, and may implement :meth:`follow_up`, which all do.
+    ``store`` is a :class:`~d2lps.kvstore.store.KVStore`. Each kind of call implements :meth:`lead`, which only worker 0
+    does, and may implement :meth:`follow_up`, which all do.
     """
 
     name = ""  # of the method
