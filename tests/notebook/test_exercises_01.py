@@ -1,4 +1,4 @@
-"""The exercises of chapter 01: what they ask, and what is told of an answer."""
+"""The exercises of chapter 01: right answers, bounds, and the sentences about answers."""
 
 from fractions import Fraction
 

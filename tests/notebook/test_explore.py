@@ -1,4 +1,4 @@
-"""What if: sliders that show plans, times and the race anew, whatever a strategy does."""
+"""``explore``: sliders draw plans, times and the race again, whatever a strategy does."""
 
 import re
 
@@ -17,7 +17,7 @@ def times(lab) -> dict[str, float]:
 
 
 def page(lab) -> str:
-    """As it is where there is no kernel: all positions worked out, which takes half a second."""
+    """Return the page for readers without a kernel; working out all positions takes half a second."""
     return lab._repr_mimebundle_()["text/html"]
 
 
