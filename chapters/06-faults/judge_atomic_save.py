@@ -6,12 +6,14 @@ may read at any moment, and save under another name.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 from d2lps.messages import text
 from d2lps.notebook.grading import Failure, call, failure
 
 from .crashing_disk import Crash, Disk, Folder, Operation
 
+OTHER = "rank-0.momentum"  # another name, which begins like the first
 MANY = 4  # files for each saved name are enough, however often it crashed
 SECOND = 4  # so many states of a first crash are crashed again
 
@@ -57,7 +59,10 @@ class _Judge:
     def all(self) -> dict[str, int]:
         self._first()
         whole = self._run(Disk(), [1, 2], [None])
+        self._whatever_is_saved()
+        self._another_process()
         self._readers()
+        self._reads_only()
         if self.case.ranks > 1:
             self._others(whole.count)
         for crash in range(1, whole.count + 2):
@@ -157,6 +162,50 @@ class _Judge:
             raise self._failure(run, state, folder, "load-wrong", _shown(got))
         return got
 
+    def _whatever_is_saved(self) -> None:
+        """All bytes are kept, even if little or nothing has changed."""
+        folder = Folder(Disk())
+        save, load = self._functions(folder)
+        similar = b"step 1 lr 0.1", b"step 1 lr 0.2", b"step 2 lr 0.2", b"Step 2 lr 0.2"
+        for content in (*similar, b"step 1" + bytes(3), bytes(9), b"", b" \xff\r\n", similar[0]):
+            call(self.case, save, self.name, content, none=True)
+            for mistake, reader in (("changes-data", load), ("lost", self._functions(folder)[1])):
+                got = self._load(folder, reader)
+                if got != content:
+                    values = {"got": _shown(got), "right": _shown(content)}
+                    raise failure(mistake, "load-other", self.case, **values)
+
+    def _another_process(self) -> None:
+        """Two processes save in turn, and both load."""
+        disk = Disk()
+        both = [self._functions(Folder(disk)) for _ in range(2)]
+        for turn, version in ((0, 1), (1, 4), (0, 1), (0, 1), (1, 2)):
+            call(self.case, both[turn][0], self.name, data(version), none=True)
+            for _, load in both:
+                got = self._load(Folder(disk), load)
+                if got != data(version):
+                    values = {"got": _shown(got), "right": _shown(data(version))}
+                    raise failure("looks-once", "load-stale", self.case, **values)
+
+    def _reads_only(self) -> None:
+        """Another process loads before each operation, and this one saves as if nothing had been."""
+        disk = Disk()
+
+        def before(number: int) -> None:
+            _, load = self._functions(Folder(disk))
+            for name in (self.name, OTHER):
+                self._load(Folder(disk), load, name)
+
+        save, load = self._functions(Folder(disk, before))
+        try:
+            for version in (1, 1, 2):
+                call(self.case, save, self.name, data(version), none=True)
+            got = self._load(Folder(disk), load)
+        except Failure as error:
+            raise failure("load-removes", "load-disturbs", self.case, got=_what(self.case, error)) from None
+        if got != data(2):
+            raise failure("load-removes", "load-disturbs", self.case, got=_shown(got))
+
     def _readers(self) -> None:
         """Another process loads before each operation of the second save."""
         disk = Disk()
@@ -183,27 +232,30 @@ class _Judge:
 
     def _others(self, operations: int) -> None:
         """Another rank saves under its own name before each operation of this one."""
-        for at in range(1, operations + 1):
-            disk = Disk()
+        for at, names in product(range(1, operations + 1), ((self.name, OTHER), (OTHER, self.name))):
+            self._two_names(at, *names)
 
-            def before(number: int, at: int = at, disk: Disk = disk) -> None:
-                if number == at:
-                    save, _ = self._functions(Folder(disk))
-                    call(self.case, save, "rank-1", data(1, 1), none=True)
+    def _two_names(self, at: int, name: str, other: str) -> None:
+        disk = Disk()
 
-            folder = Folder(disk, before)
-            save, load = self._functions(folder)
-            try:
-                for version in (1, 2):
-                    call(self.case, save, self.name, data(version), none=True)
-                got = [self._load(folder, load, name) for name in (self.name, "rank-1")]
-            except Failure as error:
-                raise failure("same-name", "saves-fail", self.case, got=_what(self.case, error)) from None
-            right = [data(2), data(1, 1) if folder.count >= at else None]
-            for name, found, wanted in zip((self.name, "rank-1"), got, right, strict=True):
-                if found != wanted:
-                    values = {"name": name, "got": _shown(found), "right": _shown(wanted)}
-                    raise failure("same-name", "saves-mixed", self.case, **values)
+        def before(number: int) -> None:
+            if number == at:
+                save, _ = self._functions(Folder(disk))
+                call(self.case, save, other, data(1, 1), none=True)
+
+        folder = Folder(disk, before)
+        save, load = self._functions(folder)
+        try:
+            for version in (1, 2):
+                call(self.case, save, name, data(version), none=True)
+            got = [self._load(folder, load, each) for each in (name, other)]
+        except Failure as error:
+            raise failure("same-name", "saves-fail", self.case, got=_what(self.case, error)) from None
+        right = [data(2), data(1, 1) if folder.count >= at else None]
+        for each, found, wanted in zip((name, other), got, right, strict=True):
+            if found != wanted:
+                values = {"name": each, "got": _shown(found), "right": _shown(wanted)}
+                raise failure("same-name", "saves-mixed", self.case, **values)
 
     def _rubbish(self) -> None:
         """Crashes leave files; there must not be more and more of them."""

@@ -1309,11 +1309,79 @@ def refuses_what_is_there(fs, name):
         raise FileExistsError(name + ".new")
 
 
+def removes_what_begins_so(fs, name):
+    for each in fs.names():
+        if each.startswith(name) and each.endswith(".new"):
+            fs.remove(each)
+
+
 def loads(change):
     def answer(fs):
         save, load = atomic_save(fs)
         return save, lambda name: change(load(name))
     return answer
+
+
+def skips(same):
+    """Does not write what is the ``same`` as what is there."""
+    def answer(fs):
+        save, load = atomic_save(fs)
+        return lambda name, data: same(load(name), data) or save(name, data), load
+    return answer
+
+
+def with_a_cache(written=True):
+    """What was loaded once is known from then on; maybe also what was saved."""
+    def answer(fs):
+        known, (save, load) = {}, atomic_save(fs)
+
+        def saving(name, data):
+            save(name, data)
+            known.pop(name, None)
+            if written:
+                known[name] = data
+
+        def loading(name):
+            if known.get(name) is None:
+                known[name] = load(name)
+            return known[name]
+        return saving, loading
+    return answer
+
+
+def skips_what_it_saved(fs):
+    saved, (save, load) = {}, atomic_save(fs)
+
+    def saving(name, data):
+        if saved.get(name) != data:
+            save(name, data)
+        saved[name] = data
+    return saving, load
+
+
+def load_cleans_up(begins=lambda name: name):
+    """Takes away what a crash has left, or what another one has just written."""
+    def answer(fs):
+        save, load = atomic_save(fs)
+
+        def loading(name):
+            for each in fs.names():
+                if each.startswith(begins(name)) and each.endswith(".new"):
+                    fs.remove(each)
+            return load(name)
+        return save, loading
+    return answer
+
+
+def load_finishes(fs):
+    """A file that was not renamed yet is renamed by load."""
+    save, load = atomic_save(fs)
+
+    def loading(name):
+        if name + ".new" in fs.names() and name not in fs.names():
+            fs.rename(name + ".new", name)
+        return load(name)
+    return save, loading
 
 
 def number_of(name):
@@ -1549,13 +1617,18 @@ WRONG = {
         "rename-first": [synced_too_late],
         "no-sync-folder": [saver(folder=False), folder_before],
         "deletes-old-first": [saver(removes=True), old_one_aside],
-        "same-name": [saver(tmp=lambda name: "new")],
+        "same-name": [saver(tmp=lambda name: "new"), saver(before=removes_what_begins_so)],
         "loads-torn": [newest_first, two_slots(check=False)],
         "manifest-first": [manifest(first=True)],
         "leaves-rubbish": [a_new_name_each_time],
         "after-a-crash": [saver(before=refuses_what_is_there)],
         "nothing-there": [lambda fs: (atomic_save(fs)[0], fs.read), loads(lambda data: data or b"")],
         "not-found": [loads(lambda data: data and data[:9])],
+        "changes-data": [skips(lambda old, data: old is not None and len(old) == len(data)),
+                         skips(lambda old, data: bool(old) and old[:3] + old[-3:] == data[:3] + data[-3:]),
+                         loads(lambda data: data and data.rstrip(bytes(1))), loads(lambda data: data or None)],
+        "looks-once": [with_a_cache(), with_a_cache(written=False), skips_what_it_saved],
+        "load-removes": [load_cleans_up(), load_cleans_up(lambda name: ""), load_finishes],
         "not-bytes": [loads(str)],
         "not-two": [lambda fs: atomic_save(fs)[0]],
         "lost": [saves_in_memory],

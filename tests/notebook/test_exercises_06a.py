@@ -348,7 +348,7 @@ def test_the_sentence_shows_the_schedule_that_fails():
         assert "('value', 1, 'w', 1," in schedule and FIRST in schedule and SECOND in first
         assert last.count("→") == judge_pair.SHOWN
         one = gap[language].sentence.split("\n")[1]  # which message is late, and when the server crashes
-        assert one.count("('copy', 1, 'w', (1,") == 1 and one.count("value") == 1
+        assert one.count("('copy', 1, 'w', (2,") == 1 and one.count("value") == 1
 
 
 def faulty_pair(seed):
