@@ -37,10 +37,10 @@ EXERCISES = {
     ),
     "staleness": Exercise(
         ("n", "s"),
-        tuple(staleness_case(n, s) for n, s in ((3, 3), (3, 1), (3, 0), (2, 1), (3, math.inf), (5, 3), (1, 0), (5, 1))),
+        tuple(staleness_case(n, s) for n, s in ((3, 3), (3, 1), (3, 0), (2, 7), (3, math.inf), (5, 3), (1, 0), (5, 1))),
         judge_staleness.judge,
         fills=lambda _: judge_staleness.waits(),
-        keeps=(*(name for name, _ in INSTEAD), "reads-too-early", "waits-too-long"),
+        keeps=(*(name for name, _ in INSTEAD), "gives-in", "reads-too-early", "waits-too-long"),
     ),
     "backup": Exercise(
         ("n", "b"),
