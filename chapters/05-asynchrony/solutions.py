@@ -473,7 +473,7 @@ def into_the_first(n, b):
 
 def one_buffer(n, b):
     """The update is always the same tensor, and the next round writes into it."""
-    rounds, closed, buffer = {}, [0], torch.zeros(4)
+    rounds, closed, buffers = {}, [0], []
 
     def receive(worker, number, gradient):
         if number <= closed[0]:
@@ -482,9 +482,64 @@ def one_buffer(n, b):
         if len(rounds[number]) < n:
             return None
         closed[0] = number
-        buffer.copy_(sum(rounds.pop(number).values()) / n)
-        return buffer
+        buffers.append(sum(rounds.pop(number).values()) / n)
+        return buffers[0].copy_(buffers[-1])
     return receive
+
+
+def by_content(n, b):
+    """A gradient that is there already has come twice."""
+    came, closed = {}, set()
+
+    def receive(worker, number, gradient):
+        gradients = came.setdefault(number, [])
+        if number in closed or any(torch.equal(gradient, each) for each in gradients):
+            return None
+        gradients.append(gradient)
+        if len(gradients) < n:
+            return None
+        closed.add(number)
+        return sum(gradients) / n
+    return receive
+
+
+def set_of_contents(n, b):
+    """Counts workers, and adds different gradients."""
+    def added(gradients, n, b):
+        return sum(torch.tensor(each) for each in {str(each.tolist()): each.tolist() for each in gradients}.values()) / n
+    return firsts(divide=added)(n, b)
+
+
+def of_one_shape(n, b):
+    return firsts(divide=lambda gradients, n, b: sum(gradients, torch.zeros(4)) / n)(n, b)
+
+
+def some_rounds(n, b):
+    """Has a place for each of the first hundred rounds."""
+    rounds, receive = [None] * 101, backup(n, b)
+
+    def kept(worker, number, gradient):
+        rounds[number] = gradient
+        return receive(worker, number, gradient)
+    return kept
+
+
+def remembers_some(count):
+    """Knows the last rounds that were closed, and no older ones."""
+    def answer(n, b):
+        rounds, closed = {}, []
+
+        def receive(worker, number, gradient):
+            if number in closed:
+                return None
+            gradients = rounds.setdefault(number, {})
+            gradients[worker] = gradient
+            if len(gradients) < n:
+                return None
+            closed[:] = [*closed, number][-count:]
+            return sum(rounds.pop(number).values()) / n
+        return receive
+    return answer
 
 
 def at_every_message(n, b):
@@ -627,7 +682,9 @@ WRONG = {
         "mean-of-means": [firsts(divide=running_mean)],
         "worker-twice": [firsts(twice=True), added_twice],
         "late-into-next-round": [without_rounds],
-        "late-closes-round": [firsts(late=True, forget=False), late_ones_count],
+        "late-closes-round": [firsts(late=True, forget=False), late_ones_count, remembers_some(3), remembers_some(50)],
+        "by-content": [by_content, set_of_contents],
+        "not-general": [of_one_shape, some_rounds],
         "waits-for-all": [firsts(full=lambda n, b: n + b)],
         "loses-early-next": [firsts(early=False)],
         "rounds-mixed": [one_table],
