@@ -28,7 +28,7 @@ from d2lps.kvstore.store import KVStore
 from d2lps.messages import text
 
 MANIFEST, STORE = "manifest.json", "store"
-AHEAD, DONE = ".step-", "step-"
+DRAFT, FINAL = ".step-", "step-"
 
 
 class CheckpointError(KVError):
@@ -109,9 +109,9 @@ class Checkpoints:
             An error of the store.
         """
         self.wait()
-        ahead, done = self.folder / f"{AHEAD}{steps}", self.folder / f"{DONE}{steps}"
-        first, mine = self.store.rank == 0, ahead / f"rank-{self.store.rank}"
-        failure = self._failure(lambda: first and _emptied(ahead))
+        draft, final = self.folder / f"{DRAFT}{steps}", self.folder / f"{FINAL}{steps}"
+        first, mine = self.store.rank == 0, draft / f"rank-{self.store.rank}"
+        failure = self._failure(lambda: first and _emptied(draft))
         self.store.barrier()
         failure = failure or self._failure(lambda: _written(mine, _packed(own)))
         # A worker that failed joins the barrier, too, so that the others do not wait in vain.
@@ -119,10 +119,10 @@ class Checkpoints:
         self.store.barrier()
         if failure:
             raise failure
-        if not all((ahead / name).exists() for name in self._ranks()):
-            raise CheckpointError(text("checkpoint.others", path=done))
-        finish = partial(self._finish, ahead, done, steps)
-        self._saving = self.store.save(ahead / STORE, background=True, then=finish)
+        if not all((draft / name).exists() for name in self._ranks()):
+            raise CheckpointError(text("checkpoint.others", path=final))
+        finish = partial(self._finish, draft, final, steps)
+        self._saving = self.store.save(draft / STORE, background=True, then=finish)
         background or self.wait()
 
     def wait(self) -> None:
@@ -180,20 +180,20 @@ class Checkpoints:
     def _ranks(self) -> list[str]:
         return [f"rank-{rank}" for rank in range(self.store.num_workers)]
 
-    def _finish(self, ahead: Path, done: Path, steps: int) -> None:
+    def _finish(self, draft: Path, final: Path, steps: int) -> None:
         """Move the checkpoint into place; worker 0 does it when all files are there."""
-        if failure := self._failure(partial(self._move, ahead, done, steps)):
+        if failure := self._failure(partial(self._move, draft, final, steps)):
             raise failure
 
-    def _move(self, ahead: Path, done: Path, steps: int) -> None:
-        digests = {name: _digest(ahead / name) for name in (STORE, *self._ranks())}
+    def _move(self, draft: Path, final: Path, steps: int) -> None:
+        digests = {name: _digest(draft / name) for name in (STORE, *self._ranks())}
         manifest = {"steps": steps, "workers": self.store.num_workers, "sha256": digests}
         content = json.dumps(manifest).encode()
-        _written(ahead / MANIFEST, content + b"\n" + hashlib.sha256(content).hexdigest().encode())
-        _synced(ahead)
-        if done.exists():
-            shutil.rmtree(done)  # it was damaged, or this step is saved once more; the one before it is still there
-        os.rename(ahead, done)
+        _written(draft / MANIFEST, content + b"\n" + hashlib.sha256(content).hexdigest().encode())
+        _synced(draft)
+        if final.exists():
+            shutil.rmtree(final)  # it was damaged, or this step is saved once more; the one before it is still there
+        os.rename(draft, final)
         _synced(self.folder)
         for old in [path for _, path in self._steps()][self.keep :]:
             with suppress(OSError):
@@ -202,7 +202,7 @@ class Checkpoints:
 
     def _steps(self) -> list[tuple[int, Path]]:
         """Return (steps, folder) of each checkpoint, the newest first."""
-        folders = [(path.name.removeprefix(DONE), path) for path in self.folder.glob(f"{DONE}*")]
+        folders = [(path.name.removeprefix(FINAL), path) for path in self.folder.glob(f"{FINAL}*")]
         return sorted([(int(number), path) for number, path in folders if number.isdecimal()], reverse=True)
 
     def _whole(self) -> Iterator[tuple[Path, Mapping]]:

@@ -62,13 +62,13 @@ def test_what_does_not_go_together_is_refused():
     groups = inside(2, 2)
     leaders = list(groups)
     for bad, sentence in [
-        (lambda: hierarchical(groups, "ring"), "hierarchical wants a plan"),
+        (lambda: hierarchical(groups, "ring"), "hierarchical needs a plan"),
         (lambda: hierarchical(leaders, ring(leaders)), "map each machine's leader"),
         (lambda: hierarchical({}, ring(leaders)), "map each machine's leader"),
         (lambda: hierarchical(groups, ring([*leaders, "host2/cpu"])), "host2/cpu .*leads no machine"),
         (lambda: hierarchical(groups, ring(leaders[:1])), "host1/cpu is a leader"),
         (lambda: hierarchical(groups | {"x": ["host0/gpu0"]}, ring([*leaders, "x"])), "host0/gpu0 is named twice"),
-        (lambda: hierarchical(groups, sharded(leaders, ["host0/gpu1"])), "host0/gpu1 .*leader of none"),
+        (lambda: hierarchical(groups, sharded(leaders, ["host0/gpu1"])), "host0/gpu1 .*leads no machine"),
     ]:
         with pytest.raises(PlanError, match=sentence):
             bad()

@@ -320,7 +320,7 @@ def test_workers_that_disagree_or_do_not_come_are_named():
         assert closed == "this store is closed" and out == [5.0] * 3
     *_, errors, took = first
     assert [type(error) for error in errors] == [Timeout, Timeout] and 3.9 < took < 8
-    assert "has not done pull within 4 s" in str(errors[0]) and "this store is at its end" in str(errors[1])
+    assert "has not done pull within 4 s" in str(errors[0]) and "this store has ended" in str(errors[1])
 
 
 def until_killed(rank):

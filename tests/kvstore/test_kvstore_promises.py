@@ -546,7 +546,7 @@ def only_read(size):
     ("made", "why"),
     [
         (inference, "inference_mode"),
-        (only_read, "only be read"),
+        (only_read, "read-only array"),
         (lambda size: torch.zeros(1).expand(size), "share one place"),
     ],
 )
