@@ -29,8 +29,8 @@ LONG = 19  # deadlines more that the others wait for worker 0 while it works
 class Together(Call):
     """A call of all workers, with no other call of theirs at the same time.
 
-    ``store`` is a :class:`~d2lps.kvstore.store.KVStore`. Each kind of call implements :meth:`lead`, which only worker 0
-    does, and may implement :meth:`follow_up`, which all do.
+    ``store`` is a :class:`~d2lps.kvstore.store.KVStore`. Each kind of call implements :meth:`lead`, which only
+    worker 0 does, and may implement :meth:`follow_up`, which all do.
     """
 
     name = ""  # of the method
@@ -39,7 +39,7 @@ class Together(Call):
     def __init__(self, store):
         super().__init__()
         self.store = store
-        self._begun = False  # worker 0 may have begun to work
+        self._led = False  # worker 0 may have begun to work
         self._outcome: dict | None = None  # as worker 0 told it to all
 
     def lead(self, number: int) -> object:
@@ -70,7 +70,7 @@ class Together(Call):
 
     def _is_harmless(self, error: KVError) -> bool:
         """Return True if no server has changed anything, or will."""
-        return isinstance(error, Refused) or isinstance(error, WorkerLost) and 0 in error.ranks and not self._begun
+        return isinstance(error, Refused) or isinstance(error, WorkerLost) and 0 in error.ranks and not self._led
 
     def _work(self) -> object:
         store, note, failure = self.store, None, None
@@ -78,7 +78,7 @@ class Together(Call):
         number = store._next_number(self.name)  # the same again if the last one was not over
         if store._meet(f"{self.name} begins", number, "here" if store.rank == 0 else None) is None:
             raise WorkerLost(text("store.first-lost", call=self.name), (0,))
-        self._begun = True
+        self._led = True
         if store.rank == 0:
             try:
                 with store._coming(self.name, number):

@@ -252,7 +252,7 @@ def test_two_inits_that_differ():
 
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         found = each(stores, work)
-    assert any("all workers must initialize it alike" in said for said in found)
+    assert any("all initialise the same" in said for said in found)
 
 
 def test_a_push_that_is_not_finite_is_one_workers_error():

@@ -199,7 +199,7 @@ def test_what_was_kept_is_lost_with_both_who_kept_it(tmp_path, held):
                 until_whole(made)
         store.barrier()
         held.set()
-        with pytest.raises(Refused, match="what was kept for save 2 is not here any more: save again"):
+        with pytest.raises(Refused, match="what was kept for save 3 is not here any more: save again"):
             said.wait()
         assert path.read_bytes() == before
         store.save(path)
