@@ -57,13 +57,12 @@ check: $(ready) ## list everything that has to follow a change of a chapter
 figures: $(ready) ## draw the figures in img/ again
 	$(python) -m course.book figures
 
-bench: $(ready) ## measure carriers against gloo, the store against MXNet, predictions, the cost model, the player
-	$(python) tests/benchmarks/model.py
-	$(python) tests/benchmarks/carriers.py
-	$(python) tests/benchmarks/kvstore.py
-	$(python) tests/benchmarks/cluster.py
+bench: $(ready) ## measure everything in tests/benchmarks (ARGUMENTS=--quick: only to see that all of it runs)
+	@sh .ci/setup book
 	@sh .ci/setup browser
-	$(python) tests/benchmarks/player.py
+	@sh .ci/setup hosts
+	@for name in model carriers kvstore replicas saving cluster classes player site; do \
+	$(python) tests/benchmarks/$$name.py $(ARGUMENTS) || exit 1; done
 
 faults: $(ready) ## print the table of faults that the key-value store survives, from its tests
 	$(python) tests/kvstore/faults.py

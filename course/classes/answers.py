@@ -21,8 +21,8 @@ from course.classes import values
 from course.classes.line import Gone, Line
 from course.classes.values import Unreadable, read, tensor, written
 from d2lps import PlanError, Reduction, Trace
-from d2lps.notebook.grading.away import Away
 from d2lps.notebook.grading.calls import Stopped
+from d2lps.notebook.grading.elsewhere import Away
 from d2lps.plan import Plan
 
 LONGEST_NAME = 60  # characters of a name that the other end sends

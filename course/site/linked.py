@@ -17,21 +17,10 @@ PLAIN = ("", "n", "p", "o", "w")  # names, signs and space have no color of thei
 
 
 def linked(source: str, addresses: Mapping[str, str], before: Iterable[str] = ()) -> str:
-    """Return Python as HTML for ``<pre class="code">``, highlighted by pygments.
+    """Return the code of a cell as HTML for ``<pre class="code">``, highlighted by pygments.
 
-    Parameters
-    ----------
-    source : str
-        The code of a cell, which may have IPython's magics.
-    addresses : mapping of str to str
-        Full name → address: ``{"d2lps.ring": "api.html#ring"}``.
-    before : iterable of str
-        The cells before it. Cells for all ranks (``%%px``) share no names with the others.
-
-    Returns
-    -------
-    str
-        The same text with marks. Code that cannot be parsed has no links.
+    ``addresses`` maps full names to addresses, ``{"d2lps.ring": "api.html#ring"}``, and ``before`` has the cells before
+    this one. Cells for all ranks (``%%px``) share no names with the others. Code that cannot be parsed has no links.
     """
     code, links = _plain(source), {}
     if addresses:

@@ -61,9 +61,9 @@ def printed(page: Path, folder: Path) -> Path:
     pdf = folder / f"{page.stem}-{digest(page.read_text('utf-8') + looks)}.pdf"
     if not pdf.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as folder:
-            _print(page, Path(folder) / pdf.name, Path(folder))
-            (Path(folder) / pdf.name).rename(pdf)
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            _print(page, Path(temporary) / pdf.name, Path(temporary))
+            (Path(temporary) / pdf.name).rename(pdf)
         for old in folder.glob(f"{page.stem}-*.pdf"):
             if old != pdf:
                 old.unlink(missing_ok=True)

@@ -1,12 +1,4 @@
-"""Several plans that run at the same time, each with its own part of the buffer.
-
->>> from d2lps import sharded, together
->>> print(together(sharded(["a", "b"]), sharded(["a", "c"], key="h")))
-3 nodes: a b c
-shares: g1 = g2 = h1 = h2 = 1/4
-step 1   b→a +g1   a→b +g2   c→a +h1   a→c +h2
-step 2   a→b =g1   b→a =g2   a→c =h1   c→a =h2
-"""
+"""Several plans that run at the same time, each with its own part of the buffer."""
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction

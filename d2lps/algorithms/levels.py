@@ -1,15 +1,4 @@
-"""Two levels: sums inside every machine, then between machines, then the total back inside.
-
->>> from d2lps import sharded
->>> inside = {"a/cpu": ["a/gpu0", "a/gpu1"], "b/cpu": ["b/gpu0", "b/gpu1"]}
->>> print(hierarchical(inside, sharded(["a/cpu", "b/cpu"])))
-6 nodes: a/gpu0 a/gpu1 a/cpu b/gpu0 b/gpu1 b/cpu
-shares: g1 = g2 = 1/2
-step 1   a/gpu0,a/gpu1→a/cpu +g1   b/gpu0,b/gpu1→b/cpu +g1   a/gpu0,a/gpu1→a/cpu +g2   b/gpu0,b/gpu1→b/cpu +g2
-step 2   b/cpu→a/cpu +g1   a/cpu→b/cpu +g2
-step 3   a/cpu→b/cpu =g1   b/cpu→a/cpu =g2
-step 4   a/cpu→a/gpu0,a/gpu1 =g1   b/cpu→b/gpu0,b/gpu1 =g1   a/cpu→a/gpu0,a/gpu1 =g2   b/cpu→b/gpu0,b/gpu1 =g2
-"""
+"""Two levels: sums inside every machine, then between machines, then the total back inside."""
 
 from collections.abc import Iterable, Mapping
 

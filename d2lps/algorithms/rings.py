@@ -1,14 +1,4 @@
-"""Rings: every node sends to a neighbor only.
-
->>> from d2lps import ring
->>> print(ring(["device1", "device2", "device3"]))
-3 nodes: device1 device2 device3
-shares: g1 = g2 = g3 = 1/3
-step 1   device1→device2 +g1   device2→device3 +g2   device3→device1 +g3
-step 2   device1→device2 +g3   device2→device3 +g1   device3→device1 +g2
-step 3   device1→device2 =g2   device2→device3 =g3   device3→device1 =g1
-step 4   device1→device2 =g1   device2→device3 =g2   device3→device1 =g3
-"""
+"""Rings: every node sends to a neighbor only."""
 
 from collections.abc import Iterable
 from fractions import Fraction

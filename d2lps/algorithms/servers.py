@@ -1,12 +1,4 @@
-"""Servers: one node adds up the whole gradient, or each server one shard of it.
-
->>> from d2lps import sharded
->>> print(sharded(["gpu0", "gpu1"], servers=["cpu"]))
-3 nodes: gpu0 gpu1 cpu
-shares: g1 = 1
-step 1   gpu0,gpu1→cpu +g1
-step 2   cpu→gpu0,gpu1 =g1
-"""
+"""Servers: one node adds up the whole gradient, or each server one shard of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction

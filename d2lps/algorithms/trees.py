@@ -1,16 +1,4 @@
-"""Trees and pairs: O(log n) messages one after the other, compared with O(n) in a ring.
-
->>> from d2lps import tree
->>> print(tree(["a", "b", "c", "d", "e"]))
-5 nodes: a b c d e
-shares: g = 1
-step 1   b→a +g   d→c +g
-step 2   c→a +g
-step 3   e→a +g
-step 4   a→e =g
-step 5   a→c =g
-step 6   a→b =g   c→d =g
-"""
+"""Trees and pairs: O(log n) messages one after the other, compared with O(n) in a ring."""
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction

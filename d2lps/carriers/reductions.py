@@ -91,8 +91,8 @@ class Reduction:
             raise TensorError(text("reduction.cannot", name=self.name, **values)) from None
         if not isinstance(result, Tensor) or (result.shape, result.dtype) != (sample.shape, sample.dtype):
             like = f"{tuple(result.shape)}, {result.dtype}" if isinstance(result, Tensor) else type(result).__name__
-            given = f"{tuple(sample.shape)}, {sample.dtype}"
-            raise TensorError(text("reduction.unlike", name=self.name, made=like, given=given))
+            wanted = f"{tuple(sample.shape)}, {sample.dtype}"
+            raise TensorError(text("reduction.unlike", name=self.name, made=like, given=wanted))
         if not (_same(own, neutral) and _same(arrived, sample)):
             raise TensorError(text("reduction.changes", name=self.name))
         if not _same(result, sample):

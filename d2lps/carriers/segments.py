@@ -128,11 +128,11 @@ def _open(location: Location) -> int:
     except OSError as error:
         raise TensorError(
             f"the memory {location.path} of another process cannot be opened ({error.strerror}): it must "
-            "belong to the same user, and its tensor must be kept"
+            "belong to the same user, and that process must keep its tensor"
         ) from None
     if os.fstat(file).st_ino != location.inode:
         os.close(file)
-        raise TensorError(f"the memory {location.path} is another one by now: its tensor must be kept")
+        raise TensorError(f"the memory {location.path} now belongs to another tensor: keep the tensor that was there")
     return file
 
 

@@ -5,15 +5,14 @@ Start with ``emulation``: ``emulated(...)`` makes a ``Cluster``, and its methods
     emulation   the cluster, its limits, its network addresses and the shaping of links
     control     starts, asks and ends the hosts, and reads their answers, from the notebook's process
     agent       runs inside: the first process of the switch and of every host
-    run         the processes of a run: their output, how they ended, which error is raised
-    measured    the program that ``Cluster.measure`` runs on each host; ``playing``: the nodes of a host's process
+    run         the processes of a run: the nodes they play, their output, how they ended, which error is raised
+    measured    the program that ``Cluster.measure`` runs on each host
     doctor      the checks of ``python -m d2lps doctor``; a new check goes there
     errors      the exceptions
 """
 
 from d2lps.cluster.emulation import Cluster, emulated
 from d2lps.cluster.errors import ClusterError, HostLost, NoEmulation, RunFailed
-from d2lps.cluster.playing import playing
-from d2lps.cluster.run import Ended, Run
+from d2lps.cluster.run import Ended, Run, playing
 
 __all__ = ["Cluster", "ClusterError", "Ended", "HostLost", "NoEmulation", "Run", "RunFailed", "emulated", "playing"]

@@ -106,13 +106,7 @@ class Cluster:
         return machines(self._workers, self.gpus_per_host, nic=rates, inside=self.inside, servers=self._servers)
 
     def nodes(self, host: str) -> tuple[str, ...]:
-        """Return the nodes of the topology that lie on ``host`` and that one process plays.
-
-        Parameters
-        ----------
-        host : str
-            Its name, as in :attr:`hosts`.
-        """
+        """Return the nodes of the topology that lie on ``host`` and that one process plays."""
         self._require(host)
         return self._nodes[host]
 
@@ -250,13 +244,7 @@ class Cluster:
         return self.run(measured, plan, topology, units.size(nbytes), rounds, hosts=hosts, deadline=deadline)[0]
 
     def kill(self, host: str) -> None:
-        """End a host as if its power were cut. It does not come back.
-
-        Parameters
-        ----------
-        host : str
-            Its name.
-        """
+        """End a host as if its power were cut. It does not come back."""
         self._require(host)
         self._control.kill(host)
 
@@ -271,13 +259,7 @@ class Cluster:
         self._between(a, b, "replace", "lladdr 02:00:00:00:00:00 nud permanent")  # no host has that address
 
     def heal(self, a: str, b: "str | None" = None) -> None:
-        """Undo :meth:`cut`.
-
-        Parameters
-        ----------
-        a, b : str
-            As they were given to it.
-        """
+        """Undo :meth:`cut` with the same arguments."""
         self._between(a, b, "del", "")
 
     def reshape(self, host: str, bandwidth: "str | Bandwidth") -> None:

@@ -7,7 +7,7 @@ import torch
 from d2lps.carriers.execute import run
 from d2lps.carriers.processes import Processes
 from d2lps.cluster.errors import ClusterError
-from d2lps.cluster.playing import playing
+from d2lps.cluster.run import playing
 from d2lps.messages import text
 from d2lps.plan.plan import Plan
 from d2lps.topology import Topology

@@ -17,6 +17,24 @@ GONE = 10.0  # seconds within which a killed process must have ended
 SHOWN = 1 << 18  # bytes of output of all processes of a run that are shown
 
 
+def playing() -> tuple[str, ...]:
+    """Return the nodes that this process of a cluster plays, for ``Processes(playing())``.
+
+    Returns
+    -------
+    tuple of str
+        Such as ``("host0/gpu0", "host0/gpu1", "host0/cpu")``.
+
+    Raises
+    ------
+    ClusterError
+        If this is not a process of a cluster.
+    """
+    if "D2LPS_PLAYING" not in os.environ:
+        raise ClusterError(text("cluster.nowhere"))
+    return tuple(os.environ["D2LPS_PLAYING"].split())
+
+
 class Ended(NamedTuple):
     """The end of a program: its ``host``, ``rank``, exit ``status``, and the last of its ``output``."""
 

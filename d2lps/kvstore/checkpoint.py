@@ -5,12 +5,14 @@ one after the other, whose SHA-256 is in the header. It is complete, or it is no
 name, flushed to the disk, and renamed.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import stat
 import struct
+import sys
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -71,19 +73,33 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
             for tensor in tensors:
                 file.write(tensor)
             file.flush()
-            os.fsync(file.fileno())
+            to_disk(file.fileno())
             os.replace(beside, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # else its name may be lost with the power, although the file is complete
-        finally:
-            os.close(folder)
+        folder_to_disk(path.parent)  # else its name may be lost with the power, although the file is complete
     except (OSError, ValueError) as error:
         beside and _unlink(beside)
         raise _not_saved(path, error) from None
     except BaseException:
         beside and _unlink(beside)
         raise
+
+
+def to_disk(descriptor: int) -> None:
+    """Wait until an open file is on the disk: on macOS, ``fsync`` alone does not wait for the disk's own cache."""
+    if sys.platform == "darwin":
+        with suppress(OSError):  # file systems of a network refuse it
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
+def folder_to_disk(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        to_disk(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def require_place(path: object) -> Path:

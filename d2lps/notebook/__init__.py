@@ -1,7 +1,13 @@
-"""What readers meet in a notebook: exercises that are checked, predictions, explorers, progress, ranks and plots.
+"""The parts of the course that run in a reader's notebook.
 
-``grading`` judges exercises, ``predict`` asks for a number before the run, ``explore`` is a race with sliders,
-``ranks`` are the processes behind a ``%%px`` cell, ``progress`` shows what the reader has solved, and ``opening``
-plays the runs at the head of a chapter. ``shown`` and ``plots`` decide how values and figures look, ``kept`` what the
-workspace remembers, and ``d2l_compat`` lends the helpers of *Dive into Deep Learning*.
+Each public name has a module of its own; start with ``predict``::
+
+    grading    checks exercises                    explore    a race with sliders
+    predict    asks for a number before a run      progress   the exercises the reader has passed
+    ranks      the processes of ``%%px`` cells     opening    plays the runs at the head of a chapter
+
+``entries`` decides which guesses are accepted, ``fields`` and ``predict_page`` show the question with and without a
+kernel, ``reveal`` shows the answer. ``shown`` decides which values display themselves, ``plots`` how matplotlib's
+figures look, ``working`` the line below a slow cell, ``kept`` what is stored in the workspace, ``all_readers`` how one
+run is shown in all languages. ``d2l_compat`` imports the helpers of *Dive into Deep Learning*.
 """

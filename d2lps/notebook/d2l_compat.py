@@ -1,8 +1,8 @@
 """D2L's own helpers: ``from d2lps import d2l`` gives ``d2l.Timer``, ``d2l.plot``, ``d2l.try_all_gpus`` …
 
-``d2l.torch`` imports torchvision, which it needs for downloads only and which exists on PyPI for CUDA builds
-of torch alone. Where torchvision is missing or broken, a placeholder stands in for it while d2l is imported;
-what d2l does with torchvision then fails with a sentence that says so, and everything else works.
+``d2l.torch`` imports torchvision, although it needs it only for downloads, and PyPI has it only for CUDA builds of
+torch. If torchvision is missing or broken, a placeholder stands in for it while d2l is imported; functions of d2l that
+need torchvision then fail with a clear message, and everything else works.
 """
 
 import importlib
@@ -30,7 +30,7 @@ def _import_d2l() -> ModuleType:
         sys.modules |= {"torchvision": torchvision, "torchvision.transforms": transforms}
         try:
             return importlib.import_module("d2l.torch")
-        finally:  # others who look for torchvision shall find the truth
+        finally:  # other importers of torchvision must not get the placeholder
             del sys.modules["torchvision"], sys.modules["torchvision.transforms"]
     return importlib.import_module("d2l.torch")
 

@@ -1,4 +1,4 @@
-// Shows what was worked out in advance: a button for each position that a slider can be moved to, alone.
+// Shows positions of sliders that were computed in advance, with a button for each.
 
 async function unpacked(packed) {
   const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
@@ -9,25 +9,25 @@ async function unpacked(packed) {
 async function choose(root, play) {
   root.dataset.plays = "";
   const packed = JSON.parse(root.querySelector("script").textContent);
-  const stage = root.querySelector(".d2-chosen"), told = stage.nextElementSibling;
+  const stage = root.querySelector(".d2-chosen"), text = stage.nextElementSibling;
   const rows = [...root.querySelectorAll("[role=group]:has(> button[data-shows])")];
   let stop = () => {}, wanted = 0;
 
   async function show(number) {
     wanted = number;
-    const { data, stills, told: words } = await unpacked(packed[number]);
+    const { data, stills, report } = await unpacked(packed[number]);
     if (wanted !== number) return; // another button has been pressed meanwhile
     stop();
     stage.replaceChildren();
     stop = data ? play(stage, { ...data, stills }) : () => {};
-    told.innerHTML = words;
+    text.innerHTML = report;
     for (const row of rows) {
-      const own = row.querySelector(`[data-shows="${number}"]`) ?? row.querySelector('[data-shows="0"]');
-      for (const each of row.querySelectorAll("button")) each.setAttribute("aria-pressed", each === own);
+      const chosen = row.querySelector(`[data-shows="${number}"]`) ?? row.querySelector('[data-shows="0"]');
+      for (const button of row.querySelectorAll("button")) button.setAttribute("aria-pressed", button === chosen);
     }
   }
-  for (const row of rows) {
-    for (const each of row.querySelectorAll("button")) each.addEventListener("click", () => show(+each.dataset.shows));
+  for (const button of rows.flatMap((row) => [...row.querySelectorAll("button")])) {
+    button.addEventListener("click", () => show(+button.dataset.shows));
   }
   await show(0);
 }

@@ -1,7 +1,7 @@
-"""What ``explore`` shows besides its sliders, and the page that stands for them where there is no kernel.
+"""The report of ``explore`` below its sliders, and the page that replaces them without a kernel.
 
-On that page a few positions of the sliders can be chosen. They have been worked out in advance and are packed
-together, so that the page stays small; each slider is moved alone, since all positions together would be too many.
+On that page the reader can choose among a few positions of the sliders. They are computed in advance and compressed
+together, so that the page stays small; each slider moves alone, since there are too many combinations.
 """
 
 import base64
@@ -22,32 +22,32 @@ from d2lps.view.player import LOOKS, MODULE, data, sheet, staged, stills
 from d2lps.view.tables import plan_table
 
 CHOOSE = Path(__file__).with_name("explore.js").read_text("utf-8")
-# Pictures of more messages than this, in all, take longer to make than a reader waits for: numbers alone then.
+# Pictures of more messages than this, in all, would take too long: only numbers are shown.
 MOST_MESSAGES = 600
-LARGEST = 136_000  # bytes of a page, in English; what would make it larger is not offered
+LARGEST = 136_000  # bytes of a page, in English; positions that would make it larger are not offered
 
 
 class Offer(NamedTuple):
-    """A slider: its name and words, where all sliders stand, other positions (the most telling first), all labels."""
+    """A slider: name, words, current positions of all sliders, other positions (most instructive first), labels."""
 
     name: str
     says: str
     now: dict[str, object]
     others: list[object]
     labels: dict[object, str]
-    at_once: int = 1  # how many of the others are as telling as the first
+    at_once: int = 1  # how many of the others are as instructive as the first
 
 
 Run = Callable[[dict[str, object]], tuple[dict[str, Trace], dict[str, str]]]
 
 
 def can_race(traces: dict[str, Trace]) -> bool:
-    """Whether there is something to play, and not too much."""
+    """Return True if there are messages to play, and not too many."""
     return 0 < sum(len(trace.events) for trace in traces.values()) <= MOST_MESSAGES
 
 
-def told(traces: dict[str, Trace], refused: dict[str, str]) -> str:
-    """Times as bars, refusals, and the plans, folded."""
+def report(traces: dict[str, Trace], refused: dict[str, str]) -> str:
+    """Return times as bars, errors, and the folded plans, as HTML."""
     bars = {
         named(name): [Bar("model", text("table.shared"), 1e3 * trace.duration, "ms")] for name, trace in traces.items()
     }
@@ -69,83 +69,81 @@ background:none;color:inherit;font:inherit;cursor:pointer}
 .d2lps-explored [aria-pressed=true]{font-weight:700;box-shadow:inset 0 0 0 2px currentColor}"""
 
 
-def page(offers: list[Offer], run: Run, made: "dict[tuple, dict]") -> str:
-    """The page: the race where the sliders stand, and buttons for other positions.
+def page(offers: list[Offer], run: Run, cache: "dict[tuple, dict]") -> str:
+    """Return the page: the race for the current positions, and buttons for other positions.
 
-    ``made`` remembers what was shown of each position in each language.
+    ``cache`` stores the content of each position in each language.
     """
 
-    def shown(values: dict[str, object]) -> dict:
+    def content(values: dict[str, object]) -> dict:
         key = (language(), *values.values())
-        if key not in made:
-            made[key] = _shown(*run(values))
-        return made[key]
+        if key not in cache:
+            cache[key] = _content(*run(values))
+        return cache[key]
 
-    had = only(LANGUAGES[0], lambda: _offered(offers, run, shown))  # the same for the readers of all languages
-    now = run(offers[0].now)
-    first = shown(offers[0].now)
-    packed = [_packed(first), *(_packed(shown(offers[i].now | {offers[i].name: value})) for i, value in had)]
-    numbers = {(offers[i].name, value): number for number, (i, value) in enumerate(had, 1)}
-    frame = len((LOOKS + LOOK + MODULE + CHOOSE + told(*now) + "".join(packed)).encode())
-    pictures = (
-        sheet(first["data"], first["stills"]) if "data" in first else ""
-    )  # they stand there only until the script shows them
+    offered = only(LANGUAGES[0], lambda: _offered(offers, run, content))  # the same for the readers of all languages
+    summary = report(*run(offers[0].now))
+    first = content(offers[0].now)
+    packed = [_packed(first), *(_packed(content(offers[i].now | {offers[i].name: value})) for i, value in offered)]
+    numbers = {(offers[i].name, value): number for number, (i, value) in enumerate(offered, 1)}
+    frame = len((LOOKS + LOOK + MODULE + CHOOSE + summary + "".join(packed)).encode())
+    pictures = sheet(first["data"], first["stills"]) if "data" in first else ""  # shown until the script runs
     pictures = pictures if frame + len(pictures.encode()) <= LARGEST else ""
     rows = "".join(_row(offer, numbers) for offer in offers if any(name == offer.name for name, _ in numbers))
     name = "d2lps-" + hashlib.sha256("".join(packed).encode()).hexdigest()[:12]
-    start = f"document.querySelectorAll('#{name}:not([data-plays])').forEach((each) => choose(each, play));"
+    start = f"document.querySelectorAll('#{name}:not([data-plays])').forEach((root) => choose(root, play));"
     return (
         f'<div id="{name}" class="d2lps-explored" lang="{html_language()}"><style>{LOOKS}{LOOK}</style>'
         f"<p>{escape(text('explore.in-advance'))}</p>{rows}"
-        f'<div class="d2-chosen">{pictures}</div><div>{told(*now)}</div>'
+        f'<div class="d2-chosen">{pictures}</div><div>{summary}</div>'
         f'<script type="application/json">{json.dumps(packed)}</script></div>'
         f'<script type="module">{MODULE}\n{CHOOSE}\n{start}</script>'
     )
 
 
-def _offered(offers: list[Offer], run: Run, shown: Callable[[dict], dict]) -> list[tuple[int, object]]:
-    """Which other positions fit on a page: the number of each slider, and the value."""
+def _offered(offers: list[Offer], run: Run, content: Callable[[dict], dict]) -> list[tuple[int, object]]:
+    """Return the other positions that fit on a page: (number of the slider, value)."""
     now = offers[0].now
-    first = shown(now)
-    size = len((LOOKS + LOOK + MODULE + CHOOSE + told(*run(now)) + _packed(first)).encode())
+    first = content(now)
+    size = len((LOOKS + LOOK + MODULE + CHOOSE + report(*run(now)) + _packed(first)).encode())
     size += 4000  # the buttons, and the sentence above them
-    had = []
+    offered = []
     for turn in range(max(len(offer.others) for offer in offers)):  # the first of each slider, then the second …
         for i, offer in enumerate(offers):
             for value in offer.others[turn * offer.at_once : (turn + 1) * offer.at_once]:
-                other = shown(offer.now | {offer.name: value})
+                other = content(offer.now | {offer.name: value})
                 more = len(_packed(other))
                 if other != first and size + more <= LARGEST:
-                    had.append((i, value))
+                    offered.append((i, value))
                     size += more + 4
-    return had
+    return offered
 
 
-def _shown(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
-    """One position of the sliders: its race, if it can be seen, and what is told of it."""
+def _content(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
+    """Return the content of one position of the sliders: its report, and its race if that can be drawn."""
     if not can_race(traces):
-        return {"told": told(traces, refused)}
+        return {"report": report(traces, refused)}
     try:
         scenes = staged([*traces.values()])
     except DrawingError as error:
-        return {"told": told(traces, refused | {"": str(error)})}
+        return {"report": report(traces, refused | {"": str(error)})}
     names = [named(name) for name in traces]
     page = data.page(scenes, names)
-    plain = [each.replace(f"<style>{STYLE + THIN}</style>", "") for each in stills(page, scenes)]
-    return {"told": told(traces, refused), "stills": plain, "data": page}
+    plain = [still.replace(f"<style>{STYLE + THIN}</style>", "") for still in stills(page, scenes)]
+    return {"report": report(traces, refused), "stills": plain, "data": page}
 
 
-def _packed(shown: dict) -> str:
-    return base64.b64encode(zlib.compress(json.dumps(shown, ensure_ascii=False).encode(), 9)).decode()
+def _packed(content: dict) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(content, ensure_ascii=False).encode(), 9)).decode()
 
 
-def _row(offer: Offer, had: dict[tuple[str, object], int]) -> str:
-    """A slider as buttons: where it stands, and where it can be moved."""
+def _row(offer: Offer, numbers: dict[tuple[str, object], int]) -> str:
+    """Return a slider as buttons: its current position, and the positions offered."""
     buttons = []
     for value, label in offer.labels.items():
-        stands = value == offer.now[offer.name]
-        if stands or (offer.name, value) in had:
-            number, pressed = 0 if stands else had[offer.name, value], str(stands).lower()
+        current = value == offer.now[offer.name]
+        if current or (offer.name, value) in numbers:
+            number, pressed = 0 if current else numbers[offer.name, value], str(current).lower()
             look = f'type="button" data-shows="{number}" aria-pressed="{pressed}"'
             buttons.append(f"<button {look}>{escape(label)}</button>")
     says = escape(offer.says)

@@ -1,4 +1,4 @@
-"""The fields of a prediction in a notebook: one for each number, a button to commit, a sentence for each bad entry."""
+"""The fields of a prediction in a notebook: one for each number, a button, and a sentence for each bad entry."""
 
 from collections.abc import Callable
 from html import escape
@@ -8,61 +8,57 @@ import ipywidgets
 from d2lps.messages import named, text
 from d2lps.notebook.entries import PredictionError
 
-WIDE = {"description_width": "10em"}  # so that the fields stand below one another
-
 
 class Fields(ipywidgets.VBox):
-    """What a reader fills in.
+    """The fields that a reader fills in.
 
-    The entries are texts, not ``FloatText``: that begins with a zero that nobody has entered, and takes what is no
-    number for the last one that was.
+    The entries are ``Text``, not ``FloatText``, which starts with a zero that the reader has not entered, and replaces
+    an entry that is not a number by the last number.
 
     Parameters
     ----------
     prediction : d2lps.notebook.predict.Prediction
-        What is asked, and who takes the guess.
+        The prediction that takes the guess.
     """
 
     def __init__(self, prediction):
         self._prediction = prediction
+        # Labels of one width, so that the fields are aligned.
+        look = {"style": {"description_width": "10em"}, "layout": ipywidgets.Layout(width="18em")}
         self.entries = {
-            what: ipywidgets.Text(
-                description=named(what), continuous_update=True, style=WIDE, layout=ipywidgets.Layout(width="18em")
-            )
-            for what in prediction.asked
+            item: ipywidgets.Text(description=named(item), continuous_update=True, **look) for item in prediction.asked
         }
         self.button = ipywidgets.Button(layout=ipywidgets.Layout(width="auto", align_self="flex-start"))
-        self.said = ipywidgets.HTML()
+        self.status = ipywidgets.HTML()
         self.button.on_click(lambda _: self._pressed())
-        rows = [
-            ipywidgets.HBox([self.entries[what], ipywidgets.Label(unit)]) for what, unit in prediction.asked.items()
-        ]
-        super().__init__([*rows, self.button, self.said])
+        units = map(ipywidgets.Label, prediction.asked.values())
+        rows = [ipywidgets.HBox(row) for row in zip(self.entries.values(), units, strict=True)]
+        super().__init__([*rows, self.button, self.status])
         self._show()
 
     def _pressed(self) -> None:
         if self._prediction.guess is not None and self.button.description == text("predict.again"):
             self._open(True)
             return
-        wrong, guess = [], {}
-        for what, field in self.entries.items():
+        errors, guess = [], {}
+        for item, field in self.entries.items():
             try:
-                guess[what] = self._prediction.read(what, field.value)
+                guess[item] = self._prediction.read(item, field.value)
             except PredictionError as error:
-                wrong.append(str(error))
-        if wrong:
-            self.said.value = "".join(f'<p role="alert" style="margin:0">✗ {escape(each)}</p>' for each in wrong)
+                errors.append(str(error))
+        if errors:
+            self.status.value = "".join(f'<p role="alert" style="margin:0">✗ {escape(error)}</p>' for error in errors)
             return
         self._prediction.commit(guess)
         self._show()
 
     def _show(self) -> None:
-        """The guess, closed, or empty fields."""
-        own = self._prediction.guess
-        for what, field in self.entries.items():
-            field.value = f"{own[what]:.12g}" if own else field.value
-        self._open(own is None)
-        self.said.value = f'<p style="margin:0">{escape(self._prediction.said())}</p>'
+        """Show the guess in closed fields, or open empty ones."""
+        guess = self._prediction.guess
+        for item, field in self.entries.items():
+            field.value = f"{guess[item]:.12g}" if guess else field.value
+        self._open(guess is None)
+        self.status.value = f'<p style="margin:0">{escape(self._prediction.said())}</p>'
 
     def _open(self, open: bool) -> None:
         for field in self.entries.values():
@@ -71,12 +67,11 @@ class Fields(ipywidgets.VBox):
 
 
 def bundle(prediction) -> Callable[[], dict]:
-    """Gives what a notebook shows of it: the fields, and the sentence where there is no kernel to fill them in."""
+    """Return a function that makes the forms for a notebook: fields, and a text and a page without a kernel."""
     fields = Fields(prediction)
 
-    def made() -> dict:
-        own = fields._repr_mimebundle_()
-        view = {kind: value for kind, value in own.items() if "widget-view" in kind}
+    def forms() -> dict:
+        view = {kind: value for kind, value in fields._repr_mimebundle_().items() if "widget-view" in kind}
         return view | {"text/plain": repr(prediction), "text/html": prediction._repr_html_()}
 
-    return made
+    return forms

@@ -1,8 +1,8 @@
-"""What a reader has done, kept beside their notebooks: guesses, and exercises that were passed. Nothing is ever sent.
+"""Store guesses and passed exercises beside the reader's notebooks. Nothing is ever sent.
 
-It lies in ``.d2lps/`` in the workspace, for all its notebooks together: a small file for each thing, put in place
-whole, so that notebooks that are open at the same time never spoil what the other has written. A program that is no
-notebook remembers for as long as it runs, and writes nothing.
+They lie in ``.d2lps/`` in the workspace, for all its notebooks: a small file for each entry, replaced in one step, so
+that notebooks that are open at the same time never damage each other's entries. Outside a notebook, entries are
+remembered as long as the program runs, and nothing is written.
 """
 
 import json
@@ -14,23 +14,23 @@ from pathlib import Path
 
 NAME = ".d2lps"
 
-_remembered: dict[str, dict] = {}  # where there is no folder, or none that can be written to
+_remembered: dict[str, dict] = {}  # entries without a folder, or with one that cannot be written
 
 
 def folder() -> Path | None:
-    """Where things are kept: in the workspace, or in the folder of a notebook that was opened elsewhere."""
-    with suppress(FileNotFoundError):  # somebody has removed the folder in which this process stands
+    """Return the folder of entries: in the workspace, or beside a notebook that was opened elsewhere."""
+    with suppress(FileNotFoundError):  # the current folder has been removed
         here = Path.cwd()
-        for each in (here, *here.parents):
-            if each.name == "workspace" and (each.parent / "chapters").is_dir():
-                return each / NAME
+        for path in (here, *here.parents):
+            if path.name == "workspace" and (path.parent / "chapters").is_dir():
+                return path / NAME
         shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
         return here / NAME if hasattr(shell, "kernel") else None
     return None
 
 
 def keep(kind: str, name: str, value: dict) -> bool:
-    """Keep ``value`` instead of what had that name; whether it will still be there tomorrow."""
+    """Store ``value`` under this name; return True if it was written to a file."""
     place = folder()
     with suppress(OSError):
         if place:
@@ -48,7 +48,7 @@ def keep(kind: str, name: str, value: dict) -> bool:
 
 
 def kept(kind: str, name: str) -> dict | None:
-    """What was kept under that name, or None; a file that says nothing sensible counts as none."""
+    """Return the value stored under this name; None if there is none, or its file is damaged."""
     place = folder()
     if place:
         with suppress(OSError, ValueError):

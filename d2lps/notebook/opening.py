@@ -1,26 +1,26 @@
-"""How a chapter opens: the finished race that it will explain, before a line of it has been read."""
+"""The opening of a chapter: the finished race that the chapter will explain."""
 
 from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, chapter_module
 from d2lps.view.player import Player, watch
 
 
 def opening(chapter: str) -> Player:
-    """Play what a chapter is about: runs that its reader will make, and explain, later on.
+    """Play the runs that the reader of a chapter will make and explain.
 
     Parameters
     ----------
     chapter : str
-        Its number, as ``"01"``, or the letter of an appendix, as ``"a"``.
+        Its number, such as ``"01"``, or the letter of an appendix, such as ``"a"``.
 
     Returns
     -------
     Player
-        A notebook shows it. It is called ``opening``, for links in the text.
+        A notebook shows it. Its name is ``opening``, for links in the text.
 
     Raises
     ------
     ExerciseError
-        Where there is no course beside the package, or no such chapter in it.
+        If there is no course beside the package, or no such chapter in it.
 
     Examples
     --------

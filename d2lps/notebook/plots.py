@@ -1,6 +1,6 @@
-"""Plots of matplotlib in a notebook: in the theme, the language and the letters of the page, in colours of their own.
+"""Plots of matplotlib in a notebook, in the theme, language and font of the page.
 
-matplotlib has no letters for Chinese, so words are left to the browser, as text.
+matplotlib's font has no Chinese letters, so words stay text and the browser draws them.
 """
 
 import io
@@ -13,28 +13,28 @@ from d2lps.messages.marked import LANGUAGES, unmarked
 from d2lps.view.drawing.theme import STYLE
 from d2lps.view.tables import SCROLLS
 
-# Of a line or of bars, in light and dark: none is that of a node, nor the warm one of the link that decides.
+# Colours of lines and bars, on light and dark: different from those of nodes and of the bottleneck link.
 LINES = (("#1c2230", "#e9ecf2"), ("#6b4fd0", "#ab9dff"), ("#1d7f52", "#5cc492"), ("#96552b", "#dc9a70"))
-# What matplotlib and d2l.plot take of their own accord → the number of a line.
-THEIRS = {"#1f77b4": 0, "#ff7f0e": 1, "#2ca02c": 2, "#d62728": 3, "#bf00bf": 1, "#008000": 2, "#ff0000": 3}
+# The default colours of matplotlib and d2l.plot → the number of a line.
+DEFAULTS = {"#1f77b4": 0, "#ff7f0e": 1, "#2ca02c": 2, "#d62728": 3, "#bf00bf": 1, "#008000": 2, "#ff0000": 3}
 LETTERS = ".d2lps-plot text,.d2lps-plot tspan{font-family:inherit!important}"
-LEAST = 0.7  # of its size: letters of 10 points are still read; what is wider than the page moves sideways
-PHONE = 300  # pixels that any page has
+LEAST = 0.7  # the smallest scale, at which letters of 10 points are still readable; a wider plot scrolls sideways
+PHONE = 300  # pixels: the width of the narrowest page
 REST = {"#000000": "ink", "#b0b0b0": "edge", "#cccccc": "edge", "#ffffff": "paper"}
 
 
 def as_html(figure) -> str:
-    """A figure of matplotlib as a piece of HTML, said in words too."""
+    """Return a figure of matplotlib as HTML, with a description for screen readers."""
     from matplotlib import rc_context
 
     for axes in figure.axes:
-        _count(axes)
-    entries = [each for axes in figure.axes if axes.get_legend() for each in axes.get_legend().get_texts()]
-    names = {_as_wide(each.get_text(), number): each.get_text() for number, each in enumerate(entries)}
-    for entry, room in zip(entries, names, strict=True):  # a legend has room for the words that will stand there
-        entry.set_text(room)
+        _label_powers(axes)
+    entries = [entry for axes in figure.axes if axes.get_legend() for entry in axes.get_legend().get_texts()]
+    names = {_placeholder(entry.get_text(), number): entry.get_text() for number, entry in enumerate(entries)}
+    for entry, placeholder in zip(entries, names, strict=True):  # to make room in the legend for the final words
+        entry.set_text(placeholder)
     written = io.StringIO()
-    # The same figure is the same text every time.
+    # The fixed salt makes the SVG of a figure the same every time.
     with rc_context({"svg.hashsalt": "d2lps", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # the browser has it
         figure.savefig(written, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
@@ -43,30 +43,29 @@ def as_html(figure) -> str:
     svg = written.getvalue()
     svg = re.sub(r"#[0-9a-f]{6}\b", _in_theme, svg[svg.index("<svg") :])
 
-    def spoken(found: re.Match) -> str:
-        said = unescape(found[1])
-        return f">{escape(named(names.get(said, said)))}</text>"
+    def translated(match: re.Match) -> str:
+        word = unescape(match[1])
+        return f">{escape(named(names.get(word, word)))}</text>"
 
-    svg = re.sub(r">([^<>]+)</text>", spoken, svg)
+    svg = re.sub(r">([^<>]+)</text>", translated, svg)
     colours = "".join(f"--d2-line{i}:light-dark({light},{dark});" for i, (light, dark) in enumerate(LINES))
     least = round(LEAST * float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1]))
     look = f"{colours}fill:var(--d2-ink);background:var(--d2-paper);max-width:max(100%,{least}px);min-width:{least}px"
-    said = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look};height:auto"'
-    inside = svg.replace("<svg", said, 1)
+    start = f'<svg role="img" aria-label="{escape(words(figure))}" style="{look};height:auto"'
+    inside = svg.replace("<svg", start, 1)
     if least > PHONE:
         inside = f'<div style="{SCROLLS}" tabindex="0">{inside}</div>'
     return f'<div class="d2lps d2lps-plot"><style>{STYLE}{LETTERS}</style>{inside}</div>'
 
 
-def _as_wide(name: str, number: int) -> str:
-    """A text for matplotlib, unlike those of other numbers and as wide as ``name`` for any reader: it has letters for
-    Latin, and W is as wide as a Chinese one."""
+def _placeholder(name: str, number: int) -> str:
+    """Return a unique text for matplotlib, as wide as ``name`` in any language, with W for each Chinese letter."""
     words = [re.sub("[\u2e80-\uffff]", "W", unmarked(named(name), language)) for language in LANGUAGES]
     return chr(0xE000 + number) + max(words, key=len)[1:]
 
 
-def _count(axes) -> None:
-    """Where few whole numbers stand on a logarithmic axis, as 1, 2, 4, 8, they are its labels, and not powers of 10."""
+def _label_powers(axes) -> None:
+    """Label a logarithmic axis with its values, such as 1, 2, 4, 8, if they are few whole numbers."""
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
     for axis, scale, data in (
@@ -80,19 +79,19 @@ def _count(axes) -> None:
             axis.set_minor_locator(NullLocator())
 
 
-def _in_theme(found: re.Match) -> str:
-    colour = found[0]
-    if colour in THEIRS:
-        return f"var(--d2-line{THEIRS[colour]})"
+def _in_theme(match: re.Match) -> str:
+    colour = match[0]
+    if colour in DEFAULTS:
+        return f"var(--d2-line{DEFAULTS[colour]})"
     return f"var(--d2-{REST[colour]})" if colour in REST else colour
 
 
 def words(figure) -> str:
-    """What a figure shows, for who does not see it: its axes and the names of its lines."""
-    told = []
+    """Describe a figure for screen readers: its axes and the names of its lines."""
+    parts = []
     for axes in figure.axes:
         legend = axes.get_legend()
-        lines = ", ".join(named(each.get_text()) for each in legend.get_texts()) if legend else ""
+        lines = ", ".join(named(entry.get_text()) for entry in legend.get_texts()) if legend else ""
         labels = [*map(named, (axes.get_title(), axes.get_ylabel(), axes.get_xlabel())), lines]
-        told.append(" · ".join(label for label in labels if label))
-    return "; ".join(each for each in told if each)
+        parts.append(" · ".join(label for label in labels if label))
+    return "; ".join(part for part in parts if part)

@@ -1,6 +1,6 @@
-"""A prediction on a page where there is no kernel: the same fields, judged by a script, which has all words from here.
+"""A prediction on a page without a kernel: the same fields, judged by a script that gets its words and rules here.
 
-What was guessed is kept by the reader's browser. Where no script runs, only the question is seen.
+The reader's browser stores the guess. Without scripts the page shows only the question.
 """
 
 import hashlib
@@ -11,14 +11,14 @@ from html import escape
 from pathlib import Path
 
 from d2lps.messages import html_language, named, text
-from d2lps.units import SECONDS
+from d2lps.notebook.entries import RULES, unit_rules
 
 ASK = Path(__file__).with_name("predict.js").read_text("utf-8")
 WORDS = (
     *("you", "colon", "commit", "again", "yours", "right", "above", "below", "wrong", "empty", "no-number", "comma"),
     *("with-unit", "with-words", "negative", "too-small-unit", "too-large-unit", "outside"),
 )
-# What the script fills in: each stands in the sentences as it stands in the messages.
+# Placeholders that the script fills in; here they stay as they are in the messages.
 LATER = {
     name: f"{{{name}}}"
     for name in ("what", "entry", "unit", "quantity", "meant", "intended", "low", "high", "guess", "factor")
@@ -37,54 +37,49 @@ color:inherit;font:inherit}
 
 
 def form(name: str, asked: Mapping[str, str], within: tuple[float, float], near: float) -> str:
-    """The question, and what a script makes fields of.
+    """Return the question as HTML in the current language, with the data from which a script makes fields.
 
     Parameters
     ----------
     name, asked
-        As :func:`d2lps.predict` takes them.
+        As for :func:`d2lps.predict`.
     within : tuple of float
-        Between which numbers a guess can be meant.
+        The range of plausible guesses.
     near : float
-        A guess is right within this part of the answer.
-
-    Returns
-    -------
-    str
-        HTML in the language in force.
+        The relative error within which a guess is right.
     """
     low, high = within
     data = {
         "name": name,
-        "asked": [*asked.items()],  # in this order: a script would put numbers before other names
+        "asked": [*asked.items()],  # as a list, because a script would put numbers before other names
         "units": [*asked.values()],
-        "names": [named(what) for what in asked],
+        "names": [named(item) for item in asked],
         "within": [low, high if math.isfinite(high) else None],
-        "never_zero": [unit in SECONDS for unit in asked.values()],
+        "rules": RULES | {"units": [unit_rules(unit) for unit in asked.values()]},
         "near": near,
         "words": {key: text(f"predict.{key}", **LATER) for key in WORDS} | {"between": text("list.between")},
     }
-    own = "d2lps-" + hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()[:12]
-    rows = "".join(_row(named(what), unit, f"{own}-{at}") for at, (what, unit) in enumerate(asked.items()))
+    id = "d2lps-" + hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()[:12]
+    rows = "".join(_row(named(item), unit, f"{id}-{at}") for at, (item, unit) in enumerate(asked.items()))
     button = f'<button type="submit">{escape(text("predict.commit"))}</button>'
     data["form"] = f"<form novalidate>{rows}{button}</form>"
-    start = f"document.querySelectorAll('#{own}:not([data-asks])').forEach((each) => ask(each));"
+    start = f"document.querySelectorAll('#{id}:not([data-asks])').forEach((root) => ask(root));"
     none = f'<span role="status">{escape(text("predict.none"))}</span>'
     return (
-        f'<div id="{own}" class="d2lps-asked" lang="{html_language()}"><style>{LOOK}</style>'
+        f'<div id="{id}" class="d2lps-asked" lang="{html_language()}"><style>{LOOK}</style>'
         f"<p>{escape(question(asked))} {none}</p>{as_data(data)}</div>"
         f'<script type="module">{ASK}\n{start}</script>'
     )
 
 
 def question(asked: Mapping[str, str]) -> str:
-    """What is asked, in a sentence."""
-    each = [f"{named(what)} ({unit})" if unit else named(what) for what, unit in asked.items()]
-    return text("predict.ask", what=text("list.between").join(each))
+    """Return the question in a sentence."""
+    items = [f"{named(item)} ({unit})" if unit else named(item) for item, unit in asked.items()]
+    return text("predict.ask", what=text("list.between").join(items))
 
 
 def as_data(value: object) -> str:
-    """What a script of the page finds beside itself."""
+    """Return an element with data for a script of the page."""
     content = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json">{content}</script>'
 

@@ -1,4 +1,4 @@
-"""Which exercises of the course are passed, chapter by chapter, as the workspace remembers it."""
+"""The exercises that the reader has passed, chapter by chapter, as stored in the workspace."""
 
 from html import escape
 
@@ -8,7 +8,7 @@ from d2lps.notebook.grading.course import CHAPTERS, all_texts, tables
 
 
 class Progress:
-    """What :func:`progress` gives; a notebook shows it as a small page.
+    """The result of :func:`progress`; a notebook shows it as a small page.
 
     Attributes
     ----------
@@ -29,8 +29,8 @@ class Progress:
         return text("progress.all", passed=sum(day is not None for day in days), exercises=len(days))
 
     def _line(self, chapter: str) -> str:
-        each = "   ".join(f"{_mark(day)} {id}" for id, day in self.chapters[chapter].items())
-        return f"{self.titles[chapter]}{text('predict.colon')}{each}"
+        exercises = "   ".join(f"{_mark(day)} {id}" for id, day in self.chapters[chapter].items())
+        return f"{self.titles[chapter]}{text('predict.colon')}{exercises}"
 
     def _repr_html_(self) -> str:
         rows = "".join(self._row(chapter) for chapter in self.chapters)
@@ -44,31 +44,31 @@ class Progress:
         cell = "text-align:left;vertical-align:top;padding:0 1.2em 0 0"
         exercises = self.chapters[chapter]
         passed = sum(day is not None for day in exercises.values())
-        each = "<br>".join(
+        days = "<br>".join(
             f'<span aria-hidden="true">{_mark(day)}</span> {escape(id)} '
             f"<small>{escape(text('progress.passed', day=day) if day else text('progress.open'))}</small>"
             for id, day in exercises.items()
         )
         return (
             f'<tr><th scope="row" style="{cell}">{escape(self.titles[chapter])}</th>'
-            f'<td style="{cell};white-space:nowrap">{passed} / {len(exercises)}</td><td style="{cell}">{each}</td></tr>'
+            f'<td style="{cell};white-space:nowrap">{passed} / {len(exercises)}</td><td style="{cell}">{days}</td></tr>'
         )
 
 
 def progress() -> Progress:
-    """The exercises that are passed, per chapter that has some.
+    """Return the exercises that are passed and open, for each chapter that has exercises.
 
-    An exercise is passed when :func:`check_exercise` has said so, in any language; the workspace remembers it.
+    An exercise is passed once :func:`check_exercise` has accepted an answer, in any language; the workspace stores it.
 
     Returns
     -------
     Progress
-        A notebook shows it; printed, it is a line for each chapter.
+        A notebook shows it; printed, it has a line for each chapter.
 
     Raises
     ------
     ExerciseError
-        Where there is no course beside the package.
+        If there is no course beside the package.
 
     Examples
     --------
@@ -76,21 +76,21 @@ def progress() -> Progress:
     >>> list(d2lps.progress().chapters["01-data-parallelism"])
     ['own-gpu', 'overlap', 'split']
     """
-    every = all_texts()
+    exercises = all_texts()
     titles, chapters = {}, {}
     for number, entry in enumerate(tables(CHAPTERS / "toc.toml")["chapter"], 1):
         slug = entry["slug"]
-        own = {id: _day(id) for id, texts in every.items() if texts.folder.name == slug}
-        if own:  # an appendix has no exercises
+        days = {id: _day(id) for id, texts in exercises.items() if texts.folder.name == slug}
+        if days:  # an appendix has no exercises
             titles[slug] = f"{slug.partition('-')[0] or number} {said(entry['title'].__getitem__)}"
-            chapters[slug] = own
+            chapters[slug] = days
     return Progress(chapters, titles)
 
 
 def _day(id: str) -> str | None:
-    """When an exercise was first passed; a file without a day still says that it was."""
-    told = kept.kept("passed", id)
-    return None if told is None else str(told.get("day", "?"))
+    """Return the day on which an exercise was first passed, or None; "?" if the entry has no day."""
+    entry = kept.kept("passed", id)
+    return None if entry is None else str(entry.get("day", "?"))
 
 
 def _mark(day: str | None) -> str:

@@ -1,4 +1,4 @@
-"""A guess beside the model and what was measured: bars on one scale, of HTML alone, so that any page shows them."""
+"""A guess beside the model's and the measured value: bars on one scale, in plain HTML, so that any page shows them."""
 
 from collections.abc import Callable
 from html import escape
@@ -9,17 +9,17 @@ from d2lps.notebook.entries import number_text
 from d2lps.notebook.predict_page import as_data
 from d2lps.notebook.shown import Late
 
-# Told apart by more than 3:1 from white paper and from a dark page alike; every bar has its name beside it, too.
+# A contrast of more than 3:1 with white paper and with a dark page; besides, every bar has its name beside it.
 COLOURS = {"guess": "#7a6ff0", "model": "#1f8fb3", "measured": "#2e9e6b"}
 OTHER = "#808896"
-WIDE = "min(24em,26vw)"  # of the longest bar; less on a phone
-# A printed page cannot be asked: it has the answer, which nobody has guessed.
+WIDTH = "min(24em,26vw)"  # of the longest bar; less on a phone
+# Nothing can be opened on a printed page: it shows the answer.
 LOOK = """@media print{.d2lps-revealed>p:has(+details),.d2lps-revealed summary{display:none}
 .d2lps-revealed details::details-content{content-visibility:visible;block-size:auto}}"""
 
 
 class Bar(NamedTuple):
-    """A number to be seen: whose it is, under which name, and in which unit; None where nobody has said it."""
+    """A number to show: its source, label, value and unit; the value is None if there is no guess."""
 
     source: str
     label: str
@@ -28,20 +28,20 @@ class Bar(NamedTuple):
 
 
 class Revealed:
-    """Show a guess beside what came out; the result of :meth:`d2lps.notebook.predict.Prediction.reveal`.
+    """A guess beside the answer; the result of :meth:`d2lps.notebook.predict.Prediction.reveal`.
 
-    It shows itself again as soon as the reader has guessed.
+    It is displayed again as soon as the reader has guessed.
 
     Parameters
     ----------
     bars : callable
-        Gives what was asked → its bars.
+        Returns question → its bars.
     guessed : callable
-        Tells whether anybody has guessed.
+        Returns True if there is a guess.
     thoughts : callable
-        Gives the sentences about the guess.
+        Returns the sentences about the guess.
     data : callable
-        Gives what a page without a kernel needs to judge a guess that is made there.
+        Returns the data with which a page without a kernel judges a guess made there.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class Revealed:
 
     @property
     def hidden(self) -> bool:
-        """Whether nobody has guessed yet."""
+        """True while there is no guess."""
         return not self._guessed()
 
     @property
     def thoughts(self) -> list[str]:
-        """What the guess tells; empty where there is none."""
+        """The sentences about the guess; empty if there is none."""
         return self._thoughts()
 
     def __repr__(self) -> str:
@@ -69,14 +69,14 @@ class Revealed:
         groups = self._bars()
         names, labels = max(map(len, groups)), max(len(bar.label) for bars in groups.values() for bar in bars)
         lines = [
-            f"{'' if i else what:{names}}   {bar.label:{labels}}   {number_text(bar.value, bar.unit)}"
-            for what, bars in groups.items()
+            f"{'' if i else item:{names}}   {bar.label:{labels}}   {number_text(bar.value, bar.unit)}"
+            for item, bars in groups.items()
             for i, bar in enumerate(bars)
         ]
         return "\n".join([*lines, *self.thoughts])
 
     def again(self) -> None:
-        """Show itself anew where a notebook has shown it."""
+        """Update the display in the notebook, if there is one."""
         if self._handle is not None:
             self._handle.update(Late(self._bundle))
 
@@ -93,41 +93,38 @@ class Revealed:
         inside = chart(self._bars()) + "".join(f"<p>{escape(sentence)}</p>" for sentence in self.thoughts)
         if not self.hidden:
             return f"{start}>{inside}</div>"
-        # A page without a kernel, too, can be asked for the answer, but not by accident.
+        # A page without a kernel can show the answer, too, but not by accident.
         summary = f"<summary>{escape(text('predict.show-anyway'))}</summary>"
         data = self._data()
         return (
             f'{start} data-of="{data["of"]}"><style>{LOOK}</style><p>{escape(text("predict.hidden"))}</p>'
             f"<details>{summary}{inside}</details>"
-            f"{as_data(data | {'colour': COLOURS['guess'], 'wide': WIDE})}</div>"
+            f"{as_data(data | {'colour': COLOURS['guess'], 'width': WIDTH})}</div>"
         )
 
 
 def chart(groups: dict[str, list[Bar]]) -> str:
-    """Bars, a group for each thing, as a table that can also be read; what has one unit has one scale."""
+    """Return groups of bars as a table that can also be read; bars of the same unit have the same scale."""
     longest: dict[str, float] = {}
     for bar in (bar for bars in groups.values() for bar in bars):
         longest[bar.unit] = max(longest.get(bar.unit, 0.0), abs(bar.value or 0.0))
     bodies = []
-    for what, bars in groups.items():
+    for item, bars in groups.items():
         shown = [bar for bar in bars if bar.value is not None]
-        head = f'<th scope="rowgroup" rowspan="{len(shown)}" style="{_CELL}">{escape(what)}</th>'
-        rows = [_row(bar, longest[bar.unit]) for bar in shown]
-        bodies.append(
-            "<tbody>"
-            + "".join(f'<tr style="background:none">{"" if i else head}{row}</tr>' for i, row in enumerate(rows))
-            + "</tbody>"
-        )
+        head = f'<th scope="rowgroup" rowspan="{len(shown)}" style="{_CELL}">{escape(item)}</th>'
+        cells = [_row(bar, longest[bar.unit]) for bar in shown]
+        rows = [f'<tr style="background:none">{"" if i else head}{row}</tr>' for i, row in enumerate(cells)]
+        bodies.append(f"<tbody>{''.join(rows)}</tbody>")
     return f'<table style="border-spacing:0 2px;border-collapse:separate">{"".join(bodies)}</table>'
 
 
 _CELL = "text-align:left;vertical-align:top;border:0;padding:0 .7em 0 0;"
-_BAR = "border-radius:2px;margin-right:.5em;print-color-adjust:exact"  # what is printed has colours, too
+_BAR = "border-radius:2px;margin-right:.5em;print-color-adjust:exact"  # print the colours, too
 
 
 def _row(bar: Bar, longest: float) -> str:
     part = round(abs(bar.value) / longest, 3) if longest else 0
-    look = f"display:inline-block;height:.85em;width:calc({WIDE}*{part:g});background:{COLOURS.get(bar.source, OTHER)}"
+    look = f"display:inline-block;height:.85em;width:calc({WIDTH}*{part:g});background:{COLOURS.get(bar.source, OTHER)}"
     return (
         f'<th scope="row" style="{_CELL}font-weight:normal">{escape(bar.label)}</th>'
         f'<td style="{_CELL}white-space:nowrap"><span aria-hidden="true" style="{look};{_BAR}"></span>'

@@ -1,6 +1,6 @@
-"""What a notebook says while a cell takes long: for how long it has been running, and how far it has come.
+"""The line below a slow cell: how long it has been running, and its progress.
 
-It goes away when the cell has ended. ``D2LPS_PROGRESS=0`` keeps it away altogether.
+It disappears when the cell has ended. ``D2LPS_PROGRESS=0`` turns it off.
 """
 
 import os
@@ -19,7 +19,7 @@ class Working:
     Parameters
     ----------
     shell : InteractiveShell
-        The notebook's; it says when cells begin and end.
+        The notebook's shell, with its events.
     """
 
     def __init__(self, shell):
@@ -28,17 +28,17 @@ class Working:
         shell.events.register("post_run_cell", self.end)
 
     def begin(self, info: object = None) -> None:
-        """A cell begins."""
+        """Start the line for a cell."""
         self.end()
         if os.environ.get("D2LPS_PROGRESS") == "0":
             return
-        counted.reached = None  # a loop that was broken off may have left it
+        counted.reached = None  # an interrupted loop may have left it
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._tell, args=(self._done, time.monotonic()), daemon=True)
         self._thread.start()
 
     def end(self, result: object = None) -> None:
-        """It has ended."""
+        """End the line."""
         self._done.set()
         if self._thread is not None:
             self._thread.join(2)
@@ -56,7 +56,7 @@ class Working:
 
 
 def said(seconds: float) -> dict[str, str]:
-    """What is said after so many seconds."""
+    """Return the line after so many seconds, as text and HTML."""
     now = counted.reached
     if now is None or not now.of:
         plain, bar = text("working.since", seconds=round(seconds)), "<progress></progress>"

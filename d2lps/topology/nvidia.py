@@ -122,8 +122,8 @@ def parse(text: str) -> TopoMatrix:
         row = dict(zip(columns, cells, strict=False))
         for other in gpus:
             if not _CODE.fullmatch(row[other]) or (row[other] == "X") != (gpu == other):
-                known = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
-                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **known)
+                words = {"codes": ", ".join(SWITCHES + HOST + FAR[:-1]), "last": FAR[-1]}
+                raise _refused("bad-cell", line=number, gpu=gpu, other=other, cell=repr(row[other]), **words)
         codes |= {(gpu, other): code for other, code in row.items()}
         affinity[gpu] = cells[len(columns)] if titles[:2] == ["CPU", "Affinity"] and cells[len(columns) :] else ""
     if missing := [gpu for gpu in gpus if gpu not in affinity]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from d2lps.kvstore.checkpoint import folder_to_disk, to_disk
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
@@ -28,7 +29,7 @@ from d2lps.kvstore.together import Saving
 from d2lps.messages import text
 
 MANIFEST, STORE = "manifest.json", "store"
-AHEAD, DONE = ".step-", "step-"
+DRAFT, FINAL = ".step-", "step-"
 
 
 class CheckpointError(KVError):
@@ -109,9 +110,9 @@ class Checkpoints:
             An error of the store.
         """
         self.wait()
-        ahead, done = self.folder / f"{AHEAD}{steps}", self.folder / f"{DONE}{steps}"
-        first, mine = self.store.rank == 0, ahead / f"rank-{self.store.rank}"
-        failure = self._failure(lambda: first and _emptied(ahead))
+        draft, final = self.folder / f"{DRAFT}{steps}", self.folder / f"{FINAL}{steps}"
+        first, mine = self.store.rank == 0, draft / f"rank-{self.store.rank}"
+        failure = self._failure(lambda: first and _emptied(draft))
         self.store.barrier()
         failure = failure or self._failure(lambda: _written(mine, _packed(own)))
         # A worker that failed joins the barrier, too, so that the others do not wait in vain.
@@ -119,10 +120,10 @@ class Checkpoints:
         self.store.barrier()
         if failure:
             raise failure
-        if not all((ahead / name).exists() for name in self._ranks()):
-            raise CheckpointError(text("checkpoint.others", path=done))
-        finish = partial(self._finish, ahead, done, steps)
-        self._saving = self.store.save(ahead / STORE, background=True, then=finish)
+        if not all((draft / name).exists() for name in self._ranks()):
+            raise CheckpointError(text("checkpoint.others", path=final))
+        finish = partial(self._finish, draft, final, steps)
+        self._saving = self.store.save(draft / STORE, background=True, then=finish)
         background or self.wait()
 
     def wait(self) -> None:
@@ -180,21 +181,21 @@ class Checkpoints:
     def _ranks(self) -> list[str]:
         return [f"rank-{rank}" for rank in range(self.store.num_workers)]
 
-    def _finish(self, ahead: Path, done: Path, steps: int) -> None:
+    def _finish(self, draft: Path, final: Path, steps: int) -> None:
         """Move the checkpoint into place; worker 0 does it when all files are there."""
-        if failure := self._failure(partial(self._move, ahead, done, steps)):
+        if failure := self._failure(partial(self._move, draft, final, steps)):
             raise failure
 
-    def _move(self, ahead: Path, done: Path, steps: int) -> None:
-        digests = {name: _digest(ahead / name) for name in (STORE, *self._ranks())}
+    def _move(self, draft: Path, final: Path, steps: int) -> None:
+        digests = {name: _digest(draft / name) for name in (STORE, *self._ranks())}
         manifest = {"steps": steps, "workers": self.store.num_workers, "sha256": digests}
         content = json.dumps(manifest).encode()
-        _written(ahead / MANIFEST, content + b"\n" + hashlib.sha256(content).hexdigest().encode())
-        _synced(ahead)
-        if done.exists():
-            shutil.rmtree(done)  # it was damaged, or this step is saved once more; the one before it is still there
-        os.rename(ahead, done)
-        _synced(self.folder)
+        _written(draft / MANIFEST, content + b"\n" + hashlib.sha256(content).hexdigest().encode())
+        folder_to_disk(draft)
+        if final.exists():
+            shutil.rmtree(final)  # it was damaged, or this step is saved once more; the one before it is still there
+        os.rename(draft, final)
+        folder_to_disk(self.folder)
         for old in [path for _, path in self._steps()][self.keep :]:
             with suppress(OSError):
                 (old / MANIFEST).unlink(missing_ok=True)  # first, so that a half-deleted checkpoint is incomplete
@@ -202,7 +203,7 @@ class Checkpoints:
 
     def _steps(self) -> list[tuple[int, Path]]:
         """Return (steps, folder) of each checkpoint, the newest first."""
-        folders = [(path.name.removeprefix(DONE), path) for path in self.folder.glob(f"{DONE}*")]
+        folders = [(path.name.removeprefix(FINAL), path) for path in self.folder.glob(f"{FINAL}*")]
         return sorted([(int(number), path) for number, path in folders if number.isdecimal()], reverse=True)
 
     def _whole(self) -> Iterator[tuple[Path, Mapping]]:
@@ -224,21 +225,12 @@ def _written(path: Path, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        to_disk(file.fileno())
 
 
 def _unlink(path: Path) -> None:
     with suppress(OSError):
         path.unlink()
-
-
-def _synced(folder: Path) -> None:
-    """Write the names in the folder to the disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest(path: Path) -> str:

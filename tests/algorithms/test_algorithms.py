@@ -348,7 +348,7 @@ def exactly(fraction):
 
 
 def moved(plan, end):
-    """Of each node, what it sends (end 0) or receives (end 1), in units of S."""
+    """Return the bytes that each node sends (end 0) or receives (end 1), in units of S."""
     found = dict.fromkeys(plan.nodes, Fraction(0))
     for send in (send for step in plan.steps for send in sends(step)):
         found[send[end]] += plan.share[send.key]
@@ -416,7 +416,7 @@ def test_both_ways_round_halve_the_time_where_the_links_are_separate(n):
 
 
 def double_tree_form(n, c):
-    """(steps, times S/b) as the docstring has them."""
+    """Return (steps, times S/b) of the docstring."""
     height = n.bit_length() - 1
     steps = 2 * (c + height - 1) if n > 1 else 0
     return steps, {1: Fraction(0), 2: Fraction(1), 4: Fraction(2 * c + 1, c)}.get(n, Fraction(steps, c))

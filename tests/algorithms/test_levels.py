@@ -1,4 +1,4 @@
-"""Two levels: what crosses a network card, what it costs, and what is refused."""
+"""Two levels: the bytes that cross a network card, their cost, and refused arguments."""
 
 from fractions import Fraction
 
@@ -61,14 +61,14 @@ def test_an_update_in_the_middle_reaches_all():
 def test_what_does_not_go_together_is_refused():
     groups = inside(2, 2)
     leaders = list(groups)
-    for bad, said in [
-        (lambda: hierarchical(groups, "ring"), "hierarchical wants a plan"),
+    for bad, sentence in [
+        (lambda: hierarchical(groups, "ring"), "hierarchical needs a plan"),
         (lambda: hierarchical(leaders, ring(leaders)), "map each machine's leader"),
         (lambda: hierarchical({}, ring(leaders)), "map each machine's leader"),
         (lambda: hierarchical(groups, ring([*leaders, "host2/cpu"])), "host2/cpu .*leads no machine"),
         (lambda: hierarchical(groups, ring(leaders[:1])), "host1/cpu is a leader"),
         (lambda: hierarchical(groups | {"x": ["host0/gpu0"]}, ring([*leaders, "x"])), "host0/gpu0 is named twice"),
-        (lambda: hierarchical(groups, sharded(leaders, ["host0/gpu1"])), "host0/gpu1 .*leader of none"),
+        (lambda: hierarchical(groups, sharded(leaders, ["host0/gpu1"])), "host0/gpu1 .*leads no machine"),
     ]:
-        with pytest.raises(PlanError, match=said):
+        with pytest.raises(PlanError, match=sentence):
             bad()

@@ -1,4 +1,4 @@
-"""Keys to servers: how even the ring is, what moves when a server joins, how arrays are cut."""
+"""Keys to servers: the evenness of the ring, the keys that move when a server joins, the cuts of arrays."""
 
 import statistics
 

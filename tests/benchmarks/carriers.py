@@ -185,7 +185,7 @@ def line(name, what, ratios, ours, theirs, aim):
 
 
 def measure_p1(found: list, pairs: int, quick: bool) -> None:
-    sizes = [4 * 1024, 256 * 1024, 1 << 20, 4 << 20, 16 << 20, 40_000_000]
+    sizes = [4 * 1024, 256 * 1024] + ([] if quick else [1 << 20, 4 << 20, 16 << 20, 40_000_000])
     for nbytes, ours, theirs in on_ranks(4, p1, sizes, pairs):
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         what = f"ring, {nbytes / 1e6:.3g} MB"
@@ -194,11 +194,12 @@ def measure_p1(found: list, pairs: int, quick: bool) -> None:
 
 def measure_p2(found: list, pairs: int, quick: bool) -> None:
     traffic = {"own copies": (8, "≥ 3"), "ordinary tensors": (None, "≥ 1.8")}
-    for name, (ours, theirs, rate) in on_ranks(4, p2, 40_000_000, pairs).items():
+    nbytes = 4_000_000 if quick else 40_000_000
+    for name, (ours, theirs, rate) in on_ranks(4, p2, nbytes, pairs).items():
         times, aim = traffic[name]
         found.append(line("P2", name, [b / a for a, b in zip(ours, theirs, strict=True)], ours, theirs, aim))
         if times:
-            floor = times * 40e6 / rate
+            floor = times * nbytes / rate
             value = floor / statistics.median(ours)
             print(
                 f"P3   {name:32} {value:6.2f}   least {1e3 * floor:.2f} ms for {times}·S at {rate / 1e9:.1f} GB/s   "
@@ -209,10 +210,10 @@ def measure_p2(found: list, pairs: int, quick: bool) -> None:
 
 def measure_p8(found: list, pairs: int, quick: bool) -> None:
     errors, unsteady, everything = [], 0, []
-    for n in (2, 3, 4, 6, 8):
+    for n in (2,) if quick else (2, 3, 4, 6, 8):
         calibration = on_ranks(4, fit)  # anew: what else runs on a shared machine changes from minute to minute
         print(f"P8h  calibrated with 4 ranks:\n{calibration}")
-        for row in on_ranks(n, p8, calibration, ["16 MB", "40 MB"], 3 if quick else 15):
+        for row in on_ranks(n, p8, calibration, ["1 MB"] if quick else ["16 MB", "40 MB"], 3 if quick else 15):
             mark = " " if row.steady else "~"
             print(
                 f"     n = {n}  {row.name:16} {row.nbytes / 1e6:3.0f} MB   predicted {1e3 * row.predicted:7.2f} ms  "
@@ -243,15 +244,15 @@ def measure_p8(found: list, pairs: int, quick: bool) -> None:
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
-    options.add_argument("--quick", action="store_true", help="fewer iterations, to see that it works")
+    options.add_argument("--quick", action="store_true", help="small sizes, few pairs: to see that it works")
     options.add_argument("--pairs", type=int, default=100, help="paired runs of each comparison (100)")
     options.add_argument("--only", choices=("P1", "P2", "P8h"), help="one of the comparisons")
     options = options.parse_args()
-    pairs = 5 if options.quick else options.pairs
+    pairs = 2 if options.quick else options.pairs
     found = []
     host = this_host()
     print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, 4 ranks of 1 thread, gloo on lo")
-    for n in (1, 2, 4):
+    for n in (4,) if options.quick else (1, 2, 4):
         rate = on_ranks(n, ceilings)["memory, read and written, all ranks copying"]
         print(f"     memory traffic of {n} copying at once: {rate / 1e9:.1f} GB/s")
         found.append({"what": f"memory traffic of {n} copying at once, GB/s", "value": rate / 1e9})

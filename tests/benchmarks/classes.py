@@ -1,11 +1,12 @@
 """How long a class takes: 200 notebooks of all chapters, on two processors.
 
-    python tests/benchmarks/classes.py [--save] [COUNT]
+    python tests/benchmarks/classes.py [--save] [--quick] [COUNT]
 
 A third of the learners solve everything; the others have wrong answers, unfinished stubs, loops without end, crashes,
 syntax errors. Prints the time by the clock, and the processor's time of all answers and judges.
 """
 
+import argparse
 import random
 import sys
 import tempfile
@@ -59,8 +60,12 @@ def code(id: str, kind: str, draw: random.Random, texts) -> str | None:
 
 
 def main() -> None:
-    counts = [int(each) for each in sys.argv[1:] if each.isdigit()]
-    count = counts[0] if counts else 200
+    options = argparse.ArgumentParser()
+    options.add_argument("count", nargs="?", type=int, default=200, help="how many notebooks (200)")
+    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
+    options.add_argument("--quick", action="store_true", help="one notebook, to see that it works")
+    options = options.parse_args()
+    count = 1 if options.quick else options.count
     with tempfile.TemporaryDirectory() as top:
         folder, out = Path(top, "class"), Path(top, "report")
         made = make(folder, count)
@@ -83,7 +88,7 @@ def main() -> None:
     }
     for name, value in figures.items():
         print(f"{name}: {value}")
-    if "--save" in sys.argv:
+    if options.save:
         saved.save("classes", [figures])
 
 

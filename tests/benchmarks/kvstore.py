@@ -1,10 +1,11 @@
 """The key–value store on this machine: against MXNet's ps-lite, against our ring, with a secret, and its memory.
 
-    python tests/benchmarks/kvstore.py [--save] [--quick] [--pairs 20] [--only P4|small|P5|P14|memory]
+    python tests/benchmarks/kvstore.py [--save] [--untuned] [--quick] [--pairs 20] [--only P4|small|P5|P14|memory]
 
 Every comparison runs in one set of processes, one thread each, in turns A B B A; the time of an iteration is the
 slowest rank's, between barriers; every value of every result is verified. Given are the median of the paired ratios
-with p10 and p90, and both medians beside it. ``--save`` writes what was measured to tests/benchmarks/measured/.
+with p10 and p90, and both medians beside it. ``--save`` writes what was measured to tests/benchmarks/measured/;
+``--quick`` uses small sizes and few pairs, to see that every comparison still runs.
 
 P4      MXNet dist_sync ÷ ours, push and pull of 40 MB in 4 keys: over TCP, and on one host (ours over Unix sockets,
         MXNet over the better of TCP and its own local sockets). MXNet pushes without the copy that a program needs
@@ -28,6 +29,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,17 +39,26 @@ from saved import HERE, processor_time, save
 from d2lps import Processes, algorithms, kvstore
 from d2lps.carriers.execute import compile
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
+from d2lps.kvstore.pslite.nodes import Nodes, environment, require_mxnet
 from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
 from d2lps.topology.local import this_host
 
-LARGE = [2_500_000] * 4  # floats of each key
-SMALL = [100] * 10_000
+
+class Sizes(NamedTuple):
+    """Floats of each key, and bytes of a payload that travels over a shaped link."""
+
+    large: list[int]
+    small: list[int]
+    shaped: int
+
+
+FULL = Sizes([2_500_000] * 4, [100] * 10_000, 16_000_000)
+TINY = Sizes([50_000] * 4, [100] * 200, 320_000)
 DEADLINE = 60.0
 RATES = (800, 400, 200)  # Mbit/s of both directions together: the first at which the link is the limit
-BURST, SHAPED = 256, 16_000_000  # KiB that pass at once; bytes of a payload over such a link
+BURST = 256  # KiB that pass at once
 BUSY = 0.6  # share of the processors' time above which they, and not the link, are the limit
 SETTINGS = {  # what is tried for MXNet, one after the other, starting with the first of each: its own defaults
     "MXNET_KVSTORE_BIGARRAY_BOUND": ("1000000", "100000", "10000000"),
@@ -194,17 +205,17 @@ def _fill(link: socket.socket, room: memoryview) -> None:
         room = room[link.recv_into(room) :]
 
 
-def held(pid: int, rule: str, *how) -> dict[str, int]:
-    """Bytes that the server ``pid``, or the one that ``create`` starts, holds over 10 rounds of 40 MB."""
+def held(sizes: list[int], pid: int, rule: str, *how) -> dict[str, int]:
+    """Bytes that the server ``pid``, or the one that ``create`` starts, holds over 10 rounds."""
     store = opened(*how)
     pid = pid or (store.started[0].process.pid if store.started else os.getpid())
     before = _memory(pid)["VmRSS"]
-    given = list(torch.ones(sum(LARGE)).split(LARGE))
-    store.init(list(range(len(LARGE))), given)
+    keys, given = list(range(len(sizes))), list(torch.ones(sum(sizes)).split(sizes))
+    store.init(keys, given)
     if rule:
         store.set_optimizer(rule, lr=0.1)
     for _ in range(10):
-        store.pushpull(list(range(len(LARGE))), given, out=[torch.empty(count) for count in LARGE])
+        store.pushpull(keys, given, out=[torch.empty(count) for count in sizes])
     store.barrier()
     found = _memory(pid)
     store.barrier()
@@ -239,7 +250,8 @@ def our_servers(workers: int, servers: int, host: str = "127.0.0.1"):
 def mxnet_servers(workers: int, servers: int, settings: dict):
     """The cluster that MXNet's workers join; the settings are in the environment meanwhile."""
     count = {"same": servers, "half": max(1, servers // 2), "double": 2 * servers}[settings["servers"]]
-    cluster = [free_port(), workers, count]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        cluster = [probe.getsockname(), workers, count]  # the scheduler takes the port that is free now
     before = dict(os.environ)
     os.environ.update({name: value for name, value in settings.items() if name != "servers"})
     if settings["DMLC_LOCAL"] == "0":
@@ -293,7 +305,7 @@ def row(name: str, what: str, ratios: list[float], times: dict[str, list[float]]
     }
 
 
-def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: int, quick: bool) -> None:
+def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: int, tune: bool) -> None:
     try:
         require_mxnet()
     except kvstore.Refused as error:
@@ -301,7 +313,7 @@ def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: 
         return
     for workers, servers, tcp, aim in cases:
         settings = {what: values[0] for what, values in SETTINGS.items()}
-        if not quick:
+        if tune:
             settings = tuned(workers, servers, sizes, 7, local=not tcp)
         print(f"       MXNet {' '.join(f'{what}={value}' for what, value in settings.items())}")
         with our_servers(workers, servers) as (where, run, _), mxnet_servers(workers, servers, settings) as cluster:
@@ -323,33 +335,35 @@ def against_mxnet(found: list, name: str, sizes: list[int], cases: list, pairs: 
             print(f"       {which.replace('_', ' ')}: {rate:.0f} operations")
 
 
-def measure_p4(found: list, pairs: int, quick: bool) -> None:
-    cases = [(2, 2, True, "≥ 2"), (2, 2, False, "≥ 5"), (4, 4, True, "≥ 2"), (4, 4, False, "≥ 5")]
-    against_mxnet(found, "P4", LARGE, cases, pairs, quick)
+def measure_p4(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
+    counts = (2, 4) if sizes is FULL else (2,)
+    cases = [(n, n, tcp, "≥ 2" if tcp else "≥ 5") for n in counts for tcp in (True, False)]
+    against_mxnet(found, "P4", sizes.large, cases, pairs, tune)
 
 
-def measure_small(found: list, pairs: int, quick: bool) -> None:
-    against_mxnet(found, "small", SMALL, [(2, 2, True, "≥ 2"), (2, 2, False, "≥ 2")], pairs, quick)
+def measure_small(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
+    cases = [(2, 2, True, "≥ 2"), (2, 2, False, "≥ 2")]
+    against_mxnet(found, "small", sizes.small, cases if sizes is FULL else cases[:1], pairs, tune)
 
 
-def measure_p5(found: list, pairs: int, quick: bool) -> None:
-    store, rings, _ = on_ranks(4, timed, ("ours", LARGE, None, "", 4), ("ring", LARGE), pairs)
+def measure_p5(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
+    store, rings, _ = on_ranks(4, timed, ("ours", sizes.large, None, "", 4), ("ring", sizes.large), pairs)
     ratios = [a / b for a, b in zip(store, rings, strict=True)]
     found.append(row("P5", "store ÷ ring, 4 workers", ratios, {"store": store, "ring": rings}, "≤ 3"))
 
 
-def measure_memory(found: list, pairs: int, quick: bool) -> None:
+def measure_memory(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
     if not Path("/proc/self/status").exists():
         print("memory not measured: this system has no /proc")
         return
-    for tcp in (True, False):
-        for rule in ("", "adam"):
+    for tcp in (True, False) if sizes is FULL else (True,):
+        for rule in ("", "adam") if sizes is FULL else ("",):
             if tcp:
                 with our_servers(2, 1) as (where, run, pids):
-                    memory = on_ranks(2, held, pids[0], rule, where, run, 1)
+                    memory = on_ranks(2, held, sizes.large, pids[0], rule, where, run, 1)
             else:
-                memory = on_ranks(2, held, 0, rule, None, "", 1)
-            stored = 4 * sum(LARGE)
+                memory = on_ranks(2, held, sizes.large, 0, rule, None, "", 1)
+            stored = 4 * sum(sizes.large)
             ratio = (memory["most"] - memory["before"]) / stored
             what = f"server, {'TCP' if tcp else 'one host'}, {rule or 'no optimizer'}"
             print(
@@ -360,10 +374,11 @@ def measure_memory(found: list, pairs: int, quick: bool) -> None:
             found.append({"what": f"memory {what}", "ratio": ratio, "stored": stored, **memory})
 
 
-def measure_p14(found: list, pairs: int, quick: bool) -> None:
+def measure_p14(found: list, sizes: Sizes, pairs: int, tune: bool) -> None:
     """In a network namespace of its own, where the loopback interface can be shaped and has a second address."""
     said = HERE / "measured" / f".p14-{os.getpid()}.json"
     inside = [sys.executable, __file__, "--inside", str(said), "--pairs", str(pairs)]
+    inside += [] if sizes is FULL else ["--quick"]
     missing = [tool for tool in ("unshare", "ip", "tc") if not shutil.which(tool)]
     try:
         if not missing and not subprocess.run(["unshare", "--user", "--map-root-user", "--net", *inside]).returncode:
@@ -373,18 +388,18 @@ def measure_p14(found: list, pairs: int, quick: bool) -> None:
         said.unlink(missing_ok=True)
     why = f"{', '.join(missing)} not installed" if missing else "the kernel allows no shaped link here (see above)"
     print(f"P14    unshaped: {why}")
-    with_secret(found, own_address(), pairs, f"with a secret ÷ without, UNSHAPED ({why})")
+    with_secret(found, own_address(), sizes, pairs, f"with a secret ÷ without, UNSHAPED ({why})")
 
 
-def inside_namespace(said: str, pairs: int) -> None:
+def inside_namespace(said: str, sizes: Sizes, pairs: int) -> None:
     for command in ("ip link set lo up", "ip address add 10.9.0.1/32 dev lo"):
         subprocess.run(command.split(), check=True)
     Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle").write_text("0")
     found: list = []
-    for rate in RATES:
+    for rate in RATES if sizes is FULL else RATES[:1]:
         shape = f"tc qdisc replace dev lo root tbf rate {rate}mbit burst {BURST}kb latency 500ms"
         subprocess.run(shape.split(), check=True)
-        with_secret(found, "10.9.0.1", pairs, f"with a secret ÷ without, {rate} Mbit/s")
+        with_secret(found, "10.9.0.1", sizes, pairs, f"with a secret ÷ without, {rate} Mbit/s")
         if found[-1]["busy"] <= BUSY:
             break
     Path(said).write_text(json.dumps(found))
@@ -400,14 +415,14 @@ def own_address() -> "str | None":
         return probe.getsockname()[0]
 
 
-def with_secret(found: list, host: "str | None", pairs: int, what: str) -> None:
+def with_secret(found: list, host: "str | None", sizes: Sizes, pairs: int, what: str) -> None:
     """Both over the same interface: at 127.0.0.1 nothing is coded, at another address all data are."""
     if host is None:
         print("P14    not measured: this machine has no address but that of its loopback interface")
         return
-    sizes = [SHAPED // 16] * 4
+    keys = [sizes.shaped // 16] * 4
     with our_servers(2, 2) as (plain, run, _), our_servers(2, 2, host) as (covered, other, _):
-        mine, bare, busy = on_ranks(2, timed, ("ours", sizes, covered, other, 2), ("ours", sizes, plain, run, 2), pairs)
+        mine, bare, busy = on_ranks(2, timed, ("ours", keys, covered, other, 2), ("ours", keys, plain, run, 2), pairs)
     ratios = [a / b for a, b in zip(mine, bare, strict=True)]
     found.append(row("P14", what, ratios, {"secret": mine, "bare": bare}, "≤ 1.05", busy=busy))
     print(f"       processors {busy:.0%} busy{': they were the limit, not the link' if busy > BUSY else ''}")
@@ -417,28 +432,29 @@ def main() -> None:
     options = argparse.ArgumentParser()
     rows = {"P4": measure_p4, "small": measure_small, "P5": measure_p5, "P14": measure_p14, "memory": measure_memory}
     options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
-    options.add_argument("--quick", action="store_true", help="fewer iterations, to see that it works; MXNet untuned")
-    options.add_argument("--pairs", type=int, help="paired runs of each comparison (20; quick: 3)")
+    options.add_argument("--quick", action="store_true", help="small sizes, few pairs: to see that it works")
+    options.add_argument("--untuned", action="store_true", help="MXNet with its own defaults")
+    options.add_argument("--pairs", type=int, help="paired runs of each comparison (20; quick: 2)")
     options.add_argument("--only", choices=tuple(rows), help="one of the comparisons")
     options.add_argument("--inside", help=argparse.SUPPRESS)
     options = options.parse_args()
     os.environ.setdefault("D2LPS_SECRET", secrets.token_hex(32))  # of our servers and workers alike
-    pairs = options.pairs or (3 if options.quick else 20)
+    sizes, pairs = (TINY, options.pairs or 2) if options.quick else (FULL, options.pairs or 20)
     if options.inside:
-        inside_namespace(options.inside, pairs)
+        inside_namespace(options.inside, sizes, pairs)
         return
     host, found = this_host(), []
     print(f"{host.name}, {os.cpu_count()} processors, torch {torch.__version__}, ranks of 1 thread")
-    for n in (1, 2):
+    for n in (1, 2) if sizes is FULL else (2,):
         rate = on_ranks(n, ceilings)["memory, read and written, all ranks copying"]
         print(f"       memory traffic of {n} copying at once: {rate / 1e9:.1f} GB/s")
         found.append({"what": f"memory traffic of {n} copying at once, GB/s", "value": rate / 1e9})
-    rate, ping = on_ranks(2, flow, 40_000_000, 10)
+    rate, ping = on_ranks(2, flow, 4 * sum(sizes.large), 10)
     print(f"       one TCP flow on loopback: {rate / 1e9:.2f} GB/s, ping-pong {1e6 * ping:.0f} µs")
     found += [{"what": "TCP flow, GB/s", "value": rate / 1e9}, {"what": "ping-pong, µs", "value": 1e6 * ping}]
     for name, measure in rows.items():
         if options.only in (None, name):
-            measure(found, pairs, options.quick)
+            measure(found, sizes, pairs, not (options.untuned or options.quick))
     if options.save:
         save("kvstore", found, mxnet="1.9.1")
 

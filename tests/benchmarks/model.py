@@ -1,12 +1,14 @@
 """How true and how quick the cost model is.
 
-    python tests/benchmarks/model.py
+    python tests/benchmarks/model.py [--quick]
 
 P9: prediction ÷ closed form, the furthest from 1 over the algorithms and n = 2 … 64. P10: building a ring of 1024
 nodes and predicting its duration, and what the process has used at most by then; beside it, what the ring is
-spared (checking it), and other large plans. An earlier version is measured by PYTHONPATH=its folder.
+spared (checking it), and other large plans. ``--quick``: a sixteenth of the nodes. An earlier version is measured by
+PYTHONPATH=its folder.
 """
 
+import argparse
 import resource
 import time
 from fractions import Fraction
@@ -38,22 +40,24 @@ def timed(what, work):
     return result
 
 
-def p10():
-    place = pcie_server(gpus=1024)
-    plan = timed("P10  ring of 1024: build it", lambda: ring(gpus(1024)))
-    timed("P10  ring of 1024: cost.shared(…).duration", lambda: cost.shared(plan, place, S).duration)
-    large = gpus(10_240)
-    timed("     ring of 10 240: both", lambda: cost.shared(ring(large), pcie_server(gpus=10_240), S).duration)
-    timed("     double_tree of 1024: both", lambda: cost.shared(double_tree(gpus(1024)), place, S).duration)
-    timed("     ring of 256: check", lambda: check(ring(gpus(256))))
-    timed("     ring of 1024: check", lambda: check(plan))
-    timed("     halving_doubling of 1024: both", lambda: cost.shared(halving_doubling(gpus(1024)), place, S).duration)
+def p10(nodes):
+    place, quarter = pcie_server(gpus=nodes), nodes // 4
+    plan = timed(f"P10  ring of {nodes}: build it", lambda: ring(gpus(nodes)))
+    timed(f"P10  ring of {nodes}: cost.shared(…).duration", lambda: cost.shared(plan, place, S).duration)
+    many = 10 * nodes
+    timed(f"     ring of {many}: both", lambda: cost.shared(ring(gpus(many)), pcie_server(gpus=many), S).duration)
+    timed(f"     double_tree of {nodes}: both", lambda: cost.shared(double_tree(gpus(nodes)), place, S).duration)
+    timed(f"     ring of {quarter}: check", lambda: check(ring(gpus(quarter))))
+    timed(f"     ring of {nodes}: check", lambda: check(plan))
+    timed(
+        f"     halving_doubling of {nodes}: both", lambda: cost.shared(halving_doubling(gpus(nodes)), place, S).duration
+    )
 
 
-def p9():
+def p9(large):
     worst = 0.0
     for make in (sharded, ring, naive_ring, tree, halving_doubling):
-        for n in (2, 4, 8, 16, 64) if make is halving_doubling else (*range(2, 10), 16, 64):
+        for n in (2, 4, 8, *large) if make is halving_doubling else (*range(2, 10), *large):
             steps, times = BOTH[make.__name__](n)
             found = cost.shared(make(gpus(n)), pcie_server(gpus=n, latency="5 us"), S).duration
             worst = max(worst, abs(found / float(steps * ALPHA + times * Fraction(S, B)) - 1))
@@ -61,5 +65,8 @@ def p9():
 
 
 if __name__ == "__main__":
-    p10()
-    p9()
+    options = argparse.ArgumentParser()
+    options.add_argument("--quick", action="store_true", help="fewer nodes, to see that it works")
+    quick = options.parse_args().quick
+    p10(64 if quick else 1024)
+    p9((16,) if quick else (16, 64))

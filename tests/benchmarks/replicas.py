@@ -142,9 +142,9 @@ def _until(done: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def compared(turns: int) -> dict:
-    """Rounds of 16 MB, half a second of them at a time, with and without digests."""
-    keys, given, out = [*range(len(LARGE))], [torch.ones(n) for n in LARGE], [torch.empty(n) for n in LARGE]
+def compared(sizes: list[int], turns: int) -> dict:
+    """Rounds of all keys, half a second of them at a time, with and without digests."""
+    keys, given, out = [*range(len(sizes))], [torch.ones(n) for n in sizes], [torch.empty(n) for n in sizes]
     with kvstore.cluster("dist_sync", workers=1, servers=2, replicas=1) as servers:
         (store,), per_round = servers, ([], [])
         store.init(keys, given)
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["time", "failover", "catch-up", "digests"])
     asked = parser.parse_args()
     os.environ.setdefault("D2LPS_SECRET", secrets.token_hex(32))
-    figures = []
+    figures, large = [], [10_000] * 4 if asked.quick else LARGE
 
     def tell(what: str, figure: dict) -> None:
         figures.append({"what": what} | figure)
@@ -200,29 +200,29 @@ def main() -> None:
 
     if asked.only in (None, "time"):
         tell("bytes per byte of values and round, one worker", said())
-        for kind, sizes in (("dist_sync", LARGE), ("dist_async", LARGE), ("dist_sync", SMALL)):
-            without, with_ = on_ranks(2, rounds, kind, sizes, 8 if asked.quick else 40)
+        for kind, sizes in (("dist_sync", large), ("dist_async", large), ("dist_sync", SMALL)):
+            without, with_ = on_ranks(2, rounds, kind, sizes, 2 if asked.quick else 40)
             middle, low, high = spread([one / other for other, one in zip(without, with_, strict=True)])
             more = statistics.median(with_) - statistics.median(without)
             figure = {"÷": round(middle, 2), "p10": round(low, 2), "p90": round(high, 2), "more µs": round(1e6 * more)}
             tell(f"replicas=1 ÷ 0, {kind}, {4 * sum(sizes)} bytes", figure)
     if asked.only in (None, "failover"):
         for what, times in zip(
-            ("a new primary", "the round done"), on_ranks(2, failovers, 4 if asked.quick else 20), strict=True
+            ("a new primary", "the round done"), on_ranks(2, failovers, 1 if asked.quick else 20), strict=True
         ):
             ordered = sorted(1e3 * each for each in times)
             figure = {"median ms": round(statistics.median(ordered), 1), "most ms": round(ordered[-1], 1)}
             tell(f"after a kill: {what}", figure | {"of": len(ordered)})
     if asked.only in (None, "catch-up"):
-        megabytes = 64 if asked.quick else 512
-        seconds, ratios, longest = zip(*on_ranks(1, caught_up, megabytes, 4 if asked.quick else 10), strict=True)
+        megabytes = 16 if asked.quick else 512
+        seconds, ratios, longest = zip(*on_ranks(1, caught_up, megabytes, 1 if asked.quick else 10), strict=True)
         middle, low, high = spread([megabytes / each for each in seconds])
         figure = {"MB": megabytes, "MB/s": round(middle), "p10": round(low), "p90": round(high)}
         figure |= {"step meanwhile ÷ before": round(statistics.median(ratios), 2), "most": round(max(ratios), 2)}
         figure |= {"longest step meanwhile ms": round(1e3 * max(longest), 1), "of": len(ratios)}
         tell("a newcomer", figure)
     if asked.only in (None, "digests"):
-        tell("digests ÷ none, dist_sync, 16000000 bytes", compared(10 if asked.quick else 60))
+        tell(f"digests ÷ none, dist_sync, {4 * sum(large)} bytes", compared(large, 1 if asked.quick else 60))
     if asked.save:
         save("replicas", figures)
 

@@ -1,10 +1,12 @@
 """The site: how long it takes to build, and what a reader waits for.
 
-    python tests/benchmarks/site.py [--save]
+    python tests/benchmarks/site.py [--save] [--quick]
 
 Runs of the chapters are those that `make book` has kept; without them they are made first, and that is told apart.
+``--quick`` builds nothing, and reads the site that is there.
 """
 
+import argparse
 import statistics
 import subprocess
 import sys
@@ -31,7 +33,6 @@ SEARCHES = [
 ]
 PLAYS = "document.querySelector('.d2-player')"
 SEARCH = "query => { const begun = performance.now(); find(query); return performance.now() - begun; }"
-TURNS = 5
 
 
 def building(book: Book) -> list[dict]:
@@ -41,7 +42,7 @@ def building(book: Book) -> list[dict]:
     def timed(what: str, *options: str) -> None:
         begun = time.monotonic()
         for command in (["book", "build"], ["site", "build", *options]):
-            command = [sys.executable, "-m", f"d2lps.notebook.{command[0]}", *command[1:]]
+            command = [sys.executable, "-m", f"course.{command[0]}", *command[1:]]
             subprocess.run(command, cwd=book.root, check=True, stdout=subprocess.DEVNULL)
         figures.append({"what": what, "s": round(time.monotonic() - begun, 1)})
 
@@ -60,13 +61,13 @@ def building(book: Book) -> list[dict]:
     return figures
 
 
-def reading(site: Path) -> list[dict]:
+def reading(site: Path, turns: int) -> list[dict]:
     """What a reader waits for, in ms; medians and the longest of some turns."""
     found: dict[str, list[float]] = {}
     with sync_playwright() as playwright:
         chromium = browser.launch(playwright)
         context = chromium.new_context(viewport={"width": 1280, "height": 900})
-        for _ in range(TURNS):
+        for _ in range(turns):
             for language, name in [(each, name) for each in LANGUAGES for name in ("index.html", "02-ring.html")]:
                 page = context.new_page()
                 begun = time.monotonic()
@@ -95,16 +96,29 @@ def weighing(site: Path) -> list[dict]:
     return [
         {"what": "front page with all that it loads", "kB": round((max(fronts.values()) + shared) / 1e3)},
         {"what": f"largest page: {largest}", "kB": round(pages[largest] / 1e3)},
-        {"what": "largest PDF", "kB": round(max(path.stat().st_size for path in site.glob("??/*.pdf")) / 1e3)},
+        {
+            "what": "largest PDF",
+            "kB": round(max([path.stat().st_size for path in site.glob("??/*.pdf")], default=0) / 1e3),
+        },
     ]
 
 
-if __name__ == "__main__":
-    book = Book(ROOT)
-    figures = building(book)
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--save", action="store_true", help="write the figures to tests/benchmarks/measured/")
+    options.add_argument("--quick", action="store_true", help="build nothing, to see that it works")
+    options = options.parse_args()
     site = ROOT / "_site"
-    figures += reading(site) + weighing(site)
+    if options.quick and not (site / "index.html").is_file():
+        print("not measured: there is no site yet (make book)")
+        return
+    figures = [] if options.quick else building(Book(ROOT))
+    figures += reading(site, 1 if options.quick else 5) + weighing(site)
     for figure in figures:
         print(*figure.values())
-    if "--save" in sys.argv:
+    if options.save:
         save("site", figures, browser=pdf.browser())
+
+
+if __name__ == "__main__":
+    main()

@@ -91,7 +91,7 @@ def around(nodes, key="g"):
 
 def algorithms(nodes):
     """Every algorithm on these nodes."""
-    found = [
+    plans = [
         ring(nodes),
         naive_ring(nodes),
         bidirectional_ring(nodes),
@@ -111,12 +111,12 @@ def algorithms(nodes):
     ]
     if len(nodes) > 2:
         leaders = [nodes[0], nodes[-1]]
-        found.append(hierarchical({leaders[0]: nodes[:-1], leaders[1]: leaders[1:]}, ring(leaders)))
+        plans.append(hierarchical({leaders[0]: nodes[:-1], leaders[1]: leaders[1:]}, ring(leaders)))
     if len(nodes) > 1:
-        found += [aggregate_at(nodes[:-1], nodes[-1]), sharded(nodes[:-1], {nodes[-1]: "2/3", nodes[0]: "1/3"})]
+        plans += [aggregate_at(nodes[:-1], nodes[-1]), sharded(nodes[:-1], {nodes[-1]: "2/3", nodes[0]: "1/3"})]
     if not len(nodes) & (len(nodes) - 1):
-        found.append(halving_doubling(nodes))
-    return found
+        plans.append(halving_doubling(nodes))
+    return plans
 
 
 def differences(carrier, plan, memory, size, dtype, seed=0, **more):
@@ -133,11 +133,11 @@ def differences(carrier, plan, memory, size, dtype, seed=0, **more):
 
 
 def on_every_algorithm(rank, kind, memory, names, playing=None):
-    carrier, found = rank.carrier(kind, playing and playing[rank.number]), []
+    carrier, errors = rank.carrier(kind, playing and playing[rank.number]), []
     for i, plan in enumerate(algorithms(names)):
         for j in range(0, len(BUFFERS), 2 * rank.size - 1):  # all on one rank; on more every plan takes some others
-            found += differences(carrier, plan, memory, *BUFFERS[(i + j) % len(BUFFERS)], seed=i)
-    return found
+            errors += differences(carrier, plan, memory, *BUFFERS[(i + j) % len(BUFFERS)], seed=i)
+    return errors
 
 
 WAYS_OF = {1: WAYS, 2: WAYS, 3: WAYS, 5: WAYS[1::2], 7: WAYS[::4], 8: WAYS[1::4]}
@@ -147,8 +147,8 @@ WAYS_OF = {1: WAYS, 2: WAYS, 3: WAYS, 5: WAYS[1::2], 7: WAYS[::4], 8: WAYS[1::4]
 def test_the_same_bits_from_every_algorithm(n, ways):
     names = tuple(f"gpu{i}" for i in range(n))
     for kind, memory in ways:
-        found = ranks()(on_every_algorithm, kind, memory, names, n=n)
-        assert sum(found, []) == [], (kind, memory)
+        errors = ranks()(on_every_algorithm, kind, memory, names, n=n)
+        assert sum(errors, []) == [], (kind, memory)
 
 
 @each_carrier
@@ -158,11 +158,11 @@ def test_a_rank_may_play_several_nodes_or_a_server_alone(kind):
 
 
 def in_many_pieces(rank, kind):
-    carrier, found = rank.carrier(kind), []
+    carrier, errors = rank.carrier(kind), []
     for plan in (tree(carrier.names), around(carrier.names), aggregate_at(carrier.names, "rank1", chunks=2)):
         for memory in ("ordinary", "strided", "shared"):
-            found += differences(carrier, plan, memory, 1_100_003, torch.float32)
-    return found
+            errors += differences(carrier, plan, memory, 1_100_003, torch.float32)
+    return errors
 
 
 @each_carrier
@@ -212,31 +212,31 @@ def test_a_tag_fits_however_many_sends_a_step_has():
 
 def on_plans(rank, cases):
     carriers = {kind: rank.carrier(kind) for kind in CARRIERS}
-    found = []
+    errors = []
     for i, (plan, size, dtype, seed) in enumerate(cases):
         for kind, memory in (WAYS[i % 2], *WAYS[2 + i % 3 :: 3]):
-            found += updated_differently(carriers[kind], plan, memory, size, dtype, seed)
-    return found
+            errors += updated_differently(carriers[kind], plan, memory, size, dtype, seed)
+    return errors
 
 
 def updated_differently(carrier, plan, memory, size, dtype, seed, turns=2):
     """As ``differences``, for plans with updates: the weights and what their rules remember, too, over some turns."""
-    nodes, found, results = sorted({act.node for step in plan.steps for act in updates(step)}), [], {}
+    nodes, errors, results = sorted({act.node for step in plan.steps for act in updates(step)}), [], {}
     here = Here()
-    for on, playing in ((carrier, carrier.playing(plan)), (here, plan.nodes)):
+    for current, playing in ((carrier, carrier.playing(plan)), (here, plan.nodes)):
         weights = {node: gradients(plan, size, dtype, seed + 1)[plan.holds[0][0]] for node in nodes if node in playing}
         remembered = {}
         for turn in range(turns):
             start = gradients(plan, size, dtype, seed + turn)
-            where = memory if on is carrier else "ordinary"
-            tensors = {node: MEMORIES[where](getattr(on, "rank", 0), start[node]) for node in playing}
-            run(plan, tensors, on, weights=weights, memory=remembered)
-        kept = {(*place, name): value for place, rule in remembered.items() for name, value in rule.items()}
-        results[on] = {"tensors": tensors, "weights": weights, "memory": kept}
-    for what, mine in results[carrier].items():
-        want = results[here][what]
-        found += [(what, name, memory, str(plan)) for name in mine if not same(mine[name], want[name])]
-    return found
+            kind = memory if current is carrier else "ordinary"
+            tensors = {node: MEMORIES[kind](getattr(current, "rank", 0), start[node]) for node in playing}
+            run(plan, tensors, current, weights=weights, memory=remembered)
+        state = {(*place, name): value for place, rule in remembered.items() for name, value in rule.items()}
+        results[current] = {"tensors": tensors, "weights": weights, "memory": state}
+    for part, mine in results[carrier].items():
+        want = results[here][part]
+        errors += [(part, name, memory, str(plan)) for name in mine if not same(mine[name], want[name])]
+    return errors
 
 
 CASES = st.tuples(
@@ -257,14 +257,14 @@ def on_updates(rank):
         kind: rank.carrier(kind, ["gpu0", "cpu", "cpu0"] if not rank.number else ["gpu1", "gpu2", "cpu1"])
         for kind in CARRIERS
     }
-    found = []
+    errors = []
     for make in UPDATING.values():
         plan = make(("sgd", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}))
         if len(plan.nodes) > 1:
             for dtype in (torch.float32, torch.bfloat16, torch.float64):
                 for kind, memory in WAYS:
-                    found += updated_differently(carriers[kind], plan, memory, 101, dtype, seed=3, turns=3)
-    return found
+                    errors += updated_differently(carriers[kind], plan, memory, 101, dtype, seed=3, turns=3)
+    return errors
 
 
 def on_a_lone_worker(rank):
@@ -297,12 +297,12 @@ REDUCED = [
 
 
 def with_reductions(rank, kind):
-    carrier, found = rank.carrier(kind), []
+    carrier, errors = rank.carrier(kind), []
     for plan in (ring(carrier.names), sharded(carrier.names), aggregate_at(carrier.names[:-1], carrier.names[-1])):
         for reduce, dtype in REDUCED:
             for memory in ("ordinary", "strided, mixed"):
-                found += differences(carrier, plan, memory, 23, dtype, reduce=reduce)
-    return found
+                errors += differences(carrier, plan, memory, 23, dtype, reduce=reduce)
+    return errors
 
 
 @each_carrier
@@ -411,9 +411,9 @@ def again_and_again(rank, kind):
         for _ in range(count):
             run(plan, mine, carrier)
         rank.meet()
-        found = settled(measured, like, patience=5.0 if like else 0.3)
+        values = settled(measured, like, patience=5.0 if like else 0.3)
         rank.meet()
-        return found
+        return values
 
     turns(3)
     before = turns(3)
@@ -461,22 +461,22 @@ def test_a_view_keeps_the_memory_that_others_open():
 
 
 def without_memfd(rank):
-    found, os.memfd_create = os.memfd_create, None
+    memfd_create, os.memfd_create = os.memfd_create, None
     del os.memfd_create
     try:
         before = set(os.listdir(tempfile.gettempdir()))
         carrier = rank.carrier(SharedMemory)
-        wrong = differences(carrier, ring(carrier.names), "mixed", 1009, torch.float32)
-        there = carrier.all_gather(sorted(set(os.listdir(tempfile.gettempdir())) - before))
+        errors = differences(carrier, ring(carrier.names), "mixed", 1009, torch.float32)
+        files = carrier.all_gather(sorted(set(os.listdir(tempfile.gettempdir())) - before))
         del carrier
         gc.collect()
-        return wrong, there
+        return errors, files
     finally:
-        os.memfd_create = found
+        os.memfd_create = memfd_create
 
 
 def test_a_system_without_anonymous_memory_has_files_that_go_with_their_tensors():
-    found = ranks()(without_memfd, n=2)
-    left = {name for _, there in found for names in there for name in names if name.startswith("d2lps-")}
-    assert [wrong for wrong, _ in found] == [[], []] and left
+    results = ranks()(without_memfd, n=2)
+    left = {name for _, files in results for names in files for name in names if name.startswith("d2lps-")}
+    assert [errors for errors, _ in results] == [[], []] and left
     assert not left & set(os.listdir(tempfile.gettempdir()))

@@ -31,8 +31,8 @@ each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind._
 def runs_for_ever(rank, kind, elements):
     """Run until a rank is lost: what is said, when, what the next time, and whether nothing of the others is kept."""
     before = held()
-    found = _runs_for_ever(rank.carrier(kind), elements)
-    return *found, settled(held, before) == before
+    outcomes = _runs_for_ever(rank.carrier(kind), elements)
+    return *outcomes, settled(held, before) == before
 
 
 def runs_for_ever_without_torchrun(rank, kind, port):
@@ -105,7 +105,7 @@ FAULTS = {  # which of how many ranks is lost, how, what they do meanwhile, and 
 def befallen():
     """Every fault to ranks of its own, the next while the last ones still wait: what they said, and what is left."""
     ranks()  # with the processes that all tests share
-    before, cases, found = left_behind(), {}, {}
+    before, cases, outcomes = left_behind(), {}, {}
     for kind in CARRIERS:
         for fault, (victim, n, number, function, argument, _) in FAULTS.items():
             fleet = Ranks(n)
@@ -117,20 +117,20 @@ def befallen():
             cases[kind, fault] = fleet, time.monotonic()
     for (kind, fault), (fleet, when) in cases.items():
         victim, n, number, function, *_ = FAULTS[fault]
-        said, woken = fleet.results(set(range(n)) - {victim}), None
+        reports, woken = fleet.results(set(range(n)) - {victim}), None
         if number == signal.SIGSTOP and function is runs_for_ever:
             fleet.signal(victim, signal.SIGCONT)
             ((woken, *_),) = fleet.results([victim])
         fleet.end()
-        found[kind, fault] = when, said, woken
-    return found, before, left_behind()
+        outcomes[kind, fault] = when, reports, woken
+    return outcomes, before, left_behind()
 
 
 @each_carrier
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_other_rank_names_the_one_that_is_lost_within_twice_the_deadline(kind, fault):
-    (begin, said, woken), (victim, _, number, *_, sentence) = befallen()[0][kind, fault], FAULTS[fault]
-    for lost, when, again, nothing_kept in said:
+    (begin, reports, woken), (victim, _, number, *_, sentence) = befallen()[0][kind, fault], FAULTS[fault]
+    for lost, when, again, nothing_kept in reports:
         assert re.fullmatch(rf"rank {victim},? {sentence}\.", str(lost))
         assert lost.ranks == (victim,) and when - begin < 2 * DEADLINE + BUSY and nothing_kept
         if lost.step is not None:
@@ -138,11 +138,11 @@ def test_every_other_rank_names_the_one_that_is_lost_within_twice_the_deadline(k
         else:  # in shared memory all wait for each other before the first step, too
             assert kind is SharedMemory or WHERE not in sentence
         assert again == f"{lost} To go on, make a new carrier in all processes."
-    assert len({str(lost) for lost, *_ in said}) == 1 or sentence == GONE
+    assert len({str(lost) for lost, *_ in reports}) == 1 or sentence == GONE
     if kind is Processes and number == signal.SIGKILL:  # its connections close, which takes no deadline
-        assert max(when for _, when, *_ in said) - begin < DEADLINE
+        assert max(when for _, when, *_ in reports) - begin < DEADLINE
     if woken is not None:  # it hears what the others have agreed on
-        assert str(woken) == str(said[0][0])
+        assert str(woken) == str(reports[0][0])
 
 
 def test_nothing_is_left_of_ranks_that_are_lost():

@@ -158,10 +158,10 @@ def refused(rank, kind, case):
 @pytest.mark.parametrize("case, kind", list(zip(REFUSED, cycle(CARRIERS))))  # the code is the same for both
 def test_what_does_not_go_together_is_refused_on_every_rank_at_once(case, kind):
     _, sentence, *others = REFUSED[case]
-    found = ranks()(refused, kind, case, n=3)
-    for rank, (error, took) in enumerate(found):
-        said = sentence if not others or rank == 1 else others[0]
-        assert isinstance(error, RuntimeError | ValueError) and re.match(said, str(error)), (rank, repr(error))
+    results = ranks()(refused, kind, case, n=3)
+    for rank, (error, took) in enumerate(results):
+        pattern = sentence if not others or rank == 1 else others[0]
+        assert isinstance(error, RuntimeError | ValueError) and re.match(pattern, str(error)), (rank, repr(error))
         if others and rank != 1:
             assert isinstance(error, RankLost) and error.ranks == (1,)
         assert took < 1.5
@@ -181,8 +181,8 @@ def again(rank, kind):
 
 @each_carrier
 def test_a_carrier_that_is_over_says_why_and_what_to_do_and_a_new_one_works(kind):
-    found = ranks()(again, kind, n=3)
-    for rank, (first, second, third, values) in enumerate(found):
+    results = ranks()(again, kind, n=3)
+    for rank, (first, second, third, values) in enumerate(results):
         assert isinstance(first, TensorError if rank == 1 else RankLost)
         assert isinstance(second, RankLost) and second.ranks == (1,)
         assert re.match("rank 1 (ended the run|refused).*To go on, make a new carrier in all processes.", str(second))
@@ -203,9 +203,9 @@ def one_too_few(rank, kind):
 
 @each_carrier
 def test_a_rank_that_does_not_come_is_named_and_may_come_to_the_next_meeting(kind):
-    found = ranks()(one_too_few, kind, n=3)
-    assert [values for _, values in found] == [[3.0] * 6] * 3
-    for error, _ in found[:2]:
+    results = ranks()(one_too_few, kind, n=3)
+    assert [values for _, values in results] == [[3.0] * 6] * 3
+    for error, _ in results[:2]:
         assert isinstance(error, RankLost) and (error.ranks, error.step) == ((2,), None)
         assert str(error) == "rank 2 gave no sign of life for 0.5 s (dead, stopped or busy) before the first step."
 
@@ -226,7 +226,7 @@ def test_what_was_prepared_on_a_carrier_that_is_over_does_nothing_more(kind):
 
 def in_two_threads(rank, kind, second):
     """While one thread is in the midst of a run, on every rank, another begins."""
-    carrier, found, inside, go_on = rank.carrier(kind), [], threading.Event(), threading.Event()
+    carrier, outcomes, inside, go_on = rank.carrier(kind), [], threading.Event(), threading.Event()
 
     def adds(own, arrived):
         if len(own) > 8:  # in the run, and not where the reduction is tried
@@ -236,17 +236,17 @@ def in_two_threads(rank, kind, second):
 
     def first():
         slow = Reduction("slow", adds, 0)
-        found.append(outcome(lambda: run(ring(carrier.names), torch.ones(100), carrier, reduce=slow)))
+        outcomes.append(outcome(lambda: run(ring(carrier.names), torch.ones(100), carrier, reduce=slow)))
 
     thread = threading.Thread(target=first)
     thread.start()
     assert inside.wait(10)
-    found.append(outcome(SECOND[second], carrier))
+    outcomes.append(outcome(SECOND[second], carrier))
     go_on.set()
     thread.join(20)
     tensor, carrier = ONES(6), rank.carrier(kind)
     run(ring(carrier.names), tensor, carrier)
-    return found, tensor.tolist()
+    return outcomes, tensor.tolist()
 
 
 SECOND = {

@@ -244,12 +244,12 @@ def test_nodes_are_dealt_to_the_devices_in_turn_and_cpus_to_main_memory():
 @pytest.mark.parametrize("make", PLANS.values(), ids=PLANS)
 def test_strided_buffers_are_summed_in_place_and_what_lies_between_is_left_alone(make):
     plan = make(4)
-    wide = {node: torch.full((3 * 50,), 5.0) for node in plan.nodes}
-    tensors = {node: buffer[1::3] for node, buffer in wide.items()}
+    strided = {node: torch.full((3 * 50,), 5.0) for node in plan.nodes}
+    tensors = {node: buffer[1::3] for node, buffer in strided.items()}
     for node, values in gradients(plan, 50).items():
         tensors[node].copy_(values)
     check_run(plan, tensors)
-    for buffer in wide.values():
+    for buffer in strided.values():
         assert buffer[0::3].eq(5.0).all() and buffer[2::3].eq(5.0).all()
 
 
@@ -267,10 +267,10 @@ def test_a_run_lets_its_tensors_go_without_the_garbage_collector():
     gc.disable()
     try:
         tensors = gradients(PLANS["ring"](3), 10)
-        kept = [weakref.ref(tensor) for tensor in tensors.values()]
+        references = [weakref.ref(tensor) for tensor in tensors.values()]
         run(PLANS["ring"](3), tensors)
         del tensors
-        assert [ref() for ref in kept] == [None] * 3
+        assert [ref() for ref in references] == [None] * 3
     finally:
         gc.enable()
 
@@ -337,10 +337,10 @@ def test_a_server_changes_only_the_keys_that_it_updates():
 
 def test_the_memory_holds_one_entry_for_each_update_and_what_is_forgotten_begins_anew():
     plan = aggregate_at(gpus(2), "gpu0", chunks=2, update=("sgd", {"lr": 1.0, "momentum": 0.5}))
-    kept, weights = {}, {"gpu0": torch.zeros(2)}
+    memory, weights = {}, {"gpu0": torch.zeros(2)}
     for _ in range(2):
-        run(plan, {node: torch.ones(2) for node in plan.nodes}, weights=weights, memory=kept)
-    assert set(kept) == {("gpu0", "g1"), ("gpu0", "g2")}
+        run(plan, {node: torch.ones(2) for node in plan.nodes}, weights=weights, memory=memory)
+    assert set(memory) == {("gpu0", "g1"), ("gpu0", "g2")}
     assert weights["gpu0"].tolist() == [-5, -5]  # −2, then −(0.5·2 + 2)
     fresh = {"gpu0": torch.zeros(2)}
     for _ in range(2):

@@ -40,17 +40,17 @@ def test_what_a_killed_process_has_left_is_removed_and_not_before(tmp_path):
 
 
 def test_what_somebody_sweeps_before_it_is_held_is_made_again(tmp_path):
-    made = []
+    paths = []
 
     def swept_once(**where):
-        made.append(tempfile.mkdtemp(**where))
-        if len(made) == 1:
+        paths.append(tempfile.mkdtemp(**where))
+        if len(paths) == 1:
             leftovers.sweep(str(tmp_path))
-        return made[-1]
+        return paths[-1]
 
     path, descriptor = leftovers.held(swept_once, str(tmp_path))
     os.close(descriptor)
-    assert (os.listdir(tmp_path), len(made)) == ([os.path.basename(path)], 2)
+    assert (os.listdir(tmp_path), len(paths)) == ([os.path.basename(path)], 2)
 
 
 def test_only_what_is_left_over_is_removed(tmp_path):

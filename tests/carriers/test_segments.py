@@ -12,8 +12,8 @@ from d2lps.carriers.segments import Segment, location_of
 def test_a_tensor_in_a_segment_is_found_where_it_begins():
     segment = Segment(1 << 16)
     tensor = segment.tensor(1000, torch.float32)[10:]
-    found = location_of(tensor)
-    assert (found.path, found.inode, found.offset, found.elements) == (segment.path, segment.inode, 40, 990)
+    location = location_of(tensor)
+    assert (location.path, location.inode, location.offset, location.elements) == (segment.path, segment.inode, 40, 990)
     assert location_of(torch.ones(3)) is None
 
 
@@ -31,8 +31,8 @@ def test_what_lies_where_a_segment_was_is_not_in_it(who):
             break
     else:
         pytest.skip("this system gives no address a second time")
-    found = location_of(kept[-1])
-    assert found is None if who == "nobody" else found.inode != gone.inode
+    location = location_of(kept[-1])
+    assert location is None if who == "nobody" else location.inode != gone.inode
 
 
 def test_what_nobody_else_can_open_any_more_is_not_named():

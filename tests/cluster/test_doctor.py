@@ -13,13 +13,13 @@ def test_every_finding_says_what_to_do(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "_emulation", lambda: iter(()))
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     status = doctor.main(["--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert [each["what"] for each in found][:2] == ["system", "torch"]
-    assert status == int(not all(each["well"] for each in found))
-    assert all(each["advice"] for each in found if not each["well"])
+    findings = json.loads(capsys.readouterr().out)
+    assert [finding["what"] for finding in findings][:2] == ["system", "torch"]
+    assert status == int(not all(finding["well"] for finding in findings))
+    assert all(finding["advice"] for finding in findings if not finding["well"])
     doctor.main([])
-    said = capsys.readouterr().out
-    assert all(f"{each['what']:<12} {each['found']}" in said for each in found)
+    output = capsys.readouterr().out
+    assert all(f"{finding['what']:<12} {finding['found']}" in output for finding in findings)
 
 
 def test_a_host_that_calls_itself_loopback_is_told_so(monkeypatch):

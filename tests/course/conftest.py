@@ -1,4 +1,4 @@
-"""What the tests of the course share: each chapter, run once."""
+"""Fixtures of the tests of the course: each chapter is run once."""
 
 import os
 from functools import cache
@@ -9,7 +9,7 @@ from helpers import notebooks, sites
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """The folder in which the runs of chapters are kept, for all processes of these tests."""
+    """Return the folder that keeps the runs of chapters for all processes of these tests."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
@@ -22,5 +22,5 @@ def executed(runs):
 
 @pytest.fixture(scope="session")
 def site(runs):
-    """The folder of the whole site, which shows these runs."""
+    """Return the folder of the whole site, which shows these runs."""
     return sites.built(runs)

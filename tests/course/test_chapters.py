@@ -1,4 +1,4 @@
-"""The notebooks as a reader runs them: from top to bottom, offline, in every language, with the right numbers."""
+"""The notebooks run from top to bottom, offline, and show the right numbers in every language."""
 
 import re
 import tomllib
@@ -15,7 +15,7 @@ from d2lps.messages import LANGUAGES
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [c["slug"] for c in tomllib.loads((ROOT / "chapters/toc.toml").read_text("utf-8"))["chapter"]]
 
-pytestmark = pytest.mark.timeout(400)  # who needs a notebook that another process runs waits for it
+pytestmark = pytest.mark.timeout(400)  # a test waits for the notebook that another process runs
 
 # The cells that show nothing: those that only set something up.
 SILENT = {
@@ -61,19 +61,19 @@ STUBS = {
 
 
 def shown(book: nbformat.NotebookNode, cell_id: str) -> str:
-    """What a cell printed or returned, as plain text."""
+    """Return what a cell printed or returned, as plain text."""
     (cell,) = (c for c in book.cells if c.id == cell_id)
     return "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
 
 
 def page(book: nbformat.NotebookNode, cell_id: str) -> str:
-    """What a cell showed, as HTML."""
+    """Return what a cell showed, as HTML."""
     (cell,) = (c for c in book.cells if c.id == cell_id)
     return "\n".join(o.data["text/html"] for o in cell.outputs if "text/html" in o.get("data", {}))
 
 
 @pytest.mark.parametrize(
-    "chapter",  # one that is executed in JupyterLab is awaited in test_lab.py
+    "chapter",  # the runs of those that are executed in JupyterLab are counted in test_lab.py
     [pytest.param(each, marks=pytest.mark.slow(1 if each in IN_LAB else 50)) for each in CHAPTERS],
 )
 def test_it_runs_from_top_to_bottom_and_shows_something(executed, chapter):
@@ -126,7 +126,7 @@ def test_the_numbers_of_chapter_02(executed, language):
     book = executed("02-ring", language)
 
     def revealed(cell_id: str) -> list[str]:
-        """What stands folded, since nobody has guessed."""
+        """Return the folded answers; they are folded because no guess was made."""
         assert not re.search(r"\d", shown(book, cell_id))
         return re.findall(r">([\d.]+ [mµ]s)<", page(book, cell_id).partition("<details>")[2])
 
@@ -220,7 +220,7 @@ def test_the_numbers_of_chapter_05(executed, language):
     book = executed("05-asynchrony", language)
 
     def rows(cell_id: str) -> list[list[float]]:
-        """The numbers of a table, row by row."""
+        """Return the numbers of a table, row by row."""
         lines = shown(book, cell_id).splitlines()[1:]
         return [[float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", line)] for line in lines]
 
@@ -228,7 +228,7 @@ def test_the_numbers_of_chapter_05(executed, language):
         return [int(part) for part in re.findall(r"(\d+)%", shown(book, cell_id))]
 
     def revealed(cell_id: str) -> list[float]:
-        """What stands folded, since nobody has guessed."""
+        """Return the folded answers; they are folded because no guess was made."""
         assert not re.search(r"\d", shown(book, cell_id))
         return [float(part) for part in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
 
@@ -277,11 +277,11 @@ def test_the_numbers_of_chapter_06(executed, language):
         return [line for line in shown(book, cell_id).splitlines() if line.strip()]
 
     def rows(cell_id: str) -> list[list[float]]:
-        """The numbers of a table, row by row."""
+        """Return the numbers of a table, row by row."""
         return [[float(each) for each in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", line)] for line in lines(cell_id)[1:]]
 
     def revealed(cell_id: str) -> list[float]:
-        """What stands folded, since nobody has guessed."""
+        """Return the folded answers; they are folded because no guess was made."""
         assert not re.search(r"\d", shown(book, cell_id))
         return [float(part) for part in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
 
@@ -339,7 +339,7 @@ def test_the_numbers_of_the_corrections(executed, language):
     book = executed("a-corrections", language)
 
     def rows(cell_id: str) -> list[list[str]]:
-        """The numbers of a table with their units, row by row."""
+        """Return the numbers of a table with their units, row by row."""
         quantity = r"(?<![\w.])\d[\d.]*(?: (?:[kMGT]?B(?:/s)?|ms|µs|s|min)\b|[%×])?"
         return [re.findall(quantity, line) for line in shown(book, cell_id).splitlines()[1:]]
 

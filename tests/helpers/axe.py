@@ -1,4 +1,4 @@
-"""What axe-core finds wrong with a page for readers who see little, or use no mouse."""
+"""axe-core: faults of a page for readers with low vision or without a mouse."""
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
@@ -8,7 +8,7 @@ CONTRAST = ("color-contrast", "link-in-text-block")  # the rules that look at co
 
 
 def grave(page: Page, inside: str | None = None, rules: tuple[str, ...] = ()) -> list[str]:
-    """Every grave finding in a sentence: what is wrong with which element.
+    """Return a sentence for every grave finding: the fault and its element.
 
     ``inside``: of what the selector names; ``rules``: by these alone, as ``CONTRAST`` where only colors have changed.
     """

@@ -1,4 +1,4 @@
-"""Ways to break a store, for the tests of its faults: bad lines, servers beside the tests; and what is left.
+"""Tools for the tests of faults: bad connections, servers in processes of their own, and checks for leftovers.
 
 A server beside the tests is a process of its own, so that its memory, its files and what its interpreter is asked to
 do can be looked at: ``with Beside(…) as server``.
@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 
 def tables(kind="dist_sync", workers=2, servers=1, secret=b"", **options):
-    """So many servers in this process: on the loopback interface with a secret, else on sockets of this user's own."""
+    """Start servers in this process: on the loopback interface with a secret, else on Unix sockets of this user."""
     return [
         Server(
             ShardStore(kind, workers, deadline=DEADLINE, **options),
@@ -46,12 +46,12 @@ def tables(kind="dist_sync", workers=2, servers=1, secret=b"", **options):
 
 
 def socket_path() -> str:
-    """For a Unix socket, where nothing is yet."""
+    """Return a path for a Unix socket that does not exist yet."""
     return tempfile.mktemp(prefix="d2-", suffix=".socket")
 
 
 def store(servers, rank, workers=2, addresses=None, kind="dist_sync", deadline=DEADLINE, **options):
-    """The store of one worker, which knows the secret where one is needed, unless it is told another."""
+    """Return the store of one worker, which knows the secret if one is needed and no other is given."""
     where = {server.number: server.address for server in servers} | (addresses or {})
     if not options.get("certificates") and not all(isinstance(address, str) for address in where.values()):
         options = {"secret": SECRET} | options
@@ -70,7 +70,7 @@ def closing(*things):
 
 
 def connected(address) -> socket.socket:
-    """A connection to ``address``, by which nothing was said yet."""
+    """Open a connection to ``address``, on which nothing has been sent yet."""
     found = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
     found.settimeout(10)
     found.connect(address)
@@ -179,7 +179,7 @@ class Frames(Between):
 
 
 def _frame(sock, coded) -> bytes:
-    """The next frame, or nothing."""
+    """Return the next frame, or nothing at the end."""
 
     def take(size):
         found = b""
@@ -201,7 +201,7 @@ def _frame(sock, coded) -> bytes:
 
 
 class Beside:
-    """A server in a process of its own, started from one that has imported torch.
+    """A server in a process of its own, forked from a process that has imported torch.
 
     ``handshake``: seconds of a handshake; ``files``: how many more it may open; ``options``: those of ShardStore.
     Call it with the name of what to look at: ``rss`` (bytes), ``full`` (whether no more file can be
@@ -312,7 +312,7 @@ def _last(of: threading.ExceptHookArgs) -> str:
 
 
 def gone(pids, seconds=10) -> bool:
-    """Whether none of these processes is there any more, or will be soon."""
+    """Return whether all of these processes end within ``seconds``."""
     until = time.monotonic() + seconds
     while any(map(running, pids)) and time.monotonic() < until:
         time.sleep(0.05)
@@ -327,8 +327,8 @@ def running(pid: int) -> bool:
 
 
 def left(token: str, folder: str, sockets: int, others: set[int]) -> list[str]:
-    """What this test has left: processes that have ``token``, files of ours in its folder or in shared memory, threads
-    of servers, sockets; ``others``: the processes that were there before it."""
+    """Return the leftovers of this test: processes that have ``token``, files of ours in its folder or in shared
+    memory, threads of servers, and sockets; ``others`` are the processes that were there before it."""
     found = []
     for pid in {*psutil.pids()} - others:
         with suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""Which Chromium the tests use: the system's if there is one that runs, else Playwright's own."""
+"""The Chromium of the tests: the system's if there is one that runs, else Playwright's own."""
 
 import functools
 import os
@@ -36,14 +36,14 @@ def _usable(path: str) -> bool:
 
 @functools.cache
 def executable() -> str | None:
-    """The path of the system's Chromium, or None: then Playwright has its own."""
+    """Return the path of the system's Chromium, or None: then Playwright uses its own."""
     found = [path for name in NAMES if (path := shutil.which(name))]
     found += [path for path in ON_A_MAC if Path(path).exists()]
     return next(filter(_usable, found), None)
 
 
 def launch(playwright, **options):
-    """A headless Chromium that asks the network for nothing of its own accord."""
+    """Start a headless Chromium that sends no requests by itself."""
     sandbox = ("--no-sandbox",) if os.geteuid() == 0 else ()
     options["args"] = [*FLAGS, *sandbox, *options.get("args", ())]
     return playwright.chromium.launch(executable_path=executable(), **options)

@@ -1,4 +1,4 @@
-"""Notebooks as learners hand them in, made of the lessons, with answers from solutions.py or of a test's own."""
+"""Notebooks as learners hand them in: chapters with answers from solutions.py or from a test."""
 
 import ast
 import copy
@@ -14,7 +14,7 @@ from d2lps.notebook.grading.course import CHAPTERS, texts_of
 
 
 def notebook(chapter: str, answers: dict[str, str], language: str = "en") -> nbformat.NotebookNode:
-    """A chapter's notebook in which these exercises have other code than the stub's, before their check."""
+    """Return a chapter's notebook with this code in the place of the stubs of exercises."""
     book = copy.deepcopy(_lesson(chapter, language))
     for id, code in answers.items():
         cell = next(each for each in book.cells if each["id"] == f"exercise-{id}")
@@ -38,12 +38,12 @@ def hand_in(folder: Path, learner: str, book: object) -> Path:
 
 
 def solving(id: str) -> str:
-    """The code of an exercise's solution, with all that it uses."""
+    """Return the code of an exercise's solution with everything it uses."""
     return _code(id, [id.replace("-", "_")])
 
 
 def wrong(id: str, mistake: str) -> str | None:
-    """The code of the first wrong answer that makes a mistake, named as the right one; None if code makes it."""
+    """Return the first wrong answer with this mistake, named as the solution; None if a program makes the answer."""
     (table,) = (each.value for each in _solutions(id).body if "WRONG" in slices.bound(each))
     answers = _at(_at(table, id), mistake)
     if not isinstance(answers, ast.List) or isinstance(answers.elts[0], ast.Starred):
@@ -62,12 +62,12 @@ def _solutions(id: str) -> slices.Cell:
 
 
 def _code(id: str, names: Iterable[str]) -> str:
-    """The statements of the chapter's solutions.py that bind these names, and those that they use."""
+    """Return the statements of solutions.py that bind these names, and the names that they use."""
     cell = _solutions(id)
     chosen = [cell.body[at] for _, _, run in slices.needed(names, [cell], []) for at in run]
     return "\n\n".join(ast.unparse(each) for each in chosen)
 
 
 def told(out: Path) -> dict:
-    """What the report says, for programs."""
+    """Return the JSON report."""
     return json.loads((out / "class.json").read_text("utf-8"))

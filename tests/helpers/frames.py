@@ -14,7 +14,7 @@ def ends(seconds=2.0):
 
 
 def sent(*arguments, keys=None, whole=False, **more) -> bytes:
-    """The bytes of a frame."""
+    """Return the bytes of a frame."""
     one, other = socket.socketpair()
     channel = Channel(one, 2)
     channel.keys, channel.covers_payload = keys, whole

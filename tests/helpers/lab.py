@@ -1,4 +1,4 @@
-"""A chapter in JupyterLab, as a reader uses it: open it, run it, press play, see the run move."""
+"""A chapter in JupyterLab, as a reader uses it: open it, run it, press play, and see the messages move."""
 
 import json
 import os
@@ -35,9 +35,9 @@ DONE = """() => {
 
 @contextmanager
 def lab(folder: Path, language: str, before: str) -> Iterator[str]:
-    """Start `make lab-…` in a folder of its own, and give the address it prints; nothing is left running.
+    """Start `make lab-…` in a new folder, yield the address it prints, and stop it.
 
-    ``before``: what each kernel does first.
+    ``before`` is the first code of each kernel.
     """
     for part in ("chapters", "img"):
         shutil.copytree(ROOT / part, folder / part)
@@ -88,7 +88,7 @@ def _address(process: subprocess.Popen, log: Path) -> str:
 def read(
     folder: Path, chapter: str, language: str, picture: Path, before: str, without: tuple[str, str] | None = None
 ) -> tuple[str, dict]:
-    """The chapter's notebook as JupyterLab saves it after a run, and what the reader saw meanwhile.
+    """Return the chapter's notebook as JupyterLab saves it after a run, and what the reader saw.
 
     ``before``: what the kernel does first; ``without``: from which cell to which others are left out, with these.
     """
@@ -134,7 +134,7 @@ def choose(page: Page, menu: str, item: str) -> None:
 
 
 def _saved(path: Path) -> str:
-    """The text of a notebook, as soon as all its cells have run in it."""
+    """Return the text of a notebook once all its cells have run."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
         try:

@@ -38,14 +38,14 @@ def mentions(node: ast.AST, names: tuple) -> bool:
 
 
 def _is(node: ast.AST, name: object) -> bool:
-    """Whether this is the name, the attribute or the constant ``name``."""
+    """Return whether this is the name, the attribute or the constant ``name``."""
     return name in (getattr(node, "id", None), getattr(node, "attr", None)) or (
         isinstance(node, ast.Constant) and node.value == name and type(node.value) is type(name)
     )
 
 
 def never(*names: object) -> Change:
-    """A condition that mentions ``names`` never holds; of several joined by ``and`` and ``or``, only those that do."""
+    """Make conditions that mention ``names`` false; of several joined by ``and`` and ``or``, only those."""
 
     def without(condition: ast.expr) -> tuple[ast.expr, int]:
         if isinstance(condition, ast.BoolOp):
@@ -66,7 +66,7 @@ def never(*names: object) -> Change:
 
 
 def instead(before: object, after: object) -> Change:
-    """Where the name, the attribute or the constant ``before`` stands, ``after`` does."""
+    """Replace the name, the attribute or the constant ``before`` by ``after``."""
 
     def change(function: ast.FunctionDef) -> int:
         nodes = [node for node in ast.walk(function) if _is(node, before)]
@@ -79,7 +79,7 @@ def instead(before: object, after: object) -> Change:
 
 
 def always(parameter: str, value: object) -> Change:
-    """Whatever is given as ``parameter``, it is ``value``."""
+    """Set ``parameter`` to ``value`` whatever the caller gives."""
 
     def change(function: ast.FunctionDef) -> int:
         arguments = function.args
@@ -91,7 +91,7 @@ def always(parameter: str, value: object) -> Change:
 
 
 def over(name: str, items: str) -> Change:
-    """A loop over what mentions ``name`` goes over ``items`` instead, an expression."""
+    """Let loops over an expression that mentions ``name`` go over ``items``, another expression."""
 
     def change(function: ast.FunctionDef) -> int:
         loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and mentions(node.iter, (name,))]
@@ -103,7 +103,7 @@ def over(name: str, items: str) -> Change:
 
 
 def locked(lock: str) -> Change:
-    """All that the function does is done under ``self.lock``, instead of some of it."""
+    """Do everything in the function under ``self.lock``, not only a part of it."""
 
     def is_locked(node: ast.stmt) -> bool:
         return isinstance(node, ast.With) and any(mentions(item.context_expr, (lock,)) for item in node.items)

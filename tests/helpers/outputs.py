@@ -1,4 +1,4 @@
-"""How the outputs of two notebooks differ, and what of them a reader sees."""
+"""Comparison of the outputs of two notebooks, and the text that a reader sees in them."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ MARKS = re.compile("[⟦⟠⟧]")
 
 
 def same_outputs(a: nbformat.NotebookNode, b: nbformat.NotebookNode) -> list[str]:
-    """How the outputs of two executed notebooks differ in structure, and every error in either.
+    """Return the differences in structure between the outputs of two executed notebooks, and all errors in them.
 
     Streams count once per name, as Jupyter splits them as it likes; texts and numbers are not compared.
     """
@@ -59,7 +59,7 @@ def _shape(outputs: list) -> list[str]:
 
 
 def seen(book: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
-    """The id of each code cell, and what a reader sees of its outputs, tags and scripts taken away."""
+    """Yield the id of each code cell and the text of its outputs, without tags and scripts."""
     for cell in book.cells:
         if cell.cell_type == "code":
             texts = [output.get("text", "") for output in cell.outputs]
@@ -70,7 +70,7 @@ def seen(book: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
 
 
 def _of_page(page: str) -> Iterator[str]:
-    """The words of a page: of its text, its titles, and of the data that its scripts show."""
+    """Return the words of a page: of its text, of its titles, and of the data that its scripts show."""
     page = UNSEEN.sub("", page)
     for packed in DATA.findall(page):
         yield from _of_data(json.loads(packed))
@@ -99,7 +99,7 @@ def _of_data(data: object) -> Iterator[str]:
 
 
 def other_numbers(a: nbformat.NotebookNode, b: nbformat.NotebookNode) -> list[str]:
-    """The cells whose numbers are not the same; in which order they stand depends on the language."""
+    """Return the cells whose numbers differ; the order of numbers may depend on the language."""
     differences = []
     for (id, one), (_, other) in zip(seen(a), seen(b), strict=True):
         ours, theirs = (Counter(re.findall(r"\d+(?:\.\d+)?", text)) for text in (one, other))
@@ -109,7 +109,7 @@ def other_numbers(a: nbformat.NotebookNode, b: nbformat.NotebookNode) -> list[st
 
 
 def foreign(book: nbformat.NotebookNode, language: str) -> list[str]:
-    """What is not in this language: letters that another one has, sentences of d2lps in English, marks left over."""
+    """Return text in another language: letters that only it has, English sentences of d2lps, and leftover marks."""
     own = sentences(language)
     english = {
         part.strip()

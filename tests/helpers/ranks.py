@@ -36,7 +36,7 @@ DEADLINE = 4.0  # of the carriers in tests: long for a loaded machine, short for
 
 
 class Rank(NamedTuple):
-    """What the function of a rank is told: who it is, and where all of them meet."""
+    """The argument of a rank's function: its number, how many ranks there are, and the store where they meet."""
 
     store: dist.Store
     number: int
@@ -48,7 +48,7 @@ class Rank(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What torchrun would tell it."""
+        """Return the variables that torchrun would set."""
         return {
             "RANK": str(self.number),
             "WORLD_SIZE": str(self.size),
@@ -65,17 +65,17 @@ class Rank(NamedTuple):
 
 
 class Failed(AssertionError):
-    """What a rank's function raised, with its traceback."""
+    """An error in the function of a rank, with its traceback."""
 
 
 @cache
 def store() -> dist.TCPStore:
-    """Where all ranks of all tests meet; it lives in the process of the tests, which outlives them."""
+    """Return the store where all ranks of all tests meet; it lives in the process of the tests, which outlives them."""
     return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
 
 
 class Ranks:
-    """``size`` processes that do what they are told, again and again, until they are ended."""
+    """``size`` processes that run one function after another until they are ended."""
 
     calls = 0
 
@@ -90,7 +90,7 @@ class Ranks:
             self.pipes.append(mine)
 
     def __call__(self, function, *arguments, n: int | None = None, timeout: float = 60.0) -> list:
-        """What ``function`` returns on the first n ranks. What it raises fails the test, unless it returns it."""
+        """Return the results of ``function`` on the first n ranks. An error that it raises fails the test."""
         n = self.start(function, *arguments, n=n)
         return self.results(range(n), timeout)
 
@@ -103,7 +103,7 @@ class Ranks:
         return n
 
     def results(self, of, timeout: float = 60.0) -> list:
-        """What the ranks ``of`` returned, in their order."""
+        """Return the results of the ranks ``of``, in their order."""
         found, waiting = {}, {self.pipes[rank]: rank for rank in of}
         while waiting:
             ready = wait_for(list(waiting), timeout)
@@ -122,7 +122,7 @@ class Ranks:
         return [found[rank][0] for rank in of]
 
     def said(self, rank: int, timeout: float = 60.0):
-        """What the function of ``rank`` sends by ``tell`` before it returns."""
+        """Return the next object that the function of ``rank`` sends by ``tell`` before it returns."""
         if not self.pipes[rank].poll(timeout):
             self.end()
             raise Failed(f"nothing from rank {rank} within {timeout} s")
@@ -140,7 +140,7 @@ class Ranks:
         return all(process.is_alive() for process in self.processes)
 
     def end(self) -> None:
-        """End them all, whatever they do, and see to it that they are gone."""
+        """Kill all processes, and wait until they are gone."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -189,7 +189,7 @@ def _serve(pipe, port: int) -> None:
 
 
 def outcome(function, *arguments):
-    """What a function returns, or the exception that it raises."""
+    """Return the result of a function, or the exception that it raises."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -197,7 +197,7 @@ def outcome(function, *arguments):
 
 
 def settled(measure, like, patience: float = 5.0):
-    """What ``measure()`` returns, as soon as it is ``like``, or after all the patience."""
+    """Call ``measure`` until it returns ``like`` or patience runs out, and return its last result."""
     until = time.monotonic() + patience
     while (found := measure()) != like and time.monotonic() < until:
         time.sleep(0.02)
@@ -205,7 +205,7 @@ def settled(measure, like, patience: float = 5.0):
 
 
 def left_behind() -> set[tuple]:
-    """What processes could leave behind: sockets that listen or are joined, and files in /dev/shm and of ours."""
+    """Return everything that processes could leave behind: child processes, and files of ours, also in /dev/shm."""
     me = psutil.Process()
     files = {
         ("file", folder, name)

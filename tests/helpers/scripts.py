@@ -23,7 +23,7 @@ USUAL = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def torchrun(script: Path, n: int, **environment: str) -> subprocess.CompletedProcess:
-    """What ``n`` workers under torchrun do."""
+    """Run a script with ``n`` workers under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={n}", "--rdzv-backend=c10d"]
     command += ["--rdzv-endpoint=127.0.0.1:0", str(script)]
     environment = os.environ | USUAL | environment
@@ -31,9 +31,9 @@ def torchrun(script: Path, n: int, **environment: str) -> subprocess.CompletedPr
 
 
 def forked(script: Path, n: int, without: tuple[str, ...] = (), **environment: str) -> list[list[str]]:
-    """The lines of each of ``n`` workers, none of which is ended because another has failed.
+    """Return the lines that each of ``n`` workers prints; none is ended because another has failed.
 
-    ``without``: what the names of variables begin with that the workers must not have.
+    ``without``: prefixes of variables that the workers must not have.
     """
     meeting = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     usual = {

@@ -1,4 +1,4 @@
-"""The site of the course, built once per run of the tests, from the runs of its chapters that other tests look at."""
+"""The site of the course, built once per test run from the chapter runs that other tests use."""
 
 from pathlib import Path
 

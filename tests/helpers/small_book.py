@@ -1,4 +1,4 @@
-"""A right chapter in three languages, small, and how a test breaks it."""
+"""A small valid chapter in three languages, and a function that breaks it."""
 
 import atexit
 import shutil
@@ -220,7 +220,7 @@ zh = ["哪条链路最忙？"]
 
 @cache
 def _built() -> Path:
-    """The right chapter, built and agreed once for all tests."""
+    """Build and agree the chapter once for all tests."""
     root = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, root)
     for name, text in FILES.items():
@@ -233,13 +233,13 @@ def _built() -> Path:
 
 
 def small(root: Path) -> Book:
-    """A right chapter, built and agreed, of one's own."""
+    """Copy the built and agreed chapter into a folder."""
     shutil.copytree(_built(), root, dirs_exist_ok=True)
     return Book(root)
 
 
 def edit(book: Book, name: str, old: str, new: str) -> None:
-    """Replace the first place where ``old`` stands in a file of the book."""
+    """Replace the first ``old`` in a file of the book."""
     path = book.root / name
     text = path.read_text("utf-8")
     assert old in text
@@ -247,5 +247,5 @@ def edit(book: Book, name: str, old: str, new: str) -> None:
 
 
 def files(book: Book) -> dict[str, bytes]:
-    """Every file of the book with its bytes."""
+    """Return path → bytes of every file of the book."""
     return {str(path.relative_to(book.root)): path.read_bytes() for path in book.root.rglob("*") if path.is_file()}

@@ -1,7 +1,7 @@
-"""Who does not belong to a store, and what they send: silent crowds, noise, bytes that are meant to be executed.
+"""Strangers to a store and their bytes: silent crowds, noise, and bytes that are meant to be executed.
 
-``noise(…)`` is what somebody sends who speaks another language; ``instead_of_a_greeting(…)`` and
-``after_a_greeting(…)`` are the bytes of one who knows ours and means harm; ``attack(…)`` sends such bytes.
+``instead_of_a_greeting(…)`` and ``after_a_greeting(…)`` are the bytes of an attacker who knows the protocol;
+``attack(…)`` sends them.
 """
 
 import io
@@ -38,7 +38,7 @@ HELLO = ME | {"nonce": "a" * 64}
 
 
 def framed(op: int, table: bytes = b"", payload: bytes = b"", entries: int = 0) -> bytes:
-    """A frame whose header and table have the right sums, with any bytes as its table and its payload."""
+    """Return a frame whose header and table have the right sums, with any bytes as its table and its payload."""
     frame = HEADER.pack(MAGIC, 1, op, 0, entries, len(table), len(payload), 1, 0)[:-4]
     frame += struct.pack("<I", zlib.crc32(frame))
     if table:
@@ -47,11 +47,11 @@ def framed(op: int, table: bytes = b"", payload: bytes = b"", entries: int = 0) 
 
 
 def in_json(op: int, said: dict) -> bytes:
-    """A frame with ``said`` as its table."""
+    """Return a frame with ``said`` as its table."""
     return framed(op, json.dumps(said).encode())
 
 
-# ---------------------------------------------------------------- who comes
+# ---------------------------------------------------------------- strangers
 
 
 class Crowd:
@@ -73,7 +73,7 @@ class Crowd:
 
     @property
     def coming(self) -> bool:
-        """Whether not all have come."""
+        """Return whether some have not connected yet."""
         return any(thread.is_alive() for thread in self.threads)
 
     def _come(self, n):
@@ -108,7 +108,7 @@ class Crowd:
 
 
 def is_sent_away(one) -> bool:
-    """Whether the server has hung up on this connection, at once and without a wait."""
+    """Return whether the server has hung up on this connection, without waiting."""
     try:
         return not one.recv(1 << 16) or not one.recv(1 << 16)
     except BlockingIOError:
@@ -127,13 +127,13 @@ def until_hung_up(one, data: bytes) -> None:
 
 
 def is_served(mine) -> bool:
-    """Whether a worker that is alone gets what it pushes to its key "w"."""
+    """Return whether a single worker pulls what it pushes to its key "w"."""
     mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
     return out.tolist() == [1.0] * 3
 
 
 class Recorder(Between):
-    """Keeps what worker and server say to each other."""
+    """A proxy that keeps the bytes that worker and server send to each other."""
 
     def __init__(self, address):
         self.from_worker, self.from_server = bytearray(), bytearray()
@@ -153,7 +153,7 @@ class Recorder(Between):
 
 @pytest.fixture
 def made(monkeypatch):
-    """The names of what a server makes for those who come: tensors, and an end for a worker."""
+    """Record the names of what a server makes for a connection: tensors, and the session of a worker."""
     names: list[str] = []
 
     class Torch:
@@ -176,7 +176,7 @@ def made(monkeypatch):
 
 
 class Canary:
-    """Pickled, it calls a function where it is unpickled."""
+    """An object that calls a function when it is unpickled."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments
@@ -186,7 +186,7 @@ class Canary:
 
 
 def hostile(canary: Path) -> dict[str, bytes]:
-    """Bytes that make ``canary`` where somebody unpickles, loads, unpacks or evaluates them, or cost much to read."""
+    """Return bytes that make ``canary`` when they are unpickled, loaded or evaluated, or that cost much to read."""
     touch = f"open({str(canary)!r}, 'w').close()"
     array, bomb = io.BytesIO(), io.BytesIO()
     np.save(array, np.array([Canary(exec, touch)], dtype=object), allow_pickle=True)
@@ -210,7 +210,7 @@ def hostile(canary: Path) -> dict[str, bytes]:
 
 
 def values_for_a_field(canary: Path) -> list:
-    """What is put into each field that takes text or a number."""
+    """Return values to put into each field that takes text or a number."""
     data = hostile(canary)
     nested: list = []
     for _ in range(900):
@@ -232,7 +232,7 @@ FIELDS = {
 
 
 def instead_of_a_greeting(canary: Path) -> Iterator[bytes]:
-    """Hostile bytes bare, as the table of each op, and in each field of a greeting; JSON of every critical depth."""
+    """Yield hostile bytes bare, as the table of each op, and in each field of a greeting; JSON of critical depths."""
     for data in hostile(canary).values():
         yield data
         for op in Op:
@@ -250,7 +250,7 @@ def instead_of_a_greeting(canary: Path) -> Iterator[bytes]:
 
 
 def after_a_greeting(canary: Path) -> Iterator[bytes]:
-    """Hostile bytes as the table and the payload of each op, and in each of its fields."""
+    """Yield hostile bytes as the table and the payload of each op, and in each of its fields."""
     for data in hostile(canary).values():
         for op in Op:
             yield framed(op, data)
@@ -266,7 +266,7 @@ def after_a_greeting(canary: Path) -> Iterator[bytes]:
 
 
 def attack(address, data: bytes, greets: bool) -> None:
-    """As one who greets properly, or not at all, and then sends these bytes; until the server hangs up or answers."""
+    """Connect, greet properly or not at all, and send these bytes until the server hangs up or answers."""
     with suppress(OSError, KVError), closing(Channel(connected(address), 0.2)) as (channel,):
         if greets:
             handshake.as_worker(channel, b"" if isinstance(address, str) else SECRET, ME, False)

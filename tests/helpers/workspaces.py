@@ -9,7 +9,7 @@ from d2lps.notebook import kept
 
 
 def enter(folder: Path, monkeypatch) -> Path:
-    """Stand where the notebooks of a new workspace are run; gives the folder in which things are kept."""
+    """Change into the notebooks' folder of a new workspace, and return the folder of its kept files."""
     (folder / "chapters").mkdir(parents=True)
     (folder / "workspace" / "en").mkdir(parents=True)
     monkeypatch.chdir(folder / "workspace" / "en")
@@ -18,13 +18,13 @@ def enter(folder: Path, monkeypatch) -> Path:
 
 
 def leave(folder: Path, monkeypatch) -> None:
-    """Stand where a program is run that is no notebook."""
+    """Change into a folder outside the workspace."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(kept, "_remembered", {})
 
 
 def contents(place: Path) -> dict[str, dict]:
-    """What is kept, by file."""
+    """Return file name → content of the kept files."""
     return {path.name: json.loads(path.read_text("utf-8")) for path in place.iterdir()} if place.exists() else {}
 
 

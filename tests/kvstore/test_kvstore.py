@@ -208,7 +208,7 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
         (lambda s: s.push("w", "gradient"), "the pushed value is a str: give a tensor"),
         (lambda s: s.push("w", []), "no value was given"),
         (lambda s: s.push(["w", "w"], [torch.ones(3)] * 2), "a key appears twice"),
-        (lambda s: s.push(["w"], [torch.ones(3)] * 2), "1 keys need a list of as many values"),
+        (lambda s: s.push(["w"], [torch.ones(3)] * 2), "1 keys need a list with one value for each"),
         (lambda s: s.push(True, torch.ones(3)), "a key must be a short string or a whole number"),
         (lambda s: s.push("w", torch.ones(3, dtype=torch.complex64)), "a store holds float32"),
         (lambda s: s.pull("w"), "pull needs out="),
@@ -252,7 +252,7 @@ def test_two_inits_that_differ():
 
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         found = each(stores, work)
-    assert any("all workers must initialize it alike" in said for said in found)
+    assert any("all initialise the same" in said for said in found)
 
 
 def test_a_push_that_is_not_finite_is_one_workers_error():

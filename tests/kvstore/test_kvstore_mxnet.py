@@ -78,7 +78,7 @@ def killed(mine, key, value, name, number):
             os.kill(pid, signal.SIGKILL)
     begin = time.monotonic()
     error, again = outcome(lambda: mine.pushpull(key, value)), outcome(mine.barrier)
-    assert type(again) is type(error) and vars(again) == vars(error) and "is at its end" in str(again)
+    assert type(again) is type(error) and vars(again) == vars(error) and "store has ended" in str(again)
     assert time.monotonic() - begin < 20.0
     return type(error).__name__, getattr(error, "servers", ()) or getattr(error, "ranks", ()), str(error)
 
@@ -274,7 +274,7 @@ def test_optimizers_that_mxnet_takes_other_steps_for():
         ("nccl", {}, "kind = 'nccl'"),
         ("local", {"servers": 2}, "of kind 'local' has no option servers"),
         ("dist_sync", {"staleness": 2}, "has no option staleness"),
-        ("local", {"deadline": 0}, "deadline = 0: seconds"),
+        ("local", {"deadline": 0}, "deadline = 0: give a number of seconds"),
     ],
 )
 def test_stores_that_there_are_not(kind, options, sentence):
@@ -320,7 +320,7 @@ def test_workers_that_disagree_or_do_not_come_are_named():
         assert closed == "this store is closed" and out == [5.0] * 3
     *_, errors, took = first
     assert [type(error) for error in errors] == [Timeout, Timeout] and 3.9 < took < 8
-    assert "has not done pull within 4 s" in str(errors[0]) and "this store is at its end" in str(errors[1])
+    assert "has not done pull within 4 s" in str(errors[0]) and "this store has ended" in str(errors[1])
 
 
 def until_killed(rank):

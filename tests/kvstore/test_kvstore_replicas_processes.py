@@ -63,7 +63,7 @@ def said(folder, kind="dist_sync", trouble="", options=None, **environment):
 
 
 def ran(*arguments, **named):
-    """What both workers say."""
+    """Return the lines that both workers print."""
     one, other = said(*arguments, **named)
     assert one == other
     return one

@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 HALF_A_GREETING = head(op=Op.HELLO, table=4000)
 
 
-# ---------------------------------------------------------------- who comes and says nothing, or something else
+# ---------------------------------------------------------------- strangers that send nothing, or something else
 
 
 @pytest.mark.fault("F11", "slow-loris, HTTP, noise, half a greeting, as many as there are places")
@@ -121,7 +121,7 @@ def test_a_worker_comes_in_although_strangers_hold_every_place(recovery):
             thread.join(5)
 
 
-# ---------------------------------------------------------------- who says that it belongs here
+# ---------------------------------------------------------------- strangers that pretend to be workers or servers
 
 
 @pytest.mark.fault("F11", "a worker's bytes played again, with and without a secret")
@@ -215,7 +215,7 @@ def test_a_server_that_does_not_know_the_secret_is_refused(proof):
 
 
 def forged(op, metadata=None, entries=(), payload=b"") -> bytes:
-    """A frame by one who can write into a connection and knows no key: all sums are right, the code is not."""
+    """Return a frame by an attacker who can write into a connection but has no key: only the code is wrong."""
     return sent(op, 77, entries, metadata, memoryview(payload), keys=(bytes(32), bytes(32)), whole=True)
 
 
@@ -231,7 +231,7 @@ FORGED = {
 
 
 @pytest.mark.fault("F11", "frames put into a worker's connection by one who has no key")
-@pytest.mark.alone  # who is cut off has a second to come back
+@pytest.mark.alone  # a worker that is cut off has a second to connect again
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forged_frame_changes_nothing(what, monkeypatch):
     monkeypatch.setattr("d2lps.kvstore.server.server.loopback", lambda address: False)  # as between hosts: all is coded
@@ -254,7 +254,7 @@ def test_a_forged_frame_changes_nothing(what, monkeypatch):
         assert ("", 3) not in server.store._barriers
 
 
-# ---------------------------------------------------------------- who may come in, and asks for too much
+# ---------------------------------------------------------------- workers that ask for too much
 
 
 @pytest.mark.fault("F13", "a worker that sends a server's commands")
@@ -313,7 +313,7 @@ MEMORY_THAT_IS_LENT = re.compile(r"\('?/proc/\d+/fd/")
 
 
 def is_forbidden(event: str, arguments: str) -> bool:
-    """Of an event of ``sys.addaudithook``."""
+    """Return whether an event of ``sys.addaudithook`` may not happen."""
     return event.startswith(tuple(FORBIDDEN)) and not (event == "open" and MEMORY_THAT_IS_LENT.match(arguments))
 
 
@@ -352,7 +352,7 @@ def prepared(mine) -> None:
     mine.set_optimizer("sgd", lr=-1.0)
 
 
-# ---------------------------------------------------------------- what does not stand in the source
+# ---------------------------------------------------------------- the source
 
 
 def calls(tree: ast.AST):
@@ -372,7 +372,7 @@ def imported(tree: ast.AST):
 
 
 def executes(source: str) -> list[str]:
-    """What in this source could execute what it reads."""
+    """Return the parts of this source that could execute what it reads."""
     tree = ast.parse(source)
     barred = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
     found = [name for name in imported(tree) if name.split(".")[0] in barred or re.search("_object(_list)?$", name)]

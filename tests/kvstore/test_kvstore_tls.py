@@ -49,7 +49,7 @@ OTHERS = {"certificate": "other.pem", "key": "other.key", "authority": "other-au
 
 
 def serving(shown, workers=2, servers=1, address=("127.0.0.1", 0), secret=b"", kind="dist_sync"):
-    """So many servers in this process, which speak TLS."""
+    """Start servers with TLS in this process."""
     return [
         Server(ShardStore(kind, workers, deadline=DEADLINE), address, secret=secret, number=number, certificates=shown)
         for number in range(servers)
@@ -60,7 +60,7 @@ def serving(shown, workers=2, servers=1, address=("127.0.0.1", 0), secret=b"", k
 
 
 def sums(mine, rounds, elements=LARGE, done=lambda: None):
-    """Each pulled sum is a mask of the workers that were counted, in every element of a key that is cut.
+    """Return whether each round pulls the right sums, in which the digits in base 4 count the workers.
 
     ``done`` is called after each round.
     """
@@ -218,7 +218,7 @@ def test_one_thread_sends_while_another_receives(files):
 
 
 class Slow:
-    """A socket that takes nothing until it is told to."""
+    """A socket that sends nothing until ``go_on`` is set."""
 
     def __init__(self, sock):
         self.recv_into, self._sock, self.begun, self.go_on = sock.recv_into, sock, threading.Event(), threading.Event()
@@ -292,7 +292,7 @@ def test_nothing_can_be_read_on_the_wire(files, secured):
         assert (known in heard) is not secured, known
 
 
-# ---------------------------------------------------------------- who may not come in
+# ---------------------------------------------------------------- refused connections
 
 
 @pytest.mark.fault("F11", "TLS: another authority's certificate, an expired one, either end's")
@@ -323,7 +323,7 @@ def test_another_certificate_is_sent_away(files, theirs, mine, sentence, made, r
 
 
 def bare(files, **changes):
-    """A worker's context, as somebody else may make it."""
+    """Return the TLS context of a stranger."""
     found = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     found.check_hostname = False
     found.load_verify_locations(files().authority)
@@ -568,7 +568,7 @@ HOSTS = "ranks.host = lambda: os.environ['RANK']  # as if each were on a host of
 
 
 def workers(folder, before, **environment):
-    """What two workers in processes of their own say."""
+    """Return the lines that two workers in processes of their own print."""
     script = folder / "work.py"
     script.write_text(SCRIPT.format(before=textwrap.dedent(before)))
     lines = sorted(sum(forked(script, 2, without=("D2LPS_SECRET", "D2LPS_TLS"), **environment), []))

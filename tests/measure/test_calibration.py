@@ -29,23 +29,23 @@ def test_a_machine_that_is_as_the_model_says_is_found_again(n):
     true = one_memory(
         nodes, "5 GB/s", adding="20 GB/s", overhead="30 us", latency="50 us", each="3 GB/s", each_adding="10 GB/s"
     )
-    found = _fitted(nodes, seconds_on(true, nodes))
-    assert (found.alone, found.adding_alone) == (pytest.approx(3e9, rel=1e-2), pytest.approx(10e9, rel=2e-2))
+    result = _fitted(nodes, seconds_on(true, nodes))
+    assert (result.alone, result.adding_alone) == (pytest.approx(3e9, rel=1e-2), pytest.approx(10e9, rel=2e-2))
     if n > 3:  # so few do not fill what all share
-        assert found.together == pytest.approx(5e9, rel=1e-2)
-        assert found.adding == pytest.approx(20e9, rel=5e-2)
+        assert result.together == pytest.approx(5e9, rel=1e-2)
+        assert result.adding == pytest.approx(20e9, rel=5e-2)
     for make in (ring, sharded, naive_ring):
-        predicted, real = (cost.shared(make(nodes), place, "16 MB").duration for place in (found.topology(), true))
+        predicted, real = (cost.shared(make(nodes), place, "16 MB").duration for place in (result.topology(), true))
         assert predicted == pytest.approx(real, rel=0.03 if n > 3 else 0.3)
 
 
 def test_the_ping_pong_alone_sees_no_crowd():
     true = one_memory(NODES, "5 GB/s", each="3 GB/s")
-    found = _fitted(NODES, seconds_on(true, NODES))
+    result = _fitted(NODES, seconds_on(true, NODES))
     crowded, naive = ring(NODES), naive_ring(NODES)
 
     def off(plan):
-        return cost.shared(plan, true, "40 MB").duration / cost.shared(plan, found.ping_pong(), "40 MB").duration
+        return cost.shared(plan, true, "40 MB").duration / cost.shared(plan, result.ping_pong(), "40 MB").duration
 
     assert off(crowded) == pytest.approx(4 * 3 / 5, rel=0.01)
     assert off(naive) == pytest.approx(1, rel=0.01)
@@ -53,18 +53,18 @@ def test_the_ping_pong_alone_sees_no_crowd():
 
 @pytest.mark.slow
 def test_what_was_measured_here_is_positive_and_says_what_it_is():
-    found = calibrate(Here(), NODES, repeats=3)
-    assert min(found.alone, found.together, found.adding, found.adding_alone) > 1e6
-    assert min(found.latency, found.overhead) >= 0
-    assert [what for what, _, _ in found.measured] == [w for w in _plans(NODES) for _ in SIZES]
-    said = r"latency .*\noverhead .*\nalone .*B/s\ntogether .*B/s\nadding .*B/s together, .*B/s alone"
-    assert re.fullmatch(said, str(found))
-    shown = found.table()
+    result = calibrate(Here(), NODES, repeats=3)
+    assert min(result.alone, result.together, result.adding, result.adding_alone) > 1e6
+    assert min(result.latency, result.overhead) >= 0
+    assert [what for what, _, _ in result.measured] == [w for w in _plans(NODES) for _ in SIZES]
+    pattern = r"latency .*\noverhead .*\nalone .*B/s\ntogether .*B/s\nadding .*B/s together, .*B/s alone"
+    assert re.fullmatch(pattern, str(result))
+    shown = result.table()
     assert [row[0] for row in shown.rows] == "latency,overhead,alone,together,adding together,adding alone".split(",")
-    assert [row[1] for row in shown.rows[2:4]] == [str(found.alone), str(found.together)]
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert [node for node in found.topology(6).kinds] == [*(f"rank{i}" for i in range(6)), "memory"]
-    assert [node for node in found.topology(["a", "b"]).kinds] == ["a", "b", "memory"]
+    assert [row[1] for row in shown.rows[2:4]] == [str(result.alone), str(result.together)]
+    assert pickle.loads(pickle.dumps(result)) == result
+    assert [node for node in result.topology(6).kinds] == [*(f"rank{i}" for i in range(6)), "memory"]
+    assert [node for node in result.topology(["a", "b"]).kinds] == ["a", "b", "memory"]
 
 
 @pytest.mark.parametrize("nodes", [None, [], ["alone"]])
@@ -75,31 +75,31 @@ def test_there_must_be_somebody_to_talk_to(nodes):
 
 def test_predicted_beside_measured():
     place = one_memory(NODES, "10 GB/s")
-    found = compare({"ring": ring(NODES), "sharded": sharded(NODES)}, ["1 MB", "2 MB"], Here(), place, repeats=3)
-    assert [(row.name, row.nbytes) for row in found] == [
+    result = compare({"ring": ring(NODES), "sharded": sharded(NODES)}, ["1 MB", "2 MB"], Here(), place, repeats=3)
+    assert [(row.name, row.nbytes) for row in result] == [
         ("ring", 10**6),
         ("sharded", 10**6),
         ("ring", 2 * 10**6),
         ("sharded", 2 * 10**6),
     ]
-    for row in found:
+    for row in result:
         assert row.predicted == cost.shared(ring(NODES), place, row.nbytes).duration
         assert len(row.runs) == 3 and row.measured == sorted(row.runs)[1]
         assert row.error == row.predicted / row.measured - 1
-    assert str(found.table()).splitlines()[0].split("   ")[0] == "strategy" and "<table>" in found._repr_html_()
-    assert pickle.loads(pickle.dumps(found)) == found
+    assert str(result.table()).splitlines()[0].split("   ")[0] == "strategy" and "<table>" in result._repr_html_()
+    assert pickle.loads(pickle.dumps(result)) == result
 
 
 def test_without_a_topology_nothing_is_predicted_and_no_column_stands_empty():
     here = Here()
-    found = compare({"ring": ring(NODES), "elsewhere": (sharded(NODES), Here())}, "100 kB", here, repeats=2)
-    assert all(row.predicted is None and row.error is None for row in found)
-    assert str(found).splitlines()[0].split() == ["strategy", "size", "measured", "spread", "(p90/p10)"]
+    result = compare({"ring": ring(NODES), "elsewhere": (sharded(NODES), Here())}, "100 kB", here, repeats=2)
+    assert all(row.predicted is None and row.error is None for row in result)
+    assert str(result).splitlines()[0].split() == ["strategy", "size", "measured", "spread", "(p90/p10)"]
 
 
 def test_a_function_may_take_part_and_a_wrong_sum_is_no_measurement():
-    found = compare({"nothing to add": lambda tensor: tensor}, "4 kB", Here(), repeats=2)
-    assert found.rows[0].measured >= 0
+    result = compare({"nothing to add": lambda tensor: tensor}, "4 kB", Here(), repeats=2)
+    assert result.rows[0].measured >= 0
     with pytest.raises(TensorError, match=r"the function leaves 2, not 1: a wrong sum"):
         compare({"doubles": lambda tensor: tensor.mul_(2)}, "4 kB", Here(), repeats=2)
 
@@ -120,5 +120,5 @@ def test_a_plot_has_two_bars_for_each_strategy():
 
 
 def test_bandwidths_are_bandwidths():
-    found = _fitted(NODES, seconds_on(one_memory(NODES, "5 GB/s", each="3 GB/s"), NODES))
-    assert isinstance(found.alone, Bandwidth)
+    result = _fitted(NODES, seconds_on(one_memory(NODES, "5 GB/s", each="3 GB/s"), NODES))
+    assert isinstance(result.alone, Bandwidth)

@@ -1,4 +1,4 @@
-"""What a reader sees of an error in a notebook: the line of their cell and the sentence; all of it when they ask."""
+"""An error in a notebook shows the line of the cell and its sentence, and the whole traceback on request."""
 
 import re
 import subprocess
@@ -33,7 +33,7 @@ class Notebook:
         self.client = NotebookClient(self.made, timeout=60, kernel_name="python3", **options)
 
     def raised(self, source: str) -> str:
-        """What a cell shows of its error, without colours."""
+        """Return the error that a cell shows, without colors."""
         self.made.cells.append(nbformat.v4.new_code_cell(source))
         outputs = self.client.execute_cell(self.made.cells[-1], len(self.made.cells) - 1).outputs
         (error,) = (output for output in outputs if output.output_type == "error")

@@ -1,4 +1,4 @@
-"""The exercises of chapter 02: what they ask, and what is told of an answer."""
+"""The exercises of chapter 02: right answers, bounds, and the sentences about answers."""
 
 import time as clock
 from fractions import Fraction

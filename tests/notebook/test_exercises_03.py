@@ -1,4 +1,4 @@
-"""The exercises of chapter 03: what they ask, and what is told of an answer."""
+"""The exercises of chapter 03: right answers, bounds, and the sentences about answers."""
 
 import math
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The exercises of chapter 04: programs are played, and who is counted, what travels and what moves is judged."""
+"""The exercises of chapter 04: right answers, faulty ones, and the judges, which play programs on a network."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""The exercises of chapter 05: buckets, clocks, first gradients and local steps are played, and mistakes are named."""
+"""The exercises of chapter 05: right answers, faulty ones, and the judges of buckets, clocks and local steps."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""The exercises of chapter 06, first half: servers are crashed at every message and after every put."""
+"""The exercises of chapter 06, first half: the judges crash servers at every message and after every put."""
 
 import random
 from functools import partial

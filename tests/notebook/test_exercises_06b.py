@@ -1,4 +1,4 @@
-"""The second half of chapter 06's exercises: detectors, intervals, saves and copies are played, mistakes are named."""
+"""The exercises of chapter 06, second half: the judges of detectors, intervals, saves and copies."""
 
 import hashlib
 import heapq

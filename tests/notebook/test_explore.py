@@ -1,4 +1,4 @@
-"""What if: sliders that show plans, times and the race anew, whatever a strategy does."""
+"""``explore``: sliders draw plans, times and the race again, whatever a strategy does."""
 
 import re
 
@@ -17,7 +17,7 @@ def times(lab) -> dict[str, float]:
 
 
 def page(lab) -> str:
-    """As it is where there is no kernel: all positions worked out, which takes half a second."""
+    """Return the page for readers without a kernel; working out all positions takes half a second."""
     return lab._repr_mimebundle_()["text/html"]
 
 
@@ -51,7 +51,7 @@ def test_each_slider_shows_everything_anew(moved, wanted):
     before = lab.player
     lab.set(**moved)
     assert times(lab) == wanted
-    shown = lab._told.value
+    shown = lab._report.value
     assert [float(each.split()[0]) for each in bars(shown)] == list(wanted.values())
     assert lab.player is not before and list(lab.children[1].children) == [lab.player]
     assert all(str(trace.plan).splitlines()[0] in shown for trace in lab.traces.values())

@@ -72,7 +72,7 @@ def test_each_slider_can_be_moved_alone_and_shows_everything_anew(opened):
             f"{label} ÷ 2" if name == "slow" else label: value for label, value in again.controls[name].options
         }
         again.set(**{name: options[button.inner_text()]})
-        assert bars(page) == re.findall(r"</span>([\d.]+ ms)", again._told.value)
+        assert bars(page) == re.findall(r"</span>([\d.]+ ms)", again._report.value)
         assert page.locator(".d2-player").count() == 1
         ends = [each.replace("\u00a0", " ").split(" of ")[1] for each in page.locator(".d2-clock").all_inner_texts()]
         assert ends == bars(page)

@@ -1,4 +1,4 @@
-"""How a chapter opens."""
+"""The opening of a chapter."""
 
 import pytest
 

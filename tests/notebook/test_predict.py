@@ -321,13 +321,13 @@ def test_nothing_is_committed_before_every_field_can_be_meant(place):
     assert [field.description for field in form.entries.values()] == list(ASKED)
     assert [row.children[1].value for row in form.children[:3]] == ["ms"] * 3
     form.button.click()
-    assert race.guess is None and form.said.value.count("a number is missing") == 3
+    assert race.guess is None and form.status.value.count("a number is missing") == 3
     for field, entry in zip(form.entries.values(), ["60", "80 ms", "<b>"], strict=True):
         field.value = entry
     form.button.click()
     assert race.guess is None and workspaces.contents(place) == {}
-    assert "80 ms is more than a number" in form.said.value and "GPU 0" not in form.said.value
-    assert "&lt;b&gt; is not a number" in form.said.value and "<b>" not in form.said.value
+    assert "80 ms is more than a number" in form.status.value and "GPU 0" not in form.status.value
+    assert "&lt;b&gt; is not a number" in form.status.value and "<b>" not in form.status.value
     assert not any(field.disabled for field in form.entries.values())
 
 
@@ -340,7 +340,7 @@ def test_a_commitment_shows_what_was_hidden_and_closes_the_fields(place):
         field.value = entry
     form.button.click()
     assert race.guess == off(CPU=20) and "guess-race.json" in workspaces.contents(place)
-    assert all(field.disabled for field in form.entries.values()) and "You guessed" in form.said.value
+    assert all(field.disabled for field in form.entries.values()) and "You guessed" in form.status.value
     assert len(updates) == 1 and "<details>" not in updates[0]["text/html"]
 
     form.button.click()  # "Guess again" only opens the fields

@@ -1,4 +1,4 @@
-"""What a notebook shows of values by themselves: pictures and tables, each with a short ``repr``."""
+"""Values show themselves in a notebook as pictures and tables, and have a short ``repr``."""
 
 import nbformat
 import pytest

@@ -1,4 +1,4 @@
-"""What is said while a cell takes long, and that nothing is left of it."""
+"""The progress of a long cell, which disappears when the cell has ended."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Plans: what is legal, what they mean, and in which sentence a broken one is refused."""
+"""Plans: the legal ones, their meaning, and the sentence that refuses each broken one."""
 
 import json
 import os
@@ -479,7 +479,7 @@ def test_every_refusal_in_the_messages_is_provoked_above():
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.reason)
 def test_a_refusal_carries_the_whole_broken_plan_or_none(broken):
-    """So that a learner's attempt can be played up to the step that breaks it."""
+    """A learner's attempt can be played up to the step that breaks it."""
     with pytest.raises(PlanError) as caught:
         broken.build()
     error = caught.value
@@ -897,7 +897,7 @@ TABLES = {
     ],
 )
 def test_step_tables_are_printed_byte_for_byte(name, language):
-    """Renew them with UPDATE_GOLDEN=1, and read the difference before you commit it."""
+    """Renew the tables with UPDATE_GOLDEN=1, and read the difference before you commit it."""
     path = GOLDEN / f"{name}{'' if language == 'en' else '.' + language}.txt"
     speak(language)
     printed = (str(TABLES[name]()) + "\n").encode()

@@ -1,4 +1,4 @@
-"""What is public says what it takes, what it gives and what it raises: NumPy's sections, held to the signatures."""
+"""Public docstrings describe parameters, results and errors in NumPy's sections, and match the signatures."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ NO_PROMPT = {"Processes", "RankLost", "SharedMemory", "calibrate", "compare", "r
 
 
 def public() -> dict[str, object]:
-    """Every public function and class by its full name, with the public methods and properties of each class."""
+    """Return every public function and class by its full name, with the public methods and properties of each class."""
     homes = {name: getattr(d2lps, name) for name in d2lps.__all__}
     for room in HANDED_ON:
         module = import_module(f"d2lps.{room}")
@@ -42,14 +42,14 @@ PUBLIC = public()
 
 
 def sections(of: object) -> dict[str, str]:
-    """The sections of a docstring by title; each underlined as long as its title."""
+    """Return the sections of a docstring by title; each must be underlined as long as its title."""
     parts = SECTION.split(inspect.getdoc(of) or "")
     assert all(len(title) == len(line) for title, line in zip(parts[1::3], parts[2::3], strict=True)), parts[1::3]
     return dict(zip(parts[1::3], parts[3::3], strict=True))
 
 
 def described(section: str) -> set[str]:
-    """The names at the left margin of a section: ``a, b : int``."""
+    """Return the names at the left margin of a section: ``a, b : int``."""
     lines = [line.partition(" :")[0] for line in section.splitlines() if line and not line[0].isspace()]
     return {name.strip().lstrip("*") for line in lines for name in line.split(",")}
 
@@ -79,8 +79,10 @@ def test_it_begins_with_one_sentence(name):
 @pytest.mark.parametrize("name", sorted(name for name, each in PUBLIC.items() if parameters(each)))
 def test_each_parameter_is_described(name):
     found = sections(PUBLIC[name])
-    told = described(found.get("Parameters", "")) | described(found.get("Attributes", ""))
-    assert set(parameters(PUBLIC[name])) <= told, f"not described: {sorted(set(parameters(PUBLIC[name])) - told)}"
+    documented = described(found.get("Parameters", "")) | described(found.get("Attributes", ""))
+    assert set(parameters(PUBLIC[name])) <= documented, (
+        f"not described: {sorted(set(parameters(PUBLIC[name])) - documented)}"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(n for n, of in PUBLIC.items() if inspect.isfunction(of) and parameters(of)))

@@ -1,4 +1,4 @@
-"""The project around the code: what is installed, what lies where, what never stands in a file."""
+"""The project around the code: installed packages, the place of files, and forbidden contents."""
 
 import os
 import re
@@ -23,7 +23,7 @@ AT_THE_TOP = {
 
 
 def git_files(*options) -> list[str]:
-    """What git lists here, or a skip where this is no clone (an unpacked archive)."""
+    """Return the files that git lists, or skip the test outside a clone (an unpacked archive)."""
     if not shutil.which("git") or not (ROOT / ".git").exists():
         pytest.skip("this is not a git clone")
     # In a container a clone often belongs to another user; to list its files is harmless.
@@ -33,7 +33,7 @@ def git_files(*options) -> list[str]:
 
 
 def our_files() -> list[str]:
-    """The tracked files; before the first commit, all that git does not ignore."""
+    """Return the tracked files; before the first commit, all files that git does not ignore."""
     return git_files() or git_files("--others", "--exclude-standard")
 
 
@@ -107,7 +107,7 @@ def test_no_file_speaks_of_the_machine_it_was_made_on():
 
 
 def make(target: str) -> str:
-    """The commands that `make target` would give, under a Vietnamese locale."""
+    """Return the commands that `make target` would run, under a Vietnamese locale."""
     if not shutil.which("make"):
         pytest.skip("make is not installed")
     kept = {key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key != "MFLAGS"}

@@ -1,4 +1,4 @@
-"""The house: public names, rooms whose imports only go up, what may be imported where, and what may not be at all."""
+"""The structure of the package: public names, rooms whose imports only go up, and forbidden imports."""
 
 import ast
 import importlib
@@ -59,7 +59,7 @@ MODULES = {
 
 
 def python(code: str, **more) -> str:
-    """What a fresh Python prints."""
+    """Return the output of a fresh Python."""
     root = {"PYTHONPATH": str(HOME.parent), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | root, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
@@ -115,7 +115,7 @@ LESSONS = [path for path in sorted((HOME.parent / "chapters").glob("*/*.py")) if
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_chapters_import_only_what_is_public(path):
-    """What a room hands on in ``__all__``, and the modules ``units`` and ``messages``."""
+    """Return the names that a room exports in ``__all__``, and the modules ``units`` and ``messages``."""
     wrong = []
     for node in ast.walk(ast.parse(path.read_text("utf-8").replace("%%px", "# %%px"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "d2lps":
@@ -129,13 +129,13 @@ def test_chapters_import_only_what_is_public(path):
 
 
 def room(module: str) -> str | None:
-    """None for what stands before the door: ``d2lps`` itself, and what ``python -m d2lps`` runs."""
+    """Return the room of a module; None for ``d2lps`` itself and for ``python -m d2lps``."""
     package, _, inside = module.partition(".")
     return package if package == "course" else None if inside in ("", "__main__") else inside.split(".")[0]
 
 
 def entered(tree: ast.Module):
-    """The imports that run when a module is imported: not those inside functions, nor those for type checkers."""
+    """Return the imports that run when a module is imported: not those inside functions or for type checkers."""
     todo = list(tree.body)
     while todo:
         node = todo.pop()
@@ -172,7 +172,7 @@ def test_the_contributing_page_lists_the_same_rooms_in_the_same_order():
 
 
 def written(tree: ast.Module):
-    """All imports of ours, also those inside functions and for type checkers."""
+    """Return all imports of d2lps, also those inside functions and for type checkers."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -299,5 +299,5 @@ def test_the_core_works_where_torch_cannot_be_imported():
 @pytest.mark.parametrize("name, needed", [("run", "torch"), ("Here", "torch"), ("watch", "anywidget")])
 def test_what_the_core_alone_cannot_do_says_what_to_install(name, needed):
     code = f"import sys; sys.modules[{needed!r}] = None; import d2lps; d2lps.{name}"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stderr
-    assert f"ImportError: d2lps.{name} needs {needed}, which the core does not: pip install -e '.[course]'" in said
+    errors = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stderr
+    assert f"ImportError: d2lps.{name} needs {needed}, which the core does not: pip install -e '.[course]'" in errors

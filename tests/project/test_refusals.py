@@ -1,4 +1,4 @@
-"""Whatever a learner can cause is said in their language, with the English words in it by which it is searched for."""
+"""Every error that a learner can cause is in their language, with the English words needed to search for it."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The words: the same keys and placeholders in three languages, and none that nobody says."""
+"""The sentences: the same keys and placeholders in three languages, and no unused ones."""
 
 import ast
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_braces_in_a_value_stay_as_they_are():
 
 
 def said():
-    """The keys, or their beginnings, that the code asks for: text("key"), text(f"part.{…}"), PlanError("reason")."""
+    """Yield the keys, or their beginnings, that the code uses: text("key"), text(f"part.{…}"), PlanError("reason")."""
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.Call) or not node.args:

@@ -1,8 +1,8 @@
-"""What threads may share makes nothing of its own the first time it is asked: two that ask at once would break it.
+"""Objects that threads may share cache nothing on first access: in two threads at once, that would crash.
 
-In CPython 3.11 the first look at ``obj.__dict__`` makes a dict. That may start a collection of garbage, what it
-destroys may let another thread go on, and if that one looks too, there are two dicts with one array of values between
-them: when one goes, the other reads memory that is freed. ``functools.cached_property`` looks there, at its first use.
+In CPython 3.11 the first access to ``obj.__dict__`` creates a dict. This may start a garbage collection, which may let
+another thread run. If that thread accesses ``__dict__`` too, two dicts share one array of values, and when one of them
+is destroyed, the other reads freed memory. ``functools.cached_property`` accesses ``__dict__`` at its first use.
 """
 
 import pkgutil
@@ -64,7 +64,7 @@ os._exit(0)
 
 
 def lazy_classes() -> list[str]:
-    """Classes of the core with an attribute that is made when it is asked for."""
+    """Return the classes of the core with an attribute that is made on first access."""
     modules = [name for _, name, _ in pkgutil.walk_packages(d2lps.__path__, "d2lps.")]
     core = [name for name in modules if not name.startswith(OF_ONE_THREAD) and not name.endswith("__main__")]
     classes = {of for name in core for of in vars(import_module(name)).values() if isclass(of)}

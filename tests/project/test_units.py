@@ -1,4 +1,4 @@
-"""Quantities with their units: what is read, what is refused in which sentence, what is printed."""
+"""Quantities with their units: reading, refusals with their sentences, and printing."""
 
 import math
 from fractions import Fraction

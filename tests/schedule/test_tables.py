@@ -119,7 +119,7 @@ def test_a_row_parallel_bias_that_every_rank_adds_is_counted_twice():
 
 
 def test_memory_has_a_limit():
-    with pytest.raises(ScheduleError, match=r"act 7 \(gpu0 F0.3\): with s0.3, gpu0 needs 4 bytes and has 3"):
+    with pytest.raises(ScheduleError, match=r"act 7 \(gpu0 F0.3\): with s0.3, gpu0 needs 4 bytes but has 3"):
         pipeline(gpipe(2, 4), memory={"gpu0": 3})
     pipeline(one_f_one_b(2, 4), memory={"gpu0": 2, "gpu1": 1})
 
@@ -157,7 +157,7 @@ def test_merge_says_who_waits_for_a_collective():
     values = {"g": Value(8, PAIR), "h": Value(8, PAIR)}
     made = {node: [Task(node, "B", "0", None, (), (("g", node), ("h", node)))] for node in PAIR}
     g, h = Collective(ring(PAIR), "g"), Collective(ring(PAIR), "h")
-    with pytest.raises(ScheduleError, match="gpu0 waits with gpu0,gpu1 ∑g for gpu1, whose next act is another one"):
+    with pytest.raises(ScheduleError, match="gpu0 waits with gpu0,gpu1 ∑g for gpu1, whose next act is a different one"):
         merge({"gpu0": [*made["gpu0"], g, h], "gpu1": [*made["gpu1"], h, g]}, values)
 
 
@@ -193,7 +193,7 @@ def test_operators_fit_where_they_are_cut():
     with pytest.raises(ScheduleError, match="op1 does not fit on gpu0: it would need 16000000000 bytes"):
         place({"op1": 16 * GB}, {"op1": "gpu0"}, memory)
     with pytest.raises(
-        ScheduleError, match="before the first act, with w:op1:gpu0, gpu0 needs 10500000000 bytes and has 10000000000"
+        ScheduleError, match="before the first act, with w:op1:gpu0, gpu0 needs 10500000000 bytes but has 10000000000"
     ):
         place({"op1": 20 * GB}, {"op1": PAIR}, memory, data=GB // 2)
     with pytest.raises(ScheduleError, match="operator op2 has no device"):

@@ -1,4 +1,4 @@
-"""Predicted times: the numbers of the texts, max–min fairness worked by hand, and what always holds."""
+"""Predicted times: the numbers of the texts, max–min fairness computed by hand, and properties that always hold."""
 
 import math
 from fractions import Fraction

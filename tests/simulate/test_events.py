@@ -1,4 +1,4 @@
-"""Virtual time: what happens when, by a seed alone."""
+"""Virtual time: a seed alone decides the order of events."""
 
 import pytest
 

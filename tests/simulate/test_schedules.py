@@ -1,4 +1,4 @@
-"""Who pushes when, in virtual time: rounds, bounds and backup workers, by hand and by formula."""
+"""The pushes of workers in virtual time: rounds, bounds and backup workers, by hand and by formula."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Traces: what is counted, what is written to JSON and read back, and what is refused."""
+"""Traces: counts, JSON written and read back, and refused input."""
 
 import json
 from dataclasses import replace

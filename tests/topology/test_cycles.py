@@ -1,4 +1,4 @@
-"""Rings: which there are, how wide they are, and why there are none."""
+"""The rings of topologies, their widths, and the sentences for topologies without rings."""
 
 from itertools import combinations, pairwise, permutations
 
@@ -144,7 +144,7 @@ def test_switches_alone_have_no_ring():
 
 
 def used(found, n):
-    """(i, j) → how many of the links between the two the rings take."""
+    """Return (i, j) → the number of links between the two that the rings take."""
     links = {}
     for count, *around in plain(found):
         for hop in {tuple(sorted(hop)) for hop in pairwise((*around, around[0]))}:
@@ -178,7 +178,7 @@ def test_rings_share_no_link_and_pass_each_node_once(graph):
 
 
 def best(cycles, room, kinds=0):
-    """(total count, −kinds) of the best packing, by trying every count of every cycle in turn."""
+    """Return (total count, −kinds) of the best packing, by trying every count of every cycle."""
     if not cycles:
         return 0, -kinds
     first, *rest = cycles

@@ -1,4 +1,4 @@
-"""Hosts by name: their links, their routes, and what is refused."""
+"""Hosts by name: their links, their routes, and refused arguments."""
 
 import pytest
 

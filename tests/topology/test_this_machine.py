@@ -23,7 +23,7 @@ def no_gpu(monkeypatch, tmp_path):
 
 @pytest.fixture
 def smi(monkeypatch, tmp_path):
-    """Puts an nvidia-smi on PATH that shows a table and GPUs with their PCIe links, as it is asked for them."""
+    """Put an nvidia-smi on PATH that prints a table and GPUs with their PCIe links."""
 
     def put(table, gpus, code=0, wait=0):
         (tmp_path / "table").write_text(table, "utf-8")
@@ -63,8 +63,8 @@ def test_the_nodes_may_be_given(no_gpu):
 def test_it_is_named_after_the_processor(no_gpu, tmp_path):
     (tmp_path / "proc").mkdir()
     names = {"Some  CPU @ 2.0GHz": "Some CPU @ 2.0GHz", "x" * 100: "one_memory", "\x1b[0m": "one_memory"}
-    for said, name in names.items():
-        (tmp_path / "proc/cpuinfo").write_text(f"processor\t: 0\nmodel name\t: {said}\nflags\t\t: fpu\n")
+    for model, name in names.items():
+        (tmp_path / "proc/cpuinfo").write_text(f"processor\t: 0\nmodel name\t: {model}\nflags\t\t: fpu\n")
         assert this_host(["a"], "1 GB/s", root=tmp_path).name == name
 
 
@@ -126,7 +126,7 @@ def four(smi):
 
 
 def rates(host):
-    """Of each GPU, to what is above it."""
+    """Return the bandwidth of the link from each GPU upwards."""
     return {link.src: link.bandwidth for link in host.links if link.dst.startswith(("switch", "cpu"))}
 
 

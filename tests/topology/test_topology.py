@@ -1,4 +1,4 @@
-"""Topologies: which way a message goes, what it occupies, and what is refused."""
+"""Topologies: the route of a message, the places it occupies, and refused arguments."""
 
 import math
 from dataclasses import replace

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.slow  # of several processes
 
 def marked(mark: str) -> set[int]:
     """The processes of the program that were started with that mark: others may run it on this machine at any time."""
-    found = set()
+    names = set()
     for process in psutil.process_iter(["cmdline", "environ"]):
         program = "d2lps.train.ddp" in (process.info["cmdline"] or [])
         if program and (process.info["environ"] or {}).get("D2LPS_TEST") == mark:
-            found.add(process.pid)
-    return found
+            names.add(process.pid)
+    return names
 
 
 @pytest.fixture(autouse=True)

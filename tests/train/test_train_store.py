@@ -57,15 +57,15 @@ def test_a_synchronous_store_is_one_device_in_turn_bit_for_bit(workers, devices,
     for servers in 1, 2, 3:
         place = Placement(servers, large=100)  # so that arrays are cut
         with kvstore.cluster("dist_sync", workers, servers, placement=place) as stores:
-            found = through(stores, 17, 4, UPDATES[name], [devices] * workers)
-        assert same(found, reference), f"{servers} servers"
+            results = through(stores, 17, 4, UPDATES[name], [devices] * workers)
+        assert same(results, reference), f"{servers} servers"
 
 
 @pytest.mark.parametrize("size, devices", [(3, [1] * 5), (3, [2, 2]), (1, [2, 1, 3]), (64, [3, 1, 2])])
 def test_workers_may_have_empty_parts_and_different_devices(size, devices):
     with kvstore.cluster("dist_sync", len(devices), 2) as stores:
-        found = through(stores, size, 3, UPDATES["adam"], devices)
-    assert same(found, in_turn(net(), data(), size, 3, UPDATES["adam"], devices))
+        results = through(stores, size, 3, UPDATES["adam"], devices)
+    assert same(results, in_turn(net(), data(), size, 3, UPDATES["adam"], devices))
 
 
 def test_the_order_of_additions_is_what_makes_the_bits():
@@ -91,8 +91,8 @@ def test_a_worker_alone_is_sgd_of_torch():
 @pytest.mark.parametrize("name", UPDATES)
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_store_of_one_process_is_one_device_in_turn_bit_for_bit(kind, name, devices):
-    found = through([kvstore.create(kind)], 17, 4, UPDATES[name], [devices])
-    assert same(found, in_turn(net(), data(), 17, 4, UPDATES[name], [devices]))
+    results = through([kvstore.create(kind)], 17, 4, UPDATES[name], [devices])
+    assert same(results, in_turn(net(), data(), 17, 4, UPDATES[name], [devices]))
 
 
 def test_the_weights_of_worker_0_are_those_to_begin_with():
@@ -102,9 +102,9 @@ def test_the_weights_of_worker_0_are_those_to_begin_with():
             for weight in mine.parameters():
                 weight.mul_(1 + rank)
     with kvstore.cluster("dist_sync", 3, 2) as stores:
-        found = each(stores, lambda store: work(store, nets[store.rank], data(), 16, 2, SGD))
-    assert same(found, in_turn(net(), data(), 16, 2, SGD, [1] * 3))
-    assert all(parameters_to_vector(mine.parameters()).equal(found[0].weights) for mine in nets)
+        results = each(stores, lambda store: work(store, nets[store.rank], data(), 16, 2, SGD))
+    assert same(results, in_turn(net(), data(), 16, 2, SGD, [1] * 3))
+    assert all(parameters_to_vector(mine.parameters()).equal(results[0].weights) for mine in nets)
 
 
 SCRIPT = """
@@ -133,8 +133,8 @@ def test_processes_under_torchrun_are_one_device_in_turn_bit_for_bit(tmp_path):
     ]
     done = subprocess.run(ask, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"})
     reference = in_turn(by_plan.small_cnn(), data(), 50, 5, ("adam", {"lr": 0.003}), [2, 2, 2])
-    said = hashlib.sha256(reference.weights.numpy().tobytes()).hexdigest()
-    assert sorted(done.stdout.splitlines()) == [f"{rank} {said}" for rank in range(3)], done.stderr
+    digest = hashlib.sha256(reference.weights.numpy().tobytes()).hexdigest()
+    assert sorted(done.stdout.splitlines()) == [f"{rank} {digest}" for rank in range(3)], done.stderr
 
 
 # ---------------------------------------------------------------- who waits for whom
@@ -169,9 +169,9 @@ class Watched:
 
     def _may_read(self, may_read):
         def watched(held, need):  # within the lock of the key: this is what the value has
-            if found := may_read(held, need):
+            if results := may_read(held, need):
                 self.lags.append(need - min(held.rounds))
-            return found
+            return results
 
         return watched
 
@@ -245,9 +245,9 @@ def test_at_the_end_all_have_the_same_weights_asynchronously_too():
 def test_the_loss_falls_through_every_store():
     model, before = net(), parameters_to_vector(net().parameters())
     untrained = by_store.loss(model, before, data())
-    found = curves(model, data(), 96, 20, ("sgd", {"lr": 0.3}), pauses=[0, 0, 0.01])
-    assert list(found) == list(STORES)
-    for name, curve in found.items():
+    results = curves(model, data(), 96, 20, ("sgd", {"lr": 0.3}), pauses=[0, 0, 0.01])
+    assert list(results) == list(STORES)
+    for name, curve in results.items():
         assert len(curve.losses) == len(curve.seconds) == len(curve.staleness) == 20
         assert curve.losses[-1] < 1.2 < 2 < untrained, name  # 1.03, should all the others come later
         assert curve.seconds == sorted(curve.seconds)
@@ -256,15 +256,15 @@ def test_the_loss_falls_through_every_store():
 
 
 def test_the_curve_of_a_synchronous_store_is_that_of_one_device():
-    found = curves(net(), data(), 24, 3, SGD, pauses=[0.0, 0.0], servers=2, stores={"sync": STORES["sync"]})
+    results = curves(net(), data(), 24, 3, SGD, pauses=[0.0, 0.0], servers=2, stores={"sync": STORES["sync"]})
     want = [by_store.loss(net(), in_turn(net(), data(), 24, steps, SGD, [1, 1]).weights, data()) for steps in (1, 2, 3)]
-    assert found["sync"].losses == pytest.approx(want, rel=1e-6)
-    assert found["sync"].staleness == [0, 0, 0]
+    assert results["sync"].losses == pytest.approx(want, rel=1e-6)
+    assert results["sync"].staleness == [0, 0, 0]
 
 
 def test_a_slow_worker_sleeps_in_every_step():
-    found = work(kvstore.create("local"), net(), data(), 8, 3, SGD, pause=0.02)
-    assert all(seconds >= 0.02 * step for step, seconds in enumerate(found.seconds, 1))
+    results = work(kvstore.create("local"), net(), data(), 8, 3, SGD, pause=0.02)
+    assert all(seconds >= 0.02 * step for step, seconds in enumerate(results.seconds, 1))
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -300,8 +300,8 @@ def test_a_dead_worker_ends_the_training_of_all_and_the_last_step_is_at_hand(pus
 
     with by_plan.deterministic(), kvstore.cluster("dist_sync", 3, 2, deadline=deadline) as stores:
         assert {stores.placement.owner(key) for key in ("0.weight", "3.weight")} == {0, 1}
-        found = each_worker(stores, one)
-    assert [type(error) for error in found] == [WorkerLost] * 3 and [error.ranks for error in found] == [(1,)] * 3
+        results = each_worker(stores, one)
+    assert [type(error) for error in results] == [WorkerLost] * 3 and [error.ranks for error in results] == [(1,)] * 3
     reference = in_turn(bare(), data(), 24, 3, SGD, [1] * 3)
     assert all(parameters_to_vector(one.parameters()).equal(reference.weights) for one in nets)
 

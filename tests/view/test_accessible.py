@@ -1,4 +1,4 @@
-"""What axe-core and the colors say of everything that is shown, in light and dark; what keys reach."""
+"""Accessibility of everything shown, in light and dark: axe-core, contrast, and the order of keyboard focus."""
 
 import itertools
 
@@ -22,7 +22,7 @@ PAGE = (
 
 @pytest.fixture
 def opened(new_page, tmp_path):
-    """Opens a saved page, or a page around a piece of HTML, in both themes."""
+    """Open a saved page, or a page around a piece of HTML, in both themes."""
     numbers = itertools.count()
 
     def open_it(shown, scheme: str, **options):
@@ -115,7 +115,7 @@ def test_a_light_color_has_its_rim_in_the_player_and_in_the_still(opened):
 def test_everything_is_reached_with_the_keyboard_in_the_order_in_which_it_is_read(opened):
     page = opened(race(), "light", viewport={"width": 1200, "height": 900})
     page.evaluate("document.body.focus()")
-    told = []
+    names_read = []
     for _ in range(40):
         page.keyboard.press("Tab")
         name = page.evaluate(
@@ -124,11 +124,11 @@ def test_everything_is_reached_with_the_keyboard_in_the_order_in_which_it_is_rea
         )
         if name is None:
             break
-        told.append(name.split(" ·")[0])
+        names_read.append(name.split(" ·")[0])
     controls = ["From the beginning", "Previous step", "Play", "Next step"]
-    assert told[1:5] == controls and told[7] == "Legend"
+    assert names_read[1:5] == controls and names_read[7] == "Legend"
     nodes = [f"gpu{i}" for i in range(4)]
-    assert told[8:] == [*nodes, *nodes, "cpu", *nodes]
+    assert names_read[8:] == [*nodes, *nodes, "cpu", *nodes]
 
 
 def test_no_name_is_said_twice(opened):

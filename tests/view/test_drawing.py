@@ -1,4 +1,4 @@
-"""Drawing: everything has its place, what is drawn is what ran, and a picture is one safe, self-contained SVG."""
+"""Drawings: parts do not overlap, the picture shows the run, and it is one safe, self-contained SVG."""
 
 import itertools
 import json
@@ -119,7 +119,7 @@ def test_a_broad_share_is_drawn_broad():
 
 
 def turning(place, order) -> list[float]:
-    """By how much each of ``order`` stands further round the middle than the one before, clockwise."""
+    """Return the clockwise angle around the middle from each node of ``order`` to the next."""
     spots = [place.boxes[node].center for node in order]
     angles = [math.atan2(y - place.height / 2, x - place.width / 2) for x, y in spots]
     return [(b - a) % math.tau for a, b in zip(angles, angles[1:] + angles[:1], strict=True)]
@@ -135,7 +135,7 @@ def test_a_ring_stands_in_its_own_order_whatever_the_numbers_say(count):
 
 
 def crossings(place, topology: Topology) -> list:
-    """The pairs of links that cross, between nodes that are not the same."""
+    """Return the pairs of links that cross and share no node."""
 
     def side(a, b, c) -> bool:
         return (b[0] - a[0]) * (c[1] - a[1]) > (b[1] - a[1]) * (c[0] - a[0])
@@ -168,7 +168,7 @@ def test_the_double_links_of_a_dgx_are_the_outline_and_pcie_stands_in_the_backgr
 
 
 def scene_of(svg: str) -> ElementTree.Element:
-    """The nodes and links of a picture, without its legend."""
+    """Return the nodes and links of a picture, without its legend."""
     return next(e for e in ElementTree.fromstring(svg).iter() if e.get("class") == "d2-scene")
 
 
@@ -186,10 +186,10 @@ def test_parallel_links_are_drawn_as_parallel_lines():
 def test_bandwidths_lie_on_no_other_link_on_no_box_and_not_on_each_other():
     for topology in (dgx1_v100(), nvswitch(8), nvswitch(16), pcie_server(4)):
         place, svg = arrange(topology), str(draw(topology))
-        told = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*d2-rate"[^>]*text-anchor="middle">([^<]*)<', svg)
-        boxes = [Box.around((float(x), float(y) - 4), 5.5 * len(words), 10) for x, y, words in told]
+        labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*d2-rate"[^>]*text-anchor="middle">([^<]*)<', svg)
+        boxes = [Box.around((float(x), float(y) - 4), 5.5 * len(words), 10) for x, y, words in labels]
         assert not any(a.overlaps(b) for a, b in itertools.combinations([*boxes, *place.boxes.values()], 2))
-        for box, (_, _, words) in zip(boxes, told, strict=True):
+        for box, (_, _, words) in zip(boxes, labels, strict=True):
             on = [link for link in topology.links if box.hides(*place.lanes[link.src, link.dst], 0)]
             assert {str(link.bandwidth) for link in on} <= {words.split(" × ")[-1]}, words
 
@@ -273,7 +273,7 @@ def test_a_key_without_a_share_is_neither_framed_nor_named():
 
 
 def contents(trace: Trace, time: float) -> dict:
-    """(node, key) → (the names of the contributors, whether it is updated), of all that is not empty."""
+    """Return (node, key) → (names of contributors, updated or not) of every cell that is not empty."""
     motion = follow(trace)
     cells = [(node, key) for node in trace.plan.nodes for key in trace.plan.share]
     return {
@@ -481,15 +481,15 @@ def test_a_picture_is_one_well_formed_svg_that_needs_nothing_else(name, count):
 def test_a_rate_that_nearly_all_links_have_is_said_once(count, slow):
     each = ["16 GB/s"] * (count + 1)
     each[slow] = "8 GB/s"
-    said = texts(str(draw(cost.shared(sharded(names(count)), pcie_server(count, each), "160 MB"))))
-    assert [said.count(rate) for rate in ("16 GB/s", "8 GB/s")] == [1, 1]
+    labels = texts(str(draw(cost.shared(sharded(names(count)), pcie_server(count, each), "160 MB"))))
+    assert [labels.count(rate) for rate in ("16 GB/s", "8 GB/s")] == [1, 1]
 
 
 def test_each_bandwidth_is_said_once():
     assert texts(str(draw(predicted("pcie, sharded", 4)))).count("16 GB/s") == 1
     trace = cost.shared(sharded(names(2)), pcie_server(2, ["16 GB/s", "8 GB/s", "4 GB/s"]), "160 MB")
-    said = texts(str(draw(trace)))
-    assert [said.count(rate) for rate in ("16 GB/s", "8 GB/s", "4 GB/s")] == [1, 1, 1]
+    labels = texts(str(draw(trace)))
+    assert [labels.count(rate) for rate in ("16 GB/s", "8 GB/s", "4 GB/s")] == [1, 1, 1]
     assert not any("/s" in words for words in texts(str(draw(predicted("pairs, ring", 4)))))
     assert texts(str(draw(predicted("memory, sharded", 4)))).count("10 GB/s") == 1
     both = Topology("pair", {"gpu0": "gpu", "gpu1": "gpu"}, tuple(both_ways("gpu0", "gpu1", "25 GB/s", count=2)))
@@ -516,9 +516,9 @@ def test_as_many_lanes_are_at_full_speed_as_is_said():
 
 @pytest.mark.parametrize("name, busy, full", [("pcie, at GPU 0", 1, 0), ("pcie, sharded", 0, 1)])
 def test_the_legend_explains_the_links_there_are(name, busy, full):
-    told = [sentence for _, sentence in marks([Scene(predicted(name, 4))])]
-    assert told.count("a link in use, below full speed") == busy
-    assert told.count("a link at full speed") == full
+    meanings = [sentence for _, sentence in marks([Scene(predicted(name, 4))])]
+    assert meanings.count("a link in use, below full speed") == busy
+    assert meanings.count("a link at full speed") == full
 
 
 def test_a_still_says_that_no_link_decides():
@@ -541,7 +541,7 @@ def test_the_backlog_is_what_the_messages_under_way_have_not_passed():
                 going = [e for e in events if e.start <= at < e.end]
                 bytes_left = sum(e.nbytes * (e.end - at) / (e.end - e.start) for e in going)
                 assert sum(left[resource].values()) == pytest.approx(bytes_left)
-                assert bytes_left <= scene.most * (1 + 1e-9)
+                assert bytes_left <= scene.peak * (1 + 1e-9)
 
 
 def test_at_any_time_the_place_that_has_most_to_do_decides_and_none_where_several_have():
@@ -633,7 +633,7 @@ def test_the_words_are_those_of_the_language_chosen():
 
 
 def test_a_topology_is_drawn_with_its_nodes_and_bandwidths(tmp_path):
-    for topology, said in (
+    for topology, labels in (
         (dgx1_v100(), {"gpu7", "cpu1", "switch3", "2 × 18 GB/s", "18 GB/s", "16 GB/s"}),
         (nvswitch(16), {"gpu15", "switch", "6 × 25 GB/s"}),
         (pcie_server(4), {"cpu", "gpu3", "16 GB/s"}),
@@ -642,7 +642,7 @@ def test_a_topology_is_drawn_with_its_nodes_and_bandwidths(tmp_path):
     ):
         picture = draw(topology)
         found = texts(str(picture))
-        assert said <= set(found) and len(found) == len(set(found)) and picture.at is None
+        assert labels <= set(found) and len(found) == len(set(found)) and picture.at is None
         assert repr(picture) == f"<Drawing: {topology.name}>" and "d2-time" not in str(picture)
         assert picture.save(tmp_path / "topology.svg").read_text("utf-8") == picture._repr_svg_()
 

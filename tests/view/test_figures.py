@@ -1,4 +1,4 @@
-"""The figures of the chapters: what stands in img/ is what is drawn, from topologies and traces, in no language."""
+"""The figures of the chapters: img/ is up to date, drawn from topologies and traces, and language-neutral."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The picture that moves by itself: at every moment it shows what the still of that moment shows."""
+"""The picture that moves by itself: at every moment it equals the still of that moment."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ def alone(scene: Scene, drawn: str, looks: str = "") -> str:
 
 
 def covered(seen: list) -> dict[str, list[int]]:
-    """Which pixels' columns and rows are covered by what has a color: pieces may be cut in other places."""
+    """Return the columns and rows of pixels covered by each color: pieces may be cut in other places."""
     found: dict[str, set] = {}
     for color, x, y, wide, high in seen:
         cells = {(i, k) for i in range(round(x), round(x + wide)) for k in range(round(y), round(y + high))}

@@ -1,4 +1,4 @@
-"""A node that dies: it is crossed out while it is dead, has nothing any more, and what comes to it is lost."""
+"""A node that dies is crossed out and empty while it is dead, and messages to it are lost."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def dies(until: float) -> Trace:
 
 
 def held(trace: Trace, at: float) -> str:
-    """The keys of which the server has something."""
+    """Return the keys for which the server holds a value."""
     cells = follow(trace).cells_at(at)[3:6]
     return "".join(key for key, look in zip("123", cells, strict=True) if look.who)
 

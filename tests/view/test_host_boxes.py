@@ -1,4 +1,4 @@
-"""Hosts as boxes: they hold their own nodes and no others, and names, rates and rows say which is which."""
+"""Hosts as boxes: each contains its own nodes and no others; names, rates and rows identify them."""
 
 import itertools
 from collections import Counter
@@ -69,8 +69,8 @@ def test_where_no_name_tells_of_a_host_there_is_none(name, count):
 
 
 def test_a_host_says_its_name_once_and_its_nodes_their_own():
-    said = Counter(texts(str(draw(machines(4, 2, servers=1)))))
-    assert said == Counter({"machines": 1, "network": 1, "1.25 GB/s": 1, "server0": 1}) + Counter(
+    labels = Counter(texts(str(draw(machines(4, 2, servers=1)))))
+    assert labels == Counter({"machines": 1, "network": 1, "1.25 GB/s": 1, "server0": 1}) + Counter(
         {f"host{i}": 1 for i in range(4)} | {"gpu0": 4, "gpu1": 4, "cpu": 5, "switch": 4, "16 GB/s": 4}
     )
 
@@ -84,15 +84,15 @@ def test_names_of_workers_have_room_in_their_host_and_titles_say_all(widest):
 
 
 def test_network_cards_that_differ_each_say_how_fast_they_are():
-    said = Counter(texts(str(draw(machines(3, 2, nic=["10 Gbit/s", "10 Gbit/s", "1 Gbit/s"])))))
-    assert said["1.25 GB/s"] == 2 and said["125 MB/s"] == 1 and said["16 GB/s"] == 3
+    labels = Counter(texts(str(draw(machines(3, 2, nic=["10 Gbit/s", "10 Gbit/s", "1 Gbit/s"])))))
+    assert labels["1.25 GB/s"] == 2 and labels["125 MB/s"] == 1 and labels["16 GB/s"] == 3
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_rows_of_the_timeline_are_told_apart(known):
     plan = ring(f"host{i}/gpu{j}" for i in range(4) for j in range(2))
-    said = texts(str(draw(cost.shared(plan, machines(4, 2) if known else pairs(plan), "8 MB"))))
-    assert set(plan.nodes) <= set(said)
+    labels = texts(str(draw(cost.shared(plan, machines(4, 2) if known else pairs(plan), "8 MB"))))
+    assert set(plan.nodes) <= set(labels)
 
 
 def test_hosts_whose_nodes_stand_among_others_are_not_drawn():

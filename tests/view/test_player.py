@@ -1,4 +1,4 @@
-"""The player: its data, its forms, and how it plays in a browser, with no request to anybody."""
+"""The player: its data, its forms, and its behavior in a browser, without network requests."""
 
 import itertools
 import json
@@ -169,7 +169,7 @@ def test_the_same_trace_makes_the_same_page_and_others_another():
 
 @pytest.fixture
 def opened(new_page, tmp_path):
-    """Opens a player's page from a file, and sees to it that it asks for nothing and says nothing wrong."""
+    """Open a player's page from a file, and assert that it makes no requests and logs no errors."""
     pages, asked, wrong = [], [], []
 
     def open_it(player: Player, **options):
@@ -189,7 +189,7 @@ def opened(new_page, tmp_path):
 
 
 def head(page, run: int = 0) -> float:
-    """Where the play-head is, in percent."""
+    """Return the place of the play-head, in percent."""
     found = page.locator(".d2-track > .d2-head").nth(run).evaluate("e => e.style.transform")
     return float(re.fullmatch(r"translateX\((.*)%\)", found)[1])
 
@@ -203,7 +203,7 @@ def tiles(page) -> list[str]:
 
 
 def frames(page, run: int = 0) -> list[int]:
-    """Per node, how many cells are framed as complete."""
+    """Return the number of cells framed as complete, per node."""
     paths = page.locator(".d2-run").nth(run).locator(".d2-done")
     return paths.evaluate_all("all => all.map(e => (e.getAttribute('d').match(/z/g) || []).length)")
 
@@ -354,7 +354,7 @@ def test_steps_that_overlap_are_played_at_their_own_times(opened):
 
 
 def seen(page, run: int = 0) -> dict[str, float]:
-    """Of each link with a number beside it, that number."""
+    """Return the number beside each link that has one."""
     return (
         page.locator(".d2-run")
         .nth(run)
@@ -374,13 +374,13 @@ def test_what_has_still_to_pass_each_link_is_what_the_events_say(opened, trace, 
     page.locator(".d2-controls input").evaluate(MOVE, part)
     at = part * trace.duration
     left = scene.load.backlogs_at(at)
-    told = {place_name(p): sum(x.values()) / 1e6 for p, x in zip(scene.motion.sharing, left, strict=True) if x}
+    expected = {place_name(p): sum(x.values()) / 1e6 for p, x in zip(scene.motion.sharing, left, strict=True) if x}
     if not scene.label_level:  # numbers have no room beside all
         decides = place_name(scene.motion.sharing[scene.load.decides_at(at)]) if scene.load.decides_at(at) >= 0 else ""
-        told = {name: size for name, size in told.items() if name == decides}
+        expected = {name: size for name, size in expected.items() if name == decides}
     found = seen(page)
-    assert found.keys() == told.keys()
-    assert all(found[name] == pytest.approx(told[name], abs=0.6) for name in told)
+    assert found.keys() == expected.keys()
+    assert all(found[name] == pytest.approx(expected[name], abs=0.6) for name in expected)
     bars = page.locator(".d2-tank").evaluate_all(
         "all => all.map(e => [...e.children].filter(bar => bar.getAttribute('width') > 0).length)"
     )
@@ -400,9 +400,9 @@ def test_the_link_that_decides_stands_out_alone(opened):
     assert seen(page) == {"gpu1→switch": 160, "gpu2→switch": 160, "gpu3→switch": 160, "switch→gpu0": 480}
     assert page.locator(".d2-share.d2-decides title").all_text_contents() == ["switch→gpu0 · 16 GB/s"]
     assert page.locator(".d2-share.d2-busy:not(.d2-fast)").count() == 3
-    told = ["links at full speed: 1 of 10", "switch→gpu0: 480 MB to go"]
+    expected = ["links at full speed: 1 of 10", "switch→gpu0: 480 MB to go"]
     found = page.locator(".d2-full-links, .d2-decider").all_text_contents()
-    assert [each.replace("\u00a0", " ") for each in found] == told
+    assert [each.replace("\u00a0", " ") for each in found] == expected
     page.locator(".d2-player").focus()
     page.keyboard.press("End")
     assert (
@@ -430,8 +430,8 @@ def test_a_race_tells_who_has_won_by_how_much_and_has_one_scale(opened):
     assert page.locator(".d2-finish:visible").count() == 0
     page.locator(".d2-player").focus()
     page.keyboard.press("End")
-    told = page.locator(".d2-finish").all_text_contents()
-    assert told == ["60 ms · 1.3× as fast as CPU", "80 ms", "15 ms · 4× as fast as GPU 0, 5.3× as CPU"]
+    finishes = page.locator(".d2-finish").all_text_contents()
+    assert finishes == ["60 ms · 1.3× as fast as CPU", "80 ms", "15 ms · 4× as fast as GPU 0, 5.3× as CPU"]
     assert page.locator(".d2-finish:visible").count() == 3
 
 
@@ -499,8 +499,8 @@ def test_unit_and_legend_stand_above_the_pictures(opened):
     assert summary.inner_text() == "Legend · beside links: MB still to pass"
     assert summary.bounding_box()["y"] < page.locator(".d2-run").first.bounding_box()["y"] < 250
     summary.click()
-    told = " ".join(page.locator(".d2-legend li").all_inner_texts())
-    assert "in the color of its sender, even if it is a complete sum" in told
+    legend = " ".join(page.locator(".d2-legend li").all_inner_texts())
+    assert "in the color of its sender, even if it is a complete sum" in legend
 
 
 def test_the_switches_of_a_race_stand_at_one_height(opened):
@@ -552,8 +552,8 @@ def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(ope
     page.keyboard.press("End")
     times = [line.locator("> span").nth(1).inner_text() for line in lines.all()]
     assert times == ["⚑ 60 ms", "⚑ 80 ms", "⚑ 15 ms"]
-    told = page.locator(".d2-told").all_text_contents()
-    assert told == [f"on average {full} of 10 links at full speed" for full in (1, 1, 8)]
+    means = page.locator(".d2-told").all_text_contents()
+    assert means == [f"on average {full} of 10 links at full speed" for full in (1, 1, 8)]
     page.set_viewport_size({"width": 1000, "height": 844})
     page.locator(".d2-standings").wait_for(state="hidden")
     assert opened(watch(predicted("pcie, sharded", 4))).locator(".d2-standings").count() == 0
@@ -588,27 +588,27 @@ def test_the_legend_has_the_marks_in_use_and_no_others(opened):
 
 def test_whatever_is_pointed_at_says_what_it_is(opened):
     page = opened(watch(predicted("pcie, at GPU 0", 4)))
-    said = page.locator(".d2-said")
+    caption = page.locator(".d2-said")
     area = page.locator(".d2-track").bounding_box()
     page.mouse.move(area["x"] + area["width"] / 4, area["y"] + area["height"] * 1.25 / 4)
-    told = said.text_content().replace("\u00a0", " ")
-    assert told == "gpu1→gpu0 · g · 160 MB · 0.0 ms–30.0 ms · 3 share the link"
+    sentence = caption.text_content().replace("\u00a0", " ")
+    assert sentence == "gpu1→gpu0 · g · 160 MB · 0.0 ms–30.0 ms · 3 share the link"
     page.locator(".d2-node").nth(1).focus()
-    told = "gpu1 · 160 MB still to send, 160 MB to receive"
-    assert said.text_content().replace("\u00a0", " ") == told
-    assert page.locator(".d2-node").nth(1).get_attribute("aria-label").replace("\u00a0", " ") == told
+    sentence = "gpu1 · 160 MB still to send, 160 MB to receive"
+    assert caption.text_content().replace("\u00a0", " ") == sentence
+    assert page.locator(".d2-node").nth(1).get_attribute("aria-label").replace("\u00a0", " ") == sentence
     page.locator(".d2-controls input").evaluate(MOVE, 0.25)
     page.locator(".d2-tiles > g").first.dispatch_event("pointerover")
-    assert said.text_content().startswith("gpu1→gpu0 · g · 160")
+    assert caption.text_content().startswith("gpu1→gpu0 · g · 160")
 
 
 def test_each_node_is_told_of_whatever_the_order_of_the_plan(opened):
     page = opened(watch(cost.shared(aggregate_at(["gpu2", "gpu0"], "cpu"), pcie_server(), "160 MB")))
-    told = page.locator(".d2-node").evaluate_all(
+    titles = page.locator(".d2-node").evaluate_all(
         "all => all.map(e => [e.querySelector('title').textContent, e.getAttribute('aria-label')])"
     )
-    assert sorted(title for title, _ in told) == ["cpu", "gpu0", "gpu2"]
-    assert all(title == label for title, label in told)
+    assert sorted(title for title, _ in titles) == ["cpu", "gpu0", "gpu2"]
+    assert all(title == label for title, label in titles)
 
 
 def test_a_link_in_the_text_moves_the_player_of_that_name(new_page, tmp_path):

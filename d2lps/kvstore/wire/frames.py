@@ -121,7 +121,7 @@ def raw(tensor: Tensor) -> memoryview:
 def as_bytes(tensor: Tensor) -> Tensor:
     """Return the bytes of a flat contiguous tensor as a tensor, without a copy."""
     # A tensor of one element is contiguous with any stride, but view needs stride 1.
-    return tensor.as_strided(tensor.shape, (1,)).view(torch.uint8)
+    return (tensor.as_strided(tensor.shape, (1,)) if tensor.numel() == 1 else tensor).view(torch.uint8)
 
 
 class Checksum:

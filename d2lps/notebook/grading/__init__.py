@@ -1,10 +1,15 @@
-"""The common part of all graders: an answer is a function, it is judged in many cases, and the learner is told why.
+"""Graders: an answer is a function; it is judged in many cases, and the learner reads what is wrong with it.
 
-``exercise`` says what an exercise is; a chapter's ``grader.py`` writes its own down in ``EXERCISES`` (id →
-:class:`Exercise`), with what this room hands on. ``plan_judge`` judges answers that return a plan and ``diagnosis``
-names what is wrong with a refused one; judges of other answers stand beside their chapter. ``calls`` calls an answer
-and stops it in time, ``elsewhere`` asks it in another process, ``memory`` measures what it keeps; ``attempts`` judges
-all cases of one attempt, ``verdict`` shows the outcome, ``course`` finds what the chapters say.
+Start with ``attempts.check_exercise``. A chapter's ``grader.py`` defines ``EXERCISES`` (id → :class:`Exercise`) with
+the names of this room; judges of answers that are not plans lie beside it::
+
+    exercise     what an exercise, a case and a failure are
+    attempts     judges all cases of one attempt, within a deadline
+    plan_judge   judges answers that return a plan; ``diagnosis`` names the mistake behind a refused plan
+    calls        calls an answer, stops it in time, and turns its errors into sentences
+    elsewhere    asks an answer in another process; ``memory`` measures what an answer stores
+    course       finds the texts, stubs, solutions and judges of the chapters
+    verdict      shows the outcome
 """
 
 from d2lps.notebook.grading.attempts import check_exercise, solution

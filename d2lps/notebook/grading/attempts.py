@@ -1,4 +1,4 @@
-"""An attempt at an exercise: the answer is judged in all cases within a deadline, and the learner is told."""
+"""Judge an attempt at an exercise, in all cases and within a deadline."""
 
 import inspect
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from d2lps.view.tables import Source, source
 def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") -> Verdict:
     """Judge an answer in all cases of an exercise.
 
-    The answer is called with copies, so that it may change its arguments, and whatever it raises becomes a
-    sentence. An attempt that fails gets the hint for its mistake, and offers the exercise's general hints, one after
-    the other, to whoever opens them; the untouched stub fails, too, and offers none. That an exercise was passed is
-    remembered in the workspace, and how often the hint for each mistake was given: see :func:`~d2lps.progress`.
+    The answer is called with copies, so it may change its arguments, and an error it raises becomes a sentence. A
+    failed attempt shows the hint for its mistake, and offers the exercise's general hints, one after the other; the
+    unchanged stub fails, too, and offers none. The workspace stores which exercises were passed, and how often the
+    hint for each mistake was given: see :func:`~d2lps.progress`.
 
     Parameters
     ----------
@@ -31,19 +31,19 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     answer : callable
         A function that takes what the exercise gives and returns what it asks for.
     deadline : str or float
-        Seconds, or ``"20 s"``, for all cases together; an answer that is not done by then is stopped.
+        Seconds, or ``"20 s"``, for all cases together; an answer that takes longer is stopped.
 
     Returns
     -------
     Verdict
-        Whether the answer is right, and if not, what is wrong.
+        The judgement, with the mistake if the answer is wrong.
 
     Raises
     ------
     ExerciseError
         If there is no such exercise, no course beside the package, or no judge that loads beside the exercise.
     UnitError
-        If the deadline is no time.
+        If the deadline is not a time.
 
     Examples
     --------
@@ -59,23 +59,24 @@ def check_exercise(id: str, answer: Callable, deadline: "str | float" = "20 s") 
     if verdict.passed and kept.kept("passed", id) is None:
         kept.keep("passed", id, {"day": date.today().isoformat()})
     if verdict.hint:
-        told = kept.kept("hints", id) or {}
-        kept.keep("hints", id, told | {verdict.mistake: _count(told, verdict.mistake) + 1})
+        hints = kept.kept("hints", id) or {}
+        count = hints.get(verdict.mistake)
+        kept.keep("hints", id, hints | {verdict.mistake: (count if type(count) is int else 0) + 1})
     return verdict
 
 
 def judged(texts: Texts, answer: Callable, allowed: float) -> Verdict:
-    """The verdict on an answer, of which nothing is remembered."""
-    exercise, begun = texts.exercise(), []
+    """Return the verdict on an answer, without storing anything."""
+    exercise, labels = texts.exercise(), []
     try:
         _require_callable(answer, exercise.parameters)
-        results = within(allowed, lambda: _judge_all(exercise, answer, begun))
+        results = within(allowed, lambda: _judge_all(exercise, answer, labels))
     except Overtime:
         key = "endless" if isinstance(exercise.judge, PlanJudge) else "no-answer"
-        sentence = text(f"checks.{key}", case=begun[-1], allowed=time_text(allowed))
+        sentence = text(f"checks.{key}", case=labels[-1], allowed=time_text(allowed))
         return _failed(texts, Failure("endless", sentence))
     except Failure as failure:
-        if len(begun) > 1 and failure.mistake not in exercise.keeps:
+        if len(labels) > 1 and failure.mistake not in exercise.keeps:
             failure.mistake = "not-general"
         return _failed(texts, failure)
     first = results[exercise.cases[0].label]
@@ -91,7 +92,7 @@ def judged(texts: Texts, answer: Callable, allowed: float) -> Verdict:
 
 
 def solution(id: str) -> Source:
-    """The source code of a solution of an exercise.
+    """Return the source code of a solution of an exercise.
 
     Parameters
     ----------
@@ -117,17 +118,11 @@ def solution(id: str) -> Source:
     return source(texts_of(id).solution())
 
 
-def _count(told: dict, mistake: str) -> int:
-    """How often the hint for a mistake was given; a file that says nothing sensible counts as never."""
-    count = told.get(mistake)
-    return count if type(count) is int else 0
-
-
-def _judge_all(exercise: Exercise, answer: Callable, begun: list[str]) -> dict[str, object]:
-    """Label of a case → what was measured there; ``begun`` collects the labels as the cases are begun."""
+def _judge_all(exercise: Exercise, answer: Callable, labels: list[str]) -> dict[str, object]:
+    """Return label of a case → its result; add each label to ``labels`` when its case begins."""
     results = {}
     for case in exercise.cases:
-        begun.append(case.label)
+        labels.append(case.label)
         results[case.label] = exercise.judge(case, answer)
     return results
 
@@ -140,7 +135,7 @@ def _require_callable(answer: object, parameters: tuple[str, ...]) -> None:
     except TypeError as error:
         wanted = ", ".join(parameters)
         raise Failure("signature", text("checks.signature", parameters=wanted, why=error)) from None
-    except ValueError:  # a builtin does not tell what it takes
+    except ValueError:  # a builtin has no signature
         pass
 
 

@@ -1,9 +1,9 @@
-"""Call somebody else's function: not for ever, and whatever it raises becomes a sentence.
+"""Call a learner's function with a deadline, and turn its errors into sentences.
 
-The work is done in a daemon thread, and the caller waits for it with a deadline. This holds in a notebook's
-kernel and in any other thread, on Linux and macOS alike, takes no signal away from anybody, and the wait
-ends even where the work hangs outside Python. An endless Python loop is then stopped by an exception
-thrown into its thread; what cannot be stopped that way stays behind and ends with the process.
+The work runs in a daemon thread, and the caller waits for it with a deadline. This works in a notebook's kernel and in
+any other thread, on Linux and macOS alike, uses no signals, and the wait ends even if the work hangs outside Python. An
+endless Python loop is then stopped by an exception thrown into its thread; a thread that cannot be stopped this way
+stays behind and ends with the process.
 """
 
 import contextlib
@@ -18,25 +18,25 @@ from d2lps.notebook.grading.exercise import Case, Failure, failure
 
 
 class Overtime(Exception):
-    """The work was not done when its deadline came."""
+    """The work was not done by its deadline."""
 
 
 class Stopped(BaseException):
-    """Thrown into a thread whose deadline is over; not an Exception, so that few handlers catch it."""
+    """The exception thrown into a thread after its deadline; no Exception, so that few handlers catch it."""
 
 
 def within(seconds: float, work: Callable[[], object]) -> object:
-    """What ``work()`` returns, or raises, if it is done within ``seconds``; raises Overtime otherwise."""
-    done: dict[str, object] = {}
+    """Return or raise the outcome of ``work()`` if it is done within ``seconds``; raise Overtime otherwise."""
+    outcome: dict[str, object] = {}
 
     def run() -> None:
         with contextlib.suppress(Stopped):  # a second one may come while the first is handled
             try:
-                done["value"] = work()
+                outcome["value"] = work()
             except BaseException as error:
-                done["error"] = error
+                outcome["error"] = error
 
-    # The copied context sends what the work prints to the cell that asked for it.
+    # The copied context sends the output of the work to the right cell.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
     thread.start()
     try:
@@ -47,9 +47,9 @@ def within(seconds: float, work: Callable[[], object]) -> object:
             stop_thread(thread)
     if late:
         raise Overtime(f"not done within {seconds:g} s")
-    if "error" in done:
-        raise done["error"]
-    return done["value"]
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["value"]
 
 
 def stop_thread(thread: threading.Thread) -> None:
@@ -64,34 +64,29 @@ def stop_thread(thread: threading.Thread) -> None:
 def call(
     case: Case, function: Callable, *arguments: object, refused: type[BaseException] = Stopped, none: bool = False
 ) -> object:
-    """Call what a learner has written.
+    """Call a function that a learner has written, and return its result.
 
     Parameters
     ----------
     case : Case
-        Whose label the sentence of a failure begins with.
+        The case whose label begins the sentence of a failure.
     function, *arguments
-        What is called, and with what.
+        The function, and its arguments.
     refused : class of exceptions
-        What is raised on as it is: it tells more itself.
+        Exceptions that are passed on unchanged, because they say more themselves.
     none : bool
-        Whether the function may return None.
-
-    Returns
-    -------
-    object
-        What the function returns.
+        True if the function may return None.
 
     Raises
     ------
     Failure
-        If the function returns nothing, or raises anything else, exit() included.
+        If the function returns nothing, or raises anything else, including exit().
     """
     try:
         result = function(*arguments)
     except (Stopped, refused):
         raise
-    except BaseException as error:  # nor must exit() in an answer end the notebook's kernel
+    except BaseException as error:  # even exit() in an answer must not end the notebook's kernel
         raise _raised(case, function, error) from None
     if result is None and not none:
         raise failure("nothing-returned", "nothing-returned", case)
@@ -99,15 +94,15 @@ def call(
 
 
 def _raised(case: Case, function: Callable, error: BaseException) -> Failure:
-    """Names the error, and the last line of the function's own file that it went through."""
-    whole = type(error).__name__ + (f": {error}" if str(error) else "")
-    what = said(lambda language: unmarked(whole, language).splitlines()[0][:200])  # cut in each language by itself
-    code, at = getattr(inspect.unwrap(function), "__code__", None), error.__traceback__
-    line = getattr(error, "answer_line", None)  # where it was raised in another process
-    while at:
-        if code and at.tb_frame.f_code.co_filename == code.co_filename:
-            line = at.tb_lineno
-        at = at.tb_next
+    """Return a Failure with the error, and the last line of the function's own file in its traceback."""
+    full = type(error).__name__ + (f": {error}" if str(error) else "")
+    sentence = said(lambda language: unmarked(full, language).splitlines()[0][:200])  # cut separately in each language
+    code, trace = getattr(inspect.unwrap(function), "__code__", None), error.__traceback__
+    line = getattr(error, "answer_line", None)  # set if it was raised in another process
+    while trace:
+        if code and trace.tb_frame.f_code.co_filename == code.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
     if line is None:
-        return failure("raised", "raised", case, error=what)
-    return failure("raised", "raised-at", case, error=what, line=line)
+        return failure("raised", "raised", case, error=sentence)
+    return failure("raised", "raised-at", case, error=sentence, line=line)

@@ -1,6 +1,6 @@
-"""What the chapters say about their exercises: hints, mistakes, stubs, solutions and judges, by the exercise's id.
+"""The chapters' material on exercises: hints, mistakes, stubs, solutions and judges, by the exercise's id.
 
-They are found in ``chapters/`` beside the package, where an installation from the repository has them.
+It is read from ``chapters/`` beside the package, which exists if the package is installed from the repository.
 """
 
 import importlib
@@ -19,12 +19,12 @@ from d2lps.messages import said, sentences, text
 from d2lps.messages.raised import Brief
 from d2lps.notebook.grading.exercise import Exercise
 
-TITLE = re.compile(r"^\d+\. \*\*(.+?)\*\* ?[(（](.+?)[)）]", re.M)  # of an exercise; what it says of its time
+TITLE = re.compile(r"^\d+\. \*\*(.+?)\*\* ?[(（](.+?)[)）]", re.M)  # the title of an exercise, and its time
 CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
 
 
 class ExerciseError(Brief, ValueError):
-    """An exercise that is not there, or whose judge is not; or a course that is not.
+    """An exercise, its judge, or the course is missing.
 
     Attributes
     ----------
@@ -39,14 +39,14 @@ class ExerciseError(Brief, ValueError):
 
 
 class Texts:
-    """The texts of one exercise, in the language in force when they are asked for, and the code beside them."""
+    """The texts of one exercise, in the language that is set when they are read, and the code beside them."""
 
     def __init__(self, id: str, folder: Path, table: dict):
         self.id, self.folder, self.table = id, folder, table
 
     @property
     def title(self) -> str:
-        """What the chapter calls it: the bold words before its cell in the text, without the signs of formulas."""
+        """The title in the chapter: the bold words before its cell in the text, without the signs of formulas."""
         return said(self._title).replace("$", "")
 
     def _title(self, language: str) -> str:
@@ -56,7 +56,7 @@ class Texts:
 
     @property
     def optional(self) -> bool:
-        """Whether it can be left out."""
+        """True if the exercise may be skipped."""
         return self.table.get("optional", False)
 
     @property
@@ -65,42 +65,42 @@ class Texts:
         return tuple(said(rung.__getitem__) for rung in self.table["hints"])
 
     def hint(self, mistake: str) -> str:
-        """The hint for a mistake: this exercise's own, or the one for all exercises."""
-        own = self.table["mistakes"].get(mistake)
-        return said(own.__getitem__) if own else said(lambda each: sentences(each)[f"checks.mistake.{mistake}"])
+        """Return the hint for a mistake: this exercise's own, or the one for all exercises."""
+        hint = self.table["mistakes"].get(mistake)
+        return said(hint.__getitem__) if hint else said(lambda code: sentences(code)[f"checks.mistake.{mistake}"])
 
     def passed(self, **values: str) -> str:
-        """What is said of a right answer: what was measured against the bound, and a thought that leads further."""
-        return said(lambda each: self.table["passed"][each].strip("\n").format(**values))
+        """Return the sentence for a right answer: the measurement against the bound, and a further thought."""
+        return said(lambda code: self.table["passed"][code].strip("\n").format(**values))
 
     def exercise(self) -> Exercise:
-        """What the chapter's grader.py asks of an answer. Raises ExerciseError, which names the file."""
+        """Return the exercise from the chapter's grader.py, or raise ExerciseError with the name of the file."""
         file = self.folder / "grader.py"
         if not file.is_file():
             raise ExerciseError("no-grader", id=repr(self.id), file=file)
         try:
             exercises = dict(chapter_module(self.folder, "grader").EXERCISES)
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            raise ExerciseError("broken-grader", id=repr(self.id), file=file, error=what) from error
+            sentence = f"{type(error).__name__}: {error}"
+            raise ExerciseError("broken-grader", id=repr(self.id), file=file, error=sentence) from error
         if self.id not in exercises:
             raise ExerciseError("ungraded", id=repr(self.id), file=file)
         return exercises[self.id]
 
     def solutions(self) -> dict[str, object]:
-        """The names in the chapter's solutions.py, made anew: wrong answers may keep something between calls."""
+        """Load the chapter's solutions.py anew, since wrong answers may keep state between calls; return its names."""
         spec = importlib.util.spec_from_file_location(f"solutions_of_{self.folder.name}", self.folder / "solutions.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return vars(module)
 
     def solution(self) -> Callable:
-        """The function that solves the exercise."""
+        """Return the function that solves the exercise."""
         return self.solutions()[self.id.replace("-", "_")]
 
 
 def all_texts() -> dict[str, Texts]:
-    """Id → texts of all exercises of the course. Raises ExerciseError where there is no course."""
+    """Return id → texts of all exercises of the course; raise ExerciseError if there is no course."""
     files = sorted(CHAPTERS.glob("*/exercises.toml"))
     if not files:
         raise ExerciseError("no-course", folder=CHAPTERS)
@@ -108,15 +108,15 @@ def all_texts() -> dict[str, Texts]:
 
 
 def texts_of(id: str) -> Texts:
-    """The texts of one exercise. Raises ExerciseError."""
-    every = all_texts()
-    if id not in every:
-        raise ExerciseError("unknown", id=repr(id), ids=", ".join(every))
-    return every[id]
+    """Return the texts of one exercise; raise ExerciseError if there is no such exercise."""
+    exercises = all_texts()
+    if id not in exercises:
+        raise ExerciseError("unknown", id=repr(id), ids=", ".join(exercises))
+    return exercises[id]
 
 
 def tables(file: Path) -> dict[str, dict]:
-    """What a chapter's file of texts says, read again when it has changed."""
+    """Return the tables of a chapter's TOML file, read again when it has changed."""
     return _tables(file, file.stat().st_mtime_ns)
 
 
@@ -126,10 +126,10 @@ def _tables(file: Path, changed: int) -> dict[str, dict]:
 
 
 def chapter_module(folder: Path, name: str) -> ModuleType:
-    """``name``.py of a chapter, loaded once, as a module of a package made of the folder: ``chapter_02_ring.grader``.
+    """Import ``name``.py of a chapter, once, as a module of a package made of the folder: ``chapter_02_ring.grader``.
 
-    So modules of a chapter import one another (``from .network import Network``), and tracebacks and pickles say
-    where they are from, although the folder's name is none that Python could import.
+    Thus modules of a chapter can import one another (``from .network import Network``), and tracebacks and pickles name
+    them, although Python could not import a package with the folder's name.
     """
     package = "chapter_" + re.sub(r"\W", "_", folder.name)
     if package not in sys.modules:

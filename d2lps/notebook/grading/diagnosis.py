@@ -18,7 +18,7 @@ MISTAKES = (
 
 
 def mistake_of(error: PlanError, workers: Sequence[str]) -> str:
-    """The mistake behind a PlanError, where ``workers`` are the nodes that have a gradient and want the sum."""
+    """Return the mistake behind a PlanError; ``workers`` have a gradient and want the sum."""
     if error.reason == "share-sum":
         near = abs(error.values["total"] - 1) < Fraction(1, 10**6)
         return "inexact" if near else "share-sum"
@@ -28,7 +28,7 @@ def mistake_of(error: PlanError, workers: Sequence[str]) -> str:
 
 
 def _unfinished(plan: Plan, node: str, workers: set[str]) -> str:
-    """Why a plan whose steps are all legal leaves ``node`` without a whole sum."""
+    """Return the reason why a plan with only legal steps leaves ``node`` without a complete sum."""
     if not any(map(sends, plan.steps)):
         return "todo"
     if node not in workers or {holder for holder, _ in plan.holds} != workers:
@@ -38,9 +38,9 @@ def _unfinished(plan: Plan, node: str, workers: set[str]) -> str:
         once |= {key for (_, key), part in have.items() if part.who == everyone[key]}
         following = sends(plan.steps[number]) if number < len(plan.steps) else []
         early |= any(op == "copy" and have[src, key].who != everyone[key] for src, _, key, op in following)
-    whole = {key: {n for (n, k), part in have.items() if k == key and part.who == everyone[key]} for key in plan.share}
-    if not all(whole.values()):
-        return "lost-sum" if all(key in once for key, nodes in whole.items() if not nodes) else "not-collected"
+    owners = {key: {n for (n, k), part in have.items() if k == key and part.who == everyone[key]} for key in plan.share}
+    if not all(owners.values()):
+        return "lost-sum" if all(key in once for key, nodes in owners.items() if not nodes) else "not-collected"
     if early:
         return "too-early"
-    return "last-one" if any(workers <= holders for holders in whole.values()) else "not-sent-back"
+    return "last-one" if any(workers <= nodes for nodes in owners.values()) else "not-sent-back"

@@ -1,15 +1,14 @@
-"""Ask an answer in another process: what it says must not depend on what is of one process alone, as ``hash`` is."""
+"""Call an answer in another process, to see if its result depends on the process, as ``hash`` does."""
 
 import json
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 
 import cloudpickle
-
-from d2lps.notebook.grading.away import Away
 
 PATIENCE = 60.0  # seconds
 ASK = """
@@ -20,29 +19,48 @@ json.dump(answer(*arguments), out)
 """
 
 
+class Away(ABC):
+    """A function in another process, for judges that do more than call it; calling this object calls the function."""
+
+    @abstractmethod
+    def __call__(self, *arguments: object, **named: object) -> object: ...
+
+    @abstractmethod
+    def size_kept(self, without: Iterable[object]) -> int:
+        """Do the same as :func:`~d2lps.notebook.grading.size_kept` in the other process."""
+
+    @abstractmethod
+    def shared_names(self, other: object, names: Iterable[str]) -> set[str]:
+        """Do the same as :func:`~d2lps.notebook.grading.shared_names` in the other process."""
+
+    @abstractmethod
+    def elsewhere(self, *arguments: object) -> object:
+        """Do the same as :func:`~d2lps.notebook.grading.elsewhere`, in a third process."""
+
+
 def elsewhere(answer: Callable, *arguments: object) -> object:
-    """What ``answer(*arguments)`` is in a process whose ``hash`` of a text is another one.
+    """Return ``answer(*arguments)`` from a process in which texts have another ``hash``.
 
     Parameters
     ----------
     answer, *arguments
-        What is called, and with what.
+        The function, and its arguments.
 
     Returns
     -------
     object
-        As JSON has it: tuples are lists. None if it cannot go there, or fails there.
+        The result after a trip through JSON: tuples become lists. None if the answer cannot be sent, or fails there.
     """
     if isinstance(answer, Away):
         return answer.elsewhere(*arguments)
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     try:
         sent = cloudpickle.dumps((answer, arguments))
-    except (pickle.PicklingError, TypeError):  # it holds on to what is of this process alone, as a lock is
+    except (pickle.PicklingError, TypeError):  # it refers to an object that cannot leave this process, such as a lock
         return None
     path = os.pathsep.join(filter(None, sys.path))
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", ASK],
             input=sent,
             capture_output=True,
@@ -51,4 +69,4 @@ def elsewhere(answer: Callable, *arguments: object) -> object:
         )
     except subprocess.TimeoutExpired:
         return None
-    return json.loads(done.stdout) if done.returncode == 0 else None
+    return json.loads(process.stdout) if process.returncode == 0 else None

@@ -1,7 +1,7 @@
-"""Judge an answer that returns a plan: hold the plan to the task, and say in one sentence what is wrong.
+"""Judge an answer that returns a plan: compare the plan with the task, and name the mistake in one sentence.
 
-Right values prove little: a plan that moves whole tensors gives the right sum too. So steps, bytes per node
-and the time under :func:`d2lps.cost.shared` are counted, in exact fractions, on every case.
+Right values prove little: a plan that moves whole tensors gives the right sum, too. So steps, bytes per node and the
+time under :func:`d2lps.cost.shared` are counted, in exact fractions, for every case.
 """
 
 import copy
@@ -21,37 +21,37 @@ from d2lps.trace import Trace
 from d2lps.units import size
 
 NBYTES = size("160 MB")
-WAYS = ("dst", "src")  # receiving comes first: where many send to one, that one is to blame
+WAYS = ("dst", "src")  # receiving comes first: if many nodes send to one, that one is to blame
 
 
 @dataclass(frozen=True)
 class PlanCase:
-    """One call of an answer that returns a plan, and what the plan may cost.
+    """One call of an answer that returns a plan, and the cost that the plan may have.
 
     Parameters
     ----------
     label : str
-        What the learner reads, the same in every language: ``"n = 4"``.
+        The name for the learner, the same in every language: ``"n = 4"``.
     arguments : tuple
-        What the answer is called with, copied anew for every call.
+        The arguments of the answer, copied for every call.
     workers : tuple of str
         The nodes that have a gradient and want the sum.
     topology : Topology
-        Where the plan is costed.
+        The topology on which the plan is costed.
     steps : int
-        How many steps may move bytes.
+        The number of steps that may move bytes.
     bound : Fraction
         Seconds that no plan can beat on ``topology``.
     servers : tuple of str
         The nodes that neither have a gradient nor want the sum.
     in_all : mapping str → Fraction
-        Node → the part of the gradient that it may send, and receive; who is missing is held by ``bound`` alone.
+        Node → the part of the gradient that it may send, and receive; for other nodes only ``bound`` counts.
     per_step : mapping str → Fraction
-        Node → what it needs to send, or receive, in one step: tells where a failed plan leaves the way.
+        Node → the part it needs to send, or receive, in one step: shows in which step a plan goes wrong.
     allowed : Fraction, optional
         Seconds that the plan may take; ``bound`` if left out.
     per_link : Fraction, optional
-        The part of the gradient that one node needs to send to one other in one step; any, if left out.
+        The part of the gradient that one node needs to send to one other in one step; unlimited if left out.
     nbytes : int
         The gradient's size in bytes.
     """
@@ -70,34 +70,34 @@ class PlanCase:
     nbytes: int = NBYTES
 
     def predict(self, plan: Plan) -> Trace | None:
-        """The predicted trace of a plan on the case's topology, or None where it is not at home there."""
+        """Return the predicted trace of a plan on the case's topology, or None if it does not fit there."""
         try:
             return cost.shared(plan, self.topology, self.nbytes)
         except TopologyError:
             return None
 
     def predict_until(self, plan: Plan | None, last: int | None) -> Trace | None:
-        """What there is to watch of a plan: its first ``last`` steps, or all of it; None if nothing."""
-        if not getattr(plan, "steps", ()):  # also of a plan that could not be read
+        """Return a trace of a plan's first ``last`` steps, or of all; None if there is nothing to watch."""
+        if not getattr(plan, "steps", ()):  # also if the plan could not be read
             return None
         try:
             trace = self.predict(Plan(plan.nodes, plan.share, plan.steps[:last], plan.holds, wants=()))
-        except PlanError:  # several things are wrong with it
+        except PlanError:  # the plan has several mistakes
             return None
         return trace if trace and trace.events else None
 
 
 class Counts:
-    """What a plan that does its work moves: what a diagnosis is made of.
+    """The bytes that a correct plan moves, for a diagnosis.
 
     Attributes
     ----------
     case, plan, trace : PlanCase, Plan, Trace
-        Whose counts these are.
+        The case, its plan and the predicted trace.
     busy : list of int
         The numbers of the steps, from 1, that move bytes.
     keys : list of str
-        The keys that are no empty part of the buffer.
+        The keys that are not empty.
     """
 
     def __init__(self, case: PlanCase, plan: Plan, trace: Trace):
@@ -112,21 +112,21 @@ class Counts:
                     self._moved[send.dst, "dst", step] += plan.share[send.key]
 
     def moved(self, node: str, way: str, step: int | None = None) -> Fraction:
-        """The part of the gradient that ``node`` sends (``way="src"``) or receives (``"dst"``), in a step or in all."""
+        """Return the part of the gradient that ``node`` sends ("src") or receives ("dst"), in one step or all."""
         return self._moved[node, way, step]
 
     def over(self) -> list[str]:
-        """The nodes that send or receive more in all than they need to."""
+        """Return the nodes that send or receive more in all than they need to."""
         return [node for node, part in self.case.in_all.items() if any(self.moved(node, way) > part for way in WAYS)]
 
     @property
     def late(self) -> bool:
-        """Whether the plan takes longer than it may."""
+        """True if the plan takes longer than allowed."""
         allowed = self.case.bound if self.case.allowed is None else self.case.allowed
         return self.trace.duration > float(allowed) * (1 + 1e-9)
 
     def between(self, step: int) -> dict[tuple[str, str], Fraction]:
-        """(src, dst) → the part of the gradient that travels from one to the other in a step."""
+        """Return (src, dst) → the part of the gradient that travels from one to the other in a step."""
         parts: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
         for src, dst, key, _ in sends(self.plan.steps[step - 1]):
             parts[src, dst] += self.plan.share[key]
@@ -135,21 +135,21 @@ class Counts:
 
 @dataclass(frozen=True)
 class PlanJudge:
-    """The judge of answers that return a plan; its cases are of the kind :class:`PlanCase`.
+    """The judge of answers that return a plan, with cases of the kind :class:`PlanCase`.
 
     Parameters
     ----------
     diagnose : callable (Counts) → str
-        Names the mistake of a plan that does its work, but not well enough.
+        Names the mistake of a plan that is correct, but not good enough.
     require : callable (Counts) → None
-        Raises Failure for what this exercise forbids besides.
+        Raises Failure if the plan breaks a further rule of the exercise.
     """
 
     diagnose: Callable[[Counts], str]
     require: Callable[[Counts], None] = lambda counts: None
 
     def __call__(self, case: PlanCase, answer: Callable) -> Trace:
-        """The predicted trace of a right answer; raises Failure."""
+        """Return the predicted trace of a right answer; raise Failure for a wrong one."""
         plan = _planned(case, answer)
         trace = case.predict(plan)
         _require_same_task(case, plan, trace)
@@ -178,7 +178,7 @@ def _planned(case: PlanCase, answer: Callable) -> Plan:
 
 
 def _require_same_task(case: PlanCase, plan: Plan, trace: Trace | None) -> None:
-    """The answer changed nothing of the task: the nodes, who has a gradient, who wants the sum."""
+    """Raise Failure if the answer changed the task: its nodes, their gradients, or the nodes that want the sum."""
     nodes = (*case.workers, *case.servers)
     for node in plan.nodes:
         if node not in nodes:
@@ -199,7 +199,7 @@ def _require_same_task(case: PlanCase, plan: Plan, trace: Trace | None) -> None:
 
 
 def _unlinked(case: PlanCase, plan: Plan) -> Failure:
-    """Names the first message for which there is no way."""
+    """Return a Failure with the first message for which there is no route."""
     for number, step in enumerate(plan.steps, 1):
         for src, dst, *_ in sends(step):
             try:
@@ -207,11 +207,11 @@ def _unlinked(case: PlanCase, plan: Plan) -> Failure:
             except TopologyError:
                 before = case.predict_until(plan, number - 1)
                 return failure("no-link", "no-link", case, before, step=number, src=src, dst=dst)
-    raise AssertionError("every message has a way")
+    raise AssertionError("every message has a route")
 
 
 def _blame(counts: Counts) -> str:
-    """The first step in which somebody moves too much, else who does so in all, else the steps or the longest one."""
+    """Name the first step in which a node moves too much; else such a node in all; else the steps, or the longest."""
     case, trace = counts.case, counts.trace
 
     def sentence(key: str, **values: object) -> str:
@@ -226,15 +226,15 @@ def _blame(counts: Counts) -> str:
             got, limit = size_text(moved[node, way] * case.nbytes), size_text(enough[node] * case.nbytes)
             return sentence(key, node=node, step=step, got=got, enough=limit)
     for step in counts.busy if case.per_link else ():
-        (src, dst), most = max(counts.between(step).items(), key=lambda item: item[1])
-        if most > case.per_link:
-            got, limit = size_text(most * case.nbytes), size_text(case.per_link * case.nbytes)
+        (src, dst), part = max(counts.between(step).items(), key=lambda item: item[1])
+        if part > case.per_link:
+            got, limit = size_text(part * case.nbytes), size_text(case.per_link * case.nbytes)
             return sentence("over-link", step=step, src=src, dst=dst, got=got, enough=limit)
     if len(counts.busy) > case.steps:
-        # A plan in more steps may well be faster than the bound, which is that of the steps asked for.
+        # A plan with more steps may be faster than the bound, which is for the number of steps asked for.
         return sentence("steps" if counts.late else "steps-in-time", got=len(counts.busy), enough=case.steps)
     lengths = {number: end - start for number, (start, end) in enumerate(trace.step_times(), 1)}
-    step = max(lengths, key=lambda number: float(f"{lengths[number]:.9g}"))  # the first of those that take equally long
+    step = max(lengths, key=lambda number: float(f"{lengths[number]:.9g}"))  # the first of equally long ones
     parts, longest = counts.between(step), time_text(lengths[step])
     routes = {pair: case.topology.route(*pair) for pair in parts}
     if any(len(route) > 1 for route in routes.values()):

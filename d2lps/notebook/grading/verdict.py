@@ -1,4 +1,4 @@
-"""What a learner is told about an answer: a sentence, a hint, and the attempt to watch."""
+"""The verdict on an answer: a sentence, a hint, and the attempt to watch."""
 
 from dataclasses import dataclass
 from html import escape
@@ -10,22 +10,22 @@ from d2lps.trace import Trace
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """The judgement of one attempt at an exercise, in the language in force when it was made.
+    """The judgement of one attempt at an exercise, in the language that was set when it was made.
 
-    In a notebook it shows itself, with the player of the attempt under it; elsewhere ``print`` it.
+    A notebook displays it, with the player of the attempt under it; elsewhere ``print`` it.
 
     Parameters
     ----------
     passed : bool
-        Whether the answer is right.
+        True if the answer is right.
     sentence : str
-        What was measured against the bound, or in which case and step the attempt failed, what was expected
-        and what was got.
+        The measurement and the bound; or the case and step in which the attempt failed, and the values expected and
+        found.
     hint : str
         The hint for this mistake; empty if passed.
     ladder : tuple of str
-        The exercise's general hints, from vague to nearly the answer. A notebook has each behind a line to be
-        opened, the next within the one before; printed, only their number is told.
+        The exercise's general hints, from vague to nearly the answer. A notebook folds each of them, the next inside
+        the one before; ``print`` shows only their number.
     mistake : str or None
         The mistake's name, such as ``"all-on-one"``; None if passed.
     trace : Trace or None
@@ -56,7 +56,7 @@ class Verdict:
             parts.append(f"<p><strong>{_before(escape(text('checks.hint')))}</strong>{_html(self.hint)}</p>")
         if self.ladder:
             parts.append(self._folded())
-        # The text takes the page's own colour, so that it is readable on light and dark.
+        # The text has the page's own colour, so that it is readable on light and dark.
         edge = "solid #2e9e6b" if self.passed else "double #d9822b"
         style = f"border-left:.3em {edge};padding-left:.9em;max-width:48em"
         return f'<div class="d2lps-verdict" lang="{html_language()}" style="{style}">{"".join(parts)}</div>'
@@ -69,12 +69,12 @@ class Verdict:
             return
         try:
             from d2lps.view.player import watch
-        except ImportError:  # the verdict stands without the player, which needs more than the core
+        except ImportError:  # the player needs more packages than the core; show the verdict without it
             return
         display(watch(self.trace))
 
     def _folded(self) -> str:
-        """The ladder, of which nobody sees a rung by accident: who opens one finds the next one, closed."""
+        """Return the ladder as HTML: each hint is folded inside the one before, so that none is seen by accident."""
         html = ""
         for number, rung in reversed([*enumerate(self.ladder, 1)]):
             label = escape(text("checks.show-hint", number=number, count=len(self.ladder)))
@@ -86,11 +86,11 @@ class Verdict:
 
 
 def _before(label: str) -> str:
-    """A label with the space after it that its language writes: a full-width colon brings its own."""
+    """Return a label with the space that follows it in its language: none after a full-width colon."""
     return label if label.endswith("：") else label + " "
 
 
-def _html(said: str) -> str:
-    """A sentence as HTML, with what stands in backticks as code."""
-    parts = escape(said, quote=False).split("`")
+def _html(sentence: str) -> str:
+    """Return a sentence as HTML, with text in backticks as code."""
+    parts = escape(sentence, quote=False).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))

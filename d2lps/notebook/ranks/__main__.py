@@ -1,12 +1,12 @@
-"""The process that stands guard: it loads torch once, and its copies are the ranks.
+"""The guard process: it loads torch once, and forks the ranks.
 
     notebook ─── python -m d2lps.notebook.ranks ───┬─── ipyparallel's controller
-        └──────────── a pipe ───────────────┴─── rank 0, rank 1, …
+        └──────────── a pipe ──────────────────────┴─── rank 0, rank 1, …
 
-Only the notebook holds the other end of the pipe. When that closes, because the notebook is done or was
-killed, the guard ends and reaps the others; were the guard itself gone, each would leave on its own.
+Only the notebook holds the other end of the pipe. When that closes, because the notebook is done or was killed, the
+guard ends and reaps the others; if the guard itself is gone, each of them exits on its own.
 
-ipyparallel's own Cluster does not do: 17 processes outlive a notebook that is killed, and each engine loads
+ipyparallel's own Cluster is not good enough: 17 processes outlive a notebook that is killed, and each engine loads
 torch for itself.
 """
 
@@ -21,15 +21,15 @@ from d2lps.notebook.ranks import rank
 
 
 def main(folder: str, pipe: int, count: int, role: str = "") -> None:
-    """Stand guard over the controller and ``count`` ranks; with a role, be one of them."""
+    """Guard the controller and ``count`` ranks; with a role, be one of them."""
     if role:
         return play(role, folder, pipe)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook says which ranks to interrupt
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook decides which ranks to interrupt
     started = []
     for role in ("controller", *map(str, range(count))):
         if role == "0":
             rank.load()  # while the controller, on another core, gets ready
-        if sys.platform != "linux":  # Apple's libraries do not bear being copied
+        if sys.platform != "linux":  # Apple's libraries do not work after a fork
             command = [sys.executable, "-m", "d2lps.notebook.ranks", folder, str(pipe), str(count), role]
             started.append(subprocess.Popen(command, pass_fds=[pipe]).pid)
         elif child := os.fork():
@@ -40,7 +40,7 @@ def main(folder: str, pipe: int, count: int, role: str = "") -> None:
     for _ in started:
         os.wait()
     shutil.rmtree(folder, ignore_errors=True)
-    os.killpg(0, signal.SIGKILL)  # and what the ranks may have started
+    os.killpg(0, signal.SIGKILL)  # and processes that the ranks have started
 
 
 def leave_with(pipe: int, processes: list[int]) -> None:
@@ -55,10 +55,10 @@ def leave_with(pipe: int, processes: list[int]) -> None:
 
 
 def play(role: str, folder: str, pipe: int) -> None:
-    """Be the rank of this number, or the controller: what carries the messages between notebook and ranks.
+    """Run the rank of this number, or the controller, which carries the messages between notebook and ranks.
 
-    Its heart beats fast, because a rank is there for others only after its first beat; who is gone, the notebook
-    sees itself.
+    The controller's heart beats fast, because it accepts a rank only after the first beat; the notebook itself
+    notices which ranks are gone.
     """
     leave_with(pipe, [os.getpid()])
     if role != "controller":

@@ -1,6 +1,6 @@
 """The notebook's side: start the ranks, ask them, interrupt them, end them.
 
-The store in which the ranks meet lives in the notebook's own process, so that it outlives any of them.
+The store in which the ranks meet is in the notebook's own process, so that it outlives any of them.
 """
 
 import atexit
@@ -19,39 +19,39 @@ from pathlib import Path
 import torch.distributed as dist
 
 import d2lps
-from d2lps.carriers.rendezvous import ProcessesError
+from d2lps.carriers.rendezvous import ProcessesError, require_seconds
 from d2lps.messages import counted, text
 from d2lps.notebook.ranks.rank import process, read_connection, read_reached
 from d2lps.units import is_count
 
-MOST = 64  # more ranks on one machine are a slip of the pen
+MOST = 64  # more ranks on one machine are a typing error
 
 _running: "RunningRanks | None" = None
 
 
 def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
-    """The processes of this notebook, rank 0 to ``count`` − 1: those that run already, or new ones.
+    """Return the processes of this notebook, rank 0 to ``count`` − 1: the running ones, or new ones.
 
-    A cell that begins with ``%%px`` runs on all of them. There ``Processes()``, ``SharedMemory()`` and
-    ``torch.distributed.init_process_group("gloo")`` work as they do under torchrun. The ranks leave with the
-    notebook, or when they are closed.
+    A cell that begins with ``%%px`` runs on all of them. In it ``Processes()``, ``SharedMemory()`` and
+    ``torch.distributed.init_process_group("gloo")`` work as they do under torchrun. The ranks end with the notebook,
+    or when they are closed.
 
     Parameters
     ----------
     count : int
-        How many processes, 1 to 64.
+        The number of processes, 1 to 64.
     deadline : float
-        Seconds within which they start, and answer.
+        Seconds within which they must start, and answer.
 
     Returns
     -------
     RunningRanks
-        ``ranks[0]["trace"]`` is what rank 0 calls ``trace``; ``close()`` ends them all.
+        ``ranks[0]["trace"]`` is a copy of rank 0's variable ``trace``; ``close()`` ends all ranks.
 
     Raises
     ------
     ProcessesError
-        Where they do not start in time, or an argument cannot be.
+        If they do not start in time, or an argument is not valid.
 
     Examples
     --------
@@ -63,8 +63,7 @@ def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
     global _running
     if not is_count(count, 1, MOST):
         raise ProcessesError(text("ranks.count", count=repr(count), most=MOST))
-    if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline < 1e6:
-        raise ProcessesError(text("processes.seconds", what="deadline", value=repr(deadline)))
+    deadline = require_seconds("deadline", deadline)
     if _running is not None and not (len(_running) == count and _running.answer()):
         _running.close()
         _running = None
@@ -75,16 +74,16 @@ def ranks(count: int = 4, deadline: float = 60.0) -> "RunningRanks":
 
 
 class RunningRanks:
-    """What :func:`ranks` gives: ``ranks[0]`` is rank 0; ``with`` closes them at its end.
+    """The result of :func:`ranks`: ``ranks[0]`` is rank 0; a ``with`` block closes them at its end.
 
     Attributes
     ----------
     deadline : float
         Seconds within which a rank must answer.
     closed : bool
-        Whether they have been ended.
+        True once the ranks have been ended.
     view : ipyparallel.DirectView
-        All of them, for whoever knows ipyparallel.
+        All ranks, for users of ipyparallel.
     """
 
     def __init__(self, count: int, deadline: float):
@@ -95,7 +94,7 @@ class RunningRanks:
             raise ProcessesError(text("ranks.missing", name=error.name)) from None
         self.deadline, self.closed, self.view = deadline, False, None
         self._count, self._client, self._processes = count, None, []
-        # Bound here, to loopback: the store itself would listen to the whole network.
+        # Bound to loopback here, because the store itself would listen on all networks.
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         self._store = dist.TCPStore(
@@ -116,8 +115,8 @@ class RunningRanks:
             output = (self._folder / "output").read_text("utf-8", "replace").strip()[-2000:]
             self.close()
             if isinstance(error, TimeoutError | psutil.NoSuchProcess):
-                said = {"count": count, "seconds": f"{deadline:g}", "output": output}
-                raise ProcessesError(text("ranks.not-started", **said)) from None
+                values = {"count": count, "seconds": f"{deadline:g}", "output": output}
+                raise ProcessesError(text("ranks.not-started", **values)) from None
             raise
         self._register_magics()
 
@@ -145,37 +144,25 @@ class RunningRanks:
 
     @property
     def again(self) -> str:
-        """The way out where one of them is lost, as a sentence."""
+        """The advice for the case that a rank is lost, as a sentence."""
         return text("ranks.again", count=len(self))
 
     @property
     def gone(self) -> list[int]:
-        """The numbers of those whose processes have ended."""
+        """The ranks whose processes have ended."""
         return [rank for rank in range(len(self._processes)) if not self.alive(rank)]
 
     @property
     def reached(self) -> counted.Reached | None:
-        """How far rank 0 has come in a long loop; None where it is in none."""
+        """The progress of rank 0 in a long loop; None outside loops."""
         return read_reached(self._folder)
 
     def alive(self, rank: int) -> bool:
-        """Whether this rank's process is still there.
-
-        Parameters
-        ----------
-        rank : int
-            Its number, from 0.
-        """
+        """Return True if the process of this rank is still running."""
         return self._processes[rank].is_running()
 
     def answer(self, within: float = 2.0) -> bool:
-        """Whether all are there and none is busy.
-
-        Parameters
-        ----------
-        within : float
-            Seconds that they have to answer.
-        """
+        """Return True if all ranks answer within so many seconds: all are there and none is busy."""
         with suppress(ProcessesError, TimeoutError):
             self.ensure_usable()
             self.view.apply_async(process).get(within)
@@ -183,7 +170,7 @@ class RunningRanks:
         return False
 
     def ensure_usable(self) -> None:
-        """Raises ProcessesError where they are closed, or one is gone."""
+        """Raise ProcessesError if they are closed or one is gone."""
         if self.closed:
             raise ProcessesError(text("ranks.closed", again=self.again))
         if gone := self.gone:
@@ -193,19 +180,13 @@ class RunningRanks:
         return text("ranks.gone", ranks=", ".join(map(str, gone)), again=self.again)
 
     def interrupt(self, ranks: Iterable[int]) -> None:
-        """Do to these ranks what Ctrl-C does to a program.
-
-        Parameters
-        ----------
-        ranks : iterable of int
-            Their numbers, from 0.
-        """
+        """Interrupt these ranks, as Ctrl-C interrupts a program."""
         for rank in ranks:
             with suppress(ProcessLookupError):
                 os.kill(self._processes[rank].pid, signal.SIGINT)
 
     def close(self) -> None:
-        """End all of them, at once, whatever they do."""
+        """End all ranks at once, whatever they do."""
         if self.closed:
             return
         self.closed = True
@@ -213,7 +194,7 @@ class RunningRanks:
         os.close(self._pipe)
         try:
             self._guard.wait(3)
-        except subprocess.TimeoutExpired:  # it is not yet so far that it would notice
+        except subprocess.TimeoutExpired:  # it is still starting and does not watch the pipe yet
             os.killpg(self._guard.pid, signal.SIGKILL)
             self._guard.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -228,7 +209,7 @@ class RunningRanks:
         return result
 
     def _register_magics(self) -> None:
-        """Let ``%px`` and ``%%px`` of this notebook run here."""
+        """Let ``%px`` and ``%%px`` of this notebook run on these ranks."""
         from IPython import get_ipython
 
         from d2lps.notebook.ranks.px import Px
@@ -238,7 +219,7 @@ class RunningRanks:
 
 
 class OneRank:
-    """One of the ranks: ``rank["x"]`` is a copy of what it calls ``x``, ``rank["x"] = 7`` lets it call a copy so."""
+    """One of the ranks: ``rank["x"]`` is a copy of its variable ``x``, and ``rank["x"] = 7`` sets it to a copy."""
 
     def __init__(self, ranks: RunningRanks, number: int):
         self._ranks, self.number = ranks, number
@@ -259,14 +240,14 @@ class OneRank:
         try:
             return question(self._ranks._client[self.number]).get(self._ranks.deadline)
         except TimeoutError:
-            said = {"seconds": f"{self._ranks.deadline:g}", "again": self._ranks.again}
-            raise ProcessesError(text("ranks.busy", rank=self.number, **said)) from None
+            values = {"seconds": f"{self._ranks.deadline:g}", "again": self._ranks.again}
+            raise ProcessesError(text("ranks.busy", rank=self.number, **values)) from None
         except RemoteError as error:
             raise ProcessesError(f"rank {self.number}, {name!r}: {error.ename}: {error.evalue}") from None
 
 
 def _guard(folder: Path, count: int, port: int) -> tuple[subprocess.Popen, int]:
-    """The process that starts and ends all others, and our end of the pipe by which it lives."""
+    """Start the process that starts and ends all others; return it, and our end of its pipe."""
     modules = os.pathsep.join([str(Path(d2lps.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {
         "WORLD_SIZE": str(count),

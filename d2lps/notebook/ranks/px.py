@@ -1,6 +1,6 @@
-"""``%%px`` as a reader wants it: rank 0 speaks first, an error is said once, and Ctrl-C stops everybody.
+"""The ``%%px`` magic: rank 0's output comes first, an error is shown once, and Ctrl-C stops all ranks.
 
-ipyparallel's own magic with its options; ours is what happens while a cell runs, and what is shown of it.
+It is ipyparallel's magic with its options, except for what happens while a cell runs and what is shown of it.
 """
 
 import os
@@ -31,7 +31,7 @@ class Px(ParallelMagics):
         self.ranks, self.cells, self.view.block = ranks, 0, True
 
     def parallel_execute(self, cell, block=None, groupby="type", save_name=None, **_):
-        """Run a cell and show what comes of it: what ``%px`` and ``%%px`` come to."""
+        """Run a cell of ``%px`` or ``%%px`` and show its output."""
         try:
             self.ranks.ensure_usable()
         except ProcessesError as error:
@@ -60,13 +60,13 @@ class Px(ParallelMagics):
         self._show(parts, first)
         failed = {rank: part for rank, part in parts.items() if not part.done() or part.exception()}
         if failed:
-            raise RanksFailed({rank: raised_by(part, self.ranks.again) for rank, part in failed.items()})
+            raise RanksFailed({rank: error_of(part, self.ranks.again) for rank, part in failed.items()})
 
     def _busy(self, parts: Mapping[int, AsyncResult]) -> list[int]:
         return [rank for rank, part in parts.items() if not part.done() and self.ranks.alive(rank)]
 
     def _follow(self, parts: Mapping[int, AsyncResult], first: "Shown", seconds: float = float("inf")) -> None:
-        """Wait until nobody is busy, and show meanwhile what the first rank says."""
+        """Wait until no rank is busy, and show the output of the first rank meanwhile."""
         until = time.monotonic() + seconds
         while (busy := self._busy(parts)) and time.monotonic() < until:
             parts[busy[0]].wait(0.1)
@@ -77,7 +77,7 @@ class Px(ParallelMagics):
     def _show(self, parts: Mapping[int, AsyncResult], first: "Shown") -> None:
         for part in parts.values():
             if part.done():
-                part.wait_for_output(1)  # what a rank printed may arrive after its result
+                part.wait_for_output(1)  # the output of a rank may arrive after its result
         first.show()
         for name in "stdout", "stderr":
             print_others(name, {rank: part[name] for rank, part in parts.items()})
@@ -87,7 +87,7 @@ class Px(ParallelMagics):
 
 
 class Shown:
-    """What one rank prints and displays, shown as it comes, as if the notebook did it."""
+    """The output of one rank, shown as it arrives, as if the notebook had printed and displayed it."""
 
     def __init__(self, part: AsyncResult):
         self.part, self.printed, self.displayed = part, {"stdout": "", "stderr": ""}, 0
@@ -106,69 +106,69 @@ class Shown:
             self.displayed += 1
 
 
-def publish(shown: Mapping) -> None:
-    """Display here what a rank displayed."""
-    data = dict(shown["data"])
+def publish(output: Mapping) -> None:
+    """Display an object that a rank displayed."""
+    data = dict(output["data"])
     if "text/html" in data:
-        # A widget would hang on the rank; its HTML stands on its own, here and in the notebook's file.
+        # A widget would need the rank's kernel; its HTML works alone, here and in the notebook's file.
         data.pop("application/vnd.jupyter.widget-view+json", None)
-    publish_display_data(data, shown["metadata"])
+    publish_display_data(data, output["metadata"])
 
 
 def plain(result: Mapping | None) -> str:
-    """The text of a cell's last expression, if text is all there is to it."""
+    """Return the text of a cell's last expression, if it has no other form."""
     data = result["data"] if result else {}
     return data["text/plain"] + "\n" if list(data) == ["text/plain"] else ""
 
 
 def print_others(name: str, texts: Mapping[int, str]) -> None:
-    """What the other ranks say, where it is not what the first says.
+    """Print the output of the other ranks if it differs from that of the first.
 
-    The number of the process that runs the cell, which stands in every warning, makes no difference.
+    The number of the process, which every warning contains, does not count as a difference.
     """
-    nameless = {rank: re.sub(r"\bipykernel_\d+\b", "ipykernel", said) for rank, said in texts.items()}
-    first = next(iter(nameless.values()))
-    for said, who in grouped(nameless):
-        if said and said != first:
-            said = texts[who[0]].removesuffix("\n")
-            print(f"[{spans(who)}]", said, sep="\n" if "\n" in said else " ", file=getattr(sys, name))
+    comparable = {rank: re.sub(r"\bipykernel_\d+\b", "ipykernel", output) for rank, output in texts.items()}
+    first = next(iter(comparable.values()))
+    for common, ranks in grouped(comparable):
+        if common and common != first:
+            output = texts[ranks[0]].removesuffix("\n")
+            print(f"[{spans(ranks)}]", output, sep="\n" if "\n" in output else " ", file=getattr(sys, name))
 
 
 def grouped(texts: Mapping[int, str]) -> list[tuple[str, list[int]]]:
-    """Each text once, with the ranks that say it."""
+    """Return each text once, with its ranks."""
     return [(text, [rank for rank in texts if texts[rank] == text]) for text in dict.fromkeys(texts.values())]
 
 
 def spans(ranks: list[int]) -> str:
-    """Ranks for a reader: ``0–2, 5``."""
+    """Write ranks for a reader: ``0–2, 5``."""
     starts = [rank for rank in ranks if rank - 1 not in ranks]
     ends = [rank for rank in ranks if rank + 1 not in ranks]
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
 
 
 class RanksFailed(ProcessesError):
-    """What ranks raised in one cell, each sentence once. ``errors``: rank → its sentence and its traceback."""
+    """The errors of ranks in one cell, each sentence once. ``errors``: rank → its sentence and its traceback."""
 
     def __init__(self, errors: Mapping[int, tuple[str, str]]):
         self.errors = dict(errors)
-        # Sentences that differ in nothing but the rank that speaks are one.
+        # Sentences that differ only in the number of their own rank count as the same.
         sentences = {rank: re.sub(rf"\brank( ?){rank}\b", r"rank\1…", errors[rank][0]) for rank in errors}
-        self.told = [
-            (f"[{spans(who)}] {errors[who[0]][0]}", places(errors[who[0]][1])) for _, who in grouped(sentences)
+        self.parts = [
+            (f"[{spans(ranks)}] {errors[ranks[0]][0]}", places(errors[ranks[0]][1])) for _, ranks in grouped(sentences)
         ]
-        super().__init__("\n".join(sentence for sentence, _ in self.told))
+        super().__init__("\n".join(sentence for sentence, _ in self.parts))
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback: where in the cell, and who says what."""
-        shown, before = [], []
-        for sentence, where in self.told:
-            shown += [*(where if where != before else ()), sentence]
-            before = where
-        return shown
+        """Return the lines that IPython shows in place of a traceback: places in the cell, and sentences."""
+        lines, before = [], []
+        for sentence, place in self.parts:
+            lines += [*(place if place != before else ()), sentence]
+            before = place
+        return lines
 
 
-def raised_by(part: AsyncResult, again: str) -> tuple[str, str]:
-    """What a rank raised: its sentence and its traceback."""
+def error_of(part: AsyncResult, again: str) -> tuple[str, str]:
+    """Return the sentence and the traceback of a rank's error."""
     if not part.done():
         return text("ranks.this-gone", again=again), ""
     raised = part.exception()
@@ -179,7 +179,7 @@ def raised_by(part: AsyncResult, again: str) -> tuple[str, str]:
 
 
 def places(traceback: str) -> list[str]:
-    """The lines of a traceback that stand in the cell itself, without the way through the libraries."""
+    """Return the lines of a traceback that are in the cell itself, without those in libraries."""
     lines, inside = [], False
     for line in traceback.splitlines():
         bare = COLOURS.sub("", line)

@@ -1,4 +1,4 @@
-"""What runs on a rank: an engine of ipyparallel that finds in its environment what torchrun would have put there."""
+"""The program of a rank: an engine of ipyparallel with the environment variables of torchrun."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from d2lps.messages import counted, speak
 
-TELLS = 0.5  # seconds: so often rank 0 says how far it is
+TELLS = 0.5  # seconds between two reports of rank 0 on its progress
 
 
 def load() -> None:
-    """Import what every rank needs: once, before there are several."""
+    """Import the modules that every rank needs, once, before the ranks are forked."""
     import ipyparallel.engine.app  # noqa: F401
 
     import d2lps.algorithms
@@ -21,14 +21,14 @@ def load() -> None:
 
 
 def play(folder: str, number: int) -> None:
-    """Be rank ``number``; ipyparallel keeps its papers in ``folder``."""
+    """Run rank ``number``; ipyparallel has its files in ``folder``."""
     os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number)}
     import numpy
     import torch
     from ipyparallel.engine.app import IPEngine
 
     torch.set_num_threads(1)
-    numpy.random.seed()  # or all copies would draw the same numbers
+    numpy.random.seed()  # otherwise all forks would draw the same numbers
     while not (connection := read_connection(folder, "engine")):
         time.sleep(0.02)
     os.environ["IPP_CONNECTION_INFO"] = json.dumps(connection)
@@ -44,7 +44,7 @@ def launch(application, folder: str, *options: str) -> None:
 
 
 def read_connection(folder: str | Path, role: str) -> dict | None:
-    """What ipyparallel's controller writes for an engine or a client who wants to reach it; None until it is there."""
+    """Read the file by which an engine or a client reaches ipyparallel's controller; None until it exists."""
     try:
         return json.loads(Path(folder, "security", f"ipcontroller-{role}.json").read_text("utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
@@ -52,7 +52,7 @@ def read_connection(folder: str | Path, role: str) -> dict | None:
 
 
 def tell(file: Path) -> None:
-    """Write down how far a long loop of this process has come, whenever it has; nobody is asked, so nobody waits."""
+    """Write the progress of this process in a long loop to a file, again and again."""
     before = None
     while True:
         time.sleep(TELLS)
@@ -62,7 +62,7 @@ def tell(file: Path) -> None:
 
 
 def read_reached(folder: str | Path) -> counted.Reached | None:
-    """What rank 0 wrote down last; None where it is in no loop."""
+    """Return the progress that rank 0 wrote last; None outside loops."""
     try:
         done, of = Path(folder, "reached").read_text("utf-8").split()
         return counted.Reached(int(done), int(of))
@@ -70,23 +70,23 @@ def read_reached(folder: str | Path) -> counted.Reached | None:
         return None
 
 
-# ---- what the notebook asks of a rank
+# ---- called by the notebook
 
 
 def process() -> int:
-    """The number of this process."""
+    """Return the number of this process."""
     return os.getpid()
 
 
 def begin(cell: int, language: str) -> None:
-    """Before the ``cell``-th cell that all of them run: speak this language, and let torch's groups meet anew.
+    """Prepare for the ``cell``-th cell that all ranks run: set the language and the number of torch's next group.
 
-    torch counts its groups from 0 again once the first is destroyed, or as far as each rank came when a cell failed,
-    and waits forever for the addresses of before. A number that grows with the cells is the same on all of them.
+    torch numbers groups from 0 again once the first is destroyed, and after a failed cell the ranks may have counted
+    differently; then it waits forever for old addresses. A number that grows with the cells is the same on all ranks.
     """
     from torch.distributed import distributed_c10d
 
     speak(language)
-    counted.reached = None  # a loop that was broken off may have left it
+    counted.reached = None  # an interrupted loop may have left it
     if not distributed_c10d.is_initialized():
         distributed_c10d._world.group_count = cell * 1_000_000

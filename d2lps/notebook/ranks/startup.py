@@ -1,6 +1,6 @@
-"""What a kernel of ``make lab`` runs first, among the reader's own names.
+"""Code that a kernel of ``make lab`` runs first, in the reader's namespace.
 
-``%%px`` then says how to start ranks, also where nothing else has been run since the kernel was restarted.
+It lets ``%%px`` say how to start ranks, even if nothing else has run since the kernel was restarted.
 """
 
 import contextlib as _contextlib

@@ -1,6 +1,6 @@
-"""``%%px`` before there are ranks, or after the kernel has been restarted: it says how to start them.
+"""The ``%%px`` magic before there are ranks, or after a restart of the kernel: it says how to start them.
 
-Neither torch nor ipyparallel is needed until somebody asks.
+It needs neither torch nor ipyparallel until it is called.
 """
 
 import sys
@@ -9,7 +9,7 @@ from d2lps.messages import text
 
 
 def stand_in() -> None:
-    """In a notebook that has no ``%%px`` yet, have one that says what is missing. IPython has been imported."""
+    """Register the magic in a notebook that has no ``%%px`` yet. IPython must have been imported."""
     shell = sys.modules["IPython"].get_ipython()
     if shell is None or shell.find_cell_magic("px") is not None:
         return
@@ -17,13 +17,13 @@ def stand_in() -> None:
 
 
 def without_ranks(line: str, cell: str | None = None) -> None:
-    """What ``%px`` and ``%%px`` do where no ranks run."""
+    """Raise NoRanks for ``%px`` and ``%%px``."""
     from d2lps.carriers.rendezvous import NoRanks
 
     raise brief(NoRanks(text("ranks.none")))
 
 
 def brief(error: BaseException) -> BaseException:
-    """The error, shown by IPython as its sentence alone."""
+    """Return the error, which IPython then shows without a traceback."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}".removesuffix(": ")]
     return error

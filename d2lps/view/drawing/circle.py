@@ -27,7 +27,7 @@ def circle(topology: Topology, participants: Participants) -> dict[str, Box]:
     outer = in_order([node for node in topology.kinds if node not in inner], topology)
     chords = subgraph(topology, outer).number_of_edges() > len(outer) or bool(inner)
     widths = ((5, 104.0), (8, 92.0), (12, 70.0 if chords else 100.0), (16, 64.0 if chords else 96.0))
-    width = next((width for most, width in widths if len(outer) <= most), 44.0)
+    width = next((width for limit, width in widths if len(outer) <= limit), 44.0)
     boxes = _around(outer, width, participants, chords, bool(inner))
     boxes |= _middle(inner, boxes, topology)
     return {node: boxes[node] for node in topology.kinds}

@@ -54,11 +54,11 @@ class Clock:
         """Return the attributes that move an element through ``places``: (seconds, transformation) in order."""
         frames = [(self.part(time), f"transform:{transform}") for time, transform in places]
         frames = [(0.0, frames[0][1]), *frames, (100.0, frames[-1][1])]
-        last, kept = len(frames) - 1, []
+        last, needed = len(frames) - 1, []
         for i, (part, style) in enumerate(frames):  # without frames in the middle of a rest
             if i in (0, last) or not frames[i - 1][1] == style == frames[i + 1][1]:
-                kept.append((part, style))
-        return self._rule("linear", kept)
+                needed.append((part, style))
+        return self._rule("linear", needed)
 
     def _rule(self, timing: str, frames: Iterable[tuple[float, str]]) -> dict[str, str]:
         rule = "".join(f"{part:.2f}%{{{style}}}" for part, style in frames)
@@ -66,9 +66,9 @@ class Clock:
 
     def style(self) -> str:
         """Return all rules."""
-        whole = WAITS + LASTS + STAYS
+        seconds = WAITS + LASTS + STAYS
         rules = [
-            f"@keyframes {name}{{{rule}}}.{name}{{animation:{name} {whole:g}s {timing} infinite}}"
+            f"@keyframes {name}{{{rule}}}.{name}{{animation:{name} {seconds:g}s {timing} infinite}}"
             for (timing, rule), name in self._rules.items()
         ]
         return "".join(rules) + "@media (prefers-reduced-motion:reduce){*{animation:none!important}}"
@@ -176,7 +176,7 @@ def _backlogs(scene: Scene, clock: Clock) -> list[str]:
             def extent(left: dict[int, float], color=color) -> tuple[str, str]:
                 """Return the start and the length of the bar; a browser cannot stretch a bar of length 0."""
                 below = sum(size for other, size in left.items() if other < color)
-                x, length = (size / (scene.most or 1) * longest for size in (below, left.get(color, 0.0)))
+                x, length = (size / (scene.peak or 1) * longest for size in (below, left.get(color, 0.0)))
                 return fine(x), fine(max(0.01, length))
 
             states = [(moment, extent(backlogs[moment][i])) for moment in moments]

@@ -94,14 +94,14 @@ def _spot(place: Gauge, width: float) -> Box:
     return Box(left, y - 9, width, 11)
 
 
-def backlogs(layout: Layout, load: Traffic, at: float, most: float, level: int) -> str:
-    """Draw the bars and their numbers at a moment; ``most`` bytes fill a bar; ``level`` is :func:`label_level`."""
+def backlogs(layout: Layout, load: Traffic, at: float, peak: float, level: int) -> str:
+    """Draw the bars and their numbers at a moment; ``peak`` bytes fill a bar; ``level`` is :func:`label_level`."""
     places, longest = gauges(layout, load)
     decides, parts = load.decides_at(at), []
     for i, (place, left) in enumerate(zip(places, load.backlogs_at(at), strict=True)):
         bars, x = [], 0.0
         for color, size in left.items():
-            width = size / (most or 1) * longest
+            width = size / (peak or 1) * longest
             look = worker(color) if color >= 0 else area("soft")
             bars.append(tag("rect", x=fine(x), width=fine(width), y=-HIGH / 2, height=HIGH, **look))
             x += width

@@ -59,8 +59,8 @@ def hierarchy(topology: Topology, participants: Participants) -> Hierarchy | Non
     graph = subgraph(topology, order)
     if not networkx.is_tree(graph):
         return None
-    named = any(map(host, order))  # in hosts: the network is above a single host although it is a leaf
-    inside = [node for node, degree in graph.degree if degree > 1 or (named and node in inner)] or inner
+    has_hosts = any(map(host, order))  # in hosts: the network is above a single host although it is a leaf
+    inside = [node for node, degree in graph.degree if degree > 1 or (has_hosts and node in inner)] or inner
     if not inner and (len(graph) <= 4 or any(degree > 2 for _, degree in graph.degree)):
         inside = order  # nodes only, and no long chain
     elif not inner or not set(inside) <= set(inner):

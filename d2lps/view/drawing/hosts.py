@@ -17,8 +17,8 @@ EDGE = 12.0  # extra room of a host on either side, so that two hosts are apart
 
 def tops(nodes: Iterable[str], below: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the uppermost node of each host, of the nodes ``below`` others; empty if no two nodes share a host."""
-    named = [host(node) for node in nodes if host(node)]
-    if len(named) == len({*named}):
+    hosts = [host(node) for node in nodes if host(node)]
+    if len(hosts) == len({*hosts}):
         return frozenset()
     return frozenset(node for above, near in below.items() for node in near if host(node) != host(above))
 

@@ -84,8 +84,8 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
         apart = min(PASSAGE / 4 if passages else 16.0, min(boxes[node].w for node in participants.nodes) / 6)
     else:
         links = [link for link in topology.links if link.src not in faint and link.dst not in faint]
-        most = max([sum(node in (x.src, x.dst) for x in links) for node in topology.kinds], default=0)
-        apart = 14.0 if most <= 4 else 8.0 if most <= 8 else 5.0 if most <= 14 else 2.5
+        busiest = max([sum(node in (x.src, x.dst) for x in links) for node in topology.kinds], default=0)
+        apart = 14.0 if busiest <= 4 else 8.0 if busiest <= 8 else 5.0 if busiest <= 14 else 2.5
     ends, lanes = dict.fromkeys((link.src, link.dst) for link in topology.links), {}
     for src, dst in ends:
         back = not {src, dst}.isdisjoint(faint)

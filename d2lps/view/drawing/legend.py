@@ -51,7 +51,7 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
         "gone": (any(scene.mortal for scene in scenes), _dead()),
         "update": (updates, tag("path", d=rect(9, 5, 8, 6), **area("ink"))),
     }
-    unit = show_size(scenes[0].most).split(" ")[1] if scenes else ""
+    unit = show_size(scenes[0].peak).split(" ")[1] if scenes else ""
     return [(mark, text(f"legend.{name}", unit=unit)) for name, (used, mark) in entries.items() if used]
 
 

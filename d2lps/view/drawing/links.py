@@ -19,33 +19,33 @@ BROAD = 0.2, 0.5, 1.0, 1.6, 1.0  # parts of a lane's breadth: a lane in use belo
 
 
 def lanes(
-    topology: Topology, layout: Layout, load: Traffic | None = None, at: float = 0.0, wide: float | None = None
+    topology: Topology, layout: Layout, load: Traffic | None = None, at: float = 0.0, width: float | None = None
 ) -> str:
     """Draw every lane and bar: first those that no message ever uses, then the others in their state at a moment.
 
     Without traffic the picture is about the links, and none of them is drawn as idle.
     """
-    wide = wide or breadth(topology, layout)
+    width = width or breadth(topology, layout)
     states = zip(load.motion.sharing, load.states_at(at), strict=True) if load else ()
-    parts = [used_lane(layout, resource, wide, state) for resource, state in states]
-    return idle_lanes(topology, layout, load, wide) + "".join(parts)
+    parts = [used_lane(layout, resource, width, state) for resource, state in states]
+    return idle_lanes(topology, layout, load, width) + "".join(parts)
 
 
-def idle_lanes(topology: Topology, layout: Layout, load: Traffic | None, wide: float | None = None) -> str:
+def idle_lanes(topology: Topology, layout: Layout, load: Traffic | None, width: float | None = None) -> str:
     """Draw the lanes and bars that no message ever uses."""
-    wide, used = wide or breadth(topology, layout), {*load.motion.sharing} if load else set()
+    width, used = width or breadth(topology, layout), {*load.motion.sharing} if load else set()
     # The background comes first, so that all other parts are drawn over it.
     links = sorted(topology.links, key=lambda link: not _faint(layout, link))
     unused = [link for link in links if link not in used]
-    parts = [_lane(layout, link, wide, IDLE if load or _faint(layout, link) else LINK) for link in unused]
+    parts = [_lane(layout, link, width, IDLE if load or _faint(layout, link) else LINK) for link in unused]
     parts += [_bar(layout, node, IDLE) for node in topology.kinds if node in layout.bars and node not in used]
     return "".join(parts)
 
 
-def used_lane(layout: Layout, resource: "Link | str", wide: float, state: int) -> str:
+def used_lane(layout: Layout, resource: "Link | str", width: float, state: int) -> str:
     """Draw a lane or bar that messages use, in a state."""
     if isinstance(resource, Link):
-        return _lane(layout, resource, wide, state, "d2-share")
+        return _lane(layout, resource, width, state, "d2-share")
     return tag("g", _bar(layout, resource, state), class_="d2-share" + STATES[state])
 
 
@@ -59,20 +59,20 @@ def breadth(topology: Topology, layout: Layout) -> float:
     return max(1.2, min(7.0, layout.room * 0.45)) if most == 1 else max(0.7, min(2.6, layout.room * 0.55 / most))
 
 
-def _lane(layout: Layout, link: Link, wide: float, state: int, name: str = "") -> str:
-    lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), wide < THIN
-    wide, length = 1.0 if faint else wide, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
+def _lane(layout: Layout, link: Link, width: float, state: int, name: str = "") -> str:
+    lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), width < THIN
+    width, length = 1.0 if faint else width, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
     color = "edge" if faint and state in (IDLE, LINK) else COLORS[state]
-    thick = wide * (1.0 if state == IDLE and (fine or faint) else BROAD[state])
+    thick = width * (1.0 if state == IDLE and (fine or faint) else BROAD[state])
     look = stroke("lane", thick, color)
     if fine or faint:
         look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
     elif state == IDLE:
         look["stroke_dasharray"] = "5 3"
     # A line ends where its head begins; it would blot the head otherwise.
-    half, part = min(4.5, max(3.2, wide * 0.85 * link.count + 1.4)), max(0.5, 1 - 8 / length)
+    half, part = min(4.5, max(3.2, width * 0.85 * link.count + 1.4)), max(0.5, 1 - 8 / length)
     stem = (lane[0], along(lane, part)) if fine and not faint else lane
-    offsets = [(i - (link.count - 1) / 2) * wide * 1.7 for i in range(link.count)]
+    offsets = [(i - (link.count - 1) / 2) * width * 1.7 for i in range(link.count)]
     title = f"{link.src}→{link.dst}" + ("" if math.isinf(link.capacity) else f" · {_rate(link)}")
     parts = [tag("title", escape(title)), tag("path", d="".join(line(*beside(stem, x)) for x in offsets), **look)]
     if fine and not faint:
@@ -81,7 +81,7 @@ def _lane(layout: Layout, link: Link, wide: float, state: int, name: str = "") -
         parts.append(tag("path", d=head, class_="d2-point", fill=LIGHT[color]))
     elif not faint:
         tip = "paper" if BROAD[state] >= 1 else COLORS[state]  # inside the lane if that has room
-        parts.append(tag("path", d=_tip(lane, wide * 0.45), class_="d2-tip", fill=LIGHT[tip]))
+        parts.append(tag("path", d=_tip(lane, width * 0.45), class_="d2-tip", fill=LIGHT[tip]))
     return tag("g", "".join(parts), class_=(name + STATES[state]).strip() or None)
 
 

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -66,12 +65,14 @@ class Change(NamedTuple):
 class Motion:
     """All changes during a trace, in order of time. Cells are numbered node by node, key by key.
 
-    ``contributors`` are the workers in the order of their colors. ``looks[0]`` is the empty look; ``first`` has the
-    look of each cell at the beginning; ``sharing`` are the links and limited nodes that messages use. ``crowd`` changes
-    the number of messages on each of these, ``work`` the number of updates at each node, ``gone`` that of its deaths.
+    ``contributors`` are the workers, and ``colors`` has the number of each one's color in ``theme.WORKERS``.
+    ``looks[0]`` is the empty look; ``first`` has the look of each cell at the beginning; ``sharing`` are the links and
+    limited nodes that messages use. ``crowd`` changes the number of messages on each of these, ``work`` the number of
+    updates at each node, ``gone`` that of its deaths.
     """
 
     contributors: tuple[str, ...]
+    colors: dict[str, int]
     looks: tuple[Look, ...]
     first: tuple[int, ...]
     changes: tuple[Change, ...]
@@ -80,11 +81,6 @@ class Motion:
     crowd: tuple[Change, ...]
     work: tuple[Change, ...]
     gone: tuple[Change, ...] = ()
-
-    @cached_property
-    def colors(self) -> dict[str, int]:
-        """Worker → the number of its color in ``theme.WORKERS``."""
-        return {node: i for i, node in enumerate(self.contributors)}
 
     def color(self, node: str) -> int:
         """Return the number of a node's color, or SERVER."""
@@ -211,13 +207,13 @@ def follow(trace: Trace) -> Motion:
         gone += [turn for turn in _counts(deaths, i, 1) if turn.time < trace.duration]
     changes, crowd, work, gone = (tuple(sorted(rows, key=lambda c: c.time)) for rows in (changes, crowd, work, gone))
     messages = tuple(sorted(messages, key=lambda m: m.start))
-    return Motion(contributors, tuple(looks), first, changes, messages, tuple(occupied), crowd, work, gone)
+    return Motion(contributors, number, tuple(looks), first, changes, messages, tuple(occupied), crowd, work, gone)
 
 
-def _counts(events: list[Event], place: int, most: int) -> Iterator[Change]:
-    """Yield the changes of the number of ``events`` going on, at most ``most``; events without duration are ignored."""
+def _counts(events: list[Event], place: int, limit: int) -> Iterator[Change]:
+    """Yield the changes of the number of ``events`` going on, at most ``limit``; those without duration are ignored."""
     steps, now = Counter(e.start for e in events), 0
     steps.subtract(e.end for e in events)
     for time in sorted(t for t, by in steps.items() if by):
-        yield Change(time, place, min(now, most), min(now + steps[time], most))
+        yield Change(time, place, min(now, limit), min(now + steps[time], limit))
         now += steps[time]

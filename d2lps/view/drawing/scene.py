@@ -36,7 +36,7 @@ class Scene:
     For each key there are paths from the buffer's corner: a filled ``slot``, the ``frame``, the ``hatch``; paths around
     a message's middle: its ``sheet``, one ``layer``, the ``shading``; and its ``growth``, the ratio of its cell's width
     and height to the message's. ``paths`` has the path of each message. ``view`` is the visible part of the sheet
-    (left, top, width, height), and ``most`` the bytes of the longest bar; a race has the same ones in all scenes.
+    (left, top, width, height), and ``peak`` the bytes of the longest bar; a race has the same ones in all scenes.
     """
 
     def __init__(self, trace: Trace, widest: float = 104.0):
@@ -46,23 +46,23 @@ class Scene:
         self.load: Traffic = traffic(trace, self.motion)
         self.view = 0.0, 0.0, self.layout.width, self.layout.height
         self.mortal = {change.place for change in self.motion.gone}  # the nodes that die at some time
-        self.most, self.label_level = self.load.most, label_level(self.layout, self.load, 6.5)
+        self.peak, self.label_level = self.load.peak, label_level(self.layout, self.load, 6.5)
         cells = list(self.layout.cells[trace.plan.nodes[0]].values())
-        left, self.high = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
+        left, self.height = min(cell.x for cell in cells), cells[0].h  # the height of a buffer
         self.across = [(cell.x - left, cell.w) for cell in cells]  # the start of each cell in a buffer, and its width
-        self.wide = self.layout.boxes[trace.plan.nodes[0]].w - 2 * PAD
+        self.width = self.layout.boxes[trace.plan.nodes[0]].w - 2 * PAD
         self.gap = 1.6 if len(cells) <= 8 else 0.8  # the breadth of the lines between cells
         self.slots = max(1, len(self.motion.contributors))  # slots of a cell, one per worker
         inset = self.gap / 2 if len(cells) > 1 else 0.0
         self.slot = [self._filled(x, x + w) for x, w in self.across]
-        self.frame = [rect(x + inset, 0, max(0.2, w - 2 * inset), self.high) if w else "" for x, w in self.across]
-        self.hatch = [hatch(x, 0, w, self.high) if w else "" for x, w in self.across]
+        self.frame = [rect(x + inset, 0, max(0.2, w - 2 * inset), self.height) if w else "" for x, w in self.across]
+        self.hatch = [hatch(x, 0, w, self.height) if w else "" for x, w in self.across]
         widest = min(24.0, max(6.0, self.layout.room))
         self.widths = [min(widest, max(4.0, 0.6 * w)) for _, w in self.across]
         self.sheet = [rect(-w / 2 - 1.5, -TILE / 2 - 1.5, w + 3, TILE + 3) for w in self.widths]
         self.layer = [rect(-w / 2, -TILE / 2, w, TILE / self.slots) for w in self.widths]
         self.shading = [hatch(-w / 2, -TILE / 2, w, TILE) for w in self.widths]
-        self.growth = [(w / tile, self.high / TILE) for (_, w), tile in zip(self.across, self.widths, strict=True)]
+        self.growth = [(w / tile, self.height / TILE) for (_, w), tile in zip(self.across, self.widths, strict=True)]
         self.paths: list[MessagePath] = paths(trace, self.layout, self.motion, self.widths)
 
     def level(self, worker: int, height: float) -> float:
@@ -70,7 +70,7 @@ class Scene:
         return height * (1 - (worker + 1) / self.slots)
 
     def _filled(self, start: float, end: float) -> str:
-        return rect(start, 0, end - start, self.high / self.slots)
+        return rect(start, 0, end - start, self.height / self.slots)
 
     def svg(self, at: float, **place: object) -> str:
         """Draw the scene at a moment."""
@@ -83,7 +83,7 @@ class Scene:
                 parts.append(self.node(node, box, node in busy, node in gone))
             else:
                 parts.append(forwarding_box(topology, layout, node))
-        parts += [self._contents(at), backlogs(layout, self.load, at, self.most, self.label_level), self._tiles(at)]
+        parts += [self._contents(at), backlogs(layout, self.load, at, self.peak, self.label_level), self._tiles(at)]
         parts += [rates(topology, layout), self.names()]
         size = f"{self.looks()};--d2-natural:{num(self.view[2])}"
         view = " ".join(map(num, self.view))
@@ -97,13 +97,13 @@ class Scene:
     def node(self, node: str, box: Box, busy: bool = False, gone: bool = False) -> str:
         """Draw a node's box with an empty buffer; ``busy``: in the middle of an update; ``gone``: dead."""
         parts = [tag("title", escape(node)), block(box, **(area("box", 2, "ink") if busy else area("box", 1)))]
-        well, where = rect(0, 0, self.wide, self.high), shift(box.x + PAD, box.y + PAD + LABEL)
+        well, where = rect(0, 0, self.width, self.height), shift(box.x + PAD, box.y + PAD + LABEL)
         parts.append(tag("path", d=well, **area("well"), transform=where))
         for key, cell in self.layout.cells[node].items():
             if self.layout.labelled and cell.w:  # the cell of a key without a share has no width
                 parts.append(words(short(key, cell.w, KEY), cell.center[0], cell.y + cell.h + 11, "key", "soft"))
         if self.trace.plan.nodes.index(node) in self.mortal:
-            lines = line((0, 0), (self.wide, self.high)) + line((self.wide, 0), (0, self.high))
+            lines = line((0, 0), (self.width, self.height)) + line((self.width, 0), (0, self.height))
             cross = tag("path", d=lines, **stroke("done", 2.5), transform=where)
             parts.append(tag("g", cross, class_="d2-cross", **({} if gone else {"display": "none"})))
         states = ["d2-node", *["d2-working"] * busy, *["d2-gone"] * gone]
@@ -153,7 +153,7 @@ class Scene:
 
     def filling(self, number: int, pieces: str) -> str:
         """Draw the filled slots of a worker."""
-        where = f"translate(0 {fine(self.level(number, self.high))})"
+        where = f"translate(0 {fine(self.level(number, self.height))})"
         return tag("path", d=pieces, **worker(number), transform=where)
 
     def hatching(self, pieces: str) -> str:
@@ -166,12 +166,12 @@ class Scene:
 
     def between(self) -> str:
         """Draw the lines between cells."""
-        lines = "".join(f"M{fine(x)} 0v{fine(self.high)}" for x in sorted({x for x, w in self.across if x and w}))
+        lines = "".join(f"M{fine(x)} 0v{fine(self.height)}" for x in sorted({x for x, w in self.across if x and w}))
         return tag("path", d=lines, **stroke("gaps", self.gap)) if lines else ""
 
     def _runs(self, filled: list[bool]) -> str:
         """Return the filled slots of one worker, adjacent ones as one piece."""
-        edges = [*(x for x, _ in self.across), self.wide]
+        edges = [*(x for x, _ in self.across), self.width]
         runs = [[*run] for on, run in groupby(range(len(filled)), lambda k: filled[k]) if on]
         return "".join(self._filled(edges[run[0]], edges[run[-1] + 1]) for run in runs)
 
@@ -201,7 +201,7 @@ class Scene:
 
 def race(scenes: Sequence[Scene]) -> None:
     """Align the common parts of all scenes, and give all their bars one scale."""
-    most, width = max(scene.load.most for scene in scenes), max(scene.layout.width for scene in scenes)
+    peak, width = max(scene.load.peak for scene in scenes), max(scene.layout.width for scene in scenes)
     bars = [min((scene.layout.boxes[bar].y for bar in scene.layout.bars), default=None) for scene in scenes]
     heights = [scene.layout.height for scene in scenes]
     top = max((bar for bar in bars if bar is not None), default=0.0)
@@ -209,6 +209,6 @@ def race(scenes: Sequence[Scene]) -> None:
     tallest = max([top + max(below, default=0.0), *heights])
     for scene, bar, height in zip(scenes, bars, heights, strict=True):
         up = (tallest - height) / 2 if bar is None else top - bar
-        scene.most, left = most, (width - scene.layout.width) / 2
+        scene.peak, left = peak, (width - scene.layout.width) / 2
         scene.label_level = label_level(scene.layout, scene.load, 9.0 if len(scenes) > 1 else 6.5)
         scene.view = (0.0 - left, 0.0 - up, width, tallest)

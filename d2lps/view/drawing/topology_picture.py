@@ -17,13 +17,13 @@ def topology_picture(topology: Topology) -> str:
 
 def network(topology: Topology, layout: Layout, whole: Topology | None = None, **place: object) -> str:
     """Draw the nodes and links of ``topology`` in ``layout``, which is that of ``whole`` if it is only a part."""
-    wide = breadth(whole or topology, layout)
-    parts = [host_boxes(layout.hosts, layout.boxes), lanes(topology, layout, wide=wide)]
+    width = breadth(whole or topology, layout)
+    parts = [host_boxes(layout.hosts, layout.boxes), lanes(topology, layout, width=width)]
     for node in topology.kinds:
         parts.append(_node(layout, node) if node in layout.cells else _forwarding(topology, layout, node))
     parts.append("" if whole else rates(topology, layout))
     view = f"0 0 {num(layout.width)} {num(layout.height)}"
-    return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=f"--d2-wide:{fine(wide)}", **place)
+    return tag("svg", "".join(parts), class_="d2-scene", viewBox=view, style=f"--d2-wide:{fine(width)}", **place)
 
 
 def _forwarding(topology: Topology, layout: Layout, node: str) -> str:

@@ -33,7 +33,7 @@ class Traffic:
     """The ``places`` (numbers of ``motion.sharing``) that each message passes, and the states that follow from them.
 
     ``full`` changes the links at full speed (1), of ``links`` in all; ``deciding`` the place that decides (-1: none);
-    ``states`` the state of each place, IDLE to DECIDES, for every drawing; ``most`` is the largest backlog of any place
+    ``states`` the state of each place, IDLE to DECIDES, for every drawing; ``peak`` is the largest backlog of any place
     at any time.
 
     To find the place that decides, start from the message that arrives last and go back to the one that ended latest
@@ -48,7 +48,7 @@ class Traffic:
     full: tuple[Change, ...]
     deciding: tuple[Change, ...]
     states: tuple[Change, ...]
-    most: float
+    peak: float
 
     def backlogs_at(self, time: float) -> list[dict[int, float]]:
         """Return the backlog of each place: sender's color → remaining bytes of its messages under way."""
@@ -86,12 +86,12 @@ def traffic(trace: Trace, motion: Motion) -> Traffic:
             users[place].append(message)
     capacity = [trace.topology.capacity(resource) for resource in motion.sharing]
     steps = [_sums(messages) for messages in users]
-    most = max((left for sums in steps for *_, left in sums), default=0.0)
+    peak = max((left for sums in steps for *_, left in sums), default=0.0)
     links = [i for i, resource in enumerate(motion.sharing) if isinstance(resource, Link)]
     full = _full({i: steps[i] for i in links}, capacity)
     deciding = _deciding(trace, motion, dict(zip(motion.messages, places, strict=True)), users, capacity)
     states = _states(motion, full, deciding)
-    return Traffic(motion, places, len(trace.topology.links), full, deciding, states, most)
+    return Traffic(motion, places, len(trace.topology.links), full, deciding, states, peak)
 
 
 def _sums(messages: list[Message]) -> list[tuple[float, int, float, float]]:
@@ -118,9 +118,9 @@ def _full(steps: dict[int, list], capacity: list[float]) -> tuple[Change, ...]:
     """Return the changes of the places (links only) that become full (1) or cease to be full (0)."""
     changes = []
     for place, sums in steps.items():
-        most, before = capacity[place], 0
+        limit, before = capacity[place], 0
         for time, now, rate, _ in sums:
-            is_full = int(now > 0 and (math.isinf(most) or rate >= ENOUGH * most))
+            is_full = int(now > 0 and (math.isinf(limit) or rate >= ENOUGH * limit))
             if is_full != before:
                 changes.append(Change(time, place, before, is_full))
             before = is_full

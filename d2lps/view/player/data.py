@@ -45,7 +45,7 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
     order = sorted(runs, key=lambda run: run["duration"])
     for run in runs:
         run["finish"] = _finish(run, order)
-    unit = _unit(scenes[0].most)
+    unit = _unit(scenes[0].peak)
     label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
     where = common.pop() if len(common) == 1 else ""
@@ -55,7 +55,7 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
         "lang": html_language(),
         "words": _words() | {"label": label, "numbers": text("player.numbers", unit=unit[0])},
         "where": where,
-        "most": scenes[0].most,
+        "peak": scenes[0].peak,
         "unit": unit,
         "legend": marks(scenes),
         "states": STATES,
@@ -84,9 +84,9 @@ def _ratio(slow: dict, fast: dict) -> str:
     return "" if ratio < 1.005 else f"{ratio:.2g}" if ratio < 100 else str(round(ratio))
 
 
-def _unit(most: float) -> tuple[str, float]:
+def _unit(peak: float) -> tuple[str, float]:
     """Return the unit of all backlogs, which suits the largest one, so that their numbers are comparable."""
-    unit = show_size(most).split(" ")[1]
+    unit = show_size(peak).split(" ")[1]
     return unit, {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}[unit]
 
 

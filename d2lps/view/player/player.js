@@ -124,7 +124,7 @@ function perform(run, still, data, longest) {
   const left = new Float64Array(run.places.length * hues);
   const bars = tanks.map((tank) => { tank.replaceChildren(); return []; });
   const drawnLeft = run.places.map(() => 0), sums = run.places.map(() => 0), numbers = run.places.map(() => null);
-  const seen = (0.25 * data.most) / run.long;
+  const seen = (0.25 * data.peak) / run.long;
   let fresh = true;
   function backlogs(tick) {
     left.fill(0);
@@ -148,7 +148,7 @@ function perform(run, still, data, longest) {
       drawnLeft[place] = sum;
       // The grey of servers comes first, then the workers in their order.
       for (let hue = 0, far = 0; hue < hues; hue++) {
-        const long = (left[place * hues + hue] / (data.most || 1)) * run.long;
+        const long = (left[place * hues + hue] / (data.peak || 1)) * run.long;
         if (!long && !bars[place][hue]) continue;
         const bar = (bars[place][hue] ??= tanks[place].appendChild(make("rect", { y: -4, height: 8,
           class: hue ? `d2-w${(hue - 1) % data.palette}` : "d2-soft" })));
@@ -402,7 +402,7 @@ export function play(el, data) {
     icon.innerHTML = mark;
     return make("li", {}, icon, sentence);
   });
-  const summary = make("summary", {}, words.legend, ...(data.most ? [" · ", make("span", {}, words.numbers)] : []));
+  const summary = make("summary", {}, words.legend, ...(data.peak ? [" · ", make("span", {}, words.numbers)] : []));
   const legend = make("details", { class: "d2-legend" }, summary, make("ul", {}, ...entries));
   const root = make("div", look, controls, make("div", { class: "d2-where" }, data.where), legend,
     make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)));

@@ -121,7 +121,7 @@ def test_each_room_begins_with_what_it_is_for(entries):
     assert list(by_room)[0] == "d2lps" and {"algorithms", "carriers", "kvstore", "view"} <= set(by_room)
     firsts = {room: each[0] for room, each in by_room.items()}
     assert {each.kind for each in firsts.values()} == {"module"}
-    assert firsts["algorithms"].text.startswith("The algorithms: each a small function that writes a plan down.")
+    assert firsts["algorithms"].text.startswith("The algorithms: each a small function that returns a plan.")
 
 
 def test_signatures_have_names_and_short_defaults(entries):
