@@ -56,6 +56,7 @@ EXERCISES = {
             *(IntervalCase(1, hours, 300, 600) for hours in (24, 6)),  # Daly's figures
             IntervalCase(8, 2, 300, 60),
             IntervalCase(1000, 50000, 30, 0),
+            IntervalCase(10, 5, 864, 60),
             IntervalCase(4, 1, 1000, 120),
         ),
         judge_interval.judge,

@@ -1302,6 +1302,19 @@ def first_by_remainder(keys, hosts, replicas):
     return {key: sorted(found)[turns[key]:] + sorted(found)[:turns[key]] for key, found in copies.items()}
 
 
+placed = {}
+
+
+def remembers_places(keys, hosts, replicas):
+    """What was placed once stays there as long as its servers do, so a newcomer gets nothing."""
+    copies = hashing(keys, hosts, replicas)
+    for key, found in copies.items():
+        before = placed.get((key, replicas), [])
+        copies[key] = before if before and set(before) <= set(hosts) else found
+        placed[key, replicas] = copies[key]
+    return copies
+
+
 def drawn_anew(keys, hosts, replicas):
     copies = hashing(keys, hosts, replicas)
     return {key: random.sample(found, len(found)) for key, found in copies.items()}
@@ -1421,7 +1434,7 @@ WRONG = {
                         lambda n, hours, delta, restart: of_daly(n, hours, delta, restart) + delta],
         "delta-twice": [returned(lambda work, delta, mtbf: work - delta if work > delta else work),
                         lambda n, hours, delta, restart: max(of_daly(n, hours, delta, restart) - delta, delta / 9)],
-        "young-too-far": [of_young],
+        "young-too-far": [of_young, lambda *given: min(of_young(*given), given[1] * 3600 / given[0])],
         "too-often": [lambda n, hours, delta, restart: 60, returned(lambda work, delta, mtbf: work / 3)],
         "too-seldom": [lambda n, hours, delta, restart: 3600, returned(lambda work, delta, mtbf: mtbf)],
         "not-a-time": [returned(lambda work, delta, mtbf: -work), returned(lambda work, delta, mtbf: math.nan)],
@@ -1461,7 +1474,7 @@ WRONG = {
         "by-position": [in_the_list],
         "python-hash": [around(number=hash)],
         "depends-on-others": [in_turn],
-        "uneven": [around(places=1), around(places=4), around(order=sorted), few_hot],
+        "uneven": [around(places=1), around(places=4), around(order=sorted), few_hot, remembers_places],
         "one-heir": [next_in_the_list],
         "changes": [drawn_anew],
         "other-keys": [changed_copies(lambda copies: dict(list(copies.items())[1:])),
