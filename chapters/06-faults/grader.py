@@ -46,6 +46,7 @@ EXERCISES = {
             "waits-for-end",
             "one-timer",
             "own-pause",
+            "no-pause",
         ),
     ),
     "interval": Exercise(

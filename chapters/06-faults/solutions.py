@@ -92,7 +92,7 @@ def detect(nodes, every, lost, delay, now):
 
     def suspects(now):
         nonlocal asked
-        if now - asked > 2 * every:  # this process itself was stopped
+        if now - asked > every:  # this process itself was stopped
             last.update(dict.fromkeys(nodes, now))
         asked = now
         suspected.update(node for node in nodes if now - last[node] > limit)
@@ -949,11 +949,12 @@ def endless_once(disk, send):
 
 
 def detector(limit=lambda every, lost, delay: (lost + 1) * every + delay, clock=lambda sent, now: now, forgives=True,
-             pauses=True, end=True, begin=True, silent=True, keeps=True, one=False, zero=False):
+             pause=lambda every, silence: every, end=True, begin=True, silent=True, keeps=True, one=False, zero=False):
     """An answer with one thing changed: the limit, the clock, what is forgiven, and what counts as a sign of life."""
     def answer(nodes, every, lost, delay, now):
         last = {node: 0 if zero else now for node in nodes} if begin else {}
         state, suspected, allowed = {"asked": now}, set(), limit(every, lost, delay)
+        longest = pause(every, (lost + 1) * every + delay)
 
         def heard(node, sent, now):
             for each in nodes if one else [node]:
@@ -966,7 +967,7 @@ def detector(limit=lambda every, lost, delay: (lost + 1) * every + delay, clock=
                 suspected.add(node)
 
         def suspects(now):
-            if pauses and now - state["asked"] > 2 * every:
+            if now - state["asked"] > longest:
                 for node in last:
                     last[node] = max(last[node], now)
             state["asked"] = now
@@ -1015,10 +1016,10 @@ def counts_asks(nodes, every, lost, delay, now):
     return heard, lambda node, now: gone.add(node), suspects
 
 
-def in_a_row(nodes, every, lost, delay, now):
-    """Only the node that was heard last, and the one before, are looked at: the others may be dead."""
+def all_but_the_first(nodes, every, lost, delay, now):
+    """The first node is never looked at."""
     heard, ended, suspects = detect(nodes, every, lost, delay, now)
-    return heard, ended, lambda now: set(sorted(suspects(now))[1:])
+    return heard, ended, lambda now: suspects(now) - {nodes[0]}
 
 
 def everybody_else(nodes, every, lost, delay, now):
@@ -1407,12 +1408,14 @@ WRONG = {
         "counts-messages": [counts_heartbeats],
         "counts-calls": [counts_asks],
         "one-timer": [detector(one=True)],
-        "own-pause": [detector(pauses=False)],
+        "own-pause": [detector(pause=lambda every, silence: math.inf), detector(pause=lambda every, silence: 2 * every),
+                      detector(pause=lambda every, silence: 3 * silence)],
+        "no-pause": [detector(pause=lambda every, silence: every / 2)],
         "waits-for-end": [detector(silent=False)],
         "ignores-end": [detector(end=False)],
         "before-first": [detector(begin=False), detector(zero=True)],
         "takes-back": [pushed_back],
-        "misses-dead": [in_a_row],
+        "misses-dead": [all_but_the_first],
         "suspects-living": [everybody_else],
         "not-nodes": [without_a_set, with_times],
         "not-three": [only_two_of_three],
