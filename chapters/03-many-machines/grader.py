@@ -125,7 +125,7 @@ EXERCISES = {
             StepsCase((1, 0), 4, 2, leader="gpu0"),
             StepsCase((0, 1, 2, 3), 2, 1, chunks=3),
             StepsCase((3, 1, 5), 2, 3, colocated=True),
-            StepsCase((10, 1, 12, 2), 1, 2, chunks=2, colocated=True, updates=False),
+            StepsCase((10, 1, 100, 101), 1, 2, chunks=2, colocated=True, updates=False),
             StepsCase((4, 2), 0, 1),
             StepsCase((7,), 3, 1),
         ),

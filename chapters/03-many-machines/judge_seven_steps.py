@@ -141,18 +141,19 @@ def _mistake(case: StepsCase, trace: Trace, parts: Mapping, got: Mapping, right:
         return "left-out"
     other = {3: 7, 7: 3, 4: 6, 6: 4}.get(step)
     alike = [e for e in trace.events if e.kind == events[0].kind and e.op == events[0].op]
-    inside = step in (3, 7)
-    mixed = {e for e in alike if e.src[:5] == e.dst[:5] or e.src.startswith(host_of(e.dst))}
     thoughts = {
         "sums": sum(event.end - event.start for event in events),
         "until-the-end": max(event.end for event in events),
         "longest": max(event.end - event.start for event in events),
         "mean": sum(event.end - event.start for event in events) / len(events),
-        "prefix": span(mixed if inside else [e for e in alike if e not in mixed]),
         "turned": right.get(other, said + 1),
         "both-ways": span(events + parts[other]) if other else said + 1,
         "hosts-mixed": span(alike),
     }
+    for begin in (lambda node: node[:5], lambda node: node[:6]):
+        some = [e for e in alike if (begin(e.src) == begin(e.dst)) == (step in (3, 7))]
+        if near(said, span(some), trace):
+            return "prefix"
     for mistake, value in thoughts.items():
         if near(said, value, trace) and not near(value, right[step], trace):
             return mistake

@@ -346,7 +346,7 @@ WRONG = {
         "turned": [stepwise(span, turned_round)],
         "both-ways": [both_directions],
         "hosts-mixed": [all_adds, stepwise(span, by_the_servers), same(lambda src, dst: "gpu" in src + dst)],
-        "prefix": [same(lambda src, dst: src[:5] == dst[:5]),
+        "prefix": [same(lambda src, dst: src[:5] == dst[:5]), same(lambda src, dst: src[:6] == dst[:6]),
                    same(lambda src, dst: dst.startswith(host_name(src)) or src.startswith(host_name(dst)))],
         "step-by-number": [by_number],
         "gaps-left-out": [stepwise(busy)],
