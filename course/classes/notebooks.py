@@ -253,12 +253,13 @@ def _attempt(
 
 
 def _plain(source: str) -> str:
-    """Return a source without its check, spaces and comments."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    """Return a source without its check, commands, spaces and comments."""
+    cell = slices.cell("", source)
+    if cell.error:
         return source.strip()
-    return "\n".join(ast.dump(node) for node in body if not (isinstance(node, ast.Expr) and _checked([node])))
+    needless = (node for node in cell.body if isinstance(node, ast.Expr))
+    needless = {node for node in needless if isinstance(node.value, ast.Constant) or _checked([node])}
+    return "\n".join(ast.dump(node) for node in cell.body if node not in needless)
 
 
 def untouched(texts: Texts, cell: Cell) -> bool:

@@ -11,8 +11,9 @@ from course.site import search
 chromium, new_page = browsers.chromium, browsers.new_page
 SCRIPT = Path(search.__file__).parent / "theme" / "search.js"
 PAGE = (
-    '<!DOCTYPE html><html lang="{}"><meta charset="utf-8"><input name="q"><p id="found" data-found="{{n}}" data-none="0">'
-    '</p><ol id="results"></ol><script src="sections.js"></script><script src="search.js"></script>'
+    '<!DOCTYPE html><html lang="{}"><meta charset="utf-8"><input name="q">'
+    '<p id="found" data-found="{{n}}" data-none="0"></p><ol id="results"></ol>'
+    '<script src="sections.js"></script><script src="search.js"></script>'
 )
 TEXTS = {
     "en": "A key–value store and halving–doubling send 2(n − 1)/n of it, by reduce-scatter, an AllReduce, and a ring – "
