@@ -850,6 +850,80 @@ def one_for_all_keys(disk, send):
     return on
 
 
+def remembers_the_last(many):
+    """Only the last pushes are known, whoever made them."""
+    def note(last, worker, id, number):
+        last.append((worker, number))
+        del last[:-many]
+    return stored(lambda last, worker, id, number: (worker, number) not in last, note, list)
+
+
+def within_a_window(disk, send):
+    """For each worker the highest number, and what is far below it is taken for a new beginning."""
+    def on(worker, id, key, number, gradient):
+        counts, total = disk.get(key, ({}, 0))
+        if number > counts.get(worker, 0) or number < counts[worker] - 100:
+            counts[worker] = max(number, counts.get(worker, 0))
+            total += gradient
+            disk.put(key, (counts, total))
+        send(worker, key, number, total)
+    return on
+
+
+def not_the_same_gradient(disk, send):
+    def on(worker, id, key, number, gradient):
+        seen, total = disk.get(key, (set(), 0))
+        if (worker, gradient) not in seen:
+            disk.put(key, (seen := {*seen, (worker, gradient)}, total := total + gradient))
+        send(worker, key, number, total)
+    return on
+
+
+def answers_as_before(disk, send):
+    """A repetition gets the answer that was given first."""
+    def on(worker, id, key, number, gradient):
+        counts, total = disk.get(key, ({}, 0))
+        if number > counts.get(worker, (0, 0))[0]:
+            total += gradient
+            disk.put(key, (counts | {worker: (number, total)}, total))
+            send(worker, key, number, total)
+        else:
+            send(worker, key, number, counts[worker][1])
+    return on
+
+
+def counts_to_255(disk, send):
+    """One byte for each count."""
+    def on(worker, id, key, number, gradient):
+        counts, total = disk.get(key, ({}, 0))
+        if number % 256 == (counts.get(worker, 0) + 1) % 256:
+            disk.put(key, (counts | {worker: number % 256}, total := total + gradient))
+        send(worker, key, number, total)
+    return on
+
+
+def knows_the_keys(disk, send):
+    kept = {key: disk.get(key, ({}, 0)) for key in ("w", "b")}
+
+    def on(worker, id, key, number, gradient):
+        counts, total = kept[key]
+        if number > counts.get(worker, 0):
+            kept[key] = counts | {worker: number}, total + gradient
+            disk.put(key, kept[key])
+        send(worker, key, number, kept[key][1])
+    return on
+
+
+def knows_the_workers(disk, send):
+    def on(worker, id, key, number, gradient):
+        counts, total = disk.get(key, ([0] * 1000, 0))
+        if number > counts[worker]:
+            counts[worker] = number
+            disk.put(key, (counts, total := total + gradient))
+        send(worker, key, number, total)
+    return on
+
+
 def keeps_every_id(disk, send):
     seen = set()
     solved = count_once(disk, send)
@@ -1384,6 +1458,10 @@ WRONG = {
         "one-count-for-all-keys": [one_for_all_keys],
         "one-count-for-all-workers": [one_for_all_workers],
         "keeps-all": [keeps_every_number, keeps_every_id, logs_on_disk],
+        "forgets-old": [remembers_the_last(30), remembers_the_last(300), within_a_window, counts_to_255],
+        "old-total": [answers_as_before],
+        "by-value": [not_the_same_gradient],
+        "not-general": [knows_the_keys, knows_the_workers],
         "answers-once": [answers_new_pushes],
         "answers-nothing": [stores_and_is_silent],
         "shared-memory": [keeps_it_outside],
