@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from d2lps.carriers.background import BackgroundThread, Closed, Progress
+from d2lps.carriers.background import BackgroundThread, Closed, Progress, keep_forever
 from d2lps.carriers.base import Executed, Program
 from d2lps.carriers.gloo import Gloo
 from d2lps.carriers.nccl import Nccl
@@ -52,6 +52,7 @@ class Processes(Ranks):
     """
 
     kind = "processes"
+    _connections: Gloo | Nccl | None = None
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Processes(Ranks):
         if backend not in (None, "gloo", "nccl"):
             raise ProcessesError(text("processes.backend", backend=repr(backend)))
         super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
-        self._thread, self._progress, self._connections = BackgroundThread(), Progress(), None
+        self._thread, self._progress = BackgroundThread(), Progress()
         self.backend, self.device = self._agreed_backend(backend)
         self._connections = self._watched(self._connect)
         # The first rank to finish might close at once, and cut off ranks that are still connecting.
@@ -93,6 +94,11 @@ class Processes(Ranks):
         super().close()
         self._abort()
         self._thread.end()
+
+    def disown(self) -> None:
+        super().disown()
+        keep_forever(self._connections)
+        self._connections = None
 
     def _watched(self, work: Callable):
         """Do ``work`` in the other thread, and watch its deadline, the other ranks and Ctrl-C meanwhile."""
