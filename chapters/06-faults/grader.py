@@ -25,7 +25,12 @@ EXERCISES = {
     "fault-tolerance": Exercise(
         ("me", "peer", "workers", "send"), tuple(map(PairCase, (3, 1, 2))), judge_fault_tolerance.judge, fills=dict
     ),
-    "count-once": Exercise(("disk", "send"), tuple(map(OnceCase, (3, 1, 2))), judge_count_once.judge, fills=dict),
+    "count-once": Exercise(
+        ("disk", "send"),
+        (OnceCase((0, 1, 2)), OnceCase((4100,), ("head", "layer1"), late=("layer10",)), OnceCase((70, 7), ("b", "a"))),
+        judge_count_once.judge,
+        fills=dict,
+    ),
     "detect": Exercise(
         ("nodes", "every", "lost", "delay", "now"),
         tuple(detect_case(*case) for case in ((3, 0.1, 2, 0.05), (3, 0.1, 0, 0.02), (2, 1, 1, 3), (5, 0.5, 4, 0.1))),
@@ -46,6 +51,7 @@ EXERCISES = {
             "waits-for-end",
             "one-timer",
             "own-pause",
+            "no-pause",
         ),
     ),
     "interval": Exercise(
@@ -56,6 +62,7 @@ EXERCISES = {
             *(IntervalCase(1, hours, 300, 600) for hours in (24, 6)),  # Daly's figures
             IntervalCase(8, 2, 300, 60),
             IntervalCase(1000, 50000, 30, 0),
+            IntervalCase(10, 5, 864, 60),
             IntervalCase(4, 1, 1000, 120),
         ),
         judge_interval.judge,

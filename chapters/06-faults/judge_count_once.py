@@ -5,10 +5,12 @@ anew, with the disk as it was. Schedules are played from small to large; where o
 """
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import count, product
 from typing import NamedTuple
 
 from d2lps.messages import text
@@ -16,12 +18,12 @@ from d2lps.notebook.grading import Failure, call, failure, shared_names, size_ke
 
 from .judge_fault_tolerance import plain
 
-KEYS = ("w", "b")
 ROUNDS = 3
 LATE = 14  # deliveries by which a late message is late: more than a round takes
 PATIENCE = 3  # times that workers say everything again before they give up
 LONG = (100, 300)  # rounds after which it is measured what is kept
 SLACK = 1000  # bytes by which that may grow in between: 200 numbers take more
+LARGE = 400  # runs with two troubles
 SHOWN = 18  # events that are told before the one at which a mistake was seen
 
 
@@ -56,13 +58,15 @@ class Push(NamedTuple):
 
 @dataclass(frozen=True)
 class OnceCase:
-    """n workers."""
+    """These workers, which push these keys; each pushes the ``late`` keys only when it is done with the first one."""
 
-    n: int
+    workers: tuple[int, ...]
+    keys: tuple[str, ...] = ("w", "b")
+    late: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
-        return f"n = {self.n}"
+        return f"n = {len(self.workers)}"
 
 
 class Crash(BaseException):
@@ -70,7 +74,7 @@ class Crash(BaseException):
 
 
 def power(push: Push) -> int:
-    """The gradient of a push: another power of 4 for each of a key's.
+    """The gradient of a push of the ``worker``-th worker: another power of 4 for each of a key's.
 
     >>> power(Push(0, "w", 2)), power(Push(1, "w", 1))
     (4, 64)
@@ -143,8 +147,8 @@ class Once:
         self.queue: deque[tuple[int, tuple]] = deque()  # (how many deliveries must come first, what)
         self.held: list[tuple[float, tuple]] = []
         self.now = self.messages = self.done = self.reads = self.patience = 0
-        self.waits = {(worker, key): 1 for worker in range(case.n) for key in KEYS}
-        self.seen: dict[str, set] = {key: set() for key in KEYS}  # what is in a total that a worker was told
+        self.waits = {(worker, key): 1 for worker in case.workers for key in case.keys}
+        self.seen: dict[str, set] = {key: set() for key in (*case.keys, *case.late)}
         self.alive, self.failed = True, None
 
     def run(self) -> "Once":
@@ -236,20 +240,33 @@ class Once:
             self._guarded(self._told, worker, *rest)
             return
         key, number, total = rest
-        self.seen[key] |= decode(total, self.case.n).keys()
+        self.seen[key] |= self.counts(total).keys()
         if self.waits.get((worker, key)) == number:
             self.patience = 0
             del self.waits[worker, key]
             if number < ROUNDS:
                 self.waits[worker, key] = number + 1
                 self._push(worker, key)
+            elif key == self.case.keys[0]:
+                for late in self.case.late:
+                    self.waits[worker, late] = 1
+                    self._push(worker, late)
+
+    def counts(self, total: object) -> dict[tuple[int, int], int] | None:
+        """(worker, number) → how often that push is in ``total``; None if it is no such sum."""
+        workers = self.case.workers
+        counts = decode(total, len(workers))
+        return None if counts is None else {(workers[i], number): times for (i, number), times in counts.items()}
 
     def _told(self, *push: object) -> None:
         call(self.case, self.on, *push, none=True, refused=Crash)
 
     def _push(self, worker: int, key: str) -> None:
         push = Push(worker, key, self.waits[worker, key])
-        self._post("push", worker, self.messages + 1, key, push.number, power(push))
+        self._post("push", worker, self.messages + 1, key, push.number, self._gradient(push))
+
+    def _gradient(self, push: Push) -> int:
+        return power(push._replace(worker=self.case.workers.index(push.worker)))
 
     def _idle(self) -> bool:
         if not self.waits or self.patience == PATIENCE:
@@ -271,7 +288,7 @@ def judge(case: OnceCase, answer: Callable) -> dict[str, str]:
         Once(case, answer, trouble, puts > 0).run()
         runs += 1
     _require_little_kept(case, answer)
-    for trouble in large_troubles(world):
+    for trouble in some(large_troubles(world), LARGE):
         Once(case, answer, trouble).run()
         runs += 1
     return {"runs": str(runs), "puts": str(puts), "pushes": str(pushes)}
@@ -291,6 +308,17 @@ def large_troubles(world: Once) -> Iterator[Trouble]:
     yield from (Trouble(at, what, (after,)) for what in ("again", "last") for at in pushes for after in crashes)
 
 
+def some(those: Iterator[NamedTuple], most: int) -> list:
+    """These, or so many of them in their order, drawn: else an answer that sends much takes too long.
+
+    >>> some(range(9), 9) == [*range(9)], len(some(range(1000), 9))
+    (True, 9)
+    """
+    those = list(those)
+    drawn = sorted(random.Random(most).sample(range(len(those)), min(most, len(those))))
+    return [those[i] for i in drawn]
+
+
 # What is found.
 
 
@@ -300,7 +328,7 @@ def _answer(world: Once, worker: object, key: object, number: object, total: obj
     if not any((event[1], *event[3:5]) == (worker, key, number) for event in asked):
         given = repr((worker, key, number))[:60]
         return failure("not-an-answer", "once-not-asked", case, given=given)
-    counts = decode(total, case.n)
+    counts = world.counts(total)
     values = {"worker": worker, "key": key, "number": number}
     came = {(event[1], event[4]) for event in asked if event[3] == key}
     if counts is None or not counts.keys() <= came:
@@ -330,7 +358,7 @@ def _mistake_of_lost(world: Once, push: Push, own: bool) -> str:
     """Why a push is not in a total, the one that is answered itself or another that is known to count."""
     story = world.story
     if ("crash",) not in story and not own:
-        return "wrong-sum"
+        return "old-total" if world.trouble.message else "wrong-sum"
     if ("crash",) not in story:
         pushed = [Push(event[1], *event[3:5]) for event in story if event[0] == "push"]
         before = pushed[: pushed.index(push)]
@@ -361,7 +389,7 @@ def _silent(world: Once, push: Push) -> Failure:
 def _fault_free(case: OnceCase, answer: Callable) -> Once:
     """The run in which nothing fails, twice: with an empty disk, nothing may be left of the first one."""
     one, other = (call(case, answer, Disk(Once(case, answer, Trouble())), _unheard) for _ in range(2))
-    if shared_names(one, other, KEYS):
+    if shared_names(one, other, case.keys):
         raise failure("shared-memory", "pair-shared", case)
     world = Once(case, answer, Trouble()).run()
     try:
@@ -372,18 +400,44 @@ def _fault_free(case: OnceCase, answer: Callable) -> Once:
 
 
 def _require_little_kept(case: OnceCase, answer: Callable) -> None:
-    """What a server keeps, in memory and on its disk, does not grow with the number of pushes."""
-    world, sizes = Once(case, answer, Trouble()), []
-    on = call(case, answer, world.disk, _unheard)
+    """What a server keeps, in memory and on its disk, does not grow, and yet no old push counts once more.
+
+    All gradients are 1, so pushes differ only in worker, key and number.
+    """
+    world, sizes, key = Once(case, answer, Trouble()), [], case.keys[0]
+    told, ids = [], count(1)
+
+    def send(*push: object) -> None:
+        told.append(push)
+
+    send.one_way = True
+
+    def push(on: Callable, worker: int, number: int) -> object:
+        """The total that is answered."""
+        told.clear()
+        call(case, on, worker, next(ids), key, number, 1, none=True)
+        return next((total for *push, total in told if push == [worker, key, number]), None)
+
+    on = call(case, answer, world.disk, send)
     for number in range(1, LONG[-1] + 1):
-        for worker in range(case.n):
-            call(case, on, worker, case.n * number + worker, KEYS[0], number, 1, none=True)
+        for at, worker in enumerate(case.workers, 1):
+            got, right = push(on, worker, number), len(case.workers) * (number - 1) + at
+            if got != right:
+                values = {"worker": worker, "number": number, "key": key, "got": repr(got)[:30], "right": right}
+                raise failure("by-value", "once-same", case, **values)
         if number in LONG:
-            sizes.append((size_kept(on, without=[world.disk]), size_kept(world.disk.kept)))
+            sizes.append((size_kept(on, without=[world.disk, told]), size_kept(world.disk.kept)))
     for where, few, many in zip(("memory", "disk"), *sizes, strict=True):
         if many > few + SLACK:
             values = {"where": text(f"checks.once-in-{where}"), "few": size_text(few), "many": size_text(many)}
             raise failure("keeps-all", "once-grows", case, first=LONG[0], last=LONG[1], **values)
+    numbers = (1, 2, LONG[0], LONG[1] - 1, LONG[1])
+    for server, old in ((on, numbers), (call(case, answer, world.disk, send), range(1, LONG[1] + 1))):
+        for worker, number in product(case.workers, old):
+            got = push(server, worker, number)
+            if got != right:
+                values = {"worker": worker, "number": number, "key": key, "got": repr(got)[:30], "right": right}
+                raise failure("forgets-old", "once-old", case, last=LONG[1], **values)
 
 
 def _unheard(*answer: object) -> None:

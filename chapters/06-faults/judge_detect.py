@@ -4,10 +4,12 @@ What is right follows from what the detector has been told. Each difficulty has 
 schedule that goes wrong names the mistake; schedules with everything in them are drawn last.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from d2lps.messages import text
@@ -15,6 +17,8 @@ from d2lps.notebook.grading import Failure, call, failure, time_text
 
 START = 5000.0  # what the detector's own clock says as it begins: no clock has to begin at 0
 SEEDS = 12
+STEP = 0.97  # of `every`, between two questions: no sum of these rounds to more than `every`
+NAMES = "node2 node10 node0 node1 node5".split()
 LONG = 200  # a node that is still not suspected after so many of the longest silences never will be
 
 
@@ -60,21 +64,28 @@ class DetectCase:
 
 
 def detect_case(n: int, every: float, lost: int, delay: float) -> DetectCase:
-    return DetectCase(tuple(f"node{i}" for i in range(n)), every, lost, delay)
+    return DetectCase(tuple(NAMES[:n]), every, lost, delay)
 
 
 # ---- schedules
 
 
 def heartbeats(
-    case: DetectCase, draw: random.Random, node: str, start: float, end: float, clock: float = 0.0, losses: float = 0.3
+    case: DetectCase,
+    draw: random.Random,
+    node: str,
+    start: float,
+    end: float,
+    clock: float = 0.0,
+    losses: float = 0.3,
+    late: float = 0.9,
 ) -> list[Event]:
     """What is heard of a node that lives from ``start`` to ``end``; its own clock differs by ``clock`` seconds."""
     heard, sent, row = [], start + draw.uniform(0, 0.9) * case.every, 0
     while sent < end:
         row = row + 1 if row < case.lost and draw.random() < losses else 0
         if not row:
-            heard.append(Event("heard", sent + draw.uniform(0, 0.9) * case.delay, node, sent + clock))
+            heard.append(Event("heard", sent + draw.uniform(0, late) * case.delay, node, sent + clock))
         sent += case.every
     return heard
 
@@ -94,13 +105,20 @@ def asks(start: float, end: float, step: float) -> list[Event]:
     return [Event("asked", start + i * step) for i in range(1, int((end - start) / step) + 1)]
 
 
+def evenly(start: float, end: float, step: float) -> list[Event]:
+    """At most ``step`` apart, the last one just before ``end``."""
+    count = math.ceil((end - start) / step)
+    return [Event("asked", end - 1e-3 * step - i * (end - start) / count) for i in range(count)]
+
+
 def schedule(events: Iterable[Event], living: str, missed: str, stops: Sequence[tuple[float, float]] = ()) -> Schedule:
     """In the order of time; what comes while the detector is stopped comes when its stop ends."""
     events = list(events)
     for begin, end in stops:
         events = [event for event in events if event.kind != "asked" or not begin < event.now < end]
         events = [event._replace(now=end) if begin < event.now < end else event for event in events]
-        events.append(Event("asked", end - 1e-6))  # its first question comes before what has come meanwhile
+        # The last question before it, and the first one after it, which comes before what has arrived meanwhile.
+        events += [Event("asked", begin - 1e-6), Event("asked", end - 1e-6)]
     events = [event for event in events if event.now > START]
     return Schedule(tuple(sorted(events, key=lambda event: event.now)), living, missed, tuple(stops))
 
@@ -108,23 +126,24 @@ def schedule(events: Iterable[Event], living: str, missed: str, stops: Sequence[
 @cache
 def schedules(case: DetectCase) -> tuple[Schedule, ...]:
     """Each difficulty by itself first, then all together."""
-    draw, silence, nodes, step = random.Random(case.label), case.silence, case.nodes, case.every
+    draw, silence, nodes, step = random.Random(case.label), case.silence, case.nodes, STEP * case.every
     first, last, others, end = nodes[0], nodes[-1], nodes[1:], START + 12 * case.silence
     middle = START + 5 * silence
 
     def beats(who: Iterable[str], start: float = START, end: float = end, **given: float) -> list[Event]:
         return [event for node in who for event in heartbeats(case, draw, node, start, end, **given)]
 
-    regular, quick, slow = asks(START, end, step), asks(START, middle, case.every / 10), asks(middle, end, case.every)
+    regular, quick = asks(START, end, step), asks(START, middle, step / 10)
+    slow = asks(quick[-1].now, end, step)
     begin = START + 0.1 * case.every
     steady = [event for node in nodes for event in worst(case, node, begin, end)]
-    phase = (begin + 0.98 * case.delay - START) % step - 1e-3 * case.every
-    just_before = asks(START + phase - step, end, step)
+    times = sorted({START, *(event.now for event in steady)})
+    just_before = [event for times in pairwise(times) for event in evenly(*times, step)]
     far = START + 60 * silence
     alone = [
         schedule([*steady, *just_before], "too-short", "takes-back"),
         schedule(
-            [*beats([first], end=middle, losses=0), *beats(others, losses=0), *regular],
+            [*beats([first], end=middle, losses=0, late=0), *beats(others, losses=0), *regular],
             "suspects-living",
             "misses-dead",
         ),
@@ -154,18 +173,29 @@ def schedules(case: DetectCase) -> tuple[Schedule, ...]:
             "never-forgives",
             "misses-dead",
         ),
-        schedule(
-            [
-                *beats([first], end=START + silence),
-                *beats([last], end=middle + 6 * silence),
-                *beats(others[:-1], end=end + 4 * silence),
-                *asks(START, end + 4 * silence, step),
-            ],
-            *["own-pause"] * 2,
-            [(middle, middle + 5 * silence)],
-        ),
+        _stopped(case, beats([first], end=START + silence)),
     ]
     return (*alone, *(drawn(case, seed) for seed in range(SEEDS)))
+
+
+def _stopped(case: DetectCase, dying: list[Event]) -> Schedule:
+    """The detector stops for a long or a short time, always when living nodes have long been silent; one dies at last.
+
+    The others are at their worst, and ``dying`` has heartbeats of the first node, which dies early.
+    """
+    silence, every, stops = case.silence, case.every, []
+    quiet = [event.now for event in worst(case, case.nodes[-1], START + silence, START + 60 * silence)[::2]]
+    for length in (5 * silence, 2.5 * silence, 1.2 * silence, 1.9 * every, 1.2 * every):
+        before = stops[-1][1] + 4 * silence if stops else START + 3 * silence
+        begin = next(time for time in quiet if time > before) + 0.9 * silence
+        stops.append((begin, begin + length))
+    gone = stops[-1][1] + 4 * silence
+    end = gone + 4 * silence
+    ends = dict.fromkeys(case.nodes[1:-1], end) | {case.nodes[-1]: gone}
+    steady = [event for node in ends for event in worst(case, node, START + silence, ends[node])]
+    early = [event for node in ends for event in worst(case, node, START + 0.1 * every, START + silence)]
+    events = [*dying, *early, *steady, *asks(START, end, STEP * every)]
+    return schedule(events, *["own-pause"] * 2, stops)
 
 
 def drawn(case: DetectCase, seed: int) -> Schedule:
@@ -185,8 +215,12 @@ def drawn(case: DetectCase, seed: int) -> Schedule:
         events.append(Event("asked", now))
     events += [Event("asked", event.now - 1e-3 * case.every) for event in events if event.kind == "heard"]
     events = [event for event in events if event.now <= end]
-    begin = START + draw.uniform(5, 30) * silence
-    return schedule(events, "suspects-living", "misses-dead", [(begin, begin + draw.uniform(4, 6) * silence)])
+    stops = []
+    for earliest in (5, 20):
+        begin = START + draw.uniform(earliest, earliest + 8) * silence
+        shortest = 1.2 * case.every
+        stops.append((begin, begin + shortest * (6 * silence / shortest) ** draw.random()))
+    return schedule(events, "suspects-living", "misses-dead", stops)
 
 
 # ---- what is right, from what was told
@@ -308,11 +342,15 @@ def _missed(
 
 
 def _why_missed(case: DetectCase, functions: Mapping[str, Callable], node: str, now: float) -> str:
-    """Ask on: does it come later, or only when all are silent, or when the connection ends?"""
-    living = [each for each in case.nodes if each != node]
-    for alive, mistake in ((living, "too-long"), ([], "one-timer")):
-        for _ in range(int(LONG * case.silence / case.every)):
-            now += case.every
+    """Ask on: does it come later, or only when asked often, or when all are silent, or when the connection ends?"""
+    living, regular = [each for each in case.nodes if each != node], STEP * case.every
+    for alive, step, times, mistake in (
+        (living, regular, LONG, "too-long"),
+        (living, regular / 20, 3, "no-pause"),
+        ([], regular, LONG, "one-timer"),
+    ):
+        for _ in range(int(times * case.silence / step)):
+            now += step
             for each in alive:
                 call(case, functions["heard"], each, now, now, none=True)
             if node in _suspects(case, functions, now, False):

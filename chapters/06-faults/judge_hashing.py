@@ -23,15 +23,21 @@ class HashingCase:
 
     @property
     def label(self) -> str:
-        return f"k = {len(self.hosts)}, replicas = {self.replicas}"
+        return f"k = {len(self.hosts)}, hosts = {len({host for _, host in self.hosts})}, replicas = {self.replicas}"
 
 
-def hashing_case(hosts: int, each: int, replicas: int, keys: int = 1000, name: str = "server{}") -> HashingCase:
-    """So many hosts with so many servers ``each``. A server may join on a host of its own, and on the first host."""
-    names = tuple(f"layer{i // 40}.{('weight', 'bias')[i % 2]}.{i % 40 // 2}" for i in range(keys))
-    servers = tuple((name.format(i), f"host{i // each}") for i in range(hosts * each))
-    joins = ((name.format(len(servers)), f"host{hosts}"), (name.format(len(servers) + 1), "host0"))
-    return HashingCase(names, servers, replicas, joins)
+NAMES = "fir oak ash10 elm birch ash1 yew larch alder pine".split()  # no numbers in order, and one begins another
+
+
+def hashing_case(hosts: int, each: int, replicas: int, keys: int = 1000) -> HashingCase:
+    """Return a case with this many hosts, and ``each`` servers per host.
+
+    One server may join on a host of its own, and another one on the first host.
+    """
+    parameters = tuple(f"layer{i // 40}.{('weight', 'bias')[i % 2]}.{i % 40 // 2}" for i in range(keys))
+    servers = tuple((name, f"host{i % hosts + 9}") for i, name in enumerate(NAMES[: hosts * each]))
+    joins = (NAMES[len(servers)], f"host{hosts + 9}"), (NAMES[len(servers) + 1], "host9")
+    return HashingCase(parameters, servers, replicas, joins)
 
 
 def judge(case: HashingCase, answer: Callable) -> dict[str, str]:
@@ -41,8 +47,11 @@ def judge(case: HashingCase, answer: Callable) -> dict[str, str]:
     _require_the_same(case, answer, place, hosts)
     moved = []
     for server, host in case.joins:
-        joined = _place(case, answer, case.keys, hosts | {server: host})
+        more = hosts | {server: host}
+        joined = _place(case, answer, case.keys, more)
         moved.append(_require_few_moves(case, "joins", server, place, joined, answer))
+        if len(set(Counter(more.values()).values())) == 1:
+            _require_even(case, joined, more)
     if len(hosts) > 1:
         for gone in list(hosts)[:LEAVE]:
             rest = {server: host for server, host in hosts.items() if server != gone}

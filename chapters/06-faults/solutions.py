@@ -92,7 +92,7 @@ def detect(nodes, every, lost, delay, now):
 
     def suspects(now):
         nonlocal asked
-        if now - asked > 2 * every:  # this process itself was stopped
+        if now - asked > every:  # this process itself was stopped
             last.update(dict.fromkeys(nodes, now))
         asked = now
         suspected.update(node for node in nodes if now - last[node] > limit)
@@ -850,6 +850,80 @@ def one_for_all_keys(disk, send):
     return on
 
 
+def remembers_the_last(many):
+    """Only the last pushes are known, whoever made them."""
+    def note(last, worker, id, number):
+        last.append((worker, number))
+        del last[:-many]
+    return stored(lambda last, worker, id, number: (worker, number) not in last, note, list)
+
+
+def within_a_window(disk, send):
+    """For each worker the highest number, and what is far below it is taken for a new beginning."""
+    def on(worker, id, key, number, gradient):
+        counts, total = disk.get(key, ({}, 0))
+        if number > counts.get(worker, 0) or number < counts[worker] - 100:
+            counts[worker] = max(number, counts.get(worker, 0))
+            total += gradient
+            disk.put(key, (counts, total))
+        send(worker, key, number, total)
+    return on
+
+
+def not_the_same_gradient(disk, send):
+    def on(worker, id, key, number, gradient):
+        seen, total = disk.get(key, (set(), 0))
+        if (worker, gradient) not in seen:
+            disk.put(key, (seen := {*seen, (worker, gradient)}, total := total + gradient))
+        send(worker, key, number, total)
+    return on
+
+
+def answers_as_before(disk, send):
+    """A repetition gets the answer that was given first."""
+    def on(worker, id, key, number, gradient):
+        counts, total = disk.get(key, ({}, 0))
+        if number > counts.get(worker, (0, 0))[0]:
+            total += gradient
+            disk.put(key, (counts | {worker: (number, total)}, total))
+            send(worker, key, number, total)
+        else:
+            send(worker, key, number, counts[worker][1])
+    return on
+
+
+def counts_to_255(disk, send):
+    """One byte for each count."""
+    def on(worker, id, key, number, gradient):
+        counts, total = disk.get(key, ({}, 0))
+        if number % 256 == (counts.get(worker, 0) + 1) % 256:
+            disk.put(key, (counts | {worker: number % 256}, total := total + gradient))
+        send(worker, key, number, total)
+    return on
+
+
+def knows_the_keys(disk, send):
+    kept = {key: disk.get(key, ({}, 0)) for key in ("w", "b")}
+
+    def on(worker, id, key, number, gradient):
+        counts, total = kept[key]
+        if number > counts.get(worker, 0):
+            kept[key] = counts | {worker: number}, total + gradient
+            disk.put(key, kept[key])
+        send(worker, key, number, kept[key][1])
+    return on
+
+
+def knows_the_workers(disk, send):
+    def on(worker, id, key, number, gradient):
+        counts, total = disk.get(key, ([0] * 1000, 0))
+        if number > counts[worker]:
+            counts[worker] = number
+            disk.put(key, (counts, total := total + gradient))
+        send(worker, key, number, total)
+    return on
+
+
 def keeps_every_id(disk, send):
     seen = set()
     solved = count_once(disk, send)
@@ -949,11 +1023,12 @@ def endless_once(disk, send):
 
 
 def detector(limit=lambda every, lost, delay: (lost + 1) * every + delay, clock=lambda sent, now: now, forgives=True,
-             pauses=True, end=True, begin=True, silent=True, keeps=True, one=False, zero=False):
+             pause=lambda every, silence: every, end=True, begin=True, silent=True, keeps=True, one=False, zero=False):
     """An answer with one thing changed: the limit, the clock, what is forgiven, and what counts as a sign of life."""
     def answer(nodes, every, lost, delay, now):
         last = {node: 0 if zero else now for node in nodes} if begin else {}
         state, suspected, allowed = {"asked": now}, set(), limit(every, lost, delay)
+        longest = pause(every, (lost + 1) * every + delay)
 
         def heard(node, sent, now):
             for each in nodes if one else [node]:
@@ -966,7 +1041,7 @@ def detector(limit=lambda every, lost, delay: (lost + 1) * every + delay, clock=
                 suspected.add(node)
 
         def suspects(now):
-            if pauses and now - state["asked"] > 2 * every:
+            if now - state["asked"] > longest:
                 for node in last:
                     last[node] = max(last[node], now)
             state["asked"] = now
@@ -1015,10 +1090,10 @@ def counts_asks(nodes, every, lost, delay, now):
     return heard, lambda node, now: gone.add(node), suspects
 
 
-def in_a_row(nodes, every, lost, delay, now):
-    """Only the node that was heard last, and the one before, are looked at: the others may be dead."""
+def all_but_the_first(nodes, every, lost, delay, now):
+    """The first node is never looked at."""
     heard, ended, suspects = detect(nodes, every, lost, delay, now)
-    return heard, ended, lambda now: set(sorted(suspects(now))[1:])
+    return heard, ended, lambda now: suspects(now) - {nodes[0]}
 
 
 def everybody_else(nodes, every, lost, delay, now):
@@ -1302,6 +1377,19 @@ def first_by_remainder(keys, hosts, replicas):
     return {key: sorted(found)[turns[key]:] + sorted(found)[:turns[key]] for key, found in copies.items()}
 
 
+placed = {}
+
+
+def remembers_places(keys, hosts, replicas):
+    """What was placed once stays there as long as its servers do, so a newcomer gets nothing."""
+    copies = hashing(keys, hosts, replicas)
+    for key, found in copies.items():
+        before = placed.get((key, replicas), [])
+        copies[key] = before if before and set(before) <= set(hosts) else found
+        placed[key, replicas] = copies[key]
+    return copies
+
+
 def drawn_anew(keys, hosts, replicas):
     copies = hashing(keys, hosts, replicas)
     return {key: random.sample(found, len(found)) for key, found in copies.items()}
@@ -1370,6 +1458,10 @@ WRONG = {
         "one-count-for-all-keys": [one_for_all_keys],
         "one-count-for-all-workers": [one_for_all_workers],
         "keeps-all": [keeps_every_number, keeps_every_id, logs_on_disk],
+        "forgets-old": [remembers_the_last(30), remembers_the_last(300), within_a_window, counts_to_255],
+        "old-total": [answers_as_before],
+        "by-value": [not_the_same_gradient],
+        "not-general": [knows_the_keys, knows_the_workers],
         "answers-once": [answers_new_pushes],
         "answers-nothing": [stores_and_is_silent],
         "shared-memory": [keeps_it_outside],
@@ -1394,12 +1486,14 @@ WRONG = {
         "counts-messages": [counts_heartbeats],
         "counts-calls": [counts_asks],
         "one-timer": [detector(one=True)],
-        "own-pause": [detector(pauses=False)],
+        "own-pause": [detector(pause=lambda every, silence: math.inf), detector(pause=lambda every, silence: 2 * every),
+                      detector(pause=lambda every, silence: 3 * silence)],
+        "no-pause": [detector(pause=lambda every, silence: every / 2)],
         "waits-for-end": [detector(silent=False)],
         "ignores-end": [detector(end=False)],
         "before-first": [detector(begin=False), detector(zero=True)],
         "takes-back": [pushed_back],
-        "misses-dead": [in_a_row],
+        "misses-dead": [all_but_the_first],
         "suspects-living": [everybody_else],
         "not-nodes": [without_a_set, with_times],
         "not-three": [only_two_of_three],
@@ -1421,7 +1515,7 @@ WRONG = {
                         lambda n, hours, delta, restart: of_daly(n, hours, delta, restart) + delta],
         "delta-twice": [returned(lambda work, delta, mtbf: work - delta if work > delta else work),
                         lambda n, hours, delta, restart: max(of_daly(n, hours, delta, restart) - delta, delta / 9)],
-        "young-too-far": [of_young],
+        "young-too-far": [of_young, lambda *given: min(of_young(*given), given[1] * 3600 / given[0])],
         "too-often": [lambda n, hours, delta, restart: 60, returned(lambda work, delta, mtbf: work / 3)],
         "too-seldom": [lambda n, hours, delta, restart: 3600, returned(lambda work, delta, mtbf: mtbf)],
         "not-a-time": [returned(lambda work, delta, mtbf: -work), returned(lambda work, delta, mtbf: math.nan)],
@@ -1461,7 +1555,7 @@ WRONG = {
         "by-position": [in_the_list],
         "python-hash": [around(number=hash)],
         "depends-on-others": [in_turn],
-        "uneven": [around(places=1), around(places=4), around(order=sorted), few_hot],
+        "uneven": [around(places=1), around(places=4), around(order=sorted), few_hot, remembers_places],
         "one-heir": [next_in_the_list],
         "changes": [drawn_anew],
         "other-keys": [changed_copies(lambda copies: dict(list(copies.items())[1:])),

@@ -312,6 +312,9 @@ class KVStore:
         """Replace the states of all keys and the optimizer on all servers, as worker 0. Refused: on none of them."""
         raise NotImplementedError
 
+    def _confirm(self, number: int) -> None:
+        """Raise an error unless all servers that this worker uses have load ``number``."""
+
     def _settle(self) -> None:
         """Find out whether pushes count of which that is not known."""
 

@@ -46,6 +46,9 @@ class Together(Call):
         """Do the work, and return what the others need of it, as JSON. Each attempt has a higher ``number``."""
         raise NotImplementedError
 
+    def confirm(self, result: object) -> None:
+        """Make sure that this worker uses no server on which the work was not done."""
+
     def follow_up(self, result: object) -> object:
         """Take over what worker 0 has returned. Return the result of the call."""
 
@@ -61,6 +64,7 @@ class Together(Call):
         before, calls.unended = calls.unended, self.name
         try:
             result = self._work()
+            self.confirm(result)
         except KVError as error:
             if self._is_harmless(error):
                 calls.unended = None if self._outcome and self._outcome.get("whole") else before
@@ -140,14 +144,19 @@ class Load(Together):
     def repairs(self, unended: str) -> bool:
         return True
 
-    def lead(self, number: int) -> list | None:
+    def lead(self, number: int) -> dict:
         specs = self.store._keys
         saved = checkpoint.read(self.path, {key: (spec.shape, spec.dtype) for key, spec in specs.items()})
         self.store._restore([(specs[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer, number)
-        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read]
+        optimizer = saved.optimizer
+        return {"number": number, "optimizer": optimizer and [optimizer.rule, optimizer.as_read]}
 
-    def follow_up(self, result: list | None) -> None:
-        self.store.optimizer = result and Optimizer.read(*result)
+    def confirm(self, result: dict) -> None:
+        self.store._confirm(result["number"])
+
+    def follow_up(self, result: dict) -> None:
+        optimizer = result["optimizer"]
+        self.store.optimizer = optimizer and Optimizer.read(*optimizer)
         self.store._repeats.clear()  # what was counted is gone
 
 

@@ -34,6 +34,12 @@ def test_the_graders_and_the_texts_know_the_same_exercises():
 
 
 @pytest.mark.parametrize("id", IDS)
+def test_each_case_has_a_label_of_its_own(id):
+    labels = [case.label for case in EXERCISES[id].cases]
+    assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize("id", IDS)
 def test_the_stub_is_a_cell_of_the_lesson(id):
     name, parameters, code = id.replace("-", "_"), EXERCISES[id].parameters, stub(id)
     assert code.count("# TODO") == 1 and code.count("#") == 1

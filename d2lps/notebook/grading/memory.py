@@ -11,6 +11,8 @@ from d2lps.notebook.grading.elsewhere import Away
 def size_kept(thing: object, without: Iterable[object] = ()) -> int:
     """Return the bytes of a thing and of all objects that it refers to, directly or indirectly.
 
+    A number counts once for each reference to it: Python shares some numbers, and a copy shares fewer.
+
     Parameters
     ----------
     thing : object
@@ -68,13 +70,17 @@ def shared_names(one: object, other: object, names: Iterable[str]) -> set[str]:
 
 
 def _reached(thing: object, without: Iterable[object] = ()) -> Iterator[object]:
-    """Yield the thing and all objects it refers to, each once; of a function's globals, only those it names."""
+    """Yield the thing and all objects it refers to; of a function's globals, only those it names.
+
+    A number is yielded for each reference to it, any other object once.
+    """
     seen, pending = set(map(id, without)), [thing]
     while pending:
         thing = pending.pop()
         if id(thing) in seen or isinstance(thing, type | ModuleType | CodeType | BuiltinFunctionType):
             continue
-        seen.add(id(thing))
+        if not isinstance(thing, int | float):
+            seen.add(id(thing))
         yield thing
         if isinstance(thing, FunctionType):
             pending += [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), vars(thing)]
