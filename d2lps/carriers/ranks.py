@@ -267,6 +267,19 @@ def _require_address(name: str, deadline: float) -> None:
         raise ProcessesError(text("processes.no-address", name=repr(name), why=why))
 
 
+def own_address() -> str:
+    """Return the address from which this host reaches MASTER_ADDR, of IPv4 if it can. Raise OSError."""
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    for family, _, _, _, address in sorted(socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(address)  # sends nothing
+                return probe.getsockname()[0]
+            except OSError as error:
+                failure = error
+    raise failure
+
+
 _carriers: "WeakSet[Ranks]" = WeakSet()
 
 

@@ -221,6 +221,8 @@ def _start(nodes: Nodes, workers: Workers, servers: int) -> None:
         if INTERFACE not in os.environ:
             raise Refused(text("store.mxnet.no-card", variable=INTERFACE))
         own = own_address()
+        if ":" in own:
+            raise Refused(text("store.mxnet.ipv4", address=own))
     if workers.rank == 0:
         mine.insert(0, ("scheduler", 0))
     address = own or "127.0.0.1"

@@ -1,6 +1,5 @@
 """Connections between servers of a slot: messages arrive in order, once, or are lost with the connection."""
 
-import socket
 import threading
 import time
 from collections import deque
@@ -37,7 +36,7 @@ class Peers(NamedTuple):
     def connect(self, slot: int, mine: Name, other: Name) -> Channel:
         """Return a connection to ``other``. Raises OSError, Broken or Refused."""
         address = other[2]
-        sock = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+        sock = handshake.new_socket(address)
         sock.settimeout(1.0)
         try:
             sock.connect(address)
@@ -57,7 +56,7 @@ def refused(other: Name) -> bool:
     """Return True if no server listens there any more."""
     address = other[2]
     try:
-        with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as sock:
+        with handshake.new_socket(address) as sock:
             sock.settimeout(1.0)
             sock.connect(address)
     except (ConnectionRefusedError, FileNotFoundError):
