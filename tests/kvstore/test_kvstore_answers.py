@@ -114,7 +114,7 @@ def test_what_has_failed_is_seen_where_the_server_writes():
         from helpers.breaking import tables
         from d2lps.kvstore import KVError, ShardStore
         from test_kvstore_answers import Line, Op
-        ShardStore.wait_at = None
+        ShardStore.come = None
         print(Line(tables()[0])(Op.BARRIER, round=1)[1]["kind"])"""
     here = Path(__file__).parent
     paths = os.pathsep.join(map(str, (here, here.parent, here.parents[1])))
