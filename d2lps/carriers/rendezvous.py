@@ -127,7 +127,7 @@ class Rendezvous:
     def require_open(self) -> None:
         """Raise RankLost if a run of this rendezvous has already failed, ProcessesError if it is closed."""
         if self.closed:
-            raise ProcessesError(text("processes.forked" if self.forked else "processes.closed"))
+            raise ProcessesError(text("processes.forked") if self.forked else text("processes.closed"))
         if self.over:
             raise RankLost(text("rank.again", why=self.over), self.over.ranks, self.over.step)
 
