@@ -108,7 +108,7 @@ EXERCISES = {
             ServersCase(7, "400 Mbit/s", "1200 Mbit/s"),
             ServersCase(4, "400 Mbit/s", "400 Mbit/s"),
             ServersCase(7, "1 Gbit/s", "6.993 Gbit/s"),  # 1.001: with any rounding but up, one too few
-            ServersCase(9, "10 Gbit/s", "4.5 Gbit/s"),
+            ServersCase(6, "10 Gbit/s", "4.5 Gbit/s"),
             ServersCase(3, "10 Gbit/s", "4 Gbit/s"),
             ServersCase(1, "400 Mbit/s", "400 Mbit/s"),
             ServersCase(2, "1 Gbit/s", "10 Gbit/s"),

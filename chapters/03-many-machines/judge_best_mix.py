@@ -23,10 +23,10 @@ def mix_case(m: int, card: str, *servers: str, first: int = 0) -> PlanCase:
 
     If they are numbered from another ``first`` than 0, the last one comes first.
     """
-    order, rate = -1 if first else 1, bandwidth(card)
+    order, rate = -1 if first else 1, float(bandwidth(card))
     hosts = tuple(f"host{first + i}/cpu" for i in range(m)[::order])
     cards = {f"server{first + j}": each for j, each in enumerate(servers)}
-    helpers = {name: bandwidth(cards[name]) for name in [*cards][::order]}
+    helpers = {name: float(bandwidth(cards[name])) for name in [*cards][::order]}
     k = sum(map(Fraction, helpers.values())) / Fraction(rate)  # servers, counted in cards like the machines'
     best = 2 * m * (m - 1) / (m * m + k * (m - 2)) if k < m else Fraction(1)
     label = ", ".join([f"m = {m}, {card}", *map(" ".join, cards.items())])

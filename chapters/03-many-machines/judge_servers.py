@@ -43,7 +43,7 @@ def spaced(rate: str) -> str:
 
 def judge(case: ServersCase, answer: Callable) -> ServersCase:
     """Return the case; raise Failure."""
-    machine, server = bandwidth(case.machine), bandwidth(case.server)
+    machine, server = float(bandwidth(case.machine)), float(bandwidth(case.server))  # as an answer graded elsewhere
     got, enough = call(case, answer, case.m, machine, server), case.enough()
     if isinstance(got, bool) or not isinstance(got, Real):
         raise failure("not-a-number", "not-a-number", case, type=type(got).__name__)

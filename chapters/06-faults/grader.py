@@ -23,7 +23,15 @@ def interval_texts(found: dict[str, float]) -> dict[str, str]:
 
 EXERCISES = {
     "fault-tolerance": Exercise(
-        ("me", "peer", "workers", "send"), tuple(map(PairCase, (3, 1, 2))), judge_fault_tolerance.judge, fills=dict
+        ("me", "peer", "workers", "send"),
+        (
+            PairCase((2, 5, 0)),
+            PairCase((41,), ("server1", "server0"), ("head", "w", "b")),
+            PairCase((7, 3), ("south", "north"), ("layer10", "layer1")),
+        ),
+        judge_fault_tolerance.judge,
+        fills=dict,
+        keeps=("never-takes-over",),
     ),
     "count-once": Exercise(
         ("disk", "send"),

@@ -60,15 +60,20 @@ class Schedule(NamedTuple):
 
 @dataclass(frozen=True)
 class PairCase:
-    """n workers, these keys, and how many rounds they train."""
+    """The workers, the servers with the first primary first, the keys, and how many rounds are trained."""
 
-    n: int
+    workers: tuple[int, ...]
+    servers: tuple[str, str] = SERVERS
     keys: tuple[str, ...] = KEYS
     rounds: int = ROUNDS
 
     @property
     def label(self) -> str:
         return f"n = {self.n}"
+
+    @property
+    def n(self) -> int:
+        return len(self.workers)
 
 
 @dataclass
@@ -107,16 +112,16 @@ def gradient(worker: int, key: str, number: int) -> float:
 
 
 @cache
-def trained(n: int, key: str, number: int) -> tuple[float, float]:
-    """The weights of a key after so many rounds of n workers, and its velocity.
+def trained(workers: tuple[int, ...], key: str, number: int) -> tuple[float, float]:
+    """The weights of a key after so many rounds of these workers, and its velocity.
 
-    >>> trained(2, "w", 1)[0] == -0.1 * (gradient(0, "w", 1) + gradient(1, "w", 1))
+    >>> trained((0, 1), "w", 1)[0] == -0.1 * (gradient(0, "w", 1) + gradient(1, "w", 1))
     True
     """
     if not number:
         return 0.0, 0.0
-    weights, velocity = trained(n, key, number - 1)
-    velocity = MOMENTUM * velocity + sum(gradient(worker, key, number) for worker in range(n))
+    weights, velocity = trained(workers, key, number - 1)
+    velocity = MOMENTUM * velocity + sum(gradient(worker, key, number) for worker in workers)
     return weights - RATE * velocity, velocity
 
 
@@ -125,8 +130,8 @@ class Worker:
     """Pushes every key, waits for the new weights of all of them, and goes on; says everything again in a new view."""
 
     name: int
+    primary: str
     view: int = 1
-    primary: str = SERVERS[0]
     number: int = 0  # its round
     waits: list[str] = field(default_factory=list)  # for the weights of these keys
 
@@ -149,7 +154,7 @@ class World:
         self.letters: list[Letter] = []
         self.queue: deque[Letter] = deque()
         self.held: list[tuple[int, Letter]] = []
-        self.views = {1: SERVERS}
+        self.views = {1: case.servers}
         self.down: str | None = None  # who is silent
         self.paused = self.cut = False
         self.waiting: list[Letter] = []  # for or from who is paused, in order
@@ -157,22 +162,22 @@ class World:
         self.now = self.spoken = self.times = self.patience = self.answers = 0
         self.failed: Failure | None = None
         self.handled: Letter | None = None
-        self.sent = dict.fromkeys(SERVERS, 0)
-        self.workers = [Worker(name) for name in range(case.n)]
+        self.sent = dict.fromkeys(case.servers, 0)
+        self.workers = {name: Worker(name, case.servers[0]) for name in case.workers}
         self.on = {}
-        for me, peer in (SERVERS, SERVERS[::-1]):
-            on = call(case, answer, me, peer, list(range(case.n)), self._sender(me))
+        for me, peer in (case.servers, case.servers[::-1]):
+            on = call(case, answer, me, peer, list(case.workers), self._sender(me))
             if not callable(on):
                 raise failure("not-a-function", "pair-not-on", case, type=type(on).__name__)
             self.on[me] = on
 
     def run(self) -> "World":
         """Raises Failure where an answer raises; what else is wrong is in ``failed``."""
-        for server in SERVERS:
+        for server in self.case.servers:
             self._tell(server)
         if self.schedule.server and not self.schedule.after:
             self._fail()
-        for worker in reversed(self.workers):  # not in the order of their numbers
+        for worker in reversed(self.workers.values()):  # not in their order
             self._next_round(worker)
         while self.failed is None:
             if self.held and self.held[0][0] <= self.now:
@@ -186,7 +191,7 @@ class World:
     @property
     def unanswered(self) -> list[tuple[int, str, int]]:
         """(worker, key, round) for which no weights have come."""
-        return [(worker.name, key, worker.number) for worker in self.workers for key in worker.waits]
+        return [(worker.name, key, worker.number) for worker in self.workers.values() for key in worker.waits]
 
     # Messages.
 
@@ -302,11 +307,11 @@ class World:
 
     def _make_view(self, by: int = 0) -> None:
         out = self.schedule.server
-        self.views[2] = tuple(server for server in SERVERS if server != out)
+        self.views[2] = tuple(server for server in self.case.servers if server != out)
         knows = self.schedule.knows
         self._tell(self.views[2][0], by=by + 8 * (knows == "server"))
-        for worker in range(self.case.n):
-            last = knows == "worker" and worker == self.case.n - 1
+        for worker in self.workers:
+            last = knows == "worker" and worker == self.case.workers[-1]
             self._tell(worker, by=by + LATE * last)
         if knows == "again":
             self._tell(self.views[2][0], by=by + LATE, number=1)
@@ -330,7 +335,7 @@ class World:
             return False
         self.patience += 1
         self.times += 1
-        for worker in self.workers:
+        for worker in self.workers.values():
             self._push(worker)
         if self.cut and self.times == PATIENCE:  # what it has begun, whoever is cut off goes on with
             self.patience = 0

@@ -309,7 +309,7 @@ class SeenMessages(Pair):
             self.close(key, self.state(key)[0] + 1)
 
     def total(self, gradients):
-        return sum(gradient for _, gradient in sorted(gradients))
+        return sum(gradient for _, gradient in sorted(gradients, key=lambda each: self.workers.index(each[0])))
 
 
 class SeenMessagesOfTheView(SeenMessages):
@@ -329,7 +329,7 @@ class Appends(Pair):
                 self.close(key, number)
 
     def total(self, gradients):
-        return sum(gradient for _, gradient in sorted(gradients))
+        return sum(gradient for _, gradient in sorted(gradients, key=lambda each: self.workers.index(each[0])))
 
 
 class AddsOnArrival(Pair):
@@ -340,6 +340,24 @@ class AddsOnArrival(Pair):
 class AddsBackwards(Pair):
     def total(self, gradients):
         return sum(gradients[worker] for worker in reversed(self.workers))
+
+
+class SortsWorkers(Pair):
+    def total(self, gradients):
+        return sum(gradients[worker] for worker in sorted(gradients))
+
+
+class CountsWorkers(Pair):
+    """Takes them for 0 to n − 1."""
+    def total(self, gradients):
+        return sum(gradients.get(worker, 0.0) for worker in range(len(self.workers)))
+
+
+class SmallerName(Pair):
+    """The one with the smaller name is the primary, as long as both are there."""
+    def push(self, *given):
+        if self.alone() or self.me < self.peer:
+            super().push(*given)
 
 
 class Forwards(Pair):
@@ -370,7 +388,7 @@ class ForwardsAndKeeps(Forwards):
             self.send(self.peer, ("forward", self.view, worker, key, number, gradient))
 
     def total(self, gradients):
-        return sum(gradients[each] for each in sorted(gradients))
+        return sum(gradients[each] for each in sorted(gradients, key=lambda each: (self.workers.index(each[0]), each[1])))
 
     def copy(self, sender, view, key, state):
         super().copy(sender, view, key, state)
@@ -1420,7 +1438,7 @@ WRONG = {
         "dedupe-by-message": [SeenMessages, SeenMessagesOfTheView],
         "counts-twice": [Appends],
         "half-round-kept": [Forwards, ForwardsAndKeeps],
-        "arrival-order": [AddsOnArrival, AddsBackwards],
+        "arrival-order": [AddsOnArrival, AddsBackwards, SortsWorkers],
         "zombie": [AnswersInEveryView, NeverDeposed],
         "old-view-taken": [TakesOldCopies, TakesWhatever, AcknowledgesOldCopies, TakesAnyView],
         "optimizer-lost": [CopiesWeights, CopiesVelocityLater],
@@ -1431,11 +1449,11 @@ WRONG = {
         "nobody-answers": [AnswersOnce, AnswersTheLast, SilentUntilAsked],
         "grows": [Remembers, KeepsALog],
         "sends-once": [CopiesOnce, AcknowledgesOnce],
-        "never-takes-over": [OnlyTheFirst],
+        "never-takes-over": [OnlyTheFirst, SmallerName],
         "copies-everything": [CopiesEverything],
         "shared-memory": [OneMemory, with_a_default],
         "no-momentum": [WithoutMomentum],
-        "wrong-weights": [Averages],
+        "wrong-weights": [Averages, CountsWorkers],
         "talks-for-ever": [TalksForEver],
         "strange-receiver": [AsksItself, AnswersTheAuthority],
         "not-a-message": [SendsText, ValueWithoutView],

@@ -229,7 +229,7 @@ def test_right_answers_are_solved_and_wrong_ones_are_told_why(graded):
 def test_what_cannot_be_read_is_said_and_the_rest_graded(graded):
     rows, learners = graded["rows"], graded["report"]["learners"]
     assert rows["syntax", "own-gpu"]["mistake"] == "syntax"
-    assert "JSON" in str(learners["bad"]["notes"]) or "no notebook" in str(learners["bad"]["notes"])
+    assert "not a notebook: it is damaged" in str(learners["bad"]["notes"])
     assert learners["other"]["notes"] and learners["other"]["exercises"] == 0
     assert rows["doubled", "own-gpu"]["state"] == "solved" and "3" in rows["doubled", "own-gpu"]["notes"][0]
     assert rows["doubled", "overlap"]["state"] == "missing"
