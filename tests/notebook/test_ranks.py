@@ -229,6 +229,17 @@ def test_without_ipyparallel_it_says_what_to_install(monkeypatch):
         d2lps.ranks(1)
 
 
+def test_a_forked_child_of_the_notebook_does_not_end_the_ranks():
+    with d2lps.ranks(1) as ranks:
+        if not (child := os.fork()):
+            try:
+                ranks.close()  # as Python does when the child ends
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0) == (child, 0)
+        assert ranks._folder.exists() and ranks.answer(within=20)
+
+
 def test_closed_ranks_leave_nothing_and_another_count_is_another_start():
     first = d2lps.ranks(1)
     group = first._guard.pid
