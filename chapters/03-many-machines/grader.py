@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from d2lps import Trace, cost, machines, ring
@@ -22,17 +22,18 @@ FIRST_MIX = mix_case(4, "400 Mbit/s", "400 Mbit/s", "200 Mbit/s")
 # Two levels
 
 
-def hierarchy_case(m: int, gpus: int) -> PlanCase:
-    """``m`` machines with ``gpus`` GPUs each: a sum of shards inside, one between the machines, and back."""
-    hosts = [[f"host{i}/gpu{j}" for j in range(gpus)] for i in range(m)]
+def hierarchy_case(numbers: Sequence[int], gpus: Sequence[int]) -> PlanCase:
+    """Machines and GPUs with these numbers: a sum of shards inside, one between the machines, and back."""
+    hosts = [[f"host{i}/gpu{j}" for j in gpus] for i in numbers]
+    m, n = len(numbers), len(gpus)
     workers = tuple(gpu for some in hosts for gpu in some)
-    inside, across = Fraction(gpus - 1, gpus), Fraction(m - 1, m)
+    inside, across = Fraction(n - 1, n), Fraction(m - 1, m)
     wires = {rate: NBYTES / Fraction(bandwidth(rate)) for rate in (CARD, INSIDE)}
     return PlanCase(
-        f"m = {m}, {gpus} GPU",
+        f"m = {m}, {n} GPU",
         (hosts,),
         workers,
-        machines(m, gpus, CARD, INSIDE),
+        machines(max(numbers) + 1, max(gpus) + 1, CARD, INSIDE),
         steps=sys.maxsize,  # they may be many: this network has no latency
         per_step=dict.fromkeys(workers, inside or across or Fraction(1)),
         bound=2 * max(Fraction(len(workers) - 1, len(workers)) * wires[INSIDE], across * wires[CARD]),
@@ -106,35 +107,44 @@ EXERCISES = {
         (
             ServersCase(7, "400 Mbit/s", "1200 Mbit/s"),
             ServersCase(4, "400 Mbit/s", "400 Mbit/s"),
-            ServersCase(4, "1 Gbit/s", "2 Gbit/s"),
+            ServersCase(7, "1 Gbit/s", "6.993 Gbit/s"),  # 1.001: with any rounding but up, one too few
+            ServersCase(6, "10 Gbit/s", "4.5 Gbit/s"),
             ServersCase(3, "10 Gbit/s", "4 Gbit/s"),
             ServersCase(1, "400 Mbit/s", "400 Mbit/s"),
             ServersCase(2, "1 Gbit/s", "10 Gbit/s"),
             ServersCase(8, "25 Gbit/s", "100 Gbit/s"),
-            ServersCase(5, "4 Gbit/s", "3 Gbit/s"),
         ),
         judge_servers.judge,
-        fills=dict,
+        fills=judge_servers.told,
         keeps=("rounded-down", "one-too-many", "not-whole"),
     ),
     "seven-steps": Exercise(
         ("trace",),
         (
-            StepsCase(3, 2, 1),
-            StepsCase(2, 4, 2),
-            StepsCase(4, 2, 1, chunks=3),
-            StepsCase(3, 2, 3, colocated=True),
-            StepsCase(4, 1, 2, chunks=2, updates=False),
-            StepsCase(2, 0, 1),
-            StepsCase(1, 3, 1),
+            StepsCase((0, 1, 2), 2, 1),
+            StepsCase((1, 0), 4, 2, leader="gpu0"),
+            StepsCase((0, 1, 2, 3), 2, 1, chunks=3),
+            StepsCase((3, 1, 5), 2, 3, colocated=True),
+            StepsCase((10, 1, 100, 101), 1, 2, chunks=2, colocated=True, updates=False),
+            StepsCase((4, 2), 0, 1),
+            StepsCase((7,), 3, 1),
         ),
         judge_seven_steps.judge,
         fills=dict,
-        keeps=("step-by-number", "hosts-mixed", "nothing-there"),
+        keeps=("step-by-number", "hosts-mixed", "prefix", "nothing-there"),
     ),
     "hierarchy": Exercise(
         ("hosts",),
-        tuple(hierarchy_case(*size) for size in ((4, 2), (2, 4), (3, 3), (5, 2), (8, 4), (3, 1), (1, 4), (1, 1))),
+        (
+            hierarchy_case(range(4), range(2)),
+            hierarchy_case(range(2), range(4)),
+            hierarchy_case((10, 1, 12), (2, 0, 3)),
+            hierarchy_case((5, 3, 4, 1, 2), (1, 0)),
+            hierarchy_case(range(8), range(4)),
+            hierarchy_case((2, 1, 4), (3,)),
+            hierarchy_case((1,), (3, 2, 1, 0)),
+            hierarchy_case((0,), (0,)),
+        ),
         PlanJudge(hierarchy_mistake, require_one_crossing),
         fills=time_beside_a_flat_ring,
     ),
@@ -143,9 +153,10 @@ EXERCISES = {
         (
             FIRST_MIX,
             mix_case(4, "400 Mbit/s", "400 Mbit/s", "400 Mbit/s"),
-            mix_case(8, "10 Gbit/s", "10 Gbit/s", "10 Gbit/s", "25 Gbit/s"),
+            mix_case(8, "10 Gbit/s", "10 Gbit/s", "10 Gbit/s", "25 Gbit/s", first=3),
             mix_case(3, "400 Mbit/s", "100 Mbit/s"),
-            mix_case(5, "10 Gbit/s"),
+            mix_case(5, "10 Gbit/s", first=1),
+            mix_case(7, "3 Gbit/s", "700 Mbit/s", "1100 Mbit/s", first=2),
             mix_case(4, "10 Gbit/s", "25 Gbit/s", "15 Gbit/s"),
             mix_case(3, "1 Gbit/s", "2 Gbit/s", "1 Gbit/s", "1 Gbit/s"),
             mix_case(2, "400 Mbit/s", "400 Mbit/s"),

@@ -18,19 +18,24 @@ CHUNKS = 4  # of what is watched
 CHUNKS_OF_A_PIECE = 32
 
 
-def mix_case(m: int, card: str, *servers: str) -> PlanCase:
-    """``m`` machines with cards of one rate, and servers with cards of theirs."""
-    rate, hosts = bandwidth(card), tuple(f"host{i}/cpu" for i in range(m))
-    helpers = {f"server{j}": bandwidth(each) for j, each in enumerate(servers)}
+def mix_case(m: int, card: str, *servers: str, first: int = 0) -> PlanCase:
+    """Make a case of ``m`` machines, whose cards have one rate, and of servers with their own.
+
+    If they are numbered from another ``first`` than 0, the last one comes first.
+    """
+    order, rate = -1 if first else 1, float(bandwidth(card))
+    hosts = tuple(f"host{first + i}/cpu" for i in range(m)[::order])
+    cards = {f"server{first + j}": each for j, each in enumerate(servers)}
+    helpers = {name: float(bandwidth(cards[name])) for name in [*cards][::order]}
     k = sum(map(Fraction, helpers.values())) / Fraction(rate)  # servers, counted in cards like the machines'
     best = 2 * m * (m - 1) / (m * m + k * (m - 2)) if k < m else Fraction(1)
-    label = ", ".join([f"m = {m}, {card}", *(f"{name} {each}" for name, each in zip(helpers, servers, strict=True))])
+    label = ", ".join([f"m = {m}, {card}", *map(" ".join, cards.items())])
     label = label.replace(" Mbit", "\u00a0Mbit").replace(" Gbit", "\u00a0Gbit")
     return PlanCase(
         label,
         (list(hosts), rate, helpers),
         hosts,
-        machines(m, 0, [card] * m + list(servers), servers=len(servers)),
+        machines(first + m, 0, [card] * (2 * first + m) + list(servers), servers=first + len(servers)),
         steps=CHUNKS + 1,
         bound=best * NBYTES / Fraction(rate),
         servers=tuple(helpers),
@@ -110,9 +115,10 @@ def _shares(case: PlanCase, answer: Callable) -> dict[str, Fraction]:
             raise failure("other-nodes", "share-strange", case, node=repr(node))
     shares = {node: _exact(case, node, given.get(node, 0)) for node in nodes}
     total = sum(shares.values())
+    if 0 < abs(total - 1) < 1e-9:  # rounded to the digits that a sentence shows, the sum would be 1
+        raise failure("inexact", "shares-rounded", case, off=f"{float(total - 1):.1g}")
     if total != 1:
-        inexact = any(isinstance(share, float) for share in given.values()) and abs(total - 1) < 1e-9
-        raise failure("inexact" if inexact else "share-sum", "shares-total", case, total=f"{float(total):.12g}")
+        raise failure("share-sum", "shares-total", case, total=f"{float(total):.12g}")
     return shares
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 
 from d2lps import Trace, cost, hierarchical, machines, sharded
 from d2lps.notebook.grading import call, failure, time_text
@@ -18,30 +19,36 @@ STEPS = (3, 4, 5, 6, 7)
 
 @dataclass(frozen=True)
 class StepsCase:
-    """``m`` machines with ``gpus`` each and ``k`` servers, which stand by themselves or on the first machines."""
+    """Machines with these numbers and ``gpus`` each, and ``k`` servers by themselves or on the first machines.
 
-    m: int
+    In each machine, ``leader`` sums the gradients and sends the sum over the network.
+    """
+
+    hosts: tuple[int, ...]
     gpus: int
     k: int
     chunks: int = 1
     colocated: bool = False
     updates: bool = True
+    leader: str = "cpu"
 
     @property
     def label(self) -> str:
-        return f"m = {self.m}, {self.gpus} GPU, k = {self.k}" + (f", c = {self.chunks}" if self.chunks > 1 else "")
+        chunks = f", c = {self.chunks}" if self.chunks > 1 else ""
+        return f"m = {len(self.hosts)}, {self.gpus} GPU, k = {self.k}{chunks}"
 
     @cached_property
     def trace(self) -> Trace:
         """What the answer is given."""
-        leaders = [f"host{i}/cpu" for i in range(self.m)]
+        leaders = [f"host{i}/{self.leader}" for i in self.hosts]
         servers = leaders[: self.k] if self.colocated else [f"server{j}" for j in range(self.k)]
         update = ("sgd", {"lr": 0.1}) if self.updates else None
         plan = sharded(leaders, servers, self.chunks, update)
         if self.gpus:
-            inside = {cpu: [cpu.replace("cpu", f"gpu{j}") for j in range(self.gpus)] for cpu in leaders}
+            inside = {node: [f"{host_of(node)}/gpu{j}" for j in range(self.gpus)] for node in leaders}
             plan = hierarchical(inside, plan)
-        place = machines(self.m, self.gpus, "400 Mbit/s", "2 GB/s", servers=0 if self.colocated else self.k)
+        alone = 0 if self.colocated else self.k
+        place = machines(max(self.hosts) + 1, self.gpus, "400 Mbit/s", "2 GB/s", servers=alone)
         return uneven(cost.shared(plan, place, "20 MB"))
 
 
@@ -120,7 +127,7 @@ def _seconds(case: StepsCase, given: object) -> dict[int, float]:
     for step, seconds in given.items():
         if step not in STEPS:
             raise failure("missing-step", "step-strange", case, step=repr(step))
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        if isinstance(seconds, bool) or not isinstance(seconds, Real):
             raise failure("not-a-dict", "step-no-number", case, step=step, got=type(seconds).__name__)
     return given
 
@@ -133,6 +140,7 @@ def _mistake(case: StepsCase, trace: Trace, parts: Mapping, got: Mapping, right:
     if not said:
         return "left-out"
     other = {3: 7, 7: 3, 4: 6, 6: 4}.get(step)
+    alike = [e for e in trace.events if e.kind == events[0].kind and e.op == events[0].op]
     thoughts = {
         "sums": sum(event.end - event.start for event in events),
         "until-the-end": max(event.end for event in events),
@@ -140,8 +148,12 @@ def _mistake(case: StepsCase, trace: Trace, parts: Mapping, got: Mapping, right:
         "mean": sum(event.end - event.start for event in events) / len(events),
         "turned": right.get(other, said + 1),
         "both-ways": span(events + parts[other]) if other else said + 1,
-        "hosts-mixed": span([e for e in trace.events if e.kind == events[0].kind and e.op == events[0].op]),
+        "hosts-mixed": span(alike),
     }
+    for begin in (lambda node: node[:5], lambda node: node[:6]):
+        some = [e for e in alike if (begin(e.src) == begin(e.dst)) == (step in (3, 7))]
+        if near(said, span(some), trace):
+            return "prefix"
     for mistake, value in thoughts.items():
         if near(said, value, trace) and not near(value, right[step], trace):
             return mistake

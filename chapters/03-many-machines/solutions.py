@@ -83,6 +83,10 @@ def step_of(event):
     return (3 if inside else 4) if event.op == "add" else (7 if inside else 6)
 
 
+def host_name(node):
+    return node.split("/")[0]
+
+
 def turned_round(event):
     return {3: 7, 4: 6, 6: 4, 7: 3}.get(step_of(event), 5)
 
@@ -96,6 +100,16 @@ def by_the_servers(event):
     if event.src.startswith("server"):
         return 6
     return 3 if event.op == "add" else 7
+
+
+def same(begin):
+    """Compares no whole machine, but what ``begin`` tells of two names."""
+    def sort(event):
+        if event.kind == "update":
+            return 5
+        inside = begin(event.src, event.dst)
+        return (3 if inside else 4) if event.op == "add" else (7 if inside else 6)
+    return stepwise(span, sort)
 
 
 def span(events):
@@ -222,6 +236,11 @@ def too_large_shares(hosts):
     return Plan(plan.nodes, dict.fromkeys(plan.share, Fraction(1, 4)), plan.steps)
 
 
+def named_by_number(hosts):
+    """Makes up the names of the GPUs."""
+    return hierarchy([[f"host{i}/gpu{j}" for j in range(len(gpus))] for i, gpus in enumerate(hosts)])
+
+
 def with_cpus(hosts):
     return hierarchical({gpus[0].split("/")[0] + "/cpu": gpus for gpus in hosts},
                         ring([gpus[0].split("/")[0] + "/cpu" for gpus in hosts]))
@@ -284,6 +303,17 @@ def not_divided(machines, bandwidth, servers):
     return shares | {machine: len(machines) * shares[machine] for machine in machines}
 
 
+def named_machines(machines, bandwidth, servers):
+    """Makes up the names of the machines."""
+    return best_mix([f"host{i}/cpu" for i in range(len(machines))], bandwidth, servers)
+
+
+def sorted_servers(machines, bandwidth, servers):
+    """The first by name is the first in the dict."""
+    shares = best_mix(machines, bandwidth, servers)
+    return shares | dict(zip(sorted(servers), [shares[server] for server in servers]))
+
+
 def numbers(machines, bandwidth, servers):
     return {node: float(share) for node, share in best_mix(machines, bandwidth, servers).items()}
 
@@ -292,7 +322,8 @@ WRONG = {
     "servers": {
         "bandwidths-ignored": [lambda m, machine, server: m],
         "rounded-down": [lambda m, machine, server: max(1, int(m * machine / server)),
-                         lambda m, machine, server: max(1, round(m * machine / server))],
+                         lambda m, machine, server: max(1, round(m * machine / server)),
+                         lambda m, machine, server: max(1, int(m * machine / server + 0.9))],
         "ratio-turned": [lambda m, machine, server: math.ceil(m * server / machine)],
         "both-directions": [lambda m, machine, server: math.ceil(2 * m * machine / server)],
         "one-too-many": [lambda m, machine, server: int(m * machine / server) + 1,
@@ -303,7 +334,7 @@ WRONG = {
                       lambda m, machine, server: max(1, m * machine / server)],
         "not-a-number": [lambda m, machine, server: [servers(m, machine, server)],
                          lambda m, machine, server: str(servers(m, machine, server))],
-        "not-general": [lambda m, machine, server: 3, lambda m, machine, server: math.ceil(m / 3)],
+        "not-general": [lambda m, machine, server: 3, lambda m, machine, server: min(8, servers(m, machine, server))],
         "nothing-returned": [lambda m, machine, server: None],
         "raised": [lambda m, machine, server: m / 0],
     },
@@ -314,7 +345,9 @@ WRONG = {
         "mean": [stepwise(lambda events: sum(lasting(events)) / len(events))],
         "turned": [stepwise(span, turned_round)],
         "both-ways": [both_directions],
-        "hosts-mixed": [all_adds, stepwise(span, by_the_servers)],
+        "hosts-mixed": [all_adds, stepwise(span, by_the_servers), same(lambda src, dst: "gpu" in src + dst)],
+        "prefix": [same(lambda src, dst: src[:5] == dst[:5]), same(lambda src, dst: src[:6] == dst[:6]),
+                   same(lambda src, dst: dst.startswith(host_name(src)) or src.startswith(host_name(dst)))],
         "step-by-number": [by_number],
         "gaps-left-out": [stepwise(busy)],
         "left-out": [without_update],
@@ -323,7 +356,8 @@ WRONG = {
                          lambda trace: seven_steps(trace) | {"read data": 1.0}],
         "not-a-dict": [lambda trace: list(seven_steps(trace).values()),
                        lambda trace: {step: str(seconds) for step, seconds in seven_steps(trace).items()}],
-        "wrong-time": [of_one_host, lambda trace: {step: 1.0 for step in range(3, 8)}],
+        "wrong-time": [of_one_host, stepwise(lambda events: events[-1].end - events[0].start),
+                       lambda trace: {step: 1.0 for step in range(3, 8)}],
         "not-general": [chunks_forgotten],
         "nothing-returned": [lambda trace: None],
         "raised": [lambda trace: trace.events["send"]],
@@ -344,7 +378,7 @@ WRONG = {
                                        hierarchy(hosts).steps)],
         "share-sum": [too_large_shares],
         "other-nodes": [with_cpus],
-        "not-general": [always_two],
+        "not-general": [always_two, named_by_number],
         "nothing-returned": [lambda hosts: None],
     },
     "best-mix": {
@@ -359,11 +393,11 @@ WRONG = {
         "uneven-machines": [first_machine],
         "negative": [mixed(formula)],
         "share-sum": [not_divided],
-        "inexact": [numbers],
+        "inexact": [numbers, lambda *given: {node: Fraction(share) for node, share in numbers(*given).items()}],
         "other-nodes": [lambda machines, bandwidth, servers: {"cpu": 1}],
         "not-a-dict": [lambda machines, bandwidth, servers: [1 / 6] * 6,
                        lambda machines, bandwidth, servers: dict.fromkeys(machines, None)],
-        "not-general": [mixed(lambda m, cards: Fraction(9, 19))],
+        "not-general": [mixed(lambda m, cards: Fraction(9, 19)), named_machines, sorted_servers],
         "nothing-returned": [lambda machines, bandwidth, servers: None],
         "raised": [lambda machines, bandwidth, servers: {machines[9]: 1}],
     },

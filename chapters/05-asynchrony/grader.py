@@ -37,14 +37,21 @@ EXERCISES = {
     ),
     "staleness": Exercise(
         ("n", "s"),
-        tuple(staleness_case(n, s) for n, s in ((3, 3), (3, 1), (3, 0), (2, 1), (3, math.inf), (5, 3), (1, 0), (5, 1))),
+        tuple(staleness_case(n, s) for n, s in ((3, 3), (3, 1), (3, 0), (2, 7), (3, math.inf), (5, 3), (1, 0), (5, 1))),
         judge_staleness.judge,
         fills=lambda _: judge_staleness.waits(),
-        keeps=(*(name for name, _ in INSTEAD), "reads-too-early", "waits-too-long"),
+        keeps=(*(name for name, _ in INSTEAD), "gives-in", "reads-too-early", "waits-too-long"),
     ),
     "backup": Exercise(
         ("n", "b"),
-        tuple(backup_case(n, b) for n, b in ((2, 1), (3, 2), (1, 1), (3, 0), (1, 3), (5, 1))),
+        (
+            backup_case(2, 1),
+            backup_case(3, 2, (2, 3)),
+            backup_case(1, 1),
+            backup_case(3, 0, (5,)),
+            backup_case(1, 3, (2, 1, 2)),
+            backup_case(5, 1, (8,)),
+        ),
         judge_backup.judge,
         fills=lambda messages: {"messages": str(messages)} | waiting_times(96, 4),
         keeps=(
@@ -63,6 +70,7 @@ EXERCISES = {
             "changed-later",
             "stays-open",
             "too-soon",
+            "by-content",
         ),
     ),
     "local-sgd": Exercise(

@@ -1,7 +1,8 @@
 """Judge an update from the first n of n + b workers: play it gradients that come late, twice and early.
 
 Worker i's gradient of round r is 4^i in element r − 1, so an update tells whose gradients are in it, and how often.
-The workers that come last in one round may be the first of the next.
+After the last element comes the first again. The workers that come last in one round may be the first of the next.
+Some sequences are played with equal gradients.
 """
 
 import random
@@ -15,6 +16,7 @@ from d2lps.messages import text
 from d2lps.notebook.grading import Failure, call, failure
 
 ROUNDS = 4
+LONG = 120  # rounds of the longest sequence
 SEEDS = 12
 
 
@@ -27,19 +29,21 @@ class Push(NamedTuple):
 
 @dataclass(frozen=True)
 class BackupCase:
-    """n gradients make an update, of n + b workers; these sequences of messages are played."""
+    """n gradients of this shape make an update, of n + b workers; these sequences of messages are played."""
 
     n: int
     b: int
+    shape: tuple[int, ...]
     sequences: tuple[tuple[Push, ...], ...]
+    equal: tuple[tuple[Push, ...], ...]  # played with equal gradients
 
     @property
     def label(self) -> str:
         return f"n = {self.n}, b = {self.b}"
 
 
-def backup_case(n: int, b: int) -> BackupCase:
-    """The case of n and b: each difficulty by itself first, then all together, drawn from seeds."""
+def backup_case(n: int, b: int, shape: Sequence[int] = (ROUNDS,)) -> BackupCase:
+    """Make the case of n and b: each difficulty by itself first, then all together, drawn from seeds."""
     workers = list(range(n + b))
     first, second = ([Push(i, number) for i in workers] for number in (1, 2))
     alone = (
@@ -57,7 +61,12 @@ def backup_case(n: int, b: int) -> BackupCase:
         pushes = [Push(i, number) for number in range(1, ROUNDS + 1) for i in workers]
         pushes += draw.choices(pushes, k=2 * (n + b))
         drawn.append(sorted(pushes, key=lambda push: push.number + draw.uniform(0, 2)))
-    return BackupCase(n, b, tuple(tuple(each) for each in (*alone, *drawn) if in_order(each, n)))
+    sequences = [each for each in (*alone, *drawn) if in_order(each, n)]
+    if b > 1:  # after many rounds, old gradients come again
+        many = [Push((i + number) % (n + b), number) for number in range(1, LONG + 1) for i in range(n)]
+        sequences.append([*many, *first, *[push._replace(number=LONG // 2) for push in first]])
+    equal = [*first[:1], *first[:n], *second[:1], *second[b:]]
+    return BackupCase(n, b, tuple(shape), tuple(map(tuple, sequences)), (tuple(equal),))
 
 
 def in_order(pushes: Sequence[Push], n: int) -> bool:
@@ -97,28 +106,41 @@ def judge(case: BackupCase, answer: Callable) -> int:
     """How many messages a right answer has taken; raises Failure."""
     for pushes in case.sequences:
         _play(case, answer, pushes)
-    return sum(map(len, case.sequences))
+    for pushes in case.equal:
+        _play(case, answer, pushes, equal=True)
+    return sum(map(len, case.sequences + case.equal))
 
 
-def _play(case: BackupCase, answer: Callable, pushes: Sequence[Push]) -> None:
+def _play(case: BackupCase, answer: Callable, pushes: Sequence[Push], equal: bool = False) -> None:
     receive = call(case, answer, case.n, case.b)
     if not callable(receive):
         raise failure("not-a-function", "not-a-function", case, type=type(receive).__name__)
     given = []  # tensors, their copies, and what is said when they are changed
     for i, push in enumerate(pushes):
-        came, value = pushes[: i + 1], _gradient(case, push)
+        came, value = pushes[: i + 1], torch.ones(case.shape) if equal else _gradient(case, push)
         given.append((value, value.clone(), ("changes-it", "gradient-changed", push)))
         result, who = call(case, receive, *push, value, none=True), counted(came, case.n)
-        for tensor, before, (mistake, sentence, of) in given:
+        for tensor, before, (mistake, sentence, of) in given if i + 1 == len(pushes) else given[-16:]:
             if not torch.equal(tensor, before):
                 raise _failure(mistake, sentence, case, came, worker=of.worker, number=of.number)
-        if who and result is None:
+        if who and equal:
+            if not _is_mean(result, value):
+                workers = " ".join(map(str, sorted(who)))
+                raise _failure("by-content", "equal-gradients", case, came, workers=workers, got=repr(result)[:60])
+        elif who and result is None:
             raise _no_update(case, receive, pushes, i)
-        if who:
+        elif who:
             _require_mean(case, result, came, who)
-            given.append((result, result.clone(), ("changed-later", "update-changed", push)))
         elif result is not None:
-            raise _uncalled_for(case, came, result)
+            raise _uncalled_for(case, came, result, equal)
+        if who:
+            given.append((result, result.clone(), ("changed-later", "update-changed", push)))
+
+
+def _is_mean(result: object, right: torch.Tensor) -> bool:
+    """Return True if the result is this tensor, but for rounding."""
+    same = isinstance(result, torch.Tensor) and result.shape == right.shape
+    return same and torch.allclose(result.detach().cpu().double(), right.double(), 1e-5, 1e-6)
 
 
 def _no_update(case: BackupCase, receive: Callable, pushes: Sequence[Push], at: int) -> Failure:
@@ -140,13 +162,14 @@ def closed(came: Sequence[Push], number: int, n: int) -> bool:
     return len({push.worker for push in came if push.number == number}) >= n
 
 
-def _uncalled_for(case: BackupCase, came: Sequence[Push], result: object) -> Failure:
+def _uncalled_for(case: BackupCase, came: Sequence[Push], result: object, equal: bool) -> Failure:
     """An update, although this message completes nothing."""
     *before, push = came
     there = len({each.worker for each in came if each.number == push.number})
     if closed(before, push.number, case.n):
         return _failure("late-closes-round", "late-brings", case, came)
-    _require_own_round(case, result, came)
+    if not equal:
+        _require_own_round(case, result, came)
     messages = sum(each.number == push.number for each in came)
     late = any(closed(came[:i], each.number, case.n) for i, each in enumerate(came))
     mistake = "worker-twice" if messages >= case.n else "late-closes-round" if late else "too-soon"
@@ -155,8 +178,10 @@ def _uncalled_for(case: BackupCase, came: Sequence[Push], result: object) -> Fai
 
 def _require_own_round(case: BackupCase, result: object, came: Sequence[Push]) -> None:
     number = came[-1].number
-    if isinstance(result, torch.Tensor) and result.shape == (ROUNDS,):
-        other = [at + 1 for at, each in enumerate(result.tolist()) if each and at != number - 1]
+    if isinstance(result, torch.Tensor) and result.shape == case.shape:
+        elements = result.flatten().tolist()
+        numbers = {push.number for push in came if push.number % len(elements) != number % len(elements)}
+        other = [each for each in sorted(numbers) if elements[(each - 1) % len(elements)]]
         if other:
             mistake = "late-into-next-round" if other[0] < number else "rounds-mixed"
             raise _failure(mistake, "gradient-of-other", case, came, other=other[0])
@@ -168,12 +193,13 @@ def _require_mean(case: BackupCase, result: object, came: Sequence[Push], who: S
     if not isinstance(result, torch.Tensor) or result.shape != right.shape:
         got = f"{tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
         raise _failure("not-an-update", "not-an-update", case, came, got=got)
-    mean = result.detach().cpu().double()
-    if torch.allclose(mean, right.double(), 1e-5, 1e-6):
+    if _is_mean(result, right):
         return
+    mean = result.detach().cpu().double()
     _require_own_round(case, result, came)
-    got = float(mean[number - 1])
-    values = {"got": f"{got:g}", "right": f"{float(right[number - 1]):g}", "workers": " ".join(map(str, sorted(who)))}
+    at = (number - 1) % mean.numel()
+    got = float(mean.flatten()[at])
+    values = {"got": f"{got:g}", "right": f"{float(right.flatten()[at]):g}", "workers": " ".join(map(str, sorted(who)))}
     raise _failure(_mistake_of(case, got, came, who), "not-the-mean", case, came, **values)
 
 
@@ -203,8 +229,8 @@ def _mistake_of(case: BackupCase, got: float, came: Sequence[Push], who: Sequenc
 
 
 def _gradient(case: BackupCase, push: Push) -> torch.Tensor:
-    value = torch.zeros(ROUNDS)
-    value[push.number - 1] = 4.0**push.worker
+    value = torch.zeros(case.shape)
+    value.view(-1)[(push.number - 1) % value.numel()] = 4.0**push.worker
     return value
 
 

@@ -180,7 +180,7 @@ def cases() -> tuple[BucketsCase, ...]:
     return (
         BucketsCase((3 * MB, MB, MB, 4 * MB, 4 * MB, MB), by_hand, 2 * ms, 2e9),
         BucketsCase((3 * MB,), (1 * ms,), ms, 1e9),
-        BucketsCase((2 * MB,) * 5, (4 * ms,) * 5, ms, 1e9),  # all at once: one message
+        BucketsCase((2 * MB,) * 30, (4 * ms,) * 30, ms, 1e9),  # all at once: one message
         BucketsCase((MB,) * 5, (2 * ms, 4 * ms, 6 * ms, 8 * ms, 10 * ms), ms / 10, 1e9, " (2)"),  # one each
         BucketsCase((8 * MB, MB, MB, MB), (1 * ms, 2 * ms, 3 * ms, 4 * ms), ms, 1e9),
         *(drawn_case(seed, 12, alpha, 5e9) for seed, alpha in enumerate((1e-5, 3e-4, 2e-3))),

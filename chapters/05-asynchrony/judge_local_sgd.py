@@ -22,6 +22,7 @@ class LocalCase:
 
     shares: tuple[float, ...]
     local: int
+    shape: tuple[int, ...] = (ELEMENTS,)
 
     @property
     def label(self) -> str:
@@ -30,7 +31,7 @@ class LocalCase:
 
 def stepped(worker: int, made: int, weights: torch.Tensor) -> torch.Tensor:
     """The weights after a step of ``worker`` that has made so many before."""
-    point = torch.sin(torch.arange(1.0, ELEMENTS + 1) * (3 * worker + made + 1))
+    point = torch.sin(torch.arange(1.0, ELEMENTS + 1) * (3 * worker + made + 1)).view(weights.shape)
     return weights - 0.1 * (1 + worker) * (weights - 5 * point)
 
 
@@ -113,7 +114,7 @@ class Round:
 
 def along(value: torch.Tensor, right: torch.Tensor) -> float:
     """How many times ``right`` is in ``value``, if nothing else is."""
-    return float(value @ right / (right @ right))
+    return float((value * right).sum() / (right * right).sum())
 
 
 def near(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -122,7 +123,7 @@ def near(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def judge(case: LocalCase, answer: Callable) -> dict[str, str]:
     """What fills the sentence for a right answer; raises Failure."""
-    weights = torch.linspace(-2, 2, ELEMENTS)
+    weights = torch.linspace(-2, 2, ELEMENTS).view(case.shape)
     for number in range(ROUNDS):
         for worker in range(len(case.shares)):
             mean = _play(case, answer, Round(case, worker, number, weights))
@@ -169,7 +170,7 @@ def _require_mean(here: Round, result: object) -> None:
 CASES = (
     LocalCase((0.5, 0.5), 4),
     LocalCase((0.5, 0.5), 1),
-    LocalCase((0.5, 0.25, 0.25), 3),
+    LocalCase((0.5, 0.25, 0.25), 3, (2, 4)),
     LocalCase((0.7, 0.1, 0.1, 0.1), 24),
     LocalCase((1.0,), 2),
 )

@@ -19,9 +19,10 @@ from d2lps.notebook.grading import Failure, call, failure
 
 from .staleness_rules import INSTEAD, Rule
 
-KEYS = 2
+KEYS = FIRST, SECOND, LATE = 7, 1_000_007, 3  # the last one is pushed two rounds later; two end in the same digits
 ROUNDS = 6
 SEEDS = 6
+LONG = 200  # so many other pushes come while a read waits
 
 
 class Event(NamedTuple):
@@ -63,28 +64,40 @@ class StalenessCase:
 
 
 def staleness_case(n: int, s: float) -> StalenessCase:
-    """The case of n workers and this bound: each difficulty by itself first, then workers of different speeds."""
+    """Make the case of n workers and this bound: each difficulty alone first, then workers of different speeds.
+
+    Worker 0 is the fast one, and worker n − 1 the slow one; in each further sequence they are the next ones.
+    """
     far = 8 if s == math.inf else s + 5  # so often worker 0 pushes, and the others once: then its read has to wait
     others = range(1, n)
-    once = [push(worker, 0, 1) for worker in range(n)]
-    ahead = [push(0, 0, number) for number in range(2, far + 1)]
-    follow = [push(worker, 0, number) for worker in others for number in range(2, far + 1)]
+    once = [push(worker, FIRST, 1) for worker in range(n)]
+    ahead = [push(0, FIRST, number) for number in range(2, far + 1)]
+    follow = [push(worker, FIRST, number) for worker in others for number in range(2, far + 1)]
+    leave = [Event("leave", worker) for worker in others]
+    long = range(1, LONG + 1)
+    asks, asks_late = read(0, FIRST, far), read(0, LATE, far)
+    late = [push(0, LATE, number) for number in range(1, far + 1)]
     alone = (
-        [kind(worker, 0, number) for number in (1, 2) for kind in (push, read) for worker in range(n)],
-        [*once, *ahead, *[read(worker, 0, 1) for worker in others]],  # the slow ones may read
-        [*once, *ahead[: far - 5], read(0, 0, far - 4)],  # as far ahead as may be
-        [*once, *ahead, read(0, 0, far), *follow],
-        [*once, *[kind(0, 0, number) for number in range(2, far - 2) for kind in (push, read)], *follow],
-        [push(0, 0, 1), *ahead, read(0, 0, far), *[push(worker, 0, 1) for worker in others], *follow],
-        [*once, *[push(n - 1, 0, 1)] * (2 * far), *ahead, read(0, 0, far), *follow],  # a push is repeated
-        [*once, *follow, *[push(worker, 0, 1) for worker in others], *ahead, read(0, 0, far)],  # an old one comes again
-        [*once, *follow, read(0, 0, 2), push(0, 0, 2)],  # the read is there before its own push
-        [*once, *[push(n - 1, 1, number) for number in range(1, far + 3)], *ahead, read(0, 0, far), *follow],
-        [*once, *ahead, read(0, 0, far), *[Event("leave", worker) for worker in others]],
-        [*once, *[Event("leave", worker) for worker in others], *once[::-1], *ahead, read(0, 0, far)],
+        [kind(worker, FIRST, number) for number in (1, 2) for kind in (push, read) for worker in range(n)],
+        [*once, *ahead, *[read(worker, FIRST, 1) for worker in others]],  # the slow ones may read
+        [*once, *ahead[: far - 5], read(0, FIRST, far - 4)],  # as far ahead as may be
+        [*once, *ahead, asks, *[push(0, SECOND, number) for number in long], *follow],
+        [*once, *[kind(0, FIRST, number) for number in range(2, far - 2) for kind in (push, read)], *follow],
+        [push(0, FIRST, 1), *ahead, asks, *[push(worker, FIRST, 1) for worker in others], *follow],
+        [*once, *[push(n - 1, FIRST, 1)] * (2 * far), *ahead, asks, *follow],  # a push is repeated
+        [*once, *follow, *[push(worker, FIRST, 1) for worker in others], *ahead, asks],  # an old one comes again
+        [*once, *follow, read(0, FIRST, 2), *[push(0, SECOND, number) for number in long], push(0, FIRST, 2)],
+        [*once, *[push(n - 1, SECOND, number) for number in range(1, far + 3)], *ahead, asks, *follow],
+        [*once, *ahead, asks, *leave],
+        [*once, *leave, *once[::-1], *ahead, asks, *late, asks_late],
+        [*leave, *late, asks_late],  # the others have never pushed
     )
     drawn = [drawn_events(n, s, seed) for seed in range(SEEDS)]
-    return StalenessCase(n, s, tuple(tuple(events) for events in (*alone, *drawn)))
+    sequences = [
+        tuple(event._replace(worker=(event.worker + turn) % n) for event in events)
+        for turn, events in enumerate((*alone, *drawn))
+    ]
+    return StalenessCase(n, s, tuple(sequences))
 
 
 def drawn_events(n: int, s: float, seed: int) -> list[Event]:
@@ -125,7 +138,9 @@ def drawn_events(n: int, s: float, seed: int) -> list[Event]:
 
 def _drawn_pushes(draw: random.Random, rounds: int) -> list[list[tuple[int, int]]]:
     """All that a worker pushes, as (key, number); sometimes it pushes twice before it reads."""
-    pushes = [(key, number) for number in range(1, rounds + 1) for key in range(KEYS)]
+    pushes = [(key, number) for number in range(1, rounds + 1) for key in (FIRST, SECOND)]
+    pushes += [(LATE, number) for number in range(1, rounds - 1)]
+    pushes.sort(key=lambda push: push[1] + 2 * (push[0] == LATE))
     batches = []
     while pushes:
         many = draw.choice((1, 1, 1, 2))
@@ -205,7 +220,7 @@ def _blame(case: StalenessCase, rule: Rule, past: Sequence[Played], ask: Callabl
             each = last.event._replace(number=number)
             past[-1].asked.append(Asked(last.at, each, ask(*each[1:])))
     names = (name for name, make in INSTEAD if all(_answers_alike(make(case.n, case.s), each) for each in past))
-    mistake = next(names, "reads-too-early" if last.answer else "waits-too-long")
+    mistake = next(names, "gives-in" if _gives_in(past[-1], last) else _REST[last.answer])
     _, worker, key, number = last.event
     clocks = " ".join(f"{i}:{rule.clock[i, key]}" for i in range(case.n) if i not in rule.gone)
     sentence = "may-too-early" if last.answer else "may-too-late"
@@ -213,6 +228,16 @@ def _blame(case: StalenessCase, rule: Rule, past: Sequence[Played], ask: Callabl
     came = [_shown(event) for event in past[-1].events[: last.at]]
     told.sentence += "\n" + text("checks.what-happened", events=" ".join(["…"] * (len(came) > 16) + came[-16:]))
     return told
+
+
+_REST = {True: "reads-too-early", False: "waits-too-long"}
+
+
+def _gives_in(played: Played, last: Asked) -> bool:
+    """Return True if the read was refused just before, and what has come since does not concern it."""
+    came = played.events[last.at - 1]
+    refused = Asked(last.at - 1, last.event, False) in played.asked
+    return last.answer and refused and came.kind == "push" and came.key != last.event.key
 
 
 def _answers_alike(other: Rule, played: Played) -> bool:

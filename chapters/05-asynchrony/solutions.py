@@ -213,6 +213,71 @@ def clocked(may=lambda clocks, number, s: min(clocks) >= number - s, came=max, o
     return answer
 
 
+def left_for_keys(own):
+    """``leave`` marks only keys that have been pushed so far: by the worker itself, or by any."""
+    def answer(n, s):
+        clock = {}
+
+        def push(worker, key, number):
+            clock[worker, key] = max(clock.get((worker, key), 0), number)
+
+        def may_read(worker, key, number):
+            mine = clock.get((worker, key), 0)
+            return mine >= number and min(clock.get((i, key), 0) for i in range(n)) >= number - s
+
+        def leave(worker):
+            keys = [key for other, key in clock if not own or other == worker]
+            clock.update({(worker, key): math.inf for key in keys})
+        return push, may_read, leave
+    return answer
+
+
+def numbered_keys(count):
+    """Has a place for so many keys, or for two of them."""
+    def answer(n, s):
+        clocks, gone = [[0] * n for _ in range(count or 2)], set()
+
+        def place(key):
+            return key % count if count else key
+
+        def push(worker, key, number):
+            clocks[place(key)][worker] = max(clocks[place(key)][worker], number)
+
+        def may_read(worker, key, number):
+            here = [clocks[place(key)][i] for i in range(n) if i not in gone]
+            return clocks[place(key)][worker] >= number and min(here) >= number - s
+        return push, may_read, gone.add
+    return answer
+
+
+def patient(times):
+    """Lets a read happen when it has been refused so many times."""
+    def answer(n, s):
+        push, right, leave = staleness(n, s)
+        refused = {}
+
+        def may_read(*asked):
+            refused[asked] = refused.get(asked, 0) + (not right(*asked))
+            return right(*asked) or refused[asked] > times
+        return push, may_read, leave
+    return answer
+
+
+def behind_only(whom):
+    """Looks at some of the workers only."""
+    def answer(n, s):
+        clock, gone = {}, set()
+
+        def push(worker, key, number):
+            clock[worker, key] = max(clock.get((worker, key), 0), number)
+
+        def may_read(worker, key, number):
+            seen = [clock.get((i, key), 0) for i in whom(worker, n) if i not in gone]
+            return clock.get((worker, key), 0) >= number and min(seen, default=number) >= number - s
+        return push, may_read, gone.add
+    return answer
+
+
 def always(n, s):
     return (lambda worker, key, number: None), (lambda worker, key, number: True), (lambda worker: None)
 
@@ -408,7 +473,7 @@ def into_the_first(n, b):
 
 def one_buffer(n, b):
     """The update is always the same tensor, and the next round writes into it."""
-    rounds, closed, buffer = {}, [0], torch.zeros(4)
+    rounds, closed, buffers = {}, [0], []
 
     def receive(worker, number, gradient):
         if number <= closed[0]:
@@ -417,9 +482,64 @@ def one_buffer(n, b):
         if len(rounds[number]) < n:
             return None
         closed[0] = number
-        buffer.copy_(sum(rounds.pop(number).values()) / n)
-        return buffer
+        buffers.append(sum(rounds.pop(number).values()) / n)
+        return buffers[0].copy_(buffers[-1])
     return receive
+
+
+def by_content(n, b):
+    """A gradient that is there already has come twice."""
+    came, closed = {}, set()
+
+    def receive(worker, number, gradient):
+        gradients = came.setdefault(number, [])
+        if number in closed or any(torch.equal(gradient, each) for each in gradients):
+            return None
+        gradients.append(gradient)
+        if len(gradients) < n:
+            return None
+        closed.add(number)
+        return sum(gradients) / n
+    return receive
+
+
+def set_of_contents(n, b):
+    """Counts workers, and adds different gradients."""
+    def added(gradients, n, b):
+        return sum(torch.tensor(each) for each in {str(each.tolist()): each.tolist() for each in gradients}.values()) / n
+    return firsts(divide=added)(n, b)
+
+
+def of_one_shape(n, b):
+    return firsts(divide=lambda gradients, n, b: sum(gradients, torch.zeros(4)) / n)(n, b)
+
+
+def some_rounds(n, b):
+    """Has a place for each of the first hundred rounds."""
+    rounds, receive = [None] * 101, backup(n, b)
+
+    def kept(worker, number, gradient):
+        rounds[number] = gradient
+        return receive(worker, number, gradient)
+    return kept
+
+
+def remembers_some(count):
+    """Knows the last rounds that were closed, and no older ones."""
+    def answer(n, b):
+        rounds, closed = {}, []
+
+        def receive(worker, number, gradient):
+            if number in closed:
+                return None
+            gradients = rounds.setdefault(number, {})
+            gradients[worker] = gradient
+            if len(gradients) < n:
+                return None
+            closed[:] = [*closed, number][-count:]
+            return sum(rounds.pop(number).values()) / n
+        return receive
+    return answer
 
 
 def at_every_message(n, b):
@@ -538,18 +658,21 @@ WRONG = {
         "counts-messages": [clocked(came=lambda old, number: old + 1)],
         "goes-back": [clocked(came=lambda old, number: number)],
         "own-missing": [clocked(own=False)],
-        "waits-for-who-left": [clocked(left=False), clocked(back=True), forgets_who_left],
-        "one-clock-for-all-keys": [clocked(keys=False), over_all_keys],
+        "waits-for-who-left": [clocked(left=False), clocked(back=True), forgets_who_left, left_for_keys(False),
+                               left_for_keys(True)],
+        "one-clock-for-all-keys": [clocked(keys=False), over_all_keys, numbered_keys(1000)],
+        "gives-in": [patient(3), patient(100)],
         "only-seen": [clocked(seen=True)],
         "blocks-push": [clocked(blocks=True)],
         "never-wakes": [clocked(sticky=True)],
-        "reads-too-early": [clocked(may=median)],
+        "reads-too-early": [clocked(may=median), behind_only(lambda worker, n: [(worker + 1) % n]),
+                            behind_only(lambda worker, n: [n - 1])],
         "waits-too-long": [clocked(may=lambda clocks, number, s: min(clocks) >= number - s / 2)],
         "not-yes-or-no": [without_an_answer],
         "not-three": [lambda n, s: staleness(n, s)[:2], lambda n, s: staleness(n, s)[0]],
         "endless": [waits_itself, waits_in_push],
         "nothing-returned": [lambda n, s: None],
-        "raised": [lambda n, s: (max, lambda worker, key, number: s[0], id)],
+        "raised": [numbered_keys(None), lambda n, s: (max, lambda worker, key, number: s[0], id)],
         "not-general": [with_pushes_in_a_range, lambda n, s: staleness(n, s) if n == 3 and s < 9 else 0 / 0],
     },
     "backup": {
@@ -559,7 +682,9 @@ WRONG = {
         "mean-of-means": [firsts(divide=running_mean)],
         "worker-twice": [firsts(twice=True), added_twice],
         "late-into-next-round": [without_rounds],
-        "late-closes-round": [firsts(late=True, forget=False), late_ones_count],
+        "late-closes-round": [firsts(late=True, forget=False), late_ones_count, remembers_some(3), remembers_some(50)],
+        "by-content": [by_content, set_of_contents],
+        "not-general": [of_one_shape, some_rounds],
         "waits-for-all": [firsts(full=lambda n, b: n + b)],
         "loses-early-next": [firsts(early=False)],
         "rounds-mixed": [one_table],

@@ -98,6 +98,16 @@ class WhoLeftBeginsAgain(Rule):
         self.clock = Counter({at: times for at, times in self.clock.items() if at[0] != worker})
 
 
+class WhoLeftOnSeenKeys(Rule):
+    def leave(self, worker):
+        self.clock |= dict.fromkeys([(worker, key) for _, key in self.clock], math.inf)
+
+
+class WhoLeftOnItsKeys(Rule):
+    def leave(self, worker):
+        self.clock |= dict.fromkeys([at for at in self.clock if at[0] == worker], math.inf)
+
+
 class OneClock(Rule):
     def push(self, worker, key, number):
         super().push(worker, 0, number)
@@ -160,6 +170,8 @@ INSTEAD = (
     ("waits-for-who-left", WhoLeft),
     ("waits-for-who-left", WhoLeftComesBack),
     ("waits-for-who-left", WhoLeftBeginsAgain),
+    ("waits-for-who-left", WhoLeftOnSeenKeys),
+    ("waits-for-who-left", WhoLeftOnItsKeys),
     ("one-clock-for-all-keys", OneClock),
     ("one-clock-for-all-keys", AllPushes),
     ("only-seen", OnlySeen),

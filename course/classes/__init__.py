@@ -1,7 +1,8 @@
 """Grading a class of notebooks: ``python -m course.classes FOLDER``.
 
 Each answer runs in a process of its own, which decides nothing; a judge in another process calls it over a ``line``.
-Start with ``judging``, which judges one notebook; ``running`` judges several at a time; ``__main__`` is the command.
+Start with ``judging``, which judges one notebook; ``running`` judges several at a time; ``__main__`` is the command,
+with its options and their defaults: seconds and memory of an answer, which ``sandbox`` enforces.
 
 * ``notebooks`` finds the learners and their answers; ``slices`` finds the statements that an answer needs;
 * ``nursery`` starts the processes of answers, and ``sandbox`` confines them with the system calls in ``walls``;

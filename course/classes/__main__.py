@@ -25,6 +25,8 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     options = _parser().parse_args(arguments)
     speak(options.language or language())
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a terminal may lack letters of a name or of the language
     from course.classes import notebooks, report, running
     from course.classes.judging import Limits
     from d2lps.notebook.grading.course import ExerciseError
@@ -38,14 +40,14 @@ def main(arguments: list[str]) -> int:
         limits = Limits(options.seconds, options.memory << 20)
         count = sum(not path.is_dir() for _, path, _ in tasks)
         results = running.run(tasks, options.folder, out, language(), limits, options.jobs, _progress(count))
-        class_report = report.report(language(), options.folder.resolve().name, results)
+        class_report = report.report(language(), notebooks.printable(options.folder.resolve().name), results)
         files = class_report.write(out)
     except ExerciseError as error:
         return _refused(str(error))
     except OSError as error:
         return _refused(text("grade.no-folder", folder=error.filename or options.folder, why=error.strerror or error))
     print(report.summary(class_report))
-    print(text("grade.written", files=", ".join(map(str, files))))
+    print(notebooks.printable(text("grade.written", files=", ".join(map(str, files)))))
     return int(not all(book["graded"] for book in class_report.books))
 
 
@@ -83,7 +85,9 @@ def _progress(count: int) -> Callable[[dict], None]:
 
 
 def _refused(sentence: str) -> int:
-    print(sentence, file=sys.stderr)
+    from course.classes.notebooks import printable
+
+    print(printable(sentence), file=sys.stderr)
     return 2
 
 

@@ -1,6 +1,9 @@
 """The answer's end of the line: it runs cells, calls their functions and returns the results; it judges nothing."""
 
+import __future__
+
 import ast
+import asyncio
 import builtins
 import errno
 import inspect
@@ -15,7 +18,7 @@ from types import FunctionType
 
 import torch
 
-from course.classes import values
+from course.classes import slices, values
 from course.classes.line import Gone, Line
 from course.classes.values import plan_fields, read, written
 from d2lps import PlanError, Reduction, Trace
@@ -24,6 +27,7 @@ from d2lps.notebook.grading import shared_names, size_kept
 WATCHED = 32  # tensors kept alive, so that a change is seen even if the answer keeps only a part of them
 MOST_ITEMS = 100_000  # taken from an iterable
 MOST_CALLS = 100_000  # one-way calls between two frames
+FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 STACK = 4 << 20  # bytes of a lane's thread
 
 
@@ -83,14 +87,20 @@ class Inside:
 
     def _load(self, cells: list, answer: str) -> object:
         """Run these statements of these cells, and return the value of the expression ``answer``."""
-        names: dict[str, object] = {"__name__": "__main__"}
-        first = None
+        names: dict[str, object] = {"__name__": "__main__", "display": lambda *_, **__: None}
+        first, flags = None, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        loop = None
         for name, source, run in cells:
-            tree = ast.parse(source)
+            body = slices.cell(name, source).body
             for number in run:
-                code = compile(ast.Module([tree.body[number]], []), name, "exec")
                 try:
-                    exec(code, names)
+                    code = compile(ast.Module([body[number]], []), name, "exec", flags, dont_inherit=True)
+                    flags |= code.co_flags & FUTURE
+                    if code.co_flags & inspect.CO_COROUTINE:
+                        loop = loop or asyncio.new_event_loop()  # one for all statements, as in Jupyter
+                        loop.run_until_complete(eval(code, names))
+                    else:
+                        exec(code, names)
                 except Gone:
                     raise
                 except BaseException as error:

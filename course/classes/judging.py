@@ -193,6 +193,7 @@ def _judge_one(
         row.mistake, row.sentence = "no-function", text("grade.no-function", name=answer)
         row.hint = text("grade.mistake.no-function")
         return
+    row.notes += [text("grade.note.command", command=command) for command in slices.not_run(cells)]
     running, gone = Running(nurseries, cells, answer, limits), None
     try:
         with running:

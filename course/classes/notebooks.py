@@ -3,8 +3,10 @@
 import ast
 import json
 import os
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ LARGEST = 64 << 20  # bytes of a notebook; one with all its pictures and players
 PREFIX = "exercise-"
 SUFFIX = ".ipynb"
 LISTED_FILES = 5  # other files named in a note
+_UNENCODABLE = re.compile("[\ud800-\udfff]")  # bytes of a name that is not UTF-8, and half characters in JSON
 HARMLESS = ("beside", "unknown-exercise")  # notes on notebooks that were graded
 
 
@@ -69,10 +72,11 @@ def find(folder: Path, out: Path | None = None) -> list[tuple[str, Path, Path | 
     Each subfolder is a learner, and so is each notebook directly in ``folder``. A subfolder with other files, or with
     none, is listed itself in the place of a notebook; so is ``folder`` if it has other files, with the learner ``""``.
 
-    Names with a leading dot and the folder ``out`` are left out. Raises OSError if the folder cannot be listed.
+    Names with a leading dot and the folder ``out`` are left out. Equal names of learners are equally encoded (NFC), and
+    names that are not UTF-8 have replacement signs. Raises OSError if the folder cannot be listed.
     """
     if folder.is_file():
-        return [(folder.stem, folder, None)]
+        return [(printable(folder.stem), folder, None)]
     tasks, has_other_files = [], False
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(".") or (out and entry.resolve() == out.resolve()):
@@ -86,7 +90,28 @@ def find(folder: Path, out: Path | None = None) -> list[tuple[str, Path, Path | 
             tasks.append((entry.stem, entry, None))
         else:
             has_other_files = True
+    names = printable_names(learner for learner, _, _ in tasks)
+    tasks = [(unicodedata.normalize("NFC", names[learner]), path, home) for learner, path, home in tasks]
     return [*tasks, *([("", folder, None)] if has_other_files else [])]
+
+
+def printable(name: str) -> str:
+    """Return a name with a replacement sign for each part that UTF-8 cannot write.
+
+    >>> printable("b\\udce4i.ipynb") == "b\\ufffdi.ipynb"
+    True
+    """
+    return _UNENCODABLE.sub("\ufffd", name)
+
+
+def printable_names(names: Iterable[str]) -> dict[str, str]:
+    """Return name → printable name; a number tells apart names that differ only in what cannot be printed."""
+    chosen: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        plain = printable(name)
+        taken = sum(printable(other) == plain for other in chosen)
+        chosen[name] = f"{plain} ({taken + 1})" if taken and plain != name else plain
+    return chosen
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -145,7 +170,7 @@ def read(learner: str, path: Path, home: Path | None) -> Notebook:
 
 def _code_cells(data: bytes) -> list[dict]:
     """Return the code cells, each with id, source and outputs. Raises ValueError if this is no JSON, and NoNotebook."""
-    book = json.loads(data.decode("utf-8"))
+    book = json.loads(data)  # in UTF-8, 16 or 32, with a byte order mark or without
     if not isinstance(book, dict):
         raise NoNotebook
     cells = book.get("cells")
@@ -228,12 +253,13 @@ def _attempt(
 
 
 def _plain(source: str) -> str:
-    """Return a source without its check, spaces and comments."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    """Return a source without its check, commands, spaces and comments."""
+    cell = slices.cell("", source)
+    if cell.error:
         return source.strip()
-    return "\n".join(ast.dump(node) for node in body if not (isinstance(node, ast.Expr) and _checked([node])))
+    needless = (node for node in cell.body if isinstance(node, ast.Expr))
+    needless = {node for node in needless if isinstance(node.value, ast.Constant) or _checked([node])}
+    return "\n".join(ast.dump(node) for node in cell.body if node not in needless)
 
 
 def untouched(texts: Texts, cell: Cell) -> bool:

@@ -48,7 +48,8 @@ class Judging:
         os.close(self.end)
         os.waitpid(self.process, 0)
         try:
-            return json.loads(self.data)
+            result = json.loads(self.data)  # a cell may have any text, and so may an answer's error
+            return json.loads(notebooks.printable(json.dumps(result, ensure_ascii=False)))
         except ValueError:
             learner, path, _ = self.task
             book = {"learner": learner, "notebook": self.shown, "chapter": "", "graded": False}
@@ -80,12 +81,13 @@ def run(
     nurseries, waiting, results = Nurseries(language, limits, [folder, out]), list(enumerate(tasks)), {}
     busy: dict[int, tuple[int, Judging]] = {}
     root = folder if folder.is_dir() else folder.parent
+    names = notebooks.printable_names(str(path.relative_to(root)) for _, path, _ in tasks)
     try:
         with selectors.DefaultSelector() as selector:
             while waiting or busy:
                 while waiting and len(busy) < jobs:
                     number, task = waiting.pop(0)
-                    name = "" if task[1].is_dir() else str(task[1].relative_to(root))
+                    name = "" if task[1].is_dir() else names[str(task[1].relative_to(root))]
                     judging = Judging(task, name, nurseries, limits)
                     busy[judging.end] = number, judging
                     selector.register(judging.end, selectors.EVENT_READ)

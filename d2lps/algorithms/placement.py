@@ -89,6 +89,7 @@ class Placement:
 
     def owner(self, key: "str | int") -> int:
         """Return the number of a small key's server: the first one on the ring after the key (3 and "3" differ)."""
+        key = _plain(key)
         return self.ring[bisect(self._places, _hash(f"key {key!r}")) % len(self.ring)][1]
 
     def parts(self, key: "str | int", elements: int, width: int = 1) -> tuple[Part, ...]:
@@ -96,6 +97,7 @@ class Placement:
 
         No row is cut, no part is empty, and the lengths of the parts differ by at most one row.
         """
+        key = _plain(key)
         if elements < self.large:
             return (Part(key, self.owner(key), 0, elements),)
         n, rows = len(self.servers), elements // width
@@ -117,6 +119,11 @@ def require_count(name: str, value: object) -> int:
     if not is_count(value, least=1):
         raise PlacementError(text("placement.count", what=name, value=repr(value)))
     return value
+
+
+def _plain(key: object) -> "str | int":
+    """Return a number of NumPy as an int: its repr, which is hashed, differs between versions."""
+    return key.item() if hasattr(key, "item") else key
 
 
 def _hash(name: str) -> int:

@@ -1,5 +1,6 @@
 """A thread that calls torch: a wait inside torch blocks signals, and its own deadline does not help."""
 
+import ctypes
 import queue
 import threading
 import time
@@ -44,6 +45,11 @@ def _work(jobs: queue.SimpleQueue) -> None:
             done.error = error
         done.set()
         del job, work, done
+
+
+def keep_forever(thing: object) -> None:
+    """Never destroy an object of torch: in a forked child its threads do not exist, and its end would crash or hang."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 class Closed(ConnectionError):

@@ -84,10 +84,23 @@ class GlooStep(NamedTuple):
 class Gloo:
     """The connections of one rank to all others; ``progress`` has its step, a wait takes at most ``patience``."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, patience: timedelta, progress: Progress):
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        patience: timedelta,
+        progress: Progress,
+        address: str | None = None,  # of this host, if gloo would not find it
+    ):
         self._progress, self._patience = progress, patience
+        options = patience
         with progress.of():
-            self._group = dist.ProcessGroupGloo(store, rank, size, patience)
+            if address is not None:
+                options = dist.ProcessGroupGloo._Options()
+                options._timeout, options._threads = patience, 2
+                options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+            self._group = dist.ProcessGroupGloo(store, rank, size, options)
 
     def load(self, program: Program, ranks: Mapping[str, int], hosts: Sequence[str]) -> Callable[[], Executed]:
         """Return a function that executes ``program`` or raises Closed; ``ranks``: node → rank; ``hosts``: by rank."""

@@ -7,18 +7,20 @@ Under ``torchrun --nproc-per-node=4 script.py``, or in a notebook in a ``%%px`` 
     trace = d2lps.run(plan, gradient, carrier)     # rank 0 gets the whole run, the others their part
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from d2lps.carriers.background import BackgroundThread, Closed, Progress
+from d2lps.carriers.background import BackgroundThread, Closed, Progress, keep_forever
 from d2lps.carriers.base import Executed, Program
 from d2lps.carriers.gloo import Gloo
 from d2lps.carriers.nccl import Nccl
-from d2lps.carriers.ranks import Ranks
+from d2lps.carriers.ranks import Ranks, own_address
 from d2lps.carriers.rendezvous import POLL, ProcessesError, wait
 from d2lps.messages import text
 
@@ -52,6 +54,7 @@ class Processes(Ranks):
     """
 
     kind = "processes"
+    _connections: Gloo | Nccl | None = None
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class Processes(Ranks):
         if backend not in (None, "gloo", "nccl"):
             raise ProcessesError(text("processes.backend", backend=repr(backend)))
         super().__init__(playing, deadline=deadline, store=store, rank=rank, size=size)
-        self._thread, self._progress, self._connections = BackgroundThread(), Progress(), None
+        self._thread, self._progress = BackgroundThread(), Progress()
         self.backend, self.device = self._agreed_backend(backend)
         self._connections = self._watched(self._connect)
         # The first rank to finish might close at once, and cut off ranks that are still connecting.
@@ -93,6 +96,11 @@ class Processes(Ranks):
         super().close()
         self._abort()
         self._thread.end()
+
+    def disown(self) -> None:
+        super().disown()
+        keep_forever(self._connections)
+        self._connections = None
 
     def _watched(self, work: Callable):
         """Do ``work`` in the other thread, and watch its deadline, the other ranks and Ctrl-C meanwhile."""
@@ -140,5 +148,12 @@ class Processes(Ranks):
     def _connect(self) -> Gloo | Nccl:
         # Longer than the deadline, which the watching thread enforces: gloo must not give up first.
         if self.backend == "gloo":
-            return Gloo(self.store, self.rank, self.size, wait(4 * self.deadline), self._progress)
+            address = None if self.one_host or "GLOO_SOCKET_IFNAME" in os.environ else _address_of_ipv6()
+            return Gloo(self.store, self.rank, self.size, wait(4 * self.deadline), self._progress, address)
         return Nccl(self.store, self.rank, self.size, wait(self.deadline), self._progress, self.device)
+
+
+def _address_of_ipv6() -> str | None:
+    """Return the address of this host if it reaches the others over IPv6 only, where gloo would listen on loopback."""
+    with suppress(KeyError, OSError):  # without MASTER_ADDR the store was given
+        return address if ":" in (address := own_address()) else None

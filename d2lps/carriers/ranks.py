@@ -17,7 +17,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
-from d2lps.carriers.background import BackgroundThread
+from d2lps.carriers.background import BackgroundThread, keep_forever
 from d2lps.carriers.base import Carrier, Executed, Program, Timed
 from d2lps.carriers.rendezvous import GRACE, NoRanks, ProcessesError, RankLost, Rendezvous, require_seconds, wait
 from d2lps.carriers.tensors import TensorError
@@ -199,6 +199,10 @@ class Ranks(Carrier):
         """Release the connections and memory that this process holds for the others. All ranks call it."""
         self.rendezvous.close()
 
+    def disown(self) -> None:
+        """Leave all connections to the parent process: called in a forked child."""
+        self.rendezvous.disown()
+
 
 def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]:
     """Return (store, rank, size, rank that holds the store) from the variables of torchrun or ``d2lps.ranks``.
@@ -211,6 +215,10 @@ def from_environment(deadline: float) -> tuple[dist.Store, int, int, int | None]
         rank, size, port = int(rank), int(size), int(port)
     except (KeyError, ValueError) as error:
         raise NoRanks(text("processes.alone", why=error)) from None
+    if not 0 <= rank < size:
+        raise ProcessesError(text("processes.rank-range", rank=rank, size=size))
+    if not 0 < port < 1 << 16:
+        raise ProcessesError(text("processes.port-range", port=port))
     if address in ("127.0.0.1", "localhost", "::1"):
         # Without this, gloo asks the name server for the address of this host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
@@ -227,11 +235,13 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
         answer = BackgroundThread().do(lambda: known.check(["d2lps"]))
         if answer.wait(deadline) and answer.error is None:
             return known
+    _require_address(address, deadline)
     joining = partial(dist.TCPStore, address, port, size, rank == holder, wait(deadline), wait_for_workers=False)
     joined = BackgroundThread().do(joining)
     # Not in this thread, where it would delay Ctrl-C; and torch, whose pauses double, waits for twice the deadline.
     if not joined.wait(deadline + GRACE):
         atexit.register(joined.wait, 2 * deadline)  # else Python ends that thread inside torch and aborts the process
+        os.register_at_fork(after_in_child=partial(atexit.unregister, joined.wait))
     elif joined.error is None:
         _stores[address, port, rank, size] = joined.result, holder
         return joined.result
@@ -240,10 +250,34 @@ def _joined(address: str, port: int, rank: int, size: int, holder: int | None, d
             f"port {port} on {address} is in use: set MASTER_PORT to a free one on all ranks, or "
             "let torchrun choose (--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:0)"
         )
+    if "failed to bind" in str(joined.error):
+        raise ProcessesError(text("processes.no-listen", port=port, why=str(joined.error).rpartition("message: ")[2]))
     raise ProcessesError(
         f"no store answers on {address}:{port} within {deadline:g} s: is MASTER_PORT the same on "
         "all ranks, and does rank 0 run?"
     )
+
+
+def _require_address(name: str, deadline: float) -> None:
+    """Raise ProcessesError if MASTER_ADDR has no address, in which case torch would go on trying until the deadline."""
+    lookup = BackgroundThread().do(partial(socket.getaddrinfo, name, None))
+    error = lookup.wait(deadline) and lookup.error
+    if error and getattr(error, "errno", None) != socket.EAI_AGAIN:  # then the name server may answer later
+        why = getattr(error, "strerror", None) or error
+        raise ProcessesError(text("processes.no-address", name=repr(name), why=why))
+
+
+def own_address() -> str:
+    """Return the address from which this host reaches MASTER_ADDR, of IPv4 if it can. Raise OSError."""
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    for family, _, _, _, address in sorted(socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(address)  # sends nothing
+                return probe.getsockname()[0]
+            except OSError as error:
+                failure = error
+    raise failure
 
 
 _carriers: "WeakSet[Ranks]" = WeakSet()
@@ -260,6 +294,19 @@ def _leave(patience: float = 5.0) -> None:
             store.set(everyone[rank], "")
             while rank == holder and time.monotonic() < until and not store.check(everyone):
                 time.sleep(0.02)
+
+
+def _disown() -> None:
+    """Use and close nothing of the parent in a forked child."""
+    for carrier in list(_carriers):
+        carrier.disown()
+    for store, _ in _stores.values():
+        keep_forever(store)
+    _carriers.clear()
+    _stores.clear()
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 def host() -> str:

@@ -18,7 +18,7 @@ from numbers import Real
 
 import torch.distributed as dist
 
-from d2lps.carriers.background import BackgroundThread
+from d2lps.carriers.background import BackgroundThread, keep_forever
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
 
@@ -65,7 +65,7 @@ class Rendezvous:
     def __init__(self, store: dist.Store, kind: str, rank: int, size: int, deadline: float, holder: int | None = None):
         self.store, self.rank, self.size, self.deadline, self.holder = store, rank, size, deadline, holder
         self.over: RankLost | None = None
-        self.closed = False
+        self.closed = self.forked = False
         self._gone = False  # True once the store does not answer
         self._thread = BackgroundThread()
         self._calls, self._last = 0, None
@@ -119,10 +119,15 @@ class Rendezvous:
         self.closed = True
         self._thread.end()
 
+    def disown(self) -> None:
+        """Leave the meeting and its store to the parent process: called in a forked child."""
+        self.closed = self.forked = True
+        keep_forever(self.store)
+
     def require_open(self) -> None:
         """Raise RankLost if a run of this rendezvous has already failed, ProcessesError if it is closed."""
         if self.closed:
-            raise ProcessesError(text("processes.closed"))
+            raise ProcessesError(text("processes.forked") if self.forked else text("processes.closed"))
         if self.over:
             raise RankLost(text("rank.again", why=self.over), self.over.ranks, self.over.step)
 

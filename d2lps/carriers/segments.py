@@ -43,7 +43,7 @@ class Segment:
         else:
             self.path, file = _new(nbytes)
             if not hasattr(os, "memfd_create"):
-                weakref.finalize(self, _unlink, self.path)
+                weakref.finalize(self, _unlink, self.path, os.getpid())
         self.shut = weakref.finalize(self, os.close, file)  # once called, no other process can open it any more
         try:
             if location is None:
@@ -144,8 +144,8 @@ def _sealed(file: int) -> bool:
         return False
 
 
-def _unlink(path: str) -> None:
-    if os.path.exists(path):
+def _unlink(path: str, process: int) -> None:
+    if os.getpid() == process and os.path.exists(path):  # in a forked child it is still its parent's
         os.unlink(path)
 
 

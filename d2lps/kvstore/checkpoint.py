@@ -1,16 +1,18 @@
-"""A store in a file: the values of all keys, and what the optimizer remembers. Numbers and names, never code.
+"""A store in a file: the values of all keys, and the state of the optimizer. Numbers and names, never code.
 
-The file is a line that says what it is, the length and the SHA-256 of a JSON header, the header, and the tensors one
-after the other, whose SHA-256 the header has. It is complete, or it is not there: it is written beside its place,
-flushed to the disk, and renamed.
+The file has a line with its kind and version, the length and the SHA-256 of a JSON header, the header, and the tensors
+one after the other, whose SHA-256 is in the header. It is complete, or it is not there: it is written under another
+name, flushed to the disk, and renamed.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import stat
 import struct
+import sys
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -27,22 +29,22 @@ from d2lps.kvstore.wire.frames import DTYPES, raw
 from d2lps.plan.optimizers import is_number
 
 MAGIC, LENGTH = b"d2lps store 1\n", struct.Struct("<Q")
-HEADER = 256 << 20  # most bytes of a header
+HEADER = 256 << 20  # bytes of a header, at most
 
 
 class Checkpoint(NamedTuple):
-    """What is in a file: for each key its shape and its state; and the optimizer, if there was one."""
+    """The content of a file: for each key its shape and state, and the optimizer, if there was one."""
 
     keys: dict[Key, tuple[tuple[int, ...], State]]
     optimizer: Optimizer | None
 
 
 def _require(keys: dict, saved: dict, path: object) -> None:
-    """Raises Refused unless these very keys are saved, each with its shape and dtype."""
-    lacking, more = [*(keys.keys() - saved.keys())], [*(saved.keys() - keys.keys())]
-    if lacking or more:
-        what = f"lacks key {lacking[0]!r}" if lacking else f"has key {more[0]!r}, which is not initialized"
-        raise Refused(f"{path} {what}: init the keys that were saved, then load")
+    """Raise Refused unless exactly these keys are saved, each with its shape and dtype."""
+    missing, more = [*(keys.keys() - saved.keys())], [*(saved.keys() - keys.keys())]
+    if missing or more:
+        problem = f"lacks key {missing[0]!r}" if missing else f"has key {more[0]!r}, which is not initialized"
+        raise Refused(f"{path} {problem}: init the keys that were saved, then load")
     for key, (shape, dtype) in keys.items():
         if saved[key] != (shape, dtype):
             was, kind = saved[key]
@@ -50,7 +52,7 @@ def _require(keys: dict, saved: dict, path: object) -> None:
 
 
 def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
-    """Write it to ``path``, where an older file stays until the new one is complete. Raises Refused."""
+    """Write a file. An older one at ``path`` stays until the new one is complete. Raises Refused."""
     path = require_place(path)
     keys, tensors, digest = [], [], hashlib.sha256()
     for key, (shape, state) in checkpoint.keys.items():
@@ -71,13 +73,9 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
             for tensor in tensors:
                 file.write(tensor)
             file.flush()
-            os.fsync(file.fileno())
+            to_disk(file.fileno())
             os.replace(beside, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # or the file may be complete, and its name gone, after the power was
-        finally:
-            os.close(folder)
+        folder_to_disk(path.parent)  # else its name may be lost with the power, although the file is complete
     except (OSError, ValueError) as error:
         beside and _unlink(beside)
         raise _not_saved(path, error) from None
@@ -86,8 +84,26 @@ def write(path: "str | os.PathLike", checkpoint: Checkpoint) -> None:
         raise
 
 
+def to_disk(descriptor: int) -> None:
+    """Wait until an open file is on the disk: on macOS, ``fsync`` alone does not wait for the disk's own cache."""
+    if sys.platform == "darwin":
+        with suppress(OSError):  # file systems of a network refuse it
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
+def folder_to_disk(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        to_disk(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def require_place(path: object) -> Path:
-    """``path``, where a file can be put, as far as one sees. Raises Refused."""
+    """Return ``path`` if a file can probably be written there. Raises Refused."""
     path = _path(path)
     try:
         if path.exists() and not path.is_file():
@@ -103,7 +119,7 @@ def _not_saved(path: Path, error: Exception) -> Refused:
 
 
 def _path(path: object) -> Path:
-    """``path``, where that can be a file's. Raises Refused."""
+    """Return ``path`` if it can be the path of a file. Raises Refused."""
     try:
         name = os.fsdecode(path)
     except (TypeError, ValueError):
@@ -114,7 +130,7 @@ def _path(path: object) -> Path:
 
 
 def _made(prefix: str, dir: os.PathLike) -> tuple[int, str]:
-    """As mkstemp, but for all whom the umask lets read it."""
+    """Make a file as mkstemp does, with the permissions of the umask."""
     path = os.path.join(dir, prefix + secrets.token_hex(8))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path
 
@@ -125,9 +141,9 @@ def _unlink(path: Path) -> None:
 
 
 def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], Dtype]] | None = None) -> Checkpoint:
-    """What :func:`write` wrote. Raises Refused, with the file's name, where anything of it is not as it was.
+    """Read a file that :func:`write` wrote. Raises Refused, with the name of the file, if anything was changed.
 
-    ``keys``: what must be there, by key its shape and dtype, looked at before the tensors are read.
+    ``keys``: the shapes and dtypes that it must have, which are checked before the tensors are read.
     """
     path = _path(path)
     try:
@@ -154,7 +170,7 @@ def read(path: "str | os.PathLike", keys: dict[Key, tuple[tuple[int, ...], Dtype
 
 
 def _header(file, path: Path) -> tuple[dict, int]:
-    """What the file says of itself, and how many bytes come after it."""
+    """Return the header, and the number of bytes after it."""
     about = os.fstat(file.fileno())
     start = file.read(len(MAGIC) + LENGTH.size + 32) if stat.S_ISREG(about.st_mode) else b""
     if not start.startswith(MAGIC) or len(start) < len(MAGIC) + LENGTH.size + 32:
@@ -172,20 +188,20 @@ def _header(file, path: Path) -> tuple[dict, int]:
 
 
 def _layout(header: dict) -> tuple[list[tuple[Key, tuple[int, ...], dict[str, int], dict]], int]:
-    """Of each key its shape, the dtypes of its tensors, and its numbers; and how many bytes the tensors have."""
-    found, size = {}, 0
-    for each in header["keys"]:
-        key, shape, kinds = each["key"], tuple(each["shape"]), each["tensors"]
+    """Return for each key (key, shape, dtypes of its tensors, numbers), and the bytes of all tensors."""
+    entries, size = {}, 0
+    for entry in header["keys"]:
+        key, shape, kinds = entry["key"], tuple(entry["shape"]), entry["tensors"]
         validate_key(key)
-        if key in found or not all(type(n) is int and n >= 0 for n in shape):
+        if key in entries or not all(type(n) is int and n >= 0 for n in shape):
             raise ValueError(f"key {key!r} comes twice, or has no shape")
         if "value" not in kinds or not all(type(kind) is int and 0 <= kind < len(DTYPES) for kind in kinds.values()):
             raise ValueError(f"key {key!r} has no value, or one of no known dtype")
-        if not all(map(is_number, each["numbers"].values())):
+        if not all(map(is_number, entry["numbers"].values())):
             raise ValueError(f"key {key!r} has what is no number")
-        found[key] = key, shape, kinds, each["numbers"]
+        entries[key] = key, shape, kinds, entry["numbers"]
         size += prod(shape) * sum(DTYPES[kind].itemsize for kind in kinds.values())
-    return list(found.values()), size
+    return list(entries.values()), size
 
 
 def _checkpoint(header: dict, layout: list, payload: memoryview) -> Checkpoint:

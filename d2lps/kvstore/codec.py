@@ -1,4 +1,4 @@
-"""The state of a key as metadata and bytes: its value, and the tensors and numbers that an optimizer keeps for it."""
+"""The state of a key as metadata and bytes: its value, and the tensors and numbers of the optimizer for it."""
 
 from collections.abc import Iterable
 
@@ -9,30 +9,30 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.wire.frames import DTYPES, raw
 from d2lps.plan.optimizers import is_number
 
-PIECE = 1 << 20  # bytes of a state that travel at once: what is asked meanwhile waits no longer for its answer
-State = dict[str, "Tensor | int | float"]  # "value", flat, and what the optimizer remembers of it
+PIECE = 1 << 20  # bytes of a state in one frame: other answers wait no longer than for this
+State = dict[str, "Tensor | int | float"]  # "value", flat, and the state of the optimizer
 
 
 def tensors_of(state: State) -> dict[str, Tensor]:
-    return {name: one for name, one in state.items() if isinstance(one, Tensor)}
+    return {name: entry for name, entry in state.items() if isinstance(entry, Tensor)}
 
 
 def numbers_of(state: State) -> dict[str, "int | float"]:
-    return {name: one for name, one in state.items() if not isinstance(one, Tensor)}
+    return {name: entry for name, entry in state.items() if not isinstance(entry, Tensor)}
 
 
 def cut(state: State, start: int, stop: int) -> State:
-    """The elements ``start`` to ``stop`` of it."""
+    """Return the elements ``start`` to ``stop`` of a state."""
     return numbers_of(state) | {name: one[start:stop] for name, one in tensors_of(state).items()}
 
 
 def joined(states: list[State]) -> State:
-    """One after the other: of parts of a key, all of it."""
+    """Return the state of a key from the states of its parts."""
     return states[0] | {name: torch.cat([state[name] for state in states]) for name in tensors_of(states[0])}
 
 
 def encode(state: State) -> tuple[dict, memoryview]:
-    """(metadata, payload)
+    """Return (metadata, payload).
 
     >>> decode(*encode({"value": torch.ones(3), "steps": 2}))
     {'value': tensor([1., 1., 1.]), 'steps': 2}
@@ -42,29 +42,29 @@ def encode(state: State) -> tuple[dict, memoryview]:
 
 
 def layout(state: State) -> dict:
-    """What :func:`decode` is to know of its tensors, and its numbers."""
+    """Return the metadata of a state: names, dtypes and sizes of its tensors, and its numbers."""
     tensors = [[name, DTYPES.index(one.dtype), one.numel()] for name, one in tensors_of(state).items()]
     return {"tensors": tensors, "numbers": numbers_of(state)}
 
 
 def size(metadata: dict) -> int:
-    """How many bytes the tensors of a :func:`layout` have."""
+    """Return the number of bytes of the tensors of a :func:`layout`."""
     return sum(count * DTYPES[number].itemsize for _, number, count in metadata["tensors"])
 
 
 def piece(state: State, start: int) -> memoryview:
-    """The bytes of its tensors, one after the other, from ``start`` on: PIECE of them, or what there is."""
-    found, left = [], PIECE
+    """Return PIECE bytes, or fewer at the end, of the tensors of a state, one after the other, from ``start`` on."""
+    pieces, left = [], PIECE
     for one in tensors_of(state).values():
-        found.append(raw(one)[start : start + left])
-        left -= len(found[-1])
+        pieces.append(raw(one)[start : start + left])
+        left -= len(pieces[-1])
         start = max(0, start - one.nbytes)
-    found = [some for some in found if some]
-    return found[0] if len(found) == 1 else memoryview(b"".join(found))
+    pieces = [piece for piece in pieces if piece]
+    return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
 def decode(metadata: dict, payload: memoryview) -> State:
-    """What :func:`encode` made. Raises Refused where it is something else."""
+    """Return the state that :func:`encode` encoded. Raises Refused if this is something else."""
     try:
         tensors, rest = read_tensors(metadata["tensors"], payload)
         if len(rest) or not all(map(is_number, metadata["numbers"].values())):
@@ -75,7 +75,7 @@ def decode(metadata: dict, payload: memoryview) -> State:
 
 
 def read_tensors(layout: Iterable, payload: memoryview) -> tuple[dict[str, Tensor], memoryview]:
-    """The tensors that ``layout`` says, (name, place of the dtype, elements) each, and what is left of the bytes."""
+    """Return the tensors of a layout, (name, number of the dtype, elements) each, and the bytes after them."""
     tensors = {}
     for name, number, count in layout:
         dtype = DTYPES[number]

@@ -26,24 +26,23 @@ from d2lps.messages import text
 
 
 class Cluster:
-    """A whole cluster in this process: servers in threads, and a store for each worker, to be used in a thread each.
+    """A whole cluster in this process: servers in threads, and a store for each worker, for a thread of its own.
 
     Parameters
     ----------
     kind : {"dist_sync", "dist_async", "dist_ssp"}
         When a push counts, as :func:`d2lps.kvstore.create` has it.
     workers, servers : int
-        How many, 1 or more.
+        Their numbers, 1 or more.
     transport : {"unix", "tcp"}
-        Sockets in a folder of this user's own, or the loopback interface.
+        Sockets in a private folder, or the loopback interface.
     secret : bytes
-        What workers and servers prove to each other that they know, 16 bytes or more; by default a random one with
-        ``"tcp"`` and without ``tls``, as other users of this machine can reach the loopback interface.
+        Shared by workers and servers, 16 bytes or more; by default a random one with ``"tcp"`` and without ``tls``, as
+        other users of this machine can reach the loopback interface.
     tls : mapping or Certificates, optional
-        With ``"tcp"``: the PEM files by which workers and servers know each other, ``{"certificate": …, "key": …,
-        "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
+        With ``"tcp"``: PEM files, ``{"certificate": …, "key": …, "authority": …}``; see :mod:`d2lps.kvstore.wire.tls`.
     placement : Placement or mapping, optional
-        Which server holds what, or ``{"large": …, "virtual": …}`` of :class:`~d2lps.kvstore.placement.Placement`.
+        The places of keys on servers, or ``{"large": …, "virtual": …}`` of :class:`~d2lps.kvstore.placement.Placement`.
     staleness, nan, lost, deadline, record, replicas
         As :func:`d2lps.kvstore.create` has them.
 
@@ -54,12 +53,12 @@ class Cluster:
     servers : list of Server
         By number.
     placement : Placement
-        Which server holds what.
+        The places of keys on servers.
 
     Raises
     ------
     Refused
-        Where an option is none of these, or a file of ``tls`` will not do.
+        If an option is not one of these, or a file of ``tls`` cannot be used.
 
     Examples
     --------
@@ -108,7 +107,7 @@ class Cluster:
         self.servers: list[Server | Host] = []
         self.stores: list[DistStore] = []
         self._folder, *holds = socket_folder() if transport == "unix" else (None,)
-        # Also where nobody closes them. When stores are made, this is: so they end before it.
+        # Also if the user closes nothing. Stores are made after this, so they end before it.
         self._ends = os.getpid(), self.servers, self._folder, holds
         self._end = weakref.finalize(Cluster, _end, *self._ends)
         settings = {"staleness": staleness, "nan": nan, "lost": lost, "deadline": deadline, "record": record}
@@ -150,22 +149,22 @@ class Cluster:
                 undo.pop_all()
 
     def kill(self, number: int) -> None:
-        """End a server without a word, as a process that is killed does; with ``replicas=1`` training goes on.
+        """End a server abruptly, as a process that is killed ends; with ``replicas=1`` training goes on.
 
         Parameters
         ----------
         number : int
-            Which one.
+            Of the server.
         """
         self._of(number).close()
 
     def restart(self, number: int) -> None:
-        """Another server in the place of one that was killed; it knows nothing, and learns all from the others.
+        """Start another server in the place of one that was killed. It gets its data from the others.
 
         Parameters
         ----------
         number : int
-            Which one; of a cluster with ``replicas=1``.
+            Of the server, in a cluster with ``replicas=1``.
         """
         if self._register is None:
             raise Refused(text("store.no-replicas", number=number))
@@ -174,23 +173,25 @@ class Cluster:
 
     @property
     def views(self) -> list[View]:
-        """Of each slot, which view it is in, and the numbers of its servers: the primary, and its backup if any.
+        """The view of each slot, with the numbers of its servers: the primary, and its backup if there is one.
 
-        Just after a server was killed, for a moment, it is still the view in which that one was.
+        For a moment after the loss of a server it is still the view with that server.
         """
         return self.stores[0].views if self._register else []
 
     def _of(self, number: int) -> "Server | Host":
+        if os.getpid() != self._ends[0]:
+            raise Refused(text("store.forked"))
         if type(number) is not int or not 0 <= number < len(self.servers):
             raise Refused(text("store.no-server", server=repr(number), last=len(self.servers) - 1))
         return self.servers[number]
 
     def close(self) -> None:
-        """Close the stores and the servers; in a child that was forked, nothing: they are its parent's."""
+        """Close the stores and the servers; in a child process nothing: they are its parent's."""
         for store in self.stores:
             store.close()
         self._end.detach()
-        _end(*self._ends)  # again, where that was interrupted
+        _end(*self._ends)  # also if the finalizer was interrupted
 
     def __iter__(self) -> Iterator[DistStore]:
         return iter(self.stores)
@@ -206,7 +207,7 @@ class Cluster:
 
 
 def _end(process: int, servers: "Sequence[Server | Host]", folder: str | None, holds: list[int]) -> None:
-    """Close what was made in ``process``."""
+    """Close the servers that were made in ``process``."""
     if os.getpid() != process:
         return
     for server in servers:

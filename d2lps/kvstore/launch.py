@@ -2,13 +2,12 @@
 
 import os
 import secrets
-import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 
-from d2lps.carriers import leftovers
+from d2lps.carriers import leftovers, ranks
 from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.options import validate_deadline, validate_joining, validate_placement, validate_replicas
 from d2lps.kvstore.placement import Placement, require_count
@@ -184,10 +183,7 @@ def owners(hosts: list[str], servers: int) -> list[int]:
 
 def own_address() -> str:
     """Return the address from which this host reaches the rendezvous, for the other hosts. Raises Refused."""
-    master = os.environ["MASTER_ADDR"]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((master, int(os.environ["MASTER_PORT"])))  # sends nothing
-            return probe.getsockname()[0]
-        except OSError as error:
-            raise Refused(text("store.own-address", where=master, why=error.strerror)) from None
+    try:
+        return ranks.own_address()
+    except OSError as error:
+        raise Refused(text("store.own-address", where=os.environ["MASTER_ADDR"], why=error.strerror)) from None

@@ -18,6 +18,7 @@ from d2lps.kvstore.values import (
     Given,
     Key,
     KeySpec,
+    as_key,
     as_tensor,
     counted,
     each_of,
@@ -32,11 +33,11 @@ from d2lps.messages import text
 class KVStore:
     """A key-value store. ``create`` makes one.
 
-    Keys are strings or whole numbers; a list of keys takes a list of values. A value is a tensor of torch, an array of
-    NumPy or MXNet, or a list of them, one per device, which are summed in that order (by ``device`` each shard in an
-    order of its own). Every call may raise one of :mod:`d2lps.kvstore.errors`, which says what becomes of a push that
-    raises. After Ctrl-C a call changes nothing any more. Several threads may call one store: calls that name the same
-    key run one after the other, and save, load and set_optimizer run alone.
+    Keys are strings or whole numbers, also those of NumPy; a list of keys takes a list of values. A value is a tensor
+    of torch, an array of NumPy or MXNet, or a list of them, one per device, which are summed in that order (by
+    ``device`` each shard in an order of its own). Every call may raise one of :mod:`d2lps.kvstore.errors`, which says
+    what becomes of a push that raises. After Ctrl-C a call changes nothing any more. Several threads may call one
+    store: calls that name the same key run one after the other, and save, load and set_optimizer run alone.
 
     Attributes
     ----------
@@ -91,11 +92,12 @@ class KVStore:
         key : str, int, or list of them
             Initialised keys.
         value : array, or list of arrays
-            For each key an array of its shape and dtype, or a list of them, one per device.
+            For each key an array of its shape and dtype, or a list of them, one per device. A sparse gradient, as of
+            ``nn.Embedding(sparse=True)``, is made dense first: it travels whole.
         priority : int
             Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes another.
         """
-        keys, values = self._resolve(key, value, "pushed", as_tensor)
+        keys, values = self._resolve(key, value, "pushed")
         self._run(Push(self, keys, values))
 
     def pull(self, key, out=None, priority: int = 0, ignore_sparse: bool = True) -> None:
@@ -133,7 +135,7 @@ class KVStore:
         priority : int
             Changes nothing.
         """
-        keys, values = self._resolve(key, value, "pushed", as_tensor)
+        keys, values = self._resolve(key, value, "pushed")
         _, outs = self._resolve_outs(key, value if out is None else out)
         self._run(Push(self, keys, values, outs))
 
@@ -310,6 +312,9 @@ class KVStore:
         """Replace the states of all keys and the optimizer on all servers, as worker 0. Refused: on none of them."""
         raise NotImplementedError
 
+    def _confirm(self, number: int) -> None:
+        """Raise an error unless all servers that this worker uses have load ``number``."""
+
     def _settle(self) -> None:
         """Find out whether pushes count of which that is not known."""
 
@@ -348,10 +353,10 @@ class KVStore:
         if key is None and len(self._keys) != 1:
             keys = ", ".join(map(repr, self.keys))
             raise Refused(text("store.which-key", keys=keys) if keys else text("store.no-keys"))
-        return next(iter(self._keys.values())) if key is None else self._spec(key)
+        return next(iter(self._keys.values())) if key is None else self._spec(as_key(key))
 
-    def _resolve(self, key, arrays, role: str, convert: Callable | None = None) -> tuple[list[KeySpec], list[Given]]:
-        """Return the keys and their arrays: checked, and converted if necessary."""
+    def _resolve(self, key, arrays, role: str) -> tuple[list[KeySpec], list[Given]]:
+        """Return the keys and their arrays: checked, and pushed ones converted if necessary."""
         # No object is made per key: with ten thousand of them Python would collect garbage many times.
         keys, checked = [], []
         for name, given in paired(key, arrays):
@@ -361,7 +366,7 @@ class KVStore:
             except RuntimeError:  # a nested tensor has no shape
                 plain = False
             if not plain:
-                given = [convert(one, text(f"store.role.{role}")) if convert else one for one in per_device(given)]
+                given = [spec.as_pushed(one) if role == "pushed" else one for one in per_device(given)]
                 for one in given:
                     spec.validate(one, role)
             keys.append(spec)

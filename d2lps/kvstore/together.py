@@ -29,8 +29,8 @@ LONG = 19  # deadlines more that the others wait for worker 0 while it works
 class Together(Call):
     """A call of all workers, with no other call of theirs at the same time.
 
-    ``store`` is a :class:`~d2lps.kvstore.store.KVStore`. Each kind of call implements :meth:`lead`, which only worker 0
-    does, and may implement :meth:`follow_up`, which all do.
+    ``store`` is a :class:`~d2lps.kvstore.store.KVStore`. Each kind of call implements :meth:`lead`, which only
+    worker 0 does, and may implement :meth:`follow_up`, which all do.
     """
 
     name = ""  # of the method
@@ -39,12 +39,15 @@ class Together(Call):
     def __init__(self, store):
         super().__init__()
         self.store = store
-        self._begun = False  # worker 0 may have begun to work
+        self._led = False  # worker 0 may have begun to work
         self._outcome: dict | None = None  # as worker 0 told it to all
 
     def lead(self, number: int) -> object:
         """Do the work, and return what the others need of it, as JSON. Each attempt has a higher ``number``."""
         raise NotImplementedError
+
+    def confirm(self, result: object) -> None:
+        """Make sure that this worker uses no server on which the work was not done."""
 
     def follow_up(self, result: object) -> object:
         """Take over what worker 0 has returned. Return the result of the call."""
@@ -61,6 +64,7 @@ class Together(Call):
         before, calls.unended = calls.unended, self.name
         try:
             result = self._work()
+            self.confirm(result)
         except KVError as error:
             if self._is_harmless(error):
                 calls.unended = None if self._outcome and self._outcome.get("whole") else before
@@ -70,7 +74,7 @@ class Together(Call):
 
     def _is_harmless(self, error: KVError) -> bool:
         """Return True if no server has changed anything, or will."""
-        return isinstance(error, Refused) or isinstance(error, WorkerLost) and 0 in error.ranks and not self._begun
+        return isinstance(error, Refused) or isinstance(error, WorkerLost) and 0 in error.ranks and not self._led
 
     def _work(self) -> object:
         store, note, failure = self.store, None, None
@@ -78,7 +82,7 @@ class Together(Call):
         number = store._next_number(self.name)  # the same again if the last one was not over
         if store._meet(f"{self.name} begins", number, "here" if store.rank == 0 else None) is None:
             raise WorkerLost(text("store.first-lost", call=self.name), (0,))
-        self._begun = True
+        self._led = True
         if store.rank == 0:
             try:
                 with store._coming(self.name, number):
@@ -140,14 +144,19 @@ class Load(Together):
     def repairs(self, unended: str) -> bool:
         return True
 
-    def lead(self, number: int) -> list | None:
+    def lead(self, number: int) -> dict:
         specs = self.store._keys
         saved = checkpoint.read(self.path, {key: (spec.shape, spec.dtype) for key, spec in specs.items()})
         self.store._restore([(specs[key], state) for key, (_, state) in saved.keys.items()], saved.optimizer, number)
-        return saved.optimizer and [saved.optimizer.rule, saved.optimizer.as_read]
+        optimizer = saved.optimizer
+        return {"number": number, "optimizer": optimizer and [optimizer.rule, optimizer.as_read]}
 
-    def follow_up(self, result: list | None) -> None:
-        self.store.optimizer = result and Optimizer.read(*result)
+    def confirm(self, result: dict) -> None:
+        self.store._confirm(result["number"])
+
+    def follow_up(self, result: dict) -> None:
+        optimizer = result["optimizer"]
+        self.store.optimizer = optimizer and Optimizer.read(*optimizer)
         self.store._repeats.clear()  # what was counted is gone
 
 

@@ -53,8 +53,26 @@ class KeySpec:
         tensor = array
         if not isinstance(array, Tensor) or not is_dense(array) or not has_memory(array):
             tensor = as_tensor(array, text("store.of-key", role=role_text, key=repr(self.key)))
+        self._require_like(tensor, role_text, shape)
+
+    def as_pushed(self, value: object) -> Tensor:
+        """Return a pushed value as a dense tensor, in which rows that a sparse gradient has twice are added.
+
+        Raises Refused.
+        """
+        role = text("store.role.pushed")
+        if isinstance(value, Tensor) and value.layout is torch.sparse_coo:
+            self._require_like(value, role, self.shape)  # before its memory is taken
+            rows, value = value._indices(), value.detach()._values()
+            try:  # torch would write rows that do not exist somewhere else
+                value = torch.sparse_coo_tensor(rows, value, self.shape, check_invariants=True).to_dense()
+            except RuntimeError as error:
+                raise Refused(f"{role}: {error}") from None
+        return as_tensor(value, role)
+
+    def _require_like(self, tensor: Tensor, role: str, shape: tuple[int, ...]) -> None:
         if tensor.shape != shape or tensor.dtype != self.dtype:
-            given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": role_text}
+            given = {"shape": tuple(tensor.shape), "dtype": tensor.dtype, "role": role}
             raise Refused(text("store.unlike", key=repr(self.key), wanted=shape, like=self.dtype, **given))
 
 
@@ -70,6 +88,11 @@ def known_by(keys: Iterable[KeySpec]) -> tuple[str, str]:
 # ---- keys and pushed values
 
 
+def as_key(key: object) -> object:
+    """Return a whole number of NumPy as an int, and anything else as it is."""
+    return key.item() if isinstance(key, np.integer) else key
+
+
 def validate_key(key: object) -> str:
     """Return the repr of a key, in which 3 and "3" differ. Raises Refused."""
     if type(key) is int and key.bit_length() > 850 or isinstance(key, str) and len(key) > 256:  # too long to be shown
@@ -83,9 +106,10 @@ def validate_key(key: object) -> str:
 def paired(key: object, value: object) -> Iterable[tuple[Key, object]]:
     """Return (key, value) pairs of one key, or of a list of different keys with as many values. Raises Refused."""
     if not isinstance(key, list | tuple):
-        return [(key, value)]
+        return [(as_key(key), value)]
     if not isinstance(value, list | tuple) or len(value) != len(key):
         raise Refused(text("store.as-many", keys=len(key)))
+    key = [item if type(item) in (str, int) else as_key(item) for item in key]
     for item in key:
         if type(item) not in (str, int):
             validate_key(item)

@@ -22,7 +22,7 @@ from d2lps.topology import Topology, pcie_server
 from d2lps.trace import Trace
 from d2lps.units import Bandwidth, bandwidth, show_seconds, show_size, size
 from d2lps.view.drawing import DrawingError
-from d2lps.view.player import Player, watch
+from d2lps.view.player import Player, has_front_end, watch, without_view
 
 SIZES = ["1 MB", "4 MB", "16 MB", "40 MB", "160 MB", "640 MB", "2.5 GB"]
 RATES = ["1 GB/s", "2 GB/s", "4 GB/s", "8 GB/s", "16 GB/s", "25 GB/s", "32 GB/s", "64 GB/s", "150 GB/s"]
@@ -251,7 +251,8 @@ class Exploration(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
         """Add a page for readers without a kernel, with some positions of the sliders computed in advance."""
         widget = super()._repr_mimebundle_(**kwargs)
-        return widget | {"text/plain": repr(self), "text/html": page(self._offers(), self._run, self._shown)}
+        bundle = widget | {"text/plain": repr(self), "text/html": page(self._offers(), self._run, self._shown)}
+        return bundle if has_front_end() else without_view(bundle)
 
     def _offers(self) -> list[Offer]:
         """Return each slider with its position, and a few other positions."""

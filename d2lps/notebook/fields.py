@@ -7,6 +7,7 @@ import ipywidgets
 
 from d2lps.messages import named, text
 from d2lps.notebook.entries import PredictionError
+from d2lps.view.player import has_front_end
 
 
 class Fields(ipywidgets.VBox):
@@ -71,7 +72,7 @@ def bundle(prediction) -> Callable[[], dict]:
     fields = Fields(prediction)
 
     def forms() -> dict:
-        view = {kind: value for kind, value in fields._repr_mimebundle_().items() if "widget-view" in kind}
-        return view | {"text/plain": repr(prediction), "text/html": prediction._repr_html_()}
+        widget = fields._repr_mimebundle_() if has_front_end() else {}
+        return widget | {"text/plain": repr(prediction), "text/html": prediction._repr_html_()}
 
     return forms

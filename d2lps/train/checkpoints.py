@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from d2lps.kvstore.checkpoint import folder_to_disk, to_disk
 from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.placement import require_count
 from d2lps.kvstore.store import KVStore
@@ -190,11 +191,11 @@ class Checkpoints:
         manifest = {"steps": steps, "workers": self.store.num_workers, "sha256": digests}
         content = json.dumps(manifest).encode()
         _written(draft / MANIFEST, content + b"\n" + hashlib.sha256(content).hexdigest().encode())
-        _synced(draft)
+        folder_to_disk(draft)
         if final.exists():
             shutil.rmtree(final)  # it was damaged, or this step is saved once more; the one before it is still there
         os.rename(draft, final)
-        _synced(self.folder)
+        folder_to_disk(self.folder)
         for old in [path for _, path in self._steps()][self.keep :]:
             with suppress(OSError):
                 (old / MANIFEST).unlink(missing_ok=True)  # first, so that a half-deleted checkpoint is incomplete
@@ -224,21 +225,12 @@ def _written(path: Path, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        to_disk(file.fileno())
 
 
 def _unlink(path: Path) -> None:
     with suppress(OSError):
         path.unlink()
-
-
-def _synced(folder: Path) -> None:
-    """Write the names in the folder to the disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest(path: Path) -> str:

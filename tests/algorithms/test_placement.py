@@ -2,6 +2,7 @@
 
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +59,15 @@ def test_parts_are_all_of_a_key_in_order_and_rows_are_whole(rows, servers, width
 def test_three_and_its_name_are_two_keys():
     place = Placement(64)
     assert any(place.owner(i) != place.owner(str(i)) for i in range(20))
+
+
+def test_a_whole_number_of_numpy_is_the_number():
+    place = Placement(5, large=100)
+    for number in (3, -1, 2**40):
+        assert place.owner(np.int64(number)) == place.owner(number)
+        for elements in (10, 1000):
+            parts = place.parts(np.int64(number), elements)
+            assert parts == place.parts(number, elements) and {type(part.key) for part in parts} == {int}
 
 
 def test_it_says_who_holds_how_much():

@@ -39,7 +39,7 @@ from saved import HERE, processor_time, save
 from d2lps import Processes, algorithms, kvstore
 from d2lps.carriers.execute import compile
 from d2lps.kvstore.placement import Placement
-from d2lps.kvstore.pslite.nodes import Nodes, environment, free_port, require_mxnet
+from d2lps.kvstore.pslite.nodes import Nodes, environment, require_mxnet
 from d2lps.kvstore.server.process import ServerProcess
 from d2lps.kvstore.worker.client import ServerClient
 from d2lps.kvstore.worker.dist import DistStore
@@ -250,7 +250,8 @@ def our_servers(workers: int, servers: int, host: str = "127.0.0.1"):
 def mxnet_servers(workers: int, servers: int, settings: dict):
     """The cluster that MXNet's workers join; the settings are in the environment meanwhile."""
     count = {"same": servers, "half": max(1, servers // 2), "double": 2 * servers}[settings["servers"]]
-    cluster = [("127.0.0.1", free_port("127.0.0.1")), workers, count]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        cluster = [probe.getsockname(), workers, count]  # the scheduler takes the port that is free now
     before = dict(os.environ)
     os.environ.update({name: value for name, value in settings.items() if name != "servers"})
     if settings["DMLC_LOCAL"] == "0":

@@ -10,10 +10,23 @@ import pytest
 import torch
 from helpers.ranks import outcome, ranks
 
-from d2lps import Processes, RankLost, Reduction, SharedMemory, aggregate_at, calibrate, reduce_scatter, ring, run, tree
+from d2lps import (
+    Processes,
+    RankLost,
+    Reduction,
+    SharedMemory,
+    aggregate_at,
+    calibrate,
+    kvstore,
+    reduce_scatter,
+    ring,
+    run,
+    tree,
+)
 from d2lps.carriers.execute import compile
 from d2lps.carriers.rendezvous import NoRanks, ProcessesError
 from d2lps.carriers.tensors import TensorError
+from d2lps.kvstore import KVError
 
 pytestmark = pytest.mark.slow  # of several processes
 
@@ -356,6 +369,62 @@ def test_a_port_in_use_and_a_store_that_does_not_answer_are_named(kind, environm
     with pytest.raises(ProcessesError, match=rf"no store answers on 127.0.0.1:{port} within 0.5 s: is MASTER_PORT"):
         kind(deadline=0.5)
     assert time.monotonic() - begin < 3
+
+
+WRONG = {  # what is wrong in the environment, and what is said at once
+    "a rank beyond the size": ({"RANK": 3}, "RANK=3 and WORLD_SIZE=2: RANK must be at least 0 and less than WORLD_"),
+    "a rank below 0": ({"RANK": -1}, "RANK=-1 and WORLD_SIZE=2: RANK must be"),
+    "no rank at all": ({"RANK": 0, "WORLD_SIZE": 0}, "RANK=0 and WORLD_SIZE=0: RANK must be"),
+    "a port too large": ({"MASTER_PORT": 99999}, "MASTER_PORT=99999: a port is a number from 1 to 65535"),
+    "port 0": ({"MASTER_PORT": 0}, "MASTER_PORT=0: a port is"),
+    "a name without address": ({"MASTER_ADDR": "nosuch.invalid"}, "MASTER_ADDR='nosuch.invalid' has no address (Name"),
+    "brackets": ({"MASTER_ADDR": "[::1]"}, "MASTER_ADDR='[::1]' has no address (Name"),
+    "a port in the name": ({"MASTER_ADDR": "127.0.0.1:80"}, "MASTER_ADDR='127.0.0.1:80' has no address (Name"),
+    "an empty name": ({"MASTER_ADDR": ""}, "MASTER_ADDR='' has no address (Name"),
+    "a name that is too long": ({"MASTER_ADDR": "a" * 70}, "has no address (encoding with 'idna' codec failed"),
+}
+
+
+@each_carrier
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_in_the_environment_is_named_at_once(kind, number, case, environment):
+    changes, sentence = WRONG[case]
+    environment(**{"RANK": number, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29999} | changes)
+    begin = time.monotonic()
+    with pytest.raises(ProcessesError, match=re.escape(sentence)):
+        kind()
+    assert time.monotonic() - begin < 3
+    with pytest.raises(KVError, match=re.escape(sentence)):
+        kvstore.create("dist_sync")
+
+
+def test_a_name_server_that_is_busy_may_answer_later(environment, monkeypatch):
+    looked = []
+
+    def getaddrinfo(name, port):
+        looked.append(name)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment(RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with Processes() as alone:
+        assert alone.size == 1
+    assert looked == ["127.0.0.1"]
+
+
+@each_carrier
+def test_a_port_that_only_root_may_use_is_named_at_once(kind, environment, monkeypatch):
+    def refused(*_, **__):
+        why = "port: 80, useIpv6: 0, code: -13, name: EACCES, message: permission denied"
+        raise torch.distributed.DistNetworkError(f"The server socket has failed to bind. {why}")
+
+    environment(RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=80)
+    monkeypatch.setattr(torch.distributed, "TCPStore", refused)
+    with pytest.raises(ProcessesError, match=r"rank 0 cannot listen on MASTER_PORT=80 \(permission denied\): set"):
+        kind()
 
 
 @each_carrier

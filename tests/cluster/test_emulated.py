@@ -427,3 +427,38 @@ def test_what_cannot_be_run_is_refused(three, tmp_path):
         with pytest.raises(ClusterError):
             call()
     assert three.run(lambda: 1, hosts="host1") == [1]
+
+
+def over_ipv6():
+    """Run a plan and make both kinds of stores, where hosts have no address of IPv4 but that of loopback."""
+    os.environ.pop("GLOO_SOCKET_IFNAME")  # gloo finds the card
+    with Processes(deadline=10.0) as carrier:
+        run(ring(carrier.names), gradient := torch.full((1000,), 1.0 + carrier.rank), carrier)
+    pulled = [gradient.unique().tolist()]
+    for replicas in 0, 1:
+        with kvstore.create("dist_sync", servers=2, joining=60.0, replicas=replicas) as store:
+            store.init("w", torch.zeros(1000))
+            store.pushpull("w", torch.ones(1000), out=(out := torch.empty(1000)))
+            pulled.append(out.unique().tolist())
+    try:
+        kvstore.create("dist_sync", engine="mxnet")
+    except Refused as error:
+        return [*pulled, str(error)]
+
+
+@mxnet
+def test_hosts_may_have_addresses_of_ipv6_only():
+    with emulated(hosts=2, gpus_per_host=0, bandwidth="200 Mbit/s") as two:
+        addresses = {name: f"fd00:77::{i}" for i, name in enumerate(two.hosts, 1)}
+        changes = {
+            name: ([f"address add {six}/64 dev eth0 nodad", f"address del {two.address[name]}/24 dev eth0"], [])
+            for name, six in addresses.items()
+        }
+        try:
+            two._control.network(changes)
+        except ClusterError as error:
+            pytest.skip(f"system: {error}")
+        results = two.run(over_ipv6, env={"MASTER_ADDR": addresses["host0"]})
+    for (*pulled, refused), six in zip(results, addresses.values(), strict=True):
+        assert pulled == [[3.0], [2.0], [2.0]]
+        assert refused.startswith(f"this host reaches the others over IPv6 ({six}), and MXNet knows IPv4 only: set")

@@ -2,21 +2,25 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
+import unicodedata
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 from helpers import classes
 from helpers.classes import hand_in, notebook, solving, told, wrong
 
-from course.classes import judging, notebooks, report, slices, values
+from course.classes import judging, notebooks, report, running, slices, values
 from d2lps.messages import only, text
 from d2lps.notebook.grading import course
 from d2lps.notebook.grading.course import CHAPTERS, all_texts
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names of files")
 ROOT = CHAPTERS.parent
 FIRST, KEYS = "01-data-parallelism", "04-key-value-store"
 RING, ASYNC = "02-ring", "05-asynchrony"
@@ -225,7 +229,7 @@ def test_right_answers_are_solved_and_wrong_ones_are_told_why(graded):
 def test_what_cannot_be_read_is_said_and_the_rest_graded(graded):
     rows, learners = graded["rows"], graded["report"]["learners"]
     assert rows["syntax", "own-gpu"]["mistake"] == "syntax"
-    assert "JSON" in str(learners["bad"]["notes"]) or "no notebook" in str(learners["bad"]["notes"])
+    assert "not a notebook: it is damaged" in str(learners["bad"]["notes"])
     assert learners["other"]["notes"] and learners["other"]["exercises"] == 0
     assert rows["doubled", "own-gpu"]["state"] == "solved" and "3" in rows["doubled", "own-gpu"]["notes"][0]
     assert rows["doubled", "overlap"]["state"] == "missing"
@@ -313,6 +317,54 @@ def test_a_learner_without_a_notebook_does_not_vanish(tmp_path):
         "anh": ("beside", "a.txt"), "binh": ("no-notebooks", "bai.docx"), "dung": ("empty", None),
         "": ("beside", "readme.md"),
     }  # fmt: skip
+
+
+# Folders of a zip from a Chinese Windows, one learner whose name is encoded in two ways, and a cell with half a letter.
+NOT_UTF8 = b"\xc0\xee\xc3\xf7", b"\xcd\xf5\xb7\xbc"
+TWO_WAYS = unicodedata.normalize("NFC", "Hà"), unicodedata.normalize("NFD", "Hà")
+NOTHING = json.dumps({"cells": [{"cell_type": "code", "source": "x = 1", "id": "a", "outputs": []}]})
+
+
+def strange_names(folder: Path) -> None:
+    for name in (*NOT_UTF8, *(name.encode() for name in TWO_WAYS)):
+        place = Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+        place.mkdir(parents=True)
+        (place / os.fsdecode(b"b\xb5i.ipynb")).write_text(NOTHING.replace('"a"', '"exercise-\\ud800"'))
+        (place / os.fsdecode(b"b\xb5i.txt")).touch()
+
+
+@linux
+def test_names_that_are_not_utf8_stay_apart_and_one_name_is_one_learner(tmp_path):
+    strange_names(tmp_path)
+    learners = {learner for learner, _, _ in notebooks.find(tmp_path)}
+    assert learners == {"\ufffd" * 4, "\ufffd" * 4 + " (2)", "Hà"}
+
+
+@linux
+@pytest.mark.slow
+def test_a_report_is_written_for_names_that_are_not_utf8(tmp_path):
+    top = Path(os.fsdecode(os.fsencode(tmp_path) + b"/l\xf0p"))
+    strange_names(top / os.fsdecode(b"l\xf0p"))
+    done = grade(top / os.fsdecode(b"l\xf0p"), out := top / os.fsdecode(b"b\xb8o"))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    for shown in (done.stdout, *((out / f"class.{kind}").read_text("utf-8") for kind in ("html", "csv", "json"))):
+        assert "\ufffd" * 4 + " (2)" in shown and "b\ufffdi.txt" in shown
+    assert "b\ufffdi.ipynb" in done.stderr and "l\ufffdp" in (out / "class.html").read_text("utf-8")
+    assert len(told(out)["learners"]) == 3
+
+
+def test_an_error_with_half_a_letter_is_no_error_of_the_report():
+    result = json.dumps({"rows": [{"sentence": "\ud800!", "notes": ["\udcff", "\U0001f600"]}]}).encode()
+    made = SimpleNamespace(end=os.open(os.devnull, os.O_RDONLY), process=0, data=result)
+    made.process = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], os.environ)
+    row = running.Judging.result(made)["rows"][0]
+    assert row == {"sentence": "\ufffd!", "notes": ["\ufffd", "\U0001f600"]}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_a_notebook_is_read_with_a_byte_order_mark_too(tmp_path, encoding):
+    (path := tmp_path / "a.ipynb").write_text(json.dumps(notebook(FIRST, {}), ensure_ascii=False), encoding)
+    assert notebooks.read("a", path, None).chapter == FIRST
 
 
 @pytest.mark.parametrize("text, key", [("{", "no-json"), ("[]", "no-notebook"), ('{"a": 1}', "no-notebook")])

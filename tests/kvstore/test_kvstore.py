@@ -204,7 +204,12 @@ def test_what_comes_back_can_be_given_as_it_was_pushed():
             "key 'w': the pushed value has shape (4,) and dtype torch.float32, but needs shape (3,)",
         ),
         (lambda s: s.push("w", torch.ones(3).double()), "dtype torch.float64"),
-        (lambda s: s.push("w", torch.ones(3).to_sparse()), "is sparse or has no values"),
+        (lambda s: s.push("w", torch.ones(3, 3).to_sparse_csr()), "is sparse or has no values"),
+        (lambda s: s.init("v", torch.ones(3).to_sparse()), "is sparse or has no values"),
+        (lambda s: s.pushpull("w", torch.ones(3).to_sparse()), "out of key 'w' is sparse or has no values"),
+        (lambda s: s.push("w", torch.sparse_coo_tensor(size=(1 << 40, 3))), "has shape (1099511627776, 3)"),
+        (lambda s: s.push("w", torch.ones(3).double().to_sparse()), "dtype torch.float64"),
+        (lambda s: s.push("w", torch.sparse_coo_tensor([[9]], [1.0], (3,), check_invariants=False)), "found index 9"),
         (lambda s: s.push("w", "gradient"), "the pushed value is a str: give a tensor"),
         (lambda s: s.push("w", []), "no value was given"),
         (lambda s: s.push(["w", "w"], [torch.ones(3)] * 2), "a key appears twice"),
@@ -252,7 +257,7 @@ def test_two_inits_that_differ():
 
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         found = each(stores, work)
-    assert any("all workers must initialize it alike" in said for said in found)
+    assert any("all initialise the same" in said for said in found)
 
 
 def test_a_push_that_is_not_finite_is_one_workers_error():

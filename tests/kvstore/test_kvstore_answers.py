@@ -20,6 +20,7 @@ from d2lps.kvstore.record import PAGE, PullRecord, PushRecord, Record, ServerRec
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire import Broken, Channel, Entry, Op, frames, handshake
 from d2lps.kvstore.wire.frames import raw
+from d2lps.kvstore.worker.dist import ReadRecords
 
 FIRST = Entry(0, 0, 1, 3, 1)  # push 1 of three elements to part 0
 SECOND = FIRST._replace(part=1)
@@ -113,7 +114,7 @@ def test_what_has_failed_is_seen_where_the_server_writes():
         from helpers.breaking import tables
         from d2lps.kvstore import KVError, ShardStore
         from test_kvstore_answers import Line, Op
-        ShardStore.barrier = None
+        ShardStore.come = None
         print(Line(tables()[0])(Op.BARRIER, round=1)[1]["kind"])"""
     here = Path(__file__).parent
     paths = os.pathsep.join(map(str, (here, here.parent, here.parents[1])))
@@ -321,4 +322,4 @@ def test_a_store_tells_more_than_a_frame_holds(monkeypatch):
 
         each(stores, work)
         assert len([event for event in stores[1].trace("k199").events if event.op == "add"]) == 16
-        assert len(json.dumps(stores[0]._calls.run((), stores[0]._records)[0].pushes)) > frames.TABLE
+        assert len(json.dumps(stores[0]._calls.run(ReadRecords(stores[0]))[0].pushes)) > frames.TABLE

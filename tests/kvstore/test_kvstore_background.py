@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers.ctrl_c import pressed
 from helpers.ranks import FORKED
+from helpers.scripts import torchrun
 from helpers.stores import each, until_whole
 
 from d2lps import kvstore
@@ -199,7 +200,7 @@ def test_what_was_kept_is_lost_with_both_who_kept_it(tmp_path, held):
                 until_whole(made)
         store.barrier()
         held.set()
-        with pytest.raises(Refused, match="what was kept for save 2 is not here any more: save again"):
+        with pytest.raises(Refused, match="what was kept for save 3 is not here any more: save again"):
             said.wait()
         assert path.read_bytes() == before
         store.save(path)
@@ -491,12 +492,12 @@ def in_a_process(path, prepare, *arguments):
 STEPS = ["open", "write", "fsync", "replace", "fsync of the folder"]
 
 
-def killed_at(path, step):
+def killed_at(path, step, number=signal.SIGKILL):
     """As the file is made, written, flushed or renamed, or its name is flushed: before that is done."""
     flush, held_, flushed = os.fsync, leftovers.held, []
 
     def die(*_, **__):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
     def fsync(descriptor):
         flushed.append(descriptor)
@@ -540,17 +541,68 @@ def old_and_new(tmp_path_factory):
 
 @pytest.mark.slow(4)
 @pytest.mark.fault("F8", "killed at every step of a save in the background")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("step", [*STEPS, None])
-def test_killed_at_any_step_the_old_file_is_there_or_the_new_one(step, tmp_path, old_and_new):
+def test_killed_at_any_step_the_old_file_is_there_or_the_new_one(step, number, tmp_path, old_and_new):
     path, (old, new) = tmp_path / "saved", old_and_new
-    said, code = in_a_process(path, killed_at, step)
-    assert (said, code) == (("saved", 0) if step is None else (None, -signal.SIGKILL))
+    said, code = in_a_process(path, killed_at, step, number)
+    assert (said, code) == (("saved", 0) if step is None else (None, -number))
     assert path.read_bytes() == (new if step in ("fsync of the folder", None) else old)
     with kvstore.create("local") as store:
         began(store)
         store.load(path)
         store.save(path)
     assert os.listdir(tmp_path) == ["saved"], "what the dead one left is gone"
+
+
+ENDED = """
+import os, pathlib, signal, sys, threading, time
+import torch
+from d2lps import kvstore
+from d2lps.kvstore import checkpoint
+
+how, background, folder = sys.argv[1], sys.argv[2] == "background", pathlib.Path(sys.argv[3])
+if how == "exits":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+flush = checkpoint.to_disk
+
+def slow(descriptor):
+    (folder / "begun").touch()
+    time.sleep(3)
+    flush(descriptor)
+
+def fails():
+    while not (folder / "begun").exists():
+        time.sleep(0.01)
+    os._exit(1)
+
+with kvstore.create("dist_sync", joining=60.0) as store:
+    store.init("w", torch.zeros(100_000))
+    store.save(folder / "saved")
+    store.push("w", torch.ones(100_000))
+    if store.rank == 0:
+        checkpoint.to_disk = slow
+    else:
+        threading.Thread(target=fails, daemon=True).start()
+    saving = store.save(folder / "saved", background=background)
+    background and saving.wait()
+"""
+
+
+@pytest.mark.slow(15)
+@pytest.mark.fault("F8", "worker 0 ended by torchrun, during a save, because another worker has failed")
+@pytest.mark.parametrize("how", ["dies", "exits"])
+@pytest.mark.parametrize("place", ["foreground", "background"])
+def test_ended_by_torchrun_the_old_file_is_there_or_the_new_one(how, place, tmp_path):
+    (tmp_path / "script.py").write_text(ENDED)
+    (folder := tmp_path / "files").mkdir()
+    assert torchrun(tmp_path / "script.py", 2, arguments=[how, place, str(folder)]).returncode != 0
+    with kvstore.create("local") as store:
+        store.init("w", torch.full((100_000,), 5.0))
+        store.load(folder / "saved")
+        store.pull("w", out=(out := torch.empty(100_000)))
+    assert out.unique().tolist() in ([[0.0]] if how == "dies" else [[0.0], [2.0]])
+    assert sorted(os.listdir(folder)) == ["begun", "saved"], "what the dead one left is gone"
 
 
 def limited(path, nbytes):

@@ -401,6 +401,15 @@ def test_a_script_of_mxnet_runs_after_one_line_is_changed(tmp_path):
         assert rest == [rank, 2, "dist_sync"] and values == pytest.approx([-1.35] * 3, rel=1e-4)
 
 
+def test_a_store_of_mxnet_takes_numbers_of_numpy_as_keys_and_sparse_gradients():
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    table(torch.tensor([1, 3, 1])).sum().backward()
+    with kvstore.create("local", engine="mxnet") as store:
+        store.init(np.int64(3), torch.zeros(5, 2))
+        store.pushpull(np.int32(3), table.weight.grad, out=(out := torch.empty(5, 2)))
+        assert store.keys == (3,) and out[:, 0].tolist() == [0.0, 2.0, 0.0, 1.0, 0.0]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_optimizers_of_mxnet_are_read():
     import mxnet as mx

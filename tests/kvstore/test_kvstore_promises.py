@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from d2lps import kvstore
 from d2lps.kvstore import KVError, Placement, Refused, Timeout, Unknown
 from d2lps.kvstore.calls import Call, Calls, Once
+from d2lps.kvstore.store import Barrier
 
 SIZES = {"small": 7, "cut": 2_000, "large": 40_000, "other": 3}  # of cut and large each server has a part
 EXAMPLES = int(os.environ.get("D2LPS_EXAMPLES", "40"))  # of 50 steps each, 2,000
@@ -412,7 +413,7 @@ def test_several_outs_may_lie_in_one_place_and_odd_ones_are_refused():
 def test_what_was_done_when_its_caller_was_interrupted_is_not_done_again():
     with kvstore.cluster("dist_sync", 2, 1, deadline=1.0) as stores:
         each(stores, lambda store: store.barrier())
-        interrupted_as_it_was_done(stores[0], "barrier", "barrier")
+        interrupted_as_it_was_done(stores[0], Barrier(stores[0]))
         stores[0].barrier()
         with pytest.raises(Timeout, match="worker 1 missing"):
             stores[0].barrier()

@@ -322,3 +322,21 @@ def test_only_worker_0_loads():
         out = torch.empty(3)
         stores[1].pull("w", out=out)
         assert out.tolist() == [0, 0, 0]
+
+
+def test_on_macos_the_disk_writes_its_own_cache_too(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(checkpoint.sys, "platform", "darwin")
+    monkeypatch.setattr(checkpoint.fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(checkpoint.fcntl, "fcntl", lambda descriptor, command: asked.append(command))
+    checkpoint.folder_to_disk(tmp_path)
+    assert asked == [51]
+
+    def refused(*_):
+        raise OSError("not here")
+
+    flushed = []
+    monkeypatch.setattr(checkpoint.fcntl, "fcntl", refused)
+    monkeypatch.setattr(checkpoint.os, "fsync", flushed.append)
+    checkpoint.folder_to_disk(tmp_path)
+    assert len(flushed) == 1

@@ -1,11 +1,14 @@
 """Tensors that are none, as far as memory goes, and those that share it with themselves: refused at the door."""
 
+import contextlib
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
+from helpers.stores import each
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize, grad, vmap
 
@@ -103,14 +106,99 @@ def test_the_package_is_there_without_docstrings():
     assert (done.returncode, done.stdout.strip()) == (0, "local"), done.stderr
 
 
+# ---------------------------------------------------------------- numbers of NumPy, and sparse gradients
+
+
+def test_whole_numbers_of_numpy_are_keys(alone, tmp_path):
+    alone.init(np.int64(3), torch.zeros(2))
+    alone.init([np.uint8(4), np.int32(-5)], [torch.zeros(2)] * 2)
+    assert [(key, type(key)) for key in alone.keys] == [(3, int), (4, int), (-5, int)]
+    alone.push(list(np.array([3, 4])), [torch.ones(2), torch.full((2,), 2.0)])
+    alone.pushpull(np.int16(-5), torch.full((2,), 3.0), out=(out := torch.empty(2)))
+    assert out.tolist() == [3.0, 3.0]
+    alone.pull([3, np.int64(4)], out=[one := torch.empty(2), other := torch.empty(2)])
+    assert (one.tolist(), other.tolist()) == ([1.0, 1.0], [2.0, 2.0])
+    alone.row_sparse_pull(np.int64(4), out=(row := torch.empty(1)), row_ids=np.array([1]))
+    assert row.tolist() == [2.0]
+    alone.save(tmp_path / "store")
+    alone.push(np.int64(3), torch.full((2,), 9.0))
+    alone.load(tmp_path / "store")
+    alone.pull(3, out=out)
+    assert out.tolist() == [1.0, 1.0]
+    with pytest.raises(Refused, match="a key appears twice"):
+        alone.push([3, np.int64(3)], [torch.ones(2)] * 2)
+    with pytest.raises(Refused, match="key 7 is not initialized"):
+        alone.push(np.int64(7), torch.ones(2))
+    for odd in (np.bool_(True), np.float64(3.0), np.array([3])):
+        with pytest.raises(Refused, match="a key must be a short string or a whole number"):
+            alone.push(odd, torch.ones(2))
+
+
+def test_a_trace_takes_a_whole_number_of_numpy():
+    with kvstore.cluster("dist_sync", 1, 1, record=True) as (store,):
+        store.init([3, 4], [torch.zeros(2)] * 2)
+        store.push(3, torch.ones(2))
+        assert store.trace(np.int64(3)).events and store.staleness(np.int64(3)) == []
+
+
+def embedded(sparse, dtype=torch.float32):
+    """The gradient of an embedding in which rows come several times, and some values are -0.0."""
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randint(0, 40, (300,), generator=generator)
+    gradient = torch.randn(300, 4, generator=generator).to(dtype)
+    gradient[rows % 7 == 3] = -0.0
+    table = torch.nn.Embedding(50, 4, sparse=sparse, dtype=dtype)
+    table(rows).backward(gradient)
+    assert table.weight.grad.is_sparse == sparse
+    return table.weight.grad
+
+
+KINDS = {
+    "local": lambda: contextlib.nullcontext([kvstore.create("local")]),
+    "device": lambda: contextlib.nullcontext([kvstore.create("device")]),
+    "dist_sync": lambda: kvstore.cluster("dist_sync", 2, 2, placement={"large": 100}),
+    "dist_async": lambda: kvstore.cluster("dist_async", 1, 2),
+    "dist_ssp": lambda: kvstore.cluster("dist_ssp", 1, 1),
+    "tcp": lambda: kvstore.cluster("dist_sync", 2, 1, transport="tcp"),
+    "replicas": lambda: kvstore.cluster("dist_sync", 2, 2, replicas=1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sparse_gradient_counts_as_the_dense_one(kind, dtype):
+    def work(store):
+        outs = []
+        for key, sparse in (("dense", False), ("sparse", True)):
+            store.init(key, torch.ones(50, 4, dtype=dtype))
+            store.set_optimizer("sgd", lr=0.1)
+            store.push(key, embedded(sparse, dtype))
+            store.push(key, [embedded(sparse, dtype), embedded(False, dtype)])
+            store.pushpull([key], [embedded(sparse, dtype)], out=[out := torch.empty(50, 4, dtype=dtype)])
+            outs.append(out.view(torch.uint8))
+        return torch.equal(*outs), not torch.equal(outs[0], torch.ones(50, 4, dtype=dtype).view(torch.uint8))
+
+    with KINDS[kind]() as stores:
+        assert each(stores, work) == [(True, True)] * len(list(stores))
+
+
+def test_a_sparse_gradient_of_which_no_row_came_changes_nothing(alone):
+    alone.init("w", torch.ones(5, 2))
+    alone.set_optimizer("sgd", lr=0.1)
+    alone.pushpull("w", torch.sparse_coo_tensor(size=(5, 2)), out=(out := torch.empty(5, 2)))
+    assert out.unique().tolist() == [1.0]
+
+
 # ---------------------------------------------------------------- surroundings
 
 
-def test_an_address_of_ipv6_is_refused_in_words(monkeypatch):
-    """What the name server said was raised as it was."""
-    monkeypatch.setenv("MASTER_ADDR", "::1")
+def test_servers_listen_where_this_host_reaches_the_rendezvous(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "1")
-    with pytest.raises(Refused, match="servers listen on IPv4"):
+    for address in ("127.0.0.1", "::1"):
+        monkeypatch.setenv("MASTER_ADDR", address)
+        assert launch.own_address() == address
+    monkeypatch.setenv("MASTER_ADDR", "nosuch.invalid")
+    with pytest.raises(Refused, match="MASTER_ADDR nosuch.invalid cannot be reached from this host"):
         launch.own_address()
 
 

@@ -16,16 +16,16 @@ from d2lps.kvstore.wire import Op
 
 def late_barriers(server):
     """How often a worker's deadline is over at a barrier of ``server``: a list that grows."""
-    barrier, late = server.store.barrier, []
+    wait, late = server.store.wait_at, []
 
     def asked(*arguments, **options):
         try:
-            return barrier(*arguments, **options)
+            return wait(*arguments, **options)
         except Timeout as error:
             late.append(error)
             raise
 
-    server.store.barrier = asked
+    server.store.wait_at = asked
     return late
 
 

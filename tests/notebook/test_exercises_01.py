@@ -30,9 +30,9 @@ def test_the_sentence_names_step_node_and_bytes():
         "n = 4, step 1: gpu0 receives 480 MB, but 120 MB is enough. The whole takes 60 ms; the lower bound is 15 ms."
     )
     verdict = check_exercise("split", lambda gpus, servers: sharded(gpus, list(servers)))
-    assert "step 1: cpu1 receives 320 MB, and 213.3 MB is enough" in verdict.sentence.replace("\u00a0", " ")
+    assert "step 1: cpu1 receives 320 MB, but 213.3 MB is enough" in verdict.sentence.replace("\u00a0", " ")
     verdict = check_exercise("overlap", lambda gpus, cpu, chunks: aggregate_at(gpus, cpu))
-    assert "step 1: cpu receives 640 MB, and 160 MB is enough" in verdict.sentence.replace("\u00a0", " ")
+    assert "step 1: cpu receives 640 MB, but 160 MB is enough" in verdict.sentence.replace("\u00a0", " ")
     assert "80 ms; the lower bound is 50 ms" in verdict.sentence.replace("\u00a0", " ")
 
 

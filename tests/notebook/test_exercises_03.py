@@ -28,7 +28,7 @@ def by_the_model(m, machine, server):
     """Asks the cost model until a further server changes nothing."""
 
     def takes(k):
-        place = machines(m, 0, [machine] * m + [server] * k, servers=k)
+        place = machines(m, 0, [f"{machine} B/s"] * m + [f"{server} B/s"] * k, servers=k)
         names = [f"server{j}" for j in range(k)]
         return cost.shared(sharded([f"host{i}/cpu" for i in range(m)], names), place, "1 GB").duration
 

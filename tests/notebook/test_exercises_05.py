@@ -262,7 +262,7 @@ def test_the_larger_the_bound_the_fewer_wait():
 
 def test_the_read_that_waits_is_told_with_the_clocks():
     told = check_exercise("staleness", lambda n, s: (lambda *_: None, lambda *_: True, lambda _: None)).sentence
-    assert "0:8 1:1 2:1" in told and told.endswith("read(0, 0, 8)")
+    assert "0:8 1:1 2:1" in told and told.endswith("read(0, 7, 8)")
 
 
 # ---- backup

@@ -11,8 +11,8 @@ from d2lps.view.drawing.theme import THEME, WORKERS, contrast
 
 
 def figure(scale: str = "linear") -> Figure:
-    made = Figure(figsize=(3.5, 2.5))
-    axes = made.subplots()
+    plot = Figure(figsize=(3.5, 2.5))
+    axes = plot.subplots()
     for fmt, factor in (("-", 3), ("m--", 2), ("g-.", 1), ("r:", 0.5)):  # as d2l.plot has them
         axes.plot([1, 2, 4, 8], [factor * y for y in (4, 3, 2, 1)], fmt, label=f"× {factor}")
     axes.set_xlabel("c")
@@ -20,20 +20,20 @@ def figure(scale: str = "linear") -> Figure:
     axes.set_xscale(scale)
     axes.legend()
     axes.grid()
-    return made
+    return plot
 
 
-def own(shown: str) -> str:
+def own(html: str) -> str:
     """Without what the theme says for all pictures."""
-    return re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL)
+    return re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
 
 
 def test_every_colour_is_one_of_the_theme():
-    shown = own(as_html(figure()))
-    assert {int(number) for number in re.findall(r"var\(--d2-line(\d)\)", shown)} == {0, 1, 2, 3}
+    html = own(as_html(figure()))
+    assert {int(number) for number in re.findall(r"var\(--d2-line(\d)\)", html)} == {0, 1, 2, 3}
     declared = {colour for pair in LINES for colour in pair}
-    assert {*re.findall(r"#[0-9a-f]{6}\b", shown)} == declared
-    assert "fill:var(--d2-ink)" in shown and "background:var(--d2-paper)" in shown
+    assert {*re.findall(r"#[0-9a-f]{6}\b", html)} == declared
+    assert "fill:var(--d2-ink)" in html and "background:var(--d2-paper)" in html
 
 
 def test_lines_have_colours_that_no_node_has_and_stand_out():
@@ -52,23 +52,23 @@ def test_it_is_said_in_words_and_the_same_every_time():
 
 
 def test_words_are_text_in_the_language_and_the_letters_of_the_page(recwarn):
-    made = figure()
-    made.axes[0].legend(["shards", "<4 servers>", "4 servers", "自己的"])
+    plot = figure()
+    plot.axes[0].legend(["shards", "<4 servers>", "4 servers", "自己的"])
     speak("zh")
-    shown = as_html(made)
-    written = re.findall(r">([^<>]+)</text>", shown)
+    html = as_html(plot)
+    written = re.findall(r">([^<>]+)</text>", html)
     assert written[-4:] == ["分片", "&lt;4 servers&gt;", "4 台服务器", "自己的"] and "ms" in written
-    assert "font-family:inherit!important" in shown
-    assert words(made) == "ms · c · 分片, <4 servers>, 4 台服务器, 自己的"
+    assert "font-family:inherit!important" in html
+    assert words(plot) == "ms · c · 分片, <4 servers>, 4 台服务器, 自己的"
     assert len(recwarn) == 0  # such as those of letters that matplotlib has not
 
 
 @pytest.mark.parametrize("language, words", [("en", "async"), ("vi", "bất đồng bộ"), ("zh", "WW")])
 def test_a_legend_has_room_for_the_words_of_each_reader(language, words):
     def width(name):
-        made = figure()
-        made.axes[0].legend([name])
-        frame = re.search(r'id="legend_1".*?<path d="([^"]+)"', as_html(made), re.DOTALL)[1]
+        plot = figure()
+        plot.axes[0].legend([name])
+        frame = re.search(r'id="legend_1".*?<path d="([^"]+)"', as_html(plot), re.DOTALL)[1]
         across = [float(x) for x, _ in re.findall(r"([\d.]+) ([\d.]+)", frame)]
         return max(across) - min(across)
 
@@ -79,17 +79,17 @@ def test_a_legend_has_room_for_the_words_of_each_reader(language, words):
 
 @pytest.mark.parametrize("scale, labels", [("log", ["1", "2", "4", "8"]), ("linear", None)])
 def test_few_whole_numbers_are_the_labels_of_a_logarithmic_axis(scale, labels):
-    made = figure(scale)
-    as_html(made)
-    told = [each.get_text() for each in made.axes[0].get_xticklabels()]
-    assert told == labels if labels else len(told) > 4
+    plot = figure(scale)
+    as_html(plot)
+    ticks = [tick.get_text() for tick in plot.axes[0].get_xticklabels()]
+    assert ticks == labels if labels else len(ticks) > 4
 
 
 @pytest.mark.parametrize(("inches", "moves"), [(4, False), (10, True)])
 def test_letters_of_a_wide_plot_are_read_on_a_phone(inches, moves):
     figure = Figure(figsize=(inches, 3))
     figure.subplots()
-    shown = as_html(figure)
-    wide = float(re.search(r'viewBox="0 0 ([\d.]+)', shown)[1])
-    least = int(re.search(r"min-width:(\d+)px", shown)[1])
-    assert least >= 0.69 * wide and ("overflow-x:auto" in shown) == moves == (least > 300)
+    html = as_html(figure)
+    width = float(re.search(r'viewBox="0 0 ([\d.]+)', html)[1])
+    least = int(re.search(r"min-width:(\d+)px", html)[1])
+    assert least >= 0.69 * width and ("overflow-x:auto" in html) == moves == (least > 300)

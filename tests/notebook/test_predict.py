@@ -393,7 +393,7 @@ def test_a_kernel_goes_on_without_a_learner_and_shows_the_answer_once_there_is_o
         return [cell.outputs for cell in book.cells]
 
     (asked,), (answer,) = run(*CELLS)
-    assert "application/vnd.jupyter.widget-view+json" in asked.data
+    assert "d2lps-asked" in asked.data["text/html"] and "application/vnd.jupyter.widget-view+json" not in asked.data
     assert asked.data["text/plain"].endswith("You have not guessed yet.")
     assert answer.data["text/plain"].startswith("You have not guessed yet") and "<details>" in answer.data["text/html"]
     assert workspaces.contents(place) == {}

@@ -37,14 +37,14 @@ gradient
 
 def together(group: int) -> list[int]:
     """The processes of a group, dead ones that nobody has fetched not among them."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["status"]):
         try:
             if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+                processes.append(process.pid)
         except ProcessLookupError:
             continue
-    return found
+    return processes
 
 
 def gone(group: int, within: float) -> bool:
@@ -68,13 +68,13 @@ class Notebook:
 
     def says(self, source: str) -> str:
         """What a cell prints, shows and raises, as plain text."""
-        found = [
+        texts = [
             output.get("text")
             or output.get("data", {}).get("text/plain")
             or re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.get("traceback", ())))
             for output in self.run(source)
         ]
-        return "\n".join(text.rstrip("\n") for text in found)
+        return "\n".join(text.rstrip("\n") for text in texts)
 
     def interrupted(self, folder: Path, cell: str) -> tuple[str, float]:
         """What a cell says that is interrupted once all ranks wait in it, and how many seconds later it is over."""
@@ -188,13 +188,15 @@ def test_torchs_own_groups_meet_again_and_again(notebook):
 def test_ranks_asked_for_again_are_the_same_unless_one_is_gone_or_stuck(notebook, tmp_path):
     assert notebook.says("d2lps.ranks(4) is ranks") == "True"
     notebook.run('%%px\ndist.init_process_group("gloo")')
-    said, seconds = notebook.interrupted(tmp_path / "stuck", "time.sleep(500) if carrier.rank == 3 else dist.barrier()")
-    assert seconds < 1 and said == (
+    output, seconds = notebook.interrupted(
+        tmp_path / "stuck", "time.sleep(500) if carrier.rank == 3 else dist.barrier()"
+    )
+    assert seconds < 1 and output == (
         "KeyboardInterrupt: [0–2] chưa dừng ngay: hãy đợi một lát rồi tạo lại các carrier, trong ô đã tạo chúng"
     )
-    said = notebook.says("%px os.kill(os.getpid(), 9) if carrier.rank == 3 else time.sleep(0.1)")
+    output = notebook.says("%px os.kill(os.getpid(), 9) if carrier.rank == 3 else time.sleep(0.1)")
     again = "đã kết thúc: d2lps.ranks(4) khởi động lại tất cả"
-    assert said.endswith(f"[3] tiến trình này {again}")
+    assert output.endswith(f"[3] tiến trình này {again}")
     assert notebook.says("%px 1") == f"ProcessesError: rank 3 {again}"
     assert re.fullmatch(rf"<4 ranks: processes( \d+){{3}}; rank 3 {re.escape(again)}>", notebook.says("ranks"))
     assert notebook.says("d2lps.ranks(4) is ranks, ranks") == "(False, <4 ranks: closed>)"
@@ -225,6 +227,17 @@ def test_without_ipyparallel_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipyparallel", None)
     with pytest.raises(ProcessesError, match="ranks needs ipyparallel, which is not installed: pip install"):
         d2lps.ranks(1)
+
+
+def test_a_forked_child_of_the_notebook_does_not_end_the_ranks():
+    with d2lps.ranks(1) as ranks:
+        if not (child := os.fork()):
+            try:
+                ranks.close()  # as Python does when the child ends
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0) == (child, 0)
+        assert ranks._folder.exists() and ranks.answer(within=20)
 
 
 def test_closed_ranks_leave_nothing_and_another_count_is_another_start():

@@ -216,28 +216,28 @@ BROKEN = [
         lambda: plan([to_a(), step(lr="fast")]),
         1,
         "step 1: the number lr of the rule sgd at a is missing, not a number, or unknown "
-        "(it takes: lr momentum weight_decay)",
+        "(the rule takes: lr momentum weight_decay)",
     ),
     Broken(
         "bad-numbers",
         lambda: plan([to_a(), step(momentum=0.9)]),
         1,
         "step 1: the number lr of the rule sgd at a is missing, not a number, or unknown "
-        "(it takes: lr momentum weight_decay)",
+        "(the rule takes: lr momentum weight_decay)",
     ),
     Broken(
         "bad-numbers",
         lambda: plan([to_a(), step(lr=0.1, nesterov=1)]),
         1,
         "step 1: the number nesterov of the rule sgd at a is missing, not a number, or unknown "
-        "(it takes: lr momentum weight_decay)",
+        "(the rule takes: lr momentum weight_decay)",
     ),
     Broken(
         "bad-numbers",
         lambda: plan([to_a(), step(lr=float("nan"))]),
         1,
         "step 1: the number lr of the rule sgd at a is missing, not a number, or unknown "
-        "(it takes: lr momentum weight_decay)",
+        "(the rule takes: lr momentum weight_decay)",
     ),
     Broken(
         "unfit-number",

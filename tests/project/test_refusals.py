@@ -152,8 +152,7 @@ ENGLISH = {
     "notebook/ranks/notebook.py": 1,  # hands on what a rank has raised
     "kvstore/codec.py": 3,  # states that no store has written
     "kvstore/in_process.py": 1,  # TLS
-    "kvstore/store.py": 1,  # hands on what worker 0 has said
-    "kvstore/values.py": 1,  # hand on what torch says
+    "kvstore/values.py": 2,  # hand on what torch says
     "kvstore/worker/client.py": 4,  # secrets, what cannot be sent, and answers that no server gives
 }
 

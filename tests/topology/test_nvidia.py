@@ -145,8 +145,8 @@ REFUSED = [
     (PAIR + "GPU1    NV4     X", f"line 4: GPU1 appears twice: {GIVE}"),
     (PAIR.replace("GPU1    CPU", "GPU0    CPU"), f"line 1: a column appears twice: {GIVE}"),
     (PAIR.replace("GPU1    NV4", "GPU1    NV2"), f"GPU0 has NV4 for GPU1, which has NV2 for GPU0: {GIVE}"),
-    (PAIR.replace("GPU1    NV4", "GPU1    QPI"), f"line 3: between GPU1 and GPU0 stands 'QPI', {CODES}: {GIVE}"),
-    (PAIR.replace("GPU1    NV4", "GPU1     X "), f"line 3: between GPU1 and GPU0 stands 'X', {CODES}: {GIVE}"),
+    (PAIR.replace("GPU1    NV4", "GPU1    QPI"), f"line 3: the entry between GPU1 and GPU0 is 'QPI', {CODES}: {GIVE}"),
+    (PAIR.replace("GPU1    NV4", "GPU1     X "), f"line 3: the entry between GPU1 and GPU0 is 'X', {CODES}: {GIVE}"),
 ]
 
 

@@ -1,8 +1,35 @@
 // Searches the text of every section: all words must be there, without regard to case, nor, unless the query has them,
 // to diacritics. Chinese needs no taking apart: what is looked for stands in the text as it is typed.
-const plain = (text) => text.toLowerCase().normalize("NFKD").replace(/\p{M}/gu, "").replaceAll("đ", "d");
-const kept = (text) => text.toLowerCase().normalize("NFKC");
+
+// What counts as equal, in all languages and in one: the index, the query and the marks are folded by the same table.
+// A replacement is as long as what it replaces, so that places in a folded text are places in the text.
+const NONE = (piece) => "\0".repeat(piece.length);
+const FOLDINGS = {
+  "": [
+    [/[\u00ad\u200b-\u200d\u2060\ufeff]/g, NONE], // signs that take no room
+    [/ *[−+=<>≤≥≈≠≪≫×·∈] */g, (piece) => piece.replaceAll(" ", "\0")], // 2(n − 1) is typed without spaces
+    [/[‐‑‒–—―−﹣－]/g, "-"],
+    [/-+(?<=\p{L}{2}\0*-+)\0*(?=\p{L}{2})/gu, NONE], // reduce-scatter, reducescatter
+    [/[‘’]/g, "'"],
+    [/[“”]/g, '"'],
+  ],
+  vi: [[/(o[áàảãạéèẻẽẹ]|u[ýỳỷỹỵ])/giu, ([first, second]) => { // khoá, khóa
+    const [vowel, tone] = second.normalize("NFD");
+    return (first + tone).normalize("NFC") + vowel;
+  }]],
+};
+const folding = [...FOLDINGS[""], ...(FOLDINGS[document.documentElement.lang] ?? [])];
+const folded = (text) => folding.reduce((now, [from, to]) => now.replace(from, to), text.normalize("NFC"));
+const toPlain = (text) => text.toLowerCase().normalize("NFKD").replace(/[\p{M}\0]/gu, "").replaceAll("đ", "d");
+const toKept = (text) => text.toLowerCase().normalize("NFKC").replaceAll("\0", "");
+const plain = (text) => toPlain(folded(text)), kept = (text) => toKept(folded(text));
 const told = (word) => (plain(word) === kept(word).normalize("NFKD") ? [plain(word), true] : [kept(word), false]);
+
+// The words of a query; a hyphen between spaces is a minus there, and one at the end of a word is of another word.
+function queried(query) {
+  const formula = folded(query.replace(/\s+/g, " ").replaceAll(" - ", " − ")).replaceAll("\0", "");
+  return formula.split(" ").map((word) => word.replace(/^-+(?=\p{L}{2})|(?<=\p{L}{2})-+$/gu, "")).filter(Boolean);
+}
 
 // Where a word stands; a single Latin letter only where it is a word.
 function places(text, word) {
@@ -14,7 +41,7 @@ function places(text, word) {
 }
 
 function find(query) {
-  const words = query.trim().split(/\s+/).filter(Boolean), name = plain(words.join(" "));
+  const words = queried(query), name = plain(words.join(" "));
   // The words as one first: «máy chủ tham số» is a term.
   const tests = words.map(told), whole = tests.every(([, folded]) => folded) ? [name, true] : [kept(words.join(" ")), false];
   const scored = [];
@@ -40,14 +67,14 @@ function find(query) {
 // The letters of a text, and from which to which of them each of the words stands; letters are counted so that what is
 // folded and what is shown stay side by side.
 function marked(text, tests) {
-  const letters = [...text.normalize("NFC")], spots = [];
-  for (const folded of new Set(tests.map(([, each]) => each))) {
-    const folds = letters.map(folded ? plain : kept), starts = [];
+  const letters = [...text.normalize("NFC")], shapes = [...folded(text)], spots = [];
+  for (const isPlain of new Set(tests.map(([, each]) => each))) {
+    const folds = shapes.map(isPlain ? toPlain : toKept), starts = [];
     let length = 0;
     for (const each of folds) { starts.push(length); length += each.length; }
     starts.push(length);
     const all = folds.join("");
-    for (const [word] of tests.filter(([, each]) => each === folded)) {
+    for (const [word] of tests.filter(([, each]) => each === isPlain)) {
       for (const at of places(all, word)) spots.push([starts.findLastIndex((start) => start <= at), starts.findIndex((start) => start >= at + word.length)]);
     }
   }

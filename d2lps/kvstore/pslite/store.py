@@ -50,7 +50,7 @@ class PsLiteStore(KVStore):
         self._slots: dict[KeySpec, list[Tensor]] = {}  # the values that its child pushes and pulls
         self._busy: set[KeySpec] = set()  # pushed, and perhaps not read by MXNet yet
         self._calling = threading.RLock()
-        self._end = weakref.finalize(self, _leave, nodes, rendezvous)
+        self._end = weakref.finalize(self, _leave, os.getpid(), nodes, rendezvous)
 
     def close(self) -> None:
         """Leave together with all other workers: MXNet waits for them, and then its servers end."""
@@ -168,7 +168,9 @@ class PsLiteStore(KVStore):
             self._nodes.ask(do, **request)
 
 
-def _leave(nodes: Nodes, rendezvous: Rendezvous | None) -> None:
+def _leave(process: int, nodes: Nodes, rendezvous: Rendezvous | None) -> None:
+    if os.getpid() != process:
+        return  # in a forked child: the processes of MXNet are its parent's
     if not nodes.over:
         with suppress(KVError):  # this worker leaves, even if the others are lost
             nodes.ask("leave")
@@ -219,6 +221,8 @@ def _start(nodes: Nodes, workers: Workers, servers: int) -> None:
         if INTERFACE not in os.environ:
             raise Refused(text("store.mxnet.no-card", variable=INTERFACE))
         own = own_address()
+        if ":" in own:
+            raise Refused(text("store.mxnet.ipv4", address=own))
     if workers.rank == 0:
         mine.insert(0, ("scheduler", 0))
     address = own or "127.0.0.1"

@@ -1,6 +1,8 @@
-"""Servers of which each slot lives on two: the rules of ``kvstore.replication`` at work, with sockets and clocks.
+"""Servers with replicas: each slot is on two servers. The rules are in ``kvstore.replication``.
 
-``register`` holds the views, ``coding`` and ``lines`` carry what servers say to one another, ``slot`` hands it to the
-rules and does what they say, ``store`` is what the sessions of workers see of it, ``server`` listens, ``host`` has two
-of them; ``client`` is a worker's end, which goes where the primary is, ``keeper`` replaces a dead server.
+Start at ``slot``, which gives messages to the rules and carries out their effects, with sockets and clocks. ``store``
+gives the sessions of workers the methods of a ShardStore, and decides the time until a takeover (``PATIENCE``: seconds
+of silence after which a server counts as dead); ``server`` listens; a ``host`` has two replicas. ``register`` holds the
+views of all slots; ``lines`` and ``coding`` carry messages between servers. ``client`` is the worker's connection,
+which follows the primary; ``dist`` is its store; ``keeper`` replaces a dead server.
 """

@@ -1,6 +1,7 @@
-"""A server and its replicas in a process: ``python -m d2lps.kvstore.replicas``, told by its parent what to be.
+"""A server and its replicas in a process: ``python -m d2lps.kvstore.replicas``.
 
-It says there what its replicas are named, and stays until every worker has said goodbye or is lost.
+Its parent sends the settings, and it answers with the names of its replicas. It stays until every worker has said
+goodbye or is lost.
 """
 
 import gc

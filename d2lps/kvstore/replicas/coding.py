@@ -1,4 +1,4 @@
-"""What servers of a slot say to one another, as JSON and tensors; nothing is ever unpickled."""
+"""Messages between servers of a slot, as JSON and tensors; nothing is ever unpickled."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -32,13 +32,13 @@ from d2lps.kvstore.replication.messages import (
 )
 from d2lps.kvstore.wire.frames import DTYPES, PAYLOAD
 
-PIECE = 256  # parts of a snapshot that are said together
+PIECE = 256  # parts of a snapshot in one message
 
 
 class Held(NamedTuple):
-    """A value with what an optimizer remembers of it, and how many pushes were summed last.
+    """A value with the state of the optimizer for it, and the number of pushes that were summed last.
 
-    ``failed``: why it is not to be read; ``differs``: the servers on which it is not the same.
+    ``failed``: the reason if it must not be read; ``differs``: the servers on which it is not the same.
     """
 
     value: Tensor
@@ -48,12 +48,12 @@ class Held(NamedTuple):
     differs: tuple[int, ...] = ()
 
     def copied(self) -> "Held":
-        """The same, which stays as it is: an optimizer changes a memory in place."""
+        """Return the same as it is now: an optimizer changes its state in place."""
         return self._replace(memory=lent(self.memory))
 
 
 def digest(held: Held | None, at: int) -> tuple[int, int | None]:
-    """Of a value, and what is remembered of it: a number for a piece of the bytes, and where the next one begins."""
+    """Return a checksum of a piece of the bytes of a value and its state, and the start of the next piece, or None."""
     if held is None or held.differs:
         return 0, None
     kept = {f"{rule} {name}": one for rule, state in held.memory.items() for name, one in state.items()}
@@ -67,7 +67,7 @@ def digest(held: Held | None, at: int) -> tuple[int, int | None]:
 
 
 class Piece(NamedTuple):
-    """Some of the parts of the snapshot that comes next, and what they are called and like."""
+    """Some parts of the snapshot that comes next, with their names, sizes and dtypes."""
 
     parts: tuple[Part, ...]
     names: tuple
@@ -78,7 +78,7 @@ COMMANDS = {each.__name__: each for each in (Add, Begin, Choose, Load, Keep, Che
 
 
 def split(message: NamedTuple) -> Iterator[NamedTuple]:
-    """A snapshot in pieces; anything else as it is."""
+    """Yield a snapshot in pieces, any other message as it is."""
     if isinstance(message, Snapshot):
         for start in range(0, len(message.parts), PIECE):
             those = slice(start, start + PIECE)
@@ -88,7 +88,7 @@ def split(message: NamedTuple) -> Iterator[NamedTuple]:
 
 
 def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
-    """It as JSON; its tensors are put behind the others."""
+    """Return a message as JSON, and append its tensors to ``tensors``."""
     kind = type(message)
     if kind is Apply:
         fields = [message.view, message.seq, _command(message.command, tensors)]
@@ -105,7 +105,7 @@ def encode(message: NamedTuple, tensors: list[Tensor]) -> list:
 
 
 def decode(said: list, tensors: Iterator[Tensor]) -> NamedTuple:
-    """What :func:`encode` made; raises what comes of anything else."""
+    """Return the message that :func:`encode` encoded. Raises an exception of any kind for anything else."""
     kind, fields = SAID[said[0]], said[1:]
     if kind is Apply:
         return Apply(_view(fields[0]), fields[1], _as_command(fields[2], tensors))
@@ -129,7 +129,7 @@ def layout(tensors: Iterable[Tensor]) -> list[list[int]]:
 
 
 def room(said: list) -> list[Tensor]:
-    """Room for the tensors of a :func:`layout`. Raises ValueError where that is more than can come."""
+    """Return empty tensors for a :func:`layout`. Raises ValueError if they are too large."""
     if sum(elements * DTYPES[number].itemsize for number, elements in said) > PAYLOAD:
         raise ValueError("more bytes than a message has")
     return [torch.empty(elements, dtype=DTYPES[number]) for number, elements in said]
@@ -182,7 +182,7 @@ def _view(fields: list) -> View:
 
 
 def _tensor(tensor: Tensor | None, tensors: list[Tensor]) -> bool:
-    """Whether there is one: then it is among the others."""
+    """Return True if there is one, and append it to ``tensors``."""
     if tensor is not None:
         tensors.append(tensor)
     return tensor is not None
@@ -194,7 +194,7 @@ def _held(held: Held | None, tensors: list[Tensor]) -> list | None:
     tensors.append(held.value)
     memory: dict[str, list] = {}
     for rule, kept in held.memory.items():
-        # A number is said where it stands, of a tensor only its name.
+        # A number is in its place; a tensor leaves None there.
         memory[rule] = [
             [name, None if isinstance(one, Tensor) and _tensor(one, tensors) else one] for name, one in kept.items()
         ]

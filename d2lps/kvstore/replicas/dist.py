@@ -4,9 +4,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from d2lps.algorithms.placement import Placement
+from d2lps.kvstore.errors import KVError, Refused
 from d2lps.kvstore.replicas.client import SlotClient
 from d2lps.kvstore.replicas.register import Register, StoreRegister
 from d2lps.kvstore.replication import View
+from d2lps.kvstore.wire.frames import Op
 from d2lps.kvstore.worker.dist import DistStore
 
 
@@ -50,6 +52,13 @@ class ReplicatedStore(DistStore):
             The server, counted from 0. Raises Refused if another worker started it, and names that worker.
         """
         self._kill(number)
+
+    def _confirm(self, number: int) -> None:
+        """Ask every slot: a primary that was replaced during the load would still give the values before it."""
+        try:
+            self._ask(self.clients, Op.COMMIT, {"load": number, "confirm": True})
+        except Refused as error:
+            raise KVError(str(error)) from None
 
     class _KeysOf:
         """The keys of a slot, whole or in part, at the time of iteration."""

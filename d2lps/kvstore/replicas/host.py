@@ -1,4 +1,4 @@
-"""A server with its two replicas: primary of the slot of its own number at first, backup of the one before."""
+"""A server with two replicas: at first the primary of the slot with its number, and the backup of the one before."""
 
 import os
 import secrets
@@ -9,7 +9,7 @@ from d2lps.kvstore.replicas.server import ReplicaServer
 
 
 class Host:
-    """Server ``number`` of ``servers``, which listens in ``folder``, or else at ``address``, on ports that are free."""
+    """Server ``number`` of ``servers``, which listens in ``folder``, or else at ``address`` on free ports."""
 
     def __init__(
         self,
@@ -34,17 +34,17 @@ class Host:
 
     @property
     def names(self) -> dict[int, tuple]:
-        """By slot, as the members of a view are named."""
+        """The names of its replicas by slot, as in views."""
         return {slot: replica.name for slot, replica in self.replicas.items()}
 
     @property
     def member(self) -> bool:
-        """Whether it holds what others count on."""
+        """Whether it is a member of the view of a slot."""
         return any(replica.store.slot.member for replica in self.replicas.values())
 
     @property
     def needed(self) -> bool:
-        """Whether a worker may still come, or another member is still to hear that none will."""
+        """Whether a worker may still come, or another member does not know yet that none will."""
         return any(replica.store.needed for replica in self.replicas.values())
 
     @property
@@ -53,7 +53,7 @@ class Host:
         return any(replica.busy for replica in self.replicas.values())
 
     def close(self) -> None:
-        """End without a word, as a process that is killed does."""
+        """End abruptly, as a process that is killed ends."""
         for replica in self.replicas.values():
             replica.silence()
         for replica in self.replicas.values():
@@ -61,6 +61,6 @@ class Host:
 
 
 def begin(hosts: dict[int, dict[int, tuple]], register: Register | StoreRegister) -> None:
-    """The first view of each slot; ``hosts``: by server the names of its replicas, by slot."""
+    """Register the first view of each slot; ``hosts``: by server the names of its replicas, by slot."""
     for slot in hosts:
         register.begin(slot, (hosts[slot][slot], hosts[(slot + 1) % len(hosts)][slot]))

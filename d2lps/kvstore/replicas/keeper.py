@@ -1,4 +1,4 @@
-"""A server process that is replaced when it ends: another one takes its place, and learns what it held."""
+"""A server process that is replaced when it ends; the new one gets its data from the other servers."""
 
 import glob
 import os
@@ -21,7 +21,7 @@ class ReplicaProcess(ServerProcess):
     module = "d2lps.kvstore.replicas"
 
     def names(self) -> dict[int, tuple]:
-        """By slot, as the members of a view are named. Raises Refused, or ServerLost."""
+        """Return the names of its replicas by slot. Raises Refused, or ServerLost."""
         return {slot: as_name(name) for slot, name in self._begun()["names"]}
 
 
@@ -33,19 +33,19 @@ class Keeper:
 
     def __init__(self, spec: dict, seconds: float, holds: Sequence[int]):
         self.number, self._spec, self._seconds = spec["number"], spec, seconds
-        self._holds = [os.dup(each) for each in holds]
+        self._holds = [os.dup(descriptor) for descriptor in holds]
         self._ending = threading.Event()
         self.process = ReplicaProcess(spec, seconds, self._holds)
         self._begun = True
 
     def names(self) -> dict[int, tuple]:
-        """As :meth:`ReplicaProcess.names`; from then on it is replaced when it ends."""
+        """Return the same as :meth:`ReplicaProcess.names`; from then on the process is replaced when it ends."""
         names = self.process.names()
         threading.Thread(target=self._watch, daemon=True, name=f"d2lps keeper of server {self.number}").start()
         return names
 
     def kill(self) -> None:
-        """End the process at once, as a machine does that fails."""
+        """End the process abruptly, as a machine that fails."""
         self.process.process.kill()
 
     def _watch(self) -> None:
@@ -56,7 +56,7 @@ class Keeper:
             self._tidy()
             if self._ending.wait(pause):
                 return
-            pause = min(2 * pause, MOST)  # one that cannot begin is not started again and again at once
+            pause = min(2 * pause, MOST)  # do not restart at once a process that cannot begin
             begun = time.monotonic()
             try:
                 self._begun = False
@@ -68,13 +68,13 @@ class Keeper:
             pause = LOOK if time.monotonic() - begun < MOST else pause
 
     def _tidy(self) -> None:
-        """Its sockets, which whoever is killed leaves."""
+        """Remove its sockets: a process that is killed leaves them."""
         for path in glob.glob(f"{self._spec['folder']}/{self.number}-*") if self._spec["folder"] else ():
             with suppress(OSError):
                 os.unlink(path)
 
     def leave(self) -> None:
-        """Let go of it: it ends by itself when its workers have gone."""
+        """Let go of it: it ends when its workers have gone."""
         self._ending.set()
         self.process.leave()
 
@@ -90,7 +90,7 @@ class Keeper:
                 self._spec["folder"] and os.rmdir(self._spec["folder"])
 
     def stop(self) -> None:
-        """Stop it, whoever is connected."""
+        """Stop it, also if workers are connected."""
         self._ending.set()
         self.process.stop()
         self.close()

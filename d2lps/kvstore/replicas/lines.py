@@ -1,6 +1,5 @@
-"""Messages from one server of a slot to another: in order, each once, or lost with the connection that had them."""
+"""Connections between servers of a slot: messages arrive in order, once, or are lost with the connection."""
 
-import socket
 import threading
 import time
 from collections import deque
@@ -21,23 +20,23 @@ from d2lps.kvstore.wire.channel import Channel
 from d2lps.kvstore.wire.frames import NOTHING, Broken, Frame, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
 
-PULSE = 0.1  # seconds between two signs of life
-STILL = 5.0  # seconds that a connection may stand still
+PULSE = 0.1  # seconds between signs of life
+STILL = 5.0  # seconds that a connection may stand still, at most
 SMALL = 1 << 14  # bytes that are sent without waking a thread
-MOST, BYTES = 512, 1 << 18  # messages, and bytes of their tensors, in one frame; what is larger comes in such pieces
+MOST, BYTES = 512, 1 << 18  # messages, and bytes of their tensors, in one frame; larger tensors travel in pieces
 
 
 class Peers(NamedTuple):
-    """How a server of this run reaches the others: what it shows them, and asks for."""
+    """The data with which servers of a run connect to each other."""
 
     run: str
     secret: bytes = b""
     certificates: tls.Certificates | None = None
 
     def connect(self, slot: int, mine: Name, other: Name) -> Channel:
-        """A connection on which ``other`` listens to this server. Raises OSError, Broken or Refused."""
+        """Return a connection to ``other``. Raises OSError, Broken or Refused."""
         address = other[2]
-        sock = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+        sock = handshake.new_socket(address)
         sock.settimeout(1.0)
         try:
             sock.connect(address)
@@ -54,10 +53,10 @@ class Peers(NamedTuple):
 
 
 def refused(other: Name) -> bool:
-    """Whether nobody listens there any more."""
+    """Return True if no server listens there any more."""
     address = other[2]
     try:
-        with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as sock:
+        with handshake.new_socket(address) as sock:
             sock.settimeout(1.0)
             sock.connect(address)
     except (ConnectionRefusedError, FileNotFoundError):
@@ -68,17 +67,17 @@ def refused(other: Name) -> bool:
 
 
 class Line:
-    """From this server to another one: a thread that sends what is put, and a sign of life now and then.
+    """A line from this server to another one: a thread sends the messages that are put, and signs of life.
 
-    ``connect()`` gives a connection; ``opened(line)`` is called with each, before anything is sent over it, and
-    ``ended(refused)`` when it cannot go on, where it is told whether nobody listens there any more.
+    ``connect()`` returns a connection; ``opened(line)`` is called for each before anything is sent; ``ended(refused)``
+    is called when the line ends, with True if no server listens there any more.
     """
 
     def __init__(self, connect: Callable[[], Channel], opened: Callable, ended: Callable):
         self._connect, self._opened, self._ended = connect, opened, ended
         self._queue: deque[NamedTuple] = deque()
         self._wanted, self._sending = threading.Condition(), threading.Lock()
-        self._ready = False  # whether there is a connection, and who waited for it has been served
+        self._ready = False  # there is a connection, and opened() has been called
         self._channel: Channel | None = None
         self._sent: tuple[int, int] = (0, 0)  # the view and number of the last command that was put
         self._when = 0.0  # commands were last sent
@@ -88,7 +87,7 @@ class Line:
         threads.start("d2lps line between servers", self._run)
 
     def put(self, message: NamedTuple) -> None:
-        """Send it at the next :meth:`pump`. What is on its way on a connection that holds need not be said again."""
+        """Send a message at the next :meth:`pump`, unless it is on its way already."""
         with self._wanted:
             last = self._queue[-1] if self._queue else None
             if isinstance(message, Apply):
@@ -102,13 +101,13 @@ class Line:
                 self._snapshots += 1
             elif isinstance(message, Ack) and isinstance(last, Ack) and last.view == message.view:
                 message = message._replace(turn=max(message.turn, last.turn))
-                self._queue.pop()  # it says no more than this one
+                self._queue.pop()  # the new one replaces it
             elif isinstance(message, Heartbeat | Join | View) and message == last:
                 return
             self._queue.append(message)
 
     def pump(self) -> None:
-        """Send what was put: here and now where it is small and the way is free, as to wake a thread takes longer."""
+        """Send the messages that were put: at once if they are small, as to wake a thread takes longer."""
         if self._ready and self._sending.acquire(blocking=False):
             try:
                 with self._wanted:
@@ -117,7 +116,7 @@ class Line:
                 if messages:
                     self._send(messages)
             except Broken:
-                self._channel.close()  # the thread finds it so
+                self._channel.close()  # the thread will find out
             finally:
                 self._sending.release()
         with self._wanted:
@@ -130,11 +129,11 @@ class Line:
         return view == apply.view.number and apply.seq <= seq and lately
 
     def begin(self) -> None:
-        """A new connection: commands that went by the one before are said again."""
+        """Prepare for a new connection: commands that were sent over the last one are to be sent again."""
         with self._wanted:
-            self._queue = deque(each for each in self._queue if not isinstance(each, Apply))
+            self._queue = deque(message for message in self._queue if not isinstance(message, Apply))
             self._sent, self._commands = (0, 0), 0
-            self._snapshots = sum(isinstance(each, Snapshot) for each in self._queue)
+            self._snapshots = sum(isinstance(message, Snapshot) for message in self._queue)
 
     @property
     def idle(self) -> bool:
@@ -163,7 +162,7 @@ class Line:
         except (ConnectionRefusedError, FileNotFoundError):
             gone = True
         except (OSError, Refused, tls.Garbled):
-            pass  # it may listen later; who needs it hears its silence
+            pass  # it may listen later; others notice that it is silent
         finally:
             self.open = False
             self._channel and self._channel.close()
@@ -203,7 +202,7 @@ class Line:
             self._say(said, tensors)
 
     def _say(self, said: list, tensors: list[Tensor]) -> None:
-        """One frame; or one that says what comes, and then the tensors in pieces: who hears them hears that we live."""
+        """Send one frame; or one that announces tensors, and then these in pieces, each of which is a sign of life."""
         flat = [as_bytes(each) for each in tensors if each.numel()]
         large = sum(map(len, flat)) > BYTES
         whole = flat[0] if len(flat) == 1 else torch.cat(flat) if flat and not large else None
@@ -216,7 +215,7 @@ class Line:
 
 
 def _size(message: NamedTuple) -> int:
-    """About how many bytes it takes on its way."""
+    """Return about how many bytes a message takes on the wire."""
     if isinstance(message, Apply):
         total = getattr(message.command, "total", None)
         return 256 + (_nbytes(total) if total is not None else 0 if isinstance(message.command, Add) else SMALL)
@@ -228,7 +227,7 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterator[NamedTuple]:
-    """The messages that a frame, and what belongs to it, brings. Raises Broken. ``alive``: called as bytes come."""
+    """Yield the messages of a frame and its pieces. Raises Broken. ``alive`` is called as bytes come."""
     try:
         said, tensors = frame.metadata["said"], room(frame.metadata["tensors"])
         if frame.metadata["large"]:
@@ -256,19 +255,19 @@ def hear(channel: Channel, frame: Frame, alive: Callable[[], object]) -> Iterato
 
 
 def begins_snapshot(frame: Frame) -> bool:
-    """Whether a piece of a snapshot is in it: whoever is learning need not ask again while that comes."""
+    """Return True if a piece of a snapshot is in a frame: a learner need not ask again while that comes."""
     return any(said[:1] == [Piece.__name__] for said in frame.metadata.get("said", ()) if isinstance(said, list))
 
 
 class Snapshots:
-    """Puts together what came in pieces."""
+    """Joins the pieces of a snapshot."""
 
     def __init__(self):
         self._parts, self._names = [], []
         self.coming = False
 
     def whole(self, message: NamedTuple) -> tuple | None:
-        """The message; None where more of it is to come."""
+        """Return the message, or None if more pieces are to come."""
         self.coming = isinstance(message, Piece)
         if self.coming:
             self._parts += message.parts

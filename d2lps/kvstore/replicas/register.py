@@ -1,4 +1,4 @@
-"""Who holds each slot: a small memory with compare-and-set, in this process or in that of the rendezvous."""
+"""The register of views: a small memory with compare-and-set, in this process or in the process of the rendezvous."""
 
 import json
 import os
@@ -17,10 +17,10 @@ from d2lps.messages import text
 
 Tell = Callable[[View], object]
 NOBODY = View(0, ())
-SECONDS = 1.0  # that a worker waits for the register's answer; then what it last said holds
-BEGINNING = 10.0  # seconds in which the first views are there
+SECONDS = 1.0  # that a worker waits for an answer of the register; then it uses the last one
+BEGINNING = 10.0  # seconds until the first views are registered, at most
 PAUSE = 0.1  # seconds after a question that failed
-MOST = 1000  # questions that wait
+MOST = 1000  # questions that wait, at most
 
 
 class Register:
@@ -31,39 +31,39 @@ class Register:
         self._lock = threading.Lock()
 
     def begin(self, slot: int, members: tuple) -> None:
-        """The first view of a slot."""
+        """Register the first view of a slot."""
         self._views[slot] = View(1, members)
 
     def view(self, slot: int) -> View | None:
-        """The newest; None where it cannot be told."""
+        """Return the newest view, or None if the register does not answer."""
         return self._views.get(slot)
 
     def ask(self, slot: int, tell: Tell) -> None:
-        """``tell`` is called with the newest view, now or later, or never."""
+        """Call ``tell`` with the newest view, now or later, or never."""
         if view := self.view(slot):
             tell(view)
 
     def propose(self, slot: int, view: View, tell: Tell) -> None:
-        """Make it ``view``, if that follows the one that is there; then as :meth:`ask`."""
+        """Register ``view`` if it follows the present one; then do as :meth:`ask`."""
         with self._lock:
             if self._views[slot].number + 1 == view.number:
                 self._views[slot] = view
         self.ask(slot, tell)
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Do nothing: no thread runs."""
 
 
 class StoreRegister:
     """The views in a TCPStore, under ``d2lps/<run>/slot/<number>``.
 
-    One thread asks: where the store's process has gone or stands still, that thread waits, and nobody else does. Then
-    rounds go on, and no view changes. ``connect()`` gives a TCPStore that nobody else uses.
+    Only one thread asks: if the process of the store has ended or is stopped, no other thread waits. Then rounds go on,
+    and no view changes. ``connect()`` returns a new TCPStore.
     """
 
     def __init__(self, connect: Callable[[], dist.Store], run: str):
         self._connect, self._run, self._store = connect, run, None
-        self._known: dict[int, tuple[View, str]] = {}  # with the very text in the store
+        self._known: dict[int, tuple[View, str]] = {}  # with the exact text in the store
         self._wishes: SimpleQueue[tuple | None] = SimpleQueue()
         threading.Thread(target=self._serve, daemon=True, name="d2lps register of views").start()
 
@@ -81,14 +81,14 @@ class StoreRegister:
         return known and known[0]
 
     def ask(self, slot: int, tell: Tell) -> None:
-        if self._wishes.qsize() < MOST:  # who is not answered asks again
+        if self._wishes.qsize() < MOST:  # the question is repeated if there is no answer
             self._wishes.put((slot, None, tell))
 
     def propose(self, slot: int, view: View, tell: Tell) -> None:
         self._wishes.put((slot, view, tell))
 
     def leave(self) -> None:
-        """Nothing is to be said in the end."""
+        """Do nothing: the register needs no goodbye."""
 
     def close(self) -> None:
         self._wishes.put(None)
@@ -104,8 +104,8 @@ class StoreRegister:
                 before, written = self._read(slot)
                 if proposed and before.number + 1 == proposed.number:
                     self._store.compare_set(self._key(slot), written, _written(proposed))
-                    before, _ = self._read(slot)  # what it returns may be what was expected
-            except Exception:  # no answer: who needs one asks again, and a connection may be half of a question behind
+                    before, _ = self._read(slot)  # it may return the expected value, not the new one
+            except Exception:  # the question is repeated, on a new connection: this one may be out of step
                 self._store = None
                 time.sleep(PAUSE)
                 continue
@@ -114,7 +114,7 @@ class StoreRegister:
 
     def _read(self, slot: int) -> tuple[View, str]:
         key = self._key(slot)
-        if not self._store.check([key]):  # to get what is not there would wait
+        if not self._store.check([key]):  # get() waits for a key that does not exist
             return NOBODY, ""
         written = self._store.get(key).decode()
         known = self._known.get(slot)
@@ -125,16 +125,16 @@ class StoreRegister:
 
 
 def joined(run: str) -> StoreRegister:
-    """The views in the TCPStore of the rendezvous, over a connection of this process's own."""
+    """Return the views in the TCPStore of the rendezvous, over a connection of this process."""
     where, seconds = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timedelta(seconds=5)
     return StoreRegister(lambda: dist.TCPStore(*where, None, False, seconds, wait_for_workers=False), run)
 
 
 def _written(view: View) -> str:
-    """No two are the same: of two who propose alike, one only finds its own."""
+    """Return a unique text for a view: of two servers that propose the same view, only one finds its own."""
     return json.dumps({"view": view.number, "members": view.members, "by": secrets.token_hex(8)})
 
 
 def as_name(said: object) -> object:
-    """What JSON has made lists of, as the tuples that they were."""
+    """Return tuples for the lists that JSON makes of them."""
     return tuple(map(as_name, said)) if isinstance(said, list) else said

@@ -1,4 +1,4 @@
-"""One server's replica of a slot at work: what comes is handed to the rules, and what they say is done."""
+"""One server's replica of a slot: it gives messages to the rules of replication, and carries out their effects."""
 
 import threading
 import time
@@ -18,14 +18,14 @@ from d2lps.kvstore.replication.messages import Ask, Join, Name, Propose, Send
 from d2lps.kvstore.server.shard import wait_until
 from d2lps.kvstore.wire.frames import Broken
 
-REGISTERED = 1.0  # seconds for which what comes waits until it is known which view there is
-PROBES = 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05  # seconds before each look whether somebody listens there
+REGISTERED = 1.0  # seconds that a message waits for the first view, at most
+PROBES = 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05  # seconds before each check if a server listens there
 
 
 class Slot:
     """Replica ``name`` of slot ``number``: (the server's number, its incarnation, where it listens).
 
-    ``made(view)`` gives the rules as they begin; ``deposed`` is called when this is the primary no more.
+    ``made(view)`` returns the rules as they are at first; ``deposed`` is called when this is not the primary any more.
     """
 
     def __init__(
@@ -40,22 +40,22 @@ class Slot:
         self.number, self.name, self._made, self._register, self._peers = number, name, made, register, peers
         self._deposed = deposed
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)  # what is committed, or who leads
+        self.changed = threading.Condition(self.lock)  # the commit, or the primary
         self.core, self.open = made(NOBODY), True
-        self.led: float | None = None  # since when it is the primary
-        self.took_over = False  # from another one
-        self.arriving = False  # a snapshot
-        self._depth = 0  # of those who decide, one within the other
+        self.led: float | None = None  # since when this is the primary
+        self.took_over = False  # from another primary
+        self.arriving = False  # a snapshot arrives
+        self._depth = 0  # of nested deciding()
         self._ids = count(1)
-        self._asked: dict[int, Callable[[NamedTuple], object]] = {}  # who waits for the answer to a request
+        self._asked: dict[int, Callable[[NamedTuple], object]] = {}  # by request: the function that gets its answer
         self._commits: deque[tuple[int, Callable[[], object]]] = deque()
         self._lines: dict[Name, Line] = {}
-        self._signs: dict[Name, float] = {}  # of life, of other servers
+        self._signs: dict[Name, float] = {}  # when other servers last gave a sign of life
         self._seen = self.core.view, 0
         threads.start(f"d2lps clock of slot {number}", self._tick)
 
     def close(self) -> None:
-        """Nothing of this replica happens any more, as abruptly as if its process had ended."""
+        """End as abruptly as if the process had ended."""
         with self.lock:
             self.open = False
             lines, self._lines = [*self._lines.values()], {}
@@ -75,7 +75,7 @@ class Slot:
 
     @contextmanager
     def deciding(self) -> Iterator[Replica]:
-        """The rules, for this thread alone; what they said is carried out in the end. Raises Broken when closed."""
+        """Yield the rules to this thread alone; carry out their effects in the end. Raises Broken if closed."""
         later: list[Callable[[], object]] = []
         with self.lock:
             if not self.open:
@@ -92,7 +92,7 @@ class Slot:
 
     @contextmanager
     def leading(self) -> Iterator[Replica]:
-        """As :meth:`deciding`, of the primary. Raises Broken where this is not: its worker has to go elsewhere."""
+        """Do as :meth:`deciding`. Raises Broken if this is not the primary: the worker has to ask another server."""
         with self.deciding() as core:
             self.require_lead()
             yield core
@@ -102,7 +102,7 @@ class Slot:
             raise Broken(f"this server is not the primary of slot {self.number} any more")
 
     def wait(self, done: Callable[[], object], seconds: float, what: str, missing: Callable[[], list[int]]) -> None:
-        """Within :meth:`leading`: until ``done``; meanwhile others decide. Raises Timeout, or Broken."""
+        """Wait within :meth:`leading` until ``done``; other threads decide meanwhile. Raises Timeout, or Broken."""
         depth, self._depth = self._depth, 0
         try:
             wait_until(self.changed, lambda: done() or not self.leads, seconds, what, missing)
@@ -111,7 +111,7 @@ class Slot:
         self.require_lead()
 
     def ask(self, worker: int, request: NamedTuple, reply: Callable[[NamedTuple], object] | None = None) -> int:
-        """Of the rules, for a worker, within :meth:`leading`; the number under which ``reply`` gets the answer."""
+        """Give a request to the rules, within :meth:`leading`. Returns its number; ``reply`` gets the answer."""
         number = next(self._ids)
         if reply:
             self._asked[number] = reply
@@ -120,7 +120,7 @@ class Slot:
         return number
 
     def forget(self, worker: int, numbers: Iterable[int]) -> None:
-        """Nobody waits for these answers any more."""
+        """Forget requests: no answers to them are wanted any more."""
         with self.lock:
             core = self.core
             for number in numbers:
@@ -128,14 +128,14 @@ class Slot:
                 core.forget(("worker", worker), number)
 
     def when_committed(self, act: Callable[[], object]) -> None:
-        """Do it when all that was done here until now is committed; never, where that will not be."""
+        """Call ``act`` when all that was done here until now is committed, or never if it will not be."""
         with self.leading() as core:
             self._commits.append((core.seq, act))
 
     def hear(self, other: Name, messages: Iterable[NamedTuple]) -> None:
-        """What another server says; not before the register has said whether this one is there from the beginning.
+        """Give messages of another server to the rules, after the register has answered with the first view.
 
-        Raises Broken where it does not say so: all is said again then.
+        Raises Broken if it does not answer; then the messages are sent again.
         """
         with self.changed:
             if not self.changed.wait_for(lambda: self.core.view != NOBODY or not self.open, REGISTERED):
@@ -145,12 +145,12 @@ class Slot:
                 core.receive(other, message, own_time())
 
     def sign(self, other: Name) -> None:
-        """It lives: this waits for nobody."""
+        """Note a sign of life, without a lock."""
         self._signs[other] = own_time()
 
     def lost_line(self, other: Name) -> None:
-        """A connection with it has ended: if nobody listens there, it is dead."""
-        for pause in PROBES:  # what is killed closes one thing after the other
+        """Take another server for dead if a connection with it has ended, and it does not listen any more."""
+        for pause in PROBES:  # a process that is killed closes one socket after the other
             time.sleep(pause)
             if not self.open:
                 return
@@ -159,13 +159,13 @@ class Slot:
                 return
 
     def look(self) -> None:
-        """Ask the register which view there is."""
+        """Ask the register for the view."""
         self._register.ask(self.number, self._told)
 
-    # What the rules say.
+    # ---- effects of the rules
 
     def _carry_out(self) -> list[Callable[[], object]]:
-        """Do it; what has to wait until others may decide is returned."""
+        """Carry out the effects; return those that have to wait until other threads may decide."""
         later: list[Callable[[], object]] = []
         if not self.open:
             return later
@@ -200,11 +200,11 @@ class Slot:
         return [*(line.pump for line in lines), *later]
 
     def _told(self, view: View) -> None:
-        """The register's answer."""
+        """Take an answer of the register."""
         try:
             with self.deciding():
                 if self.core.view == NOBODY and view.number == 1:
-                    self.core = self._made(view)  # it was there from the beginning
+                    self.core = self._made(view)  # it is a member from the beginning
                 else:
                     self.core.receive("register", view, own_time())
         except Broken:
@@ -237,7 +237,7 @@ class Slot:
         except Broken:
             pass
 
-    # Time.
+    # ---- time
 
     def _tick(self) -> None:
         self.look()
@@ -250,7 +250,7 @@ class Slot:
                         core.hear(other, self._signs.pop(other))
                     core.tick(own_time())
                     wanted = {*core.view.members, core.learner}
-                    for other in [each for each in self._lines if each not in wanted]:
+                    for other in [name for name in self._lines if name not in wanted]:
                         if self._lines[other].idle:
                             self._lines.pop(other).close()
             except Broken:

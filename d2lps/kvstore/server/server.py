@@ -67,7 +67,7 @@ class Server:
         self.store, self.secret, self.run, self.number = store, secret, run, number
         listener = None
         try:
-            listener = self._listener = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+            listener = self._listener = handshake.new_socket(address)
             if not isinstance(address, str):
                 self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._listener.bind(address)
@@ -79,6 +79,8 @@ class Server:
                 "port 0 for any that is free"
             ) from None
         self.address = self._listener.getsockname()
+        if not isinstance(address, str):
+            self.address = self.address[:2]  # of IPv6, without the flow and the scope
         if isinstance(address, str) and self.lends:
             store.arena = Arena.available()
         self._sessions: dict[int, WorkerSession] = {}

@@ -331,11 +331,17 @@ class WorkerSession:
 
     def on_commit(self, frame: Frame) -> None:
         """Take all parts of a load, or drop them; then answer with the numbers of the last load and optimizer."""
-        self._require_first("loads")
         load, parts, dropped = (frame.metadata.get(name) for name in ("load", "parts", "drop"))
-        if not is_count(load) or dropped is not True and not is_count(parts):
+        confirmed = frame.metadata.get("confirm") is True  # by any worker: that the load was done here
+        if not confirmed:
+            self._require_first("loads")
+        if not is_count(load) or dropped is not True and not confirmed and not is_count(parts):
             raise Refused("what is loaded has a number, and a number of parts")
-        if dropped is True:
+        if confirmed:
+            if self.store.loaded < load:
+                raise Refused(f"load {load} was not done here: load again")
+            self._ok(frame)
+        elif dropped is True:
             self.store.drop(load)
             self._ok(frame, {"loaded": self.store.loaded, "chosen": self.store.chosen})
         else:

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import secrets
+import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,13 @@ def _keys(secret: bytes, exchange: bytes, mine: bytes, theirs: bytes) -> tuple[b
     """Return the keys for frames sent and received; None if there is no secret."""
     keys = (hmac.digest(secret, b"d2lps key of " + role + b"\0" + exchange, "sha256") for role in (mine, theirs))
     return tuple(keys) if secret else None
+
+
+def new_socket(address: "tuple[str, int] | str") -> socket.socket:
+    """Return a socket of the family of ``address``: a Unix socket's path, or (host, port) of IPv4 or IPv6."""
+    if isinstance(address, str):
+        return socket.socket(socket.AF_UNIX)
+    return socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
 
 
 def loopback(address: "tuple[str, int] | str") -> bool:

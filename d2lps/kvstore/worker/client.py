@@ -8,7 +8,6 @@ import copy
 import math
 import os
 import secrets
-import socket
 import threading
 import time
 from collections import deque
@@ -356,7 +355,7 @@ class ServerClient:
         while True:
             self._aim()
             try:
-                sock = socket.socket(socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET)
+                sock = handshake.new_socket(self.address)
                 left = max(0.05, min(self.greeting, until - own_time()))
                 sock.settimeout(left)
                 try:

@@ -103,6 +103,7 @@ class RunningRanks:
         self._folder = Path(tempfile.mkdtemp(prefix="d2lps-ranks-"))
         self._guard, self._pipe = _guard(self._folder, count, port)
         atexit.register(self.close)
+        self._owner = os.getpid()
         until = time.monotonic() + deadline
         try:
             connection = self._wait(lambda: read_connection(self._folder, "client"), until)
@@ -186,8 +187,8 @@ class RunningRanks:
                 os.kill(self._processes[rank].pid, signal.SIGINT)
 
     def close(self) -> None:
-        """End all ranks at once, whatever they do."""
-        if self.closed:
+        """End all ranks at once, whatever they do; do nothing in a forked child."""
+        if self.closed or os.getpid() != self._owner:
             return
         self.closed = True
         atexit.unregister(self.close)

@@ -7,6 +7,7 @@ from the widget's ``text/html`` form, which needs no network.
 import hashlib
 import html
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -110,6 +111,18 @@ def sheet(page: dict, stills: Sequence[str]) -> str:
     return f'<div class="d2lps d2-sheet">{where}<div class="d2-legend"><ul>{rows}</ul></div>{"".join(stills)}</div>'
 
 
+def has_front_end() -> bool:
+    """Return False if a program runs the notebook, such as ``nbconvert --execute``: it can answer no ``input()``."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    parent = shell.kernel.get_parent() if hasattr(shell, "kernel") else None
+    return ((parent or {}).get("content") or {}).get("allow_stdin", True)
+
+
+def without_view(bundle: dict) -> dict:
+    """Return the forms that need no kernel; ``nbconvert`` would prefer a widget, which it loads from the network."""
+    return {kind: value for kind, value in bundle.items() if "widget-view" not in kind}
+
+
 class Player(anywidget.AnyWidget):
     """Traces with their controls, made by :func:`watch`: a scene and a heading for each run."""
 
@@ -158,7 +171,8 @@ class Player(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: object):
         widget = super()._repr_mimebundle_(**kwargs)
         bundle, meta = widget if isinstance(widget, tuple) else (widget or {}, {})
-        return bundle | {"text/html": self._repr_html_(), "image/svg+xml": self.still()}, meta
+        bundle = bundle | {"text/html": self._repr_html_(), "image/svg+xml": self.still()}
+        return (bundle if has_front_end() else without_view(bundle)), meta
 
     def save(self, path: "str | Path") -> Path:
         """Write an HTML file that plays without kernel and network, replacing it if it exists, and return its path."""

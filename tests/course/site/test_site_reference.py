@@ -184,6 +184,6 @@ def test_a_public_name_without_a_docstring_is_named(monkeypatch):
     with pytest.raises(BookError) as caught:
         reference.entries()
     assert str(caught.value) == (
-        f"{line_of(import_module('d2lps.kvstore.server.shard_store'), 'def admit(', 'class ShardStore')}: "
+        f"{line_of(import_module('d2lps.kvstore.server.base'), 'def admit(', 'class BaseStore')}: "
         "d2lps.kvstore.ShardStore.admit has no docstring; mend it there"
     )

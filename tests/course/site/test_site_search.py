@@ -1,0 +1,88 @@
+"""The search page with a small index: what is typed on a keyboard finds what is typeset, and exactly that is marked."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from helpers import browser as browsers
+
+from course.site import search
+
+chromium, new_page = browsers.chromium, browsers.new_page
+SCRIPT = Path(search.__file__).parent / "theme" / "search.js"
+PAGE = (
+    '<!DOCTYPE html><html lang="{}"><meta charset="utf-8"><input name="q">'
+    '<p id="found" data-found="{{n}}" data-none="0"></p><ol id="results"></ol>'
+    '<script src="sections.js"></script><script src="search.js"></script>'
+)
+TEXTS = {
+    "en": "A key–value store and halving–doubling send 2(n − 1)/n of it, by reduce-scatter, an AllReduce, and a ring – "
+    "as others do; so does a worker’s rank. Here n − k = 3, max − mean, and b ≤ 7.",
+    "vi": "Khóa này của máy chủ; thủy lôi quý, khỏe và hoà. Truyền key–value, toán.",
+    "zh": "键–值存储——环形的 2(n − 1) 步，reduce-scatter。",
+}
+
+
+@pytest.fixture
+def marks(new_page, tmp_path):
+    def search_for(language: str, query: str, text: str = "") -> list[str]:
+        entry = search.Entry("Page", "Section", "page.html#s", text or TEXTS[language])
+        (tmp_path / "sections.js").write_text(search.script([entry]), "utf-8")
+        (tmp_path / "search.js").write_text(SCRIPT.read_text("utf-8"), "utf-8")
+        (tmp_path / "search.html").write_text(PAGE.format("zh-Hans" if language == "zh" else language), "utf-8")
+        page = new_page()
+        page.on("pageerror", lambda error: pytest.fail(str(error)))
+        page.goto(f"{(tmp_path / 'search.html').as_uri()}?q={quote(query)}")
+        return page.locator("#results mark").all_inner_texts()
+
+    return search_for
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize(
+    ("language", "query", "found"),
+    [
+        *[("en", f"key{sign}value store", ["key–value store"]) for sign in "-–−‐‑—"],
+        ("en", "keyvalue", ["key–value"]),
+        ("en", "halving-doubling", ["halving–doubling"]),
+        ("en", "halving−", ["halving"]),
+        *[("en", f"2(n{sign}1)", ["2(n − 1)"]) for sign in ("-", "−", " − ", " - ", "–")],
+        ("en", "reducescatter", ["reduce-scatter"]),
+        ("en", "Reduce-Scatter", ["reduce-scatter"]),
+        ("en", "all-reduce", ["AllReduce"]),
+        ("en", "allre\u00adduce", ["AllReduce"]),
+        ("en", "worker's", ["worker’s"]),
+        ("en", "n-k", ["n − k"]),
+        ("en", "n-k=3", ["n − k = 3"]),
+        ("en", "b≤7", ["b ≤ 7"]),
+        ("en", "max-mean", ["max − mean"]),
+        ("vi", "khoá", ["Khóa"]),
+        ("vi", "KHÓA", ["Khóa"]),
+        ("vi", "kho\u0301a", ["Khóa"]),
+        ("vi", "khoa\u0301", ["Khóa"]),
+        ("vi", "khoa", ["Khóa"]),
+        ("vi", "khoà", []),
+        ("vi", "hòa", ["hoà"]),
+        ("vi", "thuỷ", ["thủy"]),
+        ("vi", "quý", ["quý"]),
+        ("vi", "khoẻ", ["khỏe"]),
+        ("vi", "toán", ["toán"]),
+        ("vi", "máy chủ", ["máy chủ"]),
+        ("vi", "key-value", ["key–value"]),
+        ("zh", "键-值存储", ["键–值存储"]),
+        ("zh", "2（n-1）", ["2(n − 1)"]),
+        ("zh", "reducescatter", ["reduce-scatter"]),
+    ],
+)
+def test_what_is_typed_finds_what_is_typeset(marks, language, query, found):
+    assert marks(language, query) == found
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize("language", ["vi", "en"])
+def test_each_vowel_pair_has_its_tone_on_either_vowel_in_vietnamese_alone(marks, language):
+    pairs = ("óa oá", "òa oà", "ỏa oả", "õa oã", "ọa oạ", "óe oé", "òe oè", "ỏe oẻ", "õe oẽ", "ọe oẹ")
+    pairs += ("úy uý", "ùy uỳ", "ủy uỷ", "ũy uỹ", "ụy uỵ")
+    for one, other in map(str.split, pairs):
+        found = [f"x{one}"] if language == "vi" else []
+        assert marks(language, f"x{other}", text=f"x{one}") == found, other
