@@ -81,6 +81,35 @@ class GlooStep(NamedTuple):
     ahead: int
 
 
+class Messages:
+    """Single tensors between ranks: a receiver waits, a sender goes on."""
+
+    def __init__(self, group: dist.ProcessGroupGloo, progress: Progress, patience: timedelta):
+        self.rank, self._group, self._progress, self._patience = group.rank(), group, progress, patience
+        self._leaving: list[tuple[int, dist.Work, torch.Tensor]] = []
+
+    def at(self, step: int) -> None:
+        """Note that a step begins: the sentence about a lost rank names it."""
+        self._progress.at(step)
+
+    def send(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
+        """Send a tensor, which must not change before :meth:`flush`; ``tag`` tells it from others to this rank."""
+        with self._progress.of(rank):
+            self._leaving.append((rank, self._group.send([tensor], rank, tag), tensor))
+
+    def receive(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
+        """Wait until the tensor is full."""
+        with self._progress.of(rank):
+            self._group.recv([tensor], rank, tag).wait(self._patience)
+
+    def flush(self) -> None:
+        """Wait until everything sent has left."""
+        for rank, work, _ in self._leaving:
+            with self._progress.of(rank):
+                work.wait(self._patience)
+        self._leaving.clear()
+
+
 class Gloo:
     """The connections of one rank to all others; ``progress`` has its step, a wait takes at most ``patience``."""
 
@@ -155,6 +184,10 @@ class Gloo:
             return None
         with self._progress.of(arrival.rank):
             return self._group.recv(arrival.parts, arrival.rank, arrival.tag)
+
+    def messages(self) -> "Messages":
+        """Return what sends and receives single tensors."""
+        return Messages(self._group, self._progress, self._patience)
 
     def barrier(self) -> None:
         """Wait until all ranks have called this."""

@@ -81,6 +81,13 @@ class Processes(Ranks):
             execute = torch.no_grad()(self._connections.load(program, self.ranks(program.plan), hosts))
         return lambda: self._watched(execute)
 
+    def exchange(self, work: Callable):
+        """Call ``work`` with the :class:`~d2lps.carriers.gloo.Messages` of this rank, in a thread that is watched.
+
+        All ranks call it. A rank that dies or stalls meanwhile is named by all others.
+        """
+        return self._watched(lambda: work(self._connections.messages()))
+
     def barrier(self) -> None:
         self._watched(lambda: self._connections.barrier())
 
