@@ -15,7 +15,8 @@ from collections import Counter
 from itertools import cycle
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the folder tests/course must not hide course/
 
 import subprocess  # noqa: E402
 

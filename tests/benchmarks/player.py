@@ -16,13 +16,14 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the folder tests/course must not hide course/
 
 from helpers.browser import launch  # noqa: E402
 from helpers.traces import heavy  # noqa: E402
 
-from d2lps import opening
-from d2lps.view.player import Player, watch
+from d2lps import opening  # noqa: E402
+from d2lps.view.player import Player, watch  # noqa: E402
 
 WRAP = """
 const ask = window.requestAnimationFrame.bind(window);
