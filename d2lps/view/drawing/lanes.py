@@ -207,7 +207,7 @@ class Lanes:
                 if (start - until) * scale > 0.5:
                     x, w = until * scale, (start - until) * scale
                     ground.append(rect(x, top, w - 0.8, high))
-                    lines.append(hatch(x, top, w - 0.8, high, 9.0))
+                    lines.append(hatch(x, top, w - 0.8, high, 14.0))
                 until = max(until, end)
         look = {"class_": "d2-idle", "fill": "none", "stroke": LIGHT["lane"], "stroke_width": 0.7}
         return tag("path", d="".join(ground), **area("band")) + tag("path", d="".join(lines), **look)
@@ -244,17 +244,14 @@ class Lanes:
         """Return the blocks with their labels and the number in :data:`ON` of the color that is legible on them."""
         return [(b, b.label, on(b.hue, b.name)) for b in self.blocks if not b.network]
 
-    def heading(self) -> str:
-        """Return the origin of the trace and its duration, in the language in force."""
+    def heading(self, timed: bool = True) -> str:
+        """Return the origin of the trace and, if ``timed``, its duration, in the language in force."""
+        trace = self.trace
         if self.slots:
-            return text("lanes.slots", slots=round(self.trace.duration))
-        origin = (
-            f"{text('draw.measured')} · {self.trace.origin}"
-            if self.trace.measured
-            else text(f"draw.{self.trace.origin}")
-        )
-        place = [] if self.trace.topology.name == "pairs" else [self.trace.topology.name]
-        return " · ".join([origin, *place, show_seconds(self.trace.duration)])
+            return text("lanes.slots", slots=round(trace.duration))
+        parts = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
+        parts += [trace.topology.name] * (trace.topology.name != "pairs") + [show_seconds(trace.duration)] * timed
+        return " · ".join(parts)
 
 
 def _value(act: object) -> str:
@@ -312,5 +309,6 @@ def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
 
 def race(scenes: Sequence[Lanes]) -> None:
     """Give all memory bars one scale."""
+    peak = max(scene.peak for scene in scenes)
     for scene in scenes:
-        scene.peak = max(other.peak for other in scenes)
+        scene.peak = peak
