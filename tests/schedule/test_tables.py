@@ -193,7 +193,7 @@ def test_operators_fit_where_they_are_cut():
     with pytest.raises(ScheduleError, match="op1 does not fit on gpu0: it would need 16000000000 bytes"):
         place({"op1": 16 * GB}, {"op1": "gpu0"}, memory)
     with pytest.raises(
-        ScheduleError, match="before the first act, with w:op1:gpu0, gpu0 needs 10500000000 bytes but has 10000000000"
+        ScheduleError, match=r"act 7 \(gpu0 Bop1\): with g:op1:gpu0, gpu0 needs 10750000000 bytes but has 10000000000"
     ):
         place({"op1": 20 * GB}, {"op1": PAIR}, memory, data=GB // 2)
     with pytest.raises(ScheduleError, match="operator op2 has no device"):
