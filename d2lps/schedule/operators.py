@@ -72,7 +72,7 @@ def place(
 
     Each device of a cut operator reads the whole input (broadcast), and makes its part of the output. The devices of
     the next operator get all parts (combine); backwards, each sends every part of the gradient to the device that made
-    this part of the input, where what comes from several devices is added up. The data need no gradient.
+    this part of the input. There the messages of several devices are added up. The data need no gradient.
 
     Parameters
     ----------
@@ -156,6 +156,87 @@ def place(
             acts.append(Task(node, "B", name, None, (*reads, f"w:{name}:{node}"), made, reads, work))
         acts += _backward(inputs[i], nodes) if i else []
     return Schedule(memory, values, acts, holds, wants, memory)
+
+
+def hybrid(
+    operators: Mapping[str, int],
+    devices: Iterable[str],
+    memory: Mapping[str, int] | None = None,
+    data: "int | Sequence[int]" = 0,
+    rows: int = 0,
+    itemsize: int = 4,
+) -> Schedule:
+    """Forward and backward pass of replicas of a model whose operators are on devices of their own.
+
+    Replica r has one part of the batch, and one device per operator. The gradients of an operator are added up over
+    the devices that hold this operator: one from each replica.
+
+    Parameters
+    ----------
+    operators, memory, rows, itemsize
+        As for :func:`place`; ``memory`` may be left out, and ``rows`` are those of one replica.
+    devices : iterable of str
+        Those of replica 0 in the order of the operators, then those of replica 1, and so on.
+    data : int or sequence of int
+        Bytes of the input of a replica, and of the output of each operator; one number if all are alike.
+
+    Returns
+    -------
+    Schedule
+        For each replica the tasks of :func:`place`, with its number as micro-batch; then an all-reduce per operator.
+
+    Raises
+    ------
+    ScheduleError
+        If the devices are not a multiple of the operators, or the memory does not suffice.
+
+    Examples
+    --------
+    >>> schedule = hybrid({"op1": 4, "op2": 4}, ["gpu1", "gpu2", "gpu3", "gpu4"])
+    >>> [act.plan.nodes for act in schedule.acts if isinstance(act, Collective)]
+    [('gpu1', 'gpu3'), ('gpu2', 'gpu4')]
+    """
+    devices, names_of, count = names(devices), [*operators], len(operators)
+    if len(devices) % count:
+        raise ScheduleError("replicas", devices=len(devices), operators=count)
+    sizes = [data] * (count + 1) if isinstance(data, int) else list(data)
+    replicas = [devices[start : start + count] for start in range(0, len(devices), count)]
+    numbers = tuple(range(len(replicas)))
+    values = {f"w:{name}": Value(nbytes // 2) for name, nbytes in operators.items()}
+    values |= {f"g:{name}": Value(nbytes - nbytes // 2, numbers) for name, nbytes in operators.items()}
+    holds, wants, acts = [], [], []
+    for r, nodes in enumerate(replicas):
+        values |= {f"x{i}.{r}": Value(size) for i, size in enumerate(sizes)}
+        values |= {f"d{i}.{r}": Value(size) for i, size in enumerate(sizes) if i}
+        values |= {f"labels.{r}": Value(0), f"loss.{r}": Value(0)}
+        holds += [(nodes[0], f"x0.{r}"), (nodes[-1], f"labels.{r}")]
+        wants.append((nodes[-1], f"loss.{r}"))
+        for node, name in zip(nodes, names_of, strict=True):
+            holds.append((node, f"w:{name}"))
+            wants.append((node, f"g:{name}"))
+        acts += _replica(r, nodes, names_of, [rows * nbytes // itemsize for nbytes in operators.values()])
+    if len(replicas) > 1:
+        acts += [Collective(ring(devices[i::count]), f"g:{name}") for i, name in enumerate(names_of)]
+    return Schedule(devices, values, acts, holds, wants, memory)
+
+
+def _replica(r: int, nodes: tuple[str, ...], operators: Sequence[str], work: Sequence[int]) -> list[Act]:
+    """Return the acts of one replica: forward from device to device, the loss, and backward."""
+    acts, last = [], len(nodes)
+    for i, (node, name) in enumerate(zip(nodes, operators, strict=True)):
+        acts.append(Task(node, "F", name, r, (f"x{i}.{r}", f"w:{name}"), (f"x{i + 1}.{r}",), (), work[i]))
+        if i + 1 < last:
+            acts.append(Send(node, nodes[i + 1], f"x{i + 1}.{r}", "move"))
+    output = f"x{last}.{r}"
+    acts.append(Task(nodes[-1], "L", "", r, (output, f"labels.{r}"), (f"loss.{r}", f"d{last}.{r}"), (output,)))
+    for i in reversed(range(last)):
+        node, name = nodes[i], operators[i]
+        reads = (f"x{i}.{r}", f"d{i + 1}.{r}")
+        made = ((f"g:{name}", r), f"d{i}.{r}") if i else ((f"g:{name}", r),)
+        acts.append(Task(node, "B", name, r, (*reads, f"w:{name}"), made, reads, 2 * work[i]))
+        if i:
+            acts.append(Send(node, nodes[i - 1], f"d{i}.{r}", "move"))
+    return acts
 
 
 def _parts(size: int, count: int) -> list[int]:

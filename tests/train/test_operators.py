@@ -8,12 +8,12 @@ import torch
 from helpers.ranks import Ranks, ranks
 from torch.nn.functional import cross_entropy, gelu
 
-from d2lps import Processes, Send, Trace, reduce_scatter, ring
+from d2lps import Processes, Trace, reduce_scatter, ring
 from d2lps.carriers.rendezvous import ProcessesError, RankLost
-from d2lps.schedule import Collective, Schedule, Task, Value, place, tensor_mlp
+from d2lps.schedule import Collective, Schedule, Task, Value, hybrid, place, tensor_mlp
 from d2lps.train.operators import MLP, OperatorError, mlp_tensors, operators, run
 
-NODES = ["a", "b", "c", "d", "e"]
+NODES = ["a", "b", "c", "d", "e", "f"]
 FORWARD = {"op1": lambda x, w: gelu(x @ w), "op2": lambda x, w: torch.tanh(x @ w), "op3": lambda x, w: x @ w}
 WIDTHS = 30, 20, 12, 5
 
@@ -87,34 +87,32 @@ def test_operators_on_several_devices_have_the_gradients_of_one(homes, nbytes):
     assert [event.kind for event in trace.events].count("task") == len(schedule.tasks)
 
 
-def hybrid(nodes):
-    """Return a schedule of two replicas: the gradient of op1 is added up over a and c, that of op2 over b and d."""
-    acts, values, wants = [], {"g:op1": Value(8, (0, 1)), "g:op2": Value(8, (0, 1))}, []
-    for r, (first, second) in enumerate(zip(nodes[::2], nodes[1::2], strict=True)):
-        values |= {f"x{r}": Value(8), f"y{r}": Value(8), f"dy{r}": Value(8)}
-        acts += [
-            Task(first, "F", "op1", r, (f"x{r}",), (f"y{r}",)),
-            Send(first, second, f"y{r}", "move"),
-            Task(second, "B", "op2", r, (f"y{r}",), (("g:op2", r), f"dy{r}")),
-            Send(second, first, f"dy{r}", "move"),
-            Task(first, "B", "op1", r, (f"x{r}", f"dy{r}"), (("g:op1", r),)),
-        ]
-    acts += [Collective(ring(nodes[i::2]), f"g:op{i + 1}") for i in (0, 1)]
-    wants = [(node, f"g:op{i % 2 + 1}") for i, node in enumerate(nodes)]
-    return Schedule(nodes, values, acts, [(nodes[0], "x0"), (nodes[2], "x1")], wants)
+def replicated(devices, rows=6):
+    """Return a hybrid schedule of three operators, its tensors, and loss and gradients of one device."""
+    _, held, loss, right = placed(devices, dict.fromkeys(FORWARD, devices[0]), rows)
+    count, needed = len(devices) // 3, {name: 8 * gradient.numel() for name, gradient in right.items()}
+    data = [4 * rows // count * width for width in WIDTHS]
+    schedule = hybrid(needed, devices, data=data, rows=rows // count)
+    own = {f"w:{name}": held[devices[0], f"w:{name}:{devices[0]}"] for name in FORWARD}
+    for r in range(count):
+        part = slice(r * rows // count, (r + 1) * rows // count)
+        own |= {f"x0.{r}": held[devices[0], "x0"][part], f"labels.{r}": held[devices[0], "labels"][part]}
+    return schedule, {(node, name): own[name] for node, name in schedule.holds}, loss, right
 
 
-HYBRID = {"Fop1": lambda x: 3 * x, "Bop2": lambda y: [y * y, 2 * y], "Bop1": lambda x, dy: x * dy}
-DATA = {("a", "x0"): torch.tensor([1.0, 0.1]), ("c", "x1"): torch.tensor([2.0, 0.7])}
-
-
-def test_collectives_on_a_part_of_the_devices():
-    values, trace = run(hybrid(NODES[:4]), HYBRID, DATA)
-    (x, z), total = DATA.values(), {}
-    total = {"g:op1": 6 * x * x + 6 * z * z, "g:op2": 9 * x * x + 9 * z * z}
-    assert len(values) == 4 and all(torch.allclose(value, total[name]) for (_, name), value in values.items())
-    sums = {(event.src, event.dst) for event in trace.events if event.key.startswith("g:")}
-    assert sums == {("a", "c"), ("c", "a"), ("b", "d"), ("d", "b")}
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_replicas_of_operators_on_devices_of_their_own(count):
+    devices = [f"gpu{i}" for i in range(3 * count)]
+    schedule, held, loss, right = replicated(devices)
+    values, trace = run(schedule, operators(FORWARD, examples=6), held)
+    close(sum(value for (_, name), value in values.items() if name.startswith("loss")), loss)
+    for i, (name, gradient) in enumerate(right.items()):
+        for node in devices[i::3]:
+            close(values[node, f"g:{name}"], gradient)
+    weights, between = sum(gradient.nbytes for gradient in right.values()), 2 * 6 * 4 * (20 + 12)
+    assert sum(map(trace.bytes_sent, devices)) == 2 * (count - 1) * weights + between
+    pairs = {(event.src, event.dst) for event in trace.events if event.key.startswith("g:op2")}
+    assert {node for pair in pairs for node in pair} == set(devices[1::3] if count > 1 else ())
 
 
 # ---------------------------------------------------------------- over gloo
@@ -127,7 +125,8 @@ def in_processes(rank, what, count):
         schedule, held, _ = mlp(NODES[:count])
         results = run(schedule, MLP, held, carrier)
     elif what == "hybrid":
-        results = run(hybrid(NODES[:4]), HYBRID, DATA, carrier)
+        schedule, held, _, _ = replicated(NODES[:count])
+        results = run(schedule, operators(FORWARD, examples=6), held, carrier)
     else:
         schedule, held, _, _ = placed(NODES[:count], HOMES)
         results = run(schedule, operators(FORWARD, examples=6), held, carrier)
@@ -140,14 +139,15 @@ HOMES = {"op1": ["a", "b"], "op2": ["b", "c"], "op3": "a"}
 
 
 @pytest.mark.slow(5)
-@pytest.mark.parametrize("what, count", [("mlp", 3), ("place", 3), ("hybrid", 4)])
+@pytest.mark.parametrize("what, count", [("mlp", 3), ("place", 3), ("hybrid", 6)])
 def test_processes_have_the_bits_of_one(what, count):
     torch.set_num_threads(1)
     if what == "mlp":
         schedule, held, _ = mlp(NODES[:count])
         alone, trace = run(schedule, MLP, held)
     elif what == "hybrid":
-        alone, trace = run(hybrid(NODES[:4]), HYBRID, DATA)
+        schedule, held, _, _ = replicated(NODES[:count])
+        alone, trace = run(schedule, operators(FORWARD, examples=6), held)
     else:
         schedule, held, _, _ = placed(NODES[:count], HOMES)
         alone, trace = run(schedule, operators(FORWARD, examples=6), held)
