@@ -408,6 +408,7 @@ class Trace:
                     "name": topology.name,
                     "kinds": dict(topology.kinds),
                     **{limit: _rates(getattr(topology, limit)) for limit in ("through", "adding", "overhead", "ports")},
+                    **{limit: getattr(topology, limit) for limit in ("computing", "memory")},
                     "links": [asdict(link) | {"bandwidth": _rate(link.bandwidth)} for link in topology.links],
                 },
                 "events": [[getattr(event, f.name) for f in fields(Event)] for event in self.events],
@@ -442,7 +443,8 @@ class Trace:
             limits = [fields["through"], fields.get("adding", {}), fields.get("ports", {})]  # old traces have one
             through, adding, ports = ({node: Bandwidth(rate) for node, rate in rates.items()} for rates in limits)
             overhead = fields.get("overhead", {})
-            topology = Topology(fields["name"], fields["kinds"], links, through, adding, overhead, ports)
+            more = {limit: fields.get(limit) for limit in ("computing", "memory")}
+            topology = Topology(fields["name"], fields["kinds"], links, through, adding, overhead, ports, **more)
             kind = Schedule if data["plan"].get("d2lps") == "schedule" else Plan
             plan = kind.from_json(json.dumps(data["plan"]))
             events = [

@@ -95,6 +95,13 @@ def seconds(value: "str | float") -> float:
     return time
 
 
+def flops(value: float) -> float:
+    """Read a finite rate of computing, in FLOP per second and more than 0; raise UnitError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
+        raise UnitError(text("unit.not-a-rate", value=repr(value)))
+    return float(value)
+
+
 def is_count(value: object, least: int = 0, most: float = math.inf) -> bool:
     """Return True if ``value`` is an int from ``least`` to ``most``, both included; ``True`` and 2.0 are not.
 

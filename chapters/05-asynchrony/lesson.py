@@ -327,10 +327,10 @@ loss_of(versions[0]), loss_of(versions[-1])
 
 # %% along-same
 from d2lps import simulate
-from d2lps.train import by_schedule
+from d2lps.train import by_history
 
 schedule = simulate.asynchronous(8, 96, lambda random, rank: uneven(random), seed=1)
-fitted = by_schedule.fit(train.small_cnn(), digits.train, 32, schedule, lr=0.05)
+fitted = by_history.fit(train.small_cnn(), digits.train, 32, schedule, lr=0.05)
 torch.equal(fitted[-1], versions[-1])
 
 # %% race
@@ -343,7 +343,7 @@ def shuffled(seed):
     return X[order], y[order]
 
 def trained(schedule, lr, seed, points=10):
-    fitted = by_schedule.fit(train.small_cnn(), shuffled(seed), 32, schedule, lr)
+    fitted = by_history.fit(train.small_cnn(), shuffled(seed), 32, schedule, lr)
     return [*map(loss_of, fitted[:: len(schedule.steps) // points])]
 
 def when(schedule, points=10):
@@ -561,7 +561,7 @@ rows = {}
 for sort in (False, True):
     for backup in (0, 1):
         schedule = simulate.synchronous(4, 144, late_is_three, backup=backup)
-        fitted = by_schedule.fit(train.small_cnn(), split_in(4, sort), 16, schedule, lr=0.1)
+        fitted = by_history.fit(train.small_cnn(), split_in(4, sort), 16, schedule, lr=0.1)
         rows[sort, backup] = right(fitted[-1])
 missing.reveal({"digit 9": 100 * rows[True, 1][2]})
 

@@ -85,6 +85,21 @@ class Processes(Ranks):
         """Call ``work`` with the :class:`~d2lps.carriers.gloo.Messages` of this rank, in a thread that is watched.
 
         All ranks call it. A rank that dies or stalls meanwhile is named by all others.
+
+        Parameters
+        ----------
+        work : callable
+            Called with the messages.
+
+        Returns
+        -------
+        object
+            Its result.
+
+        Raises
+        ------
+        RankLost
+            If a rank is lost meanwhile.
         """
         return self._watched(lambda: work(self._connections.messages()))
 

@@ -7,13 +7,13 @@
 Start with ``cost.py``: it decides how long a plan takes on a topology, if every message has its links to itself
 (``ideal``) or shares them fairly (``shared``); nothing there is random. ``StepCost`` there decides what a step takes,
 and ``timeline.py`` when the acts of a schedule happen. ``events.py`` plays in virtual time what a real run decides
-(delays, losses, deaths): the same seed gives the same run. ``schedules.py`` decides in which order workers push to a
+(delays, losses, deaths): the same seed gives the same run. ``waiting.py`` decides in which order workers push to a
 server and how old their weights are, with (``synchronous``) and without (``asynchronous``) rounds.
 """
 
 from d2lps.simulate import cost
 from d2lps.simulate.events import Delivery, Events, Faults, Network
-from d2lps.simulate.schedules import Push, Schedule, ScheduleError, Step, asynchronous, synchronous
+from d2lps.simulate.waiting import History, HistoryError, Push, Step, asynchronous, synchronous
 
 __all__ = [
     "Delivery",
@@ -21,8 +21,8 @@ __all__ = [
     "Faults",
     "Network",
     "Push",
-    "Schedule",
-    "ScheduleError",
+    "History",
+    "HistoryError",
     "Step",
     "asynchronous",
     "cost",

@@ -19,6 +19,7 @@ from d2lps.messages import text
 from d2lps.plan.acts import Send, Update, sends
 from d2lps.schedule import Collective, Schedule, Task
 from d2lps.schedule.acts import made_by, nodes_of
+from d2lps.schedule.checking import verify
 from d2lps.topology import Link, Topology, TopologyError, kind_of
 from d2lps.trace import Event, Trace, plain
 from d2lps.units import Bandwidth
@@ -33,6 +34,8 @@ def timeline(schedule: Schedule, topology: Topology | None) -> Trace:
         raise TopologyError(text("topology.wanted", given=repr(topology)))
     for node in schedule.nodes:
         place.require_node(node)
+    if place.memory:
+        verify(schedule.values, schedule.acts, schedule.holds, schedule.wants, place.memory)
     return Trace("shared", schedule, place, 0, tuple(_Clock(schedule, place).run()))
 
 
@@ -79,6 +82,7 @@ class _Clock:
         self.routes: dict[tuple[str, str], tuple[tuple, Number]] = {}
         self.capacity: dict[Hashable, Number] = {}
         self.events: list[Event] = []
+        self.rates = topology.computing
         acts = schedule.acts
         self.waits = [0] * len(acts)  # how many things each act still waits for
         self.after_end: list[list[int]] = [[] for _ in acts]
@@ -183,8 +187,7 @@ class _Clock:
                 self._at(self.now, self._start, i)
 
     def _seconds(self, task: Task) -> Number:
-        limit = self.topology.limits.get(task.node)
-        rate = getattr(limit, "computing", None)
+        rate = self.rates.get(task.node)
         return _exact(task.work) if rate is None else _exact(Fraction(_exact(task.work)) / _exact(rate))
 
     # ---- messages

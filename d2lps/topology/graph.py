@@ -38,8 +38,8 @@ class Topology:
         Node → ``"gpu"``, ``"cpu"``, ``"memory"``, ``"switch"`` or ``"machine"``, in the order of the drawing.
     links : iterable of Link
         At most one from a node to another (parallel ones are its ``count``).
-    through, adding, overhead, ports : mapping, optional
-        Node → the bandwidth or time with that name in :class:`~d2lps.topology.Resource` (``ports``: its ``port``).
+    through, adding, overhead, ports, computing, memory : mapping, optional
+        Node → the limit with that name in :class:`~d2lps.topology.Resource` (``ports``: its ``port``).
     limits : mapping of str to Resource, optional
         Node → all its limits at once, for nodes that are a bottleneck.
 
@@ -70,12 +70,15 @@ class Topology:
         overhead: "Mapping[str, float | str] | None" = None,
         ports: "Mapping[str, str | Bandwidth] | None" = None,
         limits: Mapping[str, Resource] | None = None,
+        computing: Mapping[str, float] | None = None,
+        memory: "Mapping[str, str | int] | None" = None,
     ):
         if not kinds:
             raise TopologyError(text("topology.no-nodes", name=name))
         names(kinds)
         limits = dict(limits or {})
-        for field, values in {"through": through, "adding": adding, "overhead": overhead, "port": ports}.items():
+        given = {"through": through, "adding": adding, "overhead": overhead, "port": ports}
+        for field, values in {**given, "computing": computing, "memory": memory}.items():
             for node, value in (values or {}).items():
                 limits[node] = replace(limits.get(node, Resource()), **{field: value})
         for field, value in {"name": name, "kinds": dict(kinds), "links": tuple(links), "limits": limits}.items():
@@ -186,6 +189,16 @@ class Topology:
     def ports(self) -> dict[str, Bandwidth]:
         """Node → bytes per second that it sends and receives together."""
         return self._limited("port")
+
+    @property
+    def computing(self) -> dict[str, float]:
+        """Node → FLOP per second at which it does the tasks of a schedule."""
+        return self._limited("computing")
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Node → bytes that fit on it, for nodes whose memory is limited."""
+        return self._limited("memory")
 
     def route(self, src: str, dst: str) -> tuple[Link, ...]:
         """Return the links from ``src`` to ``dst``, through forwarding nodes only.

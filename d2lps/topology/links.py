@@ -77,23 +77,29 @@ class Resource:
         Least seconds (or ``"20 us"``) of its own time for each message through it, however small.
     port : str or Bandwidth, optional
         Bytes per second that it sends and receives together, such as a process with one thread.
+    computing : float, optional
+        FLOP per second at which it does the tasks of a schedule.
+    memory : str or int, optional
+        Bytes that fit on it, such as ``"80 GB"``.
 
     Raises
     ------
     UnitError
-        For a bad bandwidth or time.
+        For a bad bandwidth, time, rate or size.
     """
 
     through: Bandwidth | None = None
     adding: Bandwidth | None = None
     overhead: float | None = None
     port: Bandwidth | None = None
+    computing: float | None = None
+    memory: int | None = None
 
     def __post_init__(self):
+        read = {"overhead": units.seconds, "computing": units.flops, "memory": units.meant_size}
         for name, value in vars(self).items():
             if value is not None:
-                read = units.seconds if name == "overhead" else units.bandwidth
-                object.__setattr__(self, name, read(value))
+                object.__setattr__(self, name, read.get(name, units.bandwidth)(value))
 
 
 def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | str" = 0.0, count: int = 1) -> list[Link]:

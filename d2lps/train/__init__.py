@@ -1,4 +1,4 @@
-"""Data-parallel training, done in several ways that give the same weights.
+"""Training, done in several ways that give the same weights.
 
 Start with ``by_plan``: the data, the small network, the pieces of a training step, and ``one_device``, the reference
 that the other ways are compared with, bit for bit or within rounding::
@@ -6,12 +6,17 @@ that the other ways are compared with, bit for bit or within rounding::
     by_plan       a plan adds the gradients in each step
     by_store      workers push gradients to a key-value store and pull weights
     ddp           torch's DistributedDataParallel does it
-    by_schedule   a simulation decides which worker pushes when, and with which weights
+    by_history    a simulation decides which worker pushes when, and with which weights
     buckets       gradients are sent in buckets while others are still computed
     checkpoints   a training that was killed continues from its last checkpoint
+
+Models that are cut into pieces are trained by schedules::
+
+    gpt           a small language model, and the course's prose to train it on
+    pipeline      stages on devices, micro-batches one after the other
 """
 
-from d2lps.train import by_schedule, by_store, ddp
+from d2lps.train import by_history, by_store, ddp, gpt, pipeline
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
@@ -31,7 +36,7 @@ from d2lps.train.by_plan import (
 from d2lps.train.checkpoints import CheckpointError, Checkpoints, Resumed
 
 __all__ = [
-    "by_schedule",
+    "by_history",
     "by_store",
     "Buckets",
     "CheckpointError",
@@ -46,9 +51,11 @@ __all__ = [
     "ddp",
     "deterministic",
     "digits",
+    "gpt",
     "loss_and_gradient",
     "one_device",
     "parallel",
+    "pipeline",
     "small_cnn",
     "split",
 ]

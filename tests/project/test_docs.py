@@ -25,7 +25,7 @@ MODULES = [
 
 
 # Their examples start processes, or train.
-LONG = {"cluster.emulation", "cluster.doctor", "train.by_store", "train.by_schedule", "notebook.ranks.notebook"}
+LONG = {"cluster.emulation", "cluster.doctor", "train.by_store", "train.by_history", "notebook.ranks.notebook"}
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,22 @@
 import pytest
 
 from d2lps import Link, Send, Topology, Trace, cost, pcie_server, ring
-from d2lps.schedule import Schedule, Task, Value, gpipe, interleaved, one_f_one_b, pipeline, tensor_mlp, zero_bubble
+from d2lps.schedule import (
+    Schedule,
+    ScheduleError,
+    Task,
+    Value,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    pipeline,
+    tensor_mlp,
+    zero_bubble,
+)
 from d2lps.simulate.timeline import timeline
+from d2lps.topology import both_ways
 from d2lps.trace import TraceError
+from d2lps.units import UnitError
 
 
 def idle(trace):
@@ -76,3 +89,18 @@ def test_a_trace_has_both_bubbles_its_memory_and_json():
     with pytest.raises(TraceError, match="only schedules of tasks have a bubble"):
         cost.shared(ring(["gpu0", "gpu1"]), pcie_server(2), 1000).bubble()
     assert cost.shared(pipeline(one_f_one_b(2, 1))).memory("gpu1") == [(0.0, 0), (1.0, 1), (2.0, 1), (3.0, 0)]
+
+
+def test_a_topology_gives_rates_and_memory_of_nodes():
+    schedule = pipeline(one_f_one_b(2, 3), {"F": 4.0, "B": 8.0}, saved=1000)
+    links = both_ways("gpu0", "gpu1", "1 GB/s")
+    kinds = dict.fromkeys(schedule.nodes, "gpu")
+    place = Topology("pair", kinds, links, computing={"gpu1": 4.0}, memory={"gpu0": "9 kB"})
+    trace = cost.shared(schedule, place)
+    assert {(e.src, e.op): e.end - e.start for e in trace.events if e.kind == "task"}["gpu1", "F"] == 1.0
+    assert Trace.from_json(trace.to_json()) == trace
+    small = Topology("pair", kinds, links, memory={"gpu0": schedule.peak["gpu0"] - 1})
+    with pytest.raises(ScheduleError, match="gpu0 needs"):
+        cost.shared(schedule, small)
+    with pytest.raises(UnitError, match="no rate of computing"):
+        Topology("pair", kinds, links, computing={"gpu1": 0})

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps import simulate, train
-from d2lps.simulate.schedules import Push, Schedule, ScheduleError, Step
-from d2lps.train import by_schedule, by_store
+from d2lps.simulate.waiting import History, HistoryError, Push, Step
+from d2lps.train import by_history, by_store
 from d2lps.train.buckets import Buckets, BucketsError
 
 DIGITS = train.digits()
@@ -137,8 +137,8 @@ def test_a_gradient_that_never_comes_is_told_and_so_is_one_that_comes_twice(log)
 def delayed(tau, lr, momentum=0.0, steps=144):
     """The loss after gradients that are all ``tau`` updates old."""
     pushes = [Push(0, i + 1, max(0, i - tau), float(i), float(i + 1)) for i in range(steps)]
-    schedule = Schedule(1, tuple(Step(push.end, (push,)) for push in pushes))
-    weights = by_schedule.fit(train.small_cnn(), DIGITS.train, 64, schedule, lr, momentum)[-1]
+    schedule = History(1, tuple(Step(push.end, (push,)) for push in pushes))
+    weights = by_history.fit(train.small_cnn(), DIGITS.train, 64, schedule, lr, momentum)[-1]
     with train.deterministic():
         return by_store.loss(train.small_cnn(), weights, DIGITS.train)
 
@@ -159,7 +159,7 @@ def test_a_smaller_learning_rate_learns_where_a_larger_one_does_not():
 
 def test_without_staleness_it_is_one_device():
     alike = simulate.synchronous(4, 6, lambda random, rank: 1.0)
-    fitted = by_schedule.fit(train.small_cnn(), DIGITS.train, 16, alike, lr=0.1, momentum=0.9)
+    fitted = by_history.fit(train.small_cnn(), DIGITS.train, 16, alike, lr=0.1, momentum=0.9)
     one = train.one_device(train.small_cnn(), DIGITS.train, 64, 6, lr=0.1, momentum=0.9)
     assert len(fitted) == 7 and torch.allclose(fitted[-1], one.weights, atol=1e-6)
 
@@ -172,7 +172,7 @@ def test_the_data_of_a_worker_that_is_always_dropped_are_never_learned():
     def right(parts, backup):
         run = simulate.synchronous(4, 144, lambda random, rank: 1.0 + (rank == 3), backup=backup)
         net, (images, labels) = train.small_cnn(), DIGITS.test
-        vector_to_parameters(by_schedule.fit(net, parts, 16, run, lr=0.1)[-1], net.parameters())
+        vector_to_parameters(by_history.fit(net, parts, 16, run, lr=0.1)[-1], net.parameters())
         found = net(images).argmax(1)
         return [(found == labels)[labels == digit].float().mean().item() for digit in range(10)]
 
@@ -185,12 +185,12 @@ def test_the_data_of_a_worker_that_is_always_dropped_are_never_learned():
 
 def test_data_for_other_workers_than_there_are_is_refused():
     run = simulate.synchronous(3, 2, lambda random, rank: 1.0)
-    with pytest.raises(ScheduleError, match="2 workers"):
-        by_schedule.fit(train.small_cnn(), [DIGITS.train] * 2, 16, run, lr=0.1)
+    with pytest.raises(HistoryError, match="2 workers"):
+        by_history.fit(train.small_cnn(), [DIGITS.train] * 2, 16, run, lr=0.1)
 
 
 def test_the_network_that_is_given_stays_as_it_is():
     net = train.small_cnn()
     before = parameters_to_vector(net.parameters()).detach().clone()
-    by_schedule.fit(net, DIGITS.train, 16, simulate.asynchronous(2, 4, lambda random, rank: 1.0), lr=0.1)
+    by_history.fit(net, DIGITS.train, 16, simulate.asynchronous(2, 4, lambda random, rank: 1.0), lr=0.1)
     assert torch.equal(parameters_to_vector(net.parameters()).detach(), before)

@@ -46,7 +46,7 @@ def test_so_is_what_a_package_hands_on(entries, package):
 
 
 def test_chapters_find_what_modules_without_a_list_make(entries):
-    assert {"cost", "simulate.cost.shared", "train.by_store.work", "train.by_schedule.fit", "units.show_size"} <= set(
+    assert {"cost", "simulate.cost.shared", "train.by_store.work", "train.by_history.fit", "units.show_size"} <= set(
         entries
     )
 

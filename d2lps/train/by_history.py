@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from d2lps.messages import text
-from d2lps.simulate.schedules import Schedule, ScheduleError
+from d2lps.simulate.waiting import History, HistoryError
 from d2lps.train.by_plan import Batch, batches, deterministic, loss_and_gradient
 
 
 def fit(
-    net: nn.Module, data: "Batch | list[Batch]", size: int, schedule: Schedule, lr: float, momentum: float = 0.0
+    net: nn.Module, data: "Batch | list[Batch]", size: int, history: History, lr: float, momentum: float = 0.0
 ) -> list[Tensor]:
-    """Train along a schedule: every gradient is computed with the weights that its worker had read.
+    """Train along a history of pushes: every gradient is computed with the weights that its worker had read.
 
     A step takes the mean of its gradients. Minibatches are dealt out in the order in which gradients count, from the
     shared data, or to each worker from its own.
@@ -27,8 +27,8 @@ def fit(
         images and labels; or a list of such pairs, one for each worker.
     size
         the number of examples for one gradient.
-    schedule
-        a schedule of :mod:`d2lps.simulate.schedules`.
+    history
+        a history of :mod:`d2lps.simulate.waiting`.
     lr, momentum
         the hyperparameters of SGD.
 
@@ -39,8 +39,8 @@ def fit(
 
     Raises
     ------
-    ScheduleError
-        If the number of pairs is not the schedule's number of workers.
+    HistoryError
+        If the number of pairs is not the history's number of workers.
 
     Examples
     --------
@@ -51,16 +51,16 @@ def fit(
     >>> float((weights - train.one_device(net, data, 64, 3, lr=0.1).weights).abs().max()) < 1e-6
     True
     """
-    if isinstance(data, list) and len(data) != schedule.workers:
-        raise ScheduleError(text("schedule.data", given=len(data), workers=schedule.workers))
+    if isinstance(data, list) and len(data) != history.workers:
+        raise HistoryError(text("history.data", given=len(data), workers=history.workers))
     net = copy.deepcopy(net)
     weights = parameters_to_vector(net.parameters()).detach().clone()
     velocity, versions = torch.zeros_like(weights), [weights]
-    pushes = sum(len(step.pushes) for step in schedule.steps)
+    pushes = sum(len(step.pushes) for step in history.steps)
     by_worker = [batches(part, size, pushes) for part in data] if isinstance(data, list) else None
     shared = None if by_worker else batches(data, size, pushes)
     with deterministic():
-        for step in schedule.steps:
+        for step in history.steps:
             total = torch.zeros_like(weights)
             for push in step.pushes:
                 vector_to_parameters(versions[push.read], net.parameters())

@@ -1,14 +1,14 @@
 """The rules by which workers wait for each other, in virtual time: the order of their pushes, the age of their weights.
 
-No gradient is computed here. A :class:`Schedule` has the order in which gradients arrive at a server, and the weights
-with which each is computed; :func:`d2lps.train.by_schedule.fit` then computes them.
+No gradient is computed here. A :class:`History` has the order in which gradients arrive at a server, and the weights
+with which each is computed; :func:`d2lps.train.by_history.fit` then computes them.
 
 >>> def seconds(random, rank):
 ...     return 3.0 if rank == 2 else 1.0
 >>> all_three = synchronous(workers=3, steps=4, seconds=seconds)
 >>> two_of_three = synchronous(workers=3, steps=4, seconds=seconds, backup=1)
 >>> no_waiting = asynchronous(workers=3, steps=12, seconds=seconds)
->>> [schedule.steps[-1].seconds for schedule in (all_three, two_of_three, no_waiting)]
+>>> [history.steps[-1].seconds for history in (all_three, two_of_three, no_waiting)]
 [12.0, 4.0, 6.0]
 """
 
@@ -30,8 +30,8 @@ from d2lps.units import Bandwidth
 Seconds = Callable[[Random, int], float]
 
 
-class ScheduleError(Brief, ValueError):
-    """An impossible schedule."""
+class HistoryError(Brief, ValueError):
+    """A simulation of workers with impossible numbers."""
 
 
 class Push(NamedTuple):
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class History:
     """The steps of a server, with the pushes that each used.
 
     Parameters
@@ -117,11 +117,11 @@ class Schedule:
 
         Raises
         ------
-        ScheduleError
+        HistoryError
             If messages take no time and so would be invisible.
         """
         if not self.travel > 0:
-            raise ScheduleError(text("schedule.travel"))
+            raise HistoryError(text("history.travel"))
         names = [f"w{rank}" for rank in range(self.workers)]
         pushes = sorted([*self.dropped, *(push for step in self.steps for push in step.pushes)], key=lambda p: p.end)
         keys = [str(number) for number in range(1, max(push.number for push in pushes) + 1)]
@@ -197,7 +197,7 @@ class _Server:
     def step(self, *pushes: Push) -> None:
         self.steps.append(Step(self.world.now, pushes))
 
-    def schedule(self) -> Schedule:
+    def history(self) -> History:
         workers = len(self.clock)
         for rank in range(workers):
             self.read(rank)
@@ -205,7 +205,7 @@ class _Server:
         end = self.steps[-1].seconds if self.steps else 0.0
         waited = self.waited + sum(end - since for since in self.since.values())
         idle = waited / (workers * end) if end else 0.0
-        return Schedule(workers, tuple(self.steps), tuple(self.dropped), idle, self.travel)
+        return History(workers, tuple(self.steps), tuple(self.dropped), idle, self.travel)
 
 
 class _Rounds(_Server):
@@ -251,7 +251,7 @@ class _Bounded(_Server):
 
 def synchronous(
     workers: int, steps: int, seconds: Seconds, backup: int = 0, travel: float = 0.0, seed: int = 0
-) -> Schedule:
+) -> History:
     """Play rounds: the server makes a step when all gradients of the round have arrived, or all but ``backup``.
 
     A gradient that comes too late is thrown away; its worker reads the new weights and joins the open round.
@@ -273,23 +273,23 @@ def synchronous(
 
     Returns
     -------
-    Schedule
+    History
         The same for the same seed.
 
     Raises
     ------
-    ScheduleError
+    HistoryError
         For impossible counts.
     """
     _require(workers, steps)
     if not 0 <= backup < workers:
-        raise ScheduleError(text("schedule.backup", backup=backup, workers=workers))
-    return _Rounds(workers - backup, workers, steps, seconds, travel, seed).schedule()
+        raise HistoryError(text("history.backup", backup=backup, workers=workers))
+    return _Rounds(workers - backup, workers, steps, seconds, travel, seed).history()
 
 
 def asynchronous(
     workers: int, steps: int, seconds: Seconds, staleness: float = math.inf, travel: float = 0.0, seed: int = 0
-) -> Schedule:
+) -> History:
     """Play pushes without rounds: each is a step; a worker more than ``staleness`` pushes ahead of the slowest waits.
 
     Parameters
@@ -309,20 +309,20 @@ def asynchronous(
 
     Returns
     -------
-    Schedule
+    History
         The same for the same seed.
 
     Raises
     ------
-    ScheduleError
+    HistoryError
         For impossible counts.
     """
     _require(workers, steps)
     if not staleness >= 0:
-        raise ScheduleError(text("schedule.staleness", staleness=staleness))
-    return _Bounded(staleness, workers, steps, seconds, travel, seed).schedule()
+        raise HistoryError(text("history.staleness", staleness=staleness))
+    return _Bounded(staleness, workers, steps, seconds, travel, seed).history()
 
 
 def _require(workers: int, steps: int) -> None:
     if workers < 1 or steps < 1:
-        raise ScheduleError(text("schedule.counts", workers=workers, steps=steps))
+        raise HistoryError(text("history.counts", workers=workers, steps=steps))

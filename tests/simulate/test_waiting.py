@@ -5,7 +5,7 @@ import math
 import pytest
 
 from d2lps import Trace, simulate
-from d2lps.simulate.schedules import ScheduleError
+from d2lps.simulate.waiting import HistoryError
 from d2lps.view.drawing.motion import follow
 
 
@@ -119,5 +119,5 @@ def test_a_dropped_gradient_carries_no_color_and_old_weights_lack_one():
     ],
 )
 def test_what_cannot_be_is_refused(make, says):
-    with pytest.raises(ScheduleError, match=says):
+    with pytest.raises(HistoryError, match=says):
         make()
