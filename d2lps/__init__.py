@@ -45,6 +45,7 @@ _HOME = {
     "dgx1_v100": "topology",
     "double_tree": "algorithms",
     "draw": "view.drawing",
+    "edit": "notebook.schedule_table",
     "explore": "notebook.explore",
     "halving_doubling": "algorithms",
     "hierarchical": "algorithms",
