@@ -171,6 +171,7 @@ export function edit(el, data, changed = () => {}) {
     kind.value = "own";
     if (found.rows) change(found.rows);
     else draw();
+    verdict.scrollIntoView({ block: "nearest" });
   });
   const paste = make("details", {}, make("summary", {}, words.paste), field, button);
   const root = make("div", { class: "d2lps d2-edit", lang: data.lang, "data-lm-suppress-shortcuts": "true" },
