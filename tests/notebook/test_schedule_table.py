@@ -380,7 +380,8 @@ def test_every_edit_reaches_the_kernel(new_page):
     )
     page.evaluate(
         """data => { window.sent = [];
-        const model = { get: () => data, set: (name, value) => { model[name] = value; }, save_changes: () => sent.push(model.rows) };
+        const set = (name, value) => { model[name] = value; }, save_changes = () => sent.push(model.rows);
+        const model = { get: () => data, set, save_changes };
         widget.render({ model, el: document.getElementById("here") }); }""",
         shown.data,
     )
