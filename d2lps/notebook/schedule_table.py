@@ -46,7 +46,8 @@ ERRORS = {
     "not-a-cell": ("rank", "slot", "cell"),
     "deadlock": ("waits",),
 }
-OWN = {"legal": ("slots",), "waits": ("node", "cell", "other", "by"), "memory": ("node", "cell", "needed", "room")}
+OWN = {"legal": ("slots",), "memory": ("node", "cell", "needed", "room")}
+OWN |= {"waits": ("node", "cell", "other", "by"), "waits-own": ("node", "cell", "other")}
 WORDS = (
     "schedule gpipe 1f1b interleaved zb-h1 own devices micro chunks room unlimited total relative slots slot peak grid "
     "cell left right up down empty undo reset keys paste field read"

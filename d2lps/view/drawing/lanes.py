@@ -1,4 +1,4 @@
-"""A trace of a schedule as a table of lanes: for each device what it computes, what it sends, and its memory.
+"""A trace of a schedule as a table of lanes: the tasks of each device, its messages, and its memory.
 
 >>> from d2lps import cost
 >>> from d2lps.schedule import gpipe, pipeline
@@ -173,7 +173,7 @@ class Lanes:
         return tag("path", d="".join(ground), **area("band")) + tag("path", d="".join(lines), **look)
 
     def gauges(self, at: float | None = None, **place: object) -> str:
-        """Draw a memory bar per device: what it has at a moment, or its peak; the peak and the limit as lines."""
+        """Draw a memory bar per device: its bytes at a moment, or the peak; the peak and the limit as lines."""
         parts, high = [], 0.3 * self.row
         for i, node in enumerate(self.nodes):
             now, inside = self.memory_at(node, at), [tag("title", escape(node))]
