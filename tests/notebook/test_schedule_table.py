@@ -50,6 +50,19 @@ def test_it_begins_with_a_name_a_table_or_a_schedule():
     assert [len(row) for row in edit("gpipe", 3, 2).rows] == [4, 4, 4]
 
 
+def test_a_table_that_the_menus_offer_is_recognized():
+    def settings(table) -> tuple:
+        return tuple(edit(table).data[name] for name in ("kind", "micro", "chunks"))
+
+    assert settings(pipeline(gpipe(3, 5))) == ("gpipe", 5, 2)
+    assert settings(interleaved(2, 4, 3)) == ("interleaved", 4, 3)
+    assert settings(zero_bubble(4, 16)) == ("zb-h1", 16, 2)
+    assert (
+        settings({0: [("F", 0), ("B", 0), ("F", 1), ("B", 1)], 1: [("F", 0), ("F", 1), ("B", 0), ("B", 1)]})[0] == "own"
+    )
+    assert settings(gpipe(9, 2))[0] == settings(gpipe(2, 17))[0] == settings({0: []})[0] == "own"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
