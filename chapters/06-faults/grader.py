@@ -72,6 +72,9 @@ EXERCISES = {
             IntervalCase(1000, 50000, 30, 0),
             IntervalCase(10, 5, 864, 60),
             IntervalCase(4, 1, 1000, 120),
+            IntervalCase(1, 100000, 3600, 600),  # the best interval is weeks
+            IntervalCase(100, 20, 0.05, 10),  # and here some seconds
+            *judge_interval.drawn_cases(),
         ),
         judge_interval.judge,
         fills=interval_texts,

@@ -307,6 +307,27 @@ def test_the_restart_does_not_matter():
     assert best[0] == best[1] == best[2]
 
 
+@pytest.mark.parametrize(
+    "wrong, mistake",
+    [
+        (lambda work, delta, mtbf: math.sqrt(2 * delta * mtbf) if delta < mtbf / 20 else 0.6 * mtbf, "too-often"),
+        (lambda work, delta, mtbf: min(work, 86400), "too-often"),
+        (lambda work, delta, mtbf: min(work, 7 * 86400), "too-often"),
+        (lambda work, delta, mtbf: max(work, 60), "too-seldom"),
+        (lambda work, delta, mtbf: max(work, delta), "too-seldom"),
+        (lambda work, delta, mtbf: work * (1.25 if delta > mtbf else 1), "too-seldom"),
+        (lambda work, delta, mtbf: work * (1.25 if 0.4 < delta / mtbf < 1 else 1), "too-seldom"),
+        (lambda work, delta, mtbf: work * (0.8 if 0.3 < delta / mtbf < 0.4 else 1), "too-often"),
+        (lambda work, delta, mtbf: work * (0.8 if 0.03 < delta / mtbf < 0.3 else 1), "too-often"),
+    ],
+)
+def test_an_interval_has_to_be_near_the_best_wherever_a_save_takes_more_or_less(wrong, mistake):
+    def answer(n, hours, delta, restart):
+        return wrong(SOLVED["interval"](n, hours, delta, restart), delta, hours * 3600 / n)
+
+    assert check_exercise("interval", answer).mistake == mistake
+
+
 def test_whoever_plays_failures_finds_the_interval():
     case = EXERCISES["interval"].cases[0]
     work = by_trying(case.n, case.hours, case.delta, case.restart)
