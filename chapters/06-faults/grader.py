@@ -99,7 +99,11 @@ EXERCISES = {
     ),
     "hashing": Exercise(
         ("keys", "hosts", "replicas"),
-        tuple(hashing_case(*case) for case in ((6, 1, 1), (3, 2, 1), (5, 1, 2), (3, 1, 0), (4, 2, 2))),
+        (
+            *(hashing_case(*case) for case in ((6, 1, 1), (3, 2, 1), (5, 1, 2), (3, 1, 0), (4, 2, 2))),
+            *(hashing_case(*case) for case in ((4, 1, 3), (5, 2, 4))),  # each host holds a copy
+            hashing_case(2, 1, 1, keys=200, more=30),
+        ),
         judge_hashing.judge,
         fills=dict,
         keeps=(

@@ -426,11 +426,50 @@ def test_the_state_of_the_disk_is_told():
 @pytest.mark.slow
 def test_a_server_that_joins_takes_its_part():
     for case in EXERCISES["hashing"].cases:
+        if len(set(Counter(dict(case.hosts).values()).values())) > 1:
+            continue
         told = judge_hashing.judge(case, SOLVED["hashing"])
         mean = len(case.keys) * (case.replicas + 1) / len(case.hosts)
         assert 0.6 * mean <= int(told["least"]) <= mean <= int(told["most"]) <= 1.4 * mean
     told = judge_hashing.judge(EXERCISES["hashing"].cases[0], SOLVED["hashing"])
     assert int(told["moved"]) == pytest.approx(int(told["share"]), rel=0.25)
+
+
+def among_the_first(count):
+    """By rendezvous hashing, with so many candidates for each copy."""
+
+    def rank(key, hosts, replicas):
+        ranked = sorted(hosts, key=lambda server: hashlib.sha256(f"{key}/{server}".encode()).digest())
+        best = {}
+        for server in ranked[: count * (replicas + 1)]:
+            best.setdefault(hosts[server], server)
+        return list(best.values())[: replicas + 1]
+
+    return lambda keys, hosts, replicas: {key: rank(key, hosts, replicas) for key in keys}
+
+
+def given_up(condition):
+    """The solution, but for some numbers of hosts and replicas."""
+
+    def answer(keys, hosts, replicas):
+        if condition(len(set(hosts.values())), replicas):
+            raise NotImplementedError
+        return SOLVED["hashing"](keys, hosts, replicas)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer, mistake",
+    [
+        *((among_the_first(count), "too-few-copies") for count in (4, 8, 12)),
+        (given_up(lambda hosts, replicas: replicas > 2), "not-general"),
+        (given_up(lambda hosts, replicas: hosts == replicas + 1 > 1), "not-general"),
+    ],
+)
+def test_as_many_hosts_as_copies_are_enough(answer, mistake):
+    verdict = check_exercise("hashing", answer, "100 s")
+    assert verdict.mistake == mistake, verdict
 
 
 def test_the_backup_takes_over():
