@@ -35,9 +35,14 @@ EXERCISES = {
     ),
     "count-once": Exercise(
         ("disk", "send"),
-        (OnceCase((0, 1, 2)), OnceCase((4100,), ("head", "layer1"), late=("layer10",)), OnceCase((70, 7), ("b", "a"))),
+        (
+            OnceCase((0, 1, 2)),
+            OnceCase((4100,), ("head", "layer1"), late=("layer10",)),
+            OnceCase((1, 11), ("w", "1w", "w1")),  # names that run together: 1 and 1w, 11 and w
+        ),
         judge_count_once.judge,
         fills=dict,
+        keeps=("one-count-for-all-keys", "one-count-for-all-workers"),
     ),
     "detect": Exercise(
         ("nodes", "every", "lost", "delay", "now"),

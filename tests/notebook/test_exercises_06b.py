@@ -259,14 +259,54 @@ def test_the_schedules_have_every_difficulty():
             stops += len(each.stops)
             for begin, end in each.stops:
                 assert not [event for event in each.events if begin < event.now < end - 1e-5]
-                assert [event.kind for event in each.events if begin - 1e-5 < event.now < end][-2:] == ["asked"] * 2
-                lengths.append((end - begin) / case.every)
+                before, after = max(now for now in asked if now <= begin), min(now for now in asked if now > begin)
+                assert after == end - 1e-6
+                lengths.append((after - before) / case.every)
             told = judge_detect.Told(case, each.stops)
             for event in each.events:
                 told.tell(event)
             deaths += sum(told.must(node, times[-1]) for node in case.nodes)
     assert ended > 20 and stops > 80 and deaths > 50
     assert 1.1 < min(lengths) < 1.3 and max(lengths) > 20
+
+
+@pytest.mark.parametrize(
+    "mistake, what",
+    [
+        ("ignores-end", "the end is a silence that began long ago"),
+        ("own-pause", "any call ends the gap"),
+        ("own-pause", "a heartbeat ends the gap"),
+    ],
+)
+def test_a_stop_soon_after_a_call_is_a_stop(mistake, what):
+    def answer(nodes, every, lost, delay, now):
+        limit = 1.01 * ((lost + 1) * every + delay)
+        last, suspected, called = dict.fromkeys(nodes, now), set(), [now]
+
+        def heard(node, sent, now):
+            last[node] = now
+            suspected.discard(node)
+            called[0] = now if "call" in what or "heartbeat" in what else called[0]
+
+        def ended(node, now):
+            called[0] = now if "call" in what else called[0]
+            if mistake == "ignores-end":
+                last[node] = now - 10 * limit
+            else:
+                suspected.add(node)
+
+        def suspects(now):
+            if now - called[0] > every:
+                last.update(dict.fromkeys(nodes, now))
+            called[0] = now
+            suspected.update(node for node in nodes if now - last[node] > limit)
+            return set(suspected)
+
+        return heard, ended, suspects
+
+    verdict = check_exercise("detect", answer)
+    assert verdict.mistake == mistake, verdict
+    assert "ended(" in verdict.sentence
 
 
 def test_the_detector_is_told_what_came():
