@@ -31,7 +31,7 @@ EXERCISES = {
         ),
         judge_fault_tolerance.judge,
         fills=dict,
-        keeps=("never-takes-over",),
+        keeps=("never-takes-over", "copies-everything"),
     ),
     "count-once": Exercise(
         ("disk", "send"),
