@@ -139,17 +139,17 @@ def by_pointer(fs):
     """The data lie in one of two files, and a small one says in which; that one is renamed last."""
 
     def save(name, data):
-        mine = "1" if name in fs.names() and fs.read(name) == b"0" else "0"
+        mine = "1" if f"{name}-is" in fs.names() and fs.read(f"{name}-is") == b"0" else "0"
         for file, content in ((f"{name}-{mine}", data), (f"{name}-next", mine.encode())):
             fs.write(file, content)
             fs.sync(file)
         fs.sync_folder()
-        fs.rename(f"{name}-next", name)
+        fs.rename(f"{name}-next", f"{name}-is")
         fs.sync_folder()
 
     def load(name):
-        if name in fs.names():
-            return fs.read(f"{name}-{fs.read(name).decode()}")
+        if f"{name}-is" in fs.names():
+            return fs.read(f"{name}-{fs.read(f'{name}-is').decode()}")
 
     return [save, load]
 
@@ -163,13 +163,13 @@ def with_generations(fs):
         fs.write(f"{name}~", data)
         fs.sync(f"{name}~")
         fs.sync_folder()
-        if name in fs.names():
-            fs.rename(name, f"{name}.old")
-        fs.rename(f"{name}~", name)
+        if f"{name}." in fs.names():
+            fs.rename(f"{name}.", f"{name}.old")
+        fs.rename(f"{name}~", f"{name}.")
         fs.sync_folder()
 
     def load(name):
-        there = [each for each in (name, f"{name}.old") if each in fs.names()]
+        there = [each for each in (f"{name}.", f"{name}.old") if each in fs.names()]
         return fs.read(there[0]) if there else None
 
     return save, load
@@ -385,7 +385,7 @@ def saving(operations):
             steps = {
                 "write": lambda: fs.write(name + ".new", data),
                 "sync": lambda: name + ".new" in fs.names() and fs.sync(name + ".new"),
-                "rename": lambda: name + ".new" in fs.names() and fs.rename(name + ".new", name),
+                "rename": lambda: name + ".new" in fs.names() and fs.rename(name + ".new", name + ".data"),
                 "sync_folder": fs.sync_folder,
             }
             for operation in operations:
@@ -457,7 +457,31 @@ def test_a_save_that_catches_the_crash_is_judged_alike():
 def test_the_state_of_the_disk_is_told():
     solutions = texts_of("atomic-save").solutions()
     told = check_exercise("atomic-save", solutions["saver"](sync=False)).sentence.splitlines()
-    assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0)") and told[2].endswith("rank-0: b''")
+    assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0.data)")
+    assert told[2].endswith("rank-0.data: b''")
+
+
+def two_files(unfinished, whole=lambda name: name):
+    """The solution, with files that are called otherwise."""
+    return texts_of("atomic-save").solutions()["saver"](tmp=unfinished, whole=whole)
+
+
+@pytest.mark.parametrize(
+    "answer, names",
+    [
+        (two_files(lambda name: name + ".tmp"), ["rank-0", "rank-0.tmp"]),
+        (two_files(lambda name: "tmp-" + name), ["rank-0", "tmp-rank-0"]),
+        (two_files(lambda name: name + ".tmp", lambda name: "d-" + name), ["rank-0.tmp", "d-rank-0"]),
+        (two_files(lambda name: name[-8:] + "-t", lambda name: name + "-d"), [", rank-0.weight"]),
+        (two_files(lambda name: name[:12] + "-t", lambda name: name + "-d"), ["step-7 of model-a"]),
+        (two_files(lambda name: name + "-t", lambda name: name[:7] + name[-7:] + "-d"), ["model-a", "model-b"]),
+        (two_files(lambda name: name.lower() + "-t", lambda name: name + "-d"), ["step-7", "Step-7"]),
+        (two_files(lambda name: name.split(".")[0] + "-t", lambda name: name + "-d"), ["rank-0.momentum"]),
+    ],
+)
+def test_no_two_names_share_a_file(answer, names):
+    verdict = check_exercise("atomic-save", answer)
+    assert verdict.mistake == "same-name" and all(name in verdict.sentence for name in names), verdict
 
 
 # ---- hashing
