@@ -33,7 +33,8 @@ from d2lps.units import Bandwidth, is_count
 NETWORK = "10.77.0"  # inside a namespace, so it cannot collide with other networks
 MOST = 64  # hosts
 SLOWEST, FASTEST = 125_000.0, 1.25e9  # bytes per second between which shaping is accurate
-PER_CORE = 200_000_000  # bytes per second that one core moves between hosts; faster links would not be the bottleneck
+# Bytes per second that one core moves between hosts, in one rack or in two: faster links would not be the bottleneck.
+PER_CORE = 200_000_000
 BURST = 80 * 1024  # bytes that may pass at once: at least one segment of 64 KiB
 PORTS = range(29500, 49500)  # for the meeting of a run's processes; each run takes the next
 TOOLS = "unshare", "ip", "tc"
@@ -50,7 +51,7 @@ class Cluster:
         bandwidth: Bandwidth,
         servers: int,
         inside: Bandwidth,
-        uplinks: Sequence[Bandwidth] = (),
+        uplinks: dict[str, Bandwidth],
     ):
         self.gpus_per_host, self.bandwidth, self.inside = gpus_per_host, bandwidth, inside
         self.hosts = tuple(f"host{i}" for i in range(hosts)) + tuple(f"server{i}" for i in range(servers))
@@ -70,13 +71,12 @@ class Cluster:
 
     def _lay(self) -> None:
         above, shape = in_racks(self.hosts, len(self._uplinks) or 1), _shape(self.bandwidth)
-        racks = [f"rack{i}" for i in range(len(self._uplinks))]
         ip, tc = ["link set lo up"], [f"qdisc add dev {name} root {shape}" for name in self.hosts]
-        for bridge in "network", *racks:
+        for bridge in "network", *self._uplinks:
             ip += [f"link add name {bridge} type bridge", f"link set {bridge} up"]
         for name, pid in self._control.pids.items():
             ip += [f"link add name {name} type veth peer name eth0 netns {pid}"]
-        for rack, rate in zip(racks, self._uplinks, strict=True):  # a packet is shaped as it enters the link
+        for rack, rate in self._uplinks.items():  # each end shapes the packets that enter the link there
             ip += [f"link add name {rack}-up type veth peer name {rack}-down"]
             above |= {f"{rack}-up": rack, f"{rack}-down": "network"}
             tc += [f"qdisc add dev {rack}-{end} root {_shape(rate)}" for end in ("up", "down")]
@@ -120,9 +120,10 @@ class Cluster:
     def topology(self) -> Topology:
         """The hosts as the cost model sees them; the bandwidth of a link excludes the headers of packets."""
         rates = [Bandwidth(rate * GOODPUT) for rate in self._rates.values()]
-        racks = {"racks": len(self._uplinks), "uplink": [Bandwidth(rate * GOODPUT) for rate in self._uplinks]}
-        hosts = {"nic": rates, "inside": self.inside, "servers": self._servers, **(racks if self._uplinks else {})}
-        return machines(self._workers, self.gpus_per_host, **hosts)
+        uplinks = [Bandwidth(rate * GOODPUT) for rate in self._uplinks.values()]
+        racks = {"racks": len(uplinks) or 1, "uplink": uplinks or None}
+        options = {"nic": rates, "inside": self.inside, "servers": self._servers}
+        return machines(self._workers, self.gpus_per_host, **options, **racks)
 
     def nodes(self, host: str) -> tuple[str, ...]:
         """Return the nodes of the topology that lie on ``host`` and that one process plays."""
@@ -351,8 +352,8 @@ def emulated(
         The number of racks, each with a switch of its own, to which the hosts and then the servers are dealt in order
         and as equally as possible (:func:`d2lps.machines`).
     uplink : str or Bandwidth, optional
-        The bandwidth between a rack and the spine, one way, both ways shaped alike; by default that of all cards of
-        the rack together.
+        The bandwidth between each rack and the spine, one way, both ways shaped alike; by default that of all cards
+        of the rack together.
 
     Returns
     -------
@@ -365,6 +366,8 @@ def emulated(
         For numbers that do not fit, and for more hosts or faster links than this machine can emulate.
     NoEmulation
         If this system does not allow namespaces, or lacks a program; the message says which.
+    TopologyError
+        For an uplink without racks.
     UnitError
         For a bandwidth that cannot be read.
 
@@ -392,14 +395,11 @@ def _shape(rate: Bandwidth) -> str:
     return f"tbf rate {round(8 * rate)}bit burst {BURST}b latency 400ms"
 
 
-def _uplinks(rate: Bandwidth, hosts: int, racks: int, uplink: "str | Bandwidth | None") -> list[Bandwidth]:
-    """Return the bandwidth of the uplink of each rack; none if there is one rack only."""
-    fabric = machines(hosts, 0, nic=rate, racks=racks, uplink=uplink)
-    return [
-        _require_shapeable(link.bandwidth)
-        for link in fabric.links
-        if link.src.startswith("rack") and link.dst == "network"
-    ]
+def _uplinks(rate: Bandwidth, hosts: int, racks: int, uplink: "str | Bandwidth | None") -> dict[str, Bandwidth]:
+    """Return rack → the bandwidth of its uplink; empty if there is one rack only."""
+    network = machines(hosts, 0, nic=rate, racks=racks, uplink=uplink)
+    joins = {link.src: link.bandwidth for link in network.links if link.dst == "network"}
+    return {end: _require_shapeable(rate) for end, rate in joins.items() if racks > 1}
 
 
 def _program(argv: Sequence[str]) -> list[str]:
