@@ -1,4 +1,4 @@
-"""Values that display themselves in a notebook: topologies and traces as pictures, plans as tables, plots in its theme.
+"""Values that display themselves in a notebook: topologies, traces and schedules as pictures, plans as tables, plots.
 
 Nothing is imported until one of them is shown.
 """
@@ -34,6 +34,7 @@ def register() -> None:
         ("d2lps.topology.graph", "Topology"): topology,
         ("d2lps.trace", "Trace"): trace,
         ("d2lps.plan.plan", "Plan"): plan,
+        ("d2lps.schedule.schedule", "Schedule"): schedule,
     }
     for (module, name), form in shown.items():
         shell.display_formatter.formatters["text/html"].for_type_by_name(module, name, form)
@@ -66,6 +67,13 @@ def trace(value) -> str | None:
 
     small = len(value.topology.kinds) <= MOST_NODES and len(value.events) <= MOST_EVENTS
     return draw(value)._repr_html_() if small else None
+
+
+def schedule(value) -> str | None:
+    """Draw a schedule by its slots; return None if it is too large."""
+    from d2lps.view.drawing import draw
+
+    return draw(value)._repr_html_() if len(value.nodes) <= MOST_NODES and len(value.acts) <= MOST_EVENTS else None
 
 
 def plan(value) -> str | None:

@@ -1,7 +1,8 @@
 """A trace as one SVG picture: nodes with their contents, messages under way, and a timeline.
 
 Each node shows its buffer, with a cell per key. A cell has a slot per worker, filled with that worker's color once the
-sum contains its gradient. A frame around a cell marks a complete sum, hatching marks new weights.
+sum contains its gradient. A frame around a cell marks a complete sum, hatching marks new weights. A schedule, or a
+trace of one, is a table of lanes instead: ``lanes.py``.
 """
 
 from collections import Counter
@@ -12,9 +13,11 @@ from d2lps import units
 from d2lps.algorithms.placement import Placement
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
+from d2lps.schedule import Schedule
 from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.trace import Trace
 from d2lps.view.drawing.hash_ring import hash_ring
+from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import still
 from d2lps.view.drawing.topology_picture import topology_picture
@@ -26,16 +29,18 @@ class DrawingError(Brief, ValueError):
     """A value that cannot be drawn; the sentence names the values that can."""
 
 
-def draw(what: "Trace | Topology | Placement", at: "float | str | None" = None) -> "Drawing":
-    """Draw a trace at one moment, a topology, or a placement of keys.
+def draw(what: "Trace | Schedule | Topology | Placement", at: "float | str | None" = None) -> "Drawing":
+    """Draw a trace at one moment, a schedule, a topology, or a placement of keys.
 
     Parameters
     ----------
-    what : Trace, Topology or Placement
-        A measured or predicted run, the nodes and links of a host, or the ring of hashes with the part of each server.
+    what : Trace, Schedule, Topology or Placement
+        A measured or predicted run, the table of a schedule by its slots, the nodes and links of a host, or the ring of
+        hashes with the part of each server.
     at : float or str, optional
         The moment of a trace: seconds, or a time such as ``"7.5 ms"``. The default is the moment with most messages
-        under way (of several such moments the middle one).
+        under way (of several such moments the middle one); in the trace of a schedule it is the whole, with the peaks
+        of memory.
 
     Returns
     -------
@@ -57,11 +62,19 @@ def draw(what: "Trace | Topology | Placement", at: "float | str | None" = None) 
     <Drawing: <Trace: shared, 2 events, 2 steps, 20 ms> at 5 ms>
     """
     if isinstance(what, Topology):
-        _require_drawable("draw", what)
+        _require_drawable("draw", _most(what))
         return Drawing(lambda: topology_picture(what), what.name)
     if isinstance(what, Placement):
         return Drawing(lambda: hash_ring(what), f"{len(what.servers)} servers")
-    scene = Scene(require_trace(what, "draw"))
+    if isinstance(what, Schedule):
+        _require_drawable("draw", len(what.nodes), len(what.acts))
+        return Drawing(lambda: still(Lanes.of_slots(what)), repr(what))
+    trace = require_trace(what, "draw")
+    if isinstance(trace.plan, Schedule):
+        at = None if at is None else units.seconds(at)
+        moment = "" if at is None else f" at {units.show_seconds(at)}"
+        return Drawing(lambda: still(Lanes(trace), at=at), f"{what!r}{moment}", at)
+    scene = Scene(trace)
     at = scene.motion.telling() if at is None else units.seconds(at)
     return Drawing(lambda: still(scene, at=at), f"{what!r} at {units.show_seconds(at)}", at)
 
@@ -70,13 +83,17 @@ def require_trace(trace: object, name: str) -> Trace:
     """Return ``trace``, or raise DrawingError unless it is a trace that can be drawn; ``name`` is the caller's."""
     if not isinstance(trace, Trace):
         raise DrawingError(text("draw.not-a-trace", name=name, given=type(trace).__name__))
-    _require_drawable(name, trace.topology, len(trace.events))
+    _require_drawable(name, _most(trace.topology), len(trace.events))
     return trace
 
 
-def _require_drawable(name: str, topology: Topology, events: int = 0) -> None:
+def _most(topology: Topology) -> int:
+    """Return the number of nodes, or of those that forward, whichever is more."""
+    return max(Counter(kind in FORWARDING for kind in topology.kinds.values()).values())
+
+
+def _require_drawable(name: str, nodes: int, events: int = 0) -> None:
     """Raise DrawingError if a picture would be illegible and slow to draw."""
-    nodes = max(Counter(kind in FORWARDING for kind in topology.kinds.values()).values())
     for number, most, kind in ((nodes, MOST_NODES, "nodes"), (events, MOST_EVENTS, "events")):
         if number > most:
             raise DrawingError(text(f"draw.too-many-{kind}", name=name, most=most, number=number))

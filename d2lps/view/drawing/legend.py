@@ -7,6 +7,7 @@ from unicodedata import east_asian_width
 from d2lps.messages import text
 from d2lps.topology import Link
 from d2lps.units import show_size
+from d2lps.view.drawing import lanes
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import area, corners, hatch, line, rect, shift, stroke, tag, words, worker
 from d2lps.view.drawing.theme import LIGHT
@@ -18,12 +19,14 @@ LINE = 17.0
 
 def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
     """Return (mark, meaning) for all that the ``scenes`` ever show; a mark is a piece of SVG of 26 × 16."""
+    if scenes and isinstance(scenes[0], lanes.Lanes):
+        return lanes.marks(scenes)
     looks = [look for scene in scenes for look in scene.motion.looks if look.who]
     messages = [message for scene in scenes for message in scene.motion.messages]
     updates = [event for scene in scenes for event in scene.trace.events if event.kind == "update"]
-    lanes = [[isinstance(place, Link) for place in scene.motion.sharing] for scene in scenes]
+    are_lanes = [[isinstance(place, Link) for place in scene.motion.sharing] for scene in scenes]
     states = {
-        c.after for scene, is_lane in zip(scenes, lanes, strict=True) for c in scene.load.states if is_lane[c.place]
+        c.after for scene, is_lane in zip(scenes, are_lanes, strict=True) for c in scene.load.states if is_lane[c.place]
     }
     senders = {scene.motion.color(m.src) for scene in scenes for m in scene.motion.messages}
     entries = {
@@ -80,16 +83,22 @@ def _lane(color: str, state: str, width: float) -> str:
     return tag("g", tag("path", d=line((0, 8), (26, 8)), **look) + tip, class_=state or None, style="--d2-wide:5.5")
 
 
-def draw_legend(scenes: Sequence[Scene], x: float, y: float, room: float, letter: float) -> tuple[str, float]:
+def draw_legend(
+    scenes: Sequence[Scene], x: float, y: float, room: float, letter: float, columns: int = 1
+) -> tuple[str, float]:
     """Return the legend from (x, y) on, at most ``room`` broad, and its height; ``letter`` is the width of a letter."""
-    parts, top = [], y
-    for mark, sentence in marks(scenes):
-        parts.append(tag("g", mark, transform=shift(x, y)))
-        for part in wrap(sentence, (room - WIDE - 8) / letter):
-            parts.append(words(part, x + WIDE + 8, y + 12, "note", "soft", None))
-            y += LINE - 4
-        y += 4
-    return tag("g", "".join(parts), class_="d2-legend"), y - top
+    parts, ends, entries = [], [y], marks(scenes)
+    long = -(-len(entries) // columns)
+    for i, (mark, sentence) in enumerate(entries):
+        if i and i % long == 0:
+            ends.append(y)
+        left, top = x + i // long * room / columns, ends.pop()
+        parts.append(tag("g", mark, transform=shift(left, top)))
+        for part in wrap(sentence, (room / columns - WIDE - 8) / letter):
+            parts.append(words(part, left + WIDE + 8, top + 12, "note", "soft", None))
+            top += LINE - 4
+        ends.append(top + 4)
+    return tag("g", "".join(parts), class_="d2-legend"), max(ends) - y
 
 
 def wrap(sentence: str, letters: float) -> list[str]:

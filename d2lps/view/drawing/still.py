@@ -7,6 +7,8 @@ from d2lps.messages import text
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.boxes import host
+from d2lps.view.drawing.lanes import Lanes
+from d2lps.view.drawing.lanes_still import BREADTH, lanes_still
 from d2lps.view.drawing.legend import draw_legend
 from d2lps.view.drawing.reason import awaited, place_name, reason
 from d2lps.view.drawing.scene import Scene
@@ -34,13 +36,13 @@ def state(scene: Scene, at: float) -> tuple[str, str, str]:
     return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=size), ""
 
 
-def breadth(scene: Scene) -> float:
+def breadth(scene: "Scene | Lanes") -> float:
     """Return the breadth of the whole picture of a scene."""
-    return max(scene.view[2], 400.0)
+    return BREADTH if isinstance(scene, Lanes) else max(scene.view[2], 400.0)
 
 
 def still(
-    scene: Scene,
+    scene: "Scene | Lanes",
     name: str = "",
     at: float | None = None,
     explained: Sequence[Scene] | None = None,
@@ -52,6 +54,8 @@ def still(
     ``name`` and ``heading`` (by default the origin of the trace) are written above it; ``more`` are attributes of the
     whole picture.
     """
+    if isinstance(scene, Lanes):
+        return lanes_still(scene, name, at, explained, heading, **more)
     trace, (_, _, width, height) = scene.trace, scene.view
     names = max((len(node) for node in trace.plan.nodes if host(node)), default=0)  # cut, they would be the same
     left, top, page_width = max(70.0, 30 + 7.0 * min(names, 14)), 46.0, breadth(scene)

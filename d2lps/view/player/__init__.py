@@ -15,8 +15,10 @@ import anywidget
 import traitlets
 
 from d2lps.messages import language, named, only, text
+from d2lps.schedule import Schedule
 from d2lps.trace import Trace
-from d2lps.view.drawing import DrawingError, require_trace
+from d2lps.view.drawing import DrawingError, lanes, require_trace
+from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene, race
 from d2lps.view.drawing.still import breadth, stacked, still
 from d2lps.view.drawing.theme import STYLE, THIN
@@ -24,7 +26,7 @@ from d2lps.view.player import data
 
 HERE = Path(__file__).parent
 MODULE = (HERE / "player.js").read_text("utf-8")
-LOOKS = STYLE + THIN + (HERE / "player.css").read_text("utf-8")
+LOOKS = STYLE + THIN + lanes.LOOKS + (HERE / "player.css").read_text("utf-8")
 
 
 def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str = "") -> "Player":
@@ -33,7 +35,7 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
     Parameters
     ----------
     *traces : Trace
-        The traces to play, predicted or measured.
+        The traces to play, predicted or measured: all of plans, or all of schedules.
     names : str or sequence of str, optional
         Their headings, one for each; by default several traces have the names A, B, C …
     name : str, optional
@@ -48,8 +50,8 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
     Raises
     ------
     DrawingError
-        For an argument that is not a trace, for no traces, for a wrong number of names, and for a trace that is too
-        large to be legible.
+        For an argument that is not a trace, for no traces, for a wrong number of names, for traces of plans beside
+        traces of schedules, and for a trace that is too large to be legible.
 
     Examples
     --------
@@ -74,10 +76,17 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
     return Player(scenes, [str(heading) for heading in names], str(name))
 
 
-def staged(traces: Sequence[Trace]) -> list[Scene]:
+def staged(traces: Sequence[Trace]) -> "list[Scene] | list[Lanes]":
     """Return the scenes of the traces, aligned with each other; raise DrawingError as :func:`watch` does."""
+    of_schedules = [isinstance(require_trace(trace, "watch").plan, Schedule) for trace in traces]
+    if all(of_schedules):
+        tables = [Lanes(trace) for trace in traces]
+        lanes.race(tables)
+        return tables
+    if any(of_schedules):
+        raise DrawingError(text("lanes.mixed"))
     # Side by side there is less room, so boxes are narrower.
-    scenes = [Scene(require_trace(trace, "watch"), 104.0 if len(traces) == 1 else 72.0) for trace in traces]
+    scenes = [Scene(trace, 104.0 if len(traces) == 1 else 72.0) for trace in traces]
     race(scenes)
     return scenes
 
@@ -85,7 +94,7 @@ def staged(traces: Sequence[Trace]) -> list[Scene]:
 ALONE, BESIDE = 0.95, 0.76  # scales on paper: words of at least 6 pt, and two pictures of a race abreast on A4
 
 
-def stills(page: dict, scenes: Sequence[Scene]) -> list[str]:
+def stills(page: dict, scenes: "Sequence[Scene] | Sequence[Lanes]") -> list[str]:
     """Return the picture of each run of a page; the :func:`sheet` has their legend and common words."""
     part = BESIDE if scenes[1:] else ALONE
     return [

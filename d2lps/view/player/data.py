@@ -10,6 +10,7 @@ from itertools import groupby
 from d2lps.messages import html_language, text
 from d2lps.units import show_seconds, show_size
 from d2lps.view.drawing.gauges import gauges
+from d2lps.view.drawing.lanes import GAUGE, WIDE, Lanes
 from d2lps.view.drawing.legend import marks
 from d2lps.view.drawing.links import STATES
 from d2lps.view.drawing.motion import Change
@@ -38,14 +39,26 @@ def _words() -> dict[str, str]:
     }
 
 
-def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
+def _lanes_words() -> dict[str, str]:
+    """Return the words that the trace of a schedule has instead."""
+    holds = {name: f"{{{name}}}" for name in ("node", "now", "peak", "limit")}
+    return {
+        "full": text("lanes.computing", full="{full}", links="{links}"),
+        "holds": text("lanes.holds", **holds),
+        "limited": text("lanes.limited", **holds),
+        "task": text("lanes.task", label="{label}", start="{start}", end="{end}"),
+    }
+
+
+def page(scenes: "Sequence[Scene] | Sequence[Lanes]", names: Sequence[str], name: str = "") -> dict:
     """Return the data that move the pictures. Words that are the same for all runs are above them, once."""
     longest = max(scene.trace.duration for scene in scenes)
-    runs = [_run(scene, name, longest) for scene, name in zip(scenes, names, strict=True)]
+    lanes = isinstance(scenes[0], Lanes)
+    runs = [(_lanes if lanes else _run)(scene, name, longest) for scene, name in zip(scenes, names, strict=True)]
     order = sorted(runs, key=lambda run: run["duration"])
     for run in runs:
         run["finish"] = _finish(run, order)
-    unit = _unit(scenes[0].peak)
+    unit, words = _unit(scenes[0].peak), _lanes_words() if lanes else {}
     label = text("player.label", what=", ".join(f"{run['name']} {run['where']}".strip() for run in runs))
     common = {run["where"] for run in runs} if len(runs) > 1 else set()
     where = common.pop() if len(common) == 1 else ""
@@ -53,9 +66,9 @@ def page(scenes: Sequence[Scene], names: Sequence[str], name: str = "") -> dict:
     return {
         "name": name,
         "lang": html_language(),
-        "words": _words() | {"label": label, "numbers": text("player.numbers", unit=unit[0])},
+        "words": _words() | {"label": label, "numbers": text("player.numbers", unit=unit[0])} | words,
         "where": where,
-        "peak": scenes[0].peak,
+        "peak": 0 if lanes else scenes[0].peak,  # of the backlogs beside links
         "unit": unit,
         "legend": marks(scenes),
         "states": STATES,
@@ -148,6 +161,61 @@ def _run(scene: Scene, name: str, longest: float) -> dict:
         "awaited": bool(awaited(load, trace.duration)),
         "long": round(gauges(scene.layout, load)[1], 1),
         "label_level": scene.label_level,
+    }
+
+
+# What the picture of a plan's trace has, and a table of lanes has not.
+WITHOUT = dict.fromkeys(("first", "changes", "work", "gone", "routes", "messages", "keys", "ways", "sizes"), [])
+WITHOUT |= dict.fromkeys(("levels", "looks", "growth", "colors", "places", "states", "deciding", "labels"), [])
+WITHOUT |= {"cell": [[], [], []], "tile": [], "reach": 1, "workers": 0, "long": 1, "label_level": 0, "awaited": False}
+
+
+def _lanes(scene: Lanes, name: str, longest: float) -> dict:
+    """Return the data of the trace of a schedule: its steps are the moments at which tasks start."""
+    duration, nodes = scene.trace.duration, {node: i for i, node in enumerate(scene.nodes)}
+
+    def tick(time: float) -> int:
+        return round(time / duration * TICKS) if duration else 0
+
+    memory = [
+        (tick(time), nodes[node], before, after)
+        for node, times in scene.memory.items()
+        for (_, before), (time, after) in zip([(0, 0), *times], times, strict=False)
+    ]
+    working = [Change(time, 0, int(change < 0), int(change > 0)) for time, change in scene.working()]
+    titles: dict[str, int] = {}
+    blocks = [
+        (tick(b.start), tick(b.end), 2 * b.row + b.network, titles.setdefault(b.title, len(titles)))
+        for b in scene.blocks
+    ]
+    letters = []
+    for block, label, color in scene.letters():
+        x, wide = scene.spot(block)
+        top, high = scene.level(block)
+        if wide * duration >= 7 * longest:  # wide enough for a letter on a broad screen
+            letters.append([_tidy(x / WIDE * 100), _tidy(top), round(wide / WIDE * 100, 2), _tidy(high), label, color])
+    return WITHOUT | {
+        "name": name,
+        "where": scene.heading(timed=False),
+        "view": [-1, 0, GAUGE + 2, scene.height],
+        "high": scene.height,
+        "duration": duration,
+        "end": show_seconds(duration),
+        "steps": len(scene.starts),
+        "begins": [tick(start) for start in scene.starts],
+        "nodes": list(nodes),
+        "links": len(nodes),
+        "full": _columns((tick(c.time), *c[1:]) for c in _counted(working)),
+        "mean": round(1 - scene.trace.bubble(), 4) if scene.bubble() else 0,
+        "reason": [scene.bubble(), ""],
+        "row": scene.row,
+        "gauge": [GAUGE, scene.peak],
+        "memory": _columns(sorted(memory)),
+        "peaks": list(scene.peaks.values()),
+        "limits": [scene.limits.get(node) for node in nodes],
+        "blocks": _columns(blocks),
+        "titles": list(titles),
+        "letters": letters,
     }
 
 

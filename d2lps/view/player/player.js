@@ -40,6 +40,35 @@ function walk([time = [], place, before, after], become) {
   };
 }
 
+// The trace of a schedule: letters on its tasks, and a memory bar for each device.
+function lanes(run, data, scene) {
+  const { words } = data, [long, peak] = run.gauge;
+  const bars = [...scene.querySelectorAll(".d2-memory")], amounts = [...scene.querySelectorAll(".d2-amount")];
+  const held = run.nodes.map(() => 0);
+  const walked = walk(run.memory, (node, bytes) => {
+    held[node] = bytes;
+    bars[node].setAttribute("width", ((long * bytes) / peak).toFixed(1));
+    tell(amounts[node], amount(bytes, data.unit));
+  });
+  const letters = run.letters.map(([x, y, width, height, , color]) => make("span", { class: `d2-cell d2-on${color}`, "aria-hidden": "true",
+    style: `left:${x}%;width:${width}%;top:${y}px;height:${height}px;line-height:${height}px` }));
+  const [start = [], end, lane, title] = run.blocks;
+  return {
+    letters,
+    show: walked,
+    // The whole label of a task where it has room, else its letter, else nothing.
+    fit: (room) => run.letters.forEach(([, , width, , label], i) =>
+      tell(letters[i], [label, label[0], ""].find((all) => 6.4 * all.length + 2 <= (width * room) / 100 || !all))),
+    node: (i) => fillIn(run.limits[i] === null ? words.holds : words.limited, { node: run.nodes[i], now: amount(held[i], data.unit),
+      peak: amount(run.peaks[i], data.unit), limit: amount(run.limits[i] ?? 0, data.unit) }),
+    at(tick, at, clock) {
+      const wanted = 2 * Math.floor(at) + (at % 1 > 0.72 ? 1 : 0), near = TICKS / 400;
+      const here = [...start.keys()].filter((i) => lane[i] === wanted && start[i] - near * (wanted % 2) <= tick && tick < end[i] + near * (wanted % 2));
+      return here.slice(0, 3).map((i) => fillIn(words.task, { label: run.titles[title[i]], start: clock(start[i]), end: clock(end[i]) })).join("; ");
+    },
+  };
+}
+
 // One trace: its picture, its clock, its timeline. Its `show` draws a frame.
 function perform(run, still, data, longest) {
   const { words, runs } = data;
@@ -55,7 +84,8 @@ function perform(run, still, data, longest) {
   const tiles = scene.querySelector(".d2-tiles");
   for (const svg of [scene, time]) for (const name of ["x", "y", "width", "height"]) svg.removeAttribute(name);
   tiles.replaceChildren();
-  time.querySelector(".d2-head").remove();
+  time.querySelector(".d2-head")?.remove();
+  const table = run.memory && lanes(run, data, scene);
 
   const clock = make("span", { class: "d2-clock" });
   const step = make("span", { class: "d2-step" });
@@ -67,7 +97,7 @@ function perform(run, still, data, longest) {
   const caption = make("p", { class: "d2-said", role: "status" });
   const labels = run.labels.map(([number, middle]) => make("span", { style: `left:${100 * middle}%` }, number));
   const width = `width:${longest ? (100 * run.duration) / longest : 100}%`;
-  const size = { class: `d2-run${runs.some((other) => other.nodes.length > 8) ? " d2-dense" : ""}`, style: `--d2-rows:${run.nodes.length}` };
+  const size = { class: `d2-run${runs.some((other) => other.nodes.length > 8) ? " d2-dense" : ""}${table ? " d2-lanes" : ""}`, style: `--d2-rows:${run.nodes.length}` };
   if (run.name) size["aria-label"] = run.name;
   const root = make("section", size,
     make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
@@ -76,11 +106,13 @@ function perform(run, still, data, longest) {
     make("div", { class: "d2-state" }, make("span", { class: "d2-at-work" }, atWork),
       make("span", {}, full, make("span", { class: "d2-mean" }, mean)),
       make("span", {}, decides, make("span", { class: run.awaited ? "d2-why d2-awaited" : "d2-why" }, why))),
-    make("div", { class: "d2-stage" }, scene),
-    make("div", { class: "d2-rows" },
+    make("div", { class: "d2-stage" }, ...(table ? [] : [scene])),
+    make("div", table ? { class: "d2-rows d2-table", style: `--d2-row:${run.row}px` } : { class: "d2-rows" },
       make("div", { class: "d2-names" }, ...run.nodes.map((name) => make("span", { title: name }, name))),
       make("div", { class: "d2-steps" }, make("div", { style: width }, ...labels)),
-      make("div", { class: "d2-all" }, make("div", { class: "d2-track", style: width }, time, head))),
+      make("div", { class: "d2-all" },
+        make("div", { class: "d2-track", style: width }, time, ...(table ? table.letters : []), head)),
+      ...(table ? [scene] : [])),
     caption);
   const track = root.querySelector(".d2-all");
   // Its line in the list of runs beside the controls, which is visible if not all runs are abreast.
@@ -217,6 +249,7 @@ function perform(run, still, data, longest) {
     fullness(tick);
     works(tick);
     deaths(tick);
+    table?.show(tick);
     ticked = tick;
     for (let i = 0; i < start.length; i++) {
       if (start[i] <= tick && tick < end[i]) {
@@ -258,6 +291,7 @@ function perform(run, still, data, longest) {
     return most > 1 ? `${sentence} · ${fillIn(words.sharing, { count: most })}` : sentence;
   }
   function node(number) {
+    if (table) return table.node(number);
     const still = (side) => amount(start.reduce((sum, _, i) =>
       sum + (run.ways[way[i]][side] !== number ? 0
         : Math.max(0, Math.min(1, (end[i] - ticked) / (end[i] - start[i] || 1))) * run.sizes[bulk[i]]), 0), data.unit);
@@ -275,6 +309,7 @@ function perform(run, still, data, longest) {
     const area = root.querySelector(".d2-track").getBoundingClientRect();
     const tick = ((event.clientX - area.left) / area.width) * TICKS;
     const at = ((event.clientY - area.top) / area.height) * run.nodes.length, number = Math.floor(at);
+    if (table) return table.at(tick, at, clockOf);
     const near = TICKS / 400, side = at % 1 < 0.5 ? 0 : 1;
     const messages = [...start.keys()].filter((i) =>
       start[i] - near <= tick && tick <= end[i] + near && run.ways[way[i]][side] === number);
@@ -310,7 +345,10 @@ function perform(run, still, data, longest) {
     [...run.ways[way[i]][2].map((place) => run.places[place]), ...run.ways[way[i]].slice(0, 2).map((n) => run.nodes[n])]
       .some((name) => names.includes(name))).length;
   const [x, y, across, height] = run.view;
-  const scale = () => scene.style.setProperty("--d2-zoom", across / (scene.clientWidth || across));
+  const scale = () => {
+    scene.style.setProperty("--d2-zoom", across / (scene.clientWidth || across));
+    table?.fit(root.querySelector(".d2-track").clientWidth);
+  };
   // Pictures abreast are aligned; below each other each takes only the height that it needs.
   const crop = (alone) => scene.setAttribute("viewBox", alone ? `${x} 0 ${across} ${run.high}` : `${x} ${y} ${across} ${height}`);
   const edges = [...run.begins, TICKS].map((tick) => (tick / TICKS) * run.duration);
@@ -505,7 +543,7 @@ export function play(el, data) {
     const alone = new Set(parts.map((part) => part.root.offsetLeft)).size === 1;
     parts.forEach((part) => part.crop(alone));
   });
-  parts.forEach((part) => watcher.observe(part.scene));
+  parts.forEach((part) => { watcher.observe(part.scene); watcher.observe(part.track); });
   el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root, paper);
   go(0);
   show();

@@ -1,0 +1,490 @@
+# %% language
+import d2lps
+
+d2lps.speak("en")
+
+# %% opening
+d2lps.opening("09")
+
+# %% imports
+import time
+from collections import Counter
+
+import torch
+from torch import nn
+
+from d2lps import cost, d2l, table, watch
+from d2lps.schedule import ScheduleError, from_torch, gpipe, interleaved, one_f_one_b
+from d2lps.schedule import pipeline, zero_bubble
+from d2lps.train import gpt
+from d2lps.train.pipeline import one_device, run, split
+from d2lps.units import show_seconds
+
+torch.set_num_threads(1)
+
+# %% net
+torch.manual_seed(0)
+net = gpt.GPT(layers=6)
+stages = net.stages(4)
+[len(stage) for stage in stages], sum(weight.numel() for weight in net.parameters())
+
+# %% hand-over
+def gradients(modules):
+    return [weight.grad.clone() for module in modules for weight in module.parameters()]
+
+X, y = batch = gpt.examples(gpt.prose("en"), 16)
+gpt.loss(net(X), y).backward()
+whole = gradients(stages)
+
+net.zero_grad()
+passed, out = [], X
+for stage in stages:
+    into = out.detach().requires_grad_() if passed else out
+    out = stage(into)
+    passed.append((into, out))
+gradient = None
+for into, out in passed[::-1]:
+    (out if passed[-1][1] is not out else gpt.loss(out, y)).backward(gradient)
+    gradient = into.grad
+all(map(torch.equal, gradients(stages), whole))
+
+# %% one
+one = pipeline({0: [("F", 0), ("B", 0)], 1: [("F", 0), ("B", 0)],
+                2: [("F", 0), ("B", 0)], 3: [("F", 0), ("B", 0)]})
+print(one)
+cost.shared(one).bubble()
+
+# %% guess-bubble
+guess = d2lps.predict("bubble", {"m = 2": "%", "m = 4": "%", "m = 8": "%"})
+guess
+
+# %% two
+two = pipeline({stage: [("F", 0), ("F", 1), ("B", 0), ("B", 1)] for stage in range(4)})
+print(two)
+two == pipeline(gpipe(4, 2))
+
+# %% bubble
+traces = {m: cost.shared(pipeline(gpipe(4, m))) for m in (1, 2, 4, 8, 32)}
+guess.reveal({f"m = {m}": 100 * traces[m].bubble() for m in (2, 4, 8)})
+
+# %% bubble-table
+table("micro-batches", "slots", "of-total", "formula-total", "relative", "formula-relative", rows=[
+    [m, len(trace.plan.slots()), f"{trace.bubble():.1%}", f"{3 / (m + 3):.1%}",
+     f"{trace.bubble(relative=True):.1%}", f"{3 / m:.1%}"] for m, trace in traces.items()])
+
+# %% gpipe-watch
+watch(traces[4], name="gpipe")
+
+# %% earlier
+def first_backward(make, m):
+    trace = cost.shared(pipeline(make(4, m), work={"F": 1 / m, "B": 1 / m}))
+    return min(event.start for event in trace.events if event.op == "B")
+
+table("micro-batches", "gpipe", "one-f-one-b", rows=[
+    [m, first_backward(gpipe, m), first_backward(one_f_one_b, m)] for m in (1, 2, 4, 8)])
+
+# %% play
+def play(schedule, stages, micro, loss):
+    last, values, graphs, losses = len(stages) - 1, {}, {}, []
+    for task in schedule.tasks:
+        s, i = int(task.of), task.batch
+        if task.name == "F":
+            into = values.pop(("x", s, i)).requires_grad_() if s else micro[i][0]
+            out = stages[s](into)
+            if s == last:
+                out = loss(out, micro[i][1])
+                losses.append(out.item())
+            else:
+                values["x", s + 1, i] = out.detach()
+            graphs[s, i] = into, out
+        else:
+            into, out = graphs.pop((s, i))
+            out.backward(values.pop(("d", s + 1, i), None))
+            values["d", s, i] = into.grad
+    return sum(losses)
+
+# %% play-run
+net.zero_grad()
+micro = split(batch, 4)
+loss = play(pipeline(gpipe(4, 4)), stages, micro, lambda out, y: gpt.loss(out, y) / 4)
+played = gradients(stages)
+off = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(played, whole))
+print(f"{loss:.4f}, {gpt.loss(net(X), y).item():.4f}, {off:.0e}")
+
+# %% same-bits
+one_device(stages, batch, 4, gpt.loss)
+alone = gradients(stages)
+for name, make in [("GPipe", gpipe), ("1F1B", one_f_one_b), ("ZB-H1", zero_bubble)]:
+    run(pipeline(make(4, 4)), stages, batch, loss=gpt.loss)
+    print(name, all(map(torch.equal, gradients(stages), alone)))
+
+# %% ranks
+ranks = d2lps.ranks(4)
+ranks
+
+# %% px-sleep
+# %%px
+import time
+import torch
+from torch import nn
+from d2lps import Processes
+from d2lps.schedule import gpipe, one_f_one_b, pipeline
+from d2lps.train.pipeline import run
+
+class Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(0.03)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.03)
+        return gradient
+
+class Slow(nn.Linear):
+    def forward(self, x):
+        return Sleep.apply(super().forward(x))
+
+carrier, own = Processes(backend="gloo"), {}
+own[carrier.rank] = Slow(8, 8)
+batch = torch.randn(8, 8), torch.zeros(8, dtype=torch.int64)
+
+def best(table, times=3):
+    traces = [run(pipeline(table), own, batch, carrier)[1] for _ in range(times)]
+    return min(traces, key=lambda trace: trace.duration)
+
+asleep = [("GPipe", m, best(gpipe(4, m))) for m in (2, 4, 8)]
+asleep.append(("1F1B", 8, best(one_f_one_b(4, 8))))
+
+# %% asleep
+def measured(traces, p):
+    for name, m, trace in traces:
+        busy = sum(event.end - event.start for event in trace.events if event.kind == "task")
+        predicted = (p - 1) / (m + p - 1)
+        overhead = 1 - busy / p / (1 - predicted) / trace.duration
+        yield [name, m, f"{predicted:.1%}", f"{trace.bubble():.1%}",
+               f"{trace.bubble() - overhead:.1%}", f"{overhead:.1%}"]
+
+asleep = ranks[0]["asleep"]
+table("schedule", "micro-batches", "idle-predicted", "idle-measured",
+      "bubble-part", "overhead", rows=measured(asleep, 4))
+
+# %% asleep-watch
+watch(asleep[1][2], name="asleep")
+
+# %% two-ranks
+ranks = d2lps.ranks(2)
+ranks
+
+# %% px-gpt
+# %%px
+import torch
+from d2lps import Processes
+from d2lps.schedule import gpipe, one_f_one_b, pipeline
+from d2lps.train import gpt
+from d2lps.train.pipeline import run
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+carrier, net = Processes(backend="gloo"), gpt.GPT(layers=6)
+batch = gpt.examples(gpt.prose("en"), 64)
+
+def best(table, cuts=(4, 4), times=5):
+    own = {carrier.rank: net.stages(cuts)[carrier.rank]}
+    traces = [run(pipeline(table), own, batch, carrier, loss=gpt.loss)[1] for _ in range(times)]
+    return min(traces, key=lambda trace: trace.duration)
+
+awake = [("GPipe", m, best(gpipe(2, m))) for m in (2, 4, 8)]
+awake.append(("1F1B", 8, best(one_f_one_b(2, 8))))
+
+# %% awake
+table("schedule", "micro-batches", "idle-predicted", "idle-measured",
+      "bubble-part", "overhead", rows=measured(ranks[0]["awake"], 2))
+
+# %% guess-saved
+guess = d2lps.predict("saved", {"GPipe": "", "device 0": "", "device 3": ""})
+guess
+
+# %% turns
+turns = {}
+for stage in range(4):
+    ahead = min(8, 4 - stage)
+    row = [("F", i) for i in range(ahead)]
+    for i in range(8):
+        row += [("B", i)] + [("F", ahead + i)] * (ahead + i < 8)
+    turns[stage] = row
+print(pipeline(turns))
+turns == one_f_one_b(4, 8)
+
+# %% saved
+peaks = {name: [*pipeline(make(4, 8)).peak.values()]
+         for name, make in [("GPipe", gpipe), ("1F1B", one_f_one_b)]}
+guess.reveal({"GPipe": peaks["GPipe"][0], "device 0": peaks["1F1B"][0],
+              "device 3": peaks["1F1B"][3]})
+
+# %% meter
+class Meter(nn.Module):
+    def __init__(self, stage):
+        super().__init__()
+        self.stage, self.saved, self.now, self.most = stage, Counter(), 0, 0
+        self.weights = {w.untyped_storage().data_ptr() for w in stage.parameters()}
+
+    def forward(self, x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: Kept(t, self), lambda k: k.tensor):
+            return self.stage(x)
+
+    def count(self, tensor, change):
+        storage = tensor.untyped_storage()
+        key, before = storage.data_ptr(), self.saved[storage.data_ptr()]
+        self.saved[key] += change
+        if key not in self.weights and not (before and self.saved[key]):
+            self.now += change * storage.nbytes()
+            self.most = max(self.most, self.now)
+
+class Kept:
+    def __init__(self, tensor, meter):
+        self.tensor, self.meter = tensor, meter
+        meter.count(tensor, 1)
+
+    def __del__(self):
+        self.meter.count(self.tensor, -1)
+
+# %% metered
+def most_saved(make, m):
+    meters = [Meter(stage) for stage in stages]
+    micro = [(x.clone(), y.clone()) for x, y in split(batch, 8)[:m]]
+    play(pipeline(make(4, m)), meters, micro, gpt.loss)
+    return [meter.most for meter in meters]
+
+once = most_saved(gpipe, 1)
+table("schedule", 0, 1, 2, 3, rows=[["m = 1", *once],
+    *([name, *(f"{most / alone:g} ×" for most, alone in zip(most_saved(make, 8), once))]
+      for name, make in [("GPipe", gpipe), ("1F1B", one_f_one_b)])])
+
+# %% turns-watch
+watch(cost.shared(pipeline(gpipe(4, 8))), cost.shared(pipeline(turns)),
+      names=["GPipe", "1F1B"], name="turns")
+
+# %% chunks
+print(pipeline(interleaved(2, 4, 2)))
+
+# %% chunks-table
+rows = []
+for v in (1, 2, 4):
+    chunks = interleaved(4, 8, v) if v > 1 else one_f_one_b(4, 8)
+    trace = cost.shared(pipeline(chunks, work={"F": 1 / v, "B": 1 / v}))
+    rows.append([v, trace.duration, f"{trace.bubble():.1%}", f"{3 / (8 * v + 3):.1%}",
+                 sum(event.kind == "send" for event in trace.events),
+                 max(trace.plan.peak.values()) / v])
+table("chunks-per-device", "time", "of-total", "formula-interleaved", "messages",
+      "most-saved", rows=rows)
+
+# %% halves
+def cut_backwards(table, later):
+    cut = {}
+    for stage, row in table.items():
+        waiting, cut[stage] = [], []
+        for kind, i in row:
+            cut[stage].append(("I" if kind == "B" else kind, i))
+            if kind == "B":
+                waiting.append(("W", i))
+                if len(waiting) > later(stage):
+                    cut[stage].append(waiting.pop(0))
+        cut[stage] += waiting
+    return cut
+
+at_once, put_off = (cut_backwards(one_f_one_b(4, 8), later) for later in
+                    (lambda stage: 0, lambda stage: stage))
+print(pipeline(put_off))
+put_off == zero_bubble(4, 8)
+
+# %% halves-table
+work = {"F": 1, "B": 2, "I": 1, "W": 1}
+rows = []
+for name, made in [("1F1B", one_f_one_b(4, 8)), ("I, W", at_once), ("ZB-H1", put_off)]:
+    schedule = pipeline(made, work)
+    trace = cost.shared(schedule)
+    rows.append([name, trace.duration, f"{trace.bubble():.1%}",
+                 f"{trace.bubble(relative=True):.1%}", *schedule.peak.values()])
+table("schedule", "time", "of-total", "relative", 0, 1, 2, 3, rows=rows)
+
+# %% edit
+d2lps.edit(pipeline(one_f_one_b(4, 4)))
+
+# %% torch-picture
+from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
+from torch.distributed.pipelining.schedules import _format_pipeline_order
+
+picture = _format_pipeline_order(dict(enumerate(get_schedule_ops("1F1B", 4, 4))))
+print(picture)
+try:
+    pipeline(from_torch(picture))
+except ScheduleError as error:
+    print(error)
+
+# %% claim
+trace = cost.shared(pipeline(one_f_one_b(8, 32)))
+print(len(trace.plan.slots()), f"{trace.bubble():.3f}, {7 / 71:.3f}")
+
+# %% costs
+def seconds(module, x, times=5):
+    def once():
+        start = time.perf_counter()
+        out = module(x)
+        out.backward(torch.ones_like(out))
+        return time.perf_counter() - start
+    return min(once() for _ in range(times))
+
+costs, x = [], X
+for module in net:
+    costs.append(seconds(module, x))
+    x = module(x).detach()
+print(*(f"{1e3 * cost:.1f}" for cost in costs), "ms")
+
+# %% px-cuts
+# %%px
+cuts = [(k, 8 - k) for k in (2, 3, 4, 5, 6)]
+tried = [best(one_f_one_b(2, 4), cut).duration for cut in cuts]
+
+# %% cuts
+def predicted(cut, m):
+    ends = [sum(cut[: i + 1]) for i in range(len(cut))]
+    work = {(kind, i): part * sum(costs[end - cut[i] : end])
+            for i, end in enumerate(ends) for kind, part in [("F", 1 / 3), ("B", 2 / 3)]}
+    return cost.shared(pipeline(one_f_one_b(len(cut), m), work))
+
+rows = []
+for cut, found in zip(ranks[0]["cuts"], ranks[0]["tried"]):
+    trace = predicted(cut, 4)
+    rows.append(["{} + {}".format(*cut), show_seconds(trace.duration), show_seconds(found),
+                 f"{trace.bubble():.1%}"])
+table("cut", "predicted", "measured", "of-total", rows=rows)
+
+# %% three
+table("cut", "predicted", "of-total", rows=[
+    [" + ".join(map(str, cut)), show_seconds(trace.duration), f"{trace.bubble():.1%}"]
+    for cut in [(3, 3, 2), (3, 2, 3)] for trace in [predicted(cut, 4)]])
+
+# %% guess-small
+guess = d2lps.predict("small", {"m = 64": ""})
+guess
+
+# %% small
+rows, x = [], stages[0](gpt.examples(gpt.prose("en"), 64)[0]).detach()
+for m in (1, 2, 4, 8, 16, 32, 64):
+    slot = seconds(stages[1], x[: 64 // m])
+    rows.append([m, 64 // m, show_seconds(slot * m / 64), f"{3 / (m + 3):.1%}",
+                 show_seconds((m + 3) * slot)])
+guess.reveal({"m = 64": seconds(stages[1], x[:1]) / seconds(stages[1], x) * 64})
+
+# %% small-table
+table("micro-batches", "examples-each", "per-example", "of-total", "time", rows=rows)
+
+# %% px-torch
+# %%px
+import time
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+dist.init_process_group("gloo")
+mine = net.stages(2)[carrier.rank]
+stage = PipelineStage(mine, carrier.rank, 2, torch.device("cpu"))
+theirs = Schedule1F1B(stage, n_microbatches=4, loss_fn=gpt.loss)
+
+def by_torch():
+    mine.zero_grad()
+    if carrier.rank == 0:
+        theirs.step(batch[0])
+    else:
+        theirs.step(target=batch[1], losses=[])
+
+def by_us():
+    run(pipeline(one_f_one_b(2, 4)), {carrier.rank: mine}, batch, carrier, loss=gpt.loss)
+
+def taken(work):
+    dist.barrier()
+    start = time.perf_counter()
+    work()
+    dist.barrier()
+    return time.perf_counter() - start
+
+found = {work: (taken(work), [weight.grad.clone() for weight in mine.parameters()])
+         for work in (by_torch, by_us)}
+same = all(map(torch.equal, found[by_torch][1], found[by_us][1]))
+pairs = [(taken(by_us), taken(by_torch)) for _ in range(5)]
+
+# %% concise
+ratios = sorted(ours / theirs for ours, theirs in ranks[0]["pairs"])
+print(ranks[0]["same"], ranks[1]["same"], f"{ratios[2]:.2f}")
+
+# %% close
+ranks.close()
+
+# %% ragged
+def ragged(count, seed):
+    X, y = gpt.examples(gpt.prose("vi"), count, context=32, seed=seed)
+    lengths = torch.randint(2, 33, (count, 1), generator=torch.Generator().manual_seed(seed))
+    return X, y.masked_fill(torch.arange(32) >= lengths, -100)
+
+def known(y):
+    return int((y >= 0).sum())
+
+# %% step
+def step(replicas, batches, bug=None):
+    count, loss = sum(known(y) for _, y in batches), 0
+    for r, replica in enumerate(replicas):
+        replica.zero_grad()
+        for batch in batches[r :: len(replicas)]:
+            micro = split(batch, 2)
+            def share(out, y):
+                if bug == "mean of means":
+                    return gpt.loss(out, y) / (2 * len(batches))
+                return gpt.loss(out, y) * known(y) / count * (2 if bug == "divided twice" else 1)
+            loss += play(pipeline(one_f_one_b(2, 2)), replica, micro, share)
+            if bug == "divided twice":
+                for weight in replica.parameters():
+                    weight.grad /= 2
+    for s in range(2):
+        for same in zip(*(replica[s].parameters() for replica in replicas)):
+            total = sum(weight.grad for weight in same)
+            for weight in same:
+                if not (bug == "never synchronized" and s == 1):
+                    weight.grad = total.clone()
+    return loss / (2 if bug == "divided twice" else 1)
+
+# %% fitted
+def two_replicas():
+    replicas = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        replicas.append(nn.ModuleList(gpt.GPT(layers=2, width=32, context=32).stages(2)))
+    return replicas
+
+def fit(bug, steps=40):
+    replicas, losses = two_replicas(), []
+    optimizers = [torch.optim.AdamW(replica.parameters(), lr=0.01) for replica in replicas]
+    for number in range(steps):
+        losses.append(step(replicas, [ragged(8, 4 * number + k) for k in range(4)], bug))
+        for optimizer in optimizers:
+            optimizer.step()
+    return losses
+
+bugs = [None, "mean of means", "divided twice", "never synchronized"]
+curves = [fit(bug) for bug in bugs]
+d2l.plot(list(range(40)), curves, "step", "loss", legend=list("ABCD"), figsize=(5, 3))
+
+# %% distance
+batches = [ragged(8, k) for k in range(4)]
+alone = two_replicas()[0]
+X, y = (torch.cat(parts) for parts in zip(*batches))
+gpt.loss(alone[1](alone[0](X)), y).backward()
+rows = []
+for letter, bug, curve in zip("ABCD", bugs, curves):
+    replicas = two_replicas()
+    step(replicas, batches, bug)
+    off = [max(float((a.grad - b.grad).abs().max() / b.grad.abs().max())
+               for a, b in zip(replicas[0][s].parameters(), alone[s].parameters()))
+           for s in range(2)]
+    rows.append([letter, f"{curve[0]:.3f}", f"{curve[-1]:.3f}", *(f"{each:.1e}" for each in off)])
+table("way", "first-loss", "loss", 0, 1, rows=rows)

@@ -1,0 +1,313 @@
+"""A trace of a schedule as a table of lanes: for each device what it computes, what it sends, and its memory.
+
+>>> from d2lps import cost
+>>> from d2lps.schedule import gpipe, pipeline
+>>> scene = Lanes(cost.shared(pipeline(gpipe(2, 2))))
+>>> [(block.label, block.start) for block in scene.blocks if block.row == 1 and block.label]
+[('F0', 1.0), ('F1', 2.0), ('B0', 3.0), ('B1', 4.0)]
+
+A color is a micro-batch, or an operator if there are no micro-batches. Forward passes are solid; backward passes are
+pale within a frame, gradients of weights paler. Its width is time and can be stretched: 1000 units, without text.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from d2lps.messages import text
+from d2lps.schedule import Collective, Schedule, Task
+from d2lps.schedule.acts import made_by
+from d2lps.simulate import cost
+from d2lps.trace import Trace
+from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.paths import seats
+from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, tag, words, worker
+from d2lps.view.drawing.theme import LIGHT, THEME, WORKERS, contrast
+
+WIDE, GAUGE = 1000, 88.0  # the width of the lanes, which is stretched, and of a memory bar, which is not
+ROOMY, DENSE, MANY = 34.0, 22.0, 8  # the height of a row, for up to MANY devices and for more
+PALE = {"F": 0.0, "B": 0.5, "I": 0.5, "W": 0.78}  # how much paper covers the color
+PLAIN = {"U": "ink"}  # tasks without a color; all other names are soft
+ON = (("#ffffff", "#ffffff"), ("#ffffff", "#000000"), ("#000000", "#ffffff"), ("#000000", "#000000"))
+LOOKS = (
+    ".d2-amount{font-size:min(var(--d2-most,13px),clamp(9.5px,calc(10.3px*var(--d2-zoom,1)),13px))}"
+    ".d2-cell{font-size:10px}@media (max-width:520px){.d2-still .d2-cell{display:none}}"
+    ".d2-idle{stroke:var(--d2-lane);vector-effect:non-scaling-stroke}"
+    + "".join(
+        f".d2-on{i}{{--d2-on:light-dark({light},{dark});fill:var(--d2-on)}}" for i, (light, dark) in enumerate(ON)
+    )
+)
+
+
+class Block(NamedTuple):
+    """A task or a message in its lane; ``hue`` is the number of a color, or -1 for a task without one."""
+
+    row: int
+    network: bool
+    start: float
+    end: float
+    name: str  # of the kind of task; of a message, that of the task whose result it carries
+    hue: int
+    label: str
+    title: str
+
+
+class Lanes:
+    """The drawable content of a trace of a schedule. Races give all ``peak`` bytes, the scale of their bars, in common.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of a schedule.
+    slots : bool
+        Whether the times are slots, counted from 0.
+    """
+
+    def __init__(self, trace: Trace, slots: bool = False):
+        self.trace, self.slots, self.nodes = trace, slots, trace.plan.nodes
+        self.row = ROOMY if len(self.nodes) <= MANY else DENSE
+        self.height = self.row * len(self.nodes)
+        self.memory = {node: trace.memory(node) for node in self.nodes}
+        self.peaks = {node: max(amount for _, amount in times) for node, times in self.memory.items()}
+        limits = trace.topology.memory | dict(trace.plan.memory)
+        self.limits = {node: limits[node] for node in self.nodes if node in limits}
+
+    @cached_property
+    def peak(self) -> float:
+        """The bytes of the longest memory bar."""
+        return max([1, *self.peaks.values(), *self.limits.values()])
+
+    @classmethod
+    def of_slots(cls, schedule: Schedule) -> "Lanes":
+        """Return the lanes of a schedule without times: each task takes one slot, and messages take no time."""
+        acts = [act._replace(work=1) if isinstance(act, Task) else act for act in schedule.acts]
+        even = Schedule(schedule.nodes, schedule.values, acts, schedule.holds, schedule.wants, schedule.memory)
+        scene = cls(cost.shared(even), slots=True)
+        scene.peaks = dict(schedule.peak)  # as its check counts: values come in the order of the list
+        return scene
+
+    @cached_property
+    def hues(self) -> dict[object, int]:
+        """Micro-batch, or operator of the tasks without one → number of its color."""
+        tasks = [task for task in self.trace.plan.tasks if task.name in PALE]
+        batches = sorted({task.batch for task in tasks if task.batch is not None})
+        return {hue: i for i, hue in enumerate([*batches, *dict.fromkeys(t.of for t in tasks if t.batch is None)])}
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """Everything that is drawn in the lanes."""
+        acts, rows = self.trace.plan.acts, {node: i for i, node in enumerate(self.nodes)}
+        tasks = [act for act in acts if isinstance(act, Task)]
+        homes = {(task.node, task.of) for task in tasks}
+        several = len(homes) > len({node for node, _ in homes})  # stages on a device: labels have their numbers
+        makers = {name: task for task in tasks for name, _ in made_by(task)}
+        blocks = []
+        for event in self.trace.events:
+            act = acts[event.step - 1]
+            task = act if isinstance(act, Task) else makers.get(_value(act))
+            name = "U" if event.kind == "update" else task.name if task else ""
+            hue = self.hues.get(task.of if task.batch is None else task.batch, -1) if name in PALE else -1
+            if isinstance(act, Task):
+                label = act.label if several or act.batch is None else f"{act.name}{act.batch}"
+                title = str(act)
+            elif event.kind == "update":
+                label, title = "U", f"{event.src} U {event.key}"
+            else:
+                label, title = "", f"{event.src}→{event.dst} {event.key} · {show_size(event.nbytes)}"
+            blocks.append(Block(rows[event.src], event.kind == "send", event.start, event.end, name, hue, label, title))
+        return blocks
+
+    @cached_property
+    def network(self) -> bool:
+        """Whether messages have a lane: not if a table of slots is drawn."""
+        return not self.slots and any(block.network for block in self.blocks)
+
+    @cached_property
+    def starts(self) -> list[float]:
+        """The moments at which tasks start."""
+        return sorted({block.start for block in self.blocks if not block.network})
+
+    def bubble(self) -> str:
+        """Return the sentence with both bubbles; empty if no task takes time."""
+        if not any(block.end > block.start for block in self.blocks if not block.network):
+            return ""
+        parts = (f"{100 * self.trace.bubble(relative):.3g}" for relative in (False, True))
+        return text("lanes.bubble", total=next(parts), ideal=next(parts))
+
+    def working(self) -> list[tuple[float, int]]:
+        """Return (time, how many devices more, or less, compute from then on), in order."""
+        ends = [(b.start, 1) for b in self.blocks if not b.network] + [
+            (b.end, -1) for b in self.blocks if not b.network
+        ]
+        return sorted(ends)
+
+    def memory_at(self, node: str, at: float | None) -> int:
+        """Return the bytes on a node at a moment; without one, its peak."""
+        if at is None:
+            return self.peaks[node]
+        return [amount for time, amount in self.memory[node] if time <= at][-1]
+
+    def level(self, block: Block) -> tuple[float, float]:
+        """Return the upper edge and the height of the lane of a block."""
+        top, share = block.row * self.row, 0.62 if self.network else 0.84
+        return (top + 0.74 * self.row, 0.2 * self.row) if block.network else (top + 0.08 * self.row, share * self.row)
+
+    def lanes(self, at: float | None = None, **place: object) -> str:
+        """Draw the lanes, with a play-head if there is a moment."""
+        scale = WIDE / (self.trace.duration or 1)
+        solid: dict[int, list[str]] = {}
+        pale: dict[str, list[str]] = {}
+        parts = [tag("rect", width=WIDE, height=self.height, **area("paper")), self._idle(scale)]
+        for block, top, high in self._placed():
+            x, w = self.spot(block)
+            w = max(w - 0.8, 0.4 * w)
+            solid.setdefault(block.hue if block.hue >= 0 or block.name in PLAIN else -2, []).append(
+                rect(x, top, w, high)
+            )
+            if (cover := PALE.get(block.name, 0)) and block.hue >= 0:
+                edge, rim = min(2.4, w / 5), min(1.6, high / 5)
+                pale.setdefault(cover, []).append(rect(x + edge, top + rim, w - 2 * edge, high - 2 * rim))
+        for hue, pieces in sorted(solid.items()):
+            look = worker(hue) if hue >= 0 else area({-1: "ink", -2: "soft"}[hue])
+            parts.append(tag("path", d="".join(pieces), **look))
+        for cover, pieces in pale.items():
+            parts.append(tag("path", d="".join(pieces), **area("paper"), opacity=fine(cover)))
+        if at is not None:
+            head = {"class_": "d2-head d2-ink", "fill": LIGHT["ink"], "transform": shift(at * scale, 0)}
+            parts.append(tag("rect", x=-1.5, width=3, y=0, height=self.height, **head))
+        look = {"class_": "d2-time", "viewBox": f"0 0 {WIDE} {fine(self.height)}", "preserveAspectRatio": "none"}
+        return tag("svg", "".join(parts), **look, **place)
+
+    def spot(self, block: Block) -> tuple[float, float]:
+        """Return the left edge of a block and its width; a message that takes no time is a thin line."""
+        scale = WIDE / (self.trace.duration or 1)
+        least = 3.0 if block.network else 0.6
+        width = max(least, (block.end - block.start) * scale)
+        return min(block.start * scale, WIDE - width), width
+
+    def _placed(self):
+        """Yield (block, upper edge, height): messages of one device at the same time share the height of the lane."""
+        for row in range(len(self.nodes)):
+            own = [block for block in self.blocks if block.row == row and (self.network or not block.network)]
+            tasks, messages = [b for b in own if not b.network], [b for b in own if b.network]
+            yield from ((block, *self.level(block)) for block in tasks)
+            for block, (seat, crowd) in zip(messages, seats(messages), strict=True):
+                top, high = self.level(block)
+                yield block, top + high * seat / crowd, high / crowd
+
+    def _idle(self, scale: float) -> str:
+        """Hatch the time in which devices do not compute."""
+        ground, lines = [], []
+        for row in range(len(self.nodes)):
+            tasks = sorted((b for b in self.blocks if b.row == row and not b.network), key=lambda b: b.start)
+            top, high = self.level(Block(row, False, 0, 0, "", 0, "", ""))
+            until = 0.0
+            for start, end in [*((b.start, b.end) for b in tasks), (self.trace.duration, 0.0)]:
+                if (start - until) * scale > 0.5:
+                    x, w = until * scale, (start - until) * scale
+                    ground.append(rect(x, top, w - 0.8, high))
+                    lines.append(hatch(x, top, w - 0.8, high, 14.0))
+                until = max(until, end)
+        look = {"class_": "d2-idle", "fill": "none", "stroke": LIGHT["lane"], "stroke_width": 0.7}
+        return tag("path", d="".join(ground), **area("band")) + tag("path", d="".join(lines), **look)
+
+    def gauges(self, at: float | None = None, **place: object) -> str:
+        """Draw a memory bar per device: what it has at a moment, or its peak; the peak and the limit as lines."""
+        parts, high = [], 0.3 * self.row
+        for i, node in enumerate(self.nodes):
+            now, inside = self.memory_at(node, at), [tag("title", escape(node))]
+            y = (i + 0.1) * self.row
+            inside.append(tag("rect", class_="d2-box d2-well", fill=LIGHT["well"], width=GAUGE, y=y, height=high, rx=2))
+            inside.append(
+                tag("rect", width=self.long(now), y=y, height=high, class_="d2-memory d2-flow", fill=LIGHT["flow"])
+            )
+            for size, color in ((self.peaks[node], "ink"), (self.limits.get(node), "warm")):
+                if size is not None:
+                    x = min(self.long(size), GAUGE - 1)
+                    inside.append(tag("rect", x=x - 1, width=2, y=y - 2, height=high + 4, **area(color)))
+            limit = [show_size(self.limits[node])] if at is None and node in self.limits else []
+            sentence = " / ".join([show_size(now), *limit])
+            largest = f"--d2-most:{fine(GAUGE / (0.6 * len(sentence)))}px"
+            look = {"class_": "d2-soft d2-key d2-amount", "style": largest}
+            inside.append(words(sentence, 0, y + 0.76 * self.row, "key", "soft", None, **look))
+            parts.append(tag("g", "".join(inside), class_="d2-node"))
+        parts.append(tag("g", "", class_="d2-tiles"))
+        view = f"-1 0 {fine(GAUGE + 2)} {fine(self.height)}"
+        return tag("svg", "".join(parts), class_="d2-scene d2-gauges", viewBox=view, **place)
+
+    def long(self, size: float) -> float:
+        """Return the length of a memory bar."""
+        return GAUGE * size / self.peak
+
+    def letters(self) -> list[tuple[Block, str, int]]:
+        """Return the blocks with their labels and the number in :data:`ON` of the color that is legible on them."""
+        return [(b, b.label, on(b.hue, b.name)) for b in self.blocks if not b.network]
+
+    def heading(self, timed: bool = True) -> str:
+        """Return the origin of the trace and, if ``timed``, its duration, in the language in force."""
+        trace = self.trace
+        if self.slots:
+            return text("lanes.slots", slots=round(trace.duration))
+        parts = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
+        parts += [trace.topology.name] * (trace.topology.name != "pairs") + [show_seconds(trace.duration)] * timed
+        return " · ".join(parts)
+
+
+def _value(act: object) -> str:
+    """Return the value that a message carries."""
+    return act.value if isinstance(act, Collective) else act.key
+
+
+def on(hue: int, name: str) -> int:
+    """Return the number in :data:`ON` of the letters that are legible on a task, in both themes."""
+    if hue < 0:
+        return 1  # ink and soft are dark on light paper, and light on dark paper
+    best = []
+    for theme in (0, 1):
+        color, paper = WORKERS[hue % len(WORKERS)][theme], THEME["paper"][theme]
+        mixed = "#" + "".join(
+            f"{round(int(color[i : i + 2], 16) * (1 - PALE[name]) + int(paper[i : i + 2], 16) * PALE[name]):02x}"
+            for i in (1, 3, 5)
+        )
+        best.append(contrast(mixed, "#000000") > contrast(mixed, "#ffffff"))
+    return 2 * best[0] + best[1]
+
+
+def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
+    """Return (mark, meaning) for all that the ``scenes`` show; a mark is a piece of SVG of 26 × 16."""
+    names = {block.name for scene in scenes for block in scene.blocks if not block.network}
+    batches = any(isinstance(hue, int) for scene in scenes for hue in scene.hues)
+
+    def task(name: str, hue: int = 0) -> str:
+        look = worker(hue) if name in PALE else area(PLAIN.get(name, "soft"))
+        cover = tag("path", d=rect(6.2, 4.4, 13.6, 7.2), **area("paper"), opacity=fine(PALE.get(name, 0)))
+        return tag("path", d=rect(4, 3, 18, 10), **look) + (cover if PALE.get(name) else "")
+
+    colors = "".join(tag("path", d=rect(1 + 8 * i, 3, 7, 10), **worker(i)) for i in range(3))
+    hatched = tag(
+        "path", d=hatch(3, 2, 20, 12, 6), class_="d2-idle", fill="none", stroke=LIGHT["lane"], stroke_width=0.7
+    )
+
+    def bar(*lines: tuple[float, str]) -> str:
+        well = tag("rect", class_="d2-box d2-well", fill=LIGHT["well"], y=4, width=26, height=8)
+        used = tag("rect", y=4, width=11, height=8, **area("flow"))
+        return well + used + "".join(tag("rect", x=x, y=2, width=2, height=12, **area(color)) for x, color in lines)
+
+    others = sorted(names - {*PALE, *PLAIN})
+    entries = {
+        "batches" if batches else "operators": (names & {*PALE}, colors),
+        **{name: (name in names, task(name)) for name in (*PALE, *PLAIN)},
+        "others": (others, task("")),
+        "idle": (True, tag("path", d=rect(3, 2, 20, 12), **area("band")) + hatched),
+        "network": (any(s.network for s in scenes), tag("path", d=rect(2, 6, 11, 4) + rect(16, 6, 8, 4), **worker(0))),
+        "memory": (True, bar((17, "ink"))),
+        "limit": (any(scene.limits for scene in scenes), bar((23, "warm"))),
+    }
+    return [(mark, text(f"lanes.{name}", names=" ".join(others))) for name, (used, mark) in entries.items() if used]
+
+
+def race(scenes: Sequence[Lanes]) -> None:
+    """Give all memory bars one scale."""
+    peak = max(scene.peak for scene in scenes)
+    for scene in scenes:
+        scene.peak = peak

@@ -1,0 +1,172 @@
+"""The player with traces of schedules: the play-head over the lanes, and the memory bars."""
+
+import re
+import time
+from html import unescape
+
+import pytest
+from helpers import browser as browsers
+from helpers.axe import CONTRAST, grave
+from helpers.traces import names, predicted
+
+from d2lps import Topology, cost, speak, watch
+from d2lps.messages import LANGUAGES
+from d2lps.schedule import gpipe, interleaved, one_f_one_b, pipeline, place, tensor_mlp, zero_bubble
+from d2lps.topology import both_ways
+from d2lps.trace import Trace
+from d2lps.view.drawing import DrawingError
+
+pytestmark = pytest.mark.slow
+chromium, new_page = browsers.chromium, browsers.new_page
+
+MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
+GB = 10**9
+
+
+def trace(table=None, rate: str = "16 GB/s", **more) -> Trace:
+    links = [link for a, b in zip(names(3), names(4)[1:], strict=True) for link in both_ways(a, b, rate)]
+    topology = Topology("line", dict.fromkeys(names(4), "gpu"), tuple(links))
+    schedule = pipeline(table or one_f_one_b(4, 8), {"F": 0.01, "B": 0.02, "I": 0.01, "W": 0.01}, GB, GB // 10, **more)
+    return cost.shared(schedule, topology)
+
+
+PLAYED = {
+    "1f1b": lambda: [trace(memory=dict.fromkeys(names(4), 8 * GB))],
+    "race": lambda: [trace(gpipe(4, 8)), trace(), trace(zero_bubble(4, 8))],
+    "interleaved": lambda: [cost.shared(pipeline(interleaved(4, 8, 2)))],
+    "mlp": lambda: [cost.shared(tensor_mlp(names(4), 8, 8, 32))],
+    "no time": lambda: [cost.shared(place({"a": 2, "b": 1}, {"a": names(2), "b": "gpu1"}, dict.fromkeys(names(2), 9)))],
+}
+
+
+@pytest.fixture
+def opened(new_page, tmp_path):
+    """Open a saved player; assert that it asks the network for nothing and logs no errors."""
+    wrong = []
+
+    def open_it(player, width: int = 980, **media):
+        page = new_page(viewport={"width": width, "height": 900}, **{"reduced_motion": "reduce"} | media)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
+        page.goto(player.save(tmp_path / f"{time.time_ns()}.html").as_uri())
+        page.wait_for_selector(".d2-player")
+        return page
+
+    yield open_it
+    assert wrong == []
+
+
+def bars(page, run: int = 0) -> list[float]:
+    widths = page.locator(".d2-run").nth(run).locator(".d2-memory")
+    return widths.evaluate_all("all => all.map(e => +e.getAttribute('width'))")
+
+
+def head(page, run: int = 0) -> float:
+    shown = page.locator(".d2-track > .d2-head").nth(run).evaluate("e => e.style.transform")
+    return float(re.fullmatch(r"translateX\((.*)%\)", shown)[1])
+
+
+def test_memory_bars_show_each_moment_forwards_and_back(opened):
+    run = trace(memory=dict.fromkeys(names(4), 8 * GB))
+    page = opened(watch(run))
+    for part in (0.0, 0.31, 0.77, 1.0, 0.5, 0.02):
+        page.locator(".d2-controls input").evaluate(MOVE, part)
+        at = part * run.duration
+        held = [[size for moment, size in run.memory(node) if moment <= at + 1e-9][-1] for node in names(4)]
+        assert bars(page) == pytest.approx([88 * size / (8 * GB) for size in held], abs=0.1)
+        assert head(page) == pytest.approx(100 * part, abs=0.01)
+    amounts = page.locator(".d2-amount").all_text_contents()
+    assert [words.split("\u00a0")[1] for words in amounts] == ["GB"] * 4
+
+
+def test_steps_are_the_moments_at_which_tasks_start(opened):
+    page = opened(watch(cost.shared(pipeline(gpipe(2, 2)))))
+    page.locator(".d2-player").focus()
+    places, steps = [], []
+    for _ in range(7):
+        places.append(round(head(page), 2))
+        steps.append(page.locator(".d2-step").inner_text())
+        page.keyboard.press("ArrowRight")
+    assert places == [0, 16.67, 33.33, 50, 66.67, 83.33, 100]
+    assert steps[:3] == ["step 1 of 6", "step 2 of 6", "step 3 of 6"]
+    assert page.locator(".d2-mean").inner_text() == "bubble: 33.3 % of the total time; relative to ideal, 50 %"
+    page.keyboard.press("Home")
+    assert page.locator(".d2-full-links").inner_text() == "1 of 2 devices compute"
+    page.keyboard.press("Space")
+    page.wait_for_timeout(300)
+    assert head(page) > 0
+
+
+def test_a_task_and_a_message_say_what_they_are_when_pointed_at(opened):
+    page = opened(watch(trace()))
+    area = page.locator(".d2-track").bounding_box()
+
+    def said(seconds: float, row: float) -> str:
+        x = area["x"] + seconds / trace().duration * area["width"]
+        page.mouse.move(x, area["y"] + row * area["height"] / 4)
+        return page.locator(".d2-said").inner_text().replace("\u00a0", " ")
+
+    assert said(0.005, 0.4) == "gpu0 F0.0 · 0 ms–10 ms"
+    message = said(0.0105, 0.84)
+    assert message.startswith("gpu0→gpu1 x1.0 · 100 MB · 10 ms–1")
+    assert said(0.005, 3.4) == ""
+    page.locator(".d2-node").nth(1).focus()
+    assert page.locator(".d2-said").inner_text().replace("\u00a0", " ").startswith("gpu1 · 0 GB, at the peak 3")
+
+
+def test_letters_have_room_or_are_not_there(opened):
+    for width, some in ((980, True), (340, False)):
+        page = opened(watch(trace(one_f_one_b(4, 16))), width=width)
+        page.wait_for_timeout(50)
+        cells = page.locator(".d2-letters, .d2-track .d2-cell")
+        shown = cells.evaluate_all(
+            "all => all.filter(e => e.textContent).map(e => [e.textContent, e.scrollWidth, e.clientWidth])"
+        )
+        assert all(inside <= room + 1 for _, inside, room in shown)
+        assert ({"F", "B"} <= {label[0] for label, _, _ in shown}) == some
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.wait_for_function("[...document.querySelectorAll('.d2-track .d2-cell')].some(e => e.textContent)")
+
+
+def test_a_race_has_one_clock_and_one_scale_of_memory(opened):
+    runs = PLAYED["race"]()
+    page = opened(watch(*runs, names=["GPipe", "1F1B", "ZB-H1"]), width=1200)
+    page.locator(".d2-controls input").evaluate(MOVE, 0.2)
+    at = 0.2 * max(run.duration for run in runs)
+    peak = max(run.peak_memory(node) for run in runs for node in names(4))
+    for i, run in enumerate(runs):
+        held = [[size for moment, size in run.memory(node) if moment <= at][-1] for node in names(4)]
+        assert bars(page, i) == pytest.approx([88 * size / peak for size in held], abs=0.1)
+        assert head(page, i) == pytest.approx(100 * at / run.duration, abs=0.01)
+
+
+@pytest.mark.parametrize("name", PLAYED)
+def test_it_plays_in_every_theme_and_width_without_grave_faults(opened, name):
+    for width, scheme in ((1200, "light"), (380, "dark")):
+        page = opened(watch(*PLAYED[name]()), width=width, color_scheme=scheme)
+        page.locator(".d2-legend").evaluate("e => e.open = true")
+        page.locator(".d2-controls input").evaluate(MOVE, 0.4)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
+
+
+def test_the_words_are_those_of_the_language_and_the_still_needs_no_script():
+    shown = set()
+    for language in LANGUAGES:
+        speak(language)
+        player = watch(trace())
+        page = player._repr_html_()
+        shown.add(player.data["words"]["holds"])
+        still = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+        assert "gpu3" in still and unescape(player.data["runs"][0]["reason"][0]) in unescape(still)
+    assert len(shown) == 3
+
+
+def test_traces_of_plans_and_of_schedules_do_not_race():
+    with pytest.raises(DrawingError, match="watch plays traces of plans, or traces of schedules"):
+        watch(trace(), predicted("pcie, sharded", 4))
+
+
+def test_a_large_schedule_is_a_small_page():
+    assert len(watch(cost.shared(pipeline(one_f_one_b(8, 32))))._repr_html_().encode()) < 250_000
