@@ -8,10 +8,9 @@ d2lps.opening("08")
 
 # %% imports
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy, gelu, relu
 
-from d2lps import cost, ring, schedule, table
+from d2lps import cost, draw, ring, schedule, table, train, watch
 from d2lps.train.gpt import GPT, examples, loss, prose
 
 # %% guess-state
@@ -128,7 +127,8 @@ right.backward()
 g1 = torch.cat([found[node, f"g:op1:{node}"] for node in memory], dim=1)
 print(largest(found["gpu2", "loss"], right), largest(g1, whole[0].grad),
       largest(found["gpu2", "g:op2:gpu2"], whole[1].grad))
-{node: trace.bytes_sent(node) for node in memory}
+print({node: trace.bytes_sent(node) for node in memory})
+draw(trace)
 
 # %% not-linear
 a, b = torch.tensor([1.0, -3.0]), torch.tensor([-2.0, 2.0])
@@ -192,9 +192,10 @@ torch.manual_seed(0)
 net, group = GPT(layers=4, width=64), Group(gpus)
 cut = cut_gpt(net, group)
 loss(net(inputs), labels).backward()
-value = loss(cut(inputs), labels)
-ahead = len(group.traces)
-value.backward()
+with train.deterministic():
+    value = loss(cut(inputs), labels)
+    ahead = len(group.traces)
+    value.backward()
 sums.reveal({"forward": ahead / 4, "backward": (len(group.traces) - ahead) / 4})
 
 # %% cut-same
@@ -205,14 +206,6 @@ print(sum(w.numel() for w in net[1].parameters()),
       [sum(w.numel() for w in part.parameters()) for part in cut[1].attention.parts])
 {trace.bytes_sent("gpu1") for trace in group.traces}, 2 * 3 * inputs.numel() * 64 * 4 // 4
 
-# %% heads
-from d2lps.train.tensor import SplitError
-
-try:
-    cut_gpt(GPT(layers=1, width=24, heads=3), Group(["gpu1", "gpu2"]))
-except SplitError as error:
-    print(error)
-
 # %% ranks
 ranks = d2lps.ranks(4)
 ranks
@@ -220,7 +213,7 @@ ranks
 # %% px-gpt
 # %%px
 import torch
-from d2lps import Processes
+from d2lps import Processes, train
 from d2lps.train.gpt import GPT, examples, loss, prose
 from d2lps.train.tensor import Group, cut_gpt
 
@@ -229,8 +222,9 @@ net, (inputs, labels) = GPT(layers=4, width=64), examples(prose("en"), 16)
 carrier = Processes(backend="gloo")
 group = Group(carrier.names, carrier)
 cut = cut_gpt(net, group)
-value = loss(cut(inputs), labels)
-value.backward()
+with train.deterministic():
+    value = loss(cut(inputs), labels)
+    value.backward()
 own = [w.grad for w in cut[1].attention.parameters()]
 print(carrier.rank, sum(w.numel() for w in cut.parameters()), len(group.traces), value.item())
 
@@ -273,9 +267,12 @@ four = Topology("four", dict.fromkeys(gpus, "gpu"), links,
 
 def in_a_row(p):
     chain = {f"op{i + 1}": 9 * MB for i in range(p)}
-    return schedule.hybrid(chain, gpus[:p], data=MB // 5, rows=2000)
+    return cost.shared(schedule.hybrid(chain, gpus[:p], data=MB // 5, rows=2000), four)
 
-idle.reveal({f"p = {p}": 100 * cost.shared(in_a_row(p), four).bubble() for p in (2, 4)})
+idle.reveal({f"p = {p}": 100 * in_a_row(p).bubble() for p in (2, 4)})
+
+# %% idle-watch
+watch(in_a_row(2), in_a_row(4), names=["p = 2", "p = 4"], name="row")
 
 # %% px-row
 # %%px
@@ -302,7 +299,8 @@ trace = min((real.run(row, compute, tensors_of(row, [(x, labels)]), carrier)[1]
 
 # %% row
 trace = ranks[0]["trace"]
-f"{trace.bubble():.0%}", {gpu: trace.bytes_sent(gpu) for gpu in gpus}
+print(f"{trace.bubble():.0%}", {gpu: trace.bytes_sent(gpu) for gpu in gpus})
+draw(trace)
 
 # %% given
 def given(devices):
@@ -326,9 +324,9 @@ for together in (gpus, ["gpu1", "gpu2"]):
         print(error)
 
 # %% pairs
-both = schedule.hybrid(operators, gpus, data=MB // 5)
-print(both)
+both = schedule.hybrid(operators, gpus, data=MB // 5, rows=2000)
 print(*[act for act in both.acts if isinstance(act, Collective)], sep="\n")
+draw(cost.shared(both, four))
 
 # %% px-hybrid
 # %%px
@@ -410,6 +408,7 @@ except ScheduleError as error:
 
 # %% half-heads
 from torch.nn.functional import scaled_dot_product_attention as attend
+from d2lps.train.tensor import SplitError
 
 def heads(q, k, v, size):
     split = (part.unflatten(1, (-1, size)).transpose(0, 1) for part in (q, k, v))
@@ -423,6 +422,10 @@ for size in (8, 12):
         print(size, largest(torch.cat(parts, 1), whole))
     except RuntimeError as error:
         print(size, error)
+try:
+    cut_gpt(GPT(layers=1, width=24, heads=3), Group(["gpu1", "gpu2"]))
+except SplitError as error:
+    print(error)
 
 # %% exercise-tensor-mlp
 def tensor_mlp(x, A, B, b, rank, ranks, all_reduce):

@@ -47,6 +47,7 @@ SILENT = {
         "register",
         "raft",
     ],
+    "08-model-parallelism": ["language", "imports", "halves-run", "px-row", "px-dtensor", "close"],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -56,6 +57,7 @@ STUBS = {
     "04-key-value-store": 4,
     "05-asynchrony": 4,
     "06-faults": 6,
+    "08-model-parallelism": 3,
     "a-corrections": 0,
 }
 
