@@ -68,7 +68,7 @@ traces = {m: cost.shared(pipeline(gpipe(4, m))) for m in (1, 2, 4, 8, 32)}
 guess.reveal({f"m = {m}": 100 * traces[m].bubble() for m in (2, 4, 8)})
 
 # %% bubble-table
-table("micro-batches", "slots", "of-total", "formula-total", "relative", "formula-relative", rows=[
+table("micro-batches", "slots", "of-total", "formula-time", "relative", "formula-time", rows=[
     [m, len(trace.plan.slots()), f"{trace.bubble():.1%}", f"{3 / (m + 3):.1%}",
      f"{trace.bubble(relative=True):.1%}", f"{3 / m:.1%}"] for m, trace in traces.items()])
 
@@ -273,7 +273,7 @@ for v in (1, 2, 4):
     rows.append([v, trace.duration, f"{trace.bubble():.1%}", f"{3 / (8 * v + 3):.1%}",
                  sum(event.kind == "send" for event in trace.events),
                  max(trace.plan.peak.values()) / v])
-table("chunks-per-device", "time", "of-total", "formula-interleaved", "messages",
+table("chunks-per-device", "time", "of-total", "formula-time", "messages",
       "most-saved", rows=rows)
 
 # %% halves

@@ -47,6 +47,7 @@ SILENT = {
         "register",
         "raft",
     ],
+    "09-pipelines": ["language", "imports", "play", "px-sleep", "px-gpt", "px-cuts", "px-torch", "step"],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -56,6 +57,7 @@ STUBS = {
     "04-key-value-store": 4,
     "05-asynchrony": 4,
     "06-faults": 6,
+    "09-pipelines": 3,
     "a-corrections": 0,
 }
 
