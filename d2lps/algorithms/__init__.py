@@ -4,8 +4,8 @@ Every docstring describes the phases and the state after each, the number of ste
 receives, and the time step by step, for n workers, a gradient of S bytes, b bytes/s each way and α seconds per message;
 the tests check these formulas for n = 1 … 9. ``key`` is the first part of the keys' names, so that :func:`together` can
 run several algorithms on one buffer. Start with ``servers.py`` (one server, then sharded ones), then ``rings.py`` and
-``trees.py``; ``levels.py`` joins two levels and ``compose.py`` several plans. ``placement.py`` decides which server of
-the key-value store holds which key.
+``trees.py``. ``collectives.py`` has broadcast, gather, all-to-all and the others, ``levels.py`` joins two levels and
+``compose.py`` several plans. ``placement.py`` decides which server of the key-value store holds which key.
 
 >>> from d2lps import algorithms
 >>> for make in (algorithms.ring, algorithms.halving_doubling, algorithms.tree):
@@ -15,6 +15,17 @@ halving_doubling 12
 tree 12
 """
 
+from d2lps.algorithms.collectives import (
+    all_to_all,
+    broadcast,
+    bruck,
+    doubling,
+    gather,
+    halving,
+    recursive_doubling,
+    reduce,
+    scatter,
+)
 from d2lps.algorithms.compose import together
 from d2lps.algorithms.levels import hierarchical
 from d2lps.algorithms.rings import all_gather, bidirectional_ring, naive_ring, reduce_scatter, ring, two_rings
@@ -24,13 +35,22 @@ from d2lps.algorithms.trees import double_tree, halving_doubling, tree
 __all__ = [
     "aggregate_at",
     "all_gather",
+    "all_to_all",
     "bidirectional_ring",
+    "broadcast",
+    "bruck",
     "double_tree",
+    "doubling",
+    "gather",
+    "halving",
     "halving_doubling",
     "hierarchical",
     "naive_ring",
+    "recursive_doubling",
+    "reduce",
     "reduce_scatter",
     "ring",
+    "scatter",
     "sharded",
     "together",
     "tree",

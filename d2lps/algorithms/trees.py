@@ -1,6 +1,6 @@
 """Trees and pairs: O(log n) messages one after the other, compared with O(n) in a ring."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 from d2lps.algorithms.servers import require_chunks
@@ -48,8 +48,7 @@ def tree(nodes: Iterable[str], key: str = "g") -> Plan:
     step 4   a→b =g
     """
     nodes = names(nodes)
-    n = len(nodes)
-    pairs = [[(nodes[i], nodes[i + d]) for i in range(0, n - d, 2 * d)] for d in _powers(n)]
+    pairs = pairs_of_tree(nodes)
     up = [[Send(far, near, key, "add") for near, far in step] for step in pairs]
     down = [[Send(near, far, key, "copy") for near, far in step] for step in reversed(pairs)]
     return Plan(nodes, {key: 1}, up + down)
@@ -111,7 +110,11 @@ def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
             acts += [Send(node, nodes[partner], name, "add" if halving else "copy") for name in keys]
         return acts
 
-    steps = Lazy(step, range(2 * phase), call=(halving_doubling, nodes, key))
+    def joined(t: int) -> list[tuple[str, str, str, int]]:
+        apart, op = (n >> (t + 1), "add") if t < phase else (1 << (t - phase), "copy")
+        return [(node, nodes[i ^ apart], op, apart) for i, node in enumerate(nodes)]
+
+    steps = Lazy(step, range(2 * phase), call=(halving_doubling, nodes, key), joined=joined)
     return Plan(nodes, {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}, steps)
 
 
@@ -184,9 +187,11 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     return Plan(nodes, {name: Fraction(1, 2 * chunks) for half in keys for name in half}, steps)
 
 
-def _powers(n: int) -> list[int]:
-    """Return the ⌈lg n⌉ powers 1, 2, 4, … below n."""
-    return [2**t for t in range((n - 1).bit_length())]
+def pairs_of_tree(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """Return the (near, far) pairs of a binomial tree rooted at the first node, 1, 2, 4, … places apart, by steps."""
+    n = len(nodes)
+    powers = [2**t for t in range((n - 1).bit_length())]
+    return [[(nodes[i], nodes[i + apart]) for i in range(0, n - apart, 2 * apart)] for apart in powers]
 
 
 def _edges(start: int, stop: int, depth: int, parent: int | None = None) -> Iterator[tuple[int, int, int]]:

@@ -103,6 +103,10 @@ class Processes(Ranks):
         """
         return self._watched(lambda: work(self._connections.messages()))
 
+    def prepare(self, program: Program, ranks: Mapping[str, int]) -> Callable[[], Executed]:
+        """Return a function that executes a program on some of the ranks; they call it inside :meth:`exchange`."""
+        return self._connections.load(program, ranks, [member["host"] for member in self.members])
+
     def barrier(self) -> None:
         self._watched(lambda: self._connections.barrier())
 

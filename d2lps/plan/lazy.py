@@ -52,12 +52,16 @@ class Lazy(Described):
         in the same order, so their cost is computed only once. If left out, no step is like another.
     call
         the algorithm and its arguments, which make a plan of these steps; used to compare and pickle the sequence.
+    joined
+        maps t to (sender, receiver, op, number of sends) if all keys have one size and each sender one receiver:
+        the cost of a step is then computed without making its sends.
     """
 
     step: Callable[[int], Sequence]
     span: range
     alike: Callable[[int], Hashable] = int
     call: tuple | None = None
+    joined: Callable[[int], Sequence] | None = None
 
     @property
     def description(self) -> tuple | None:
@@ -69,6 +73,10 @@ class Lazy(Described):
     def kind(self, i: int) -> Hashable:
         """Return the hashable that ``alike`` gives for step i."""
         return self.alike(self.span[i])
+
+    def groups(self, i: int) -> Sequence | None:
+        """Return what ``joined`` gives for step i; None if the messages of a step are not joined."""
+        return self.joined and self.joined(self.span[i])
 
     def __reduce__(self):
         return (_steps, self.description) if self.call else (tuple, ([*self],))
@@ -93,3 +101,8 @@ class Product(Described):
 
     def item(self, t: int) -> tuple:
         return self.nodes[t // len(self.rows)], *self.rows[t % len(self.rows)]
+
+    def __iter__(self) -> Iterator:
+        if len(self.span) < len(self.nodes) * len(self.rows):
+            return super().__iter__()
+        return ((node, *row) for node in self.nodes for row in self.rows)  # five times as fast

@@ -131,14 +131,18 @@ def _is_name(name: object) -> bool:
 
 
 def _require_known(
-    step: int | None, where: str, nodes: Iterable, known: Mapping, keys: Iterable, known_keys: Share
+    step: int | None, where: str | None, nodes: Iterable, known: Mapping, keys: Iterable, known_keys: Share
 ) -> None:
     for node in nodes:
         if not isinstance(node, str) or node not in known:
-            raise PlanError("unknown-node", step=step, where=where, node=node, nodes=" ".join(known))
+            raise PlanError("unknown-node", step=step, where=where or _step(step), node=node, nodes=" ".join(known))
     for key in keys:
         if not isinstance(key, str) or key not in known_keys:
-            raise PlanError("unknown-key", step=step, where=where, key=key, keys=" ".join(known_keys))
+            raise PlanError("unknown-key", step=step, where=where or _step(step), key=key, keys=" ".join(known_keys))
+
+
+def _step(step: int | None) -> str:
+    return text("plan.step", step=step)  # made only for a refusal: a large plan has a million acts
 
 
 def _act(step: int, act: object, nodes: Mapping, keys: Share) -> Send | Update:
@@ -146,13 +150,12 @@ def _act(step: int, act: object, nodes: Mapping, keys: Share) -> Send | Update:
         if isinstance(act, str) or not isinstance(act, tuple | list) or len(act) != 4:
             raise PlanError("not-an-act", step=step, act=repr(act))
         act = Send(*act) if isinstance(act[3], str) else Update(*act)
-    where = text("plan.step", step=step)
     if isinstance(act, Send):
-        _require_known(step, where, (act.src, act.dst), nodes, [act.key], keys)
+        _require_known(step, None, (act.src, act.dst), nodes, [act.key], keys)
         if act.op not in ("add", "copy"):
             raise PlanError("unknown-op", step=step, src=act.src, dst=act.dst, key=act.key, op=repr(act.op))
         return act
-    _require_known(step, where, [act.node], nodes, [act.key], keys)
+    _require_known(step, None, [act.node], nodes, [act.key], keys)
     if not isinstance(act.rule, str) or act.rule not in RULES:
         rules = " ".join(RULES)
         raise PlanError("unknown-rule", step=step, node=act.node, key=act.key, rule=repr(act.rule), rules=rules)

@@ -21,6 +21,8 @@ class Share(Mapping[str, Fraction]):
 
     def __init__(self, parts: Mapping[str, "Fraction | int | str"]):
         self._parts = {key: Fraction(part) for key, part in parts.items()}
+        #: key → (numerator, denominator): unlike fractions, pairs of ints are hashed fast.
+        self.ratios = {key: part.as_integer_ratio() for key, part in self._parts.items()}
 
     def __getitem__(self, key: str) -> Fraction:
         return self._parts[key]

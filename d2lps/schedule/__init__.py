@@ -8,7 +8,7 @@ interleaved and zero-bubble schedules, ``operators`` the schedules of models cut
 """
 
 from d2lps.schedule.acts import Collective, ScheduleError, Task, Value
-from d2lps.schedule.operators import place, tensor_mlp
+from d2lps.schedule.operators import hybrid, place, tensor_mlp
 from d2lps.schedule.pipelines import gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
 from d2lps.schedule.reading import from_csv, from_torch
 from d2lps.schedule.schedule import Schedule, merge
@@ -22,6 +22,7 @@ __all__ = [
     "from_csv",
     "from_torch",
     "gpipe",
+    "hybrid",
     "interleaved",
     "merge",
     "one_f_one_b",

@@ -1,6 +1,6 @@
 """Models cut inside an operator (a matrix in columns or rows) or between operators (each on a device of its own)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from d2lps.algorithms.rings import ring
 from d2lps.plan.acts import Send
@@ -12,8 +12,9 @@ from d2lps.schedule.schedule import Schedule
 def tensor_mlp(devices: Iterable[str], rows: int = 1, width: int = 1, hidden: int = 1, itemsize: int = 4) -> Schedule:
     """Forward and backward pass of y = gelu(x A) B, with A cut in columns and B in rows: one all-reduce each.
 
-    Every device has x whole, and makes its columns of u = gelu(x A); its product with its rows of B is a partial sum
-    of y. Backwards, its part of dx = dy Bᵀ … Aᵀ is a partial sum, too. Gradients of weights need no message.
+    Every device has x whole, and makes its columns of u = x A; the product of gelu(u) with its rows of B is a partial
+    sum of y. Backwards, du = gelu′(u) ∘ (dy Bᵀ) stays on the device as well, but du Aᵀ is a partial sum of dx. The
+    gradients of the weights need no message.
 
     Parameters
     ----------
@@ -60,28 +61,39 @@ def tensor_mlp(devices: Iterable[str], rows: int = 1, width: int = 1, hidden: in
 
 
 def place(
-    operators: Mapping[str, int], devices: Mapping[str, "str | Iterable[str]"], memory: Mapping[str, int], data: int = 0
+    operators: Mapping[str, int],
+    devices: Mapping[str, "str | Iterable[str]"],
+    memory: Mapping[str, int],
+    data: "int | Sequence[int]" = 0,
+    rows: int = 0,
+    itemsize: int = 4,
 ) -> Schedule:
-    """Forward and backward pass of operators in a row, each on one device or cut into equal parts on several.
+    """Forward and backward pass of operators in a row, each on one device or cut in columns on several.
 
-    The input of a cut operator is copied to all its devices (broadcast), its output is put together on the first
-    device of the next operator; backwards, the gradients of its input are partial sums, and are added up.
+    Each device of a cut operator reads the whole input (broadcast), and makes its part of the output. The devices of
+    the next operator get all parts (combine); backwards, each sends every part of the gradient to the device that made
+    this part of the input. There the messages of several devices are added up. The data need no gradient.
 
     Parameters
     ----------
     operators : mapping of str to int
-        Operator → bytes of its weights, in order.
+        Operator → the bytes that it needs, in order: half of them for its weights, half for their gradients.
     devices : mapping of str to str or list of str
         Operator → the device, or the devices, that it is placed on.
     memory : mapping of str to int
         Device → bytes that fit on it. All devices stand here.
-    data : int
-        Bytes of the input and of what passes between operators.
+    data : int or sequence of int
+        Bytes of the input, and of the output of each operator; one number if all are alike.
+    rows : int
+        Examples of the batch, for the work: 2 FLOPs per weight and row forward, 4 backward.
+    itemsize : int
+        Bytes per weight.
 
     Returns
     -------
     Schedule
-        Its ``peak`` says what each device needs.
+        Tasks F and B of every operator, and L, which makes the loss from the last output and the labels, on the first
+        device of the last operator. Its ``peak`` says what each device needs.
 
     Raises
     ------
@@ -95,48 +107,158 @@ def place(
     >>> place({"op1": 16 * GB, "op2": GB}, {"op1": ["gpu0", "gpu1"], "op2": "gpu1"}, gpus).peak
     {'gpu0': 8000000000, 'gpu1': 9000000000}
     """
-    where = {}
-    for name in operators:
+    where: list[tuple[str, tuple[str, ...]]] = []
+    used = dict.fromkeys(memory, 0)
+    for name, nbytes in operators.items():
         if name not in devices:
             raise ScheduleError("no-device", operator=name)
-        where[name] = (devices[name],) if isinstance(devices[name], str) else names(devices[name])
-        if unknown := [node for node in where[name] if node not in memory]:
-            raise ScheduleError("unknown-device", operator=name, node=unknown[0], nodes=" ".join(memory))
-    order = [(name, where[name]) for name in operators]
-    weights: dict[str, int] = dict.fromkeys(memory, 0)
-    for name, nodes in order:
-        for node in nodes:
-            weights[node] += -(-operators[name] // len(nodes))
-            if weights[node] > memory[node]:
-                raise ScheduleError("does-not-fit", operator=name, node=node, needed=weights[node], limit=memory[node])
-    values, holds, wants = {"x0": Value(data)}, [(order[0][1][0], "x0")], []
-    for i, (name, nodes) in enumerate(order):
-        size = operators[name] // len(nodes)
-        values |= {f"x{i + 1}": Value(data, nodes), f"d{i}": Value(data, nodes)}
-        for node in nodes:
-            values |= {f"w:{name}:{node}": Value(size), f"g:{name}:{node}": Value(0)}
+        nodes = (devices[name],) if isinstance(devices[name], str) else names(devices[name])
+        where.append((name, nodes))
+        for node, size in zip(nodes, _parts(nbytes, len(nodes)), strict=True):
+            if node not in memory:
+                raise ScheduleError("unknown-device", operator=name, node=node, nodes=" ".join(memory))
+            used[node] += size
+            if used[node] > memory[node]:
+                raise ScheduleError("does-not-fit", operator=name, node=node, needed=used[node], limit=memory[node])
+    sizes = [data] * (len(where) + 1) if isinstance(data, int) else list(data)
+    first, last = where[0][1][0], where[-1][1][0]
+    values = {"x0": Value(sizes[0]), "labels": Value(0), "loss": Value(0)}
+    holds, wants = [(first, "x0"), (last, "labels")], [(last, "loss")]
+    inputs = [{"x0": first}]  # of each operator, then of the loss: the parts and the devices that make them
+    for i, (name, nodes) in enumerate(where, 1):
+        after = where[i][1] if i < len(where) else (last,)
+        inputs.append({f"x{i}" if len(nodes) == 1 else f"x{i}:{node}": node for node in nodes})
+        for part, size in zip(inputs[i], _parts(sizes[i], len(nodes)), strict=True):
+            values |= {part: Value(size), "d" + part[1:]: Value(size, after)}
+        for node, size in zip(nodes, _parts(operators[name], len(nodes)), strict=True):
+            values |= {f"w:{name}:{node}": Value(size // 2), f"g:{name}:{node}": Value(size - size // 2)}
             holds.append((node, f"w:{name}:{node}"))
             wants.append((node, f"g:{name}:{node}"))
-    last = len(order)
-    values[f"d{last}"] = Value(data)
-    acts: list[Act] = []
-    for i, (name, nodes) in enumerate(order):
-        acts += [Send(nodes[0], node, f"x{i}", "copy") for node in nodes[1:]]
-        acts += [Task(node, "F", name, None, (f"x{i}", f"w:{name}:{node}"), ((f"x{i + 1}", node),)) for node in nodes]
-        acts += _join(f"x{i + 1}", nodes, order[i + 1][1][0] if i + 1 < last else nodes[0])
-    holder = order[-1][1][0]
-    acts.append(Task(holder, "L", "loss", None, (f"x{last}",), (f"d{last}",), (f"x{last}",)))
-    for i, (name, nodes) in reversed([*enumerate(order)]):
-        acts += [Send(holder, node, f"d{i + 1}", "copy") for node in nodes if node != holder]
+    acts: list[Act] = _forward(inputs[0], where[0][1])
+    for i, (name, nodes) in enumerate(where):
+        made = dict(zip(nodes, inputs[i + 1], strict=True))
+        work = rows * operators[name] // len(nodes) // itemsize
+        acts += [
+            Task(node, "F", name, None, (*inputs[i], f"w:{name}:{node}"), (made[node],), (), work) for node in nodes
+        ]
+        acts += _forward(inputs[i + 1], where[i + 1][1] if i + 1 < len(where) else (last,))
+    outputs = tuple(inputs[-1])
+    made = ("loss", *(("d" + part[1:], last) for part in outputs))
+    acts.append(Task(last, "L", "", None, (*outputs, "labels"), made, outputs))
+    acts += _backward(inputs[-1], (last,))
+    for i, (name, nodes) in reversed([*enumerate(where)]):
+        below = ["d" + part[1:] for part in inputs[i]] if i else []
+        above = dict(zip(nodes, ["d" + part[1:] for part in inputs[i + 1]], strict=True))
+        work = rows * operators[name] // len(nodes) // itemsize * 2
         for node in nodes:
-            reads, made = (f"x{i}", f"d{i + 1}"), (f"g:{name}:{node}", (f"d{i}", node))
-            acts.append(Task(node, "B", name, None, (*reads, f"w:{name}:{node}"), made, reads))
-        ahead = order[i - 1][1][0] if i else nodes[0]
-        acts += _join(f"d{i}", nodes, ahead)
-        holder = ahead
+            reads = (*inputs[i], above[node])
+            made = (f"g:{name}:{node}", *((part, node) for part in below))
+            acts.append(Task(node, "B", name, None, (*reads, f"w:{name}:{node}"), made, reads, work))
+        acts += _backward(inputs[i], nodes) if i else []
     return Schedule(memory, values, acts, holds, wants, memory)
 
 
-def _join(value: str, nodes: tuple[str, ...], target: str) -> list[Act]:
-    """Return the sends that put the parts, or the partial sums, of a value together on one device."""
-    return [Send(node, target, value, "move") for node in nodes if node != target]
+def hybrid(
+    operators: Mapping[str, int],
+    devices: Iterable[str],
+    memory: Mapping[str, int] | None = None,
+    data: "int | Sequence[int]" = 0,
+    rows: int = 0,
+    itemsize: int = 4,
+) -> Schedule:
+    """Forward and backward pass of replicas of a model whose operators are on devices of their own.
+
+    Replica r has one part of the batch, and one device per operator. The gradients of an operator are added up over
+    the devices that hold this operator: one from each replica.
+
+    Parameters
+    ----------
+    operators, memory, rows, itemsize
+        As for :func:`place`; ``memory`` may be left out, and ``rows`` are those of one replica.
+    devices : iterable of str
+        Those of replica 0 in the order of the operators, then those of replica 1, and so on.
+    data : int or sequence of int
+        Bytes of the input of a replica, and of the output of each operator; one number if all are alike.
+
+    Returns
+    -------
+    Schedule
+        For each replica the tasks of :func:`place`, with its number as micro-batch; then an all-reduce per operator.
+
+    Raises
+    ------
+    ScheduleError
+        If the devices are not a multiple of the operators, or the memory does not suffice.
+
+    Examples
+    --------
+    >>> schedule = hybrid({"op1": 4, "op2": 4}, ["gpu1", "gpu2", "gpu3", "gpu4"])
+    >>> [act.plan.nodes for act in schedule.acts if isinstance(act, Collective)]
+    [('gpu1', 'gpu3'), ('gpu2', 'gpu4')]
+    """
+    devices, names_of, count = names(devices), [*operators], len(operators)
+    if len(devices) % count:
+        raise ScheduleError("replicas", devices=len(devices), operators=count)
+    sizes = [data] * (count + 1) if isinstance(data, int) else list(data)
+    replicas = [devices[start : start + count] for start in range(0, len(devices), count)]
+    numbers = tuple(range(len(replicas)))
+    values = {f"w:{name}": Value(nbytes // 2) for name, nbytes in operators.items()}
+    values |= {f"g:{name}": Value(nbytes - nbytes // 2, numbers) for name, nbytes in operators.items()}
+    holds, wants, acts = [], [], []
+    for r, nodes in enumerate(replicas):
+        values |= {f"x{i}.{r}": Value(size) for i, size in enumerate(sizes)}
+        values |= {f"d{i}.{r}": Value(size) for i, size in enumerate(sizes) if i}
+        values |= {f"labels.{r}": Value(0), f"loss.{r}": Value(0)}
+        holds += [(nodes[0], f"x0.{r}"), (nodes[-1], f"labels.{r}")]
+        wants.append((nodes[-1], f"loss.{r}"))
+        for node, name in zip(nodes, names_of, strict=True):
+            holds.append((node, f"w:{name}"))
+            wants.append((node, f"g:{name}"))
+        acts += _replica(r, nodes, names_of, [rows * nbytes // itemsize for nbytes in operators.values()])
+    if len(replicas) > 1:
+        acts += [Collective(ring(devices[i::count]), f"g:{name}") for i, name in enumerate(names_of)]
+    return Schedule(devices, values, acts, holds, wants, memory)
+
+
+def _replica(r: int, nodes: tuple[str, ...], operators: Sequence[str], work: Sequence[int]) -> list[Act]:
+    """Return the acts of one replica: forward from device to device, the loss, and backward."""
+    acts, last = [], len(nodes)
+    for i, (node, name) in enumerate(zip(nodes, operators, strict=True)):
+        acts.append(Task(node, "F", name, r, (f"x{i}.{r}", f"w:{name}"), (f"x{i + 1}.{r}",), (), work[i]))
+        if i + 1 < last:
+            acts.append(Send(node, nodes[i + 1], f"x{i + 1}.{r}", "move"))
+    output = f"x{last}.{r}"
+    acts.append(Task(nodes[-1], "L", "", r, (output, f"labels.{r}"), (f"loss.{r}", f"d{last}.{r}"), (output,)))
+    for i in reversed(range(last)):
+        node, name = nodes[i], operators[i]
+        reads = (f"x{i}.{r}", f"d{i + 1}.{r}")
+        made = ((f"g:{name}", r), f"d{i}.{r}") if i else ((f"g:{name}", r),)
+        acts.append(Task(node, "B", name, r, (*reads, f"w:{name}"), made, reads, 2 * work[i]))
+        if i:
+            acts.append(Send(node, nodes[i - 1], f"d{i}.{r}", "move"))
+    return acts
+
+
+def _parts(size: int, count: int) -> list[int]:
+    """Cut a size into parts that differ by 1 at most, the larger ones first."""
+    return [size // count + (i < size % count) for i in range(count)]
+
+
+def _forward(parts: Mapping[str, str], readers: tuple[str, ...]) -> list[Act]:
+    """Return the sends that bring all parts of a value to all of its readers; others give their part away."""
+    sent = []
+    for part, node in parts.items():
+        others = [reader for reader in readers if reader != node]
+        ops = ["copy"] * len(others) if node in readers else ["copy"] * (len(others) - 1) + ["move"]
+        sent += [Send(node, reader, part, op) for reader, op in zip(others, ops, strict=True)]
+    return sent
+
+
+def _backward(parts: Mapping[str, str], readers: tuple[str, ...]) -> list[Act]:
+    """Return the sends that add up the gradient of each part where the part was made."""
+    return [
+        Send(reader, node, "d" + part[1:], "move")
+        for part, node in parts.items()
+        for reader in readers
+        if reader != node
+    ]

@@ -18,13 +18,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from d2lps import units
 from d2lps.messages import text
 from d2lps.plan.acts import sends
-from d2lps.plan.lazy import Lazy
+from d2lps.plan.lazy import LARGE, Lazy
 from d2lps.plan.plan import Plan, require_plan
 from d2lps.schedule import Schedule
 from d2lps.simulate.timeline import timeline
@@ -95,11 +95,11 @@ def shared(plan: "Plan | Schedule", topology: Topology | None = None, nbytes: "i
 
 
 class Flow(NamedTuple):
-    """A message in this model: the fields that decide its cost."""
+    """A message: the fields that decide its cost. Its share is (numerator, denominator), as ints are hashed fast."""
 
     src: str
     dst: str
-    share: Fraction
+    share: tuple[int, int]
     op: str
 
 
@@ -116,31 +116,42 @@ class Load(NamedTuple):
     needs: Mapping[Hashable, Fraction]
 
 
-class StepCost:
-    """The cost of a step, and, computed on demand, of each of its flows."""
+class Route(NamedTuple):
+    """The part of a flow's cost that is the same in all steps: fields of :class:`Load`, and the latency in seconds."""
 
-    def __init__(self, flows: Sequence[Flow], topology: Topology, total: int, model: Callable):
-        self.flows, self.model = flows, model
-        counts = Counter(flows)
-        self.loads = [_load(flow, count, topology, total) for flow, count in counts.items()]
-        self.latencies = {
-            flow: sum((Fraction(k.latency) for k in topology.route(flow.src, flow.dst) if k.latency), Fraction(0))
-            for flow in counts
-        }
-        self._takes: tuple[Fraction, ...] | None = None
+    size: Fraction
+    needs: Mapping[Hashable, Fraction]
+    latency: Fraction
+
+
+class StepCost:
+    """The cost of a step, and, computed on demand, of each of its messages.
+
+    ``counts`` has the number of messages of each flow, ``messages`` returns the flow of each message in their order.
+    """
+
+    def __init__(self, counts: Mapping[Flow, int], route: Callable[[Flow], Route], model: Callable, messages: Callable):
+        self.model, self.messages, self.count = model, messages, sum(counts.values())
+        routes = {flow: route(flow) for flow in counts}
+        self.loads = [Load(counts[flow], size, needs) for flow, (size, needs, _) in routes.items()]
+        self.latencies = {flow: latency for flow, (_, _, latency) in routes.items()}
+        self._ends: dict[Flow, Fraction] | None = None
         self.duration = self._duration()
 
     def __len__(self) -> int:
-        return len(self.flows)
+        return self.count
 
     @property
     def takes(self) -> tuple[Fraction, ...]:
-        """Seconds of each flow, latency included."""
-        if self._takes is None:  # two threads may both compute it, with the same result
+        """Seconds of each message, latency included."""
+        ends = self._by_flow()
+        return tuple(ends[flow] for flow in self.messages())
+
+    def _by_flow(self) -> dict[Flow, Fraction]:
+        if self._ends is None:  # two threads may both compute it, with the same result
             waits = zip(self.latencies.items(), self.model(self.loads), strict=True)
-            takes = {flow: wait + latency for (flow, latency), wait in waits}
-            self._takes = tuple(takes[flow] for flow in self.flows)
-        return self._takes
+            self._ends = {flow: wait + latency for (flow, latency), wait in waits}
+        return self._ends
 
     def _duration(self) -> Fraction:
         """Return the seconds until the last flow has arrived.
@@ -151,7 +162,7 @@ class StepCost:
         sizes = {load.size for load in self.loads if load.needs}
         if self.model is _fluid and len(sizes) < 2 and len({*self.latencies.values()}) == 1:
             return busiest(self.loads) + next(iter(self.latencies.values()))
-        return max(self.takes, default=Fraction(0))
+        return max(self._by_flow().values(), default=Fraction(0))
 
 
 def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", model: Callable) -> Trace:
@@ -162,23 +173,36 @@ def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", m
     total, now, costs, starts, steps = units.meant_size(nbytes), Fraction(0), {}, [], []
     for node in plan.nodes:
         topology.require_node(node)
+    route = cache(lambda flow: _route(flow, topology, total))  # the same pairs often send in many steps
     for i in range(len(plan.steps)):
-        alike = plan.steps.kind(i) if isinstance(plan.steps, Lazy) else _flows(plan, i)
+        lazy = isinstance(plan.steps, Lazy)
+        alike = plan.steps.kind(i) if lazy else _flows(plan, i)
         if alike not in costs:  # a ring of any size has only two kinds of steps
-            costs[alike] = StepCost(_flows(plan, i), topology, total, model)
+            costs[alike] = _step_cost(plan, i, route, model)
         starts.append(now)
         steps.append(costs[alike])
         now += costs[alike].duration
     events = Predicted(plan, total, tuple(starts), tuple(steps))
-    return Trace(origin, plan, topology, total, events if isinstance(plan.steps, Lazy) else tuple(events))
+    return Trace(origin, plan, topology, total, events if len(plan.nodes) > LARGE else tuple(events))
+
+
+def _step_cost(plan: Plan, i: int, route: Callable[[Flow], Route], model: Callable) -> StepCost:
+    joined = plan.steps.groups(i) if isinstance(plan.steps, Lazy) else None
+    if joined is None:
+        flows = _flows(plan, i)
+        return StepCost(Counter(flows), route, model, lambda: flows)
+    part = next(iter(plan.share.values())).as_integer_ratio()
+    counts = {Flow(src, dst, part, op): count for src, dst, op, count in joined}
+    return StepCost(counts, route, model, lambda: _flows(plan, i))
 
 
 def _flows(plan: Plan, i: int) -> tuple[Flow, ...]:
-    return tuple(Flow(send.src, send.dst, plan.share[send.key], send.op) for send in sends(plan.steps[i]))
+    ratios = plan.share.ratios
+    return tuple(Flow(send.src, send.dst, ratios[send.key], send.op) for send in sends(plan.steps[i]))
 
 
-def _load(flow: Flow, count: int, topology: Topology, total: int) -> Load:
-    size, needs = flow.share * total, {}
+def _route(flow: Flow, topology: Topology, total: int) -> Route:
+    size, needs = Fraction(*flow.share) * total, {}
     sizes = [size]
     for resource in topology.resources(flow.src, flow.dst):
         capacity = topology.capacity(resource)
@@ -191,7 +215,8 @@ def _load(flow: Flow, count: int, topology: Topology, total: int) -> Load:
         if need:
             needs[resource] = need
             sizes += [] if math.isinf(capacity) else [need * Fraction(capacity)]
-    return Load(count, max(sizes) or Fraction(1), needs)
+    latencies = [Fraction(link.latency) for link in topology.route(flow.src, flow.dst) if link.latency]
+    return Route(max(sizes) or Fraction(1), needs, sum(latencies, Fraction(0)))
 
 
 @lru_cache(1024)  # a thousand messages of one size over links of one speed

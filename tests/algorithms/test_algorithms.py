@@ -16,15 +16,25 @@ from d2lps import (
     Update,
     aggregate_at,
     all_gather,
+    all_to_all,
     bidirectional_ring,
+    broadcast,
+    bruck,
     check,
     cost,
     double_tree,
+    doubling,
+    gather,
+    halving,
     halving_doubling,
     naive_ring,
+    one_memory,
     pcie_server,
+    recursive_doubling,
+    reduce,
     reduce_scatter,
     ring,
+    scatter,
     sharded,
     together,
     tree,
@@ -299,6 +309,11 @@ def passed_on(n):
     return [Fraction(count + (i > 0)) for i, count in enumerate(children)]
 
 
+def children(n):
+    """Whole tensors in a binomial tree, from the parent to each child."""
+    return [Fraction(sum(i % (2 * d) == 0 and i + d < n for d in (2**t for t in range(lg(n))))) for i in range(n)]
+
+
 def around(n, ends):
     return [Fraction(2 - (i in ends)) if n > 1 else Fraction(0) for i in range(n)]
 
@@ -309,6 +324,15 @@ def both_halves(n):
 
 def one_half(n):
     return Fraction(n - 1, n)
+
+
+def one_half_of_a_part(n):
+    return Fraction(n - 1, n * n)
+
+
+def by_powers(n):
+    """Bruck's all-to-all: a part goes as many times as its way has bits."""
+    return Fraction(sum(way.bit_count() for way in range(n)), n * n)
 
 
 FORMS = {
@@ -328,6 +352,25 @@ FORMS = {
     "all-gather, direct": Form(
         lambda n: all_gather(gpus(n), direct=True), lambda n: int(n > 1), one_half, alike(one_half)
     ),
+    "all-gather, Bruck": Form(lambda n: bruck(gpus(n)), lg, one_half, alike(one_half)),
+    "all-to-all": Form(lambda n: all_to_all(gpus(n)), lambda n: n - 1, one_half_of_a_part, alike(one_half_of_a_part)),
+    "all-to-all in few steps": Form(lambda n: all_to_all(gpus(n), few_steps=True), lg, by_powers, alike(by_powers)),
+    "broadcast along a chain": Form(
+        lambda n: broadcast(gpus(n), chunks=3),
+        lambda n: (n + 1) * (n > 1),
+        lambda n: Fraction((n + 1) * (n > 1), 3),
+        lambda n: [Fraction(i < n - 1) for i in range(n)],
+        lambda n: [Fraction(i > 0) for i in range(n)],
+    ),
+    "reduce along a chain": Form(
+        lambda n: reduce(gpus(n), chunks=3),
+        lambda n: (n + 1) * (n > 1),
+        lambda n: Fraction((n + 1) * (n > 1), 3),
+        lambda n: [Fraction(i > 0) for i in range(n)],
+        lambda n: [Fraction(i < n - 1) for i in range(n)],
+    ),
+    "broadcast": Form(lambda n: broadcast(gpus(n)), lg, lg, children, lambda n: [Fraction(i > 0) for i in range(n)]),
+    "reduce": Form(lambda n: reduce(gpus(n)), lg, lg, lambda n: [Fraction(i > 0) for i in range(n)], children),
     "naive ring": Form(
         lambda n: naive_ring(gpus(n)),
         lambda n: 2 * (n - 1),
@@ -374,6 +417,55 @@ def test_k_dedicated_servers(n, k):
     assert cost.shared(plan, place, S).duration == exactly(2 * ALPHA + 2 * max(1, Fraction(n, k)) * Fraction(S, B))
     star = aggregate_at(gpus(n), "cpu")
     assert cost.shared(star, place, S).duration == exactly(2 * ALPHA + 2 * n * Fraction(S, B))
+
+
+@pytest.mark.parametrize("make", [scatter, gather])
+@pytest.mark.parametrize("n", SIZES)
+def test_scatter_and_gather(make, n):
+    plan = make(gpus(n))
+    assert len(plan.steps) == lg(n)
+    root = moved(plan, 0 if make is scatter else 1)[0]
+    assert root == one_half(n)
+    trace = cost.shared(plan, pcie_server(gpus=n, latency=A), S)
+    assert trace.duration >= float(lg(n) * ALPHA + one_half(n) * Fraction(S, B)) * (1 - 1e-12)
+    if n & (n - 1) == 0:
+        assert trace.duration == exactly(lg(n) * ALPHA + one_half(n) * Fraction(S, B))
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 16, 64])
+def test_pairs_that_exchange_whole_tensors_or_halves(n):
+    place = pcie_server(gpus=n, latency=A)
+    whole, parts = lg(n) * (ALPHA + Fraction(S, B)), lg(n) * ALPHA + one_half(n) * Fraction(S, B)
+    assert cost.shared(recursive_doubling(gpus(n)), place, S).duration == exactly(whole)
+    for make in (halving, doubling):
+        assert cost.shared(make(gpus(n)), place, S).duration == exactly(parts)
+    owners = {(node, key) for node, key, _ in halving(gpus(n)).wants}
+    assert owners == {*doubling(gpus(n)).holds} == {*bruck(gpus(n)).holds}
+
+
+@pytest.mark.parametrize("make", [recursive_doubling, halving, doubling])
+@pytest.mark.parametrize("n", [3, 6, 12])
+def test_pairs_need_a_power_of_two(make, n):
+    with pytest.raises(PlanError, match=f"{n}"):
+        make(gpus(n))
+
+
+@pytest.mark.parametrize("n, travels", [(8, Fraction(3, 2)), (13, Fraction(22, 13))])
+def test_all_to_all_in_few_steps_sends_more(n, travels):
+    # Of the buffer of a node: 1.5 S for 8 nodes, 1.692 S for 13, instead of (n−1)/n.
+    assert [part * n for part in moved(all_to_all(gpus(n), few_steps=True), 0)] == [travels] * n
+
+
+@pytest.mark.parametrize("make", [halving_doubling, bruck])
+def test_joined_messages_cost_what_single_ones_cost(make):
+    n = 128
+    plan = make(gpus(n))
+    alone = Plan(plan.nodes, plan.share, tuple(plan.steps), plan.holds, plan.wants)
+    for place in (pcie_server(gpus=n, latency=A), one_memory(gpus(n), "16 GB/s", "9 GB/s", "20 us")):
+        joined, single = cost.shared(plan, place, S), cost.shared(alone, place, S)
+        assert joined.duration == single.duration
+        assert [e.end for e in joined.events[:50]] == [e.end for e in single.events[:50]]
+        assert len(joined.events) == len(single.events)
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 16, 64])
@@ -560,7 +652,7 @@ def test_a_lazy_plan_is_the_plan_that_is_written_out(make):
     assert pickle.loads(pickle.dumps(lazy)) == lazy and repr(lazy) == repr(written)
     place = pcie_server(gpus=130, latency=A)
     thought, listed = cost.shared(lazy, place, S), cost.shared(written, place, S)
-    assert isinstance(thought.events, Predicted) and isinstance(listed.events, tuple)
+    assert isinstance(thought.events, Predicted)
     assert (thought.duration, thought.step_times(), thought) == (listed.duration, listed.step_times(), listed)
     assert thought.events[-1] == listed.events[-1] and thought.events[100:102] == listed.events[100:102]
     assert len(thought.events) == len(listed.events)

@@ -27,14 +27,23 @@ from d2lps import (
     Trace,
     aggregate_at,
     all_gather,
+    all_to_all,
     bidirectional_ring,
+    broadcast,
+    bruck,
     double_tree,
+    doubling,
+    gather,
+    halving,
     halving_doubling,
     hierarchical,
     naive_ring,
+    recursive_doubling,
+    reduce,
     reduce_scatter,
     ring,
     run,
+    scatter,
     sharded,
     together,
     tree,
@@ -107,6 +116,15 @@ def algorithms(nodes):
         all_gather(nodes),
         all_gather(nodes, direct=True),
         around(nodes),
+        broadcast(nodes),
+        broadcast(nodes, chunks=3),
+        reduce(nodes),
+        reduce(nodes, chunks=2),
+        scatter(nodes),
+        gather(nodes),
+        bruck(nodes),
+        all_to_all(nodes),
+        all_to_all(nodes, few_steps=True),
         together(ring(nodes), tree(nodes, key="h"), naive_ring(nodes, key="i"), shares=["1/2", "1/3", "1/6"]),
     ]
     if len(nodes) > 2:
@@ -115,7 +133,7 @@ def algorithms(nodes):
     if len(nodes) > 1:
         plans += [aggregate_at(nodes[:-1], nodes[-1]), sharded(nodes[:-1], {nodes[-1]: "2/3", nodes[0]: "1/3"})]
     if not len(nodes) & (len(nodes) - 1):
-        plans.append(halving_doubling(nodes))
+        plans += [halving_doubling(nodes), recursive_doubling(nodes), halving(nodes), doubling(nodes)]
     return plans
 
 
@@ -299,9 +317,9 @@ REDUCED = [
 def with_reductions(rank, kind):
     carrier, errors = rank.carrier(kind), []
     for plan in (ring(carrier.names), sharded(carrier.names), aggregate_at(carrier.names[:-1], carrier.names[-1])):
-        for reduce, dtype in REDUCED:
+        for reduction, dtype in REDUCED:
             for memory in ("ordinary", "strided, mixed"):
-                errors += differences(carrier, plan, memory, 23, dtype, reduce=reduce)
+                errors += differences(carrier, plan, memory, 23, dtype, reduce=reduction)
     return errors
 
 

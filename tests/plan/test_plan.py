@@ -35,6 +35,7 @@ from d2lps import (
     tree,
 )
 from d2lps import ring as built_ring
+from d2lps.algorithms import collectives
 from d2lps.messages import sentences, speak
 from d2lps.plan.acts import updates
 from d2lps.plan.checking import Holding, replay
@@ -880,6 +881,13 @@ TABLES = {
     "bidirectional_ring_of_4": lambda: bidirectional_ring(gpus(4)),
     "reduce_scatter_of_4": lambda: reduce_scatter(gpus(4)),
     "all_gather_of_4_direct": lambda: all_gather(gpus(4), direct=True),
+    "broadcast_to_5": lambda: collectives.broadcast(gpus(5)),
+    "reduce_of_3_in_2_chunks": lambda: collectives.reduce(gpus(3), chunks=2),
+    "scatter_to_5": lambda: collectives.scatter(gpus(5)),
+    "gather_of_6": lambda: collectives.gather(gpus(6)),
+    "bruck_of_5": lambda: collectives.bruck(gpus(5)),
+    "all_to_all_of_3": lambda: collectives.all_to_all(gpus(3)),
+    "all_to_all_of_4_in_few_steps": lambda: collectives.all_to_all(gpus(4), few_steps=True),
     "tree_of_6": lambda: tree(gpus(6)),
     "halving_doubling_of_4": lambda: halving_doubling(gpus(4)),
     "double_tree_of_5_in_3_chunks": lambda: double_tree(gpus(5), chunks=3),

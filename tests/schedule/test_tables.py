@@ -13,6 +13,7 @@ from d2lps.schedule import (
     from_csv,
     from_torch,
     gpipe,
+    hybrid,
     interleaved,
     merge,
     one_f_one_b,
@@ -193,11 +194,25 @@ def test_operators_fit_where_they_are_cut():
     with pytest.raises(ScheduleError, match="op1 does not fit on gpu0: it would need 16000000000 bytes"):
         place({"op1": 16 * GB}, {"op1": "gpu0"}, memory)
     with pytest.raises(
-        ScheduleError, match="before the first act, with w:op1:gpu0, gpu0 needs 10500000000 bytes but has 10000000000"
+        ScheduleError, match=r"act 7 \(gpu0 Bop1\): with g:op1:gpu0, gpu0 needs 10750000000 bytes but has 10000000000"
     ):
         place({"op1": 20 * GB}, {"op1": PAIR}, memory, data=GB // 2)
     with pytest.raises(ScheduleError, match="operator op2 has no device"):
         place({"op1": 1, "op2": 1}, {"op1": "gpu0"}, memory)
+
+
+def test_replicas_add_up_the_gradients_of_the_same_operator():
+    four = ["gpu1", "gpu2", "gpu3", "gpu4"]
+    schedule = hybrid({"op1": 4, "op2": 4}, four)
+    sums = [act for act in schedule.acts if isinstance(act, Collective)]
+    assert [(act.plan.nodes, act.value) for act in sums] == [(("gpu1", "gpu3"), "g:op1"), (("gpu2", "gpu4"), "g:op2")]
+    over_four = [*schedule.acts[:-2], Collective(ring(four), "g:op1")]
+    with pytest.raises(ScheduleError, match="g:op1 is not on gpu2"):
+        Schedule(four, schedule.values, over_four, schedule.holds, schedule.wants)
+    with pytest.raises(ScheduleError, match="at the end g:op2 on gpu2 lacks 1"):
+        Schedule(four, schedule.values, schedule.acts[:-1], schedule.holds, schedule.wants)
+    with pytest.raises(ScheduleError, match="3 devices cannot be dealt to replicas of 2 operators"):
+        hybrid({"op1": 4, "op2": 4}, four[:3])
 
 
 # ---------------------------------------------------------------- tables of other programs

@@ -155,6 +155,23 @@ def test_memory_bars_have_a_peak_a_limit_and_what_is_there_at_a_moment():
     assert scene.peak == 6 * GB and [scene.memory_at("gpu0", at) for at in (0, 2.5, 10)] == [GB, 3 * GB, 0]
 
 
+def test_a_limit_can_be_that_of_the_topology():
+    topology = Topology("two", dict.fromkeys(names(2), "gpu"), circle(2).links, memory={"gpu1": "5 GB"})
+    scene = Lanes(cost.shared(pipeline(gpipe(2, 4), saved=GB), topology))
+    assert scene.limits == {"gpu1": 5 * GB}
+
+
+def test_a_measured_run_is_drawn_with_its_own_times():
+    torch = pytest.importorskip("torch")
+    from d2lps.train.pipeline import run
+
+    stages, batch = [torch.nn.Linear(4, 4) for _ in range(2)], (torch.ones(4, 4), torch.tensor([0, 1, 2, 3]))
+    _, trace = run(pipeline(one_f_one_b(2, 4), boundary=64), stages, batch)
+    scene, shown = Lanes(trace), texts(str(draw(trace)))
+    assert shown[0].startswith("measured · cpu ×2 · ") and len(spans(scene)) == 16 and len(spans(scene, True)) == 8
+    assert len({b.end - b.start for b in scene.blocks if not b.network}) > 8
+
+
 def test_letters_are_dropped_where_they_have_no_room_and_colors_stay():
     def shown(schedule) -> set[str]:
         svg = ElementTree.fromstring(str(draw(schedule)))

@@ -69,9 +69,8 @@ class Lanes:
         self.height = self.row * len(self.nodes)
         self.memory = {node: trace.memory(node) for node in self.nodes}
         self.peaks = {node: max(amount for _, amount in times) for node, times in self.memory.items()}
-        rates = trace.topology.limits
-        limits = {node: getattr(rates.get(node), "memory", None) for node in self.nodes} | dict(trace.plan.memory)
-        self.limits = {node: limit for node, limit in limits.items() if limit is not None}
+        limits = trace.topology.memory | dict(trace.plan.memory)
+        self.limits = {node: limits[node] for node in self.nodes if node in limits}
 
     @cached_property
     def peak(self) -> float:

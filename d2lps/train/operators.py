@@ -1,0 +1,307 @@
+"""Run a schedule of operators on real tensors: models that are cut inside an operator, between operators, or both.
+
+>>> from d2lps.schedule import tensor_mlp
+>>> torch.manual_seed(0) and None
+>>> x, A, B, dy = torch.randn(3, 4), torch.randn(4, 8), torch.randn(8, 4), torch.randn(3, 4)
+>>> pair = ["gpu0", "gpu1"]
+>>> values, trace = run(tensor_mlp(pair, rows=3, width=4, hidden=8), MLP, mlp_tensors(pair, x, A, B, dy))
+>>> torch.allclose(values["gpu0", "y"], gelu(x @ A) @ B, atol=1e-5), trace.bytes_sent("gpu0")
+(True, 96)
+
+The functions in ``compute`` do the tasks, sends carry values, and each collective is a plan on some of the devices. A
+device does its acts in the order of the list, and adds up in this order, so the bits do not depend on the carrier.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, gelu
+
+from d2lps.carriers.base import Executed, Program, Timed
+from d2lps.carriers.gloo import Messages
+from d2lps.carriers.here import Here
+from d2lps.carriers.processes import Processes
+from d2lps.carriers.reductions import SUM
+from d2lps.messages import text
+from d2lps.messages.raised import Brief
+from d2lps.plan.acts import Send, sends
+from d2lps.plan.parse import names
+from d2lps.schedule import Collective, Schedule, Task
+from d2lps.schedule.acts import made_by
+from d2lps.simulate.timeline import free_network
+from d2lps.trace import Event, Trace
+
+Tensors = Mapping[tuple[str, str], Tensor]  # (device, value) → tensor
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
+
+
+class OperatorError(Brief, ValueError):
+    """Tensors or functions that do not fit a schedule, or a value that is not finite."""
+
+
+# ---------------------------------------------------------------- what tasks compute
+
+
+def mlp_forward(x: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return u = x A, and gelu(u) B: with some columns of A and the same rows of B, a partial sum of y."""
+    u = x @ A
+    return u, gelu(u) @ B
+
+
+def mlp_backward(x: Tensor, y: Tensor, dy: Tensor, u: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of A and B, and a partial sum of that of x."""
+    du = torch.ops.aten.gelu_backward(dy @ B.T, u)
+    return x.T @ du, gelu(u).T @ dy, du @ A.T
+
+
+MLP = {"Fmlp": mlp_forward, "Bmlp": mlp_backward}  # the tasks of d2lps.schedule.tensor_mlp
+
+
+def mlp_tensors(devices: Iterable[str], x: Tensor, A: Tensor, B: Tensor, dy: Tensor) -> Tensors:
+    """Return what the devices of :func:`d2lps.schedule.tensor_mlp` hold: all of x and dy, their part of A and B."""
+    devices = names(devices)
+    tensors = {}
+    for node, columns, rows in zip(devices, A.chunk(len(devices), 1), B.chunk(len(devices), 0), strict=True):
+        tensors |= {(node, "x"): x, (node, "dy"): dy, (node, f"A:{node}"): columns, (node, f"B:{node}"): rows}
+    return tensors
+
+
+def operators(forward: Mapping[str, Callable[[Tensor, Tensor], Tensor]], examples: int) -> dict[str, Callable]:
+    """Return the functions for the tasks of :func:`d2lps.schedule.place`.
+
+    Parameters
+    ----------
+    forward : mapping of str to callable
+        Operator → ``output(input, weight)``, where columns of the weight give columns of the output.
+    examples : int
+        Examples in the whole batch: the loss is the sum of cross entropies, divided by it.
+
+    Returns
+    -------
+    dict of str to callable
+        For ``compute`` of :func:`run`.
+    """
+    compute: dict[str, Callable] = {"L": partial(_loss, examples)}
+    for i, (name, function) in enumerate(forward.items()):
+        compute |= {f"F{name}": partial(_operator, function), f"B{name}": partial(_gradients, function, i > 0)}
+    return compute
+
+
+def _operator(function: Callable, *tensors: Tensor) -> Tensor:
+    *parts, weight = tensors
+    return function(torch.cat(parts, -1), weight)
+
+
+def _gradients(function: Callable, of_input: bool, *tensors: Tensor) -> list[Tensor]:
+    """Return the gradient of the weight, then those of the parts of the input; the output is computed once more."""
+    *parts, above, weight = [tensor.detach() for tensor in tensors]
+    wanted = [weight, *parts] if of_input else [weight]
+    for tensor in wanted:
+        tensor.requires_grad_()
+    with torch.enable_grad():
+        return [*torch.autograd.grad(_operator(function, *parts, weight), wanted, above)]
+
+
+def _loss(examples: int, *tensors: Tensor) -> list[Tensor]:
+    """Return the loss, and its gradients of the parts of the output."""
+    *outputs, labels = tensors
+    parts = [part.detach().requires_grad_() for part in outputs]
+    with torch.enable_grad():
+        loss = cross_entropy(torch.cat(parts, -1), labels, reduction="sum") / examples
+        return [loss.detach(), *torch.autograd.grad(loss, parts)]
+
+
+# ---------------------------------------------------------------- a schedule on real tensors
+
+
+def run(
+    schedule: Schedule, compute: Mapping[str, Callable], tensors: Tensors, carrier: Processes | None = None
+) -> tuple[dict[tuple[str, str], Tensor], Trace]:
+    """Do the acts of a schedule on real tensors.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        With tasks, sends and all-reduces.
+    compute : mapping of str to callable
+        ``task.name + task.of`` → the function that takes what the task reads, and returns what it makes, in order.
+    tensors : mapping of (str, str) to Tensor
+        What each device of this process holds before.
+    carrier : Processes, optional
+        With gloo, one process per device. Without it all devices are in this process, with the same bits.
+
+    Returns
+    -------
+    values : dict of (str, str) to Tensor
+        What the schedule wants on the devices of this process.
+    trace : Trace
+        What was measured: complete without a carrier and on rank 0, else the own part.
+
+    Raises
+    ------
+    OperatorError
+        If a tensor or a function is missing, a value has another size than in the schedule, or is not finite.
+    RankLost
+        If a process is lost meanwhile.
+    """
+    try:
+        if not isinstance(schedule, Schedule):
+            raise OperatorError(text("operators.schedule", given=type(schedule).__name__))
+        mine = set(schedule.nodes if carrier is None else carrier.playing(schedule))
+        device = Devices(schedule, compute, mine)
+        for node, name in schedule.holds:
+            if node in mine:
+                if (node, name) not in tensors:
+                    raise OperatorError(text("operators.missing", node=node, value=name))
+                device.put(node, name, tensors[node, name].detach())
+        if carrier is not None and carrier.backend != "gloo":
+            raise OperatorError(text("operators.gloo"))
+    except Exception as error:
+        if carrier is not None:
+            carrier.refuse(error)
+        raise
+    if carrier is None:
+        begun, timed = device.execute(None, Here().load)
+        times = [act._replace(start=act.start - begun, end=act.end - begun) for act in timed]
+        sizes, origin = device.sizes, f"cpu ×{len(schedule.nodes)}"
+    else:
+        ranks, origin = carrier.ranks(schedule), carrier.describe({})
+        load = partial(carrier.prepare, ranks=ranks)
+        executed = carrier.exchange(lambda messages: device.execute(_Mail(messages, ranks), load))
+        listed = SimpleNamespace(nodes=schedule.nodes, steps=[messages_of(act) for act in schedule.acts])
+        times = carrier.gather_times(listed, executed)
+        rows = carrier.all_gather([[number, i, size] for (number, i), size in device.sizes.items()])
+        sizes = {(number, i): size for sent in rows for number, i, size in sent}
+    wanted = {(node, name): device.values[node, name] for node, name in schedule.wants if node in mine}
+    return wanted, Trace(origin, schedule, free_network(schedule), 0, tuple(_events(schedule, times, sizes)))
+
+
+def messages_of(act: object) -> list[Send]:
+    """Return the messages of an act: of a collective all those of its plan, step by step."""
+    if isinstance(act, Collective):
+        return [send for step in act.plan.steps for send in sends(step)]
+    return [act] if isinstance(act, Send) else []
+
+
+class Devices:
+    """The devices of this process (``mine``), and their values. They do their acts in the order of the list."""
+
+    def __init__(self, schedule: Schedule, compute: Mapping[str, Callable], mine: set[str]):
+        self.schedule, self.compute, self.mine = schedule, compute, mine
+        self.values: dict[tuple[str, str], Tensor] = {}
+        self.sizes: dict[tuple[int, int], int] = {}  # (act, number of its message) → bytes sent
+        for task in schedule.tasks:
+            if task.node in mine and task.name + task.of not in compute:
+                raise OperatorError(text("operators.no-function", task=task, name=repr(task.name + task.of)))
+
+    def put(self, node: str, name: str, tensor: Tensor) -> None:
+        """Keep a value that is new on a device, or add it to what is there. A size of 0 in the schedule fits all."""
+        size, wanted = tensor.numel() * tensor.itemsize, self.schedule.size(name)
+        if wanted and size != wanted:
+            raise OperatorError(text("operators.size", node=node, value=name, size=size, wanted=wanted))
+        there = self.values.get((node, name))
+        self.values[node, name] = tensor if there is None else there + tensor  # not in place: others may have it, too
+
+    @torch.no_grad()
+    def execute(self, mail: "_Mail | None", load: Callable[[Program], Callable[[], Executed]]) -> Executed:
+        """Do the acts of these devices; ``load`` makes a program of a carrier from a plan."""
+        begun, timed = time.perf_counter(), []
+        for number, act in enumerate(self.schedule.acts, 1):
+            start = time.perf_counter()
+            if mail is not None:
+                mail.at(number)
+            if isinstance(act, Collective) and self.mine & {*act.plan.nodes}:
+                timed += self._all_reduce(number, act, load)
+            elif isinstance(act, Task) and act.node in self.mine:
+                self._compute(act)
+                timed.append(Timed(number, 0, start, time.perf_counter()))
+            elif isinstance(act, Send) and self.mine & {act.src, act.dst}:
+                self._send(number, act, mail)
+                timed.append(Timed(number, 0, start, time.perf_counter()))
+        if mail is not None:
+            mail.flush()
+        return Executed(begun, timed)
+
+    def _compute(self, task: Task) -> None:
+        made = self.compute[task.name + task.of](*[self.values[task.node, name] for name in task.reads])
+        made, wanted = (made,) if isinstance(made, Tensor) else made, made_by(task)
+        if len(made) != len(wanted):
+            raise OperatorError(text("operators.made", task=task, wanted=len(wanted), given=len(made)))
+        for (name, _), tensor in zip(wanted, made, strict=True):
+            if not torch.isfinite(tensor).all():
+                raise OperatorError(text("operators.not-finite", task=task, value=name))
+            self.put(task.node, name, tensor)
+        for name in task.frees:
+            del self.values[task.node, name]
+
+    def _send(self, number: int, act: Send, mail: "_Mail | None") -> None:
+        if act.src in self.mine:
+            tensor = self.values.pop((act.src, act.key)) if act.op == "move" else self.values[act.src, act.key]
+            self.sizes[number, 0] = tensor.numel() * tensor.itemsize
+            if act.dst not in self.mine:
+                mail.send(number, tensor.contiguous(), act.dst)
+                return
+        else:
+            tensor = mail.receive(number, act.src)
+        if act.op == "copy":
+            self.values.pop((act.dst, act.key), None)
+        self.put(act.dst, act.key, tensor)
+
+    def _all_reduce(self, number: int, act: Collective, load: Callable) -> list[Timed]:
+        nodes = [node for node in act.plan.nodes if node in self.mine]
+        if any(act.holdings(node) != [act.value] or act.results(node) != [act.value] for node in nodes):
+            raise OperatorError(text("operators.all-reduce", what=act))
+        parts = {node: self.values[node, act.value] for node in nodes}
+        buffers = {node: part.flatten().clone() for node, part in parts.items()}
+        program = Program(act.plan, buffers, {}, {}, SUM, frozenset(nodes))
+        executed = load(program)()
+        for node, part in parts.items():
+            self.values[node, act.value] = buffers[node].view(part.shape)
+        first = [*accumulate((len(sends(step)) for step in act.plan.steps), initial=0)]  # message of each step
+        for i, send in enumerate(messages_of(act)):
+            if send.src in self.mine:
+                part = program.slices[send.key]
+                self.sizes[number, i] = (part.stop - part.start) * program.like.itemsize
+        return [Timed(number, first[step - 1] + index, start, end) for step, index, start, end in executed.acts]
+
+
+class _Mail:
+    """The messages of one process: each tensor follows a header with its type and shape."""
+
+    HEADER, FIRST = 8, 1 << 30  # tags of collectives are lower
+
+    def __init__(self, messages: Messages, ranks: Mapping[str, int]):
+        self.messages, self.ranks, self.at, self.flush = messages, ranks, messages.at, messages.flush
+
+    def send(self, number: int, tensor: Tensor, node: str) -> None:
+        header = torch.zeros(self.HEADER, dtype=torch.int64)
+        header[: tensor.dim() + 2] = torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape])
+        self.messages.send(header, self.ranks[node], self.FIRST + 2 * number)
+        self.messages.send(tensor, self.ranks[node], self.FIRST + 2 * number + 1)
+
+    def receive(self, number: int, node: str) -> Tensor:
+        header = torch.zeros(self.HEADER, dtype=torch.int64)
+        self.messages.receive(header, self.ranks[node], self.FIRST + 2 * number)
+        dtype, dimensions, *sizes = header.tolist()
+        tensor = torch.empty(sizes[:dimensions], dtype=DTYPES[dtype])
+        self.messages.receive(tensor, self.ranks[node], self.FIRST + 2 * number + 1)
+        return tensor
+
+
+def _events(schedule: Schedule, times: Sequence[Timed], sizes: Mapping[tuple[int, int], int]) -> list[Event]:
+    events = []
+    for number, i, start, end in sorted(times):
+        act = schedule.acts[number - 1]
+        if isinstance(act, Task):
+            label = act.of if act.batch is None else f"{act.of}.{act.batch}"
+            events.append(Event("task", number, start, end, act.node, act.node, label, act.name, 0))
+        elif (number, i) in sizes:
+            send = messages_of(act)[i]
+            key = f"{act.value}/{send.key}" if isinstance(act, Collective) else send.key
+            events.append(Event("send", number, start, end, send.src, send.dst, key, send.op, sizes[number, i]))
+    return events

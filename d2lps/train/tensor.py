@@ -1,0 +1,204 @@
+"""Cut the matrices of a layer among devices, with two autograd functions that add up: tensor parallelism.
+
+>>> torch.manual_seed(0) and None
+>>> whole = nn.ModuleDict({"up": nn.Linear(4, 8), "down": nn.Linear(8, 4)})
+>>> group = Group(["gpu0", "gpu1"])
+>>> up, down = ColumnLinear(whole["up"], group), RowLinear(whole["down"], group)
+>>> x = torch.randn(3, 4)
+>>> y = down([gelu(part) for part in up(group.to_all(x))])
+>>> torch.allclose(y, whole["down"](gelu(whole["up"](x))), atol=1e-6), len(group.traces)
+(True, 1)
+
+A matrix that is cut in columns needs its whole input, and gives a part of its output. One that is cut in rows needs a
+part of its input, and gives a partial sum of its output. One after the other, they need one sum in the forward pass.
+The backward pass needs one more: each device has a part of the gradient of the input that all of them read. These are
+the functions f and g of Megatron-LM (Shoeybi et al., 2019): :meth:`Group.to_all` and :meth:`Group.from_all`.
+"""
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu  # noqa: F401 – for the example
+
+from d2lps.algorithms.rings import ring
+from d2lps.carriers.execute import run
+from d2lps.carriers.processes import Processes
+from d2lps.messages import text
+from d2lps.messages.raised import Brief
+from d2lps.plan.parse import names
+from d2lps.trace import Trace
+
+
+class SplitError(Brief, ValueError):
+    """A layer whose heads or columns cannot be dealt out in equal numbers."""
+
+
+class Group:
+    """Devices that cut matrices among them.
+
+    Parameters
+    ----------
+    devices : iterable of str
+        Their names.
+    carrier : Processes, optional
+        One process per device. Without it all devices are in this process: a list has what each of them would have.
+
+    Attributes
+    ----------
+    traces : list of Trace
+        Of all all-reduces so far.
+    """
+
+    def __init__(self, devices: Iterable[str], carrier: Processes | None = None):
+        self.devices, self.carrier = names(devices), carrier
+        self.plan = ring(self.devices) if len(self.devices) > 1 else None
+        self.mine = self.devices if carrier is None or self.plan is None else carrier.playing(self.plan)
+        self.traces: list[Trace] = []
+
+    def cut(self, tensor: Tensor, dim: int, pieces: int | None = None) -> list[Tensor]:
+        """Return the parts of a tensor for the devices of this process; ``pieces``, such as heads, stay whole."""
+        pieces, count = tensor.shape[dim] if pieces is None else pieces, len(self.devices)
+        if pieces % count:
+            raise SplitError(text("split.pieces", pieces=pieces, devices=count))
+        parts = dict(zip(self.devices, tensor.detach().chunk(count, dim), strict=True))
+        return [parts[node].clone() for node in self.mine]
+
+    def all_reduce(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the sum of the parts of all devices."""
+        if self.plan is None:
+            return parts[0]
+        buffers = {node: part.flatten().clone() for node, part in zip(self.mine, parts, strict=True)}
+        self.traces.append(run(self.plan, buffers, self.carrier))
+        return buffers[self.mine[0]].view(parts[0].shape)
+
+    def to_all(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return x for each device; its gradient is the sum of theirs (Megatron's f)."""
+        return _ToAll.apply(self, x)
+
+    def from_all(self, parts: Iterable[Tensor]) -> Tensor:
+        """Return the sum of the parts of all devices; the gradient of each part is that of the sum (Megatron's g)."""
+        return _FromAll.apply(self, *parts)
+
+
+class _ToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, group: Group, x: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return tuple(x.clone() for _ in group.mine)
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor):
+        return None, ctx.group.all_reduce(gradients)
+
+
+class _FromAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, group: Group, *parts: Tensor) -> Tensor:
+        ctx.count = len(parts)
+        return group.all_reduce(parts)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        return None, *[gradient] * ctx.count
+
+
+def cut_linear(whole: nn.Linear, group: Group, dim: int, pieces: int | None = None) -> nn.ModuleList:
+    """Return the part of a linear layer of each device: of the outputs (dim 0), or of the inputs, without the bias."""
+    has_bias = dim == 0 and whole.bias is not None
+    biases = group.cut(whole.bias, 0, pieces) if has_bias else [None] * len(group.mine)
+    parts = nn.ModuleList()
+    for weight, bias in zip(group.cut(whole.weight, dim, pieces), biases, strict=True):
+        part = nn.Linear(weight.shape[1], weight.shape[0], has_bias, device="meta")  # no room for other weights
+        part.weight, part.bias = nn.Parameter(weight), nn.Parameter(bias) if has_bias else None
+        parts.append(part)
+    return parts
+
+
+class ColumnLinear(nn.Module):
+    """A linear layer of which each device makes some columns of the output."""
+
+    def __init__(self, whole: nn.Linear, group: Group, pieces: int | None = None):
+        super().__init__()
+        self.parts = cut_linear(whole, group, 0, pieces)
+
+    def forward(self, copies: Sequence[Tensor]) -> list[Tensor]:
+        """Return what each device makes of its copy of the input."""
+        return [part(x) for part, x in zip(self.parts, copies, strict=True)]
+
+
+class RowLinear(nn.Module):
+    """A linear layer of which each device has some columns of the input; the bias is added once, to the sum."""
+
+    def __init__(self, whole: nn.Linear, group: Group, pieces: int | None = None):
+        super().__init__()
+        self.group, self.parts = group, cut_linear(whole, group, 1, pieces)
+        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().clone())
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return the whole output, from the part of the input of each device."""
+        y = self.group.from_all([part(x) for part, x in zip(self.parts, inputs, strict=True)])
+        return y if self.bias is None else y + self.bias
+
+
+class CutModule(nn.Module):
+    """A module that begins with columns and ends with rows: its parts, one per device, make partial sums.
+
+    Parameters
+    ----------
+    whole : nn.Module
+        It is copied for each device, with parts of its matrices.
+    group : Group
+        The devices.
+    columns : list of str
+        Names of its linear layers that read the input.
+    row : str
+        Name of its linear layer that makes the output.
+    pieces : int, optional
+        How many equal pieces of these matrices must stay whole, such as the heads of attention.
+    """
+
+    def __init__(self, whole: nn.Module, group: Group, columns: Sequence[str], row: str, pieces: int | None = None):
+        super().__init__()
+        self.group, self.parts = group, nn.ModuleList(deepcopy(whole) for _ in group.mine)
+        for name in (*columns, row):
+            layers = cut_linear(getattr(whole, name), group, int(name == row), pieces)
+            for part, layer in zip(self.parts, layers, strict=True):
+                setattr(part, name, layer)
+        bias = getattr(whole, row).bias
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of what the parts make of x, and the bias."""
+        y = self.group.from_all([part(copy) for part, copy in zip(self.parts, self.group.to_all(x), strict=True)])
+        return y if self.bias is None else y + self.bias
+
+
+def cut_gpt(net: nn.Module, group: Group) -> nn.Module:
+    """Return a copy of a GPT whose blocks are cut: attention by heads, the perceptron by columns of its hidden layer.
+
+    Parameters
+    ----------
+    net : d2lps.train.gpt.GPT
+        The whole model, the same on all processes.
+    group : Group
+        The devices.
+
+    Returns
+    -------
+    nn.Module
+        The same function; each block needs 2 all-reduces forward and 2 backward.
+
+    Raises
+    ------
+    SplitError
+        If the devices cannot have equally many heads.
+    """
+    net = deepcopy(net)
+    for block in net.modules():
+        if hasattr(block, "attention") and hasattr(block, "perceptron"):
+            heads = block.attention.query.out_features // block.attention.size
+            block.attention = CutModule(block.attention, group, ["query", "key", "value"], "out", heads)
+            block.perceptron = CutModule(block.perceptron, group, ["up"], "down")
+    return net

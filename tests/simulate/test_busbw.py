@@ -1,0 +1,61 @@
+"""algbw and busbw of all collectives: nccl-tests' factors, derived from what nodes hold and want."""
+
+from fractions import Fraction
+
+import pytest
+
+from d2lps import Plan, Send, Trace, algorithms, bandwidth, cost, nvswitch
+from d2lps.schedule import gpipe, pipeline
+from d2lps.trace import TraceError
+
+BOTH, ONE = (lambda n: Fraction(2 * (n - 1), n)), (lambda n: Fraction(n - 1, n))
+FACTORS = {  # nccl-tests, src/*.cu
+    "ring": BOTH,
+    "tree": BOTH,
+    "sharded": BOTH,
+    "recursive_doubling": BOTH,
+    "halving_doubling": BOTH,
+    "all_gather": ONE,
+    "bruck": ONE,
+    "doubling": ONE,
+    "reduce_scatter": ONE,
+    "halving": ONE,
+    "all_to_all": ONE,
+    "gather": ONE,
+    "scatter": ONE,
+    "broadcast": lambda n: 1,
+    "reduce": lambda n: 1,
+}
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+@pytest.mark.parametrize("name", FACTORS)
+def test_the_factors_are_those_of_nccl_tests(name, n):
+    if name in ("recursive_doubling", "halving_doubling", "halving", "doubling") and n & (n - 1):
+        n = 4
+    plan = getattr(algorithms, name)([f"gpu{i}" for i in range(n)])
+    total = 360_000 * (n if name == "all_to_all" else 1)  # of an all-to-all, the buffers of all nodes
+    result = bandwidth(cost.shared(plan, nvswitch(n), total))
+    assert result.factor == FACTORS[name](n)
+    assert result.nbytes == 360_000
+    assert result.busbw == pytest.approx(result.algbw * float(result.factor))
+
+
+@pytest.mark.parametrize("name", ["ring", "halving_doubling", "all_gather", "bruck", "halving", "all_to_all", "gather"])
+def test_the_best_algorithms_reach_the_speed_of_a_link(name):
+    plan = getattr(algorithms, name)([f"gpu{i}" for i in range(8)])
+    assert bandwidth(cost.shared(plan, nvswitch(8, links=18), "8 GB")).busbw == pytest.approx(450e9)
+
+
+def test_a_tree_does_not_reach_it_and_the_line_says_how_far():
+    trace = cost.shared(algorithms.tree([f"gpu{i}" for i in range(8)]), nvswitch(8, links=18), "450 MB")
+    assert str(bandwidth(trace)) == "450 MB: algbw 75 GB/s × 7/4 = busbw 131.2 GB/s"
+
+
+def test_without_messages_or_time_there_is_no_bandwidth():
+    for plan in (algorithms.ring(["gpu0"]), Plan(["gpu0", "gpu1"], {"g": 1}, [[Send("gpu0", "gpu1", "g")]], wants=[])):
+        with pytest.raises(TraceError, match="sends something and takes time"):
+            bandwidth(cost.shared(plan, nvswitch(2), "1 MB"))
+    with pytest.raises(TraceError, match="sends something and takes time"):
+        bandwidth(cost.shared(pipeline(gpipe(2, 2))))
+    assert isinstance(cost.shared(algorithms.ring(["gpu0"]), nvswitch(2), 0), Trace)
