@@ -37,7 +37,7 @@ def by_queue(stages, micro):
 
 
 def by_playing(stages, micro):
-    """Plays the pipeline slot by slot: a backward pass as soon as it can be done, else a forward pass if there is room."""
+    """Plays the pipeline slot by slot: a backward pass as soon as possible, else a forward pass if there is room."""
     table = {stage: [] for stage in reversed(range(stages))}
     done = {}
     slot = 0
@@ -48,10 +48,11 @@ def by_playing(stages, micro):
             if backwards < forwards and above < slot and done["F", stage, backwards] < slot:
                 row.append(("B", backwards))
                 done["B", stage, backwards] = slot
-            elif forwards < micro and forwards - backwards < stages - stage:
-                if not stage or done.get(("F", stage - 1, forwards), slot) < slot:
-                    row.append(("F", forwards))
-                    done["F", stage, forwards] = slot
+                continue
+            there = not stage or done.get(("F", stage - 1, forwards), slot) < slot
+            if there and forwards < micro and forwards - backwards < stages - stage:
+                row.append(("F", forwards))
+                done["F", stage, forwards] = slot
         slot += 1
     return table
 
