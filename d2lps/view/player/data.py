@@ -186,7 +186,7 @@ def _lanes(scene: Lanes, name: str, longest: float) -> dict:
     titles: dict[str, int] = {}
     blocks = [
         (tick(b.start), tick(b.end), 2 * b.row + b.network, titles.setdefault(b.title, len(titles)))
-        for b in scene.blocks
+        for b in (*scene.tasks, *scene.messages)
     ]
     letters = []
     for block, label, color in scene.letters():
