@@ -305,7 +305,7 @@ for name, made in [("1F1B", one_f_one_b(4, 8)), ("I, W", at_once), ("ZB-H1", put
 table("schedule", "time", "of-total", "relative", 0, 1, 2, 3, rows=rows)
 
 # %% edit
-print(pipeline(one_f_one_b(4, 4)))
+d2lps.edit(pipeline(one_f_one_b(4, 4)))
 
 # %% torch-picture
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
