@@ -164,7 +164,7 @@ class Lanes:
             top, high = self.level(Block(row, False, 0, 0, "", 0, "", ""))
             until = 0.0
             for start, end in [*((b.start, b.end) for b in tasks), (self.trace.duration, 0.0)]:
-                if (start - until) * scale > 0.5:
+                if (start - until) * scale > 1:
                     x, w = until * scale, (start - until) * scale
                     ground.append(rect(x, top, w - 0.8, high))
                     lines.append(hatch(x, top, w - 0.8, high, 14.0))
