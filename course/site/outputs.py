@@ -44,8 +44,8 @@ def shared_code() -> dict[str, str]:
 
 
 def shared_looks() -> str:
-    """Return the style sheets of LOOKS, each rule once."""
-    own = schedule_table.LOOK, explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS
+    """Return the style sheets of LOOKS that most pages need, each rule once."""
+    own = explore_page.LOOK, predict_page.LOOK, reveal.LOOK, plots.LETTERS
     return "\n".join([player.LOOKS, *own, f".scrolls{{{SCROLLS}}}"]) + "\n"
 
 

@@ -111,7 +111,7 @@ class Site:
             sections,
             entries,
             (*PLAYS, "../_static/ask.js", "../_static/terms.js"),
-            ("terms.css",),
+            ("terms.css", "edit.css"),
             slug,
         )
 
@@ -165,7 +165,7 @@ class Site:
         table = outputs.lean(only(self.language, lambda: front.pipeline_table()._repr_html_()))
         body = f'<h1>{title}</h1><p>{lead}</p><div class="shown">{table}</div>'
         entries = [search.Entry(title, title, PIPELINE, lead)]
-        return Page(PIPELINE, title, body, entries=entries, scripts=("../_static/ask.js",))
+        return Page(PIPELINE, title, body, entries=entries, scripts=("../_static/ask.js",), looks=("edit.css",))
 
     def terms(self) -> Page:
         """Return the glossary."""

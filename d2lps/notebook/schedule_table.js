@@ -171,6 +171,7 @@ export function edit(el, data, changed = () => {}) {
     kind.value = "own";
     if (found.rows) change(found.rows);
     else draw();
+    verdict.scrollIntoView({ block: "nearest" });
   });
   const paste = make("details", {}, make("summary", {}, words.paste), field, button);
   const root = make("div", { class: "d2lps d2-edit", lang: data.lang, "data-lm-suppress-shortcuts": "true" },
@@ -227,7 +228,7 @@ export function edit(el, data, changed = () => {}) {
   function sentence({ reason, values }) {
     if (!reason) return fill(words.legal, values);
     if (reason !== "deadlock") return fill(words[reason], values);
-    const waits = values.waits.slice(0, 3).map((wait) => fill(words.waits, wait));
+    const waits = values.waits.slice(0, 3).map((wait) => fill(words[wait.by === wait.node ? "waits-own" : "waits"], wait));
     return fill(words.deadlock, { waits: waits.join("; ") + (values.waits.length > 3 ? " …" : "") });
   }
   function draw() {

@@ -14,6 +14,7 @@ Without a kernel, on a page of the site, the same module judges the same table: 
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import anywidget
@@ -46,7 +47,8 @@ ERRORS = {
     "not-a-cell": ("rank", "slot", "cell"),
     "deadlock": ("waits",),
 }
-OWN = {"legal": ("slots",), "waits": ("node", "cell", "other", "by"), "memory": ("node", "cell", "needed", "room")}
+OWN = {"legal": ("slots",), "memory": ("node", "cell", "needed", "room")}
+OWN |= {"waits": ("node", "cell", "other", "by"), "waits-own": ("node", "cell", "other")}
 WORDS = (
     "schedule gpipe 1f1b interleaved zb-h1 own devices micro chunks room unlimited total relative slots slot peak grid "
     "cell left right up down empty undo reset keys paste field read"
@@ -96,14 +98,31 @@ def edit(
     for name, (value, least, most) in limits.items():
         if not is_count(value, least=least, most=most):
             raise ScheduleError("between", name=name, value=repr(value), least=least, most=most)
-    kind = schedule if isinstance(schedule, str) else "own"
-    if kind == "own":
+    if not isinstance(schedule, str):
         rows = _rows(schedule)
-    elif kind in KINDS:
-        rows = _rows(KINDS[kind](devices, micro, *([chunks] if kind == "interleaved" else [])))
+        kind, micro, chunks = _known(rows)
+    elif schedule in KINDS:
+        kind, rows = schedule, _rows(_made(schedule, devices, micro, chunks))
     else:
         raise ScheduleError("kind", given=repr(schedule), names=" ".join(map(repr, KINDS)))
     return ScheduleTable(rows, {"kind": kind, "micro": micro, "chunks": chunks, "room": room, "paste": paste})
+
+
+def _made(kind: str, devices: int, micro: int, chunks: int) -> Table:
+    """Return the table of a schedule that the menus offer."""
+    return KINDS[kind](devices, micro, *([chunks] if kind == "interleaved" else []))
+
+
+def _known(rows: list[list[list]]) -> tuple[str, int, int]:
+    """Return which schedule of the menus a table is, or ``"own"``; its micro-batches; its stages per device."""
+    cells = [cell for row in rows for cell in row]
+    micro = min(MOST_MICRO, max(1, len({batch for _, batch, _ in cells})))
+    chunks = min(max(CHUNKS), max(min(CHUNKS), len({stage for *_, stage in cells}) // len(rows)))
+    for kind in KINDS if len(rows) <= MOST_DEVICES else ():
+        with suppress(ScheduleError):
+            if _rows(_made(kind, len(rows), micro, chunks)) == rows:
+                return kind, micro, chunks
+    return "own", micro, chunks
 
 
 def _rows(schedule: "Mapping[int, Sequence[Cell]] | Schedule") -> list[list[list]]:

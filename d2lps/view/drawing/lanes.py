@@ -1,4 +1,4 @@
-"""A trace of a schedule as a table of lanes: for each device what it computes, what it sends, and its memory.
+"""A trace of a schedule as a table of lanes: the tasks of each device, its messages, and its memory.
 
 >>> from d2lps import cost
 >>> from d2lps.schedule import gpipe, pipeline
@@ -66,6 +66,8 @@ class Lanes:
         self.trace, self.slots, self.nodes = trace, slots, trace.plan.nodes
         self.row = ROOMY if len(self.nodes) <= MANY else DENSE
         self.height = self.row * len(self.nodes)
+        self.duration = trace.duration
+        self.scale = WIDE / (self.duration or 1)
         self.memory = {node: trace.memory(node) for node in self.nodes}
         # In slots, as the check of the schedule counts: values come in the order of its list.
         peaks = (
@@ -114,10 +116,9 @@ class Lanes:
 
     def lanes(self, at: float | None = None, **place: object) -> str:
         """Draw the lanes, with a play-head if there is a moment."""
-        scale = WIDE / (self.trace.duration or 1)
         solid: dict[int, list[str]] = {}
         pale: dict[str, list[str]] = {}
-        parts = [tag("rect", width=WIDE, height=self.height, **area("paper")), self._idle(scale)]
+        parts = [tag("rect", width=WIDE, height=self.height, **area("paper")), self._idle()]
         for block, top, high in self._placed():
             x, w = self.spot(block)
             w = max(w - 0.8, 0.4 * w)
@@ -133,17 +134,16 @@ class Lanes:
         for cover, pieces in pale.items():
             parts.append(tag("path", d="".join(pieces), **area("paper"), opacity=fine(cover)))
         if at is not None:
-            head = {"class_": "d2-head d2-ink", "fill": LIGHT["ink"], "transform": shift(at * scale, 0)}
+            head = {"class_": "d2-head d2-ink", "fill": LIGHT["ink"], "transform": shift(at * self.scale, 0)}
             parts.append(tag("rect", x=-1.5, width=3, y=0, height=self.height, **head))
         look = {"class_": "d2-time", "viewBox": f"0 0 {WIDE} {fine(self.height)}", "preserveAspectRatio": "none"}
         return tag("svg", "".join(parts), **look, **place)
 
     def spot(self, block: Block) -> tuple[float, float]:
         """Return the left edge of a block and its width; a message that takes no time is a thin line."""
-        scale = WIDE / (self.trace.duration or 1)
         least = 3.0 if block.network else 0.6
-        width = max(least, (block.end - block.start) * scale)
-        return min(block.start * scale, WIDE - width), width
+        width = max(least, (block.end - block.start) * self.scale)
+        return min(block.start * self.scale, WIDE - width), width
 
     def _placed(self) -> Iterator[tuple[Block, float, float]]:
         """Yield (block, upper edge, height): messages of one device at the same time share the height of the lane."""
@@ -156,16 +156,16 @@ class Lanes:
                 top, high = self.level(block)
                 yield block, top + high * seat / crowd, high / crowd
 
-    def _idle(self, scale: float) -> str:
+    def _idle(self) -> str:
         """Hatch the time in which devices do not compute."""
         ground, lines = [], []
         for row in range(len(self.nodes)):
             tasks = sorted((b for b in self.tasks if b.row == row), key=lambda b: b.start)
             top, high = self.level(Block(row, False, 0, 0, "", 0, "", ""))
             until = 0.0
-            for start, end in [*((b.start, b.end) for b in tasks), (self.trace.duration, 0.0)]:
-                if (start - until) * scale > 1:
-                    x, w = until * scale, (start - until) * scale
+            for start, end in [*((b.start, b.end) for b in tasks), (self.duration, 0.0)]:
+                if (start - until) * self.scale > 1:
+                    x, w = until * self.scale, (start - until) * self.scale
                     ground.append(rect(x, top, w - 0.8, high))
                     lines.append(hatch(x, top, w - 0.8, high, 14.0))
                 until = max(until, end)
@@ -173,7 +173,7 @@ class Lanes:
         return tag("path", d="".join(ground), **area("band")) + tag("path", d="".join(lines), **look)
 
     def gauges(self, at: float | None = None, **place: object) -> str:
-        """Draw a memory bar per device: what it has at a moment, or its peak; the peak and the limit as lines."""
+        """Draw a memory bar per device: its bytes at a moment, or the peak; the peak and the limit as lines."""
         parts, high = [], 0.3 * self.row
         for i, node in enumerate(self.nodes):
             now, inside = self.memory_at(node, at), [tag("title", escape(node))]
@@ -208,9 +208,9 @@ class Lanes:
         """Return the origin of the trace and, if ``timed``, its duration, in the language in force."""
         trace = self.trace
         if self.slots:
-            return text("lanes.slots", slots=round(trace.duration))
+            return text("lanes.slots", slots=round(self.duration))
         parts = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
-        parts += [trace.topology.name] * (trace.topology.name != "pairs") + [show_seconds(trace.duration)] * timed
+        parts += [trace.topology.name] * (trace.topology.name != "pairs") + [show_seconds(self.duration)] * timed
         return " · ".join(parts)
 
 
