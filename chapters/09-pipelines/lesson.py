@@ -286,7 +286,7 @@ for v in (1, 2, 4):
                  f"{trace.bubble():.1%}", f"{3 / (8 * v + 3):.1%}",
                  sum(event.kind == "send" for event in trace.events),
                  max(trace.plan.peak.values()) / v])
-table("chunks-per-device", "time", "of-total", "formula-time", "messages",
+table("chunks-per-device", "takes", "of-total", "formula-time", "messages",
       "most-saved", rows=rows)
 
 # %% halves
@@ -303,8 +303,8 @@ def cut_backwards(table, later):
         cut[stage] += waiting
     return cut
 
-at_once, put_off = (cut_backwards(one_f_one_b(4, 8), later) for later in
-                    (lambda stage: 0, lambda stage: stage))
+at_once = cut_backwards(one_f_one_b(4, 8), lambda stage: 0)
+put_off = cut_backwards(one_f_one_b(4, 8), lambda stage: stage)
 print(pipeline(put_off))
 print(put_off == zero_bubble(4, 8))
 
@@ -314,9 +314,10 @@ tables = {"1F1B": one_f_one_b(4, 8), "I, W": at_once, "ZB-H1": put_off}
 for name, made in tables.items():
     schedule = pipeline(made, work)
     trace = cost.shared(schedule)
-    rows.append([name, trace.duration, f"{trace.bubble():.1%}",
-                 f"{trace.bubble(relative=True):.1%}", *schedule.peak.values()])
-table("schedule", "time", "of-total", "relative", 0, 1, 2, 3, rows=rows)
+    bubbles = [trace.bubble(), trace.bubble(relative=True)]
+    rows.append([name, trace.duration, *(f"{each:.1%}" for each in bubbles),
+                 *schedule.peak.values()])
+table("schedule", "takes", "of-total", "relative", 0, 1, 2, 3, rows=rows)
 
 # %% edit
 d2lps.edit("1f1b", devices=4, micro=4)
@@ -377,7 +378,7 @@ sizes, slots = (64, 32, 16, 8, 4, 2, 1), {}
 for _ in range(5):
     for size in sizes:
         slots[size] = min(slots.get(size, 9), seconds(stages[1], x[:size], 2))
-table("micro-batches", "examples-each", "per-example", "of-total", "time", rows=[
+table("micro-batches", "examples-each", "per-example", "of-total", "takes", rows=[
     [64 // size, size, show_seconds(slots[size] / size),
      f"{3 / (64 // size + 3):.1%}", show_seconds((64 // size + 3) * slots[size])]
     for size in sizes])
