@@ -338,24 +338,26 @@ trace = cost.shared(pipeline(one_f_one_b(8, 32)))
 print(len(trace.plan.slots()), f"{trace.bubble():.3f}, {7 / 71:.3f}")
 
 # %% costs
-def seconds(module, x, times=5):
-    def once():
-        start = time.perf_counter()
-        out = module(x)
-        out.backward(torch.ones_like(out))
-        return time.perf_counter() - start
-    return min(once() for _ in range(times))
+def seconds(module, x):
+    start = time.perf_counter()
+    out = module(x)
+    out.backward(torch.ones_like(out))
+    return time.perf_counter() - start
 
-costs, x = [], X
+inputs, costs = [X], [9.0] * 8
 for module in net:
-    costs.append(seconds(module, x))
-    x = module(x).detach()
+    inputs.append(module(inputs[-1]).detach())
+for _ in range(10):
+    costs = [min(*pair) for pair in zip(costs, map(seconds, net, inputs))]
 print(*(f"{1e3 * cost:.1f}" for cost in costs), "ms")
 
 # %% px-cuts
 # %%px
 cuts = [(k, 8 - k) for k in (2, 4, 6)]
-tried = [best(one_f_one_b(2, 4), cut, times=3).duration for cut in cuts]
+tried = [9.0] * 3
+for _ in range(4):
+    now = [best(one_f_one_b(2, 4), cut, times=1).duration for cut in cuts]
+    tried = [min(*pair) for pair in zip(tried, now)]
 
 # %% cuts
 def predicted(cut, m):
@@ -375,9 +377,9 @@ table("cut", "predicted", "measured", rows=rows)
 # %% small
 x = stages[0](gpt.examples(gpt.prose("en"), 64)[0]).detach()
 sizes, slots = (64, 32, 16, 8, 4, 2, 1), {}
-for _ in range(5):
+for _ in range(10):
     for size in sizes:
-        slots[size] = min(slots.get(size, 9), seconds(stages[1], x[:size], 2))
+        slots[size] = min(slots.get(size, 9), seconds(stages[1], x[:size]))
 table("micro-batches", "examples-each", "per-example", "of-total", "takes", rows=[
     [64 // size, size, show_seconds(slots[size] / size),
      f"{3 / (64 // size + 3):.1%}", show_seconds((64 // size + 3) * slots[size])]
