@@ -31,6 +31,8 @@ from d2lps.plan.acts import Send
 from d2lps.schedule import Schedule, Task
 from d2lps.trace import Event, Trace, pairs
 
+__all__ = ["PipelineError", "one_device", "run", "split"]
+
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 KINDS = ("F", "B", "I", "W")
