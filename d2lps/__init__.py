@@ -50,6 +50,7 @@ _HOME = {
     "double_tree": "algorithms",
     "doubling": "algorithms",
     "draw": "view.drawing",
+    "edit": "notebook.schedule_table",
     "explore": "notebook.explore",
     "gather": "algorithms",
     "halving": "algorithms",
