@@ -61,4 +61,5 @@ __all__ = [
     "pipeline",
     "small_cnn",
     "split",
+    "tensor",
 ]
