@@ -109,14 +109,14 @@ class Processes(Ranks):
         Parameters
         ----------
         program : Program
-            The program of this rank.
+            The part of this rank.
         ranks : mapping of str to int
-            Node → rank.
+            Node → rank, for all nodes of the plan.
 
         Returns
         -------
         callable
-            Returns the times of what was executed.
+            Executes the program, and returns the times of its acts.
         """
         return self._connections.load(program, ranks, [member["host"] for member in self.members])
 
