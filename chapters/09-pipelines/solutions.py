@@ -338,8 +338,8 @@ WRONG = {
     },
     "best-cut": {
         "equal-counts": [of_equal_counts],
-        "by-average": [up_to_the_mean, never_over_the_mean, halves],
-        "late": [first_alone, least_squares],
+        "by-average": [up_to_the_mean, never_over_the_mean, halves, least_squares],
+        "late": [first_alone],
         "apart": [largest_first, cut_changed(lambda cut: cut[::-1]), cut_changed(lambda cut: [stage[::-1] for stage in cut])],
         "empty-stage": [cut_changed(lambda cut: [[], *cut]), may_be_empty],
         "other-count": [lambda costs, stages: [[i] for i in range(len(costs))],
