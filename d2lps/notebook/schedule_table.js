@@ -161,7 +161,7 @@ export function edit(el, data, changed = () => {}) {
     act("left", "←", () => shift(0, -1)), act("right", "→", () => shift(0, 1)), act("up", "↑", () => shift(-1, 0)),
     act("down", "↓", () => shift(1, 0)), act("empty", "✕", empty), act("undo", "↶", undo), act("reset", "⟲", () => (kind.value === "own" ? change(data.rows) : choose())));
   const verdict = make("p", { class: "d2-verdict", role: "status" });
-  const facts = make("dl", {}), grid = make("div", { class: "d2-grid", role: "grid", "aria-label": words.grid });
+  const facts = make("div", { class: "d2-facts" }), grid = make("div", { class: "d2-grid", role: "grid", "aria-label": words.grid });
   const field = make("textarea", { rows: 7, spellcheck: "false", autocapitalize: "off", wrap: "off", "aria-label": words.field });
   field.value = data.paste;
   const button = make("button", { type: "button" }, words.read);
@@ -241,7 +241,7 @@ export function edit(el, data, changed = () => {}) {
     verdict.textContent = `${bad ? "✗" : "✓"} ${sentence(bad ?? shown)}`;
     const percent = (value) => (bad ? "–" : `${+(100 * value).toPrecision(3)} %`);
     facts.replaceChildren(...[["total", percent(shown.total)], ["relative", percent(shown.relative)], ["slots", bad ? "–" : length]].map(
-      ([name, value]) => make("div", {}, make("dt", {}, words[name]), make("dd", {}, String(value)))));
+      ([name, value]) => make("span", {}, `${words[name]} `, make("b", {}, String(value)))));
     chunks.hidden = kind.value !== "interleaved";
     for (const one of [devices, batches]) one.hidden = kind.value === "own";
     at = [Math.min(at[0], rows.length - 1), at[1]];

@@ -47,6 +47,7 @@ SILENT = {
         "register",
         "raft",
     ],
+    "08-model-parallelism": ["language", "imports", "halves-run", "px-row", "px-dtensor", "close"],
     "09-pipelines": ["language", "imports", "play", "px-sleep", "px-gpt", "px-cuts", "px-torch", "step"],
     "a-corrections": ["language", "imports"],
 }
@@ -57,6 +58,7 @@ STUBS = {
     "04-key-value-store": 4,
     "05-asynchrony": 4,
     "06-faults": 6,
+    "08-model-parallelism": 3,
     "09-pipelines": 3,
     "a-corrections": 0,
 }
@@ -445,3 +447,41 @@ def test_the_stubs_of_the_exercises_do_not_pass(executed, chapter, language):
     for stub in stubs:
         assert stub.source.count("TODO") == 1
         assert "✗" in shown(book, stub.id) and "✓" not in shown(book, stub.id)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_08(executed, language):
+    book = executed("08-model-parallelism", language)
+
+    def numbers(cell_id: str) -> list[float]:
+        return [float(each) for each in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]?\d+)?", shown(book, cell_id))]
+
+    def revealed(cell_id: str) -> list[float]:
+        """Return the folded answers; they are folded because no guess was made."""
+        return [float(part) for part in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
+
+    assert revealed("state") == [16]
+    lines = [[float(each) for each in line.split()] for line in shown(book, "activations").splitlines()[1:]]
+    assert len({state for _, state, _ in lines}) == 1
+    assert all(n * saved == pytest.approx(lines[0][2], rel=0.01) for n, _, saved in lines)
+    assert shown(book, "gpt3").strip() == "1.75e+11 2.79 TB 34.9 × 80 GB"
+    assert "gpu2" in shown(book, "no-send") and "16000000" in shown(book, "too-large")
+    assert max(numbers("columns")) < 1e-6 and revealed("halves") == pytest.approx([8.16, 9.24], abs=0.3)
+    assert shown(book, "halves").count("→") == 3
+    assert max(numbers("halves-same")[:3]) < 1e-5 and "262400" in shown(book, "halves-same")
+    assert max(numbers("mlp-run")[:3]) < 1e-5 and numbers("mlp-run")[3:] == [24576, 24576]
+    assert max(numbers("to-all")) < 1e-5 and revealed("cut-gpt") == [2, 2]
+    assert max(numbers("cut-same")[:2]) < 1e-5 and shown(book, "cut-same").count("393216") == 2
+    assert shown(book, "px-gpt").count("87680 16") == 4 and shown(book, "px-same").count("True") == 4
+    assert "True" in shown(book, "replica") and revealed("idle") == pytest.approx([50, 75], abs=0.5)
+    assert 70 < numbers("row")[0] < 95 and shown(book, "row").count("960000") == 2
+    assert shown(book, "given").count("g:op1") == 4 and shown(book, "pairs").split()[::2][:2] == [
+        "gpu1,gpu3",
+        "gpu2,gpu4",
+    ]
+    off = [float(each) for each in re.findall(r"\b[0-3] ([\d.e-]+)$", shown(book, "px-hybrid"), re.M)]
+    assert len(off) == 8 and max(off[::2]) < 1e-5 and min(off[1::2]) > 0.1
+    assert shown(book, "hybrid-bytes").count("1680000") == 5
+    assert [row.split()[-2] for row in shown(book, "dtensor").splitlines()[1:]] == ["4", "6", "4"]
+    assert shown(book, "bias").count("300.0") == 2 and "gpu2" in shown(book, "bias-schedule")
+    assert "unflatten" in shown(book, "half-heads")

@@ -246,7 +246,7 @@ def says(page) -> str:
 
 
 def facts(page) -> list[str]:
-    return page.locator(".d2-edit dd").all_inner_texts()
+    return page.locator(".d2-facts b").all_inner_texts()
 
 
 def peaks(page) -> list[str]:
