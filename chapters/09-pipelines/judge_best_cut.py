@@ -102,6 +102,7 @@ def cases() -> tuple[CutCase, ...]:
     return (
         CutCase((1, 2, 3, 4, 5, 6), 3),
         CutCase((2, 3, 1, 2, 2, 4), 3, " (2)"),
+        CutCase((8, 5, 1, 1, 3, 8, 6), 3),  # not the cut with the least squares, spread, or largest minimum
         CutCase((3,), 1),
         CutCase((4, 1, 3), 1),
         CutCase((5, 1, 1, 2, 1), 5),

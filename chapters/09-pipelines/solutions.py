@@ -260,6 +260,13 @@ def first_alone(costs, stages):
     return [[0], *([i + 1 for i in stage] for stage in best_cut(costs[1:], stages - 1))]
 
 
+def least_squares(costs, stages):
+    """Evens out all stages instead of the slowest one alone."""
+    ways = ([0, *ends, len(costs)] for ends in combinations(range(1, len(costs)), stages - 1))
+    cuts = ([list(range(start, end)) for start, end in zip(ends, ends[1:])] for ends in ways)
+    return min(cuts, key=lambda cut: sum(sum(costs[i] for i in stage) ** 2 for stage in cut))
+
+
 def may_be_empty(costs, stages):
     """The same search, with stages that have no layer."""
     best = {(0, 0): (0, [])}
@@ -331,7 +338,7 @@ WRONG = {
     },
     "best-cut": {
         "equal-counts": [of_equal_counts],
-        "by-average": [up_to_the_mean, never_over_the_mean, halves],
+        "by-average": [up_to_the_mean, never_over_the_mean, halves, least_squares],
         "late": [first_alone],
         "apart": [largest_first, cut_changed(lambda cut: cut[::-1]), cut_changed(lambda cut: [stage[::-1] for stage in cut])],
         "empty-stage": [cut_changed(lambda cut: [[], *cut]), may_be_empty],

@@ -291,10 +291,7 @@ def test_the_numbers_of_chapter_09(executed, language):
     assert rows("earlier")[-4:] == [["1", "4", "4"], ["2", "2.5", "2"], ["4", "1.75", "1"], ["8", "1.375", "0.5"]]
     assert shown(book, "same-bits").count("True") == 3 and shown(book, "turns").endswith("True")
     assert [row[-4:] for row in rows("meter")[-2:]] == [["8"] * 4, ["4", "3", "2", "1"]]
-    assert [row[2:] for row in rows("chunks")[-2:]] == [
-        ["15.8", "15.8", "112", "5.5"],
-        ["8.6", "8.6", "240", "4.75"],
-    ]
+    assert [row[2:] for row in rows("chunks")[-2:]] == [["15.8", "15.8", "112", "5.5"], ["8.6", "8.6", "240", "4.75"]]
     assert "True" in shown(book, "halves") and [row[-6:] for row in rows("halves")[-2:]] == [
         ["20.0", "25.0", "4", "3", "2", "1"],
         ["11.1", "12.5", "4", "4", "4", "4"],
