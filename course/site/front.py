@@ -1,4 +1,4 @@
-"""The race on the first page, and the page that asks for the language."""
+"""The race on the first page, the table of a pipeline, and the page that asks for the language."""
 
 import html
 from pathlib import Path
@@ -7,6 +7,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from d2lps import aggregate_at, cost, pcie_server, sharded
 from d2lps.messages import html_language, only, text_in
+from d2lps.notebook.schedule_table import ScheduleTable, edit
 from d2lps.view.player import Player, watch
 
 THEME = Path(__file__).with_name("theme")
@@ -20,6 +21,14 @@ def race() -> Player:
     gpus = [node for node, kind in server.kinds.items() if kind == "gpu"]
     plans = {"GPU 0": aggregate_at(gpus, gpus[0]), "CPU": aggregate_at(gpus, "cpu"), "shards": sharded(gpus)}
     return watch(*(cost.shared(plan, server, SIZE) for plan in plans.values()), names=list(plans), name="race")
+
+
+def pipeline_table() -> ScheduleTable:
+    """Return the table of a pipeline; its field has the picture of 1F1B that torch prints, which cannot be done."""
+    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
+    from torch.distributed.pipelining.schedules import _format_pipeline_order
+
+    return edit(paste=_format_pipeline_order(dict(enumerate(get_schedule_ops("1F1B", 4, 4)))))
 
 
 def choice(names: dict[str, str]) -> str:

@@ -18,6 +18,7 @@ from d2lps.messages import html_language, only, text_in
 NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js",)
+PIPELINE = "pipeline-table.html"
 ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
 REFERENCE = "api/index.html"  # from the root of the site; only in English
 
@@ -76,7 +77,8 @@ class Site:
 
     def pages(self) -> list[Page]:
         """Return all pages in the order of the contents."""
-        return [self.front(), *map(self.chapter, self.chapters), self.terms(), self.references(), self.search()]
+        chapters = map(self.chapter, self.chapters)
+        return [self.front(), *chapters, self.pipeline(), self.terms(), self.references(), self.search()]
 
     def chapter(self, slug: str) -> Page:
         """Return a chapter with the outputs of its cells."""
@@ -109,7 +111,7 @@ class Site:
             sections,
             entries,
             (*PLAYS, "../_static/ask.js", "../_static/terms.js"),
-            ("terms.css",),
+            ("terms.css", "edit.css"),
             slug,
         )
 
@@ -156,6 +158,14 @@ class Site:
     def about(self, slug: str) -> str:
         """Return the sentence about a chapter."""
         return self.book.abouts[slug][self.language]
+
+    def pipeline(self) -> Page:
+        """Return the table of a pipeline, to be edited."""
+        title, lead = self.say("pipeline"), self.say("pipeline-lead")
+        table = outputs.lean(only(self.language, lambda: front.pipeline_table()._repr_html_()))
+        body = f'<h1>{title}</h1><p>{lead}</p><div class="shown">{table}</div>'
+        entries = [search.Entry(title, title, PIPELINE, lead)]
+        return Page(PIPELINE, title, body, entries=entries, scripts=("../_static/ask.js",), looks=("edit.css",))
 
     def terms(self) -> Page:
         """Return the glossary."""

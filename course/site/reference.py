@@ -153,7 +153,8 @@ class _Public:
             if _ours(base) and (base is owner or id(base) not in self.named):
                 fields = getattr(base, "__dataclass_fields__", ())  # whose defaults may be functions
                 public = {name: member for name, member in vars(base).items() if name[0] != "_" and name not in fields}
-                members = {name: member for name, member in public.items() if _member(name, member)} | members
+                own = {name: member for name, member in public.items() if not _foreign(base, name, member)}
+                members = {name: member for name, member in own.items() if _member(name, member)} | members
         return list(members.items())
 
     def meant(self, text: str, value: object, owner: object, near: bool = False) -> object:
@@ -288,6 +289,12 @@ def _member(name: str, value: object) -> bool:
     if not isinstance(value, MEMBERS):
         return False
     return getattr(_function(value), "__name__", name) == name
+
+
+def _foreign(kind: type, name: str, value: object) -> bool:
+    """Return whether this has no docstring and overrides a method of another package, such as a module's forward."""
+    bare = isinstance(value, MEMBERS) and not _function(value).__doc__
+    return bare and any(name in vars(base) for base in kind.__mro__ if not _ours(base))
 
 
 def _room(value: object) -> str:

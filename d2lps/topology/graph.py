@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from heapq import heappop, heappush
 
 from d2lps.messages import text
@@ -305,7 +306,10 @@ class Topology:
         if not routes:
             forwarding = ", ".join(FORWARDING)
             raise TopologyError(text("topology.no-route", src=src, dst=dst, name=self.name, forwarding=forwarding))
-        return min(routes, key=lambda route: (-min(link.capacity for link in route), _length(route)))
+        if len(routes) == 1:
+            return routes[0]
+        widths = [min(link.capacity for link in route) for route in routes]
+        return min((route for route, width in zip(routes, widths, strict=True) if width == max(widths)), key=_length)
 
     def _between(self, a: str, b: str, enough: float) -> tuple[Link, ...] | None:
         """Return the best route between forwarding nodes: ``enough`` wide if there is one, else the widest."""
@@ -338,7 +342,13 @@ class Topology:
 
 
 def _length(route: tuple[Link, ...]) -> tuple[Fraction, int]:
-    return sum((Fraction(link.latency) for link in route if link.latency), Fraction(0)), len(route)
+    return total_latency(tuple(link.latency for link in route)), len(route)
+
+
+@lru_cache(4096)  # routes are many, but their latencies are few
+def total_latency(latencies: tuple[float, ...]) -> Fraction:
+    """Return the exact sum of the latencies of links, in seconds."""
+    return sum(map(Fraction, latencies), Fraction(0))
 
 
 _UNLIMITED = Resource()

@@ -209,6 +209,26 @@ def test_the_first_case_needs_a_thought():
         assert judge_buckets.sent(case, answer(*given))[-1][1] > 1.09 * soonest
 
 
+@pytest.mark.parametrize("most", [8, 14, 20, 30, 39])
+def test_no_number_of_buckets_is_enough(most):
+    """The best cut into a bounded number of buckets is refused, even if the bound is large."""
+
+    def answer(sizes, ready, alpha, bandwidth):
+        ends = {0: (0.0, [])}  # of the first j gradients, in at most so many buckets
+        for _ in range(min(most, len(sizes))):
+            more = dict(ends)
+            for j in range(1, len(sizes) + 1):
+                for i, (end, cut) in ends.items():
+                    if i < j:
+                        arrived = max(end, ready[j - 1]) + alpha + sum(sizes[i:j]) / bandwidth
+                        more[j] = min(more.get(j, (math.inf,)), (arrived, [*cut, list(range(i, j))]))
+            ends = more
+        return ends[len(sizes)][1]
+
+    verdict = check_exercise("buckets", answer, "100 s")
+    assert not verdict.passed and "len(sizes) = 40 (" in verdict.sentence and "is possible" in verdict.sentence, verdict
+
+
 def test_time_hidden_is_told():
     told = judge_buckets.judge(EXERCISES["buckets"].cases[0], SOLVED["buckets"])
     # 13 ms of sending end 4.5 ms after the backward pass.

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -60,7 +61,7 @@ SCHEDULES |= {
 
 
 def spans(scene: Lanes, network: bool = False) -> list[tuple]:
-    return sorted((b.row, b.start, b.end, b.title) for b in scene.blocks if b.network == network)
+    return sorted((b.row, b.start, b.end, b.title) for b in (scene.messages if network else scene.tasks))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -97,14 +98,12 @@ def test_a_trace_is_drawn_with_every_task_message_and_byte(name):
 def test_places_are_within_their_lanes_and_do_not_overlap():
     for name in SCHEDULES:
         scene = Lanes(cost.shared(SCHEDULES[name]()))
-        for block in scene.blocks:
+        for block in (*scene.tasks, *scene.messages):
             x, w = scene.spot(block)
             top, high = scene.level(block)
             assert x >= 0 and x + w <= 1000.001 and w > 0
             assert block.row * scene.row < top and top + high <= (block.row + 1) * scene.row
-        tasks, messages = (
-            {scene.level(b) for b in scene.blocks if b.network == n and not b.row} for n in (False, True)
-        )
+        tasks, messages = ({scene.level(b) for b in blocks if not b.row} for blocks in (scene.tasks, scene.messages))
         for (top, high), (other, _) in itertools.product(tasks, messages):
             assert top + high <= other
 
@@ -112,14 +111,14 @@ def test_places_are_within_their_lanes_and_do_not_overlap():
 def test_micro_batches_are_colors_and_operators_if_there_are_none():
     scene = Lanes(cost.shared(SCHEDULES["1f1b"]()))
     assert scene.hues == {i: i for i in range(8)}
-    assert {(b.hue, b.label) for b in scene.blocks if b.row == 2 and not b.network} == {
+    assert {(b.hue, b.label) for b in scene.tasks if b.row == 2} == {
         (i, f"{kind}{i}") for kind in "FB" for i in range(8)
     }
-    assert {b.hue for b in scene.blocks if b.network and "x2.3" in b.title} == {3}
-    assert {b.name for b in scene.blocks if b.network and "d2.3" in b.title} == {"B"}
+    assert {b.hue for b in scene.messages if "x2.3" in b.title} == {3}
+    assert {b.name for b in scene.messages if "d2.3" in b.title} == {"B"}
     assert Lanes(cost.shared(SCHEDULES["place"]())).hues == {"op1": 0, "op2": 1}
-    assert {b.hue for b in Lanes(cost.shared(SCHEDULES["mlp"]())).blocks} == {0}
-    labels = {b.label for b in Lanes(cost.shared(SCHEDULES["interleaved"]())).blocks if not b.network}
+    assert {b.hue for b in Lanes(cost.shared(SCHEDULES["mlp"]())).tasks} == {0}
+    labels = {b.label for b in Lanes(cost.shared(SCHEDULES["interleaved"]())).tasks}
     assert "F5.7" in labels and len(labels) == 2 * 8 * 8
 
 
@@ -169,7 +168,7 @@ def test_a_measured_run_is_drawn_with_its_own_times():
     _, trace = run(pipeline(one_f_one_b(2, 4), boundary=64), stages, batch)
     scene, shown = Lanes(trace), texts(str(draw(trace)))
     assert shown[0].startswith("measured · cpu ×2 · ") and len(spans(scene)) == 16 and len(spans(scene, True)) == 8
-    assert len({b.end - b.start for b in scene.blocks if not b.network}) > 8
+    assert len({b.end - b.start for b in scene.tasks}) > 8
 
 
 def test_letters_are_dropped_where_they_have_no_room_and_colors_stay():
@@ -216,3 +215,12 @@ def test_the_words_are_those_of_the_language():
         speak(language)
         found.add(tuple(words for words in texts(str(draw(trace))) if len(words) > 12))
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("gap", [0.4, 0.6, 0.79, 0.9, 1.5])
+def test_a_narrow_gap_makes_no_rectangle_of_negative_width(gap):
+    """Measured tasks have gaps of any width; here it is some thousandths of the whole."""
+    trace = cost.shared(pipeline(gpipe(2, 2)))
+    late = {"start": 1 + gap * 0.006}
+    events = [replace(event, **late) if event.kind == "task" and event.start == 1 else event for event in trace.events]
+    assert "h--" not in draw(replace(trace, events=tuple(events)))._repr_html_()

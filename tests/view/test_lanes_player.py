@@ -170,3 +170,14 @@ def test_traces_of_plans_and_of_schedules_do_not_race():
 
 def test_a_large_schedule_is_a_small_page():
     assert len(watch(cost.shared(pipeline(one_f_one_b(8, 32))))._repr_html_().encode()) < 250_000
+
+
+def test_the_pictures_of_a_race_stand_below_each_other_and_none_is_cut(new_page):
+    page = new_page(viewport={"width": 900, "height": 900})
+    page.set_content(watch(*PLAYED["race"]()).still())
+    tops = page.locator("svg svg.d2lps").evaluate_all(
+        """all => all.map(e => [e, e.querySelector("rect")].map((x) => x.getBoundingClientRect())
+        .map((r) => [r.top, r.bottom]))"""
+    )
+    assert len(tops) == 3 and all(outer == pytest.approx(paper, abs=1) for outer, paper in tops)
+    assert all(above[0][1] < below[0][0] for above, below in zip(tops, tops[1:], strict=False))

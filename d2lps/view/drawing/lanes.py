@@ -1,17 +1,16 @@
-"""A trace of a schedule as a table of lanes: for each device what it computes, what it sends, and its memory.
+"""A trace of a schedule as a table of lanes: the tasks of each device, its messages, and its memory.
 
 >>> from d2lps import cost
 >>> from d2lps.schedule import gpipe, pipeline
 >>> scene = Lanes(cost.shared(pipeline(gpipe(2, 2))))
->>> [(block.label, block.start) for block in scene.blocks if block.row == 1 and block.label]
+>>> [(block.label, block.start) for block in scene.tasks if block.row == 1]
 [('F0', 1.0), ('F1', 2.0), ('B0', 3.0), ('B1', 4.0)]
 
 A color is a micro-batch, or an operator if there are no micro-batches. Forward passes are solid; backward passes are
 pale within a frame, gradients of weights paler. Its width is time and can be stretched: 1000 units, without text.
 """
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from d2lps.messages import text
@@ -67,79 +66,42 @@ class Lanes:
         self.trace, self.slots, self.nodes = trace, slots, trace.plan.nodes
         self.row = ROOMY if len(self.nodes) <= MANY else DENSE
         self.height = self.row * len(self.nodes)
+        self.duration = trace.duration
+        self.scale = WIDE / (self.duration or 1)
         self.memory = {node: trace.memory(node) for node in self.nodes}
-        self.peaks = {node: max(amount for _, amount in times) for node, times in self.memory.items()}
+        # In slots, as the check of the schedule counts: values come in the order of its list.
+        peaks = (
+            trace.plan.peak if slots else {node: max(size for _, size in times) for node, times in self.memory.items()}
+        )
         limits = trace.topology.memory | dict(trace.plan.memory)
+        self.peaks = {node: peaks[node] for node in self.nodes}
         self.limits = {node: limits[node] for node in self.nodes if node in limits}
-
-    @cached_property
-    def peak(self) -> float:
-        """The bytes of the longest memory bar."""
-        return max([1, *self.peaks.values(), *self.limits.values()])
+        self.peak = max([1, *self.peaks.values(), *self.limits.values()])
+        self.hues = _hues(trace.plan)
+        blocks = _blocks(trace, self.hues)
+        self.tasks, self.messages = (
+            [block for block in blocks if block.network == network] for network in (False, True)
+        )
+        self.network = bool(self.messages) and not slots  # whether messages have a lane
+        self.starts = sorted({block.start for block in self.tasks})
 
     @classmethod
     def of_slots(cls, schedule: Schedule) -> "Lanes":
         """Return the lanes of a schedule without times: each task takes one slot, and messages take no time."""
         acts = [act._replace(work=1) if isinstance(act, Task) else act for act in schedule.acts]
         even = Schedule(schedule.nodes, schedule.values, acts, schedule.holds, schedule.wants, schedule.memory)
-        scene = cls(cost.shared(even), slots=True)
-        scene.peaks = dict(schedule.peak)  # as its check counts: values come in the order of the list
-        return scene
-
-    @cached_property
-    def hues(self) -> dict[object, int]:
-        """Micro-batch, or operator of the tasks without one → number of its color."""
-        tasks = [task for task in self.trace.plan.tasks if task.name in PALE]
-        batches = sorted({task.batch for task in tasks if task.batch is not None})
-        return {hue: i for i, hue in enumerate([*batches, *dict.fromkeys(t.of for t in tasks if t.batch is None)])}
-
-    @cached_property
-    def blocks(self) -> list[Block]:
-        """Everything that is drawn in the lanes."""
-        acts, rows = self.trace.plan.acts, {node: i for i, node in enumerate(self.nodes)}
-        tasks = [act for act in acts if isinstance(act, Task)]
-        homes = {(task.node, task.of) for task in tasks}
-        several = len(homes) > len({node for node, _ in homes})  # stages on a device: labels have their numbers
-        makers = {name: task for task in tasks for name, _ in made_by(task)}
-        blocks = []
-        for event in self.trace.events:
-            act = acts[event.step - 1]
-            task = act if isinstance(act, Task) else makers.get(_value(act))
-            name = "U" if event.kind == "update" else task.name if task else ""
-            hue = self.hues.get(task.of if task.batch is None else task.batch, -1) if name in PALE else -1
-            if isinstance(act, Task):
-                label = act.label if several or act.batch is None else f"{act.name}{act.batch}"
-                title = str(act)
-            elif event.kind == "update":
-                label, title = "U", f"{event.src} U {event.key}"
-            else:
-                label, title = "", f"{event.src}→{event.dst} {event.key} · {show_size(event.nbytes)}"
-            blocks.append(Block(rows[event.src], event.kind == "send", event.start, event.end, name, hue, label, title))
-        return blocks
-
-    @cached_property
-    def network(self) -> bool:
-        """Whether messages have a lane: not if a table of slots is drawn."""
-        return not self.slots and any(block.network for block in self.blocks)
-
-    @cached_property
-    def starts(self) -> list[float]:
-        """The moments at which tasks start."""
-        return sorted({block.start for block in self.blocks if not block.network})
+        return cls(cost.shared(even), slots=True)
 
     def bubble(self) -> str:
         """Return the sentence with both bubbles; empty if no task takes time."""
-        if not any(block.end > block.start for block in self.blocks if not block.network):
+        if not any(block.end > block.start for block in self.tasks):
             return ""
-        parts = (f"{100 * self.trace.bubble(relative):.3g}" for relative in (False, True))
-        return text("lanes.bubble", total=next(parts), ideal=next(parts))
+        total, ideal = (f"{100 * self.trace.bubble(relative):.3g}" for relative in (False, True))
+        return text("lanes.bubble", total=total, ideal=ideal)
 
     def working(self) -> list[tuple[float, int]]:
         """Return (time, how many devices more, or less, compute from then on), in order."""
-        ends = [(b.start, 1) for b in self.blocks if not b.network] + [
-            (b.end, -1) for b in self.blocks if not b.network
-        ]
-        return sorted(ends)
+        return sorted([(b.start, 1) for b in self.tasks] + [(b.end, -1) for b in self.tasks])
 
     def memory_at(self, node: str, at: float | None) -> int:
         """Return the bytes on a node at a moment; without one, its peak."""
@@ -154,10 +116,9 @@ class Lanes:
 
     def lanes(self, at: float | None = None, **place: object) -> str:
         """Draw the lanes, with a play-head if there is a moment."""
-        scale = WIDE / (self.trace.duration or 1)
         solid: dict[int, list[str]] = {}
         pale: dict[str, list[str]] = {}
-        parts = [tag("rect", width=WIDE, height=self.height, **area("paper")), self._idle(scale)]
+        parts = [tag("rect", width=WIDE, height=self.height, **area("paper")), self._idle()]
         for block, top, high in self._placed():
             x, w = self.spot(block)
             w = max(w - 0.8, 0.4 * w)
@@ -173,38 +134,38 @@ class Lanes:
         for cover, pieces in pale.items():
             parts.append(tag("path", d="".join(pieces), **area("paper"), opacity=fine(cover)))
         if at is not None:
-            head = {"class_": "d2-head d2-ink", "fill": LIGHT["ink"], "transform": shift(at * scale, 0)}
+            head = {"class_": "d2-head d2-ink", "fill": LIGHT["ink"], "transform": shift(at * self.scale, 0)}
             parts.append(tag("rect", x=-1.5, width=3, y=0, height=self.height, **head))
         look = {"class_": "d2-time", "viewBox": f"0 0 {WIDE} {fine(self.height)}", "preserveAspectRatio": "none"}
         return tag("svg", "".join(parts), **look, **place)
 
     def spot(self, block: Block) -> tuple[float, float]:
         """Return the left edge of a block and its width; a message that takes no time is a thin line."""
-        scale = WIDE / (self.trace.duration or 1)
         least = 3.0 if block.network else 0.6
-        width = max(least, (block.end - block.start) * scale)
-        return min(block.start * scale, WIDE - width), width
+        width = max(least, (block.end - block.start) * self.scale)
+        return min(block.start * self.scale, WIDE - width), width
 
-    def _placed(self):
+    def _placed(self) -> Iterator[tuple[Block, float, float]]:
         """Yield (block, upper edge, height): messages of one device at the same time share the height of the lane."""
-        for row in range(len(self.nodes)):
-            own = [block for block in self.blocks if block.row == row and (self.network or not block.network)]
-            tasks, messages = [b for b in own if not b.network], [b for b in own if b.network]
-            yield from ((block, *self.level(block)) for block in tasks)
+        yield from ((block, *self.level(block)) for block in self.tasks)
+        sent: dict[int, list[Block]] = {}
+        for block in self.messages if self.network else ():
+            sent.setdefault(block.row, []).append(block)
+        for messages in sent.values():
             for block, (seat, crowd) in zip(messages, seats(messages), strict=True):
                 top, high = self.level(block)
                 yield block, top + high * seat / crowd, high / crowd
 
-    def _idle(self, scale: float) -> str:
+    def _idle(self) -> str:
         """Hatch the time in which devices do not compute."""
         ground, lines = [], []
         for row in range(len(self.nodes)):
-            tasks = sorted((b for b in self.blocks if b.row == row and not b.network), key=lambda b: b.start)
+            tasks = sorted((b for b in self.tasks if b.row == row), key=lambda b: b.start)
             top, high = self.level(Block(row, False, 0, 0, "", 0, "", ""))
             until = 0.0
-            for start, end in [*((b.start, b.end) for b in tasks), (self.trace.duration, 0.0)]:
-                if (start - until) * scale > 0.5:
-                    x, w = until * scale, (start - until) * scale
+            for start, end in [*((b.start, b.end) for b in tasks), (self.duration, 0.0)]:
+                if (start - until) * self.scale > 1:
+                    x, w = until * self.scale, (start - until) * self.scale
                     ground.append(rect(x, top, w - 0.8, high))
                     lines.append(hatch(x, top, w - 0.8, high, 14.0))
                 until = max(until, end)
@@ -212,7 +173,7 @@ class Lanes:
         return tag("path", d="".join(ground), **area("band")) + tag("path", d="".join(lines), **look)
 
     def gauges(self, at: float | None = None, **place: object) -> str:
-        """Draw a memory bar per device: what it has at a moment, or its peak; the peak and the limit as lines."""
+        """Draw a memory bar per device: its bytes at a moment, or the peak; the peak and the limit as lines."""
         parts, high = [], 0.3 * self.row
         for i, node in enumerate(self.nodes):
             now, inside = self.memory_at(node, at), [tag("title", escape(node))]
@@ -241,16 +202,46 @@ class Lanes:
 
     def letters(self) -> list[tuple[Block, str, int]]:
         """Return the blocks with their labels and the number in :data:`ON` of the color that is legible on them."""
-        return [(b, b.label, on(b.hue, b.name)) for b in self.blocks if not b.network]
+        return [(block, block.label, on(block.hue, block.name)) for block in self.tasks]
 
     def heading(self, timed: bool = True) -> str:
         """Return the origin of the trace and, if ``timed``, its duration, in the language in force."""
         trace = self.trace
         if self.slots:
-            return text("lanes.slots", slots=round(trace.duration))
+            return text("lanes.slots", slots=round(self.duration))
         parts = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
-        parts += [trace.topology.name] * (trace.topology.name != "pairs") + [show_seconds(trace.duration)] * timed
+        parts += [trace.topology.name] * (trace.topology.name != "pairs") + [show_seconds(self.duration)] * timed
         return " · ".join(parts)
+
+
+def _hues(schedule: Schedule) -> dict[object, int]:
+    """Return micro-batch, or operator of the tasks without one → number of its color."""
+    tasks = [task for task in schedule.tasks if task.name in PALE]
+    batches = sorted({task.batch for task in tasks if task.batch is not None})
+    return {hue: i for i, hue in enumerate([*batches, *dict.fromkeys(t.of for t in tasks if t.batch is None)])}
+
+
+def _blocks(trace: Trace, hues: Mapping[object, int]) -> list[Block]:
+    """Return everything that is drawn in the lanes."""
+    schedule, rows = trace.plan, {node: i for i, node in enumerate(trace.plan.nodes)}
+    homes = {(task.node, task.of) for task in schedule.tasks}
+    several = len(homes) > len({node for node, _ in homes})  # stages on a device: labels have their numbers
+    makers = {name: task for task in schedule.tasks for name, _ in made_by(task)}
+    blocks = []
+    for event in trace.events:
+        act = schedule.acts[event.step - 1]
+        task = act if isinstance(act, Task) else makers.get(_value(act))
+        name = "U" if event.kind == "update" else task.name if task else ""
+        hue = hues.get(task.of if task.batch is None else task.batch, -1) if name in PALE else -1
+        if isinstance(act, Task):
+            label = act.label if several or act.batch is None else f"{act.name}{act.batch}"
+            title = str(act)
+        elif event.kind == "update":
+            label, title = "U", f"{event.src} U {event.key}"
+        else:
+            label, title = "", f"{event.src}→{event.dst} {event.key} · {show_size(event.nbytes)}"
+        blocks.append(Block(rows[event.src], event.kind == "send", event.start, event.end, name, hue, label, title))
+    return blocks
 
 
 def _value(act: object) -> str:
@@ -275,7 +266,7 @@ def on(hue: int, name: str) -> int:
 
 def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
     """Return (mark, meaning) for all that the ``scenes`` show; a mark is a piece of SVG of 26 × 16."""
-    names = {block.name for scene in scenes for block in scene.blocks if not block.network}
+    names = {block.name for scene in scenes for block in scene.tasks}
     batches = any(isinstance(hue, int) for scene in scenes for hue in scene.hues)
 
     def task(name: str, hue: int = 0) -> str:

@@ -36,7 +36,7 @@ def lanes_still(
     for i, node in enumerate(scene.nodes):
         y = TOP + scene.row * (i + (0.5 if scene.slots or not scene.network else 0.4)) + 3.5
         parts.append(words(short(node, left - 22, 6), left - 8, y, "note", "soft", "end"))
-    bottom = TOP + scene.height
+    bottom = TOP + scene.height - (14 if scene.slots else 0)  # slots have their numbers above the lanes
     parts += _axis(scene, at, left, long, bottom + 14)
     legend, high = draw_legend([scene] if explained is None else explained, 14, bottom + 28, BREADTH - 28, 8.2, 2)
     title = " · ".join(filter(None, [scene.heading(), scene.bubble()]))
@@ -61,10 +61,12 @@ def _cells(scene: Lanes, left: float, long: float) -> list[str]:
 
 def _axis(scene: Lanes, at: float | None, left: float, long: float, y: float) -> list[str]:
     """Write the numbers of slots above the lanes, or the moment and the ends of the time below them."""
-    end = scene.trace.duration
+    end = scene.duration
     if scene.slots:
         count = round(end)
-        every = next(k for k in (1, 2, 5, 10, 20, 50, 100, 1000, 10**6) if k * long / max(1, count) >= 14)
+        every = next(
+            k for k in (1, 2, 5, 10, 20, 50, 100, 1000, 10**6) if k * long / max(1, count) >= 7 * len(str(count))
+        )
         numbers = range(0, count, every)
         return [words(str(i), left + long * (i + 0.5) / count, TOP - 5, "key", "soft") for i in numbers]
     moment = [] if at is None else [words(show_seconds(at), left + long * at / (end or 1), TOP - 5, "note", "ink")]

@@ -135,6 +135,8 @@ def stacked(stills: list[str]) -> str:
     sizes = [tuple(map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', still).groups())) for still in stills]
     parts, y = [], 0.0
     for picture, (_, height) in zip(stills, sizes, strict=True):
-        parts.append(picture.replace("<svg ", f'<svg y="{num(y)}" ', 1))
+        # A picture inside another one has no CSS size, so its height is an attribute.
+        placed = picture.replace("<svg ", f'<svg y="{num(y)}" height="{num(height)}" ', 1)
+        parts.append(placed.replace('class="d2lps d2-still"', 'class="d2lps"', 1))
         y += height + 8
-    return root("".join(parts), max(width for width, _ in sizes), y, class_="d2lps")
+    return root("".join(parts), max(width for width, _ in sizes), y)

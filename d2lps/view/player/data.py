@@ -172,7 +172,7 @@ WITHOUT |= {"cell": [[], [], []], "tile": [], "reach": 1, "workers": 0, "long": 
 
 def _lanes(scene: Lanes, name: str, longest: float) -> dict:
     """Return the data of the trace of a schedule: its steps are the moments at which tasks start."""
-    duration, nodes = scene.trace.duration, {node: i for i, node in enumerate(scene.nodes)}
+    duration, nodes = scene.duration, {node: i for i, node in enumerate(scene.nodes)}
 
     def tick(time: float) -> int:
         return round(time / duration * TICKS) if duration else 0
@@ -186,7 +186,7 @@ def _lanes(scene: Lanes, name: str, longest: float) -> dict:
     titles: dict[str, int] = {}
     blocks = [
         (tick(b.start), tick(b.end), 2 * b.row + b.network, titles.setdefault(b.title, len(titles)))
-        for b in scene.blocks
+        for b in (*scene.tasks, *scene.messages)
     ]
     letters = []
     for block, label, color in scene.letters():

@@ -187,3 +187,9 @@ def test_a_public_name_without_a_docstring_is_named(monkeypatch):
         f"{line_of(import_module('d2lps.kvstore.server.base'), 'def admit(', 'class BaseStore')}: "
         "d2lps.kvstore.ShardStore.admit has no docstring; mend it there"
     )
+
+
+def test_a_method_without_words_of_its_own_has_those_of_the_other_package(entries):
+    gpt = import_module("d2lps.train.gpt")
+    assert gpt.Embedding.forward.__doc__ is None
+    assert "forward" not in [each.qualname.split(".")[-1] for each in entries["train.gpt.Embedding"].members]

@@ -1,0 +1,207 @@
+"""Judge a tensor-parallel perceptron: play all ranks, one after the other, and compare with one device.
+
+A rank that needs the others' contributions to a sum is stopped, and called again once they are known: so no answer can
+wait for ever, and the judge sees what each rank contributes.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from d2lps.notebook.grading import Failure, Stopped, call, failure, size_text
+
+
+@dataclass(frozen=True)
+class MlpCase:
+    """Shapes: x is rows × width, A width × hidden, B hidden × out."""
+
+    ranks: int
+    rows: int
+    width: int
+    hidden: int
+    out: int
+
+    @property
+    def label(self) -> str:
+        return f"n = {self.ranks}, A {self.width}×{self.hidden}, B {self.hidden}×{self.out}"
+
+
+class Waits(Stopped):
+    """A rank cannot go on before the others have contributed."""
+
+
+class Truth:
+    """The tensors of one device, and the partial sums of each rank."""
+
+    def __init__(self, case: MlpCase):
+        draw = torch.Generator().manual_seed(case.hidden)
+        shapes = (case.rows, case.width), (case.width, case.hidden), (case.hidden, case.out), (case.out,)
+        self.x, self.A, self.B, self.b = (torch.randn(shape, generator=draw) for shape in shapes)
+        self.dy = torch.randn((case.rows, case.out), generator=draw)
+        z = self.x @ self.A
+        u, du = z.relu(), self.dy @ self.B.T * (z > 0)
+        self.y, self.dx = u @ self.B + self.b, du @ self.A.T
+        n = case.ranks
+        self.As, self.Bs = self.A.tensor_split(n, 1), self.B.tensor_split(n, 0)
+        us, dus = u.tensor_split(n, 1), du.tensor_split(n, 1)
+        self.ys = [part @ rows for part, rows in zip(us, self.Bs, strict=True)]
+        self.dxs = [part @ columns.T for part, columns in zip(dus, self.As, strict=True)]
+        self.dA, self.dB, self.db = self.x.T @ du, u.T @ self.dy, self.dy.sum(0)
+        of_parts = [part @ rows for part, rows in zip(self.x.tensor_split(n, 1), self.A.tensor_split(n), strict=True)]
+        self.by_rows = sum(part.relu() for part in of_parts) @ self.B + self.b
+
+    def given(self) -> tuple[Tensor, ...]:
+        return tuple(tensor.clone() for tensor in (self.x, self.A, self.B, self.b))
+
+
+def near(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one.float(), other, 1e-3, 1e-4)
+
+
+def play(case: MlpCase, answer: Callable, truth: Truth) -> tuple[list[tuple], list[list[Tensor]]]:
+    """Return the results of each rank, and what each has contributed to the sums."""
+    known: list[list[Tensor]] = [[] for _ in range(case.ranks)]
+    while True:
+        results, grown = {}, False
+        for rank in range(case.ranks):
+            mine: list[Tensor] = []
+
+            def all_reduce(value: Tensor, rank: int = rank, mine: list[Tensor] = mine) -> Tensor:
+                if not isinstance(value, Tensor):
+                    raise failure("wrong-shape", "mlp-no-tensor", case, type=type(value).__name__)
+                mine.append(value.detach().clone())
+                i = len(mine) - 1
+                if any(len(others) <= i for others in known):
+                    raise Waits
+                shapes = {tuple(others[i].shape) for others in known}
+                if len(shapes) > 1:
+                    raise failure("sums-weights", "mlp-unlike", case, shapes=" ".join(map(str, sorted(shapes))))
+                return sum(others[i] for others in known)
+
+            with suppress(Waits):
+                results[rank] = _rank(case, answer, truth, rank, all_reduce)
+            if len(mine) > len(known[rank]):
+                known[rank], grown = mine, True
+        if len(results) == case.ranks:
+            return [results[rank] for rank in range(case.ranks)], known
+        if not grown:
+            rank = min({*range(case.ranks)} - {*results})
+            other = min(range(case.ranks), key=lambda each: len(known[each]))
+            raise failure("waits-forever", "mlp-waits", case, rank=rank, other=other, number=len(known[other]) + 1)
+
+
+def _rank(case: MlpCase, answer: Callable, truth: Truth, rank: int, all_reduce: Callable) -> tuple:
+    given, dy = truth.given(), truth.dy.clone()
+    made = call(case, answer, *given, rank, case.ranks, all_reduce, refused=Failure)
+    if not isinstance(made, tuple | list) or len(made) != 2 or not callable(made[1]):
+        raise failure("wrong-shape", "mlp-not-a-pair", case)
+    y, backward = made
+    if y is None:
+        raise failure("todo", "mlp-nothing", case)
+    if not isinstance(y, Tensor) or y.shape != truth.y.shape:
+        raise failure("wrong-shape", "mlp-shape", case, rank=rank, what="y", got=_shape(y), right=_shape(truth.y))
+    gradients = call(case, backward, dy, refused=Failure)
+    if not isinstance(gradients, tuple | list) or len(gradients) != 4:
+        raise failure("wrong-shape", "mlp-not-four", case)
+    if not all(map(torch.equal, (*given, dy), (*truth.given(), truth.dy))):
+        raise failure("changes-inputs", "mlp-changes", case, rank=rank)
+    return y, *gradients
+
+
+def _shape(thing: object) -> str:
+    return "×".join(map(str, thing.shape)) if isinstance(thing, Tensor) else type(thing).__name__
+
+
+def judge(case: MlpCase, answer: Callable) -> dict[str, str]:
+    """Return what fills the sentence for a right answer; raise Failure."""
+    truth = Truth(case)
+    results, contributions = play(case, answer, truth)
+    for rank, (y, *_) in enumerate(results):
+        _require_output(case, truth, rank, y)
+    for rank, sums in enumerate(contributions):
+        _require_sums(case, truth, rank, sums)
+    for rank, (_, *gradients) in enumerate(results):
+        _require_gradients(case, truth, rank, gradients)
+    moved = 2 * (case.ranks - 1) * (truth.y.nbytes + truth.dx.nbytes) // case.ranks
+    part = (truth.As[0].numel() + truth.Bs[0].numel()) / (truth.A.numel() + truth.B.numel())
+    return {"part": f"{part:.0%}", "moved": size_text(moved)}
+
+
+def _require_output(case: MlpCase, truth: Truth, rank: int, y: Tensor) -> None:
+    if near(y, truth.y):
+        return
+    n, plain = case.ranks, truth.y - truth.b
+    wrong = {
+        "bias-often": [plain + n * truth.b],
+        "no-sum": [truth.ys[rank], truth.ys[rank] + truth.b],
+        "mean": [plain / n + truth.b, truth.y / n, truth.ys[rank] / n + truth.b],
+        "by-rows": [truth.by_rows, truth.by_rows - truth.b, truth.by_rows + (n - 1) * truth.b],
+    }
+    for mistake, values in wrong.items():
+        if any(near(y, value) for value in values):
+            raise failure(mistake, f"mlp-{mistake}", case, rank=rank, n=n)
+    off = float((y - truth.y).abs().max())
+    raise failure("wrong-values", "mlp-wrong", case, rank=rank, what="y", off=f"{off:.3g}")
+
+
+def _require_sums(case: MlpCase, truth: Truth, rank: int, sums: list[Tensor]) -> None:
+    """Raise Failure unless a rank contributes its partial sums of y and dx, and nothing else."""
+    if case.ranks == 1:
+        return
+    shapes = [tuple(value.shape) for value in sums]
+    weights = {tuple(value.shape) for value in (truth.A, truth.B, *truth.As, *truth.Bs)}
+    for value, shape in zip(sums, shapes, strict=True):
+        if shape in weights or shape == (case.out,):
+            raise failure("sums-weights", "mlp-sums", case, rank=rank, shape=_shape(value))
+        if shape[-1:] == (case.hidden,) or shape == (case.rows, truth.As[rank].shape[1]):
+            raise failure("gathers-hidden", "mlp-sums", case, rank=rank, shape=_shape(value))
+    if not sums:
+        raise failure("whole-work", "mlp-no-sums", case, rank=rank)
+    rest = sums[0] - truth.ys[rank] if shapes[0] == tuple(truth.y.shape) else None
+    if rest is None or not near(rest, rest.mean(0).expand(rest.shape)):  # what is left may be the bias, or a part of it
+        raise failure("whole-work", "mlp-not-its-part", case, rank=rank)
+    if len(sums) == 1:
+        raise failure("no-sum-of-dx", "mlp-one-sum", case, rank=rank)
+    if len(sums) > 2:
+        raise failure("sums-weights", "mlp-more-sums", case, rank=rank, count=len(sums))
+    if shapes[1] == tuple(truth.dx.shape) and near(case.ranks * sums[1], truth.dx):
+        raise failure("whole-work", "mlp-not-its-part", case, rank=rank)
+
+
+def _require_gradients(case: MlpCase, truth: Truth, rank: int, gradients: list) -> None:
+    n = case.ranks
+    rights = {
+        "dx": truth.dx,
+        "dA": truth.dA.tensor_split(n, 1)[rank],
+        "dB": truth.dB.tensor_split(n, 0)[rank],
+        "db": truth.db,
+    }
+    wholes = {"dA": truth.dA, "dB": truth.dB}
+    for (name, right), got in zip(rights.items(), gradients, strict=True):
+        if got is None:
+            raise failure("todo", "mlp-no-gradient", case, what=name)
+        if n > 1 and name in wholes and isinstance(got, Tensor) and got.shape == wholes[name].shape:
+            raise failure(
+                "whole-gradients", "mlp-shape", case, rank=rank, what=name, got=_shape(got), right=_shape(right)
+            )
+        if not isinstance(got, Tensor) or got.shape != right.shape:
+            raise failure("wrong-shape", "mlp-shape", case, rank=rank, what=name, got=_shape(got), right=_shape(right))
+        if near(got, right):
+            continue
+        if near(got, right / n) and n > 1:
+            raise failure("mean", "mlp-mean-of", case, rank=rank, what=name, n=n)
+        if name == "dx" and near(got, truth.dxs[rank]):
+            raise failure("no-sum-of-dx", "mlp-one-sum", case, rank=rank)
+        off = float((got - right).abs().max())
+        raise failure("wrong-values", "mlp-wrong", case, rank=rank, what=name, off=f"{off:.3g}")
+
+
+CASES = (  # no two tensors of a case have the same shape
+    MlpCase(2, 7, 4, 6, 5),
+    MlpCase(1, 7, 4, 6, 5),
+    MlpCase(3, 8, 5, 7, 4),
+    MlpCase(5, 9, 6, 13, 4),
+)

@@ -1,0 +1,103 @@
+"""The page with the table of a pipeline, opened from its file in each language."""
+
+import pytest
+from helpers import browser as browsers
+from helpers.axe import CONTRAST, grave
+from helpers.small_book import SLUG, small
+
+from course.book.__main__ import main
+from course.book.library import Book
+from course.site import build as building
+from course.site.build import build
+from course.site.pages import NAMES, PIPELINE
+from course.site.runs import Run
+from d2lps.messages import LANGUAGES, text_in
+
+pytestmark = pytest.mark.slow(3)
+chromium, new_page = browsers.chromium, browsers.new_page
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site of a small book, whose chapter shows a table, too."""
+    from d2lps import edit
+    from d2lps.messages import only
+
+    root = small(tmp_path_factory.mktemp("book")).root
+    toc = root / "chapters/toc.toml"
+    toc.write_text(toc.read_text("utf-8") + 'about = { en = "Two.", vi = "Hai.", zh = "两种。" }\n', "utf-8")
+    (root / "chapters/front").mkdir()
+    for language in LANGUAGES:
+        (root / f"chapters/front/{language}.md").write_text("# T\n\n[[race]]\n\nText.\n\n[[chapters]]\n", "utf-8")
+    (root / f"chapters/{SLUG}/solutions.py").write_text("def star(n, size, rate):\n    return n\n", "utf-8")
+    hint = '[star]\n[[star.hints]]\nen = "Count."\nvi = "Đếm."\nzh = "数一数。"\n'
+    (root / f"chapters/{SLUG}/exercises.toml").write_text(hint, "utf-8")
+    (root / "img/star.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>', "utf-8")
+    assert main(["--root", str(root), "build"]) == 0
+    shown = {
+        language: {
+            "star": [
+                {
+                    "output_type": "display_data",
+                    "data": {"text/html": only(language, lambda: edit("gpipe", 2, 2)._repr_html_())},
+                }
+            ]
+        }
+        for language in LANGUAGES
+    }
+    run = Run(shown, "2026-01-31", "2 × x86_64")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building.reference, "entries", lambda: [])  # the package's own page takes seconds
+        return build(Book(root), run=lambda slug: run, pdf=False)
+
+
+@pytest.fixture
+def opened(new_page, site):
+    """Open a page of the site, which may ask for files alone, and has nothing to say on its console."""
+    wrong = []
+
+    def open_it(address: str, width: int = 1200, **media):
+        page = new_page(viewport={"width": width, "height": 900}, **media)
+        page.on(
+            "request", lambda request: None if request.url.startswith(("file:", "data:")) else wrong.append(request.url)
+        )
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(f"{site.as_uri()}/{address}")
+        page.wait_for_selector(".d2-edit")
+        return page
+
+    yield open_it
+    assert wrong == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_table_is_alive_in_each_language_width_and_theme(opened, language):
+    for width, scheme in ((1200, "light"), (380, "dark")):
+        page = opened(f"{language}/{PIPELINE}", width, color_scheme=scheme)
+        assert page.locator("h1").inner_text() == text_in(language, "site.pipeline")
+        here = page.locator(f"nav.chapters a[href='{PIPELINE}']")
+        assert here.get_attribute("aria-current") == "page"
+        assert page.locator(".d2-verdict").inner_text() == "✓ " + text_in(language, "edit.legal", slots=22)
+        page.locator("[data-at='1 2']").focus()
+        page.keyboard.press("Delete")
+        assert page.locator(".d2-verdict").inner_text().startswith("✗ gpu1 ")
+        page.locator(".d2-edit summary").click()
+        page.get_by_role("button", name=text_in(language, "edit.read")).click()
+        refused = text_in(language, "acts.backward-alone", node="gpu3", cell="B0", missing="F0")
+        assert page.locator(".d2-verdict").inner_text() == "✗ " + refused
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
+    for other in NAMES:
+        assert page.locator(f".languages a[href='../{other}/{PIPELINE}']").count() == 1
+
+
+def test_the_same_table_is_alive_inside_a_chapter(opened, site):
+    page = opened(f"zh/{SLUG}.html")
+    page.locator("[data-at='1 1']").click()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("[data-at^='1 ']").all_inner_texts() == ["F0", "B0", "F1", "B1"]
+    assert page.locator(".d2-facts b").all_inner_texts() == ["33.3 %", "50 %", "6"]
+    written = (site / f"zh/{SLUG}.html").read_text("utf-8")
+    assert "function edit(" not in written and "function edit(" in (site / "_static/ask.js").read_text("utf-8")
+    assert len(written.encode()) < 60_000

@@ -1,0 +1,214 @@
+"""The exercises of chapter 08: right answers unlike the solutions, faulty ones, and what the judges know."""
+
+import random
+from itertools import combinations, product
+
+import pytest
+from helpers.exercises import EXERCISES, module
+
+from d2lps import Send, aggregate_at, check_exercise, ring, tree
+from d2lps.notebook.grading.course import texts_of
+from d2lps.schedule import Collective, Schedule, Task, hybrid
+
+torch = pytest.importorskip("torch")
+
+CHAPTER = "08-model-parallelism"
+IDS = ("tensor-mlp", "place", "hybrid")
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+judge_tensor_mlp, judge_place, judge_hybrid = (
+    module(CHAPTER, name) for name in ("judge_tensor_mlp", "judge_place", "judge_hybrid")
+)
+
+
+# ---- right answers that are unlike the solutions
+
+
+class ByAutograd:
+    """Lets autograd compute the local gradients; the bias is added by rank 0 before the sum."""
+
+    def __init__(self, x, A, B, b, rank, ranks, all_reduce):
+        self.all_reduce, self.dtype = all_reduce, x.dtype
+        self.own = [x.clone().requires_grad_()]
+        self.own += [A.tensor_split(ranks, dim=1)[rank].clone().requires_grad_()]
+        self.own += [B.tensor_split(ranks)[rank].clone().requires_grad_()]
+        self.part = torch.relu(self.own[0] @ self.own[1]) @ self.own[2]
+        self.y = all_reduce(self.part.detach() + (b if rank == 0 else 0))
+
+    def backward(self, dy):
+        self.part.backward(dy)
+        x, A, B = self.own
+        return [self.all_reduce(x.grad), A.grad, B.grad, dy.sum(dim=0)]
+
+
+def by_autograd(x, A, B, b, rank, ranks, all_reduce):
+    made = ByAutograd(x, A, B, b, rank, ranks, all_reduce)
+    return made.y, made.backward
+
+
+def bias_in_parts(x, A, B, b, rank, ranks, all_reduce):
+    """Every rank adds its share of the bias; units are taken by their numbers."""
+    units = torch.arange(A.shape[1]).tensor_split(ranks)[rank]
+    u = torch.clamp(x @ A[:, units], min=0)
+    y = all_reduce(torch.einsum("rh,ho->ro", u, B[units]) + b / ranks)
+
+    def backward(dy):
+        dz = torch.where(u > 0, dy @ B[units].T, 0.0)
+        dx = dz @ A[:, units].T
+        return (dx if ranks == 1 else all_reduce(dx)), x.T @ dz, u.T @ dy, torch.ones(len(dy)) @ dy
+
+    return y, backward
+
+
+def every_way(operators, devices, memory):
+    """Tries every choice of devices, the fewest first."""
+    choices = []
+    for weights, given in operators.values():
+        few = [k for k in range(1, len(devices) + 1) if weights / k + given <= memory][:1]
+        choices.append([homes for k in few for homes in combinations(devices, k)])
+    for where in product(*choices):
+        used = dict.fromkeys(devices, 0)
+        for (weights, given), homes in zip(operators.values(), where, strict=True):
+            for home in homes:
+                used[home] += weights / len(homes) + given
+        if max(used.values()) <= memory:
+            return {name: homes[0] if len(homes) == 1 else homes for name, homes in zip(operators, where, strict=True)}
+    return None
+
+
+def from_the_library(devices):
+    return hybrid({"op1": 10, "op2": 4}, devices)
+
+
+def by_hand(devices):
+    """The sums as messages: all to the first device, and back. All forward tasks come first."""
+    whole = hybrid({"op1": 4, "op2": 4}, devices)
+    acts = [act for act in whole.acts if not isinstance(act, Collective)]
+    acts.sort(key=lambda act: not (isinstance(act, Task) and act.name == "F" and act.of == "op1"))
+    for name, nodes in (("g:op1", devices[::2]), ("g:op2", devices[1::2])):
+        acts += [Send(node, nodes[0], name, "add") for node in nodes[1:]]
+        acts += [Send(nodes[0], node, name, "copy") for node in nodes[1:]]
+    return acts
+
+
+def by_other_plans(devices):
+    acts = [act for act in from_the_library(devices).acts if not isinstance(act, Collective)]
+    first, second = devices[::2], devices[1::2]
+    if len(first) > 1:
+        acts += [Collective(tree(first), "g:op1"), Collective(aggregate_at(second, second[0]), "g:op2")]
+    return tuple(acts)
+
+
+RIGHT = {
+    "tensor-mlp": [by_autograd, bias_in_parts],
+    "place": [every_way],
+    "hybrid": [from_the_library, by_hand, by_other_plans],
+}
+MEASURED = {"tensor-mlp": ["50%", "252 B"], "place": ["gpu1", "MB"], "hybrid": ["4.2 MB", "3.2 MB"]}
+
+
+# ---- one fault in the solution
+
+
+def faulty_mlp(seed):
+    draw = random.Random(seed)
+    at, by = draw.randrange(5), draw.choice((0.9, -1, 0, 0.5))
+
+    def answer(x, A, B, b, rank, ranks, all_reduce):
+        y, backward = SOLVED["tensor-mlp"](x, A, B, b, rank, ranks, all_reduce)
+
+        def faulty(dy):
+            return [value * by if i + 1 == at else value for i, value in enumerate(backward(dy))]
+
+        return (y, faulty) if at else (y * by, backward)
+
+    return answer
+
+
+def faulty_place(seed):
+    draw = random.Random(seed)
+
+    def answer(operators, devices, memory):
+        where = SOLVED["place"](operators, devices, memory)
+        if where is None:
+            return None
+        name = draw.choice(list(where))
+        fault = draw.choice(("more", "twice", "lost", "name"))
+        if fault == "more":
+            where[name] = [*where[name], *(device for device in devices if device not in where[name])][:5] + ["?"]
+        elif fault == "twice":
+            where[name] = where[name] * 2
+        elif fault == "lost":
+            del where[name]
+        else:
+            where[name + "?"] = where.pop(name)
+        return where
+
+    return answer
+
+
+def faulty_hybrid(seed):
+    draw = random.Random(seed)
+
+    def answer(devices):
+        acts = list(SOLVED["hybrid"](devices))
+        at, fault = draw.randrange(len(acts)), draw.choice(("lost", "twice", "early"))
+        act = acts.pop(at)
+        if fault == "twice":
+            acts[at:at] = [act, act]
+        elif fault == "early" and at:
+            acts.insert(0, act)
+        return acts
+
+    return answer
+
+
+FAULTY = {"tensor-mlp": (faulty_mlp, 30, 2), "place": (faulty_place, 30, 2), "hybrid": (faulty_hybrid, 40, 3)}
+
+
+# ---- what the judges know
+
+
+def test_the_truth_of_an_mlp_is_that_of_autograd():
+    for case in EXERCISES["tensor-mlp"].cases:
+        truth = judge_tensor_mlp.Truth(case)
+        leaves = [tensor.clone().requires_grad_() for tensor in truth.given()]
+        x, A, B, b = leaves
+        y = torch.relu(x @ A) @ B + b
+        y.backward(truth.dy)
+        rights = (truth.dx, truth.dA, truth.dB, truth.db)
+        assert judge_tensor_mlp.near(y.detach(), truth.y)
+        assert all(judge_tensor_mlp.near(leaf.grad, right) for leaf, right in zip(leaves, rights, strict=True))
+
+
+def test_a_case_is_possible_if_one_of_all_ways_is():
+    for case in EXERCISES["place"].cases:
+        assert (every_way(*case.given()) is not None) == case.possible
+        assert SOLVED["place"](*case.given()) is None or case.possible
+
+
+def test_the_names_of_an_exercise_are_those_of_the_lesson():
+    """``replica`` of the lesson makes the acts of the library, and so of the judge."""
+    lesson = (texts_of("hybrid").folder / "lesson.py").read_text("utf-8")
+    names = {"Task": Task, "Send": Send}
+    exec("def replica(" + lesson.split("def replica(")[1].split("\n\n")[0], names)
+    acts = names["replica"]("a", "b", 0) + names["replica"]("c", "d", 1)
+    devices = ["a", "b", "c", "d"]
+    assert acts == SOLVED["hybrid"](devices)[:-2] == list(hybrid({"op1": 2, "op2": 2}, devices).acts[:-2])
+    values = hybrid({"op1": 2, "op2": 2}, devices)
+    Schedule(devices, values.values, SOLVED["hybrid"](devices), values.holds, values.wants)
+
+
+@pytest.mark.parametrize(
+    "id, answer, part",
+    [
+        (
+            "tensor-mlp",
+            lambda x, A, B, b, rank, ranks, all_reduce: (all_reduce(x[rank:]), lambda dy: ()),
+            "(6, 4) (7, 4)",
+        ),
+        ("place", lambda operators, devices, memory: {"op1": devices, "op2": devices[1:] * 2}, "gpu2 gpu2"),
+        ("hybrid", lambda devices: SOLVED["hybrid"](devices)[:-2] + [Collective(ring(devices), "g:op1")], "g:op1"),
+    ],
+)
+def test_a_sentence_names_what_is_wrong(id, answer, part):
+    assert part in check_exercise(id, answer).sentence
