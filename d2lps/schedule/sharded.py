@@ -1,10 +1,8 @@
-"""Data parallelism whose devices share out what they would all keep: ZeRO, stages 0 to 3, as schedules.
+"""Data parallelism whose devices share out the weights, gradients and states that each would keep: ZeRO as schedules.
 
->>> devices, layers = ["gpu0", "gpu1"], [1000, 1000, 1000]
->>> [zero(devices, layers, stage).peak["gpu0"] for stage in (0, 1, 2)]
-[48000, 36000, 34000]
->>> fully_sharded(devices, [1000] * 12).peak["gpu0"] / zero(devices, [1000] * 12, 0).peak["gpu0"]
-0.5416666666666666
+>>> devices, layers = ["gpu0", "gpu1", "gpu2", "gpu3"], [1000] * 12
+>>> [zero(devices, layers, stage).peak["gpu0"] for stage in (0, 1, 2, 3)]
+[192000, 120000, 88000, 55000]
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,66 +89,62 @@ def zero(
         raise ScheduleError("no-layers", layers=layers)
     if stage not in (0, 1, 2, 3) or not is_count(micro) or micro < 1:
         raise ScheduleError("stage", stage=repr(stage), micro=repr(micro))
+    sizes = [data] * len(layers) if isinstance(data, int) else list(data)
+    if len(sizes) != len(layers):
+        raise ScheduleError("data", given=len(sizes), layers=len(layers))
     alone = len(devices) == 1
     stage = 0 if alone else stage  # one device has everything anyway
     wait = wait or stage < 2
-    scatter, gather = (ring if stage == 0 else reduce_scatter)(devices), all_gather(devices)
-    key = {node: name for node, name in gather.holds}  # whose part is where
-    part = (lambda name, node: f"{name}/{key[node]}") if stage else (lambda name, node: name)
-    sizes = [data] * len(layers) if isinstance(data, int) else list(data)
+    add_up, gather = (ring if stage == 0 else reduce_scatter)(devices), all_gather(devices)
+    key = dict(gather.holds)  # the part of each device
 
-    atoms = tuple(f"{node}.{i}" for node in devices for i in range(micro))
-    values = {f"loss.{i}": Value(0) for i in range(micro)}
-    for k, count in enumerate(layers):
-        values |= {f"w{k}": Value(count * itemsize), f"g{k}": Value(count * itemsize, atoms)}
-        values |= {f"{kind}{k}.{i}": Value(sizes[k]) for kind in "xd" for i in range(micro)}
-        values |= {} if stage else {f"s{k}": Value(count * state)}
-        for name, cut in slices(gather.share, count).items() if stage else ():
-            own = cut.stop - cut.start
-            values[f"w{k}/{name}"] = Value(own * itemsize if stage == 3 else 0)
-            values[f"g{k}/{name}"] = Value(own * itemsize if stage > 1 else 0, atoms)
-            values[f"s{k}/{name}"] = Value(own * state)
+    def part(name: str, node: str) -> str:
+        return f"{name}/{key[node]}" if stage else name
 
     acts: list[Act] = []
     for i in range(micro):
-        if stage == 3:
-            acts.append(Collective(gather, "w0"))
+        acts += [Collective(gather, "w0")] if stage == 3 else []
         for k, count in enumerate(layers):
-            freed = (f"w{k}",) if stage == 3 and (k < last or not keep) else ()
-            made = f"x{k + 1}.{i}" if k < last else f"loss.{i}"
-            acts += [
-                Task(node, "F", f"{k}", i, (f"x{k}.{i}", f"w{k}"), (made,), freed, 2 * rows * count) for node in devices
-            ]
-            if stage == 3 and (k < last or not keep):
-                acts.append(Collective(gather, f"w{min(k + 1, last)}"))
+            again = stage == 3 and (k < last or not keep)  # the backward pass needs the layer only later
+            made, freed = (f"x{k + 1}.{i}" if k < last else f"loss.{i}"), ((f"w{k}",) if again else ())
+            for node in devices:
+                acts.append(Task(node, "F", f"{k}", i, (f"x{k}.{i}", f"w{k}"), (made,), freed, 2 * rows * count))
+            acts += [Collective(gather, f"w{min(k + 1, last)}")] if again else []
         for k, count in reversed([*enumerate(layers)]):
             above = f"d{k + 1}.{i}" if k < last else f"loss.{i}"
             freed = (f"x{k}.{i}", *([above] if k < last else []), *([f"w{k}"] if stage == 3 else []))
             for node in devices:
                 made = ((f"g{k}", f"{node}.{i}"), *([f"d{k}.{i}"] if k else []))
                 acts.append(Task(node, "B", f"{k}", i, (f"x{k}.{i}", above, f"w{k}"), made, freed, 4 * rows * count))
-            if stage == 3 and k:
-                acts.append(Collective(gather, f"w{k - 1}"))
+            acts += [Collective(gather, f"w{k - 1}")] if stage == 3 and k else []
             if not alone and (not wait or i == micro - 1):
-                acts.append(Collective(scatter, f"g{k}", frees=stage > 1))
+                acts.append(Collective(add_up, f"g{k}", frees=stage > 1))
     for k in range(len(layers)):
         for node in devices:
-            old, new = (part(f"w{k}", node) if stage == 3 else f"w{k}"), part(f"w{k}", node)
-            changes = (new,) if new != old else ()  # in its place: what was there is no longer the weights of a layer
-            freed = (part(f"g{k}", node), *([f"w{k}"] if changes else []), *([f"g{k}"] if stage == 1 else []))
-            reads = (old, part(f"g{k}", node), part(f"s{k}", node))
-            acts.append(Task(node, "U", f"{k}", None, reads, changes, freed))
-        if stage in (1, 2):
-            acts.append(Collective(gather, f"w{k}", frees=True))
-    weights = [(node, part(name, node) if stage == 3 else name) for node in devices for name in _all("w", layers)]
-    states = [(node, part(name, node)) for node in devices for name in _all("s", layers)]
+            new, gradient, state_of = (part(f"{kind}{k}", node) for kind in "wgs")
+            if stage in (1, 2):  # the new part is in the place of the old weights, which are those of no model now
+                freed = (gradient, f"w{k}", f"g{k}") if stage == 1 else (gradient, f"w{k}")
+                acts.append(Task(node, "U", f"{k}", None, (f"w{k}", gradient, state_of), (new,), freed))
+            else:
+                acts.append(Task(node, "U", f"{k}", None, (new, gradient, state_of), (), (gradient,)))
+        acts += [Collective(gather, f"w{k}", frees=True)] if stage in (1, 2) else []
+    names_of = [(f"w{k}", f"s{k}") for k in range(len(layers))]
+    kept = [(node, part(w, node) if stage == 3 else w) for node in devices for w, _ in names_of]
+    kept += [(node, part(s, node)) for node in devices for _, s in names_of]
     inputs = [(node, f"x0.{i}") for node in devices for i in range(micro)]
     losses = [(node, f"loss.{i}") for node in devices for i in range(micro)]
-    return Schedule(devices, values, acts, weights + states + inputs, weights + states + losses, memory)
-
-
-def _all(kind: str, layers: Sequence[int]) -> list[str]:
-    return [f"{kind}{k}" for k in range(len(layers))]
+    atoms = tuple(f"{node}.{i}" for node in devices for i in range(micro))
+    values = {f"loss.{i}": Value() for i in range(micro)}
+    for k, (count, size) in enumerate(zip(layers, sizes, strict=True)):
+        values |= {f"{kind}{k}.{i}": Value(size) for kind in "xd" for i in range(micro)}
+        values |= {f"w{k}": Value(count * itemsize), f"g{k}": Value(count * itemsize, atoms)}
+        values |= {} if stage else {f"s{k}": Value(count * state)}
+        for name, cut in slices(gather.share, count).items() if stage else ():
+            own = cut.stop - cut.start
+            values[f"w{k}/{name}"] = Value(own * itemsize if stage == 3 else 0)
+            values[f"g{k}/{name}"] = Value(own * itemsize if stage > 1 else 0, atoms)
+            values[f"s{k}/{name}"] = Value(own * state)
+    return Schedule(devices, values, acts, kept + inputs, kept + losses, memory)
 
 
 def fully_sharded(devices: Iterable[str], layers: Sequence[int], **options: object) -> Schedule:

@@ -89,9 +89,8 @@ class Experts(nn.Module):
             orders, gates, chosen = zip(*map(self.route, inputs), strict=True)
         everyone = chosen if self.carrier is None else sum(self.carrier.all_gather(chosen), [])
         wanted, kept = zip(*everyone, strict=True)  # numbers by device and expert
-        self.load = Load(
-            [sum(column) for column in zip(*wanted, strict=True)], sum(map(sum, wanted)) - sum(map(sum, kept))
-        )
+        dropped = sum(map(sum, wanted)) - sum(map(sum, kept))
+        self.load = Load([*map(sum, zip(*wanted, strict=True))], dropped)
         rows = [[sum(row[e] for e in self.of[node]) for node in self.devices] for row in kept]
         arrived = _Exchange.apply(self, rows, *[x[order] for x, order in zip(inputs, orders, strict=True)])
         made = [self._compute(node, part, kept) for node, part in zip(self.mine, arrived, strict=True)]
@@ -100,7 +99,7 @@ class Experts(nn.Module):
         return [torch.zeros_like(x).index_add(0, order, part * gate[:, None]) for x, order, gate, part in outputs]
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[list[int], list[int]]]:
-        """Return the kept tokens in the order of experts, their gates, and for each expert how many chose it, and stay."""
+        """Return the kept tokens by expert, their gates, and the numbers of tokens that chose each expert, and stay."""
         logits = self.router(x)
         if not torch.isfinite(logits).all():
             raise ExpertError(text("experts.not-finite"))

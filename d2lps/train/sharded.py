@@ -69,7 +69,7 @@ class Device:
         self.micro, self.count, self.total, self.peak = micro, count, 0.0, 0
 
     def do(self, task: Task) -> None:
-        """Compute what a task makes, and free what it frees."""
+        """Compute the values that a task makes, and free those that it frees."""
         k, i = int(task.of), task.batch
         layer = self.layers[k]
         if task.name == "F":
@@ -174,7 +174,7 @@ class Sharded:
                 free(layer.weights)
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Do one training step; all processes call this, with the same batch, of which device i takes part i.
+        """Do one training step; all processes call this, with the same batch. Device i takes its part i.
 
         Returns
         -------
@@ -222,7 +222,7 @@ class Sharded:
         return executed
 
     def trace(self) -> Trace:
-        """Return what was measured in the last step: complete without a carrier and on rank 0, else the own part."""
+        """Return the measured trace of the last step: complete without a carrier and on rank 0, else the own part."""
         sizes = {}
         for number, act in enumerate(self.schedule.acts, 1):
             for i, send in enumerate(messages_of(act)):

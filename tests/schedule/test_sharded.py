@@ -48,6 +48,15 @@ def test_memory(count):
         assert node in gpus(count) and 3 * PSI // count < peak <= 4 * PSI // count + 2 * 4 * max(LAYERS)
 
 
+def test_activations_of_one_micro_batch_at_a_time():
+    layers, data = [0] * 4, [100, 20, 30, 40]
+    for micro in (1, 3):
+        peak = zero(gpus(2), layers, 3, micro, data=data).peak["gpu0"]
+        # The inputs of all micro-batches are there from the beginning; the gradient comes when all layers have theirs.
+        assert peak == micro * 100 + 20 + 30 + 40 + 40
+    assert fully_sharded(gpus(2), layers, data=7).peak == fully_sharded(gpus(2), layers, data=[7] * 4).peak
+
+
 def test_parts_of_layers_that_do_not_divide():
     schedule = zero(gpus(3), [7, 1, 0], 3)
     assert [sum(schedule.size(f"w{k}/g{j}") for j in (1, 2, 3)) for k in range(3)] == [28, 4, 0]
@@ -161,6 +170,7 @@ def test_an_update_before_all_gradients_are_added_up():
         ([3, "4"], {}, "a model of layers"),
         ([3], {"stage": "3"}, "the stage must be 0, 1, 2 or 3"),
         ([3], {"micro": 0}, "1 micro-batch or more"),
+        ([3, 4], {"data": [1, 2, 3]}, "data lists 3 sizes for 2 layers"),
         ([3], {"memory": {"gpu0": 10}}, "gpu0 needs"),
     ],
 )
