@@ -15,6 +15,7 @@ part as to the whole. So all stages have the same bits.
 """
 
 import copy
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -159,6 +160,8 @@ class Sharded:
                     modules = zip(layers_of(copy.deepcopy(net)), cuts, strict=True)
                     layers = [Layer(*pair, stage * (len(self.devices) > 1), optimizer) for pair in modules]
                     self.own[node] = Device(layers, loss)
+            if carrier is not None:
+                self._require_alike(net)
         self._exchange = (lambda work: work(None)) if carrier is None else carrier.exchange
         load = Here().load if carrier is None else partial(carrier.prepare, ranks=carrier.ranks(self.schedule))
         self.programs: dict[str, Program] = {}  # value → its plan on the buffers of a layer
@@ -172,6 +175,16 @@ class Sharded:
             free(layer.gradients)
             if layer.stage == 3:
                 free(layer.weights)
+
+    def _require_alike(self, net: nn.Module) -> None:
+        """Raise ShardError unless all processes have the same weights and the same schedule."""
+        digest = hashlib.sha256(self.schedule.to_json().encode())
+        for parameter in net.parameters():
+            digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy())
+        everyone = self.carrier.all_gather(digest.hexdigest())
+        for rank, other in enumerate(everyone):
+            if other != everyone[0]:
+                raise ShardError(text("shard.unlike", rank=rank))
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Do one training step; all processes call this, with the same batch. Device i takes its part i.

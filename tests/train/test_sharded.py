@@ -224,6 +224,24 @@ def test_a_loss_that_is_no_number_on_one_process_is_named_on_all():
         assert "the loss is nan: check the data" in sentence
 
 
+def with_other_arguments(rank, what):
+    carrier = rank.carrier(Processes, backend="gloo")
+    net, _, loss = small_gpt()
+    if what == "weights" and rank.number == 1:
+        net = gpt.GPT(layers=2, width=20, heads=4, context=12)
+    try:
+        Sharded(net, NODES[:3], 3 if what == "stage" and rank.number == 1 else 2, ADAMW, loss, carrier)
+    except (ShardError, ProcessesError) as error:
+        return str(error)
+
+
+@pytest.mark.slow(5)
+@pytest.mark.parametrize("what", ["weights", "stage"])
+def test_processes_with_other_weights_or_options_are_named(what):
+    for sentence in ranks()(with_other_arguments, what, n=3):
+        assert "rank 1 has other weights or options than rank 0: call torch.manual_seed" in sentence
+
+
 # ---------------------------------------------------------------- what is refused
 
 
