@@ -160,6 +160,10 @@ EXERCISES = {
             mix_case(4, "10 Gbit/s", "25 Gbit/s", "15 Gbit/s"),
             mix_case(3, "1 Gbit/s", "2 Gbit/s", "1 Gbit/s", "1 Gbit/s"),
             mix_case(2, "400 Mbit/s", "400 Mbit/s"),
+            # More servers than machines, and yet less bandwidth than theirs, or more.
+            mix_case(2, "400 Mbit/s", "200 Mbit/s", "200 Mbit/s"),
+            mix_case(3, "400 Mbit/s", *["100 Mbit/s"] * 2, *["60 Mbit/s"] * 3, first=2),
+            mix_case(2, "400 Mbit/s", *["300 Mbit/s"] * 3),
         ),
         judge_best_mix.judge,
         fills=lambda trace: judge_best_mix.times(FIRST_MIX),

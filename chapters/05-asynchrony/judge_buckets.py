@@ -185,4 +185,7 @@ def cases() -> tuple[BucketsCase, ...]:
         BucketsCase((8 * MB, MB, MB, MB), (1 * ms, 2 * ms, 3 * ms, 4 * ms), ms, 1e9),
         *(drawn_case(seed, 12, alpha, 5e9) for seed, alpha in enumerate((1e-5, 3e-4, 2e-3))),
         *(drawn_case(seed, 40, alpha, 12.5e9) for seed, alpha in enumerate((3e-5, 3e-4, 1e-3), 3)),
+        # One each again, and two by two: any larger bucket makes the link late, and it has no time to catch up.
+        BucketsCase((949_000,) * 40, tuple(i * ms for i in range(1, 41)), ms / 20, 1e9, " (6)"),
+        BucketsCase((474_500,) * 40, tuple((i // 2 + 1) * ms for i in range(40)), ms / 20, 1e9, " (7)"),
     )

@@ -31,13 +31,18 @@ EXERCISES = {
         ),
         judge_fault_tolerance.judge,
         fills=dict,
-        keeps=("never-takes-over",),
+        keeps=("never-takes-over", "copies-everything"),
     ),
     "count-once": Exercise(
         ("disk", "send"),
-        (OnceCase((0, 1, 2)), OnceCase((4100,), ("head", "layer1"), late=("layer10",)), OnceCase((70, 7), ("b", "a"))),
+        (
+            OnceCase((0, 1, 2)),
+            OnceCase((4100,), ("head", "layer1"), late=("layer10",)),
+            OnceCase((1, 11), ("w", "1w", "w1")),  # names that run together: 1 and 1w, 11 and w
+        ),
         judge_count_once.judge,
         fills=dict,
+        keeps=("one-count-for-all-keys", "one-count-for-all-workers"),
     ),
     "detect": Exercise(
         ("nodes", "every", "lost", "delay", "now"),
@@ -72,6 +77,9 @@ EXERCISES = {
             IntervalCase(1000, 50000, 30, 0),
             IntervalCase(10, 5, 864, 60),
             IntervalCase(4, 1, 1000, 120),
+            IntervalCase(1, 100000, 3600, 600),  # the best interval is weeks
+            IntervalCase(100, 20, 0.05, 10),  # and here some seconds
+            *judge_interval.drawn_cases(),
         ),
         judge_interval.judge,
         fills=interval_texts,
@@ -96,7 +104,11 @@ EXERCISES = {
     ),
     "hashing": Exercise(
         ("keys", "hosts", "replicas"),
-        tuple(hashing_case(*case) for case in ((6, 1, 1), (3, 2, 1), (5, 1, 2), (3, 1, 0), (4, 2, 2))),
+        (
+            *(hashing_case(*case) for case in ((6, 1, 1), (3, 2, 1), (5, 1, 2), (3, 1, 0), (4, 2, 2))),
+            *(hashing_case(*case) for case in ((4, 1, 3), (5, 2, 4))),  # each host holds a copy
+            hashing_case(2, 1, 1, keys=200, more=30),
+        ),
         judge_hashing.judge,
         fills=dict,
         keeps=(

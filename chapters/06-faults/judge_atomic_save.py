@@ -4,7 +4,7 @@ What is loaded then has to be the last data whose save has returned, or those of
 may read at any moment, and save under another name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -14,6 +14,8 @@ from d2lps.notebook.grading import Failure, call, failure
 from .crashing_disk import Crash, Disk, Folder, Operation
 
 OTHER = "rank-0.momentum"  # another name, which begins like the first
+LONG = "step-7 of model-a, rank-0.weight"
+ALIKE = tuple(LONG.replace(*each) for each in (("s", "S", 1), ("-a", "-b"), ("ht", "hs"), ("-", "_")))
 MANY = 4  # files for each saved name are enough, however often it crashed
 SECOND = 4  # so many states of a first crash are crashed again
 
@@ -64,7 +66,7 @@ class _Judge:
         self._readers()
         self._reads_only()
         if self.case.ranks > 1:
-            self._others(whole.count)
+            self._others(whole)
         for crash in range(1, whole.count + 2):
             run = self._run(Disk(), [1, 2], [None], crash)
             self.crashes += 1
@@ -230,10 +232,25 @@ class _Judge:
         except _Seen as seen:
             raise seen.failure from None
 
-    def _others(self, operations: int) -> None:
-        """Another rank saves under its own name before each operation of this one."""
-        for at, names in product(range(1, operations + 1), ((self.name, OTHER), (OTHER, self.name))):
-            self._two_names(at, *names)
+    def _others(self, run: Run) -> None:
+        """Another rank saves under its own name before each operation of this one; the names may be alike."""
+        pairs = [(self.name, OTHER), *((LONG, each) for each in ALIKE), *self._with_one_file(run)]
+        for at, (name, other) in product(range(1, run.count + 1), pairs):
+            self._two_names(at, name, other)
+            self._two_names(at, other, name)
+
+    def _with_one_file(self, run: Run) -> Iterator[tuple[str, str]]:
+        """Pairs of names that share a file, if its name is another name with something before and behind."""
+        files = {name for each in run.log for name in (each.name, each.to)} | run.disk.names.keys()
+        around = [tuple(file.split(self.name, 1)) for file in sorted(files) if self.name in file]
+        for (begin, end), (start, stop) in product(around, repeat=2):
+            more = start.removeprefix(begin)
+            if (begin, end) == (start, stop) or begin + more != start:
+                continue
+            if end.endswith(stop):
+                yield more + self.name, self.name + end.removesuffix(stop)
+            elif stop.endswith(end):
+                yield more + self.name + stop.removesuffix(end), self.name
 
     def _two_names(self, at: int, name: str, other: str) -> None:
         disk = Disk()
@@ -250,12 +267,13 @@ class _Judge:
                 call(self.case, save, name, data(version), none=True)
             got = [self._load(folder, load, each) for each in (name, other)]
         except Failure as error:
-            raise failure("same-name", "saves-fail", self.case, got=_what(self.case, error)) from None
+            values = {"first": repr(name), "second": repr(other), "got": _what(self.case, error)}
+            raise failure("same-name", "saves-fail", self.case, **values) from None
         right = [data(2), data(1, 1) if folder.count >= at else None]
         for each, found, wanted in zip((name, other), got, right, strict=True):
             if found != wanted:
-                values = {"name": each, "got": _shown(found), "right": _shown(wanted)}
-                raise failure("same-name", "saves-mixed", self.case, **values)
+                values = {"first": repr(name), "second": repr(other), "got": _shown(found), "right": _shown(wanted)}
+                raise failure("same-name", "saves-mixed", self.case, name=repr(each), **values)
 
     def _rubbish(self) -> None:
         """Crashes leave files; there must not be more and more of them."""

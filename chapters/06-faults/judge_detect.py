@@ -174,6 +174,7 @@ def schedules(case: DetectCase) -> tuple[Schedule, ...]:
             "misses-dead",
         ),
         _stopped(case, beats([first], end=START + silence)),
+        _stopped_after_news(case),
     ]
     return (*alone, *(drawn(case, seed) for seed in range(SEEDS)))
 
@@ -196,6 +197,24 @@ def _stopped(case: DetectCase, dying: list[Event]) -> Schedule:
     early = [event for node in ends for event in worst(case, node, START + 0.1 * every, START + silence)]
     events = [*dying, *early, *steady, *asks(START, end, STEP * every)]
     return schedule(events, *["own-pause"] * 2, stops)
+
+
+def _stopped_after_news(case: DetectCase) -> Schedule:
+    """The detector is called between the last question and a short stop: only questions tell that it was stopped.
+
+    The connection to the first node has ended then; the others live, and are silent for almost as long as can be.
+    """
+    silence, every, (first, *others) = case.silence, case.every, case.nodes
+    begin = START + 5 * silence
+    end, quiet = begin + min(0.9 * every, 0.4 * silence), begin - 0.97 * silence
+    times = [*(event.now for event in asks(START, quiet, every)), quiet]
+    heard = [(first, now) for now in (*times, begin - 1e-3 * every)]
+    heard += [(node, now) for node in others for now in (*times, end)]
+    events = [Event("heard", now, node, now) for node, now in heard] + [Event("ended", begin, first)]
+    events += evenly(START, begin - 0.9 * every, STEP * every)
+    events += [Event("asked", end - 1e-6), Event("asked", end + 0.5 * every)]
+    events.sort(key=lambda event: event.now)
+    return Schedule(tuple(events), "own-pause", "ignores-end", ((begin, end),))
 
 
 def drawn(case: DetectCase, seed: int) -> Schedule:

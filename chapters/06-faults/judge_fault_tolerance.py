@@ -20,17 +20,22 @@ MANY_KEYS = tuple(f"w{i}" for i in range(8))  # with so many it is seen whether 
 LONG = (100, 300)  # rounds after which it is measured what a server keeps
 SLACK = 1000  # bytes by which that may grow in between: 200 numbers take more
 SMALL, LARGE = 200, 400  # runs with one failure in the later cases, and with two in the first
+REPEATS = 300  # of all pushes, while the servers cannot hear each other
 SHOWN = 8  # messages that are told before the one at which a mistake was seen
 
 
 def judge(case: PairCase, answer: Callable) -> dict[str, str]:
     """How many runs a right answer has taken, and how much it has said; raises Failure."""
     world = _fault_free(case, answer)
-    _require_few_numbers(case, answer)
     runs = 1
     single = list(small_schedules(world.letters, case.servers))
     for schedule in single if case.n > 2 else some(single, SMALL):
         play(case, answer, schedule)
+        runs += 1
+    _require_few_numbers(case, answer)
+    for after in (0, case.n + 1):  # cut off in the first or second round, and asked again and again
+        schedule = Schedule(server=case.servers[0], after=after, how="cut", repeats=REPEATS)
+        play(replace(case, keys=case.keys[:1], rounds=LONG[0]), answer, schedule)
         runs += 1
     _require_little_kept(case, answer)
     for schedule in some(large_schedules(world.letters, case.servers), LARGE) if case.n > 2 else ():
@@ -94,7 +99,7 @@ def _ends(letters: list[Letter], servers: tuple[str, str]) -> list[range]:
 def _check(world: World, src: str, dst: Hashable, message: object) -> tuple | None:
     """The message as it travels, or None where it makes the run fail."""
     case = world.case
-    talk = TALK * max(1, case.rounds // 100)
+    talk = TALK * max(1, case.rounds // 100, world.schedule.repeats // 100)
     if world.spoken > talk:
         world.failed = _failure("talks-for-ever", "pair-talks", world, messages=talk)
     elif dst not in case.workers and (dst == src or dst not in case.servers):
@@ -135,17 +140,17 @@ def plain(thing: object) -> object:
     raise TypeError(type(thing).__name__)
 
 
-def numbers_in(thing: object) -> int:
-    """How many numbers with a point are in a message.
+def numbers_in(thing: object) -> list[float]:
+    """The numbers with a point in a message.
 
     >>> numbers_in(("copy", 1, {"w": (2, 0.5, -0.5)}))
-    2
+    [0.5, -0.5]
     """
     if isinstance(thing, dict):
-        return sum(map(numbers_in, thing.values()))
+        return numbers_in(tuple(thing.values()))
     if isinstance(thing, tuple | list | set | frozenset):
-        return sum(map(numbers_in, thing))
-    return isinstance(thing, float)
+        return [number for each in thing for number in numbers_in(each)]
+    return [thing] if isinstance(thing, float) else []
 
 
 def _is_number(thing: object) -> bool:
@@ -328,12 +333,13 @@ def _unheard(to: Hashable, message: tuple) -> None:
 
 def _require_few_numbers(case: PairCase, answer: Callable) -> None:
     """Between the servers no more than all gradients, and a state for each sum."""
-    world = play(replace(case, keys=MANY_KEYS), answer, Schedule())
-    got = sum(numbers_in(letter.message) for letter in world.letters if letter.dst == case.servers[1])
-    enough = (case.n + 2) * len(MANY_KEYS) * ROUNDS
-    if got > enough:
-        sums = len(MANY_KEYS) * ROUNDS
-        raise failure("copies-everything", "pair-numbers", case, got=got, enough=enough, sums=sums)
+    world, sums = play(replace(case, keys=MANY_KEYS), answer, Schedule()), len(MANY_KEYS) * ROUNDS
+    got = [number for letter in world.letters if letter.dst == case.servers[1] for number in numbers_in(letter.message)]
+    gradients = {letter.message[-1] for letter in world.letters if letter.src in case.workers}
+    others = sum(number not in gradients for number in got)
+    if others > 2 * sums or len(got) > (case.n + 2) * sums:
+        values = {"gradients": len(got) - others, "others": others, "pushes": case.n * sums, "enough": 2 * sums}
+        raise failure("copies-everything", "pair-numbers", case, sums=sums, **values)
 
 
 def _require_little_kept(case: PairCase, answer: Callable) -> None:

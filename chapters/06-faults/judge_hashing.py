@@ -27,15 +27,17 @@ class HashingCase:
 
 
 NAMES = "fir oak ash10 elm birch ash1 yew larch alder pine".split()  # no numbers in order, and one begins another
+NAMES += [f"{name}{i}" for i in (7, 23, 5) for name in NAMES]
 
 
-def hashing_case(hosts: int, each: int, replicas: int, keys: int = 1000) -> HashingCase:
-    """Return a case with this many hosts, and ``each`` servers per host.
+def hashing_case(hosts: int, each: int, replicas: int, keys: int = 1000, more: int = 0) -> HashingCase:
+    """Return a case with this many hosts, ``each`` servers per host, and so many ``more`` on the first one.
 
     One server may join on a host of its own, and another one on the first host.
     """
     parameters = tuple(f"layer{i // 40}.{('weight', 'bias')[i % 2]}.{i % 40 // 2}" for i in range(keys))
-    servers = tuple((name, f"host{i % hosts + 9}") for i, name in enumerate(NAMES[: hosts * each]))
+    on = [i % hosts + 9 for i in range(hosts * each)] + [9] * more
+    servers = tuple((name, f"host{i}") for name, i in zip(NAMES, on, strict=False))
     joins = (NAMES[len(servers)], f"host{hosts + 9}"), (NAMES[len(servers) + 1], "host9")
     return HashingCase(parameters, servers, replicas, joins)
 
@@ -50,8 +52,7 @@ def judge(case: HashingCase, answer: Callable) -> dict[str, str]:
         more = hosts | {server: host}
         joined = _place(case, answer, case.keys, more)
         moved.append(_require_few_moves(case, "joins", server, place, joined, answer))
-        if len(set(Counter(more.values()).values())) == 1:
-            _require_even(case, joined, more)
+        _require_even(case, joined, more)
     if len(hosts) > 1:
         for gone in list(hosts)[:LEAVE]:
             rest = {server: host for server, host in hosts.items() if server != gone}
@@ -158,7 +159,9 @@ def _turned(case: HashingCase, answer: Callable) -> Placed:
 
 
 def _require_even(case: HashingCase, place: Placed, hosts: Mapping[str, str]) -> None:
-    """Copies in all, and keys of which a server is the first."""
+    """Copies in all, and keys of which a server is the first, if every host has as many servers."""
+    if len(set(Counter(hosts.values()).values())) > 1:
+        return
     kinds = {"uneven-copies": range(case.replicas + 1), "uneven-primaries": range(1)}
     for sentence, which in kinds.items():
         loads = Counter(dict.fromkeys(hosts, 0))

@@ -34,6 +34,17 @@ class IntervalCase:
         return self.hours * 3600 / self.n
 
 
+def drawn_cases(count: int = 12) -> tuple[IntervalCase, ...]:
+    """Cases in which a save takes from a thousandth of the mean time between two failures to all of it."""
+    draw, cases = random.Random(6), []
+    for i in range(count):
+        part, mtbf = 10 ** (3 * (i + draw.random()) / count - 3), 10 ** draw.uniform(3, 6)
+        n = int(10 ** draw.uniform(0, 4))
+        hours, delta, restart = (float(f"{each:.3g}") for each in (n * mtbf / 3600, part * mtbf, mtbf * draw.random()))
+        cases.append(IntervalCase(n, hours, delta, restart))
+    return tuple(cases)
+
+
 def takes(case: IntervalCase, work: float) -> float:
     """Mean seconds for a second of work, with ``work`` seconds of work between two saves.
 
@@ -102,9 +113,9 @@ def judge(case: IntervalCase, answer: Callable) -> dict[str, float]:
         raise failure("todo", "no-interval", case)
     if not 0 < work < math.inf:
         raise failure("not-a-time", "interval-no-time", case, got=f"{work:g}")
-    least = best(case.delta, case.mtbf)
-    enough, here = takes(case, least), takes(case, work)
-    if here / enough - 1 > MARGIN * (enough / math.exp(case.restart / case.mtbf) - 1):
+    again = math.exp(case.restart / case.mtbf)  # what restarts add is the same factor for every interval
+    enough, here = takes(case, best(case.delta, case.mtbf)), takes(case, work)
+    if here - enough > MARGIN * (enough - again):
         raise _failure(case, work, here, enough)
     return {
         "interval": work,
@@ -129,7 +140,7 @@ def mistake_of(case: IntervalCase, work: float) -> str:
     def near(*values: float) -> bool:
         return any(value > 0 and abs(work / value - 1) < 0.005 for value in values)
 
-    if near(young(delta, mtbf), young(delta, mtbf) - delta):
+    if near(young(delta, mtbf)):
         return "young-too-far"
     if case.n > 1 and near(*(rule(delta, of) for rule in rules for of in (mtbf * case.n, mtbf * case.n**2))):
         return "one-device"

@@ -47,6 +47,9 @@ class Schedule(NamedTuple):
     knows : str
         Who hears last of the new view: ``"server"``, ``"worker"`` (one of them), or nobody: "". ``"again"`` is that
         the survivor hears of the old one once more.
+    repeats : int
+        How often workers say everything again before they give up, or before a server that is cut off is left out
+        (unless half of the rounds are over before); 0 for ``PATIENCE``.
     """
 
     message: int = 0
@@ -56,6 +59,7 @@ class Schedule(NamedTuple):
     after: int = 0
     how: str = "lost"
     knows: str = ""
+    repeats: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ class World:
 
     def __init__(self, case: PairCase, answer: Callable, schedule: Schedule, check: Callable):
         self.case, self.schedule, self.check = case, schedule, check
+        self.repeats = schedule.repeats or PATIENCE
         self.letters: list[Letter] = []
         self.queue: deque[Letter] = deque()
         self.held: list[tuple[int, Letter]] = []
@@ -264,6 +269,8 @@ class World:
     def _next_round(self, worker: Worker) -> None:
         worker.number += 1
         worker.waits = list(self.case.keys) if worker.number <= self.case.rounds else []
+        if self.cut and self.schedule.repeats and len(self.views) == 1 and worker.number > self.case.rounds // 2:
+            self._make_view(by=LATE // 2)  # a primary that goes on by itself is left out before all is over
         self._push(worker)
 
     def _push(self, worker: Worker) -> None:
@@ -331,13 +338,13 @@ class World:
             self.queue.extend(letter for _, letter in (self.held if over else views))
             self.held = [] if over else [each for each in self.held if each not in views]
             return True
-        if over or self.patience == PATIENCE:
+        if over or self.patience == self.repeats:
             return False
         self.patience += 1
         self.times += 1
         for worker in self.workers.values():
             self._push(worker)
-        if self.cut and self.times == PATIENCE:  # what it has begun, whoever is cut off goes on with
+        if self.cut and self.times == self.repeats:  # what it has begun, whoever is cut off goes on with
             self.patience = 0
             self._make_view(by=LATE // 2)
         return True

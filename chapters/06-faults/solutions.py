@@ -121,11 +121,11 @@ def atomic_save(fs):
     def save(name, data):
         fs.write(name + ".new", data)
         fs.sync(name + ".new")
-        fs.rename(name + ".new", name)
+        fs.rename(name + ".new", name + ".data")
         fs.sync_folder()
 
     def load(name):
-        return fs.read(name) if name in fs.names() else None
+        return fs.read(name + ".data") if name + ".data" in fs.names() else None
 
     return save, load
 
@@ -1164,30 +1164,31 @@ def returned(change):
     return lambda n, hours, delta, restart: change(interval(n, hours, delta, restart), delta, hours * 3600 / n)
 
 
-def saver(write=None, sync=True, folder=True, first=False, tmp=lambda name: name + ".new", removes=False, before=None):
-    """An answer with one thing changed: what is written, what is synced, and when it gets its name."""
+def saver(sync=True, folder=True, first=False, tmp=lambda name: name + ".new", whole=lambda name: name + ".data",
+          removes=False, before=None):
+    """An answer with one thing changed: how files are called, what is synced, and when it gets its name."""
     def answer(fs):
         def save(name, data):
             if before:
                 before(fs, name)
-            if removes and name in fs.names():
-                fs.remove(name)
+            if removes and whole(name) in fs.names():
+                fs.remove(whole(name))
             if first:
                 fs.write(tmp(name), b"")
-                fs.rename(tmp(name), name)
-                fs.write(name, data)
-                fs.sync(name)
+                fs.rename(tmp(name), whole(name))
+                fs.write(whole(name), data)
+                fs.sync(whole(name))
             else:
                 fs.write(tmp(name), data)
                 if sync:
                     fs.sync(tmp(name))
-                if tmp(name) != name:
-                    fs.rename(tmp(name), name)
+                if tmp(name) != whole(name):
+                    fs.rename(tmp(name), whole(name))
             if folder:
                 fs.sync_folder()
 
         def load(name):
-            return fs.read(name) if name in fs.names() else None
+            return fs.read(whole(name)) if whole(name) in fs.names() else None
         return save, load
     return answer
 
@@ -1195,8 +1196,8 @@ def saver(write=None, sync=True, folder=True, first=False, tmp=lambda name: name
 def synced_too_late(fs):
     def save(name, data):
         fs.write(name + ".new", data)
-        fs.rename(name + ".new", name)
-        fs.sync(name)
+        fs.rename(name + ".new", name + ".data")
+        fs.sync(name + ".data")
         fs.sync_folder()
     return save, atomic_save(fs)[1]
 
@@ -1206,7 +1207,7 @@ def folder_before(fs):
         fs.write(name + ".new", data)
         fs.sync(name + ".new")
         fs.sync_folder()
-        fs.rename(name + ".new", name)
+        fs.rename(name + ".new", name + ".data")
     return save, atomic_save(fs)[1]
 
 
@@ -1215,9 +1216,9 @@ def old_one_aside(fs):
     def save(name, data):
         fs.write(name + ".new", data)
         fs.sync(name + ".new")
-        if name in fs.names():
-            fs.rename(name, name + ".old")
-        fs.rename(name + ".new", name)
+        if name + ".data" in fs.names():
+            fs.rename(name + ".data", name + ".old")
+        fs.rename(name + ".new", name + ".data")
         fs.sync_folder()
     return save, atomic_save(fs)[1]
 
@@ -1225,7 +1226,7 @@ def old_one_aside(fs):
 def newest_first(fs):
     """What was not finished is taken for the newest."""
     def load(name):
-        for each in (name + ".new", name):
+        for each in (name + ".new", name + ".data"):
             if each in fs.names():
                 return fs.read(each)
     return atomic_save(fs)[0], load
@@ -1288,7 +1289,7 @@ def saves_in_memory(fs):
     memory, (first, on_disk) = {}, atomic_save(fs)
 
     def save(name, data):
-        if name not in fs.names():
+        if on_disk(name) is None:
             first(name, data)
         memory[name] = data
     return save, lambda name: memory.get(name, on_disk(name))
@@ -1299,7 +1300,7 @@ def a_new_name_each_time(fs):
         tmp = f"{name}.{uuid.uuid4().hex}"
         fs.write(tmp, data)
         fs.sync(tmp)
-        fs.rename(tmp, name)
+        fs.rename(tmp, name + ".data")
         fs.sync_folder()
     return save, atomic_save(fs)[1]
 
@@ -1378,8 +1379,8 @@ def load_finishes(fs):
     save, load = atomic_save(fs)
 
     def loading(name):
-        if name + ".new" in fs.names() and name not in fs.names():
-            fs.rename(name + ".new", name)
+        if name + ".new" in fs.names() and name + ".data" not in fs.names():
+            fs.rename(name + ".new", name + ".data")
         return load(name)
     return save, loading
 
@@ -1611,13 +1612,12 @@ WRONG = {
         "not-general": [lambda n, hours, delta, restart: interval(n, hours, delta, restart) if delta == 60 else 1 / 0],
     },
     "atomic-save": {
-        "in-place": [saver(tmp=lambda name: name), saver(tmp=lambda name: name, sync=False, folder=False),
-                     saver(first=True)],
+        "in-place": [saver(tmp=str, whole=str), saver(tmp=str, whole=str, sync=False, folder=False), saver(first=True)],
         "no-sync": [saver(sync=False)],
         "rename-first": [synced_too_late],
         "no-sync-folder": [saver(folder=False), folder_before],
         "deletes-old-first": [saver(removes=True), old_one_aside],
-        "same-name": [saver(tmp=lambda name: "new"), saver(before=removes_what_begins_so)],
+        "same-name": [saver(tmp=lambda name: "new"), saver(before=removes_what_begins_so), saver(whole=str)],
         "loads-torn": [newest_first, two_slots(check=False)],
         "manifest-first": [manifest(first=True)],
         "leaves-rubbish": [a_new_name_each_time],

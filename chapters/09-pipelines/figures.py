@@ -3,7 +3,8 @@
 from d2lps import Trace, cost
 from d2lps.schedule import gpipe, one_f_one_b, pipeline, zero_bubble
 
-TOTAL = 8  # the number of micro-batches if there are several; one forward pass of all takes as many seconds
+TOTAL = 4  # the number of micro-batches if there are several; one forward pass of all takes as many seconds
+SAVED = 10**6  # bytes of a micro-batch in each stage
 
 
 def opening() -> dict[str, Trace]:
@@ -11,7 +12,8 @@ def opening() -> dict[str, Trace]:
 
     def trace(make, micro):
         part = TOTAL / micro
-        return cost.shared(pipeline(make(4, micro), {"F": part, "B": 2 * part, "I": part, "W": part}))
+        work = {"F": part, "B": 2 * part, "I": part, "W": part}
+        return cost.shared(pipeline(make(4, micro), work, saved=SAVED * TOTAL // micro))
 
     return {
         "m = 1": trace(gpipe, 1),

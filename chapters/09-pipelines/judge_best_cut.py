@@ -100,8 +100,9 @@ def cases() -> tuple[CutCase, ...]:
     """Return one case to follow by hand, the extremes, and rows as models have them."""
     blocks = (1.0,) * 24
     return (
-        CutCase((1, 1, 1, 1, 5, 3), 3),
-        CutCase((2, 3, 1, 2, 2, 4), 3),
+        CutCase((1, 2, 3, 4, 5, 6), 3),
+        CutCase((2, 3, 1, 2, 2, 4), 3, " (2)"),
+        CutCase((8, 5, 1, 1, 3, 8, 6), 3),  # not the cut with the least squares, spread, or largest minimum
         CutCase((3,), 1),
         CutCase((4, 1, 3), 1),
         CutCase((5, 1, 1, 2, 1), 5),

@@ -86,7 +86,7 @@ def judge(case: TableCase, answer: Callable) -> dict[str, str]:
 def _table(case: TableCase, result: object) -> dict[int, list[Cell]]:
     if not isinstance(result, Mapping):
         raise failure("not-a-table", "not-a-table", case, type=type(result).__name__)
-    if not any(isinstance(row, Sequence) and len(row) for row in result.values()):
+    if all(isinstance(row, Sequence) and not len(row) for row in result.values()):
         raise failure("todo", "no-cells", case)
     if set(result) != {*range(case.devices)}:
         keys = ", ".join(repr(key) for key in list(result)[:8])

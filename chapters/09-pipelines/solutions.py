@@ -87,6 +87,26 @@ def forgets_the_last(stages, micro):
     return table
 
 
+def two_by_two(stages, micro):
+    """Does two backward passes, then two forward passes."""
+    table = {}
+    for stage in range(stages):
+        ahead = min(micro, stages - stage)
+        row, done = [("F", i) for i in range(ahead)], 0
+        while done < micro:
+            row += [("B", i) for i in range(done, min(done + 2, ahead))]
+            done = min(done + 2, ahead)
+            row += [("F", i) for i in range(ahead, min(ahead + 2, micro))]
+            ahead = min(ahead + 2, micro)
+        table[stage] = row
+    return table
+
+
+def two_by_two_first(stages, micro):
+    """Only stage 0 does, so that no device waits forever."""
+    return one_f_one_b(stages, micro) | {0: two_by_two(stages, micro)[0]}
+
+
 def never_checks_the_end(stages, micro):
     """Goes on with forward passes that do not exist."""
     table = {}
@@ -233,6 +253,20 @@ def halves(costs, stages):
     return cut
 
 
+def first_alone(costs, stages):
+    """Gives the first stage one layer, and cuts the rest well."""
+    if stages == 1:
+        return [list(range(len(costs)))]
+    return [[0], *([i + 1 for i in stage] for stage in best_cut(costs[1:], stages - 1))]
+
+
+def least_squares(costs, stages):
+    """Evens out all stages instead of the slowest one alone."""
+    ways = ([0, *ends, len(costs)] for ends in combinations(range(1, len(costs)), stages - 1))
+    cuts = ([list(range(start, end)) for start, end in zip(ends, ends[1:])] for ends in ways)
+    return min(cuts, key=lambda cut: sum(sum(costs[i] for i in stage) ** 2 for stage in cut))
+
+
 def may_be_empty(costs, stages):
     """The same search, with stages that have no layer."""
     best = {(0, 0): (0, [])}
@@ -263,7 +297,8 @@ WRONG = {
         "short-warm-up": [in_turn(lambda p, m, i: max(1, p - i - 1)), in_turn(lambda p, m, i: 1)],
         "backward-first": [in_turn(lambda p, m, i: p - i - 1), in_turn(lambda p, m, i: i)],
         "saves-more": [in_turn(lambda p, m, i: p), in_turn(lambda p, m, i: 2 * (p - i) - 1)],
-        "waits": [in_turn(lambda p, m, i: i + 1)],
+        "waits": [in_turn(lambda p, m, i: i + 1), two_by_two],
+        "late": [two_by_two_first],
         "other-order": [last_first, in_turn(lambda p, m, i: m, lambda m: range(m)[::-1])],
         "missing": [forgets_the_last, row_changed(lambda device, row: row[:-1])],
         "unknown-cell": [never_checks_the_end, row_changed(lambda device, row: [(kind, i + 1) for kind, i in row])],
@@ -289,6 +324,11 @@ WRONG = {
         "backward-first": [chunk_changed(lambda device, row: row[::-1])],
         "not-a-cell": [chunk_changed(lambda device, row: [cell[:2] for cell in row])],
         "not-a-table": [lambda devices, micro, chunks: [*interleave(devices, micro, chunks).values()]],
+        "other-devices": [lambda devices, micro, chunks: {
+            str(device): row for device, row in interleave(devices, micro, chunks).items()}],
+        "other-order": [lambda devices, micro, chunks: {
+            device: [(kind, micro - 1 - i, stage) for kind, i, stage in row]
+            for device, row in interleave(devices, micro, chunks).items()}],
         "two-homes": [lambda devices, micro, chunks: dict.fromkeys(range(devices), interleave(1, micro, chunks * devices)[0])],
         "other-chunks": [lambda devices, micro, chunks: {
             device: row for device, row in enumerate([*interleave(1, micro, chunks * devices).values()] + [[]] * (devices - 1))}],
@@ -298,8 +338,8 @@ WRONG = {
     },
     "best-cut": {
         "equal-counts": [of_equal_counts],
-        "by-average": [up_to_the_mean, never_over_the_mean],
-        "late": [halves],
+        "by-average": [up_to_the_mean, never_over_the_mean, halves, least_squares],
+        "late": [first_alone],
         "apart": [largest_first, cut_changed(lambda cut: cut[::-1]), cut_changed(lambda cut: [stage[::-1] for stage in cut])],
         "empty-stage": [cut_changed(lambda cut: [[], *cut]), may_be_empty],
         "other-count": [lambda costs, stages: [[i] for i in range(len(costs))],

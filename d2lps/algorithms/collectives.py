@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from d2lps.algorithms.servers import require_chunks
-from d2lps.algorithms.trees import halving_doubling, pairs_of_tree
+from d2lps.algorithms.trees import halving_doubling
 from d2lps.plan.acts import PlanError, Send
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.parse import names
@@ -406,9 +406,7 @@ def all_to_all(nodes: Iterable[str], few_steps: bool = False, key: str = "g") ->
 def _down(nodes: tuple[str, ...], chunks: int | None, key: str) -> tuple[dict[str, Fraction], list[list[Send]]]:
     """Return the shares and steps by which the tensor of the first node reaches the others."""
     if chunks is None:
-        return {key: Fraction(1)}, [
-            [Send(near, far, key, "copy") for near, far in step] for step in reversed(pairs_of_tree(nodes))
-        ]
+        return {key: Fraction(1)}, [[Send(near, far, key, "copy") for near, far in step] for _, step in _tree(nodes)]
     keys = [f"{key}{c}" for c in range(1, require_chunks(chunks) + 1)]
     steps: list[list[Send]] = [[] for _ in range(len(nodes) - 2 + chunks if len(nodes) > 1 else 0)]
     for c, name in enumerate(keys):
@@ -422,19 +420,20 @@ def _parts(nodes: Iterable[str], key: str) -> tuple[tuple[str, ...], dict, list[
     nodes = names(nodes)
     n = len(nodes)
     share = {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}
-    place = {node: i for i, node in enumerate(nodes)}
-    steps = []
-    for step in reversed(pairs_of_tree(nodes)):
-        # The far node of a pair stands for itself and for those that it will serve.
-        apart = place[step[0][1]] - place[step[0][0]]
-        steps.append(
-            [
-                Send(near, far, f"{key}{j + 1}", "copy")
-                for near, far in step
-                for j in range(place[far], min(place[far] + apart, n))
-            ]
-        )
+    keys, place = list(share), {node: i for i, node in enumerate(nodes)}
+    # The far node of a pair gets its own key, and those of all nodes that it will serve.
+    steps = [
+        [Send(near, far, name, "copy") for near, far in step for name in keys[place[far] : place[far] + apart]]
+        for apart, step in _tree(nodes)
+    ]
     return nodes, share, steps, [*zip(nodes, share, strict=True)]
+
+
+def _tree(nodes: tuple[str, ...]) -> list[tuple[int, list[tuple[str, str]]]]:
+    """Return the steps of a binomial tree from the first node on: how far apart its pairs are, and (near, far)."""
+    n = len(nodes)
+    distances = [2**t for t in range((n - 1).bit_length())][::-1]
+    return [(apart, [(nodes[i], nodes[i + apart]) for i in range(0, n - apart, 2 * apart)]) for apart in distances]
 
 
 def _own(plan: Plan) -> list[tuple[str, str]]:

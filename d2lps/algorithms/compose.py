@@ -1,6 +1,7 @@
 """Several plans that run at the same time, each with its own part of the buffer."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, zip_longest
 from numbers import Rational
@@ -55,24 +56,35 @@ def together(*plans: Plan, shares: "Iterable[Rational | str] | None" = None) -> 
 
 def side_by_side(nodes: Iterable[str], plans: Sequence[Plan], parts: Sequence[Fraction]) -> Plan:
     """Return the plan that runs ``plans`` at the same time, with ``nodes`` in their order."""
-    nodes, share = tuple(nodes), {}
+    nodes = tuple(nodes)
+    share, steps = steps_side_by_side(plans, parts)
+    if isinstance(steps, Lazy):
+        steps = replace(steps, call=(side_by_side, nodes, plans, parts))
+        if all(len(plan.wants) == len(plan.holds) == len(nodes) * len(plan.share) for plan in plans):
+            return Plan(nodes, share, steps)  # every node holds and wants every key: no need to list the pairs
+    return Plan(nodes, share, steps, chain(*(p.holds for p in plans)), chain(*(p.wants for p in plans)))
+
+
+def steps_side_by_side(plans: Sequence[Plan], parts: Sequence[Fraction]) -> tuple[dict[str, Fraction], Iterable]:
+    """Return the shares and the steps of ``plans`` that run at the same time; lazy steps if all of theirs are."""
+    share: dict[str, Fraction] = {}
     for plan, part in zip(plans, parts, strict=True):
         for key in plan.share:
             if key in share:
                 raise PlanError("key-clash", key=key)
             share[key] = part * plan.share[key]
     if not all(isinstance(plan.steps, Lazy) for plan in plans):
-        joined = [[*chain(*acts)] for acts in zip_longest(*(plan.steps for plan in plans), fillvalue=())]
-    else:
+        return share, [[*chain(*acts)] for acts in zip_longest(*(plan.steps for plan in plans), fillvalue=())]
 
-        def step(t: int) -> list:
-            return [act for plan in plans if t < len(plan.steps) for act in plan.steps[t]]
+    def step(t: int) -> list:
+        return [act for plan in plans if t < len(plan.steps) for act in plan.steps[t]]
 
-        def alike(t: int) -> tuple:
-            return tuple(plan.steps.kind(t) if t < len(plan.steps) else None for plan in plans)
+    def alike(t: int) -> tuple:
+        return tuple(plan.steps.kind(t) if t < len(plan.steps) else None for plan in plans)
 
-        longest = max(len(plan.steps) for plan in plans)
-        joined = Lazy(step, range(longest), alike, call=(side_by_side, nodes, plans, parts))
-        if all(len(plan.wants) == len(plan.holds) == len(nodes) * len(plan.share) for plan in plans):
-            return Plan(nodes, share, joined)  # every node holds and wants every key: no need to list the pairs
-    return Plan(nodes, share, joined, chain(*(p.holds for p in plans)), chain(*(p.wants for p in plans)))
+    def joined(t: int) -> list[tuple[str, str, str, int]]:
+        return [group for plan in plans if t < len(plan.steps) for group in plan.steps.groups(t)]
+
+    one_size = len({*share.values()}) == 1 and all(plan.steps.joined for plan in plans)
+    longest = max(len(plan.steps) for plan in plans)
+    return share, Lazy(step, range(longest), alike, joined=joined if one_size else None)

@@ -1,6 +1,6 @@
 """Trees and pairs: O(log n) messages one after the other, compared with O(n) in a ring."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from d2lps.algorithms.servers import require_chunks
@@ -48,7 +48,8 @@ def tree(nodes: Iterable[str], key: str = "g") -> Plan:
     step 4   a→b =g
     """
     nodes = names(nodes)
-    pairs = pairs_of_tree(nodes)
+    n = len(nodes)
+    pairs = [[(nodes[i], nodes[i + d]) for i in range(0, n - d, 2 * d)] for d in _powers(n)]
     up = [[Send(far, near, key, "add") for near, far in step] for step in pairs]
     down = [[Send(near, far, key, "copy") for near, far in step] for step in reversed(pairs)]
     return Plan(nodes, {key: 1}, up + down)
@@ -187,11 +188,9 @@ def double_tree(nodes: Iterable[str], chunks: int | None = None, key: str = "g")
     return Plan(nodes, {name: Fraction(1, 2 * chunks) for half in keys for name in half}, steps)
 
 
-def pairs_of_tree(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Return the (near, far) pairs of a binomial tree rooted at the first node, 1, 2, 4, … places apart, by steps."""
-    n = len(nodes)
-    powers = [2**t for t in range((n - 1).bit_length())]
-    return [[(nodes[i], nodes[i + apart]) for i in range(0, n - apart, 2 * apart)] for apart in powers]
+def _powers(n: int) -> list[int]:
+    """Return the ⌈lg n⌉ powers 1, 2, 4, … below n."""
+    return [2**t for t in range((n - 1).bit_length())]
 
 
 def _edges(start: int, stop: int, depth: int, parent: int | None = None) -> Iterator[tuple[int, int, int]]:

@@ -7,8 +7,8 @@
 ['host0', 'host1']
 
 No root is needed, nothing outside is touched, and nothing is left behind: the hosts live in namespaces of the kernel,
-and end with the process that holds them. Every host has a network card (``eth0``) on one switch, with both directions
-shaped.
+and end with the process that holds them. Every host has a network card (``eth0``) on one switch, or on the switch of
+its rack; both directions of its link, and of the uplinks between racks, are shaped.
 """
 
 import math
@@ -26,14 +26,19 @@ from d2lps.cluster.run import Member, Run
 from d2lps.messages import language, text
 from d2lps.plan.plan import Plan
 from d2lps.topology import PCIE, Topology, machines
+from d2lps.topology.hosts import in_racks
 from d2lps.trace import Trace
 from d2lps.units import Bandwidth, is_count
 
 NETWORK = "10.77.0"  # inside a namespace, so it cannot collide with other networks
 MOST = 64  # hosts
 SLOWEST, FASTEST = 125_000.0, 1.25e9  # bytes per second between which shaping is accurate
-PER_CORE = 200_000_000  # bytes per second that one core moves between hosts; faster links would not be the bottleneck
+# Bytes per second that one core moves between hosts, in one rack or in two: faster links would not be the bottleneck.
+PER_CORE = 200_000_000
 BURST = 80 * 1024  # bytes that may pass at once: at least one segment of 64 KiB
+# Seconds of a card's rate, and least bytes, that a connection may have under way if there are racks: with equal windows
+# connections share an uplink equally, as the model assumes. Otherwise the widest window takes most of the uplink.
+WINDOW, NARROWEST = 2.5e-3, 16 * 1024
 PORTS = range(29500, 49500)  # for the meeting of a run's processes; each run takes the next
 TOOLS = "unshare", "ip", "tc"
 GOODPUT = 1448 / 1514  # payload of a packet, and its bytes on an Ethernet link
@@ -42,12 +47,20 @@ GOODPUT = 1448 / 1514  # payload of a packet, and its bytes on an Ethernet link
 class Cluster:
     """Emulated hosts, made by :func:`emulated`; a ``with`` block removes them at its end."""
 
-    def __init__(self, hosts: int, gpus_per_host: int, bandwidth: Bandwidth, servers: int, inside: Bandwidth):
+    def __init__(
+        self,
+        hosts: int,
+        gpus_per_host: int,
+        bandwidth: Bandwidth,
+        servers: int,
+        inside: Bandwidth,
+        uplinks: dict[str, Bandwidth],
+    ):
         self.gpus_per_host, self.bandwidth, self.inside = gpus_per_host, bandwidth, inside
         self.hosts = tuple(f"host{i}" for i in range(hosts)) + tuple(f"server{i}" for i in range(servers))
         self.address = {name: f"{NETWORK}.{i}" for i, name in enumerate(self.hosts, 1)}
         self._workers, self._servers = hosts, servers
-        self._rates = dict.fromkeys(self.hosts, bandwidth)
+        self._rates, self._uplinks = dict.fromkeys(self.hosts, bandwidth), uplinks
         kinds = self.topology.kinds
         playable = [node for node in kinds if kinds[node] != "switch"]
         self._nodes = {host: tuple(n for n in playable if n.partition("/")[0] == host) for host in self.hosts}
@@ -60,20 +73,31 @@ class Cluster:
             raise
 
     def _lay(self) -> None:
-        ip = ["link set lo up", "link add name net type bridge", "link set net up"]
+        above, shape = in_racks(self.hosts, len(self._uplinks) or 1), _shape(self.bandwidth)
+        ip, tc = ["link set lo up"], [f"qdisc add dev {name} root {shape}" for name in self.hosts]
+        for bridge in "network", *self._uplinks:
+            ip += [f"link add name {bridge} type bridge", f"link set {bridge} up"]
         for name, pid in self._control.pids.items():
             ip += [f"link add name {name} type veth peer name eth0 netns {pid}"]
-            ip += [f"link set {name} master net up", f"link set {name} type bridge_slave flood off"]
-        shape = _shape(self.bandwidth)
-        self._control.network({SWITCH: (ip, [f"qdisc add dev {name} root {shape}" for name in self.hosts])})
+        for rack, rate in self._uplinks.items():  # each end shapes the packets that enter the link there
+            ip += [f"link add name {rack}-up type veth peer name {rack}-down"]
+            above |= {f"{rack}-up": rack, f"{rack}-down": "network"}
+            tc += [f"qdisc add dev {rack}-{end} root {_shape(rate)}" for end in ("up", "down")]
+        for name, bridge in above.items():
+            ip += [f"link set {name} master {bridge} up", f"link set {name} type bridge_slave flood off"]
+        self._control.network({SWITCH: (ip, tc)})
         inside = {
             name: (
-                ["link set lo up", f"address add {at}/24 dev eth0", "link set eth0 up"],
+                ["link set lo up", f"address add {at}/24 dev eth0", "link set eth0 up", *self._windows(at)],
                 [f"qdisc add dev eth0 root {shape}"],
             )
             for name, at in self.address.items()
         }
         self._control.network(inside)
+
+    def _windows(self, at: str) -> list[str]:
+        window = max(NARROWEST, round(WINDOW * self.bandwidth))
+        return [f"route replace {NETWORK}.0/24 dev eth0 src {at} window {window}"] if self._uplinks else []
 
     def __enter__(self) -> "Cluster":
         return self
@@ -103,7 +127,10 @@ class Cluster:
     def topology(self) -> Topology:
         """The hosts as the cost model sees them; the bandwidth of a link excludes the headers of packets."""
         rates = [Bandwidth(rate * GOODPUT) for rate in self._rates.values()]
-        return machines(self._workers, self.gpus_per_host, nic=rates, inside=self.inside, servers=self._servers)
+        uplinks = [Bandwidth(rate * GOODPUT) for rate in self._uplinks.values()]
+        racks = {"racks": len(uplinks) or 1, "uplink": uplinks or None}
+        options = {"nic": rates, "inside": self.inside, "servers": self._servers}
+        return machines(self._workers, self.gpus_per_host, **options, **racks)
 
     def nodes(self, host: str) -> tuple[str, ...]:
         """Return the nodes of the topology that lie on ``host`` and that one process plays."""
@@ -310,6 +337,8 @@ def emulated(
     *,
     servers: int = 0,
     inside: "str | Bandwidth" = PCIE,
+    racks: int = 1,
+    uplink: "str | Bandwidth | None" = None,
 ) -> Cluster:
     """Make hosts with their own networks on this machine; a ``with`` block removes them at its end.
 
@@ -326,6 +355,12 @@ def emulated(
         The number of further hosts, ``server0`` …, with a processor and no worker.
     inside : str or Bandwidth
         The bandwidth of the links inside a host, one way, in the topology only: inside a host nothing is shaped.
+    racks : int
+        The number of racks, each with a switch of its own, to which the hosts and then the servers are dealt in order
+        and as equally as possible (:func:`d2lps.machines`).
+    uplink : str or Bandwidth, optional
+        The bandwidth between each rack and the spine, one way, both ways shaped alike; by default that of all cards
+        of the rack together.
 
     Returns
     -------
@@ -338,6 +373,8 @@ def emulated(
         For numbers that do not fit, and for more hosts or faster links than this machine can emulate.
     NoEmulation
         If this system does not allow namespaces, or lacks a program; the message says which.
+    TopologyError
+        For an uplink without racks.
     UnitError
         For a bandwidth that cannot be read.
 
@@ -353,14 +390,23 @@ def emulated(
     _require_count("hosts", hosts, 1, MOST)
     _require_count("servers", servers, 0, MOST - hosts)
     _require_count("gpus_per_host", gpus_per_host, 0, MOST)
+    _require_count("racks", racks, 1, hosts + servers)
     rate = _require_shapeable(bandwidth)
+    uplinks = _uplinks(rate, hosts + servers, racks, uplink)
     _require_honest([rate] * (hosts + servers))
     _require_able()
-    return Cluster(hosts, gpus_per_host, rate, servers, units.bandwidth(inside))
+    return Cluster(hosts, gpus_per_host, rate, servers, units.bandwidth(inside), uplinks)
 
 
 def _shape(rate: Bandwidth) -> str:
     return f"tbf rate {round(8 * rate)}bit burst {BURST}b latency 400ms"
+
+
+def _uplinks(rate: Bandwidth, hosts: int, racks: int, uplink: "str | Bandwidth | None") -> dict[str, Bandwidth]:
+    """Return rack → the bandwidth of its uplink; empty if there is one rack only."""
+    network = machines(hosts, 0, nic=rate, racks=racks, uplink=uplink)
+    joins = {link.src: link.bandwidth for link in network.links if link.dst == "network"}
+    return {end: _require_shapeable(rate) for end, rate in joins.items() if racks > 1}
 
 
 def _program(argv: Sequence[str]) -> list[str]:

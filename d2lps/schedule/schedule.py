@@ -22,8 +22,9 @@ acts do to values; ``cost.shared`` says when they happen.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from unicodedata import east_asian_width
 
-from d2lps.messages import text
+from d2lps.messages import said, text, text_in
 from d2lps.plan import parse
 from d2lps.plan.acts import PlanError, Send, Update
 from d2lps.plan.plan import Plan
@@ -221,16 +222,20 @@ class Schedule:
     def __str__(self) -> str:
         """The table: a line per node, a column per slot of :meth:`slots`."""
         slots = self.slots()
+        return said(lambda language: self._table(slots, text_in(language, "acts.slot")))
+
+    def _table(self, slots: Sequence[Mapping[str, Task]], corner: str) -> str:
+        """Return the table with this word in its corner; Chinese letters are two columns wide."""
         if not slots:
             return "\n".join(self.nodes)
-        rows = [[text("acts.slot"), *map(str, range(len(slots)))]]
-        rows += [[node, *(slot[node].label if node in slot else "" for slot in slots)] for node in self.nodes]
-        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-        first, *others = widths
+        first = max(columns_of(head) for head in (corner, *self.nodes))
+        rows = {corner: [str(i) for i in range(len(slots))]}
+        rows |= {node: [slot[node].label if node in slot else "" for slot in slots] for node in self.nodes}
+        widths = [max(map(len, cells)) for cells in zip(*rows.values(), strict=True)]
         lines = []
-        for head, *cells in rows:
-            padded = " ".join(f"{cell:{width}}" for cell, width in zip(cells, others, strict=True))
-            lines.append(f"{head:{first}}   {padded}".rstrip())
+        for head, cells in rows.items():
+            padded = " ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
+            lines.append(f"{head}{' ' * (first - columns_of(head))}   {padded}".rstrip())
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -275,6 +280,11 @@ class Schedule:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ScheduleError("not-a-schedule", why=f"{type(error).__name__}: {error}") from None
+
+
+def columns_of(word: str) -> int:
+    """Return how many columns a word takes in a terminal."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in word)
 
 
 FIELDS = ("nodes", "values", "acts", "holds", "wants", "memory")

@@ -15,7 +15,7 @@ topology limits the speed at which a node adds.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -29,6 +29,7 @@ from d2lps.plan.plan import Plan, require_plan
 from d2lps.schedule import Schedule
 from d2lps.simulate.timeline import timeline
 from d2lps.topology import Link, Topology, TopologyError
+from d2lps.topology.graph import total_latency
 from d2lps.trace import Predicted, Trace
 
 
@@ -202,36 +203,42 @@ def _flows(plan: Plan, i: int) -> tuple[Flow, ...]:
 
 
 def _route(flow: Flow, topology: Topology, total: int) -> Route:
-    size, needs = Fraction(*flow.share) * total, {}
+    size, needs, latencies = _over(flow.share, total, 1.0), {}, []
     sizes = [size]
     for resource in topology.resources(flow.src, flow.dst):
         capacity = topology.capacity(resource)
-        need = _over(size, capacity)
-        if not isinstance(resource, Link):
+        need = _over(flow.share, total, capacity)
+        if isinstance(resource, Link):
+            latencies.append(resource.latency)
+        else:
             limit = topology.limits[resource]
             if flow.op == "add" and resource != flow.src and limit.adding:  # of two ports the receiver's adds
-                need += _over(size, limit.adding)
+                need += _over(flow.share, total, limit.adding)
             need = max(need, Fraction(limit.overhead or 0))
+            sizes += [] if math.isinf(capacity) else [need * Fraction(capacity)]
         if need:
             needs[resource] = need
-            sizes += [] if math.isinf(capacity) else [need * Fraction(capacity)]
-    latencies = [Fraction(link.latency) for link in topology.route(flow.src, flow.dst) if link.latency]
-    return Route(max(sizes) or Fraction(1), needs, sum(latencies, Fraction(0)))
+    return Route((max(sizes) if len(sizes) > 1 else size) or Fraction(1), needs, total_latency(tuple(latencies)))
 
 
 @lru_cache(1024)  # a thousand messages of one size over links of one speed
-def _over(size: Fraction, rate: float) -> Fraction:
-    return Fraction(0) if math.isinf(rate) else size / Fraction(rate)
+def _over(share: tuple[int, int], total: int, rate: float) -> Fraction:
+    return Fraction(0) if math.isinf(rate) else Fraction(*share) * total / Fraction(rate)
 
 
 def busiest(loads: Iterable[Load]) -> Fraction:
     """Return the seconds that the place with the largest load needs for all its flows."""
-    needs: dict[Hashable, Counter[Fraction]] = defaultdict(Counter)
+    needs: dict[Hashable, list] = {}  # place → its first need, how many flows have just this, the sum of other needs
     for load in loads:
         for place, need in load.needs.items():
-            needs[place][need] += load.count
-    sums = {sum(count * need for need, count in counts.items()) for counts in needs.values()}
-    return max(sums, default=Fraction(0))
+            entry = needs.setdefault(place, [need, 0, 0])
+            if entry[0] is need:  # usual, because _over keeps its results; counting is far faster than adding
+                entry[1] += load.count
+            else:
+                entry[2] += load.count * need
+    alike = {(id(need), count): need * count for need, count, rest in needs.values() if not rest}
+    others = [need * count + rest for need, count, rest in needs.values() if rest]
+    return max([*alike.values(), *others], default=Fraction(0))
 
 
 def _alone(loads: Sequence[Load]) -> list[Fraction]:

@@ -11,13 +11,13 @@ Switches and processors forward messages, GPUs never do: on an NVLink mesh a pla
 third GPU, but no hardware forwards there by itself.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
-from itertools import pairwise
+from functools import lru_cache
+from heapq import heappop, heappush
 
 from d2lps.messages import text
 from d2lps.plan.parse import names
@@ -85,11 +85,16 @@ class Topology:
             object.__setattr__(self, field, value)
         self._require_sound()
         # Made here although seldom needed, because threads share a topology.
-        by_ends: dict[tuple[str | None, str | None], list[Link]] = defaultdict(list)  # None for any forwarding node
+        leaving: dict[str, list[Link]] = defaultdict(list)
+        arriving: dict[str, list[Link]] = defaultdict(list)
         for link in self.links:
-            by_ends[self._end(link.src), self._end(link.dst)].append(link)
-        object.__setattr__(self, "_by_ends", dict(by_ends))
-        object.__setattr__(self, "_routes", {})
+            leaving[link.src].append(link)
+            arriving[link.dst].append(link)
+        inner = [link for link in self.links if self._forwards(link.src) and self._forwards(link.dst)]
+        widths = sorted({link.capacity for link in inner}, reverse=True)
+        made = {"_leaving": dict(leaving), "_arriving": dict(arriving), "_widths": widths, "_routes": {}, "_trees": {}}
+        for field, value in made.items():
+            object.__setattr__(self, field, value)
 
     def _require_sound(self) -> None:
         for node, kind in self.kinds.items():
@@ -227,6 +232,41 @@ class Topology:
             self._routes[src, dst] = self._find(src, dst)
         return self._routes[src, dst]
 
+    def slowed(self, node: str, by: float) -> "Topology":
+        """Return a copy in which every link of a node is slower: a straggler.
+
+        Parameters
+        ----------
+        node : str
+            The node.
+        by : float
+            The factor, above 0: 2 for links of half the bandwidth.
+
+        Returns
+        -------
+        Topology
+            Like this one otherwise.
+
+        Raises
+        ------
+        TopologyError, UnitError
+            If there is no such node, and for a factor that is not above 0.
+
+        Examples
+        --------
+        >>> from d2lps import nvswitch
+        >>> nvswitch(4).slowed("gpu2", by=2).route("gpu0", "gpu2")[-1].bandwidth
+        bandwidth('12.5 GB/s')
+        """
+        self.require_node(node)
+        links = [
+            replace(link, bandwidth=Bandwidth(link.bandwidth / by if by else -1))
+            if node in (link.src, link.dst)
+            else link
+            for link in self.links
+        ]
+        return Topology(self.name, self.kinds, links, limits=self.limits)
+
     def resources(self, src: str, dst: str) -> tuple["Link | str", ...]:
         """Return the links and nodes that a message from ``src`` to ``dst`` occupies.
 
@@ -282,37 +322,68 @@ class Topology:
     def _limit(self, node: str) -> Resource:
         return self.limits.get(node, _UNLIMITED)
 
-    def _end(self, node: str) -> str | None:
-        return None if self.kinds[node] in FORWARDING else node
+    def _forwards(self, node: str) -> bool:
+        return self.kinds[node] in FORWARDING
 
     def _find(self, src: str, dst: str) -> tuple[Link, ...]:
-        import networkx
-
         if src == dst:
             return ()
-        # Nodes that do not forward may be many: only links between these two and forwarding nodes count.
-        a, b = self._end(src), self._end(dst)
-        pairs = dict.fromkeys([(a, b), (a, None), (None, None), (None, b)])
-        links = [link for pair in pairs for link in self._by_ends.get(pair, ())]
-        for width in sorted({link.capacity for link in links}, reverse=True):
-            graph = networkx.DiGraph()
-            graph.add_nodes_from([src, dst])
-            graph.add_edges_from(
-                (link.src, link.dst, {"link": link, "weight": _length(link.latency)})
-                for link in links
-                if link.capacity >= width
-            )
-            with suppress(networkx.NetworkXNoPath):
-                path = networkx.shortest_path(graph, src, dst, weight="weight")
-                return tuple(graph.edges[hop]["link"] for hop in pairwise(path))
-        forwarding = ", ".join(FORWARDING)
-        raise TopologyError(text("topology.no-route", src=src, dst=dst, name=self.name, forwarding=forwarding))
+        # Nodes that do not forward may be many: between the first and the last link only forwarding nodes count.
+        first = [()] if self._forwards(src) else [(link,) for link in self._leaving.get(src, ())]
+        last = [()] if self._forwards(dst) else [(link,) for link in self._arriving.get(dst, ())]
+        routes = [head for head in first if head and head[0].dst == dst]
+        for head in first:
+            for tail in last:
+                a, b = head[0].dst if head else src, tail[0].src if tail else dst
+                if self._forwards(a) and self._forwards(b):
+                    inner = self._between(a, b, min([link.capacity for link in head + tail], default=math.inf))
+                    routes += [head + inner + tail] if inner is not None else []
+        if not routes:
+            forwarding = ", ".join(FORWARDING)
+            raise TopologyError(text("topology.no-route", src=src, dst=dst, name=self.name, forwarding=forwarding))
+        if len(routes) == 1:
+            return routes[0]
+        widths = [min(link.capacity for link in route) for route in routes]
+        return min((route for route, width in zip(routes, widths, strict=True) if width == max(widths)), key=_length)
+
+    def _between(self, a: str, b: str, enough: float) -> tuple[Link, ...] | None:
+        """Return the best route between forwarding nodes: ``enough`` wide if there is one, else the widest."""
+        if a == b:
+            return ()
+        for width in [enough, *(width for width in self._widths if width < enough)]:
+            if (a, width) not in self._trees:
+                self._trees[a, width] = self._tree(a, width)
+            if b in self._trees[a, width]:
+                route, node = [], b
+                while node != a:
+                    route.append(self._trees[a, width][node])
+                    node = route[-1].src
+                return tuple(reversed(route))
+        return None
+
+    def _tree(self, root: str, width: float) -> dict[str, Link]:
+        """Return node → the last link of its shortest route from ``root`` over links of this width (Dijkstra)."""
+        last: dict[str, Link] = {}
+        near: dict[str, tuple] = {root: (Fraction(0), 0)}  # exact latency, then the number of links
+        queue, count = [(near[root], 0, root)], 0
+        while queue:
+            (latency, links), _, node = heappop(queue)
+            for link in self._leaving.get(node, ()) if near[node] == (latency, links) else ():
+                far = latency + Fraction(link.latency), links + 1
+                if link.capacity >= width and self._forwards(link.dst) and far < near.get(link.dst, (math.inf, 0)):
+                    near[link.dst], last[link.dst], count = far, link, count + 1
+                    heappush(queue, (far, count, link.dst))
+        return last
+
+
+def _length(route: tuple[Link, ...]) -> tuple[Fraction, int]:
+    return total_latency(tuple(link.latency for link in route)), len(route)
+
+
+@lru_cache(4096)  # routes are many, but their latencies are few
+def total_latency(latencies: tuple[float, ...]) -> Fraction:
+    """Return the exact sum of the latencies of links, in seconds."""
+    return sum(map(Fraction, latencies), Fraction(0))
 
 
 _UNLIMITED = Resource()
-
-
-@cache
-def _length(latency: float) -> Fraction:
-    # The exact latency, plus a term too small for any real latency: it prefers the route with the fewest links.
-    return Fraction(latency) + Fraction(1, 10**24)

@@ -7,6 +7,7 @@
 ['gpu0→gpu3 ×2']
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from d2lps import units
@@ -53,8 +54,7 @@ def pcie_server(
     ['16 GB/s', '12 GB/s']
     """
     ends = [*_gpus(gpus), "cpu"]
-    several = isinstance(bandwidth, Sequence) and not isinstance(bandwidth, str)
-    rates = list(bandwidth) if several else [bandwidth] * len(ends)
+    rates = _one_or_each(bandwidth, len(ends))
     if len(rates) != len(ends):
         raise TopologyError(text("topology.bandwidths", bandwidths=len(rates), links=len(ends)))
     kinds = {**dict.fromkeys(ends[:-1], "gpu"), "switch": "switch", "cpu": "cpu"}
@@ -238,10 +238,14 @@ def machines(
     inside: "str | Bandwidth" = PCIE,
     latency: "float | str" = 0.0,
     servers: int = 0,
+    *,
+    racks: int = 1,
+    uplink: "str | Bandwidth | Sequence[str | Bandwidth] | None" = None,
 ) -> Topology:
-    """Return hosts on one network switch, each with GPUs and a CPU on a PCIe switch, and a network card.
+    """Return hosts on one network switch or in racks, each with GPUs and a CPU on a PCIe switch, and a network card.
 
-    The name of a node begins with its host: ``host0/gpu1``, ``host0/cpu``.
+    The name of a node begins with its host: ``host0/gpu1``, ``host0/cpu``. With several racks, each has a top-of-rack
+    switch ``rack0`` …, which its hosts share, and the switch ``network`` is the spine that joins the racks.
 
     Parameters
     ----------
@@ -254,14 +258,21 @@ def machines(
     inside : str or Bandwidth
         Bytes per second of each PCIe link, one way.
     latency : float or str
-        Seconds of each link to the network switch; a message between hosts takes two.
+        Seconds of each link between a card and a switch or between two switches of the network; a message between
+        hosts takes two of them, and between racks four.
     servers : int
         The number of further hosts, ``server0`` …, each with a processor only.
+    racks : int
+        The number of racks, to which the hosts and then the servers are dealt in order and as equally as possible.
+    uplink : str, Bandwidth or sequence of them, optional
+        Bytes per second from a rack to the spine, one way; a sequence has one for each rack. By default it is as wide
+        as all cards of the rack together, so that the spine is not oversubscribed.
 
     Returns
     -------
     Topology
-        The nodes are ``host0/gpu0`` …, ``host0/cpu``, ``host0/switch``, …, ``server0`` …, ``network``.
+        The nodes are ``host0/gpu0`` …, ``host0/cpu``, ``host0/switch``, …, ``server0`` …, ``rack0`` … if there are
+        several racks, ``network``.
 
     Raises
     ------
@@ -273,26 +284,51 @@ def machines(
     >>> two = machines(hosts=2, gpus_per_host=1, nic="400 Mbit/s")
     >>> [f"{link.src}→{link.dst}" for link in two.route("host0/gpu0", "host1/gpu0")]
     ['host0/gpu0→host0/switch', 'host0/switch→network', 'network→host1/switch', 'host1/switch→host1/gpu0']
+    >>> four = machines(hosts=4, gpus_per_host=0, racks=2)
+    >>> [f"{link.src}→{link.dst} {link.bandwidth}" for link in four.route("host1/switch", "host2/switch")][:2]
+    ['host1/switch→rack0 1.25 GB/s', 'rack0→network 2.5 GB/s']
     """
     _require_count("hosts", hosts, 1)
     _require_count("gpus_per_host", gpus_per_host, 0)
     _require_count("servers", servers, 0)
     names = [f"host{i}" for i in range(hosts)]
     cards = [*(f"{name}/switch" for name in names), *(f"server{i}" for i in range(servers))]
-    several = isinstance(nic, Sequence) and not isinstance(nic, str)
-    rates = list(nic) if several else [nic] * len(cards)
+    if not is_count(racks, 1, len(cards)):
+        raise TopologyError(text("topology.racks", racks=repr(racks), cards=len(cards)))
+    if racks == 1 and uplink is not None:
+        raise TopologyError(text("topology.no-uplink", uplink=repr(uplink)))
+    rates = [units.bandwidth(rate) for rate in _one_or_each(nic, len(cards))]
     if len(rates) != len(cards):
         raise TopologyError(text("topology.cards", bandwidths=len(rates), cards=len(cards)))
+    above, together = in_racks(cards, racks), Counter()
+    for card, rate in zip(cards, rates, strict=True):
+        together[above[card]] += rate
+    uplinks = list(map(Bandwidth, together.values())) if uplink is None else _one_or_each(uplink, racks)
+    if len(uplinks) != racks:
+        raise TopologyError(text("topology.uplinks", bandwidths=len(uplinks), racks=racks))
     kinds, links = {}, []
     for name in names:
         ends = [*(f"{name}/gpu{i}" for i in range(gpus_per_host)), f"{name}/cpu"]
         kinds |= {**dict.fromkeys(ends[:-1], "gpu"), ends[-1]: "cpu", f"{name}/switch": "switch"}
         links += [link for end in ends for link in both_ways(end, f"{name}/switch", inside)]
-    kinds |= dict.fromkeys(cards[hosts:], "cpu") | {"network": "switch"}
-    links += [
-        link for card, rate in zip(cards, rates, strict=True) for link in both_ways(card, "network", rate, latency)
-    ]
+    kinds |= dict.fromkeys(cards[hosts:], "cpu") | dict.fromkeys([*together, "network"], "switch")
+    joins = [(card, above[card], rate) for card, rate in zip(cards, rates, strict=True)]
+    joins += [(rack, "network", rate) for rack, rate in zip(together, uplinks, strict=True) if racks > 1]
+    links += [link for end, switch, rate in joins for link in both_ways(end, switch, rate, latency)]
     return Topology("machines", kinds, links)
+
+
+def in_racks(cards: Sequence[str], racks: int) -> dict[str, str]:
+    """Return card → the switch that it is joined to: ``network``, or that of its rack if there are several racks.
+
+    >>> in_racks(["host0", "host1", "server0"], racks=2)
+    {'host0': 'rack0', 'host1': 'rack0', 'server0': 'rack1'}
+    """
+    return {card: f"rack{i * racks // len(cards)}" if racks > 1 else "network" for i, card in enumerate(cards)}
+
+
+def _one_or_each(rate: "str | Bandwidth | Sequence[str | Bandwidth]", count: int) -> "list[str | Bandwidth]":
+    return list(rate) if isinstance(rate, Sequence) and not isinstance(rate, str) else [rate] * count
 
 
 def _require_count(name: str, count: int, least: int) -> None:

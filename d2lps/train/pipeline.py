@@ -31,6 +31,8 @@ from d2lps.plan.acts import Send
 from d2lps.schedule import Schedule, Task
 from d2lps.trace import Event, Trace, pairs
 
+__all__ = ["PipelineError", "one_device", "run", "split"]
+
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 KINDS = ("F", "B", "I", "W")
@@ -267,7 +269,7 @@ def _execute(schedule: Schedule, device: Device, mine: set[str], mail: "_Mail | 
         start = time.perf_counter()
         if isinstance(act, Task) and act.node in mine:
             if mail is not None:
-                mail.at(number)
+                mail.messages.at(number)  # for the sentence about a lost rank
                 for name in act.reads:
                     mail.receive(name, device.values)
                 start = time.perf_counter()  # waiting is not computing
@@ -302,10 +304,6 @@ class _Mail:
 
     def _is(self, act: object) -> bool:
         return isinstance(act, Send) and self.ranks[act.dst] == self.rank != self.ranks[act.src]
-
-    def at(self, number: int) -> None:
-        """Note which act this process is at, for the sentence about a lost rank."""
-        self.messages.at(number)
 
     def send(self, number: int, act: Send, tensor: Tensor) -> None:
         """Send a value; the first one of its kind with a header."""

@@ -4,7 +4,8 @@
 
 P7: bound ÷ measured on 4 hosts at 400 Mbit/s, 20 MB; the bound is the model's, with links that carry what is left
 beside the headers of packets. P8: the model's error on other hosts, sizes and plans; nothing is fitted. A run in which
-the processors were busy for more than 60 % of it is listed with an exclamation mark and not counted.
+the processors were busy for more than 60 % of it is listed with an exclamation mark and not counted. Racks: rings of
+8 hosts in 2 racks that pass the uplink once, twice and four times.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from saved import processor_time, save
 from d2lps import aggregate_at, cluster, cost, hierarchical, ring, sharded, this_host
 
 RATE = "400 Mbit/s"
+ORDERS = "01234567", "01452367", "04152637"  # of hosts in a ring; hosts 0 to 3 are in one rack, 4 to 7 in the other
 
 
 def plans(hosts: int, servers: int) -> dict:
@@ -72,6 +74,16 @@ def p8(found: list, rounds: int, quick: bool) -> None:
         found.append({"what": "P8", "median": statistics.median(errors), "p95": high, "counted": len(errors)})
 
 
+def racks(found: list, rounds: int, nbytes: int) -> None:
+    """Three orders of hosts in a ring; ``nbytes`` is at least 50 times the burst that a link lets pass unshaped."""
+    with cluster.emulated(hosts=8, gpus_per_host=0, bandwidth="100 Mbit/s", racks=2, uplink="100 Mbit/s") as hosts:
+        for order in ORDERS:
+            bound, took, busy = measured(hosts, ring([f"host{i}/cpu" for i in order]), nbytes, rounds)
+            mark = "!" if busy > 0.6 else " "
+            print(f"racks {mark} {order} {took:6.3f} s, predicted {bound:6.3f} s: {took / bound:.3f} (≤ 1.08)")
+            found.append({"what": f"racks {order}, {nbytes} B", "ratio": took / bound, "seconds": took, "busy": busy})
+
+
 def lives(found: list, count: int, number: int) -> None:
     """How long ``number`` hosts take to come and to go."""
     ups, downs = [], []
@@ -97,6 +109,7 @@ def main() -> None:
     lives(found, *((1, 2) if options.quick else (20, 8)))
     p7(found, *((1, 1_000_000) if options.quick else (5, 20_000_000)))
     p8(found, 1 if options.quick else 3, options.quick)
+    racks(found, *((1, 4_000_000) if options.quick else (3, 8_000_000)))
     if options.save:
         save("cluster", found)
 

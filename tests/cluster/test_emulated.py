@@ -21,6 +21,7 @@ from d2lps.carriers.processes import Processes
 from d2lps.carriers.rendezvous import RankLost
 from d2lps.cluster import ClusterError, HostLost, NoEmulation, RunFailed, emulation
 from d2lps.kvstore import Refused, Timeout
+from d2lps.topology import TopologyError
 from d2lps.units import UnitError, bandwidth
 
 torch = pytest.importorskip("torch")
@@ -263,6 +264,64 @@ def test_a_host_of_mxnet_that_is_killed_is_a_timeout():
         assert [type(each) for each in lost.value.results] == [Timeout, HostLost] and time.monotonic() - begin < 20
 
 
+# ---------------------------------------------------------------- racks
+
+
+@pytest.fixture(scope="module")
+def racks():
+    """Eight hosts in two racks, whose uplinks are as fast as one host."""
+    with emulated(hosts=8, gpus_per_host=0, bandwidth="200 Mbit/s", racks=2, uplink="200 Mbit/s") as hosts:
+        yield hosts
+
+
+def sent(hosts) -> dict[str, int]:
+    """Return the bytes that have entered each end of each uplink."""
+    lines = Path(f"/proc/{hosts._control._switch.pid}/net/dev").read_text().splitlines()[2:]
+    counters = {name.strip(): rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+    return {f"rack{i}-{end}": int(counters[f"rack{i}-{end}"][8]) for i in range(2) for end in ("up", "down")}
+
+
+def measured(hosts, order, nbytes):
+    """Return the trace of a ring through hosts, and the bytes that entered each end of each uplink meanwhile."""
+    before = sent(hosts)
+    trace = hosts.measure(ring([f"host{i}/cpu" for i in order]), nbytes, rounds=1)
+    return trace, {end: count - before[end] for end, count in sent(hosts).items()}
+
+
+@pytest.mark.parametrize("order, crossings", [("01234567", 1), ("01452367", 2), ("04152637", 4)])
+def test_the_order_of_hosts_decides_how_much_passes_the_spine(racks, order, crossings):
+    trace, passed = measured(racks, order, 4_000_000)
+    expected = 2 * crossings * 14 * 500_000  # a round to warm up and one that is timed, of 14 steps each
+    assert passed == pytest.approx(dict.fromkeys(passed, expected), rel=0.05)
+    bursts = 2 * 80 * 1024 * len(trace.plan.steps) / 25e6
+    predicted = cost.shared(trace.plan, racks.topology, trace.nbytes).duration
+    assert predicted == pytest.approx(0.28 * crossings / emulation.GOODPUT)
+    assert trace.duration > 0.95 * predicted - bursts
+
+
+@pytest.mark.parametrize("rack", ["0123", "4567"])
+def test_what_stays_in_a_rack_does_not_pass_its_uplink(racks, rack):
+    assert max(measured(racks, rack, 4_000_000)[1].values()) < 50_000
+
+
+def test_connections_between_racks_have_equal_windows(racks, three):
+    routes = ["sh", "-c", "PATH=$PATH:/usr/sbin:/sbin ip route"]
+    assert {each.output.count("\n") for each in racks.run(routes)} == {1}
+    assert all("window 62500" in each.output for each in racks.run(routes))
+    assert not any("window" in each.output for each in three.run(routes))
+
+
+def test_an_uplink_is_as_wide_as_the_hosts_of_its_rack_unless_it_is_given():
+    with emulated(hosts=2, gpus_per_host=0, bandwidth="80 Mbit/s", servers=1, racks=2) as hosts:
+        route = hosts.topology.route("host0/cpu", "server0")
+        assert [link.dst for link in route] == ["host0/switch", "rack0", "network", "rack1", "server0"]
+        assert [link.capacity / emulation.GOODPUT for link in route[1:]] == pytest.approx([1e7, 2e7, 1e7, 1e7])
+        hosts.reshape("host0", "8 Mbit/s")
+        route = hosts.topology.route("host0/cpu", "server0")
+        assert [link.capacity / emulation.GOODPUT for link in route[1:]] == pytest.approx([1e6, 2e7, 1e7, 1e7])
+        assert len(hosts.run(me)) == 3
+
+
 # ---------------------------------------------------------------- hosts that are lost, links that are cut
 
 
@@ -392,6 +451,8 @@ def test_nothing_is_left_of_a_notebook_that_is_killed(user, left):
         ({"bandwidth": "900 kbit/s"}, "from 125 kB/s"),
         ({"bandwidth": "100 Gbit/s"}, "to 1.25 GB/s"),
         ({"hosts": 64, "bandwidth": "10 Gbit/s"}, "64 hosts .* processors .* at most"),
+        ({"hosts": 4, "racks": 5}, "racks = 5: it must be a whole number from 1 to 4"),
+        ({"racks": 2, "uplink": "900 kbit/s"}, "from 125 kB/s"),
     ],
 )
 def test_what_cannot_be_is_refused(options, said):
@@ -402,6 +463,8 @@ def test_what_cannot_be_is_refused(options, said):
 def test_where_it_cannot_be_a_sentence_says_so(monkeypatch):
     with pytest.raises(UnitError):
         cluster.emulated(bandwidth=400)
+    with pytest.raises(TopologyError, match="hosts in one rack have no uplink"):
+        cluster.emulated(uplink="1 Gbit/s")
     with pytest.raises(ClusterError, match="belongs to no cluster"):
         cluster.playing()
     monkeypatch.setattr(emulation, "PATHS", "/nowhere")

@@ -14,6 +14,7 @@ import test_exercises_05
 import test_exercises_06a
 import test_exercises_06b
 import test_exercises_08
+import test_exercises_09
 from helpers.exercises import (
     EXERCISES,
     HOSTILE,
@@ -50,12 +51,13 @@ TABLES = [
     test_exercises_06a,
     test_exercises_06b,
     test_exercises_08,
+    test_exercises_09,
 ]
 IDS = tuple(EXERCISES)
 RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}
 MEASURED = {id: parts for table in TABLES for id, parts in getattr(table, "MEASURED", {}).items()}
 FAULTY = {id: faulty for table in TABLES for id, faulty in getattr(table, "FAULTY", {}).items()}
-CASE = r"([kmn]|len\(sizes\)) = \d"  # how a sentence begins
+CASE = r"([kmnp]|len\((sizes|costs)\)) = \d"  # how a sentence begins
 COMMON = {"endless", "raised", "not-general"}  # mistakes whose hints are those of all exercises
 
 # The mistakes in which nothing can be played, and those in which it depends on the answer.

@@ -266,6 +266,46 @@ def test_equal_pieces_come_near_what_the_fullest_card_allows():
         )  # where a step ends before the way back begins, servers gain nothing
 
 
+def mixed(machines, bandwidth, servers, enough=lambda m, k, count: k >= m):
+    """The solution, but for the condition under which the servers do all of it."""
+    m, k = len(machines), sum(map(Fraction, servers.values())) / Fraction(bandwidth)
+    if enough(m, k, len(servers)):
+        return {server: Fraction(rate) / Fraction(bandwidth) / k for server, rate in servers.items()}
+    d = m * m + k * m - 2 * k
+    shares = {server: 2 * (m - 1) * Fraction(rate) / Fraction(bandwidth) / d for server, rate in servers.items()}
+    return dict.fromkeys(machines, (m - k) / d) | shares
+
+
+def few_servers(machines, bandwidth, servers):
+    return mixed(machines, bandwidth, dict(sorted(servers.items(), key=lambda each: -each[1])[: len(machines)]))
+
+
+def no_more_than_machines(condition):
+    def answer(machines, bandwidth, servers):
+        if condition(len(machines), len(servers), sum(servers.values()) >= len(machines) * bandwidth):
+            raise NotImplementedError
+        return mixed(machines, bandwidth, servers)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer, part",
+    [
+        (lambda machines, bandwidth, servers: mixed(machines, bandwidth, servers, lambda m, k, n: n >= m or k >= m),
+         "m = 2"),
+        (few_servers, "m = 3"),
+        (no_more_than_machines(lambda m, servers, enough: servers >= m and not enough), "m = 2"),
+        (no_more_than_machines(lambda m, servers, enough: servers > m and not enough), "m = 3"),
+        (no_more_than_machines(lambda m, servers, enough: servers > m and enough), "m = 2"),
+    ],
+)  # fmt: skip
+def test_servers_may_be_many_and_slow(answer, part):
+    verdict = check_exercise("best-mix", answer)
+    assert verdict.mistake == "not-general" and part in verdict.sentence, verdict
+    assert check_exercise("best-mix", mixed).passed
+
+
 def test_every_plan_of_a_judge_adds_up_right():
     for case in EXERCISES["best-mix"].cases:
         plan = judge_best_mix.served(case, texts_of("best-mix").solution()(*case.arguments), 3)

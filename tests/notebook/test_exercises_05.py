@@ -209,6 +209,26 @@ def test_the_first_case_needs_a_thought():
         assert judge_buckets.sent(case, answer(*given))[-1][1] > 1.09 * soonest
 
 
+@pytest.mark.parametrize("most", [8, 14, 20, 30, 39])
+def test_no_number_of_buckets_is_enough(most):
+    """The best cut into a bounded number of buckets is refused, even if the bound is large."""
+
+    def answer(sizes, ready, alpha, bandwidth):
+        ends = {0: (0.0, [])}  # of the first j gradients, in at most so many buckets
+        for _ in range(min(most, len(sizes))):
+            more = dict(ends)
+            for j in range(1, len(sizes) + 1):
+                for i, (end, cut) in ends.items():
+                    if i < j:
+                        arrived = max(end, ready[j - 1]) + alpha + sum(sizes[i:j]) / bandwidth
+                        more[j] = min(more.get(j, (math.inf,)), (arrived, [*cut, list(range(i, j))]))
+            ends = more
+        return ends[len(sizes)][1]
+
+    verdict = check_exercise("buckets", answer, "100 s")
+    assert not verdict.passed and "len(sizes) = 40 (" in verdict.sentence and "is possible" in verdict.sentence, verdict
+
+
 def test_time_hidden_is_told():
     told = judge_buckets.judge(EXERCISES["buckets"].cases[0], SOLVED["buckets"])
     # 13 ms of sending end 4.5 ms after the backward pass.
@@ -285,6 +305,27 @@ def test_the_sequences_have_every_difficulty():
                 late += judge_backup.closed(pushes[:at], push.number, case.n) and push not in pushes[:at]
                 early += push.number > 1 and not judge_backup.closed(pushes[:at], push.number - 1, case.n)
         assert twice > 10 and (late > 10 or not case.b) and (early > 3 or case.n == 1)
+
+
+def test_a_gradient_of_the_next_round_takes_no_place_of_this_one():
+    def a_place_for_each_worker(n, b):
+        places, closed = {}, [0]
+
+        def receive(worker, number, gradient):
+            if number <= closed[0]:
+                return None
+            if places.get(worker, (0,))[0] < number:
+                places[worker] = number, gradient
+            here = [gradient for of, gradient in places.values() if of == number]
+            if len(here) < n:
+                return None
+            closed[0] = number
+            return sum(here) / n
+
+        return receive
+
+    verdict = check_exercise("backup", a_place_for_each_worker)
+    assert verdict.mistake == "rounds-mixed" and not verdict.passed, verdict
 
 
 def test_waiting_for_the_first_is_as_long_as_drawn():

@@ -214,7 +214,25 @@ class Shares:
         self.send(worker, key, number, total)
 
 
-RIGHT = {"fault-tolerance": [chain, Log, Forwards], "count-once": [in_one_piece, Shares]}
+def silent_on_old_pushes(disk, send, name=lambda worker, key: (worker, key)):
+    """Answers a new push, and the last one again: older ones were answered long ago."""
+
+    def on(worker, id, key, number, gradient):
+        totals, marks = disk.get("all", ({}, {}))
+        if number > marks.get(name(worker, key), 0):
+            totals[key] = totals.get(key, 0) + gradient
+            marks[name(worker, key)] = number
+            disk.put("all", (totals, marks))
+        if number == marks[name(worker, key)]:
+            send(worker, key, number, totals[key])
+
+    return on
+
+
+RIGHT = {
+    "fault-tolerance": [chain, Log, Forwards],
+    "count-once": [in_one_piece, Shares, lambda disk, send: silent_on_old_pushes(disk, send)],
+}
 MEASURED = {  # parts of the sentence about the solution
     "fault-tolerance": ["64 messages travel, and 16 of them between the servers"],
     "count-once": ["right in 467 runs", "18 pushes were stored 18 times"],
@@ -471,3 +489,75 @@ def test_a_crash_passes_handlers_of_exceptions():
         return on
 
     assert check_exercise("count-once", answer, deadline="100 s").passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, mistake",
+    [
+        (lambda worker, key: f"{worker}{key}", "one-count-for-all-keys"),
+        (lambda worker, key: f"{key}{worker}", "one-count-for-all-workers"),
+    ],
+)
+def test_names_that_run_together_are_one_count_for_several(name, mistake):
+    verdict = check_exercise("count-once", lambda disk, send: silent_on_old_pushes(disk, send, name), "100 s")
+    assert verdict.mistake == mistake and "n = 2" in verdict.sentence, verdict
+
+
+Pair = texts_of("fault-tolerance").solutions()["Pair"]
+
+
+class StatesAtEachPush(Pair):
+    """The state travels with every push, not only with every sum."""
+
+    def push(self, worker, view, id, key, number, gradient):
+        if key in self.done and number > self.done[key][0] and len(self.arrived.get(key, ())) + 1 < len(self.workers):
+            self.hand_on(key)
+        super().push(worker, view, id, key, number, gradient)
+
+
+class StatesTwice(Pair):
+    def close(self, key, number):
+        super().close(key, number)
+        if not self.alone():
+            self.hand_on(key)
+
+
+def gives_up(most, of=lambda worker, key, number: (key, number), forever=False):
+    """After so many repeats of a push that the backup has not confirmed, it answers all the same."""
+
+    class GivesUp(Pair):
+        tries, gone = {}, False
+
+        def alone(self):
+            return super().alone() or self.gone
+
+        def push(self, worker, view, id, key, number, gradient):
+            if not self.members[1:]:
+                self.gone = False
+            elif number == self.state(key)[0] > self.safe.get(key, 0):
+                name = of(worker, key, number)
+                self.tries = self.tries | {name: self.tries.get(name, 0) + 1}
+                if self.tries[name] > most:
+                    self.safe[key], self.gone = number, forever
+            super().push(worker, view, id, key, number, gradient)
+
+    return GivesUp
+
+
+@pytest.mark.parametrize(
+    "mistake, answer",
+    [
+        ("copies-everything", StatesAtEachPush),
+        ("copies-everything", StatesTwice),
+        *(("alone-unasked", gives_up(most)) for most in (3, 12, 100, 300)),
+        ("alone-unasked", gives_up(20, of=lambda *push: "all keys")),
+        ("alone-unasked", gives_up(20, of=lambda *push: "all keys", forever=True)),
+        ("alone-unasked", gives_up(50, of=lambda worker, key, number: worker)),
+    ],
+)
+def test_few_states_travel_and_the_primary_waits_however_long(mistake, answer):
+    verdict = check_exercise(
+        "fault-tolerance", lambda me, peer, workers, send: answer(me, peer, workers, send), "100 s"
+    )
+    assert verdict.mistake == mistake and verdict.sentence.startswith("n = 3"), verdict

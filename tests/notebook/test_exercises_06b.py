@@ -139,17 +139,17 @@ def by_pointer(fs):
     """The data lie in one of two files, and a small one says in which; that one is renamed last."""
 
     def save(name, data):
-        mine = "1" if name in fs.names() and fs.read(name) == b"0" else "0"
+        mine = "1" if f"{name}-is" in fs.names() and fs.read(f"{name}-is") == b"0" else "0"
         for file, content in ((f"{name}-{mine}", data), (f"{name}-next", mine.encode())):
             fs.write(file, content)
             fs.sync(file)
         fs.sync_folder()
-        fs.rename(f"{name}-next", name)
+        fs.rename(f"{name}-next", f"{name}-is")
         fs.sync_folder()
 
     def load(name):
-        if name in fs.names():
-            return fs.read(f"{name}-{fs.read(name).decode()}")
+        if f"{name}-is" in fs.names():
+            return fs.read(f"{name}-{fs.read(f'{name}-is').decode()}")
 
     return [save, load]
 
@@ -163,13 +163,13 @@ def with_generations(fs):
         fs.write(f"{name}~", data)
         fs.sync(f"{name}~")
         fs.sync_folder()
-        if name in fs.names():
-            fs.rename(name, f"{name}.old")
-        fs.rename(f"{name}~", name)
+        if f"{name}." in fs.names():
+            fs.rename(f"{name}.", f"{name}.old")
+        fs.rename(f"{name}~", f"{name}.")
         fs.sync_folder()
 
     def load(name):
-        there = [each for each in (name, f"{name}.old") if each in fs.names()]
+        there = [each for each in (f"{name}.", f"{name}.old") if each in fs.names()]
         return fs.read(there[0]) if there else None
 
     return save, load
@@ -259,14 +259,54 @@ def test_the_schedules_have_every_difficulty():
             stops += len(each.stops)
             for begin, end in each.stops:
                 assert not [event for event in each.events if begin < event.now < end - 1e-5]
-                assert [event.kind for event in each.events if begin - 1e-5 < event.now < end][-2:] == ["asked"] * 2
-                lengths.append((end - begin) / case.every)
+                before, after = max(now for now in asked if now <= begin), min(now for now in asked if now > begin)
+                assert after == end - 1e-6
+                lengths.append((after - before) / case.every)
             told = judge_detect.Told(case, each.stops)
             for event in each.events:
                 told.tell(event)
             deaths += sum(told.must(node, times[-1]) for node in case.nodes)
     assert ended > 20 and stops > 80 and deaths > 50
     assert 1.1 < min(lengths) < 1.3 and max(lengths) > 20
+
+
+@pytest.mark.parametrize(
+    "mistake, what",
+    [
+        ("ignores-end", "the end is a silence that began long ago"),
+        ("own-pause", "any call ends the gap"),
+        ("own-pause", "a heartbeat ends the gap"),
+    ],
+)
+def test_a_stop_soon_after_a_call_is_a_stop(mistake, what):
+    def answer(nodes, every, lost, delay, now):
+        limit = 1.01 * ((lost + 1) * every + delay)
+        last, suspected, called = dict.fromkeys(nodes, now), set(), [now]
+
+        def heard(node, sent, now):
+            last[node] = now
+            suspected.discard(node)
+            called[0] = now if "call" in what or "heartbeat" in what else called[0]
+
+        def ended(node, now):
+            called[0] = now if "call" in what else called[0]
+            if mistake == "ignores-end":
+                last[node] = now - 10 * limit
+            else:
+                suspected.add(node)
+
+        def suspects(now):
+            if now - called[0] > every:
+                last.update(dict.fromkeys(nodes, now))
+            called[0] = now
+            suspected.update(node for node in nodes if now - last[node] > limit)
+            return set(suspected)
+
+        return heard, ended, suspects
+
+    verdict = check_exercise("detect", answer)
+    assert verdict.mistake == mistake, verdict
+    assert "ended(" in verdict.sentence
 
 
 def test_the_detector_is_told_what_came():
@@ -307,6 +347,27 @@ def test_the_restart_does_not_matter():
     assert best[0] == best[1] == best[2]
 
 
+@pytest.mark.parametrize(
+    "wrong, mistake",
+    [
+        (lambda work, delta, mtbf: math.sqrt(2 * delta * mtbf) if delta < mtbf / 20 else 0.6 * mtbf, "too-often"),
+        (lambda work, delta, mtbf: min(work, 86400), "too-often"),
+        (lambda work, delta, mtbf: min(work, 7 * 86400), "too-often"),
+        (lambda work, delta, mtbf: max(work, 60), "too-seldom"),
+        (lambda work, delta, mtbf: max(work, delta), "too-seldom"),
+        (lambda work, delta, mtbf: work * (1.25 if delta > mtbf else 1), "too-seldom"),
+        (lambda work, delta, mtbf: work * (1.25 if 0.4 < delta / mtbf < 1 else 1), "too-seldom"),
+        (lambda work, delta, mtbf: work * (0.8 if 0.3 < delta / mtbf < 0.4 else 1), "too-often"),
+        (lambda work, delta, mtbf: work * (0.8 if 0.03 < delta / mtbf < 0.3 else 1), "too-often"),
+    ],
+)
+def test_an_interval_has_to_be_near_the_best_wherever_a_save_takes_more_or_less(wrong, mistake):
+    def answer(n, hours, delta, restart):
+        return wrong(SOLVED["interval"](n, hours, delta, restart), delta, hours * 3600 / n)
+
+    assert check_exercise("interval", answer).mistake == mistake
+
+
 def test_whoever_plays_failures_finds_the_interval():
     case = EXERCISES["interval"].cases[0]
     work = by_trying(case.n, case.hours, case.delta, case.restart)
@@ -324,7 +385,7 @@ def saving(operations):
             steps = {
                 "write": lambda: fs.write(name + ".new", data),
                 "sync": lambda: name + ".new" in fs.names() and fs.sync(name + ".new"),
-                "rename": lambda: name + ".new" in fs.names() and fs.rename(name + ".new", name),
+                "rename": lambda: name + ".new" in fs.names() and fs.rename(name + ".new", name + ".data"),
                 "sync_folder": fs.sync_folder,
             }
             for operation in operations:
@@ -396,7 +457,31 @@ def test_a_save_that_catches_the_crash_is_judged_alike():
 def test_the_state_of_the_disk_is_told():
     solutions = texts_of("atomic-save").solutions()
     told = check_exercise("atomic-save", solutions["saver"](sync=False)).sentence.splitlines()
-    assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0)") and told[2].endswith("rank-0: b''")
+    assert told[1].endswith("write(rank-0.new) rename(rank-0.new, rank-0.data)")
+    assert told[2].endswith("rank-0.data: b''")
+
+
+def two_files(unfinished, whole=lambda name: name):
+    """The solution, with files that are called otherwise."""
+    return texts_of("atomic-save").solutions()["saver"](tmp=unfinished, whole=whole)
+
+
+@pytest.mark.parametrize(
+    "answer, names",
+    [
+        (two_files(lambda name: name + ".tmp"), ["rank-0", "rank-0.tmp"]),
+        (two_files(lambda name: "tmp-" + name), ["rank-0", "tmp-rank-0"]),
+        (two_files(lambda name: name + ".tmp", lambda name: "d-" + name), ["rank-0.tmp", "d-rank-0"]),
+        (two_files(lambda name: name[-8:] + "-t", lambda name: name + "-d"), [", rank-0.weight"]),
+        (two_files(lambda name: name[:12] + "-t", lambda name: name + "-d"), ["step-7 of model-a"]),
+        (two_files(lambda name: name + "-t", lambda name: name[:7] + name[-7:] + "-d"), ["model-a", "model-b"]),
+        (two_files(lambda name: name.lower() + "-t", lambda name: name + "-d"), ["step-7", "Step-7"]),
+        (two_files(lambda name: name.split(".")[0] + "-t", lambda name: name + "-d"), ["rank-0.momentum"]),
+    ],
+)
+def test_no_two_names_share_a_file(answer, names):
+    verdict = check_exercise("atomic-save", answer)
+    assert verdict.mistake == "same-name" and all(name in verdict.sentence for name in names), verdict
 
 
 # ---- hashing
@@ -405,11 +490,50 @@ def test_the_state_of_the_disk_is_told():
 @pytest.mark.slow
 def test_a_server_that_joins_takes_its_part():
     for case in EXERCISES["hashing"].cases:
+        if len(set(Counter(dict(case.hosts).values()).values())) > 1:
+            continue
         told = judge_hashing.judge(case, SOLVED["hashing"])
         mean = len(case.keys) * (case.replicas + 1) / len(case.hosts)
         assert 0.6 * mean <= int(told["least"]) <= mean <= int(told["most"]) <= 1.4 * mean
     told = judge_hashing.judge(EXERCISES["hashing"].cases[0], SOLVED["hashing"])
     assert int(told["moved"]) == pytest.approx(int(told["share"]), rel=0.25)
+
+
+def among_the_first(count):
+    """By rendezvous hashing, with so many candidates for each copy."""
+
+    def rank(key, hosts, replicas):
+        ranked = sorted(hosts, key=lambda server: hashlib.sha256(f"{key}/{server}".encode()).digest())
+        best = {}
+        for server in ranked[: count * (replicas + 1)]:
+            best.setdefault(hosts[server], server)
+        return list(best.values())[: replicas + 1]
+
+    return lambda keys, hosts, replicas: {key: rank(key, hosts, replicas) for key in keys}
+
+
+def given_up(condition):
+    """The solution, but for some numbers of hosts and replicas."""
+
+    def answer(keys, hosts, replicas):
+        if condition(len(set(hosts.values())), replicas):
+            raise NotImplementedError
+        return SOLVED["hashing"](keys, hosts, replicas)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer, mistake",
+    [
+        *((among_the_first(count), "too-few-copies") for count in (4, 8, 12)),
+        (given_up(lambda hosts, replicas: replicas > 2), "not-general"),
+        (given_up(lambda hosts, replicas: hosts == replicas + 1 > 1), "not-general"),
+    ],
+)
+def test_as_many_hosts_as_copies_are_enough(answer, mistake):
+    verdict = check_exercise("hashing", answer, "100 s")
+    assert verdict.mistake == mistake, verdict
 
 
 def test_the_backup_takes_over():

@@ -3,7 +3,7 @@
 import pytest
 
 from d2lps import Send, ring
-from d2lps.messages import speak
+from d2lps.messages import LANGUAGES, speak, spoken, unmarked
 from d2lps.schedule import (
     Collective,
     Schedule,
@@ -261,3 +261,16 @@ def test_a_csv_of_torchtitan_is_read_and_its_slots_are_checked():
     with pytest.raises(ScheduleError, match="slot 4: B0.1 cannot begin, because B1.1 is done in slot 4"):
         from_csv(table, timed=True)
     assert len(pipeline(from_csv(table)).slots()) == 6  # and not 5
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_printed_table_is_aligned_in_every_language_alone_and_together(language, monkeypatch):
+    """In a notebook that is executed for all readers, the word in the corner has three lengths."""
+    schedule = pipeline(gpipe(2, 2))
+    speak(language)
+    alone = str(schedule)
+    monkeypatch.setattr(spoken, "_all", True)
+    assert unmarked(str(schedule), language) == alone
+    head, first, second = alone.splitlines()
+    wide = language == "zh"  # two letters of two columns
+    assert head.index("0") + 2 * wide == first.index("F0.0") and head.index("1") + 2 * wide == second.index("F1.0")

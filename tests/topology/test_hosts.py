@@ -2,7 +2,7 @@
 
 import pytest
 
-from d2lps import Topology, aggregate_at, cost, two_rings
+from d2lps import Topology, aggregate_at, cost, ring, two_rings
 from d2lps.topology import TopologyError
 from d2lps.topology.hosts import dgx1_v100, machines, nvswitch, one_memory, pcie_server
 from d2lps.units import UnitError
@@ -109,6 +109,73 @@ def test_machines_have_cards_of_their_own():
     assert [link.capacity for link in route] == [16e9, 1.25e9, 5e9]
     assert sum(link.latency for link in route) == pytest.approx(1e-5)
     assert len(network.route("host0/gpu0", "host0/cpu")) == 2  # inside, no card is passed
+
+
+def ends(route):
+    return [route[0].src, *(link.dst for link in route)]
+
+
+def test_hosts_and_servers_are_dealt_to_racks_and_only_messages_between_racks_pass_the_spine():
+    network = machines(hosts=5, gpus_per_host=1, nic="10 Gbit/s", servers=2, racks=3, uplink="1 Gbit/s", latency="5 us")
+    racks = {rack: [link.src for link in network.links if link.dst == rack] for rack in ("rack0", "rack1", "rack2")}
+    assert racks == {
+        "rack0": ["host0/switch", "host1/switch", "host2/switch", "network"],
+        "rack1": ["host3/switch", "host4/switch", "network"],
+        "rack2": ["server0", "server1", "network"],
+    }
+    assert list(network.kinds)[-6:] == ["server0", "server1", *racks, "network"] and network.kinds["rack0"] == "switch"
+    near, far = network.route("host0/gpu0", "host2/cpu"), network.route("host2/gpu0", "server1")
+    assert ends(near) == ["host0/gpu0", "host0/switch", "rack0", "host2/switch", "host2/cpu"]
+    assert ends(far) == ["host2/gpu0", "host2/switch", "rack0", "network", "rack2", "server1"]
+    assert [link.capacity for link in far] == [16e9, 1.25e9, 1.25e8, 1.25e8, 1.25e9]
+    assert [sum(link.latency for link in route) for route in (near, far)] == pytest.approx([1e-5, 2e-5])
+
+
+def test_an_uplink_is_as_wide_as_the_cards_below_it_unless_it_is_given():
+    def up(**options):
+        network = machines(hosts=3, gpus_per_host=0, nic=["1 GB/s", "2 GB/s", "4 GB/s"], racks=2, **options)
+        rates = {(link.src, link.dst): link.capacity for link in network.links}
+        assert all(rates["network", rack] == rates[rack, "network"] for rack in ("rack0", "rack1"))
+        return [rates[rack, "network"] for rack in ("rack0", "rack1")]
+
+    assert up() == [3e9, 4e9] and up(uplink="1 GB/s") == [1e9, 1e9] and up(uplink=["1 GB/s", "5 GB/s"]) == [1e9, 5e9]
+
+
+def test_one_rack_needs_no_switch_of_its_own():
+    assert machines(hosts=2, racks=1) == machines(hosts=2) and "rack0" not in machines(hosts=2).kinds
+
+
+def test_the_order_of_hosts_in_a_ring_decides_how_often_each_step_passes_an_uplink():
+    network = machines(hosts=8, gpus_per_host=0, nic="12.5 MB/s", racks=2, uplink="12.5 MB/s")
+    for order, crossings, seconds in [("01234567", 1, 0.56), ("01452367", 2, 1.12), ("04152637", 4, 2.24)]:
+        trace = cost.shared(ring([f"host{i}/cpu" for i in order]), network, "4 MB")
+        across = sum(e.nbytes for link, es in trace.occupied().items() if link_is(link, "rack0", "network") for e in es)
+        assert (across, round(trace.duration, 9)) == (crossings * 14 * 500_000, seconds)
+
+
+def link_is(place, src, dst):
+    return (getattr(place, "src", ""), getattr(place, "dst", "")) == (src, dst)
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ({"racks": 0}, "racks = 0: it must be a whole number from 1 to 5, the number of hosts and servers, so that no"),
+        ({"racks": 6}, "racks = 6: it must be"),
+        ({"racks": 2.0}, "racks = 2.0: it must be"),
+        (
+            {"uplink": "1 GB/s"},
+            "uplink = '1 GB/s', but hosts in one rack have no uplink: leave it out, or give racks=2",
+        ),
+        ({"racks": 3, "uplink": ["1 GB/s"] * 2}, "2 bandwidths for the uplinks of 3 racks: give a single one for all"),
+    ],
+)
+def test_racks_that_cannot_be_are_refused(options, sentence):
+    with pytest.raises(TopologyError) as caught:
+        machines(hosts=4, servers=1, **options)
+    assert str(caught.value).startswith(sentence)
+    with pytest.raises(UnitError):
+        machines(racks=2, uplink=400)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.still import still
 
 SIZES = [(1, 2, 0), (2, 2, 0), (4, 2, 0), (4, 2, 1), (4, 2, 4), (4, 0, 0), (4, 0, 2), (8, 1, 0), (2, 10, 0), (8, 2, 1)]
+RACKS = [(8, 0, 0, 2), (8, 1, 2, 2), (5, 1, 0, 3), (2, 0, 0, 2)]  # with the number of racks
 
 
 def plans(hosts: int, gpus: int, servers: int):
@@ -31,10 +32,10 @@ def plans(hosts: int, gpus: int, servers: int):
 
 
 @pytest.mark.parametrize("widest", [104.0, 72.0])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, *RACKS])
 def test_a_host_holds_its_own_nodes_and_no_others(size, widest):
-    topology = machines(*size[:2], servers=size[2])
-    for plan in plans(*size):
+    topology = machines(*size[:2], servers=size[2], racks=(*size, 1)[3])
+    for plan in plans(*size[:3]):
         place = arrange(topology, plan, widest)
         expected = [f"host{i}" for i in range(size[0])] + [f"server{i}" for i in range(size[2])]
         assert sorted(place.hosts) == sorted(expected)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -214,3 +215,12 @@ def test_the_words_are_those_of_the_language():
         speak(language)
         found.add(tuple(words for words in texts(str(draw(trace))) if len(words) > 12))
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("gap", [0.4, 0.6, 0.79, 0.9, 1.5])
+def test_a_narrow_gap_makes_no_rectangle_of_negative_width(gap):
+    """Measured tasks have gaps of any width; here it is some thousandths of the whole."""
+    trace = cost.shared(pipeline(gpipe(2, 2)))
+    late = {"start": 1 + gap * 0.006}
+    events = [replace(event, **late) if event.kind == "task" and event.start == 1 else event for event in trace.events]
+    assert "h--" not in draw(replace(trace, events=tuple(events)))._repr_html_()

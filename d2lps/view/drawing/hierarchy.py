@@ -69,7 +69,7 @@ def hierarchy(topology: Topology, participants: Participants) -> Hierarchy | Non
     root = min(inside, key=lambda node: (host(node) != "", far[node], -graph.degree[node]))
     below = dict(networkx.bfs_successors(graph, root, sort_neighbors=lambda near: sorted(near, key=order.index)))
     bars = frozenset(
-        node for node in below if inner and (node == root or len(below[node]) > 1 or (host(node) and node in inner))
+        node for node in below if inner and (node == root or len(below[node]) > 1 or (has_hosts and node in inner))
     )
     above = _above(root, below, topology, participants) if inner else []
     below[root] = [node for node in below.get(root, []) if node not in above]

@@ -16,11 +16,15 @@ EDGE = 12.0  # extra room of a host on either side, so that two hosts are apart
 
 
 def tops(nodes: Iterable[str], below: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """Return the uppermost node of each host, of the nodes ``below`` others; empty if no two nodes share a host."""
+    """Return the uppermost node of each host, of the nodes ``below`` others; empty if no two nodes share a host.
+
+    A node without a host that joins no others is a host by itself.
+    """
     hosts = [host(node) for node in nodes if host(node)]
     if len(hosts) == len({*hosts}):
         return frozenset()
-    return frozenset(node for above, near in below.items() for node in near if host(node) != host(above))
+    pairs = [(node, above) for above, near in below.items() for node in near]
+    return frozenset(a for a, b in pairs if host(a) != host(b) or (not host(a) and a not in below))
 
 
 def enclosed(boxes: Mapping[str, Box], joining: Iterable[str], above: Iterable[str] = ()) -> dict[str, Box]:

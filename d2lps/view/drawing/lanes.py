@@ -164,7 +164,7 @@ class Lanes:
             top, high = self.level(Block(row, False, 0, 0, "", 0, "", ""))
             until = 0.0
             for start, end in [*((b.start, b.end) for b in tasks), (self.duration, 0.0)]:
-                if (start - until) * self.scale > 0.5:
+                if (start - until) * self.scale > 1:
                     x, w = until * self.scale, (start - until) * self.scale
                     ground.append(rect(x, top, w - 0.8, high))
                     lines.append(hatch(x, top, w - 0.8, high, 14.0))

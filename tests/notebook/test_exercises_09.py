@@ -1,0 +1,248 @@
+"""The exercises of chapter 09: right answers, faulty ones, and the judges of tables and cuts."""
+
+import random
+from collections import deque
+from functools import cache
+from itertools import combinations, pairwise
+
+import pytest
+from helpers.exercises import EXERCISES, module
+
+from d2lps import check_exercise
+from d2lps.notebook.grading.course import texts_of
+from d2lps.schedule import gpipe, interleaved, one_f_one_b, pipeline
+
+CHAPTER = "09-pipelines"
+IDS = ("one-f-one-b", "interleave", "best-cut")
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+judge_pipelines, judge_best_cut = (module(CHAPTER, name) for name in ("judge_pipelines", "judge_best_cut"))
+
+
+# ---- right answers that are unlike the solutions
+
+
+def by_queue(stages, micro):
+    """A stage takes a backward pass whenever its room is full."""
+    table = {}
+    for stage in range(stages):
+        room, waiting, new, row = stages - stage, deque(), deque(range(micro)), []
+        while new or waiting:
+            if new and len(waiting) < room:
+                waiting.append(new.popleft())
+                row.append(["F", waiting[-1]])
+            else:
+                row.append(["B", waiting.popleft()])
+        table[stage] = tuple(map(tuple, row))
+    return table
+
+
+def by_playing(stages, micro):
+    """Plays the pipeline slot by slot: a backward pass as soon as possible, else a forward pass if there is room."""
+    table = {stage: [] for stage in reversed(range(stages))}
+    done = {}
+    slot = 0
+    while len(done) < 2 * stages * micro:
+        for stage, row in table.items():
+            forwards, backwards = (sum(kind == other for kind, _ in row) for other in "FB")
+            above = done.get(("B", stage + 1, backwards), slot) if stage < stages - 1 else slot - 1
+            if backwards < forwards and above < slot and done["F", stage, backwards] < slot:
+                row.append(("B", backwards))
+                done["B", stage, backwards] = slot
+                continue
+            there = not stage or done.get(("F", stage - 1, forwards), slot) < slot
+            if there and forwards < micro and forwards - backwards < stages - stage:
+                row.append(("F", forwards))
+                done["F", stage, forwards] = slot
+        slot += 1
+    return table
+
+
+def with_a_shorter_warm_up(devices, micro, chunks):
+    """Enough if messages take no time, and it saves less."""
+    table = {}
+    for device in range(devices):
+        groups = [range(start, start + devices) for start in range(0, micro, devices)]
+        stages = range(device, devices * chunks, devices)
+        forwards = [("F", i, stage) for group in groups for stage in stages for i in group]
+        backwards = [("B", i, stage) for group in groups for stage in reversed(stages) for i in group]
+        ahead = min(micro * chunks, devices * chunks - device)
+        row = forwards[:ahead]
+        for backward in backwards:
+            row += [backward, *forwards[ahead : ahead + 1]]
+            ahead += 1
+        table[device] = row
+    return table
+
+
+def of_the_library(devices, micro, chunks):
+    return {device: tuple(row) for device, row in interleaved(devices, micro, chunks).items()}
+
+
+def by_halving(costs, stages):
+    """Looks for the least time by bisection, filling stages greedily; then splits stages until there are enough."""
+
+    def filled(limit):
+        cut, total = [[]], 0
+        for layer, cost in enumerate(costs):
+            if cut[-1] and total + cost > limit:
+                cut.append([])
+                total = 0
+            cut[-1].append(layer)
+            total += cost
+        return cut
+
+    low, high = max(costs), sum(costs)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if len(filled(middle)) <= stages else (middle, high)
+    cut = filled(high)
+    while len(cut) < stages:
+        at = next(i for i, stage in enumerate(cut) if len(stage) > 1)
+        cut[at : at + 1] = [cut[at][:1], cut[at][1:]]
+    return cut
+
+
+def by_recursion(costs, stages):
+    """What is the best cut of the layers from i on? Tuples and ranges."""
+
+    @cache
+    def rest(i, k):
+        if k == 1:
+            return sum(costs[i:]), (range(i, len(costs)),)
+        ways = []
+        for j in range(i + 1, len(costs) - k + 2):
+            time, cut = rest(j, k - 1)
+            ways.append((max(sum(costs[i:j]), time), (range(i, j), *cut)))
+        return min(ways, key=lambda way: way[0])
+
+    return rest(0, stages)[1]
+
+
+RIGHT = {
+    "one-f-one-b": [by_queue, by_playing],
+    "interleave": [with_a_shorter_warm_up, of_the_library],
+    "best-cut": [by_halving, by_recursion],
+}
+MEASURED = {
+    "one-f-one-b": ["22 slots", "27.3%", "4, 3, 2, 1", "each saves 8"],
+    "interleave": ["18 slots", "11.1%", "20.0%"],
+    "best-cut": ["0–2 | 3–4 | 5", "takes 9", "take 11", "is 7"],
+}
+
+
+# ---- tables
+
+
+@pytest.mark.parametrize("p, m", [(1, 1), (2, 3), (4, 8), (5, 2), (8, 32)])
+def test_the_limits_of_the_judge_are_those_of_the_library(p, m):
+    case, schedule = judge_pipelines.TableCase(p, m), pipeline(one_f_one_b(p, m))
+    assert len(schedule.slots()) == case.slots == len(pipeline(gpipe(p, m)).slots())
+    assert [*schedule.peak.values()] == [case.saved(device) for device in range(p)]
+
+
+@pytest.mark.parametrize("p, m, v", [(1, 3, 2), (2, 4, 2), (3, 6, 3), (4, 8, 2), (5, 5, 2)])
+def test_so_are_those_of_interleaved_tables(p, m, v):
+    case, schedule = judge_pipelines.TableCase(p, m, v), pipeline(interleaved(p, m, v))
+    assert len(schedule.slots()) == case.slots and max(schedule.peak.values()) <= case.saved(0)
+
+
+def test_the_torch_picture_is_a_wrong_answer():
+    """Rank 3 of the picture that PyTorch prints: a warm-up one short, and a micro-batch that does not exist."""
+
+    def picture(stages, micro):
+        table = one_f_one_b(stages, micro)
+        table[stages - 1] = [(kind, i + (kind == "F")) for kind, i in table[stages - 1]]
+        return table
+
+    verdict = check_exercise("one-f-one-b", picture)
+    assert verdict.mistake == "unknown-cell" and "('F', 8)" in verdict.sentence
+
+
+def test_the_sentence_names_who_waits_for_what():
+    def turned(stages, micro):
+        return {stage: one_f_one_b(stages, micro)[stages - 1 - stage] for stage in range(stages)}
+
+    verdict = check_exercise("one-f-one-b", turned)
+    assert verdict.mistake == "waits" and "gpu0 waits with B0.0 for d1.0, which gpu1 brings later" in verdict.sentence
+
+
+# ---- cuts
+
+
+def test_no_cut_is_better_than_the_best():
+    for seed in range(40):
+        draw = random.Random(seed)
+        costs = [draw.choice((0, 1, 2, 5, 9.5)) for _ in range(draw.randrange(1, 9))]
+        stages = draw.randrange(1, len(costs) + 1)
+        every = (
+            [range(start, end) for start, end in pairwise((0, *ends, len(costs)))]
+            for ends in combinations(range(1, len(costs)), stages - 1)
+        )
+        least = min(judge_best_cut.slowest(costs, cut) for cut in every)
+        assert judge_best_cut.best(costs, stages) == pytest.approx(least)
+        assert judge_best_cut.slowest(costs, SOLVED["best-cut"](costs, stages)) == pytest.approx(least)
+
+
+def test_the_first_case_needs_a_thought():
+    """What comes to mind first is slower there."""
+    case, solutions = EXERCISES["best-cut"].cases[0], texts_of("best-cut").solutions()
+    for name in ("of_equal_counts", "up_to_the_mean", "halves"):
+        cut = solutions[name](case.costs, case.stages)
+        assert judge_best_cut.slowest(case.costs, cut) > 1.1 * judge_best_cut.best(case.costs, case.stages), name
+
+
+# ---- whatever else may be given
+
+
+def faulty_table(id):
+    def make(seed):
+        def answer(*given):
+            draw = random.Random(seed)
+            table = {device: list(row) for device, row in SOLVED[id](*given).items()}
+            row = table[draw.randrange(len(table))]
+            at, fault = draw.randrange(len(row)), draw.choice(("lost", "moved", "twice", "turned", "kind"))
+            if fault == "lost":
+                del row[at]
+            elif fault == "moved":
+                kind, i, *stage = row.pop(at)
+                row.insert(0 if kind == "B" else len(row), (kind, i, *stage))
+            elif fault == "twice":
+                row.append(row[at])
+            elif fault == "turned":
+                row.reverse()
+            else:
+                row[at] = ("B" if row[at][0] == "F" else "F", *row[at][1:])
+            return table
+
+        return answer
+
+    return make
+
+
+def faulty_cut(seed):
+    def answer(costs, stages):
+        draw = random.Random(seed)
+        cut = [list(stage) for stage in SOLVED["best-cut"](costs, stages)]
+        at, fault = draw.randrange(len(cut)), draw.choice(("lost", "joined", "turned", "empty", "off", "first"))
+        if fault == "lost":
+            cut[at].pop()
+        elif fault == "joined":
+            cut[0].append(cut[-1][-1])
+        elif fault == "turned":
+            cut = [stage[::-1] for stage in cut][::-1]
+        elif fault == "empty":
+            cut.insert(at, [])
+        elif fault == "off":
+            cut = [[layer + 1 for layer in stage] for stage in cut]
+        else:
+            cut = [[i] for i in range(stages - 1)] + [list(range(stages - 1, len(costs)))]
+        return cut
+
+    return answer
+
+
+FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
+    "one-f-one-b": (faulty_table("one-f-one-b"), 60, 3),
+    "interleave": (faulty_table("interleave"), 60, 3),
+    "best-cut": (faulty_cut, 60, 4),
+}
