@@ -152,6 +152,8 @@ def _no_update(case: BackupCase, receive: Callable, pushes: Sequence[Push], at: 
     early = number > 1 and any(not closed(came[:i], number - 1, case.n) for i in mine)
     if early:
         return _failure("loses-early-next", "still-open", case, came)
+    if any(push.number > number for push in came):  # it has come into the place of one of this round
+        return _failure("rounds-mixed", "still-open", case, came)
     for worker in range(case.n + case.b):  # does it come when all have pushed?
         if call(case, receive, worker, number, _gradient(case, Push(worker, number)), none=True) is not None:
             return _failure("waits-for-all", "waits-for-all", case, came)

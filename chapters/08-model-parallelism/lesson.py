@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy, gelu, relu
 
 from d2lps import cost, draw, ring, schedule, table, train, watch
-from d2lps.train.gpt import GPT, examples, loss, prose
+from d2lps.train import gpt
 
 # %% guess-state
 state = d2lps.predict("state", {"Adam": ""})
@@ -19,10 +19,10 @@ state
 
 # %% state
 torch.manual_seed(0)
-net, (inputs, labels) = GPT(layers=4, width=64), examples(prose("en"), 16)
+net, (inputs, labels) = gpt.GPT(layers=4, width=64), gpt.examples(gpt.prose("en"), 16)
 weights = list(net.parameters())
 step = torch.optim.Adam(weights)
-loss(net(inputs), labels).backward()
+gpt.loss(net(inputs), labels).backward()
 step.step()
 kept = {"w": weights, "g": [w.grad for w in weights],
         "m": [step.state[w]["exp_avg"] for w in weights],
@@ -42,7 +42,7 @@ def activations(net, inputs, labels):
             saved[storage.data_ptr()] = storage.nbytes()
         return tensor
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss(net(inputs), labels)
+        gpt.loss(net(inputs), labels)
     return sum(saved.values())
 
 counts = [1, 2, 4, 8, 16]
@@ -186,14 +186,14 @@ sums = d2lps.predict("sums", {"forward": "", "backward": ""})
 sums
 
 # %% cut-gpt
-from d2lps.train.tensor import Group, cut_gpt
+from d2lps.train import tensor
 
 torch.manual_seed(0)
-net, group = GPT(layers=4, width=64), Group(gpus)
-cut = cut_gpt(net, group)
-loss(net(inputs), labels).backward()
+net, group = gpt.GPT(layers=4, width=64), tensor.Group(gpus)
+cut = tensor.cut_gpt(net, group)
+gpt.loss(net(inputs), labels).backward()
 with train.deterministic():
-    value = loss(cut(inputs), labels)
+    value = gpt.loss(cut(inputs), labels)
     ahead = len(group.traces)
     value.backward()
 sums.reveal({"forward": ahead / 4, "backward": (len(group.traces) - ahead) / 4})
@@ -214,16 +214,15 @@ ranks
 # %%px
 import torch
 from d2lps import Processes, train
-from d2lps.train.gpt import GPT, examples, loss, prose
-from d2lps.train.tensor import Group, cut_gpt
+from d2lps.train import gpt, tensor
 
 torch.manual_seed(0)
-net, (inputs, labels) = GPT(layers=4, width=64), examples(prose("en"), 16)
+net, (inputs, labels) = gpt.GPT(layers=4, width=64), gpt.examples(gpt.prose("en"), 16)
 carrier = Processes(backend="gloo")
-group = Group(carrier.names, carrier)
-cut = cut_gpt(net, group)
+group = tensor.Group(carrier.names, carrier)
+cut = tensor.cut_gpt(net, group)
 with train.deterministic():
-    value = loss(cut(inputs), labels)
+    value = gpt.loss(cut(inputs), labels)
     value.backward()
 own = [w.grad for w in cut[1].attention.parameters()]
 print(carrier.rank, sum(w.numel() for w in cut.parameters()), len(group.traces), value.item())
@@ -408,7 +407,6 @@ except ScheduleError as error:
 
 # %% half-heads
 from torch.nn.functional import scaled_dot_product_attention as attend
-from d2lps.train.tensor import SplitError
 
 def heads(q, k, v, size):
     split = (part.unflatten(1, (-1, size)).transpose(0, 1) for part in (q, k, v))
@@ -423,8 +421,8 @@ for size in (8, 12):
     except RuntimeError as error:
         print(size, error)
 try:
-    cut_gpt(GPT(layers=1, width=24, heads=3), Group(["gpu1", "gpu2"]))
-except SplitError as error:
+    tensor.cut_gpt(gpt.GPT(layers=1, width=24, heads=3), tensor.Group(["gpu1", "gpu2"]))
+except tensor.SplitError as error:
     print(error)
 
 # %% exercise-tensor-mlp

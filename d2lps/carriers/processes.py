@@ -104,7 +104,20 @@ class Processes(Ranks):
         return self._watched(lambda: work(self._connections.messages()))
 
     def prepare(self, program: Program, ranks: Mapping[str, int]) -> Callable[[], Executed]:
-        """Return a function that executes a program on some of the ranks; they call it inside :meth:`exchange`."""
+        """Return a function that executes a program on some of the ranks; they call it inside :meth:`exchange`.
+
+        Parameters
+        ----------
+        program : Program
+            The part of this rank.
+        ranks : mapping of str to int
+            Node → rank, for all nodes of the plan.
+
+        Returns
+        -------
+        callable
+            Executes the program, and returns the times of its acts.
+        """
         return self._connections.load(program, ranks, [member["host"] for member in self.members])
 
     def barrier(self) -> None:

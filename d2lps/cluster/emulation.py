@@ -36,6 +36,9 @@ SLOWEST, FASTEST = 125_000.0, 1.25e9  # bytes per second between which shaping i
 # Bytes per second that one core moves between hosts, in one rack or in two: faster links would not be the bottleneck.
 PER_CORE = 200_000_000
 BURST = 80 * 1024  # bytes that may pass at once: at least one segment of 64 KiB
+# Seconds of a card's rate, and least bytes, that a connection may have under way if there are racks: with equal windows
+# connections share an uplink equally, as the model assumes. Otherwise the widest window takes most of the uplink.
+WINDOW, NARROWEST = 2.5e-3, 16 * 1024
 PORTS = range(29500, 49500)  # for the meeting of a run's processes; each run takes the next
 TOOLS = "unshare", "ip", "tc"
 GOODPUT = 1448 / 1514  # payload of a packet, and its bytes on an Ethernet link
@@ -85,12 +88,16 @@ class Cluster:
         self._control.network({SWITCH: (ip, tc)})
         inside = {
             name: (
-                ["link set lo up", f"address add {at}/24 dev eth0", "link set eth0 up"],
+                ["link set lo up", f"address add {at}/24 dev eth0", "link set eth0 up", *self._windows(at)],
                 [f"qdisc add dev eth0 root {shape}"],
             )
             for name, at in self.address.items()
         }
         self._control.network(inside)
+
+    def _windows(self, at: str) -> list[str]:
+        window = max(NARROWEST, round(WINDOW * self.bandwidth))
+        return [f"route replace {NETWORK}.0/24 dev eth0 src {at} window {window}"] if self._uplinks else []
 
     def __enter__(self) -> "Cluster":
         return self

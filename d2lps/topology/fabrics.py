@@ -119,6 +119,12 @@ def rails(
     TopologyError, UnitError
         For numbers below 1, and for bad units.
 
+    Examples
+    --------
+    >>> pods = rails(hosts=4, gpus=2, per_pod=2)
+    >>> [link.dst for link in pods.route("host0/gpu1", "host3/gpu1")]
+    ['pod0/rail1', 'spine', 'pod1/rail1', 'host3/gpu1']
+
     References
     ----------
     Wang et al., "Rail-only", 2023 (arXiv 2307.12169); NVIDIA DGX SuperPOD reference architecture.

@@ -14,9 +14,11 @@ Models that are cut into pieces are trained by schedules::
 
     gpt           a small language model, and the course's prose to train it on
     pipeline      stages on devices, micro-batches one after the other
+    operators     schedules of operators that are cut, or placed on several devices
+    tensor        layers whose matrices are cut, for autograd
 """
 
-from d2lps.train import by_history, by_store, ddp, gpt, pipeline
+from d2lps.train import by_history, by_store, ddp, gpt, operators, pipeline, tensor
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
@@ -54,8 +56,10 @@ __all__ = [
     "gpt",
     "loss_and_gradient",
     "one_device",
+    "operators",
     "parallel",
     "pipeline",
     "small_cnn",
     "split",
+    "tensor",
 ]

@@ -23,6 +23,8 @@ import d2lps
 from d2lps.messages import LANGUAGES, text
 from d2lps.messages.raised import Brief
 
+__all__ = ["GPT", "GptError", "examples", "loss", "prose"]
+
 VOCABULARY = 256  # bytes
 CHAPTERS = Path(d2lps.__file__).resolve().parents[1] / "chapters"
 

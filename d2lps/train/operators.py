@@ -36,6 +36,8 @@ from d2lps.schedule.acts import made_by
 from d2lps.simulate.timeline import free_network
 from d2lps.trace import Event, Trace
 
+__all__ = ["OperatorError", "mlp_backward", "mlp_forward", "mlp_tensors", "operators", "run"]
+
 Tensors = Mapping[tuple[str, str], Tensor]  # (device, value) → tensor
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
 

@@ -30,6 +30,8 @@ from d2lps.messages.raised import Brief
 from d2lps.plan.parse import names
 from d2lps.trace import Trace
 
+__all__ = ["ColumnLinear", "Group", "RowLinear", "SplitError", "cut_gpt", "cut_linear"]
+
 
 class SplitError(Brief, ValueError):
     """A layer whose heads or columns cannot be dealt out in equal numbers."""

@@ -109,7 +109,7 @@ def main() -> None:
     lives(found, *((1, 2) if options.quick else (20, 8)))
     p7(found, *((1, 1_000_000) if options.quick else (5, 20_000_000)))
     p8(found, 1 if options.quick else 3, options.quick)
-    racks(found, *((1, 4_000_000) if options.quick else (3, 16_000_000)))
+    racks(found, *((1, 4_000_000) if options.quick else (3, 8_000_000)))
     if options.save:
         save("cluster", found)
 

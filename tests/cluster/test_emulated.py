@@ -304,6 +304,13 @@ def test_what_stays_in_a_rack_does_not_pass_its_uplink(racks, rack):
     assert max(measured(racks, rack, 4_000_000)[1].values()) < 50_000
 
 
+def test_connections_between_racks_have_equal_windows(racks, three):
+    routes = ["sh", "-c", "PATH=$PATH:/usr/sbin:/sbin ip route"]
+    assert {each.output.count("\n") for each in racks.run(routes)} == {1}
+    assert all("window 62500" in each.output for each in racks.run(routes))
+    assert not any("window" in each.output for each in three.run(routes))
+
+
 def test_an_uplink_is_as_wide_as_the_hosts_of_its_rack_unless_it_is_given():
     with emulated(hosts=2, gpus_per_host=0, bandwidth="80 Mbit/s", servers=1, racks=2) as hosts:
         route = hosts.topology.route("host0/cpu", "server0")

@@ -307,6 +307,27 @@ def test_the_sequences_have_every_difficulty():
         assert twice > 10 and (late > 10 or not case.b) and (early > 3 or case.n == 1)
 
 
+def test_a_gradient_of_the_next_round_takes_no_place_of_this_one():
+    def a_place_for_each_worker(n, b):
+        places, closed = {}, [0]
+
+        def receive(worker, number, gradient):
+            if number <= closed[0]:
+                return None
+            if places.get(worker, (0,))[0] < number:
+                places[worker] = number, gradient
+            here = [gradient for of, gradient in places.values() if of == number]
+            if len(here) < n:
+                return None
+            closed[0] = number
+            return sum(here) / n
+
+        return receive
+
+    verdict = check_exercise("backup", a_place_for_each_worker)
+    assert verdict.mistake == "rounds-mixed" and not verdict.passed, verdict
+
+
 def test_waiting_for_the_first_is_as_long_as_drawn():
     """H(n+b) − H(b), beside 20,000 drawn rounds of 100 workers: 5.187 and 3.104."""
     told = grader.waiting_times(96, 4)
