@@ -56,6 +56,7 @@ _HOME = {
     "halving": "algorithms",
     "halving_doubling": "algorithms",
     "hierarchical": "algorithms",
+    "in_switch": "algorithms",
     "kvstore": "",
     "leaf_spine": "topology",
     "machines": "topology",

@@ -125,6 +125,8 @@ def judge(case: MlpCase, answer: Callable) -> dict[str, str]:
         _require_sums(case, truth, rank, sums)
     for rank, (_, *gradients) in enumerate(results):
         _require_gradients(case, truth, rank, gradients)
+        if case.ranks > 1 and len(contributions[rank]) < 2:
+            raise failure("whole-work", "mlp-no-sums", case, rank=rank, count=1)
     moved = 2 * (case.ranks - 1) * (truth.y.nbytes + truth.dx.nbytes) // case.ranks
     part = (truth.As[0].numel() + truth.Bs[0].numel()) / (truth.A.numel() + truth.B.numel())
     return {"part": f"{part:.0%}", "moved": size_text(moved)}
@@ -159,15 +161,13 @@ def _require_sums(case: MlpCase, truth: Truth, rank: int, sums: list[Tensor]) ->
         if shape[-1:] == (case.hidden,) or shape == (case.rows, truth.As[rank].shape[1]):
             raise failure("gathers-hidden", "mlp-sums", case, rank=rank, shape=_shape(value))
     if not sums:
-        raise failure("whole-work", "mlp-no-sums", case, rank=rank)
+        raise failure("whole-work", "mlp-no-sums", case, rank=rank, count=0)
     rest = sums[0] - truth.ys[rank] if shapes[0] == tuple(truth.y.shape) else None
     if rest is None or not near(rest, rest.mean(0).expand(rest.shape)):  # what is left may be the bias, or a part of it
         raise failure("whole-work", "mlp-not-its-part", case, rank=rank)
-    if len(sums) == 1:
-        raise failure("no-sum-of-dx", "mlp-one-sum", case, rank=rank)
     if len(sums) > 2:
         raise failure("sums-weights", "mlp-more-sums", case, rank=rank, count=len(sums))
-    if shapes[1] == tuple(truth.dx.shape) and near(case.ranks * sums[1], truth.dx):
+    if len(sums) == 2 and shapes[1] == tuple(truth.dx.shape) and near(case.ranks * sums[1], truth.dx):
         raise failure("whole-work", "mlp-not-its-part", case, rank=rank)
 
 

@@ -121,6 +121,11 @@ def whole_in_vain(x, A, B, b, rank, ranks, all_reduce):
     return all_reduce(y / ranks), behind
 
 
+def whole_dx(x, A, B, b, rank, ranks, all_reduce):
+    y, backward = mlp_of(dx=lambda part, reduce, ranks: part)(x, A, B, b, rank, ranks, all_reduce)
+    return y, lambda dy: ((dy @ B.T * (x @ A > 0)) @ A.T, *backward(dy)[1:])
+
+
 def whole_backward(x, A, B, b, rank, ranks, all_reduce):
     y, backward = mlp_of()(x, A, B, b, rank, ranks, all_reduce)
 
@@ -243,7 +248,7 @@ WRONG = {
                          mlp_of(grads=lambda own, reduce, ranks: [own[0], own[1], reduce(own[2])]),
                          mlp_of(grads=lambda own, reduce, ranks: [own[0], own[1], reduce(own[2]) / ranks])],
         "no-sum-of-dx": [mlp_of(dx=lambda part, reduce, ranks: part)],
-        "whole-work": [whole_work, whole_in_vain],
+        "whole-work": [whole_work, whole_in_vain, whole_dx],
         "whole-gradients": [whole_backward],
         "waits-forever": [only_rank_0],
         "changes-inputs": [in_place],

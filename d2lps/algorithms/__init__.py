@@ -29,7 +29,7 @@ from d2lps.algorithms.collectives import (
 from d2lps.algorithms.compose import together
 from d2lps.algorithms.levels import hierarchical, rail_wise
 from d2lps.algorithms.rings import all_gather, bidirectional_ring, naive_ring, reduce_scatter, ring, two_rings
-from d2lps.algorithms.servers import aggregate_at, sharded
+from d2lps.algorithms.servers import aggregate_at, in_switch, sharded
 from d2lps.algorithms.trees import double_tree, halving_doubling, tree
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "halving",
     "halving_doubling",
     "hierarchical",
+    "in_switch",
     "naive_ring",
     "rail_wise",
     "recursive_doubling",

@@ -127,6 +127,67 @@ def sharded(
     return _served(workers, share, stages, update)
 
 
+def in_switch(gpus: Iterable[str], switch: str = "switch", chunks: int = 16, key: str = "g") -> Plan:
+    """All-reduce by a switch that adds, as NVLink SHARP does it: each GPU gets its shard of the sum, and hands it on.
+
+    Chunk after chunk, one step behind the other:
+
+    1. All GPUs send the chunk; the switch then holds the sum of each shard of it.
+    2. The switch sends shard j to GPU j.
+    3. GPU j sends it back, to be copied.
+    4. The switch sends the shards to all other GPUs.
+
+    Steps: c + 3 for c chunks. A GPU sends (n+1)/n·S and receives S, instead of 2(n−1)/n·S of each. Step by step:
+    (c + 3)·α and at least (n+1)/n·S/b, which is less than 2(n−1)/n·S/b if n is 4 or more.
+
+    Parameters
+    ----------
+    gpus : iterable of str
+        The nodes that have a gradient, each with a link to the switch.
+    switch : str
+        The node that adds and copies.
+    chunks : int
+        The number of parts into which each shard is cut.
+    key : str
+        The first part of the keys' names.
+
+    Returns
+    -------
+    Plan
+        A plan with a key for each shard and chunk.
+
+    Raises
+    ------
+    PlanError
+        For invalid node names or chunks.
+
+    References
+    ----------
+    NVIDIA, "NVLink SHARP" (NVLS) in NCCL: multimem.ld_reduce and multimem.st.
+
+    Examples
+    --------
+    >>> print(in_switch(["a", "b"], chunks=1))
+    3 nodes: a b switch
+    shares: g1.1 = g2.1 = 1/2
+    step 1   a,b→switch +g1.1   a,b→switch +g2.1
+    step 2   switch→a =g1.1   switch→b =g2.1
+    step 3   a→switch =g1.1   b→switch =g2.1
+    step 4   switch→b =g1.1   switch→a =g2.1
+    """
+    gpus, (switch,) = names(gpus), names([switch])
+    n = len(gpus)
+    steps: list[list[Send]] = [[] for _ in range(require_chunks(chunks) + 3)]
+    share = {f"{key}{j}.{c}": Fraction(1, n * chunks) for j in range(1, n + 1) for c in range(1, chunks + 1)}
+    for c in range(1, chunks + 1):
+        for owner, name in zip(gpus, [f"{key}{j}.{c}" for j in range(1, n + 1)], strict=True):
+            steps[c - 1] += [Send(gpu, switch, name, "add") for gpu in gpus]
+            steps[c].append(Send(switch, owner, name, "copy"))
+            steps[c + 1].append(Send(owner, switch, name, "copy"))
+            steps[c + 2] += [Send(switch, gpu, name, "copy") for gpu in gpus if gpu != owner]
+    return Plan([*gpus, switch], share, filter(None, steps), holds=gpus, wants=gpus)
+
+
 def _served(
     workers: tuple[str, ...], share: Mapping[str, Fraction], stages: Sequence[Mapping[str, str]], update: Rule | None
 ) -> Plan:

@@ -99,7 +99,8 @@ def bandwidth(trace: Trace) -> BusBandwidth:
             wanted[node] += part
             received[node] += part * bool(have - {node})
     largest = max([*held.values(), *wanted.values()], default=Fraction(0))
-    least = max([total / len(plan.nodes), *sent.values(), *received.values()])
+    members = len({*held, *wanted})  # switches and servers neither hold nor want anything
+    least = max([total / max(members, 1), *sent.values(), *received.values()], default=Fraction(0))
     if not least:
         raise TraceError(text("bandwidth.nothing"))
     size = trace.nbytes * largest

@@ -232,6 +232,41 @@ class Topology:
             self._routes[src, dst] = self._find(src, dst)
         return self._routes[src, dst]
 
+    def slowed(self, node: str, by: float) -> "Topology":
+        """Return a copy in which every link of a node is slower: a straggler.
+
+        Parameters
+        ----------
+        node : str
+            The node.
+        by : float
+            The factor, above 0: 2 for links of half the bandwidth.
+
+        Returns
+        -------
+        Topology
+            Like this one otherwise.
+
+        Raises
+        ------
+        TopologyError, UnitError
+            If there is no such node, and for a factor that is not above 0.
+
+        Examples
+        --------
+        >>> from d2lps import nvswitch
+        >>> nvswitch(4).slowed("gpu2", by=2).route("gpu0", "gpu2")[-1].bandwidth
+        bandwidth('12.5 GB/s')
+        """
+        self.require_node(node)
+        links = [
+            replace(link, bandwidth=Bandwidth(link.bandwidth / by if by else -1))
+            if node in (link.src, link.dst)
+            else link
+            for link in self.links
+        ]
+        return Topology(self.name, self.kinds, links, limits=self.limits)
+
     def resources(self, src: str, dst: str) -> tuple["Link | str", ...]:
         """Return the links and nodes that a message from ``src`` to ``dst`` occupies.
 

@@ -4,8 +4,24 @@ from fractions import Fraction
 
 import pytest
 
-from d2lps import all_to_all, bandwidth, cost, halving_doubling, hierarchical, leaf_spine, rail_wise, rails, ring
+from d2lps import (
+    Plan,
+    PlanError,
+    all_to_all,
+    bandwidth,
+    check,
+    cost,
+    halving_doubling,
+    hierarchical,
+    in_switch,
+    leaf_spine,
+    nvswitch,
+    rail_wise,
+    rails,
+    ring,
+)
 from d2lps.topology import TopologyError, busiest_uplink
+from d2lps.units import UnitError
 
 HOSTS = [f"host{i}" for i in range(8)]
 
@@ -52,8 +68,6 @@ def test_rail_wise_is_an_all_reduce_of_any_size_and_is_costed_lazily(across):
     hosts = [[f"host{h}/gpu{g}" for g in range(8)] for h in range(16)]
     place = rails(16, latency="7 us")
     plan = rail_wise(hosts, across)
-    from d2lps import Plan, check
-
     check(plan)
     written = Plan(plan.nodes, plan.share, tuple(plan.steps))
     assert written == plan
@@ -63,8 +77,6 @@ def test_rail_wise_is_an_all_reduce_of_any_size_and_is_costed_lazily(across):
 
 
 def test_rail_wise_adds_up_for_uneven_numbers_and_refuses_unequal_hosts():
-    from d2lps import PlanError, check
-
     for hosts in (1, 2, 3, 5):
         for gpus in (1, 2, 3):
             plan = rail_wise([[f"h{h}g{g}" for g in range(gpus)] for h in range(hosts)])
@@ -79,6 +91,34 @@ def test_one_sum_per_host_beats_a_ring_of_all():
     place = rails(4)
     led = hierarchical({gpus[0]: gpus for gpus in hosts}, ring([gpus[0] for gpus in hosts]))
     assert seconds(rail_wise(hosts), place) < seconds(led, place)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_a_switch_that_adds_sends_n_plus_1_nth(n):
+    gpus, c = [f"gpu{i}" for i in range(n)], 64
+    plan, place = in_switch(gpus, chunks=c), nvswitch(n, links=18)
+    check(plan)
+    trace = cost.shared(plan, place, "450 MB")
+    sizes = [trace.bytes_sent("gpu0"), trace.bytes_received("gpu0")]
+    assert sizes == [450_000_000 * (n + 1) / n, 450_000_000]
+    assert (n + 1) / n <= trace.duration / 1e-3 <= (n + 1) / n * (c + 3) / c
+    # busbw beyond the link: it compares with what an algorithm without the switch would need.
+    if n == 8:
+        assert 660e9 < bandwidth(trace).busbw < 700e9
+    assert (trace.duration < cost.shared(ring(gpus), place, "450 MB").duration) == (n >= 4)
+
+
+def test_a_straggler_slows_a_ring_as_a_whole():
+    gpus = [f"gpu{i}" for i in range(4)]
+    place = nvswitch(4)
+    slow = place.slowed("gpu2", by=4)
+    assert seconds(ring(gpus), slow) == pytest.approx(4 * seconds(ring(gpus), place))
+    assert seconds(ring(gpus[:2]), slow) == seconds(ring(gpus[:2]), place)
+    for by in (0, -1, float("nan")):
+        with pytest.raises(UnitError):
+            place.slowed("gpu2", by=by)
+    with pytest.raises(TopologyError, match="no node 'gpu9'"):
+        place.slowed("gpu9", by=2)
 
 
 def test_hashed_flows_collide_and_more_parts_even_them_out():
