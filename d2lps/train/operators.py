@@ -125,7 +125,7 @@ def run(
     schedule : Schedule
         With tasks, sends and all-reduces.
     compute : mapping of str to callable
-        ``task.name + task.of`` → the function that takes the values that the task reads, and returns those that it makes.
+        ``task.name + task.of`` → the function that takes the values that the task reads, and returns those it makes.
     tensors : mapping of (str, str) to Tensor
         What each device of this process holds before.
     carrier : Processes, optional
