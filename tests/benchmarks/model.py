@@ -4,8 +4,8 @@
 
 P9: prediction ÷ closed form, the furthest from 1 over the algorithms and n = 2 … 64. P10: building a ring of 1024
 nodes and predicting its duration, and what the process has used at most by then; beside it, what the ring is
-spared (checking it), and other large plans. P17: plans on a fabric of 10,240 GPUs. ``--quick``: a sixteenth of the
-nodes. An earlier version is measured by PYTHONPATH=its folder.
+spared (checking it), and other large plans. P17: plans on a fabric of 10,240 GPUs. P18: a schedule of
+65,536 tasks. ``--quick``: a sixteenth of the nodes. An earlier version is measured by PYTHONPATH=its folder.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from d2lps import (
     sharded,
     tree,
 )
+from d2lps.schedule import one_f_one_b, pipeline
 
 INSIDE = "1.7 us"  # of each NVLink
 S, B, ALPHA = 160_000_000, 16_000_000_000, 2 * Fraction(5e-6)
@@ -68,6 +69,13 @@ def p10(nodes):
     )
 
 
+def p18(stages, micro):
+    """Time a schedule of many tasks."""
+    table = one_f_one_b(stages, micro)
+    schedule = timed(f"P18  1F1B, {stages} × {micro}: make and check it", lambda: pipeline(table))
+    timed("P18  cost.shared(…).bubble()", lambda: cost.shared(schedule).bubble())
+
+
 def p17(hosts):
     """Time plans on all GPUs of a fabric of rails."""
     place = timed(
@@ -102,5 +110,6 @@ if __name__ == "__main__":
     options.add_argument("--quick", action="store_true", help="fewer nodes, to see that it works")
     quick = options.parse_args().quick
     p10(64 if quick else 1024)
+    p18(*(8, 64) if quick else (64, 512))
     p17(20 if quick else 1280)
     p9((16,) if quick else (16, 64))
