@@ -127,7 +127,7 @@ class Sharded:
     loss : callable
         ``loss(output, labels)``: the mean over the examples that it gets.
     carrier : Processes, optional
-        With gloo, one process per device. Without it all devices are in this process, with the same bits.
+        With gloo; each process plays its devices. Without it all are in this process, with the same bits.
     **options
         ``micro``, ``wait`` and ``keep`` of :func:`d2lps.schedule.zero`.
 

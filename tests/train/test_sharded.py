@@ -182,6 +182,22 @@ def test_processes_have_the_bits_of_one(count, micro):
         assert results[0][3] == [alone.traces[1].bytes_sent(node) for node in NODES[:count]]
 
 
+def two_devices_each(rank):
+    carrier = rank.carrier(Processes, NODES[2 * rank.number : 2 * rank.number + 2], backend="gloo")
+    net, data, loss = small_gpt()
+    run = train(net, data, NODES, 3, size=13, steps=2, optimizer=ADAMW, loss=loss, carrier=carrier)
+    carrier.close()
+    return run
+
+
+@pytest.mark.slow(5)
+def test_a_process_may_have_several_devices():
+    net, data, loss = small_gpt()
+    alone = train(net, data, NODES, 3, size=13, steps=2, optimizer=ADAMW, loss=loss)
+    for run in ranks()(two_devices_each, n=2):
+        assert run.losses == alone.losses and torch.equal(run.weights, alone.weights) and run.peaks == alone.peaks
+
+
 def until_one_dies(rank):
     carrier = rank.carrier(Processes, backend="gloo")
     net, data, loss = small_gpt()
