@@ -16,12 +16,13 @@ seconds with one calibrated constant, and has the published runs; ``choosing.py`
 from d2lps.scaling.choosing import Choice, parallelize
 from d2lps.scaling.layout import Layout, kept, sent
 from d2lps.scaling.ledger import Ledger, memory
-from d2lps.scaling.speed import GPUS, LLAMA3, SC21, Gpu, Published, calibrate, error, step, throughput
+from d2lps.scaling.speed import GPUS, LLAMA3, MLSYS23, SC21, Gpu, Published, calibrate, error, step, throughput
 from d2lps.scaling.transformer import MODELS, ScalingError, Transformer
 
 __all__ = [
     "GPUS",
     "LLAMA3",
+    "MLSYS23",
     "MODELS",
     "SC21",
     "Choice",

@@ -1,6 +1,7 @@
 """The fastest layout of a model that fits on given GPUs, with the reason and an interval of speed."""
 
 from collections.abc import Iterator
+from html import escape
 from typing import NamedTuple
 
 from d2lps.messages import text
@@ -10,7 +11,7 @@ from d2lps.scaling.ledger import memory as ledger
 from d2lps.scaling.speed import GPUS, Gpu, step, worst
 from d2lps.scaling.transformer import ScalingError, Transformer, known, require_count, require_divides
 from d2lps.units import meant_size, show_seconds, show_size
-from d2lps.view.tables import table
+from d2lps.view.tables import Table, table
 
 FREE = 0.1  # part of the memory that stays for buffers of libraries and for gaps, which the ledger does not include
 ALIKE = 1.01  # times that differ by less than 1 % count as equal: then the simplest layout is chosen
@@ -60,7 +61,14 @@ class Choice(NamedTuple):
         """What the fullest GPU keeps."""
         return ledger(self.model, **self.layout._asdict())
 
-    def __str__(self) -> str:
+    def table(self) -> Table:
+        """Return the layout, speed and memory as a table, in the language in force.
+
+        Returns
+        -------
+        Table
+            A line per field of the layout; intervals of the time of a step and of the speed; memory kept and there.
+        """
         names = "tensor pipeline data context chunks micro batches stage recompute".split()
         chosen = [[text(f"scaling.field.{name}"), str(getattr(self.layout, name))] for name in names]
         low, high = (show_seconds(seconds) for seconds in self.seconds)
@@ -70,9 +78,19 @@ class Choice(NamedTuple):
             [text("scaling.flops"), f"{slow / 1e12:.0f} – {fast / 1e12:.0f} TFLOP/s"],
             [text("scaling.kept"), f"{show_size(self.memory.predicted)} / {show_size(self.gpu.memory)}"],
         ]
+        return table("choice", "value", rows=chosen)
+
+    @property
+    def doubt(self) -> str:
+        """A sentence on the interval, with the published run that is predicted worst."""
         run, off = worst(self.gpu)
-        doubt = text("scaling.doubt", run=run.name, error=f"{off:+.1%}")
-        return f"{table('choice', 'value', rows=chosen)}\n{self.reason}\n{doubt}"
+        return text("scaling.doubt", run=run.name, published=f"{run.flops / 1e12:.0f} TFLOP/s", error=f"{off:+.1%}")
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n{self.reason}\n{self.doubt}"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_() + "".join(f"<p>{escape(line)}</p>" for line in (self.reason, self.doubt))
 
 
 def parallelize(
@@ -89,8 +107,8 @@ def parallelize(
 
     Parameters
     ----------
-    model : str or Transformer
-        A known model such as ``"gpt3"``, or a description.
+    model : str, Transformer or module
+        A known model such as ``"gpt3"``, a description, or a module that has one, such as our GPT.
     gpus, per_node : int
         All GPUs, and those of a node, inside of which tensor parallelism stays.
     memory : str or int, optional

@@ -6,7 +6,7 @@ from d2lps.messages import text
 from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, require_count, require_divides
 
 # Bytes per parameter of a weight, of its gradient, and of what Adam keeps (with a float32 weight if mixed).
-PRECISION = {"mixed": (2, 2, 12), "float32": (4, 4, 8), "bfloat16": (2, 2, 4)}
+PRECISION = {"mixed": (2, 2, 12), "megatron": (2, 4, 12), "float32": (4, 4, 8), "bfloat16": (2, 2, 4)}
 STAGES = {"weights": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage that divides each
 
 
@@ -96,7 +96,8 @@ def kept(
     model, layout : Transformer, Layout
         Which model is divided how.
     precision : str
-        ``"mixed"`` (16 bits and a float32 copy of the weights), ``"float32"`` or ``"bfloat16"``, all with Adam.
+        ``"mixed"`` (16 bits and a float32 copy of the weights), ``"megatron"`` (mixed, with gradients in float32),
+        ``"float32"`` or ``"bfloat16"``, all with Adam.
     tokens, precise : int
         As for :meth:`Transformer.activations`.
 
@@ -119,7 +120,8 @@ def kept(
         again = model.activations(**saving)
         items["recomputed"] = sum(again.values()) - (0 if layout.recompute == "full" else sum(saved.values()))
     statistics = (1 if model.gated else 2) * precise
-    outputs = 2 * element * model.width + statistics + precise * model.vocabulary / t
+    logits = element if precision == "bfloat16" else 4
+    outputs = 2 * element * model.width + statistics + logits * model.vocabulary / t
     items["output"] = layout.micro * s * outputs
     if layout.stage == 3:  # the layer that is being computed, and the next one
         items["gathered"] = 2 * element * model.layer_parameters / t

@@ -86,7 +86,8 @@ def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed"
     batch : (Tensor, Tensor), optional
         For a module: inputs of shape (b, s) and labels. Without it nothing is measured.
     precision : str
-        ``"mixed"``, ``"float32"`` or ``"bfloat16"``; a module has its own.
+        ``"mixed"``, ``"megatron"`` (mixed, with gradients in float32), ``"float32"`` or ``"bfloat16"``; a module has
+        its own.
     **layout
         Fields of :class:`~d2lps.scaling.Layout`, such as ``tensor=8, data=64, stage=1``. A module is measured on one
         device, so it takes none.
@@ -125,6 +126,12 @@ def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed"
         if layout:
             raise ScalingError(text("scaling.one-device", options=", ".join(layout)))
         return _of_module(model, batch)
+    if batch is not None:
+        raise ScalingError(text("scaling.batch", given=type(batch).__name__))
+    if unknown := set(layout) - set(Layout._fields):
+        raise ScalingError(
+            text("scaling.field-unknown", names=", ".join(sorted(unknown)), fields=", ".join(Layout._fields))
+        )
     division = Layout(**layout)
     if isinstance(model, int | float) and not isinstance(model, bool) and 0 < model < float("inf"):
         items = states(model, division, precision) | {"activations": None}
@@ -140,6 +147,8 @@ def _of_module(module: object, batch: "tuple | None") -> Ledger:
     from d2lps.scaling import measured
 
     described: Transformer | None = getattr(module, "transformer", None)
+    if batch is not None and (not isinstance(batch, tuple | list) or len(batch) != 2):
+        raise ScalingError(text("scaling.batch", given=type(batch).__name__))
     precision = measured.precision(module)
     taken = {} if batch is None else measured.memory(module, *batch)
     if described and batch is not None:

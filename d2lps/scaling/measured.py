@@ -10,12 +10,12 @@ from torch.nn.functional import cross_entropy
 
 def precision(module: nn.Module) -> str:
     """Return ``"bfloat16"`` if the first weight has 2 bytes per number, and ``"float32"`` otherwise."""
-    return "bfloat16" if next(module.parameters()).element_size() == 2 else "float32"
+    return "bfloat16" if next(module.parameters(), torch.empty(0)).element_size() == 2 else "float32"
 
 
 def precise(module: nn.Module) -> int:
     """Return the bytes per number of statistics: on a CPU those of a weight, on a GPU 4."""
-    weight = next(module.parameters())
+    weight = next(module.parameters(), torch.empty(0))
     return weight.element_size() if weight.device.type == "cpu" else 4
 
 

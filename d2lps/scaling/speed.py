@@ -82,6 +82,17 @@ SC21 = (
 )
 
 
+def _mlsys23(recompute: str, share: float) -> Published:
+    model, gpu = MODELS["gpt-529.6b"], GPUS["a100"]
+    layout = Layout(8, 35, 8, 3, 1, 280, recompute=recompute, sequence=recompute == "selective", overlap=False)
+    counted = share * gpu.peak * model.flops_per_token(recompute) / model.flops_per_token()
+    return Published(f"gpt-529.6b, 2240 GPUs, recompute={recompute}", model, layout, counted, gpu)
+
+
+# Korthikanti et al., 2022: shares of the peak without recomputation, for a batch of 2240 sequences.
+MLSYS23 = (_mlsys23("full", 0.421), _mlsys23("selective", 0.542))
+
+
 def _llama(gpus: int, s: int, batch: int, context: int, tflops: float) -> Published:
     model = MODELS["llama3-405b"]
     d = gpus // (8 * 16 * context)
@@ -218,6 +229,7 @@ def worst(gpu: Gpu) -> tuple[Published, float]:
 
     GPUs without published runs have the error of all.
     """
-    runs = [run for run in SC21 + LLAMA3 if run.gpu[:1] == gpu[:1]] or SC21 + LLAMA3
+    published = SC21 + MLSYS23 + LLAMA3
+    runs = [run for run in published if run.gpu.peak == gpu.peak] or published
     run = max(runs, key=lambda run: abs(sum(error(run))))
     return run, sum(error(run)) / 2

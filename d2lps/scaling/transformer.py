@@ -173,8 +173,9 @@ class Transformer:
         return {kind: micro * s * each for kind, each in kinds.items() if each}
 
 
-def known(model: "str | Transformer") -> Transformer:
-    """Return a model by its name, or the model itself."""
+def known(model: object) -> Transformer:
+    """Return a model by its name, the description of a module that has one, or the model itself."""
+    model = getattr(model, "transformer", model)
     if isinstance(model, Transformer):
         return model
     if not isinstance(model, str) or model not in MODELS:

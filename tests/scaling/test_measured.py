@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from d2lps import Transformer, memory
+from d2lps import Transformer, memory, parallelize
 from d2lps.scaling import ScalingError, measured
 from d2lps.train.gpt import GPT, examples, prose
 
@@ -51,7 +51,7 @@ def test_a_layer_with_dropout_saves_36_bytes_and_6_per_score_on_a_cpu():
     model = Transformer(1, h, a, s, 256)
     predicted = sum(model.activations(b, precise=2, mask=2).values())
     assert predicted == pytest.approx(s * b * h * (36 + 6 * a * s / h + 8 / h))
-    assert saved == pytest.approx(predicted, rel=0.3)
+    assert saved == predicted
 
 
 def test_any_module_is_measured():
@@ -61,5 +61,14 @@ def test_any_module_is_measured():
     assert ledger["weights"].mark == "both" and ledger["weights"].predicted == ledger["weights"].measured == 4 * 67
     assert ledger["output"].mark == "measured" and ledger["buffers"].mark == "not included"
     assert memory(net)["activations"].mark == "not included"
+    assert memory(nn.ReLU())["weights"].predicted == 0
     with pytest.raises(ScalingError, match="one device"):
         memory(net, batch, tensor=2)
+    with pytest.raises(ScalingError, match="batch = Tensor"):
+        memory(net, batch[0])
+
+
+def test_our_gpt_can_be_described_and_divided():
+    net = GPT(4, 64, 4, 32)
+    assert net.transformer.parameters == sum(weight.numel() for weight in net.parameters())
+    assert parallelize(net, gpus=8, batch=64).layout.data == 8
