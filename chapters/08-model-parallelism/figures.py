@@ -62,7 +62,9 @@ def kinds() -> str:
             parts.append(_device(f"gpu{i + 1}", left + 96 * i, top, operators, data))
             if row and i % 2 == 0:
                 parts.append(arrow((left + 96 * i + 73, top + 22), (left + 96 * i + 95, top + 22)))
-    return sheet(626, 262, "op1 op2: gpu1; gpu1 … gpu4; gpu1 → gpu2; gpu1 → gpu2, gpu3 → gpu4", *parts)
+    return sheet(
+        626, 262, "op1 op2: gpu1; gpu1 … gpu4; gpu1 → gpu2; gpu1 → gpu2, gpu3 → gpu4", *parts, style="--d2-zoom:1.4"
+    )
 
 
 def mlp() -> str:
@@ -80,7 +82,7 @@ def mlp() -> str:
         parts += [arrow((496, y + 40), (548, 104 + 12 * (2 * i - 1)))]
     parts += [tag("circle", cx=564, cy=104, r=15, **area("box", 1)), words("+", 564, 109, font_weight=700)]
     parts += [arrow((580, 104), (612, 104)), box(614, 76, 80, 56), words("y", 654, 108)]
-    return sheet(712, 244, "y = gelu(x A1) B1 + gelu(x A2) B2", *parts)
+    return sheet(712, 244, "y = gelu(x A1) B1 + gelu(x A2) B2", *parts, style="--d2-zoom:1.4")
 
 
 def _matrix(x: float, y: float, w: float, h: float, name: str, color: int) -> str:
