@@ -145,15 +145,7 @@ def parallelize(
     require_count("per_node", per_node)
     batch = gpus * max(1, round(STEP_TOKENS / model.context / gpus)) if batch is None else batch
     require_count("batch", batch)
-    for name, count, of, whole in (
-        ("tensor", tensor, "heads", model.heads),
-        ("pipeline", pipeline, "layers", model.layers),
-    ):
-        if count is not None:
-            require_count(name, count)
-            if name == "tensor" or not layers_in(model, count):
-                require_divides(name, count, of, whole)
-            require_divides(name, count, "gpus", gpus)
+    _require_fixed(model, gpus, per_node, tensor, pipeline)
     sheet = sheet._replace(memory=sheet.memory if memory is None else meant_size(memory))
     sizes = {
         layout: sum(kept(model, layout).values())
@@ -176,6 +168,19 @@ def parallelize(
     return Choice(
         model, sheet, chosen, _reason(chosen, sizes, times, room), step(model, chosen, sheet, per_node=per_node)
     )
+
+
+def _require_fixed(model: Transformer, gpus: int, per_node: int, tensor: int | None, pipeline: int | None) -> None:
+    """Raise ScalingError unless sizes that are not to be chosen divide the model and the GPUs."""
+    if tensor is not None:
+        require_count("tensor", tensor)
+        for of, whole in (("heads", model.heads), ("groups", model.groups), ("per_node", per_node), ("gpus", gpus)):
+            require_divides("tensor", tensor, of, whole)
+    if pipeline is not None:
+        require_count("pipeline", pipeline)
+        if not layers_in(model, pipeline):
+            require_divides("pipeline", pipeline, "layers", model.layers)
+        require_divides("pipeline", pipeline, "gpus", gpus)
 
 
 def _layouts(model: Transformer, gpus: int, per_node: int, batch: int) -> Iterator[Layout]:

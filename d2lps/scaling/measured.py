@@ -57,8 +57,8 @@ def activations(net: nn.Module, step: object) -> dict[str, int]:
     sizes: dict[str, int] = defaultdict(int)
 
     def kind() -> str:
-        own = [module for module in stack if not type(module).__module__.startswith("torch.")]
-        if len(own) < 2:
+        own = [module for module in stack[1:] if not type(module).__module__.startswith("torch.")]
+        if not own:
             return "output"
         normalizing = any(isinstance(module, nn.LayerNorm | nn.RMSNorm) for module in stack)
         dropping = any(isinstance(module, nn.Dropout) for module in stack)
@@ -74,9 +74,9 @@ def activations(net: nn.Module, step: object) -> dict[str, int]:
 
     held: list = []
     handles = []
-    for module in net.modules():
+    for module in net.modules():  # the hooks return None: anything else would replace input or output
         handles.append(module.register_forward_pre_hook(lambda module, _: stack.append(module)))
-        handles.append(module.register_forward_hook(lambda *_: void(stack.pop())))
+        handles.append(module.register_forward_hook(lambda *_: stack.__delitem__(-1)))
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             step()
@@ -84,7 +84,3 @@ def activations(net: nn.Module, step: object) -> dict[str, int]:
         for handle in handles:
             handle.remove()
     return dict(sizes)
-
-
-def void(_: object) -> None:
-    """Return None: a hook that returns anything else would replace the module's output."""

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from d2lps import Transformer, memory, parallelize
-from d2lps.scaling import ScalingError, measured
+from d2lps.scaling import Layout, ScalingError, kept, measured
 from d2lps.train.gpt import GPT, examples, prose
 
 
@@ -52,6 +53,24 @@ def test_a_layer_with_dropout_saves_36_bytes_and_6_per_score_on_a_cpu():
     predicted = sum(model.activations(b, precise=2, mask=2).values())
     assert predicted == pytest.approx(s * b * h * (36 + 6 * a * s / h + 8 / h))
     assert saved == predicted
+
+
+class Recomputed(nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=True)
+
+
+def test_full_recomputation_saves_only_the_inputs_of_layers():
+    net, (inputs, _) = GPT(3, 32, 4, 16), examples(prose("en"), 8, context=16)
+    blocks = nn.Sequential(net[0], *map(Recomputed, [*net][1:-1]), net[-1])
+    outputs = []
+    saved = measured.activations(blocks, lambda: outputs.append(blocks(inputs)))
+    predicted = kept(net.transformer, Layout(micro=8, recompute="full"), "float32", 16)
+    assert saved["recomputed"] == predicted["inputs"] == 3 * 8 * 16 * 32 * 4
 
 
 def test_any_module_is_measured():

@@ -226,6 +226,7 @@ REFUSED = [
     (lambda: parallelize("gpt3", 0), "gpus = 0"),
     (lambda: parallelize("gpt3", 8, batch=2.5), "batch = 2.5"),
     (lambda: parallelize("gpt3", 1024, tensor=7), "tensor = 7 does not divide heads = 96"),
+    (lambda: parallelize("gpt3", 1024, tensor=16), "tensor = 16 does not divide per_node = 8"),
     (lambda: parallelize("gpt3", 1024, pipeline=5), "pipeline = 5 does not divide layers = 96"),
     (lambda: parallelize("gpt3", 1024, pipeline=3), "pipeline = 3 does not divide gpus = 1024"),
     (lambda: parallelize("gpt3", 1024, batch=1), "1024 GPUs cannot share"),
