@@ -23,9 +23,12 @@ from d2lps.scaling import (
     error,
     kept,
     sent,
+    step,
     throughput,
 )
+from d2lps.scaling.choosing import _layouts
 from d2lps.scaling.command import trace_of
+from d2lps.scaling.layout import check
 from d2lps.scaling.speed import worst
 from d2lps.schedule import interleaved, one_f_one_b, pipeline
 from d2lps.units import UnitError
@@ -74,6 +77,16 @@ def test_activations_of_a_layer(options, whole, divided, gigabytes):
     saved = sum(GPT3.activations(**options).values())
     assert saved == pytest.approx(S * H * (whole + divided / 8))
     assert L * saved == pytest.approx(gigabytes * 1e9, rel=0.01)
+
+
+def test_activations_of_llama3():
+    h, tokens = LLAMA.width, LLAMA.context
+    saved = {kind: nbytes / tokens for kind, nbytes in LLAMA.activations().items()}
+    assert saved == {
+        "normalization": 2 * (2 * h + 4),
+        "attention": 2 * (h + h + h / 16 + h / 16 + h) + 4 * 128,
+        "perceptron": 2 * (h + 4 * 53248),
+    }
 
 
 # ---------------------------------------------------------------- bytes sent
@@ -131,6 +144,12 @@ def test_a_gathered_layer_and_recomputation_have_lines():
         plain["gathered"]
 
 
+def test_the_first_stage_has_its_layers_and_the_embedding():
+    tied, own = memory("gpt3", pipeline=4)["weights"].predicted, memory("llama3-405b", pipeline=16)["weights"].predicted
+    assert tied == 2 * (L // 4 * GPT3.layer_parameters + GPT3.end_parameters)
+    assert own == 2 * (8 * LLAMA.layer_parameters + LLAMA.end_parameters // 2)
+
+
 @pytest.mark.parametrize("stages, micro, chunks", [(4, 8, 1), (4, 2, 1), (4, 8, 2), (1, 3, 1)])
 def test_waiting_micro_batches_are_those_of_the_schedule(stages, micro, chunks):
     table = one_f_one_b(stages, micro) if chunks == 1 else interleaved(stages, micro, chunks)
@@ -168,6 +187,23 @@ def test_without_the_time_for_memory_the_rows_are_missed():
     assert sum(errors) / 9 == pytest.approx(0.16, abs=0.005) and max(errors) == pytest.approx(0.275, abs=0.005)
 
 
+def test_saved_bytes_cross_the_memory_five_times_or_seven_if_recomputed():
+    model, gpu = MODELS["gpt-7.5b"], GPUS["a100"]
+    times = {kind: step(model, Layout(recompute=kind), gpu)["reading"] for kind in ("none", "selective", "full")}
+    scores = model.activations()["scores"] * model.layers / gpu.reading
+    assert times["none"] * 7 == pytest.approx(times["full"] * 5)
+    assert times["selective"] == pytest.approx(times["none"] + 2 * scores)
+
+
+@pytest.mark.parametrize("stage, batches", [(0, 4), (1, 4), (2, 4), (3, 4)])
+def test_gradients_are_hidden_behind_half_a_micro_batch_or_each(stage, batches):
+    model, gpu = MODELS["gpt-39.1b"], GPUS["a100"]._replace(outside=2e9)
+    layout = Layout(data=64, batches=batches, stage=stage)
+    hidden, shown = (step(model, layout._replace(overlap=o), gpu) for o in (True, False))
+    one = sum(shown[name] for name in ("matrices", "reading", "tensor", "context", "pipeline")) / batches
+    assert shown["data"] - hidden["data"] == pytest.approx(one / 2 * (batches if stage > 1 else 1))
+
+
 def test_llama3_lies_in_its_range_and_falls_from_8k_to_16k_gpus():
     for run in LLAMA3:
         low, high = error(run)
@@ -200,6 +236,25 @@ def test_reasons():
     for language, words in (("vi", "cách cắt"), ("zh", "切法")):
         speak(language)
         assert words in parallelize("gpt3", 1024, batch=1536).reason
+
+
+def test_the_other_cut_of_the_reason_is_the_fastest_one():
+    chosen, other = (parallelize("gpt3", 1024, batch=1536, pipeline=p) for p in (4, 2))
+    free = parallelize("gpt3", 1024, batch=1536)
+    said = float(free.reason.split("step takes ")[1].split("%")[0])
+    assert free.layout == chosen.layout and "with t·p = 16" in free.reason
+    assert said == pytest.approx(100 * (other.duration / chosen.duration - 1), abs=1.5)
+
+
+def test_all_layouts_can_be_done():
+    model, count = Transformer(6, 64, 8, 128, 1000), 0
+    for layout in _layouts(model, gpus=24, per_node=8, batch=48):
+        check(model, layout)
+        assert (layout.gpus, layout.sequences) == (24, 48)
+        if layout.chunks > 1:
+            assert layout.batches % layout.pipeline == 0
+        count += 1
+    assert count > 100
 
 
 def test_a_smaller_memory_needs_a_smaller_part():
