@@ -20,16 +20,16 @@ PART_TOKENS = 8192  # least tokens of a GPU's part of a sequence
 
 
 class Choice(NamedTuple):
-    """A layout, why it is chosen, and how fast it is. Made by :func:`parallelize`.
+    """A layout, the reason for it, and its speed. Made by :func:`parallelize`.
 
     Parameters
     ----------
     model, gpu, layout : Transformer, Gpu, Layout
-        Which model is divided how over which GPUs.
+        The model, the data sheet of the GPUs, and the division of the one over the others.
     reason : str
         One sentence in the language in force.
     parts : dict of str to float
-        The seconds of a step, by what they are spent on.
+        The seconds of a step, as :func:`~d2lps.scaling.step` returns them.
     """
 
     model: Transformer
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
     @property
     def memory(self) -> Ledger:
-        """What the fullest GPU keeps."""
+        """The ledger of the fullest GPU."""
         return ledger(self.model, **self.layout._asdict())
 
     def table(self) -> Table:

@@ -1,11 +1,11 @@
-"""How a model and its batch are divided over GPUs, and what each GPU then keeps and sends."""
+"""The division of a model and its batch over GPUs, and the bytes that each GPU keeps and sends."""
 
 from typing import NamedTuple
 
 from d2lps.messages import text
 from d2lps.scaling.transformer import RECOMPUTE, ScalingError, Transformer, require_count, require_divides
 
-# Bytes per parameter of a weight, of its gradient, and of what Adam keeps (with a float32 weight if mixed).
+# Bytes per parameter of a weight, of its gradient, and of the state of Adam (with a float32 weight if mixed).
 PRECISION = {"mixed": (2, 2, 12), "megatron": (2, 4, 12), "float32": (4, 4, 8), "bfloat16": (2, 2, 4)}
 STAGES = {"weights": 3, "gradients": 2, "optimizer": 1}  # the ZeRO stage that divides each
 
@@ -24,7 +24,7 @@ class Layout(NamedTuple):
     recompute : str
         ``"none"``, ``"selective"`` or ``"full"``.
     sequence : bool
-        Whether the GPUs that share matrices also divide what lies between these.
+        Whether the GPUs that share matrices also divide the activations between these.
     context : int
         GPUs that share the tokens of a sequence.
     overlap : bool
@@ -94,7 +94,7 @@ def kept(
     Parameters
     ----------
     model, layout : Transformer, Layout
-        Which model is divided how.
+        The model and its division.
     precision : str
         ``"mixed"`` (16 bits and a float32 copy of the weights), ``"megatron"`` (mixed, with gradients in float32),
         ``"float32"`` or ``"bfloat16"``, all with Adam.
@@ -142,7 +142,7 @@ def sent(model: Transformer, layout: Layout) -> dict[str, float]:
     Parameters
     ----------
     model, layout : Transformer, Layout
-        Who is divided how; activations, weights and gradients have 2 bytes.
+        The model and its division; activations, weights and gradients have 2 bytes.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from d2lps.view.tables import Table, table
 
 
 class Item(NamedTuple):
-    """A line of the ledger: bytes, or None for what is not predicted or not measured."""
+    """A line of the ledger: bytes, or None if they are not predicted or not measured."""
 
     name: str
     predicted: float | None = None
@@ -26,7 +26,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a GPU keeps, as a table with a line per item. Made by :func:`memory`.
+    """The memory of a GPU, as a table with a line per item. Made by :func:`memory`.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Ledger:
 
 
 def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed", **layout: object) -> Ledger:
-    """Return what the fullest GPU keeps during training with Adam, item by item.
+    """Return the memory that the fullest GPU needs for training with Adam, item by item.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def memory(model: object, batch: "tuple | None" = None, precision: str = "mixed"
 
 
 def _of_module(module: object, batch: "tuple | None") -> Ledger:
-    """Return the ledger of a torch module on one device, with what is measured beside what is predicted."""
+    """Return the ledger of a torch module on one device: measured beside predicted bytes."""
     from d2lps.scaling import measured
 
     described: Transformer | None = getattr(module, "transformer", None)

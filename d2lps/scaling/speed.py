@@ -1,8 +1,8 @@
 """Seconds of a step by closed forms, data sheets and one constant, which is calibrated on one published run.
 
-A micro-batch on a GPU takes its FLOPs, at a share e of the peak; the bytes that it saves, each of which crosses the
-memory seven times (written and read in the forward pass, twice more when recomputed, three times in the backward pass);
-and its messages. Pipelines add (p−1)/v micro-batches of idle time, replicas an all-reduce, and Adam 32 bytes per
+The time of a micro-batch on a GPU is that of its FLOPs, at a share e of the peak; of its saved bytes, which cross the
+memory seven times (twice in the forward pass, twice more if recomputed, three times in the backward pass); and of its
+messages. Pipelines add (p−1)/v micro-batches of idle time, replicas an all-reduce, and Adam 32 bytes per
 parameter.
 """
 
@@ -46,11 +46,11 @@ class Published(NamedTuple):
     Parameters
     ----------
     name, model, layout, gpu : str, Transformer, Layout, Gpu
-        Which model was divided how, over which GPUs.
+        The model, its division, and the data sheet of the GPUs.
     flops : float
         FLOP/s per GPU, with recomputation counted.
     chunks : tuple of int
-        What v may have been, if that is not published.
+        Values that v may have had, if it is not published.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Published(NamedTuple):
     layout: Layout
     flops: float
     gpu: Gpu
-    chunks: tuple[int, ...] = ()  # what v may have been, if that is not published
+    chunks: tuple[int, ...] = ()
 
 
 def _sc21(name: str, t: int, p: int, gpus: int, batch: int, b: int, v: int, tflops: float) -> Published:
@@ -101,7 +101,7 @@ def _llama(gpus: int, s: int, batch: int, context: int, tflops: float) -> Publis
     return Published(name, replace(model, context=s), layout, tflops * 1e12, GPUS["h100"], (1, 2, 4, 8))
 
 
-# Grattafiori et al., "The Llama 3 herd of models", 2024, table 4, which does not say how stages are interleaved.
+# Grattafiori et al., "The Llama 3 herd of models", 2024, table 4, which does not give v.
 LLAMA3 = (_llama(8192, 8192, 2048, 1, 430), _llama(16384, 8192, 2048, 1, 400), _llama(16384, 131072, 128, 16, 380))
 
 
@@ -113,16 +113,16 @@ def step(
     crossings: float = CROSSINGS,
     per_node: int = 8,
 ) -> dict[str, float]:
-    """Return the seconds of a training step, by what they are spent on.
+    """Return the seconds of a training step, divided by cause.
 
     Parameters
     ----------
     model, layout, gpu : Transformer, Layout, Gpu
-        Which model is divided how over which GPUs.
+        The model, its division, and the data sheet of the GPUs.
     share : float, optional
         The share e of the peak that products of matrices reach; the calibrated one if left out.
     crossings : float
-        How often a saved byte crosses the GPU's memory if everything is recomputed.
+        The number of times that a saved byte crosses the GPU's memory if everything is recomputed.
     per_node : int
         GPUs that reach each other inside a node. Replicas are the outermost dimension, stages the next.
 

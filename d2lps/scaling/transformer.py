@@ -1,4 +1,4 @@
-"""What a transformer consists of: parameters, FLOPs per token, and the activations that a layer saves."""
+"""A transformer: its parameters, its FLOPs per token, and the activations that its layers save."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class Transformer:
     dropout : bool
         Whether each layer drops attention scores and both its results.
     fused : bool
-        Whether attention saves no scores and skips what its causal mask hides, as FlashAttention does.
+        Whether attention saves no scores and skips the part that its causal mask hides, as FlashAttention does.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class Transformer:
         micro, tokens : int
             Sequences of a micro-batch (b) and the tokens of each (s); ``context`` if left out.
         tensor, sequence : int, bool
-            GPUs that share each layer (t), and whether they share what lies between its matrices, too.
+            GPUs that share each layer (t), and whether they also divide the activations between its matrices.
         recompute : str
             ``"selective"`` saves no scores of attention, ``"full"`` only the layer's input.
         element, precise, mask : int
