@@ -1,7 +1,7 @@
 """The runs with which this chapter opens, and its figures: both without a word of any language."""
 
 from d2lps import Link, Topology, Trace, cost
-from d2lps.schedule import hybrid, place
+from d2lps.schedule import place
 from d2lps.view.drawing.shapes import arrow, box, sheet
 from d2lps.view.drawing.svg import area, corners, line, stroke, tag, words, worker
 
@@ -21,7 +21,7 @@ def opening() -> dict[str, Trace]:
     """The same two operators: each on a device of its own, both cut over fast links, both cut over slow links."""
     data, rows = MB // 5, 400
     memory = dict.fromkeys(PAIR, 10 * MB)
-    between = hybrid(OPERATORS, PAIR, memory, data, rows)
+    between = place(OPERATORS, dict(zip(OPERATORS, PAIR, strict=True)), memory, data, rows)
     inside = place(OPERATORS, dict.fromkeys(OPERATORS, PAIR), memory, data, rows)
     return {
         "between operators": cost.shared(between, _pair("1 GB/s")),
