@@ -123,7 +123,7 @@ CAUSES = [
     (lambda: d2lps.parallelize("gpt5", 8), ScalingError, "Transformer gpt3"),
     (lambda: d2lps.parallelize("gpt3", 8), ScalingError, "GPU 72 GB"),
     (lambda: d2lps.parallelize("gpt3", 8, tensor=7), ScalingError, "tensor heads 96"),
-    (lambda: d2lps.parallelize("gpt3", 1024, batch=1), ScalingError, "GPU batch"),
+    (lambda: d2lps.parallelize("gpt3", 1024, batch=1), ScalingError, "GPU 1024"),
     (lambda: d2lps.memory("gpt3", tensors=8), ScalingError, "tensors"),
     (lambda: d2lps.memory("gpt3", stage=4), ScalingError, "ZeRO stage"),
     (lambda: d2lps.memory("gpt3", precision="int8"), ScalingError, "precision mixed"),
