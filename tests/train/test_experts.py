@@ -169,7 +169,7 @@ def test_what_is_not_finite_on_one_process_is_named_on_all():
         (lambda: made(NODES, 0), "0 experts cannot be dealt"),
         (lambda: made(NODES, 4, capacity=0), "capacity = 0: an expert must accept some tokens"),
         (lambda: made(NODES, 4, capacity=float("nan")), "capacity = nan"),
-        (lambda: made(NODES[:2], 2)([torch.ones(3, WIDTH)]), r"2 device\(s\) of this process need one tensor each"),
+        (lambda: made(NODES[:2], 2)([torch.ones(3, WIDTH)]), "each of the 2 devices of this process needs one tensor"),
         (lambda: made(NODES[:1], 2)([torch.ones(3, 5)]), r"1 or more tokens × 6, not \(3, 5\)"),
         (lambda: made(NODES[:1], 2)([torch.ones(0, WIDTH)]), r"not \(0, 6\)"),
         (lambda: made(NODES[:1], 2)([torch.ones(2, WIDTH) / 0]), "the router gives no finite numbers"),
