@@ -26,6 +26,11 @@ class GatherCase:
         return (self.n - 1).bit_length()
 
     @property
+    def power(self) -> bool:
+        """True for a power of two."""
+        return not self.n & (self.n - 1)
+
+    @property
     def blocks(self) -> list[str]:
         """No block tells whose it is."""
         return [f"block-{(37 * rank + 11) % 101}" for rank in range(self.n)]
@@ -52,7 +57,8 @@ def play(case: GatherCase, answer: Callable) -> tuple[list[object], list[list[tu
                     raise Waits
                 to, sent, _ = known[source][i]
                 if to != rank:
-                    raise failure("waits", "bruck-elsewhere", case, rank=rank, source=source, to=to, number=i + 1)
+                    mistake = "waits" if case.power else "powers-of-two"
+                    raise failure(mistake, "bruck-elsewhere", case, rank=rank, source=source, to=to, number=i + 1)
                 return list(sent)
 
             with suppress(Waits):
@@ -64,7 +70,8 @@ def play(case: GatherCase, answer: Callable) -> tuple[list[object], list[list[tu
         if not grown:
             rank = min({*range(case.n)} - {*results})
             number = len(known[rank])
-            raise failure("waits", "bruck-waits", case, rank=rank, source=known[rank][-1][2], number=number)
+            mistake = "waits" if case.power else "powers-of-two"
+            raise failure(mistake, "bruck-waits", case, rank=rank, source=known[rank][-1][2], number=number)
 
 
 def _swapped(case: GatherCase, rank: int, to: object, blocks: object, source: object) -> tuple[int, tuple, int]:
@@ -74,7 +81,8 @@ def _swapped(case: GatherCase, rank: int, to: object, blocks: object, source: ob
         raise failure("strange-rank", "bruck-no-rank", case, rank=rank, got=repr((to, source))[:40]) from None
     for other in (to, source):
         if not 0 <= other < case.n:
-            raise failure("strange-rank", "bruck-strange-rank", case, rank=rank, got=other, last=case.n - 1)
+            mistake = "strange-rank" if case.power else "powers-of-two"
+            raise failure(mistake, "bruck-strange-rank", case, rank=rank, got=other, last=case.n - 1)
     if isinstance(blocks, str) or not isinstance(blocks, list | tuple):
         raise failure("not-blocks", "bruck-sends-type", case, rank=rank, type=type(blocks).__name__)
     for block in blocks:
@@ -106,14 +114,14 @@ def _require_blocks(case: GatherCase, rank: int, result: object) -> None:
     got = list(result)
     if got == right:
         return
-    shown = " ".join(map(str, got[:12]))
+    shown = " ".join(str(right.index(block)) if block in right else repr(block)[:20] for block in got[:12])
     if len(got) == case.n and got == right[rank:] + right[:rank]:
         raise failure("not-rotated", "bruck-turned", case, rank=rank, got=shown)
     if any(got == right[by:] + right[:by] for by in range(1, case.n)):
         raise failure("turned-wrong", "bruck-turned", case, rank=rank, got=shown)
     counts = {block: got.count(block) for block in right}
     lacking = [block for block, count in counts.items() if not count]
-    if case.n & (case.n - 1) and (len(got) != case.n or lacking):
+    if not case.power and (len(got) != case.n or lacking):
         raise failure("powers-of-two", "bruck-blocks", case, rank=rank, got=len(got), missing=len(lacking))
     if len(got) != case.n or lacking:
         raise failure("other-blocks", "bruck-blocks", case, rank=rank, got=len(got), missing=len(lacking))

@@ -2,24 +2,26 @@
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
 
-from d2lps import algorithms, bandwidth, cost, nvswitch
+from d2lps import all_gather, all_to_all, bandwidth, broadcast, cost, gather, nvswitch, reduce, reduce_scatter, ring
+from d2lps import scatter
 from d2lps.notebook.grading import call, failure
 from d2lps.units import Bandwidth
 
 GATHERS = ("all_gather", "gather")  # S is n times what a rank has before
-PLANS = {  # of what collective is each busbw that the judge computes?
-    "broadcast": algorithms.broadcast,
-    "reduce": algorithms.reduce,
-    "scatter": algorithms.scatter,
-    "gather": algorithms.gather,
-    "all_gather": algorithms.all_gather,
-    "reduce_scatter": algorithms.reduce_scatter,
-    "all_reduce": algorithms.ring,
-    "all_to_all": algorithms.all_to_all,
+PLANS = {  # by the names of torch.distributed
+    "broadcast": broadcast,
+    "reduce": reduce,
+    "scatter": scatter,
+    "gather": gather,
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_reduce": ring,
+    "all_to_all": all_to_all,
 }
 
 
@@ -33,7 +35,7 @@ class BusCase:
 
     @property
     def label(self) -> str:
-        return f"{self.collective}, n = {self.n}"
+        return f"n = {self.n}, {self.collective}"
 
     @property
     def size(self) -> int:
@@ -51,22 +53,31 @@ class BusCase:
 def judge(case: BusCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
     seconds, right = case.measured()
-    got = call(case, answer, case.collective, case.n, case.nbytes, seconds)
-    if isinstance(got, bool) or not isinstance(got, Real) or not math.isfinite(got):
-        raise failure("not-a-rate", "busbw-not-a-rate", case, got=repr(got)[:40])
+    got = _number(case, call(case, answer, case.collective, case.n, case.nbytes, seconds))
     if not got:
         raise failure("todo", "busbw-nothing", case)
     if not math.isclose(got, right, rel_tol=1e-6):
-        mistake = next((name for name, wrong in _wrong(case, seconds) if math.isclose(got, wrong, rel_tol=1e-6)), "other")
+        mistake = next(
+            (name for name, wrong in _wrong(case, seconds) if math.isclose(got, wrong, rel_tol=1e-6)), "other"
+        )
         values = {"got": _rate(got), "right": _rate(right)}
         raise failure(mistake, "busbw-wrong", case, **values)
     return {"rate": _rate(right), "alg": _rate(case.size / seconds)}
 
 
+def _number(case: BusCase, got: object) -> float:
+    with suppress(OverflowError):  # a whole number that is too large
+        if isinstance(got, Real) and not isinstance(got, bool) and math.isfinite(float(got)):
+            return float(got)
+    raise failure("not-a-rate", "busbw-not-a-rate", case, got=repr(got)[:40])
+
+
 def _wrong(case: BusCase, seconds: float) -> list[tuple[str, float]]:
     """Return the rate that each mistake leads to; the first that fits names it."""
     n, rooted = case.n, case.collective in ("broadcast", "reduce")
-    factor = {"all_reduce": Fraction(2 * (n - 1), n)}.get(case.collective, Fraction(1) if rooted else Fraction(n - 1, n))
+    factor = {"all_reduce": Fraction(2 * (n - 1), n)}.get(
+        case.collective, Fraction(1) if rooted else Fraction(n - 1, n)
+    )
     bare, s = 1 / seconds, case.size
     other = case.nbytes if case.collective in GATHERS else case.nbytes * n
     name = "one-rank" if case.collective in GATHERS else "every-rank"

@@ -68,7 +68,9 @@ def _mistake(case: OrderCase, order: list[str]) -> str:
 def _case(label: str, racks: str, names: Iterable[str] = ()) -> OrderCase:
     """Return a case with a host for each letter, which is the name of its rack."""
     names = list(names) or [f"host{i}" for i in range(len(racks))]
-    return OrderCase(label, tuple((name, f"rack-{letter}") for name, letter in zip(names, racks, strict=True)))
+    return OrderCase(
+        f"n = {len(racks)}, {label}", tuple((name, f"rack-{letter}") for name, letter in zip(names, racks, strict=True))
+    )
 
 
 CASES = (

@@ -327,7 +327,7 @@ rows = []
 for name, band, published in [
         ("8 A100", inside(12 * 20), 230), ("8 H100", inside(18 * 20.6), 370),
         ("8 B300", inside(18 * 40.1), 695), ("24 A100, 4 × 200 Gbit/s", between(3, 12.5, 240), 96),
-        ("n × 8 H100, 8 × 400 Gbit/s", between(4, 50, 371), 375)]:
+        ("n × 8 H100, 8 × 400 Gbit/s", between(4, 50, 371), 8 * 47)]:
     error = band.busbw / 1e9 / published - 1
     rows.append([name, str(band.busbw), f"{published} GB/s", f"{error:+.1%}"])
 table("topology", "modelled-busbw", "published", "error-percent", rows=rows)

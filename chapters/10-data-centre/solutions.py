@@ -15,7 +15,10 @@ def busbw(collective, n, nbytes, seconds):
 
 
 def order_the_hosts(rack_of):
-    return sorted(rack_of, key=lambda host: rack_of[host])
+    racks = {}
+    for host, rack in rack_of.items():
+        racks.setdefault(rack, []).append(host)
+    return [host for hosts in racks.values() for host in hosts]
 
 
 def bruck(rank, n, mine, swap):
@@ -247,6 +250,21 @@ def one_block(rank, n, mine, swap):
     return blocks
 
 
+def by_exclusive_or_of_any(rank, n, mine, swap):
+    """Does not even ask whether the partner exists."""
+    blocks, apart = [mine], 1
+    while apart < n:
+        theirs = swap(rank ^ apart, blocks, rank ^ apart)
+        blocks = theirs + blocks if rank & apart else blocks + theirs
+        apart *= 2
+    return blocks
+
+
+def stops_early(rank, n, mine, swap):
+    """One swap, whatever n is."""
+    return [mine, *swap((rank - 1) % n, [mine], (rank + 1) % n)]
+
+
 def first_rank_is_silent(rank, n, mine, swap):
     if rank == 0:
         return [mine]
@@ -268,24 +286,24 @@ WRONG = {
     },
     "order-the-hosts": {
         "todo": [lambda rack_of: []],
-        "alternating": [dealt, as_given],
+        "alternating": [dealt, as_given, by_name],
         "pairs": [in_pairs],
         "torn": [split_rack, two_groups],
         "missing": [without_the_last],
         "twice": [back_to_start],
         "strange": [racks_only, groups],
         "not-a-list": [number],
-        "not-general": [by_name],
     },
     "bruck": {
         "todo": [lambda rank, n, mine, swap: [], lambda rank, n, mine, swap: [mine]],
-        "powers-of-two": [for_powers, too_few_levels, by_exclusive_or],
+        "powers-of-two": [for_powers, too_few_levels, by_exclusive_or, by_exclusive_or_of_any],
         "too-many-blocks": [cut_at_the_end],
         "not-rotated": [unrotated],
         "turned-wrong": [rotated_the_other_way],
         "too-many-steps": [by_a_ring, directly],
         "waits": [both_the_same_way, first_rank_is_silent],
         "other-order": [sorted_blocks],
+        "other-blocks": [stops_early],
         "strange-rank": [beyond_the_end],
         "not-blocks": [one_block],
     },
