@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
 
-from d2lps import all_gather, all_to_all, bandwidth, broadcast, cost, gather, nvswitch, reduce, reduce_scatter, ring
-from d2lps import scatter
+from d2lps import (
+    all_gather,
+    all_to_all,
+    bandwidth,
+    broadcast,
+    cost,
+    gather,
+    nvswitch,
+    reduce,
+    reduce_scatter,
+    ring,
+    scatter,
+)
 from d2lps.notebook.grading import call, failure
 from d2lps.units import Bandwidth
 

@@ -1,4 +1,4 @@
-"""Judge an order of hosts on a ring: each rack's uplink carries one flow out and one in, and none if it is the only one."""
+"""Judge an order of hosts on a ring: of each rack one flow leaves and one enters, and none if it is the only rack."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
