@@ -304,7 +304,7 @@ race(rail_wise(many), 10240)
 # %% race-halving
 start = time.perf_counter()
 race(rail_wise(many[:1024], halving_doubling), 8192)
-entrants = ["ring", "rail_wise", "rail_wise, halving_doubling"]
+entrants = ["ring", "rail_wise", "rail_wise/halving"]
 guess.reveal({name: 1e3 * took for name, (*_, took) in zip(entrants[:2], raced)})
 
 # %% race-table
@@ -365,10 +365,11 @@ table("algorithm", "host-count", "predicted", "measured", "most-adds", rows=rows
 
 # %% sources
 gradient = 175e9 * 4
-print(f"{gradient / 1e9:g} GB; {2 * gradient / 1e12:g} TB, {4 * gradient / 1e12:g} TB; "
-      f"{4 / 3 * gradient / 1e9:.0f} GB; {1e12 / 25e9:g} s; {12 * 25}, {2 * 12 * 25} GB/s")
+print(f"{gradient / 1e9:g} GB", f"{2 * gradient / 1e12:g} TB", f"{4 * gradient / 1e12:g} TB",
+      f"{4 / 3 * gradient / 1e9:.0f} GB", f"{1e12 / 25e9:g} s", f"{12 * 25} GB/s", sep=", ")
 for M in (3, 8, 64, 1024):
-    print(M, f"{2 * (M - 1) * gradient / 25e9:.0f} s", f"{2 * (M - 1) / M * gradient / 25e9:.1f} s")
+    star, around = 2 * (M - 1) * gradient / 25e9, 2 * (M - 1) / M * gradient / 25e9
+    print(f"{M}: {star:.0f} s", f"{around:.1f} s", sep=", ")
 
 held = {"a": torch.tensor([2.0, 4, 6]), "b": torch.tensor([1.0, 2, 3]),
         "c": torch.tensor([4.0, 8, 12])}

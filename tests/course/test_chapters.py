@@ -49,6 +49,7 @@ SILENT = {
     ],
     "08-model-parallelism": ["language", "imports", "halves-run", "px-row", "px-dtensor", "close"],
     "09-pipelines": ["language", "imports", "play", "px-sleep", "px-gpt", "px-cuts", "px-torch", "step"],
+    "10-data-centre": ["language", "imports", "close"],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -60,6 +61,7 @@ STUBS = {
     "06-faults": 6,
     "08-model-parallelism": 3,
     "09-pipelines": 3,
+    "10-data-centre": 3,
     "a-corrections": 0,
 }
 
