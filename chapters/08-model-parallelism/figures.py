@@ -1,7 +1,7 @@
 """The runs with which this chapter opens, and its figures: both without a word of any language."""
 
 from d2lps import Link, Topology, Trace, cost
-from d2lps.schedule import hybrid, place
+from d2lps.schedule import place
 from d2lps.view.drawing.shapes import arrow, box, sheet
 from d2lps.view.drawing.svg import area, corners, line, stroke, tag, words, worker
 
@@ -21,7 +21,7 @@ def opening() -> dict[str, Trace]:
     """The same two operators: each on a device of its own, both cut over fast links, both cut over slow links."""
     data, rows = MB // 5, 400
     memory = dict.fromkeys(PAIR, 10 * MB)
-    between = hybrid(OPERATORS, PAIR, memory, data, rows)
+    between = place(OPERATORS, dict(zip(OPERATORS, PAIR, strict=True)), memory, data, rows)
     inside = place(OPERATORS, dict.fromkeys(OPERATORS, PAIR), memory, data, rows)
     return {
         "between operators": cost.shared(between, _pair("1 GB/s")),
@@ -62,7 +62,9 @@ def kinds() -> str:
             parts.append(_device(f"gpu{i + 1}", left + 96 * i, top, operators, data))
             if row and i % 2 == 0:
                 parts.append(arrow((left + 96 * i + 73, top + 22), (left + 96 * i + 95, top + 22)))
-    return sheet(626, 262, "op1 op2: gpu1; gpu1 … gpu4; gpu1 → gpu2; gpu1 → gpu2, gpu3 → gpu4", *parts)
+    return sheet(
+        626, 262, "op1 op2: gpu1; gpu1 … gpu4; gpu1 → gpu2; gpu1 → gpu2, gpu3 → gpu4", *parts, style="--d2-zoom:1.4"
+    )
 
 
 def mlp() -> str:
@@ -80,7 +82,7 @@ def mlp() -> str:
         parts += [arrow((496, y + 40), (548, 104 + 12 * (2 * i - 1)))]
     parts += [tag("circle", cx=564, cy=104, r=15, **area("box", 1)), words("+", 564, 109, font_weight=700)]
     parts += [arrow((580, 104), (612, 104)), box(614, 76, 80, 56), words("y", 654, 108)]
-    return sheet(712, 244, "y = gelu(x A1) B1 + gelu(x A2) B2", *parts)
+    return sheet(712, 244, "y = gelu(x A1) B1 + gelu(x A2) B2", *parts, style="--d2-zoom:1.4")
 
 
 def _matrix(x: float, y: float, w: float, h: float, name: str, color: int) -> str:

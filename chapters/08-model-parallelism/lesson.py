@@ -19,7 +19,8 @@ state
 
 # %% state
 torch.manual_seed(0)
-net, (inputs, labels) = gpt.GPT(layers=4, width=64), gpt.examples(gpt.prose("en"), 16)
+net = gpt.GPT(layers=4, width=64)
+inputs, labels = gpt.examples(gpt.prose("en"), 16)
 weights = list(net.parameters())
 step = torch.optim.Adam(weights)
 gpt.loss(net(inputs), labels).backward()
@@ -52,10 +53,12 @@ table("devices", "state-mb", "activations-mb", rows=[
 
 # %% gpt3
 def parameters(layers, width, vocabulary, context):
-    return 12 * layers * width**2 + 13 * layers * width + (vocabulary + context) * width
+    inside = layers * (12 * width**2 + 13 * width)
+    return inside + (vocabulary + context) * width
 
 gpt3 = parameters(96, 12288, 50257, 2048)
-print(f"{gpt3:.3g}", f"{16 * gpt3 / 1e12:.2f} TB", f"{16 * gpt3 / 80e9:.1f} × 80 GB")
+nbytes3 = 16 * gpt3
+print(f"{gpt3:.3g}", f"{nbytes3 / 1e12:.2f} TB", f"{nbytes3 / 80e9:.1f} × 80 GB")
 
 # %% first-schedule
 from d2lps import Send
@@ -66,8 +69,8 @@ first = Task("gpu1", "F", "op1", None, ("x",), ("y",))
 second = Task("gpu2", "F", "op2", None, ("y",), ("z",))
 held, wanted = [("gpu1", "x")], [("gpu2", "z")]
 
-print(Schedule(["gpu1", "gpu2"], values, [first, Send("gpu1", "gpu2", "y", "move"), second],
-               held, wanted))
+acts = [first, Send("gpu1", "gpu2", "y", "move"), second]
+print(Schedule(["gpu1", "gpu2"], values, acts, held, wanted))
 
 # %% no-send
 try:
@@ -100,7 +103,8 @@ peak = d2lps.predict("peak", {"gpu1": "", "gpu2": ""})
 peak
 
 # %% halves
-placed = schedule.place(operators, {"op1": ["gpu1", "gpu2"], "op2": "gpu2"}, memory, data, rows)
+homes = {"op1": ["gpu1", "gpu2"], "op2": "gpu2"}
+placed = schedule.place(operators, homes, memory, data, rows)
 print(placed)
 print(*[act for act in placed.acts if isinstance(act, Send)], sep="\n")
 peak.reveal({node: nbytes / MB for node, nbytes in placed.peak.items()})
@@ -112,9 +116,11 @@ torch.manual_seed(0)
 x, labels32 = torch.randn(rows, 800), torch.randint(50, (rows,))
 W1, W2 = torch.randn(800, 2500) / 28, torch.randn(2500, 50) / 50
 left, right = W1.chunk(2, dim=1)
-tensors = {("gpu1", "x0"): x, ("gpu2", "labels"): labels32, ("gpu1", "w:op1:gpu1"): left,
-           ("gpu2", "w:op1:gpu2"): right, ("gpu2", "w:op2:gpu2"): W2}
-compute = real.operators({"op1": lambda x, w: relu(x @ w), "op2": torch.matmul}, examples=rows)
+tensors = {("gpu1", "x0"): x, ("gpu2", "labels"): labels32,
+           ("gpu1", "w:op1:gpu1"): left, ("gpu2", "w:op1:gpu2"): right,
+           ("gpu2", "w:op2:gpu2"): W2}
+forward = {"op1": lambda x, w: relu(x @ w), "op2": torch.matmul}
+compute = real.operators(forward, examples=rows)
 found, trace = real.run(placed, compute, tensors)
 
 # %% halves-same
@@ -144,13 +150,15 @@ print(mlp)
 print(*[act for act in mlp.acts if isinstance(act, Collective)], sep="\n")
 
 # %% mlp-run
-x, A, B, dy = torch.randn(64, 32), torch.randn(32, 128), torch.randn(128, 32), torch.randn(64, 32)
+x, dy = torch.randn(2, 64, 32)
+A, B = torch.randn(32, 128), torch.randn(128, 32)
 found, trace = real.run(mlp, real.MLP, real.mlp_tensors(gpus, x, A, B, dy))
 whole = [tensor.clone().requires_grad_() for tensor in (x, A, B)]
 y = gelu(whole[0] @ whole[1]) @ whole[2]
 y.backward(dy)
+dA = torch.cat([found[gpu, f"dA:{gpu}"] for gpu in gpus], 1)
 print(largest(found["gpu3", "y"], y), largest(found["gpu3", "dx"], whole[0].grad),
-      largest(torch.cat([found[gpu, f"dA:{gpu}"] for gpu in gpus], 1), whole[1].grad))
+      largest(dA, whole[1].grad))
 trace.bytes_sent("gpu1"), 2 * 2 * 3 * x.nbytes // 4
 
 # %% to-all
@@ -200,11 +208,16 @@ sums.reveal({"forward": ahead / 4, "backward": (len(group.traces) - ahead) / 4})
 
 # %% cut-same
 whole, part = net[1].perceptron, cut[1].perceptron
-print(largest(torch.cat([part.parts[i].up.weight.grad for i in range(4)]), whole.up.weight.grad),
+ups = torch.cat([each.up.weight.grad for each in part.parts])
+print(largest(ups, whole.up.weight.grad),
       largest(cut[0].bytes.weight.grad, net[0].bytes.weight.grad))
-print(sum(w.numel() for w in net[1].parameters()),
-      [sum(w.numel() for w in part.parameters()) for part in cut[1].attention.parts])
-{trace.bytes_sent("gpu1") for trace in group.traces}, 2 * 3 * inputs.numel() * 64 * 4 // 4
+
+def size(module):
+    return sum(w.numel() for w in module.parameters())
+
+print(size(net[1]), [size(each) for each in cut[1].attention.parts])
+sent = {trace.bytes_sent("gpu1") for trace in group.traces}
+sent, 2 * 3 * inputs.numel() * 64 * 4 // 4
 
 # %% ranks
 ranks = d2lps.ranks(4)
@@ -217,7 +230,8 @@ from d2lps import Processes, train
 from d2lps.train import gpt, tensor
 
 torch.manual_seed(0)
-net, (inputs, labels) = gpt.GPT(layers=4, width=64), gpt.examples(gpt.prose("en"), 16)
+net = gpt.GPT(layers=4, width=64)
+inputs, labels = gpt.examples(gpt.prose("en"), 16)
 carrier = Processes(backend="gloo")
 group = tensor.Group(carrier.names, carrier)
 cut = tensor.cut_gpt(net, group)
@@ -225,7 +239,8 @@ with train.deterministic():
     value = gpt.loss(cut(inputs), labels)
     value.backward()
 own = [w.grad for w in cut[1].attention.parameters()]
-print(carrier.rank, sum(w.numel() for w in cut.parameters()), len(group.traces), value.item())
+count = sum(w.numel() for w in cut.parameters())
+print(carrier.rank, count, len(group.traces), value.item())
 
 # %% px-same
 alone = [w.grad for w in cut[1].attention.parts[2].parameters()]
@@ -238,10 +253,10 @@ def replica(first, second, r=0):
         Task(first, "F", "op1", r, (x0, "w:op1"), (x1,)),
         Send(first, second, x1, "move"),
         Task(second, "F", "op2", r, (x1, "w:op2"), (x2,)),
-        Task(second, "L", "", r, (x2, f"labels.{r}"), (f"loss.{r}", d2), frees=(x2,)),
-        Task(second, "B", "op2", r, (x1, d2, "w:op2"), (("g:op2", r), d1), frees=(x1, d2)),
+        Task(second, "L", "", r, (x2, f"labels.{r}"), (f"loss.{r}", d2), (x2,)),
+        Task(second, "B", "op2", r, (x1, d2, "w:op2"), (("g:op2", r), d1), (x1, d2)),
         Send(second, first, d1, "move"),
-        Task(first, "B", "op1", r, (x0, d1, "w:op1"), (("g:op1", r),), frees=(x0, d1)),
+        Task(first, "B", "op1", r, (x0, d1, "w:op1"), (("g:op1", r),), (x0, d1)),
     ]
 
 operators = {"op1": 9 * MB, "op2": 9 * MB}
@@ -262,11 +277,13 @@ from d2lps import Link, Topology
 
 links = [Link(one, other, "10 GB/s") for one in gpus for other in gpus if one != other]
 four = Topology("four", dict.fromkeys(gpus, "gpu"), links,
-                computing=dict.fromkeys(gpus, 1e12), memory=dict.fromkeys(gpus, "10 MB"))
+                computing=dict.fromkeys(gpus, 1e12),
+                memory=dict.fromkeys(gpus, "10 MB"))
 
 def in_a_row(p):
     chain = {f"op{i + 1}": 9 * MB for i in range(p)}
-    return cost.shared(schedule.hybrid(chain, gpus[:p], data=MB // 5, rows=2000), four)
+    row = schedule.hybrid(chain, gpus[:p], data=MB // 5, rows=2000)
+    return cost.shared(row, four)
 
 idle.reveal({f"p = {p}": 100 * in_a_row(p).bubble() for p in (2, 4)})
 
@@ -283,7 +300,8 @@ gpus = ["gpu1", "gpu2", "gpu3", "gpu4"]
 x, labels = torch.randn(rows, width), torch.randint(width, (rows,))
 W = [torch.randn(width, width) / width**0.5 for _ in gpus]
 names = [f"op{i + 1}" for i in range(4)]
-compute = real.operators(dict.fromkeys(names, lambda x, w: torch.tanh(x @ w)), examples=rows)
+forward = dict.fromkeys(names, lambda x, w: torch.tanh(x @ w))
+compute = real.operators(forward, examples=rows)
 
 def tensors_of(plan, parts):
     held = {f"w:{name}": w for name, w in zip(names, W)}
@@ -307,18 +325,21 @@ def given(devices):
     values = {f"{name}.{r}": Value(MB // 5) for r in replicas
               for name in ("x0", "x1", "x2", "d1", "d2", "labels", "loss")}
     for name, nbytes in operators.items():
-        values |= {f"w:{name}": Value(nbytes // 2), f"g:{name}": Value(nbytes // 2, replicas)}
+        values[f"w:{name}"] = Value(nbytes // 2)
+        values[f"g:{name}"] = Value(nbytes // 2, replicas)
     holds, wants = [], []
     for r, first, second in zip(replicas, devices[::2], devices[1::2]):
-        holds += [(first, f"x0.{r}"), (first, "w:op1"), (second, f"labels.{r}"), (second, "w:op2")]
+        holds += [(first, f"x0.{r}"), (first, "w:op1")]
+        holds += [(second, f"labels.{r}"), (second, "w:op2")]
         wants += [(second, f"loss.{r}"), (first, "g:op1"), (second, "g:op2")]
     return values, holds, wants
 
 values, holds, wants = given(gpus)
 acts = replica("gpu1", "gpu2", 0) + replica("gpu3", "gpu4", 1)
 for together in (gpus, ["gpu1", "gpu2"]):
+    total = Collective(ring(together), "g:op1")
     try:
-        Schedule(gpus, values, [*acts, Collective(ring(together), "g:op1")], holds, wants)
+        Schedule(gpus, values, [*acts, total], holds, wants)
     except ScheduleError as error:
         print(error)
 
@@ -361,9 +382,11 @@ from torch.distributed.tensor.parallel import (
 dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (4,))
 columns, rows_of = ColwiseParallel(), RowwiseParallel()
-plain = {"attention.query": columns, "attention.key": columns, "attention.value": columns,
-         "attention.out": rows_of, "perceptron.up": columns, "perceptron.down": rows_of}
-once = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+plain = {"attention.query": columns, "attention.key": columns,
+         "attention.value": columns, "attention.out": rows_of,
+         "perceptron.up": columns, "perceptron.down": rows_of}
+once = PrepareModuleInput(
+    input_layouts=Replicate(), desired_input_layouts=Replicate())
 x = torch.randn(16, 64, 64)
 
 def by_torch(plan):
@@ -383,11 +406,12 @@ def by_us():
 ways = [by_us(), by_torch(plain), by_torch(plain | {"attention": once})]
 
 # %% dtensor
-y, dx, _ = ranks[0]["ways"][0]
+ways = ranks[0]["ways"]
+y, dx, _ = ways[0]
+names = ["d2lps", "DTensor", "DTensor + PrepareModuleInput"]
 table("way", "all-reduces", "difference", rows=[
-    [way, sums, max(largest(y2, y), largest(dx2, dx))]
-    for way, (y2, dx2, sums) in zip(["d2lps", "DTensor", "DTensor + PrepareModuleInput"],
-                                    ranks[0]["ways"])])
+    [name, sums, max(largest(y2, y), largest(dx2, dx))]
+    for name, (y2, dx2, sums) in zip(names, ways)])
 
 # %% close
 ranks.close()
@@ -416,12 +440,14 @@ q, k, v = torch.randn(3, 5, 24)
 whole = heads(q, k, v, 8)
 for size in (8, 12):
     try:
-        parts = [heads(*part, size) for part in zip(q.chunk(2, 1), k.chunk(2, 1), v.chunk(2, 1))]
+        halves = zip(q.chunk(2, 1), k.chunk(2, 1), v.chunk(2, 1))
+        parts = [heads(*half, size) for half in halves]
         print(size, largest(torch.cat(parts, 1), whole))
     except RuntimeError as error:
         print(size, error)
 try:
-    tensor.cut_gpt(gpt.GPT(layers=1, width=24, heads=3), tensor.Group(["gpu1", "gpu2"]))
+    three = gpt.GPT(layers=1, width=24, heads=3)
+    tensor.cut_gpt(three, tensor.Group(["gpu1", "gpu2"]))
 except tensor.SplitError as error:
     print(error)
 

@@ -91,13 +91,6 @@ def rows_summed(x, A, B, b, rank, ranks, all_reduce):
     return whole(x, A, B, b, rank, ranks, z)
 
 
-def gathered(x, A, B, b, rank, ranks, all_reduce):
-    z, at = torch.zeros(len(x), A.shape[1]), range(A.shape[1])
-    mine = list(torch.tensor(at).tensor_split(ranks)[rank])
-    z[:, mine] = x @ A[:, mine]
-    return whole(x, A, B, b, rank, ranks, all_reduce(z))
-
-
 def whole(x, A, B, b, rank, ranks, z=None):
     z = x @ A if z is None else z
     u = z.relu()
@@ -121,6 +114,11 @@ def whole_in_vain(x, A, B, b, rank, ranks, all_reduce):
     return all_reduce(y / ranks), behind
 
 
+def whole_dx(x, A, B, b, rank, ranks, all_reduce):
+    y, backward = mlp_of(dx=lambda part, reduce, ranks: part)(x, A, B, b, rank, ranks, all_reduce)
+    return y, lambda dy: ((dy @ B.T * (x @ A > 0)) @ A.T, *backward(dy)[1:])
+
+
 def whole_backward(x, A, B, b, rank, ranks, all_reduce):
     y, backward = mlp_of()(x, A, B, b, rank, ranks, all_reduce)
 
@@ -137,12 +135,6 @@ def only_rank_0(x, A, B, b, rank, ranks, all_reduce):
     def behind(dy):
         return backward(dy) if rank else (x, None, None, None)
     return y, behind
-
-
-def in_place(x, A, B, b, rank, ranks, all_reduce):
-    y, backward = mlp_of()(x, A, B, b, rank, ranks, all_reduce)
-    x.zero_()
-    return y, backward
 
 
 def forgets_relu(x, A, B, b, rank, ranks, all_reduce):
@@ -233,24 +225,22 @@ WRONG = {
     "tensor-mlp": {
         "bias-often": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part + b))],
         "no-sum": [mlp_of(out=lambda part, b, reduce, rank, ranks: part + b),
-                   mlp_of(out=lambda part, b, reduce, rank, ranks: part + (rank == 0) * b)],
+                   mlp_of(out=lambda part, b, reduce, rank, ranks: part + (rank == 0) * b),
+                   mlp_of(dx=lambda part, reduce, ranks: part)],
         "mean": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part) / ranks + b),
                  mlp_of(dx=lambda part, reduce, ranks: reduce(part) / ranks),
                  mlp_of(grads=lambda own, reduce, ranks: [each / ranks for each in own])],
         "by-rows": [rows_first],
-        "gathers-hidden": [rows_summed, gathered],
+        "gathers-hidden": [rows_summed],
         "sums-weights": [mlp_of(grads=lambda own, reduce, ranks: [reduce(own[0]), reduce(own[1]), own[2]]),
                          mlp_of(grads=lambda own, reduce, ranks: [own[0], own[1], reduce(own[2])]),
                          mlp_of(grads=lambda own, reduce, ranks: [own[0], own[1], reduce(own[2]) / ranks])],
-        "no-sum-of-dx": [mlp_of(dx=lambda part, reduce, ranks: part)],
-        "whole-work": [whole_work, whole_in_vain],
-        "whole-gradients": [whole_backward],
+        "whole-work": [whole_work, whole_in_vain, whole_dx],
         "waits-forever": [only_rank_0],
-        "changes-inputs": [in_place],
         "wrong-values": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part)), forgets_relu],
         "wrong-shape": [mlp_of(out=lambda part, b, reduce, rank, ranks: reduce(part)[:1]),
                         mlp_of(grads=lambda own, reduce, ranks: [own[0].T, own[1], own[2]]),
-                        lambda x, A, B, b, rank, ranks, all_reduce: x],
+                        whole_backward, lambda x, A, B, b, rank, ranks, all_reduce: x],
         "raised": [lambda x, A, B, b, rank, ranks, all_reduce: x[99]],
     },
     "place": {

@@ -11,7 +11,16 @@ EXERCISES = {
         tuple(TableCase(*counts) for counts in ((4, 8), (2, 3), (1, 1), (3, 5), (5, 2), (1, 4), (5, 1), (8, 32))),
         judge_pipelines.judge,
         fills=dict,
-        keeps=("missing", "unknown-cell", "backward-first", "waits", "all-forwards", "saves-more", "short-warm-up", "other-order"),
+        keeps=(
+            "missing",
+            "unknown-cell",
+            "backward-first",
+            "waits",
+            "all-forwards",
+            "saves-more",
+            "short-warm-up",
+            "other-order",
+        ),
     ),
     "interleave": Exercise(
         ("devices", "micro", "chunks"),

@@ -8,7 +8,7 @@ from functools import cached_property
 from course.book.findings import BookError
 from course.book.glossary import Glossary
 from course.book.library import Book, Chapter
-from course.site import api, downloads, front, outputs, reference, search, terms
+from course.site import api, bandwidths, downloads, front, outputs, reference, search, terms
 from course.site.exercises import folded, opened
 from course.site.linked import linked
 from course.site.prose import Prose, code, numbered
@@ -19,6 +19,7 @@ NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the orde
 LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js",)
 PIPELINE = "pipeline-table.html"
+BANDWIDTHS = "bus-bandwidths.html"
 ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
 REFERENCE = "api/index.html"  # from the root of the site; only in English
 
@@ -78,7 +79,15 @@ class Site:
     def pages(self) -> list[Page]:
         """Return all pages in the order of the contents."""
         chapters = map(self.chapter, self.chapters)
-        return [self.front(), *chapters, self.pipeline(), self.terms(), self.references(), self.search()]
+        return [
+            self.front(),
+            *chapters,
+            self.pipeline(),
+            self.bandwidths(),
+            self.terms(),
+            self.references(),
+            self.search(),
+        ]
 
     def chapter(self, slug: str) -> Page:
         """Return a chapter with the outputs of its cells."""
@@ -166,6 +175,13 @@ class Site:
         body = f'<h1>{title}</h1><p>{lead}</p><div class="shown">{table}</div>'
         entries = [search.Entry(title, title, PIPELINE, lead)]
         return Page(PIPELINE, title, body, entries=entries, scripts=("../_static/ask.js",), looks=("edit.css",))
+
+    def bandwidths(self) -> Page:
+        """Return the bus bandwidths of topologies, predicted and published."""
+        title, lead = self.say("bandwidths"), self.say("bandwidths-lead")
+        return Page(
+            BANDWIDTHS, title, bandwidths.page(self.language), entries=[search.Entry(title, title, BANDWIDTHS, lead)]
+        )
 
     def terms(self) -> Page:
         """Return the glossary."""

@@ -1,6 +1,7 @@
 """Two levels: sums inside every machine, then between machines, then the total back inside."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from fractions import Fraction
 
 from d2lps.algorithms.compose import steps_side_by_side
@@ -56,35 +57,39 @@ def rail_wise(hosts: Iterable[Iterable[str]], across: Callable[..., Plan] = ring
         raise PlanError("unequal-hosts", counts=" ".join(str(len(gpus)) for gpus in members))
     lanes = [across(rail, key=f"{key}{i}.") for i, rail in enumerate(zip(*members, strict=True), 1)]
     share, middle = steps_side_by_side(lanes, [Fraction(1, len(lanes))] * len(lanes))
-    last = len(middle) + 1
-    # (a GPU, another of its host, the part of the other)
-    pairs = [(a, b, i) for gpus in members for a in gpus for i, b in enumerate(gpus) if a != b]
+    # (a GPU, another of its host, the keys of the other)
+    pairs = [(a, b, lanes[i].share) for gpus in members for a in gpus for i, b in enumerate(gpus) if a != b]
+    inside = [(a, b, "add", keys) for a, b, keys in pairs]
+    back = [(b, a, "copy", keys) for a, b, keys in pairs]
+    return Plan(nodes, share, _framed(inside, middle, back, share, (rail_wise, members, across, key)))
 
-    def step(t: int) -> Iterable[Send]:
-        if t == 0:
-            return [Send(a, b, name, "add") for a, b, i in pairs for name in lanes[i].share]
-        if t == last:
-            return [Send(b, a, name, "copy") for a, b, i in pairs for name in lanes[i].share]
-        return middle[t - 1]
+
+Part = tuple[str, str, str, Collection[str]]  # sender, receiver, op, keys
+
+
+def _framed(first: list[Part], middle: Iterable, last: list[Part], share: Mapping, call: tuple) -> Iterable:
+    """Return the steps of ``middle`` with one before and one after them; lazy steps if those of ``middle`` are."""
+
+    def written(parts: list[Part]) -> list[Send]:
+        return [Send(src, dst, key, op) for src, dst, op, keys in parts for key in keys]
 
     if not isinstance(middle, Lazy):
-        return Plan(nodes, share, filter(None, map(step, range(last + 1))))
+        return filter(None, [written(first), *middle, written(last)])
+    frame, end = {0: first, len(middle) + 1: last}, len(middle) + 2
 
-    def groups(t: int) -> list[tuple[str, str, str, int]]:
-        count = len(lanes[0].share)
-        if t == 0:
-            return [(a, b, "add", count) for a, b, _ in pairs]
-        if t == last:
-            return [(b, a, "copy", count) for a, b, _ in pairs]
-        return middle.groups(t - 1) or [(*send[:2], send.op, 1) for send in middle[t - 1]]
+    def step(t: int) -> Iterable[Send]:
+        return written(frame[t]) if t in frame else middle[t - 1]
 
     def alike(t: int) -> Hashable:
-        return t if t in (0, last) else (middle.kind(t - 1),)
+        return t if t in frame else (middle.kind(t - 1),)
 
-    one_size = len({*share.values()}) == 1
-    call = (rail_wise, members, across, key)
-    steps = Lazy(step, range(last + 1), alike, call, groups if one_size else None)
-    return Plan(nodes, share, steps)
+    def joined(t: int) -> list[tuple[str, str, str, int]]:
+        if t in frame:
+            return [(src, dst, op, len(keys)) for src, dst, op, keys in frame[t]]
+        return middle.groups(t - 1) or [(send.src, send.dst, send.op, 1) for send in middle[t - 1]]
+
+    one_size = len({*share.values()}) == 1 and len({len(keys) for _, _, _, keys in first}) < 2
+    return Lazy(step, range(end), alike, call, joined if one_size else None)
 
 
 def hierarchical(inside: Mapping[str, Iterable[str]], across: Plan) -> Plan:
@@ -136,16 +141,18 @@ def hierarchical(inside: Mapping[str, Iterable[str]], across: Plan) -> Plan:
         raise PlanError("inside-wanted", given=repr(inside))
     machines = {leader: names(devices) for leader, devices in inside.items()}
     devices = names(device for members in machines.values() for device in members)
-    holding, wanting = {*across.holds}, {(node, key) for node, key, _ in across.wants}
+    held, wanted = Counter(node for node, _ in across.holds), Counter(node for node, *_ in across.wants)
     for leader in machines:
-        if not {(leader, key) for key in across.share} <= holding & wanting:
+        if not held[leader] == wanted[leader] == len(across.share):
             raise PlanError("leader-without", leader=leader)
+    members = {*devices}
     for node in across.nodes:
-        if node not in machines and (node in devices or any(holder == node for holder, _ in holding)):
+        if node not in machines and (node in members or held[node]):
             raise PlanError("no-leader", node=node)
     pairs = [(leader, device) for leader, members in machines.items() for device in members if device != leader]
-    gather = [Send(device, leader, key, "add") for key in across.share for leader, device in pairs]
-    spread = [Send(leader, device, key, "copy") for key in across.share for leader, device in pairs]
     nodes = dict.fromkeys(node for leader, members in machines.items() for node in (*members, leader))
     nodes |= dict.fromkeys(across.nodes)
-    return Plan(nodes, across.share, filter(None, [gather, *across.steps, spread]), holds=devices, wants=devices)
+    gather = [(device, leader, "add", across.share) for leader, device in pairs]
+    spread = [(leader, device, "copy", across.share) for leader, device in pairs]
+    steps = _framed(gather, across.steps, spread, across.share, (hierarchical, machines, across))
+    return Plan(nodes, across.share, steps, holds=devices, wants=devices)

@@ -46,9 +46,6 @@ class OperatorError(Brief, ValueError):
     """Tensors or functions that do not fit a schedule, or a value that is not finite."""
 
 
-# ---------------------------------------------------------------- what tasks compute
-
-
 def mlp_forward(x: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """Return u = x A, and gelu(u) B: with some columns of A and the same rows of B, a partial sum of y."""
     u = x @ A
@@ -88,10 +85,10 @@ def operators(forward: Mapping[str, Callable[[Tensor, Tensor], Tensor]], example
     dict of str to callable
         For ``compute`` of :func:`run`.
     """
-    compute: dict[str, Callable] = {"L": partial(_loss, examples)}
+    tasks: dict[str, Callable] = {"L": partial(_loss, examples)}
     for i, (name, function) in enumerate(forward.items()):
-        compute |= {f"F{name}": partial(_operator, function), f"B{name}": partial(_gradients, function, i > 0)}
-    return compute
+        tasks |= {f"F{name}": partial(_operator, function), f"B{name}": partial(_gradients, function, i > 0)}
+    return tasks
 
 
 def _operator(function: Callable, *tensors: Tensor) -> Tensor:
@@ -118,9 +115,6 @@ def _loss(examples: int, *tensors: Tensor) -> list[Tensor]:
         return [loss.detach(), *torch.autograd.grad(loss, parts)]
 
 
-# ---------------------------------------------------------------- a schedule on real tensors
-
-
 def run(
     schedule: Schedule, compute: Mapping[str, Callable], tensors: Tensors, carrier: Processes | None = None
 ) -> tuple[dict[tuple[str, str], Tensor], Trace]:
@@ -131,7 +125,7 @@ def run(
     schedule : Schedule
         With tasks, sends and all-reduces.
     compute : mapping of str to callable
-        ``task.name + task.of`` → the function that takes what the task reads, and returns what it makes, in order.
+        ``task.name + task.of`` → the function that takes the values that the task reads, and returns those it makes.
     tensors : mapping of (str, str) to Tensor
         What each device of this process holds before.
     carrier : Processes, optional
@@ -184,7 +178,7 @@ def run(
 
 
 def messages_of(act: object) -> list[Send]:
-    """Return the messages of an act: of a collective all those of its plan, step by step."""
+    """Return the messages of an act; those of a collective are the sends of its plan."""
     if isinstance(act, Collective):
         return [send for step in act.plan.steps for send in sends(step)]
     return [act] if isinstance(act, Send) else []
@@ -258,12 +252,11 @@ class Devices:
         nodes = [node for node in act.plan.nodes if node in self.mine]
         if any(act.holdings(node) != [act.value] or act.results(node) != [act.value] for node in nodes):
             raise OperatorError(text("operators.all-reduce", what=act))
-        parts = {node: self.values[node, act.value] for node in nodes}
-        buffers = {node: part.flatten().clone() for node, part in parts.items()}
+        buffers = {node: self.values[node, act.value].flatten().clone() for node in nodes}
         program = Program(act.plan, buffers, {}, {}, SUM, frozenset(nodes))
         executed = load(program)()
-        for node, part in parts.items():
-            self.values[node, act.value] = buffers[node].view(part.shape)
+        for node, buffer in buffers.items():
+            self.values[node, act.value] = buffer.view(self.values[node, act.value].shape)
         first = [*accumulate((len(sends(step)) for step in act.plan.steps), initial=0)]  # message of each step
         for i, send in enumerate(messages_of(act)):
             if send.src in self.mine:
@@ -300,7 +293,7 @@ def _events(schedule: Schedule, times: Sequence[Timed], sizes: Mapping[tuple[int
     for number, i, start, end in sorted(times):
         act = schedule.acts[number - 1]
         if isinstance(act, Task):
-            label = act.of if act.batch is None else f"{act.of}.{act.batch}"
+            label = act.label.removeprefix(act.name)
             events.append(Event("task", number, start, end, act.node, act.node, label, act.name, 0))
         elif (number, i) in sizes:
             send = messages_of(act)[i]

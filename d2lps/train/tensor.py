@@ -119,7 +119,7 @@ def cut_linear(whole: nn.Linear, group: Group, dim: int, pieces: int | None = No
 
 
 class ColumnLinear(nn.Module):
-    """A linear layer of which each device makes some columns of the output."""
+    """A linear layer; each device makes some columns of its output."""
 
     def __init__(self, whole: nn.Linear, group: Group, pieces: int | None = None):
         super().__init__()
@@ -131,7 +131,7 @@ class ColumnLinear(nn.Module):
 
 
 class RowLinear(nn.Module):
-    """A linear layer of which each device has some columns of the input; the bias is added once, to the sum."""
+    """A linear layer; each device has some columns of its input. The bias is added once, to the sum."""
 
     def __init__(self, whole: nn.Linear, group: Group, pieces: int | None = None):
         super().__init__()

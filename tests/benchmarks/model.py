@@ -4,8 +4,8 @@
 
 P9: prediction ÷ closed form, the furthest from 1 over the algorithms and n = 2 … 64. P10: building a ring of 1024
 nodes and predicting its duration, and what the process has used at most by then; beside it, what the ring is
-spared (checking it), and other large plans. ``--quick``: a sixteenth of the nodes. An earlier version is measured by
-PYTHONPATH=its folder.
+spared (checking it), and other large plans. P17: plans on a fabric of 10,240 GPUs. P18: a schedule of
+65,536 tasks. ``--quick``: a sixteenth of the nodes. An earlier version is measured by PYTHONPATH=its folder.
 """
 
 import argparse
@@ -13,8 +13,23 @@ import resource
 import time
 from fractions import Fraction
 
-from d2lps import check, cost, double_tree, halving_doubling, naive_ring, pcie_server, ring, sharded, tree
+from d2lps import (
+    check,
+    cost,
+    double_tree,
+    halving_doubling,
+    hierarchical,
+    naive_ring,
+    pcie_server,
+    rail_wise,
+    rails,
+    ring,
+    sharded,
+    tree,
+)
+from d2lps.schedule import one_f_one_b, pipeline
 
+INSIDE = "1.7 us"  # of each NVLink
 S, B, ALPHA = 160_000_000, 16_000_000_000, 2 * Fraction(5e-6)
 BOTH = {
     "sharded": lambda n: (2, Fraction(2 * (n - 1), n)),
@@ -54,6 +69,32 @@ def p10(nodes):
     )
 
 
+def p18(stages, micro):
+    """Time a schedule of many tasks."""
+    table = one_f_one_b(stages, micro)
+    schedule = timed(f"P18  1F1B, {stages} × {micro}: make and check it", lambda: pipeline(table))
+    timed("P18  cost.shared(…).bubble()", lambda: cost.shared(schedule).bubble())
+
+
+def p17(hosts):
+    """Time plans on all GPUs of a fabric of rails."""
+    place = timed(
+        f"P17  {hosts} hosts of 8 GPUs: the fabric", lambda: rails(hosts, latency="7 us", inside_latency="1.7 us")
+    )
+    members = [[f"host{h}/gpu{g}" for g in range(8)] for h in range(hosts)]
+    flat, leaders = [gpu for gpus in members for gpu in gpus], {gpus[0]: gpus for gpus in members}
+    power = members[: 1 << hosts.bit_length() - 1]
+    for name, make in {
+        "ring of all": lambda: ring(flat),
+        "tree of all": lambda: tree(flat),
+        "one leader per host, ring": lambda: hierarchical(leaders, ring(leaders)),
+        "rail by rail, ring": lambda: rail_wise(members),
+        f"rail by rail, halving and doubling, {len(power)} hosts": lambda: rail_wise(power, halving_doubling),
+    }.items():
+        seconds = timed(f"P17  {name}: both", lambda make=make: cost.shared(make(), place, "1 GB").duration)
+        print(f"     {'predicted for 1 GB':<47} {1e3 * seconds:7.1f} ms")
+
+
 def p9(large):
     worst = 0.0
     for make in (sharded, ring, naive_ring, tree, halving_doubling):
@@ -69,4 +110,6 @@ if __name__ == "__main__":
     options.add_argument("--quick", action="store_true", help="fewer nodes, to see that it works")
     quick = options.parse_args().quick
     p10(64 if quick else 1024)
+    p18(*(8, 64) if quick else (64, 512))
+    p17(20 if quick else 1280)
     p9((16,) if quick else (16, 64))

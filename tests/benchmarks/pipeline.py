@@ -6,7 +6,7 @@ A process per stage, one thread each. Ratios are of pairs, taken in turns A B B 
 run is the slowest rank's, between barriers. Gradients are compared before anything is measured.
 
 P15  time of our 1F1B ÷ PyTorch's Schedule1F1B, for two stages of the GPT, 4 and 8 micro-batches of 8 examples
-P16  idle time measured − predicted, in the fastest of 5 runs: two real stages of the GPT, and four that sleep for 40 ms per task
+P16  idle time measured − predicted, in the fastest of 5 runs: two stages of the GPT, and four that sleep 40 ms per task
 """
 
 import argparse

@@ -280,7 +280,7 @@ def test_the_numbers_of_chapter_09(executed, language):
     book = executed("09-pipelines", language)
 
     def rows(cell_id):
-        return [re.findall(r"[\d.]+(?:e-\d+)?", line) for line in shown(book, cell_id).splitlines()]
+        return [re.findall(r"-?[\d.]+(?:e-\d+)?", line) for line in shown(book, cell_id).splitlines()]
 
     assert shown(book, "hand-over") == "True" and shown(book, "one").endswith("0.75")
     assert rows("bubble-table")[-5:] == [

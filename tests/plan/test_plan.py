@@ -29,6 +29,7 @@ from d2lps import (
     hierarchical,
     naive_ring,
     pcie_server,
+    rail_wise,
     reduce_scatter,
     sharded,
     together,
@@ -342,6 +343,12 @@ BROKEN = [
         None,
         "c takes part between the machines with a gradient or a device of its own, but leads no machine: "
         "name it in inside",
+    ),
+    Broken(
+        "unequal-hosts",
+        lambda: rail_wise([["a", "b"], ["c"]]),
+        None,
+        "each host must have as many GPUs as the others, but they have 2 1",
     ),
     Broken(
         "pairs-wanted",

@@ -14,7 +14,7 @@ TABLES = {  # what each prints, at least
     "classes": ["notebooks: 1", "seconds: "],
     "cluster": ["hosts up in", "P7 ", "P8 "],
     "kvstore": ["P4 ", "small ", "P5 ", "P14 ", "memory server"],
-    "model": ["P9 ", "P10 "],
+    "model": ["P9 ", "P10 ", "P17 ", "P18 "],
     "pipeline": ["P15 ", "P16 "],
     "player": ["first painted after", "script per frame"],
     "replicas": ["replicas=1 ÷ 0", "a new primary", "a newcomer", "digests ÷ none"],

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -139,3 +141,42 @@ def test_a_rank_that_dies_in_the_middle_is_named():
 def test_what_does_not_fit_is_refused(make, sentence):
     with pytest.raises(PipelineError, match=sentence):
         make()
+
+
+COUNTED = """
+import os, sys, torch
+from torch import nn
+from d2lps import Processes
+from d2lps.schedule import one_f_one_b, pipeline
+from d2lps.train.pipeline import run
+
+def sent():
+    return int(next(line for line in open("/proc/net/dev") if line.strip().startswith("lo:")).split(":")[1].split()[8])
+
+rank = int(os.environ["RANK"])
+torch.manual_seed(0)
+stages = [nn.Linear(8, 4096), nn.Linear(4096, 5)]
+carrier = Processes(backend="gloo", deadline=60)
+schedule, batch = pipeline(one_f_one_b(2, 8)), (torch.randn(1024, 8), torch.randint(0, 5, (1024,)))
+carrier.barrier()
+before = sent()
+carrier.barrier()
+loss, trace = run(schedule, {rank: stages[rank]}, batch, carrier)
+carrier.barrier()
+if rank == 0:
+    print(sent() - before, sum(trace.bytes_sent(node) for node in schedule.nodes))
+carrier.close()
+"""
+
+
+@pytest.mark.slow(12)
+def test_the_interface_counts_the_bytes_of_the_trace():
+    """Two ranks alone in a network namespace: its loopback carries the messages, and little else."""
+    both = """ip link set lo up && (RANK=0 "$PYTHON" -c "$CODE" & RANK=1 "$PYTHON" -c "$CODE" & wait)"""
+    meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731"}
+    variables = os.environ | meeting | {"PYTHON": sys.executable, "CODE": COUNTED}
+    command = ["unshare", "-Urn", "sh", "-c", both]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    counted, traced = map(int, done.stdout.split()) if done.returncode == 0 and done.stdout else (0, done.stderr)
+    assert traced == 2 * 1024 * 4096 * 4, traced
+    assert 1 <= counted / traced < 1.01

@@ -25,6 +25,9 @@ FIGURES = [
     "ps-multips",
     "overlap",
     "moving",
+    "kinds",
+    "mlp",
+    "groups",
 ]
 
 
@@ -41,6 +44,7 @@ def test_the_figures_know_no_language():
     known = {"GPU", "CPU", "PCIe", "Ethernet", "GbE", "GB/s", "MB/s", "MB", "ms", "cpu", "switch", "gpu"}
     known |= {"host", "server", "network"}  # names of nodes
     known |= {"shards"}  # what the cells of every language call that strategy
+    known |= {"op", "gelu"}  # operators
     for svg in (draw() for draw in DRAWN.values()):
         for words in [
             *texts(svg),

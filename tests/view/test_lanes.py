@@ -15,6 +15,7 @@ from d2lps.schedule import (
     Task,
     Value,
     gpipe,
+    hybrid,
     interleaved,
     one_f_one_b,
     pipeline,
@@ -134,6 +135,11 @@ def test_the_legend_explains_what_is_there_and_nothing_else():
     assert said["limit"] in explained("gpipe", memory={"gpu0": 9})
     place_says = {sentence for _, sentence in marks([Lanes.of_slots(SCHEDULES["place"]())])}
     assert {said["operators"], text("lanes.others", names="L"), said["limit"]} <= place_says
+
+    colors = {said["batches"], said["operators"], text("lanes.replicas")}
+    for devices, meaning in ((("a", "b"), set()), (("a", "b", "c", "d"), {text("lanes.replicas")})):
+        scene = Lanes(cost.shared(hybrid({"op1": 8, "op2": 8}, devices)))
+        assert colors & {sentence for _, sentence in marks([scene])} == meaning
 
 
 def test_the_idle_time_is_hatched_and_both_bubbles_are_written():

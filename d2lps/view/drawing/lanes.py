@@ -221,6 +221,14 @@ def _hues(schedule: Schedule) -> dict[object, int]:
     return {hue: i for i, hue in enumerate([*batches, *dict.fromkeys(t.of for t in tasks if t.batch is None)])}
 
 
+def _meaning(schedule: Schedule) -> str:
+    """Return what the colors of :func:`_hues` tell apart; empty if all tasks have one color."""
+    numbers = {(task.node, task.batch) for task in schedule.tasks if task.name in PALE and task.batch is not None}
+    if len({batch for _, batch in numbers}) > 1:
+        return "batches" if len(numbers) > len({node for node, _ in numbers}) else "replicas"
+    return "operators" if len(_hues(schedule)) > 1 else ""
+
+
 def _blocks(trace: Trace, hues: Mapping[object, int]) -> list[Block]:
     """Return everything that is drawn in the lanes."""
     schedule, rows = trace.plan, {node: i for i, node in enumerate(trace.plan.nodes)}
@@ -267,7 +275,7 @@ def on(hue: int, name: str) -> int:
 def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
     """Return (mark, meaning) for all that the ``scenes`` show; a mark is a piece of SVG of 26 × 16."""
     names = {block.name for scene in scenes for block in scene.tasks}
-    batches = any(isinstance(hue, int) for scene in scenes for hue in scene.hues)
+    hues = {_meaning(scene.trace.plan) for scene in scenes}
 
     def task(name: str, hue: int = 0) -> str:
         look = worker(hue) if name in PALE else area(PLAIN.get(name, "soft"))
@@ -286,7 +294,7 @@ def marks(scenes: Sequence[Lanes]) -> list[tuple[str, str]]:
 
     others = sorted(names - {*PALE, *PLAIN})
     entries = {
-        "batches" if batches else "operators": (names & {*PALE}, colors),
+        **{name: (name in hues, colors) for name in ("batches", "replicas", "operators")},
         **{name: (name in names, task(name)) for name in (*PALE, *PLAIN)},
         "others": (others, task("")),
         "idle": (True, tag("path", d=rect(3, 2, 20, 12), **area("band")) + hatched),

@@ -9,7 +9,7 @@ from course.book.__main__ import main
 from course.book.library import Book
 from course.site import build as building
 from course.site.build import build
-from course.site.pages import NAMES, PIPELINE
+from course.site.pages import BANDWIDTHS, NAMES, PIPELINE
 from course.site.runs import Run
 from d2lps.messages import LANGUAGES, text_in
 
@@ -101,3 +101,14 @@ def test_the_same_table_is_alive_inside_a_chapter(opened, site):
     written = (site / f"zh/{SLUG}.html").read_text("utf-8")
     assert "function edit(" not in written and "function edit(" in (site / "_static/ask.js").read_text("utf-8")
     assert len(written.encode()) < 60_000
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_page_of_bandwidths_can_be_read_in_each_width_and_theme(new_page, site, language):
+    for width, scheme in ((1200, "light"), (380, "dark")):
+        page = new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.goto(f"{site.as_uri()}/{language}/{BANDWIDTHS}")
+        assert page.locator("h1").inner_text() == text_in(language, "site.bandwidths")
+        assert page.locator("table").count() == 8
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert grave(page, rules=CONTRAST if scheme == "dark" else ()) == []
