@@ -14,9 +14,9 @@ from statistics import mean
 import torch
 
 from d2lps import Plan, Send, bandwidth, cluster, cost, d2l, draw, run, table, together
-from d2lps import aggregate_at, all_gather, all_to_all, broadcast, gather
-from d2lps import halving_doubling, in_switch, rail_wise, recursive_doubling, reduce
-from d2lps import machines, nvswitch, rails, reduce_scatter, ring, scatter, tree
+from d2lps import aggregate_at, all_gather, all_to_all, broadcast, doubling, gather
+from d2lps import halving, halving_doubling, in_switch, rail_wise, recursive_doubling
+from d2lps import machines, nvswitch, rails, reduce, reduce_scatter, ring, scatter, tree
 from d2lps.topology import busiest_uplink
 from d2lps.units import show_seconds
 
@@ -30,7 +30,7 @@ def owners(places, count):
 
 abcd = list("abcd")
 kinds = {"broadcast": broadcast, "reduce": reduce, "scatter": scatter, "gather": gather,
-         "all_gather": all_gather, "reduce_scatter": reduce_scatter, "all_reduce": ring,
+         "all_gather": doubling, "reduce_scatter": halving, "all_reduce": ring,
          "all_to_all": all_to_all}
 rows = []
 for name, make in kinds.items():
@@ -69,7 +69,7 @@ doubles = backwards(halves, "copy")
 plans = {"reduce_scatter": Plan(gpus, share, halves, wants=own),
          "all_gather": Plan(gpus, share, doubles, holds=own),
          "all_reduce": Plan(gpus, share, halves + doubles)}
-{name: len(plan.steps) for name, plan in plans.items()}
+plans["all_reduce"] == halving_doubling(gpus), [len(plan.steps) for plan in plans.values()]
 
 # %% guess-algbw
 guess = d2lps.predict("algbw", {"all_gather": "GB/s", "all_reduce": "GB/s"})
@@ -126,8 +126,7 @@ ranks
 # %%px
 import torch
 import torch.distributed as dist
-from d2lps import Processes, all_gather, broadcast, gather, reduce
-from d2lps import reduce_scatter, ring, run, scatter
+from d2lps import Processes, broadcast, doubling, gather, halving, reduce, ring, run, scatter
 
 carrier, nodes = Processes(backend="gloo"), [f"rank{i}" for i in range(4)]
 me, own = carrier.rank, f"rank{carrier.rank}"
@@ -149,7 +148,7 @@ def by_torch(name):
 
 dist.init_process_group("gloo")
 makers = {"broadcast": broadcast, "reduce": reduce, "scatter": scatter, "gather": gather,
-          "all_gather": all_gather, "reduce_scatter": reduce_scatter, "all_reduce": ring}
+          "all_gather": doubling, "reduce_scatter": halving, "all_reduce": ring}
 same = {}
 for name, make in makers.items():
     plan, held, theirs = make(nodes), {own: start.clone()}, by_torch(name)
