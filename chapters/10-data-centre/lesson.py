@@ -24,18 +24,19 @@ from d2lps.units import show_seconds
 def owners(places, count):
     keys = {}
     for node, key, *_ in places:
-        keys.setdefault(node, []).append(key)
+        keys.setdefault(node, []).append(key.lstrip("g"))
     return "  ".join(f"{node}: {'*' if len(own) == count else ' '.join(own)}"
                      for node, own in keys.items())
 
 abcd = list("abcd")
-kinds = {"broadcast": broadcast, "reduce": reduce, "scatter": scatter, "gather": gather,
-         "all_gather": doubling, "reduce_scatter": halving, "all_reduce": ring,
-         "all_to_all": all_to_all}
+kinds = {"broadcast": broadcast, "reduce": reduce, "scatter": scatter,
+         "gather": gather, "all_gather": doubling, "reduce_scatter": halving,
+         "all_reduce": ring, "all_to_all": all_to_all}
 rows = []
 for name, make in kinds.items():
-    plan = make(abcd)
-    rows.append([name, *(owners(places, len(plan.share)) for places in (plan.holds, plan.wants))])
+    plan = make(abcd[:2] if make is all_to_all else abcd)
+    count = len(plan.share)
+    rows.append([name, owners(plan.holds, count), owners(plan.wants, count)])
 table("collective", "before", "after", rows=rows)
 
 # %% by-hand
@@ -48,7 +49,8 @@ def handed_down(nodes):
     return steps
 
 def backwards(steps, op):
-    return [[Send(dst, src, key, op) for src, dst, key, _ in step] for step in steps[::-1]]
+    return [[Send(dst, src, key, op) for src, dst, key, _ in step]
+            for step in steps[::-1]]
 
 down = handed_down(abcd)
 print(Plan(abcd, {"g": 1}, down, holds=["a"]))
@@ -69,7 +71,8 @@ doubles = backwards(halves, "copy")
 plans = {"reduce_scatter": Plan(gpus, share, halves, wants=own),
          "all_gather": Plan(gpus, share, doubles, holds=own),
          "all_reduce": Plan(gpus, share, halves + doubles)}
-plans["all_reduce"] == halving_doubling(gpus), [len(plan.steps) for plan in plans.values()]
+print({name: len(plan.steps) for name, plan in plans.items()})
+[*map(sorted, halves + doubles)] == [*map(sorted, halving_doubling(gpus).steps)]
 
 # %% guess-algbw
 guess = d2lps.predict("algbw", {"all_gather": "GB/s", "all_reduce": "GB/s"})
@@ -81,9 +84,11 @@ forms = [("broadcast", broadcast(gpus)), ("broadcast", broadcast(gpus, chunks=64
          ("reduce", reduce(gpus)), ("reduce", reduce(gpus, chunks=64)),
          ("scatter", scatter(gpus)), ("gather", gather(gpus)),
          ("all_gather", plans["all_gather"]), ("all_gather", all_gather(gpus)),
-         ("reduce_scatter", plans["reduce_scatter"]), ("reduce_scatter", reduce_scatter(gpus)),
-         ("all_reduce", recursive_doubling(gpus)), ("all_reduce", plans["all_reduce"]),
-         ("all_reduce", ring(gpus)), ("all_to_all", all_to_all(gpus, few_steps=True)),
+         ("reduce_scatter", plans["reduce_scatter"]),
+         ("reduce_scatter", reduce_scatter(gpus)),
+         ("all_reduce", recursive_doubling(gpus)),
+         ("all_reduce", plans["all_reduce"]), ("all_reduce", ring(gpus)),
+         ("all_to_all", all_to_all(gpus, few_steps=True)),
          ("all_to_all", all_to_all(gpus))]
 rows, bands = [], {}
 for name, plan in forms:
@@ -95,8 +100,8 @@ for name, plan in forms:
 guess.reveal({name: bands[name].algbw / 1e9 for name in ("all_gather", "all_reduce")})
 
 # %% bandwidths-table
-table("collective", "steps-count", "most-bytes", "takes", "algbw", "bus-factor", "busbw",
-      rows=rows)
+table("collective", "steps-count", "most-bytes", "takes", "algbw", "bus-factor",
+      "busbw", rows=rows)
 
 # %% factor
 def factor(plan):
@@ -126,7 +131,8 @@ ranks
 # %%px
 import torch
 import torch.distributed as dist
-from d2lps import Processes, broadcast, doubling, gather, halving, reduce, ring, run, scatter
+from d2lps import Processes, broadcast, doubling, gather, halving, reduce
+from d2lps import ring, run, scatter
 
 carrier, nodes = Processes(backend="gloo"), [f"rank{i}" for i in range(4)]
 me, own = carrier.rank, f"rank{carrier.rank}"
@@ -147,8 +153,9 @@ def by_torch(name):
     return whole if name in ("broadcast", "reduce", "all_reduce") else torch.cat(into)
 
 dist.init_process_group("gloo")
-makers = {"broadcast": broadcast, "reduce": reduce, "scatter": scatter, "gather": gather,
-          "all_gather": doubling, "reduce_scatter": halving, "all_reduce": ring}
+makers = {"broadcast": broadcast, "reduce": reduce, "scatter": scatter,
+          "gather": gather, "all_gather": doubling, "reduce_scatter": halving,
+          "all_reduce": ring}
 same = {}
 for name, make in makers.items():
     plan, held, theirs = make(nodes), {own: start.clone()}, by_torch(name)
@@ -203,8 +210,8 @@ except cluster.ClusterError as error:
 
 racks = eight.topology if eight else two_racks(f"{200 * 1448 / 1514} Mbit/s",
                                                f"{200 * 1448 / 1514} Mbit/s")
-expected = {order: cost.shared(plan, racks, "6 MB") for order, plan in rings.items()}
-seen = {order: eight.measure(plan, "6 MB", rounds=1) if eight else None
+expected = {order: cost.shared(plan, racks, "4 MB") for order, plan in rings.items()}
+seen = {order: eight.measure(plan, "4 MB", rounds=2) if eight else None
         for order, plan in rings.items()}
 guess.reveal({order: expected[order] for order in orders[1:]},
              {order: seen[order] for order in orders[1:]} if eight else None)
@@ -239,15 +246,16 @@ def gloo_in(order):
     return max(eight.run(by_gloo, hosts=[f"host{i}" for i in order]))
 
 table("order-of-hosts", "predicted", "measured", rows=[
-    [order, cost.shared(rings[order], racks, "4 MB"),
-     show_seconds(gloo_in(order)) if eight else None] for order in (orders[0], orders[2])])
+    [order, expected[order], show_seconds(gloo_in(order)) if eight else None]
+    for order in (orders[0], orders[2])])
 
 # %% oversubscription
 thin = {r: two_racks(f"{800 / r} Mbit/s") for r in (1, 2, 4)}
 table("order-of-hosts", *thin, rows=[
-    *([order, *(cost.shared(plan, place, "6 MB") for place in thin.values())]
+    *([order, *(cost.shared(plan, place, "4 MB") for place in thin.values())]
       for order, plan in rings.items()),
-    ["all_to_all", *(cost.shared(all_to_all(names), place, "48 MB") for place in thin.values())]])
+    ["all_to_all", *(cost.shared(all_to_all(names), place, "32 MB")
+                     for place in thin.values())]])
 
 # %% hashed
 seeds = range(200)
@@ -274,12 +282,14 @@ def eight_rings(hosts):
     return together(*(ring(turned(hosts, by), key=f"r{by}-") for by in range(8)))
 
 rows = []
-for name, plan in {"ring": ring(turned(hosts)), "there_and_back": ring(there_and_back(hosts)),
-                   "eight_rings": eight_rings(hosts), "rail_wise": rail_wise(hosts)}.items():
+ways = {"ring": ring(turned(hosts)), "there_and_back": ring(there_and_back(hosts)),
+        "eight_rings": eight_rings(hosts), "rail_wise": rail_wise(hosts)}
+for name, plan in ways.items():
     traces = [cost.shared(plan, rails(4, oversubscription=r), "1 GB") for r in (1, 4)]
     spine = sum(event.nbytes for event in traces[0].events if "spine" in
                 [link.dst for link in few.route(event.src, event.dst)])
-    rows.append([name, f"{spine / 1e9:.3g} GB", *traces, str(bandwidth(traces[0]).busbw)])
+    busbw = bandwidth(traces[0]).busbw
+    rows.append([name, f"{spine / 1e9:.3g} GB", *traces, str(busbw)])
 table("algorithm", "through-spine", 1, 4, "busbw", rows=rows)
 
 # %% guess-race
@@ -314,8 +324,9 @@ for name, (n, steps, took) in zip(entrants, raced):
 table("algorithm", "gpus", "steps-count", "takes", "busbw", rows=rows)
 
 # %% published
-def inside(rate, n=8):
-    return bandwidth(cost.shared(ring(gpus[:n]), nvswitch(n, f"{rate} GB/s", links=1), "8 GB"))
+def inside(rate):
+    place = nvswitch(8, f"{rate} GB/s", links=1)
+    return bandwidth(cost.shared(ring(gpus), place, "8 GB"))
 
 def between(count, nic, rate):
     hosts = [[f"host{h}/gpu{g}" for g in range(8)] for h in range(count)]
@@ -325,7 +336,8 @@ def between(count, nic, rate):
 rows = []
 for name, band, published in [
         ("8 A100", inside(12 * 20), 230), ("8 H100", inside(18 * 20.6), 370),
-        ("8 B300", inside(18 * 40.1), 695), ("24 A100, 4 × 200 Gbit/s", between(3, 12.5, 240), 96),
+        ("8 B300", inside(18 * 40.1), 695),
+        ("24 A100, 4 × 200 Gbit/s", between(3, 12.5, 240), 96),
         ("n × 8 H100, 8 × 400 Gbit/s", between(4, 50, 371), 8 * 47)]:
     error = band.busbw / 1e9 / published - 1
     rows.append([name, str(band.busbw), f"{published} GB/s", f"{error:+.1%}"])
@@ -340,11 +352,11 @@ print(in_switch(gpus[:2], chunks=1))
 rows, bands = [], {}
 for n in (2, 3, 4, 8):
     place = nvswitch(n, links=18)
+    around = cost.shared(ring(gpus[:n]), place, "1 GB")
     added = cost.shared(in_switch(gpus[:n], chunks=64), place, "1 GB")
     bands[n] = bandwidth(added)
-    rows.append([n, str(bandwidth(cost.shared(ring(gpus[:n]), place, "1 GB")).busbw),
-                 str(bands[n].busbw), f"{2 * (n - 1) / (n + 1):.3f}",
-                 f"{added.bytes_sent('gpu0') / 1e9:.3f} S"])
+    rows.append([n, str(bandwidth(around).busbw), str(bands[n].busbw),
+                 f"{2 * (n - 1) / (n + 1):.3f}", f"{added.bytes_sent('gpu0') / 1e9:.3f} S"])
 guess.reveal({f"n = {n}": bands[n].busbw / 1e9 for n in (2, 8)})
 
 # %% switch-table
@@ -357,15 +369,17 @@ for n in (2, 4):
                        "ring": ring(names[:n])}.items():
         trace = cost.shared(plan, racks, "2 MB")
         adds = max(sum(event.nbytes for event in trace.events
-                       if event.op == "add" and event.dst == node) for node in names[:n])
+                       if event.op == "add" and event.dst == node)
+                   for node in names[:n])
         rows.append([name, n, trace, eight.measure(plan, "2 MB", 1) if eight else None,
                      f"{adds / 4e6:.3g} M"])
 table("algorithm", "host-count", "predicted", "measured", "most-adds", rows=rows)
 
 # %% sources
 gradient = 175e9 * 4
-print(f"{gradient / 1e9:g} GB", f"{2 * gradient / 1e12:g} TB", f"{4 * gradient / 1e12:g} TB",
-      f"{4 / 3 * gradient / 1e9:.0f} GB", f"{1e12 / 25e9:g} s", f"{12 * 25} GB/s", sep=", ")
+print(f"{gradient / 1e9:g} GB", f"{2 * gradient / 1e12:g} TB",
+      f"{4 * gradient / 1e12:g} TB", f"{4 / 3 * gradient / 1e9:.0f} GB",
+      f"{1e12 / 25e9:g} s", f"{12 * 25} GB/s", sep=", ")
 for M in (3, 8, 64, 1024):
     star, around = 2 * (M - 1) * gradient / 25e9, 2 * (M - 1) / M * gradient / 25e9
     print(f"{M}: {star:.0f} s", f"{around:.1f} s", sep=", ")

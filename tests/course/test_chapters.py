@@ -509,7 +509,7 @@ def test_the_numbers_of_chapter_10(executed, language):
     }
     assert "True" in shown(book, "factor") and shown(book, "px-torch").count("True 7") == 1
     assert "34.68 µs 34.68 µs" in shown(book, "crossing") and revealed("crossing") == pytest.approx([3.672], rel=1e-3)
-    for row, predicted, sent in zip(rows("orders-table"), (439.1e-3, 878.3e-3, 1.757), (21, 42, 84), strict=True):
+    for row, predicted, sent in zip(rows("orders-table"), (292.8e-3, 585.5e-3, 1.171), (14, 28, 56), strict=True):
         seconds = [float(n) / (1000 if unit == "ms" else 1) for n, unit in (each.split() for each in row[2:-1])]
         assert row[1] == f"{sent} MB" and seconds[0] == pytest.approx(predicted, rel=1e-3)
         if len(seconds) > 1:  # measured, where hosts can be emulated
