@@ -515,8 +515,8 @@ def test_the_numbers_of_chapter_10(executed, language):
         if len(seconds) > 1:  # measured, where hosts can be emulated
             assert 0.9 < float(row[-1]) < 3
     assert [row[1:] for row in rows("oversubscription")][2:] == [
-        ["420 ms", "840 ms", "1.68 s"],
-        ["210 ms", "270 ms", "480 ms"],
+        ["280 ms", "560 ms", "1.12 s"],
+        ["140 ms", "180 ms", "320 ms"],
     ]
     hashed = [[float(each) for each in row] for row in rows("hashed")]
     assert [row[1] for row in hashed] == pytest.approx([3.6, 2.12, 1.54, 1.27])
