@@ -174,7 +174,9 @@ def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", m
     total, now, costs, starts, steps = units.meant_size(nbytes), Fraction(0), {}, [], []
     for node in plan.nodes:
         topology.require_node(node)
-    route = cache(lambda flow: _route(flow, topology, total))  # the same pairs often send in many steps
+    # The same pairs often send in many steps; whether they add counts only where a port is limited.
+    known = cache(lambda src, dst, share, op: _route(Flow(src, dst, share, op), topology, total))
+    route = (lambda flow: known(*flow)) if topology.limits else (lambda flow: known(*flow[:3], "copy"))
     for i in range(len(plan.steps)):
         lazy = isinstance(plan.steps, Lazy)
         alike = plan.steps.kind(i) if lazy else _flows(plan, i)

@@ -49,6 +49,7 @@ SILENT = {
     ],
     "08-model-parallelism": ["language", "imports", "halves-run", "px-row", "px-dtensor", "close"],
     "09-pipelines": ["language", "imports", "play", "px-sleep", "px-gpt", "px-cuts", "px-torch", "step"],
+    "10-data-centre": ["language", "imports", "close"],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -60,6 +61,7 @@ STUBS = {
     "06-faults": 6,
     "08-model-parallelism": 3,
     "09-pipelines": 3,
+    "10-data-centre": 3,
     "a-corrections": 0,
 }
 
@@ -485,3 +487,55 @@ def test_the_numbers_of_chapter_08(executed, language):
     assert [row.split()[-2] for row in shown(book, "dtensor").splitlines()[1:]] == ["4", "6", "4"]
     assert shown(book, "bias").count("300.0") == 2 and "gpu2" in shown(book, "bias-schedule")
     assert "unflatten" in shown(book, "half-heads")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_10(executed, language):
+    book = executed("10-data-centre", language)
+
+    def rows(cell_id: str) -> list[list[str]]:
+        """Return the lines below the head, cut into the columns that two or more spaces part."""
+        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()[1:]]
+
+    def revealed(cell_id: str) -> list[float]:
+        """Return the folded answers; they are folded because no guess was made."""
+        return [float(each) for each in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
+
+    assert len(rows("collectives")) == 8 and "True" in shown(book, "by-hand") and "True" in shown(book, "halves")
+    assert revealed("bandwidths") == pytest.approx([508.1, 254], rel=1e-3)
+    assert {row[0]: row[-2] for row in rows("bandwidths-table")} == {
+        **dict.fromkeys(("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"), "7/8"),
+        **{"all_reduce": "7/4", "broadcast": "1", "reduce": "1"},
+    }
+    assert "True" in shown(book, "factor") and shown(book, "px-torch").count("True 7") == 1
+    assert "34.68 µs 34.68 µs" in shown(book, "crossing") and revealed("crossing") == pytest.approx([3.672], rel=1e-3)
+    for row, predicted, sent in zip(rows("orders-table"), (292.8e-3, 585.5e-3, 1.171), (14, 28, 56), strict=True):
+        seconds = [float(n) / (1000 if unit == "ms" else 1) for n, unit in (each.split() for each in row[2:-1])]
+        assert row[1] == f"{sent} MB" and seconds[0] == pytest.approx(predicted, rel=1e-3)
+        if len(seconds) > 1:  # measured, where hosts can be emulated
+            assert 0.9 < float(row[-1]) < 3
+    assert [row[1:] for row in rows("oversubscription")][2:] == [
+        ["280 ms", "560 ms", "1.12 s"],
+        ["140 ms", "180 ms", "320 ms"],
+    ]
+    hashed = [[float(each) for each in row] for row in rows("hashed")]
+    assert [row[1] for row in hashed] == pytest.approx([3.6, 2.12, 1.54, 1.27])
+    assert [row[1:] for row in rows("rings-on-rails")] == [
+        ["7.75 GB", "38.75 ms", "155 ms", "50 GB/s"],
+        ["0 GB", "38.75 ms", "38.75 ms", "50 GB/s"],
+        ["7.75 GB", "4.844 ms", "19.37 ms", "400 GB/s"],
+        ["0 GB", "7.639 ms", "7.639 ms", "253.6 GB/s"],
+    ]
+    assert [row[1:4] for row in rows("race-table")] == [
+        ["10240", "20478", "613.4 ms"],
+        ["10240", "2560", "44.7 ms"],
+        ["8192", "22", "9.171 ms"],
+    ]
+    errors = [float(row[-1].strip("+%")) for row in rows("published")]
+    assert all(abs(error) < 10 for error in errors) and sum(map(abs, errors)) / len(errors) < 5
+    assert [row[3] for row in rows("switch-table")] == ["0.667", "1.000", "1.200", "1.556"]
+    assert revealed("switch") == pytest.approx([296.9, 676.5], rel=1e-3)
+    assert [row[-1] for row in rows("star")] == ["0.5 M", "0.25 M", "1.5 M", "0.375 M"]
+    assert shown(book, "sources").startswith("700 GB, 1.4 TB, 2.8 TB, 933 GB, 40 s, 300 GB/s")
+    assert shown(book, "sources").count("[ 7., 14., 21.]") == 3
+    assert [row[-1] for row in rows("straggler")] == ["3.96", "3.98", "3.97", "2.00", "1.00"]

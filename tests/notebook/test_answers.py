@@ -15,6 +15,7 @@ import test_exercises_06a
 import test_exercises_06b
 import test_exercises_08
 import test_exercises_09
+import test_exercises_10
 from helpers.exercises import (
     EXERCISES,
     HOSTILE,
@@ -52,6 +53,7 @@ TABLES = [
     test_exercises_06b,
     test_exercises_08,
     test_exercises_09,
+    test_exercises_10,
 ]
 IDS = tuple(EXERCISES)
 RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}

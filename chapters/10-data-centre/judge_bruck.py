@@ -1,0 +1,131 @@
+"""Judge one rank of an all-gather: play all ranks, one after the other, and count steps and blocks.
+
+A rank that needs what another sends is stopped, and called again once that is known: so no answer can wait for ever.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import index
+
+from d2lps.notebook.grading import Failure, Stopped, call, failure
+
+
+@dataclass(frozen=True)
+class GatherCase:
+    """``n`` ranks, each with a block of its own."""
+
+    n: int
+
+    @property
+    def label(self) -> str:
+        return f"n = {self.n}"
+
+    @property
+    def steps(self) -> int:
+        return (self.n - 1).bit_length()
+
+    @property
+    def power(self) -> bool:
+        """True for a power of two."""
+        return not self.n & (self.n - 1)
+
+    @property
+    def blocks(self) -> list[str]:
+        """No block tells whose it is."""
+        return [f"block-{(37 * rank + 11) % 101}" for rank in range(self.n)]
+
+
+class Waits(Stopped):
+    """A rank cannot go on before another one has sent."""
+
+
+def play(case: GatherCase, answer: Callable) -> tuple[list[object], list[list[tuple]]]:
+    """Return the result of each rank, and its swaps: (to, blocks, source)."""
+    known: list[list[tuple]] = [[] for _ in range(case.n)]
+    while True:
+        results, grown = {}, False
+        for rank in range(case.n):
+            mine: list[tuple] = []
+
+            def swap(to: object, blocks: object, source: object, rank: int = rank, mine: list[tuple] = mine) -> list:
+                mine.append(_swapped(case, rank, to, blocks, source))
+                i, source = len(mine) - 1, mine[-1][2]
+                if i > 4 * case.n:
+                    raise failure("too-many-steps", "bruck-endless", case, rank=rank, got=len(mine))
+                if len(known[source]) <= i:
+                    raise Waits
+                to, sent, _ = known[source][i]
+                if to != rank:
+                    mistake = "waits" if case.power else "powers-of-two"
+                    raise failure(mistake, "bruck-elsewhere", case, rank=rank, source=source, to=to, number=i + 1)
+                return list(sent)
+
+            with suppress(Waits):
+                results[rank] = call(case, answer, rank, case.n, case.blocks[rank], swap, refused=Failure)
+            if len(mine) > len(known[rank]):
+                known[rank], grown = mine, True
+        if len(results) == case.n:
+            return [results[rank] for rank in range(case.n)], known
+        if not grown:
+            rank = min({*range(case.n)} - {*results})
+            number = len(known[rank])
+            mistake = "waits" if case.power else "powers-of-two"
+            raise failure(mistake, "bruck-waits", case, rank=rank, source=known[rank][-1][2], number=number)
+
+
+def _swapped(case: GatherCase, rank: int, to: object, blocks: object, source: object) -> tuple[int, tuple, int]:
+    try:
+        to, source = index(to), index(source)
+    except TypeError:
+        raise failure("strange-rank", "bruck-no-rank", case, rank=rank, got=repr((to, source))[:40]) from None
+    for other in (to, source):
+        if not 0 <= other < case.n:
+            mistake = "strange-rank" if case.power else "powers-of-two"
+            raise failure(mistake, "bruck-strange-rank", case, rank=rank, got=other, last=case.n - 1)
+    if isinstance(blocks, str) or not isinstance(blocks, list | tuple):
+        raise failure("not-blocks", "bruck-sends-type", case, rank=rank, type=type(blocks).__name__)
+    for block in blocks:
+        if not isinstance(block, str) or block not in case.blocks:
+            raise failure("not-blocks", "bruck-sends-strange", case, rank=rank, block=repr(block)[:40])
+    return to, tuple(blocks), source
+
+
+def judge(case: GatherCase, answer: Callable) -> dict[str, str]:
+    """Return what fills the sentence for a right answer; raise Failure."""
+    results, swaps = play(case, answer)
+    if case.n > 1 and not any(swaps):
+        raise failure("todo", "bruck-nothing", case)
+    for rank, result in enumerate(results):
+        _require_blocks(case, rank, result)
+    for rank, made in enumerate(swaps):
+        if len(made) > case.steps:
+            raise failure("too-many-steps", "bruck-steps", case, rank=rank, got=len(made), enough=case.steps)
+        sent = sum(len(blocks) for _, blocks, _ in made)
+        if sent > case.n - 1:
+            raise failure("too-many-blocks", "bruck-sends", case, rank=rank, got=sent, enough=case.n - 1)
+    return {"steps": str(case.steps), "ring": str(case.n - 1), "sent": str(case.n - 1)}
+
+
+def _require_blocks(case: GatherCase, rank: int, result: object) -> None:
+    right = case.blocks
+    if isinstance(result, str) or not isinstance(result, list | tuple):
+        raise failure("not-blocks", "bruck-not-a-list", case, rank=rank, type=type(result).__name__)
+    got = list(result)
+    if got == right:
+        return
+    shown = " ".join(str(right.index(block)) if block in right else repr(block)[:20] for block in got[:12])
+    if len(got) == case.n and got == right[rank:] + right[:rank]:
+        raise failure("not-rotated", "bruck-turned", case, rank=rank, got=shown)
+    if any(got == right[by:] + right[:by] for by in range(1, case.n)):
+        raise failure("turned-wrong", "bruck-turned", case, rank=rank, got=shown)
+    counts = {block: got.count(block) for block in right}
+    lacking = [block for block, count in counts.items() if not count]
+    if not case.power and (len(got) != case.n or lacking):
+        raise failure("powers-of-two", "bruck-blocks", case, rank=rank, got=len(got), missing=len(lacking))
+    if len(got) != case.n or lacking:
+        raise failure("other-blocks", "bruck-blocks", case, rank=rank, got=len(got), missing=len(lacking))
+    raise failure("other-order", "bruck-turned", case, rank=rank, got=shown)
+
+
+CASES = tuple(map(GatherCase, (4, 5, 1, 2, 3, 8, 13)))

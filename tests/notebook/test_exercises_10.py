@@ -1,0 +1,160 @@
+"""The exercises of chapter 10: right answers unlike the solutions, faulty ones, and what the judges know."""
+
+import random
+from fractions import Fraction
+from itertools import groupby, permutations
+
+import pytest
+from helpers.exercises import EXERCISES, module
+
+from d2lps import cost, machines, ring
+from d2lps.notebook.grading.course import texts_of
+
+CHAPTER = "10-data-centre"
+IDS = ("busbw", "order-the-hosts", "bruck")
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+judge_order, judge_busbw = (module(CHAPTER, name) for name in ("judge_order", "judge_busbw"))
+
+
+# ---- right answers that are unlike the solutions
+
+
+def by_link(collective, n, nbytes, seconds):
+    """Counts the bytes that one rank has to move, in blocks."""
+    block = Fraction(nbytes) if collective in ("all_gather", "gather", "broadcast", "reduce") else Fraction(nbytes, n)
+    blocks = {"all_reduce": 2 * (n - 1), "broadcast": 1, "reduce": 1}.get(collective, n - 1)
+    return float(blocks * block) / seconds
+
+
+def by_groups(rack_of):
+    """Rack by rack, the last rack first, as a tuple."""
+    hosts = sorted(rack_of, key=rack_of.get, reverse=True)
+    return tuple(host for _, rack in groupby(hosts, rack_of.get) for host in sorted(rack))
+
+
+def turned(rack_of):
+    """The ring begins in the middle of a rack."""
+    order = SOLVED["order-the-hosts"](rack_of)
+    return [*order[1:], order[0]]
+
+
+def by_names(rank, n, mine, swap):
+    """Keeps blocks by rank, and sends to the ranks after it."""
+    blocks, apart = {rank: mine}, 1
+    while apart < n:
+        count = min(apart, n - apart)
+        mine_first = [(rank - i) % n for i in range(count)]
+        came = swap((rank + apart) % n, [blocks[i] for i in mine_first], (rank - apart) % n)
+        blocks |= {(rank - apart - i) % n: block for i, block in enumerate(came)}
+        apart *= 2
+    return tuple(blocks[i] for i in range(n))
+
+
+def the_odd_step_first(rank, n, mine, swap):
+    """By the bits of n from the top: two halves, and one block more if the bit is set."""
+    blocks = [mine]
+    for steps in reversed(range((n - 1).bit_length())):
+        wanted = -(-n // 2**steps)
+        have = len(blocks)
+        apart, count = have, wanted - have
+        blocks = blocks + list(swap((rank - apart) % n, blocks[:count], (rank + apart) % n))
+    start = n - rank
+    return [blocks[(start + i) % n] for i in range(n)]
+
+
+RIGHT = {"busbw": [by_link], "order-the-hosts": [by_groups, turned], "bruck": [by_names, the_odd_step_first]}
+MEASURED = {
+    "busbw": ["254 GB/s", "444.6 GB/s"],
+    "order-the-hosts": ["host0 host2 host4 host6 host1 host3 host5 host7", "4 flows"],
+    "bruck": ["2 steps", "a ring takes 3", "3 blocks"],
+}
+
+
+# ---- what the judges know
+
+
+@pytest.mark.parametrize("case", judge_busbw.CASES, ids=lambda case: case.label)
+def test_no_two_mistakes_lead_to_the_same_rate(case):
+    seconds, right = case.measured()
+    assert SOLVED["busbw"](case.collective, case.n, case.nbytes, seconds) == pytest.approx(right)
+
+
+def test_the_best_orders_are_those_that_take_the_least_time():
+    """All rings of five hosts in two racks: few flows, and little time."""
+    case = next(each for each in judge_order.CASES if each.label.startswith("n = 6"))
+    racks = dict(case.hosts)
+    place = machines(6, 0, nic="1 GB/s", racks=2, uplink="1 GB/s")
+    there = {host: f"host{i}/cpu" for i, host in enumerate(sorted(racks, key=racks.get, reverse=True))}
+    assert judge_order.most_leaving(case, SOLVED["order-the-hosts"](racks)) == 1
+    for rest in list(permutations(list(racks)[1:]))[::20]:
+        order = [next(iter(racks)), *rest]
+        assert judge_order.most_leaving(case, order) == 1  # one host alone in its rack: every order is as good
+        assert cost.shared(ring([there[host] for host in order]), place, "6 MB").duration > 0
+
+
+@pytest.mark.parametrize("case", judge_order.CASES, ids=lambda case: case.label)
+def test_no_order_sends_fewer_flows_than_the_judge_wants(case):
+    draw, hosts = random.Random(0), [host for host, _ in case.hosts]
+    for _ in range(50):
+        assert judge_order.most_leaving(case, draw.sample(hosts, len(hosts))) >= int(len(case.racks) > 1)
+
+
+# ---- whatever else may be given
+
+
+def faulty_rate(seed):
+    def answer(collective, n, nbytes, seconds):
+        draw = random.Random(seed)
+        wrong, factor = draw.choice(judge_busbw.CASES).collective, draw.choice((0.5, 2, n, 1 / n, -1))
+        return SOLVED["busbw"](collective, n, nbytes, seconds) * (factor if collective == wrong else 1)
+
+    return answer
+
+
+def faulty_order(seed):
+    def answer(rack_of):
+        draw, order = random.Random(seed), SOLVED["order-the-hosts"](rack_of)
+        at, fault = draw.randrange(len(order)), draw.choice(("lost", "twice", "mixed", "rack"))
+        if fault == "lost":
+            del order[at]
+        elif fault == "twice":
+            order.append(order[at])
+        elif fault == "mixed":
+            order = order[::2] + order[1::2][::-1] if len(set(rack_of.values())) > 1 else order
+        else:
+            order[at] = rack_of[order[at]]
+        return order
+
+    return answer
+
+
+def faulty_gather(seed):
+    def answer(rank, n, mine, swap):
+        draw = random.Random(seed)
+        fault, wrong = draw.choice(("lost", "turned", "again", "partner", "early")), draw.randrange(4)
+
+        def other(to, blocks, source):
+            if fault == "partner" and rank == wrong:
+                to = (to + 1) % n
+            return swap(to, blocks[1:] if fault == "lost" and rank == wrong else blocks, source)
+
+        result = SOLVED["bruck"](rank, n, mine, other if n == 4 else swap)
+        if n == 4 and fault == "turned":
+            return result[1:] + result[:1]
+        if n == 4 and fault == "again":
+            swap(rank, [], rank)
+        return result[:-1] if n == 4 and fault == "early" else result
+
+    return answer
+
+
+FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
+    "busbw": (faulty_rate, 30, 2),
+    "order-the-hosts": (faulty_order, 30, 3),
+    "bruck": (faulty_gather, 40, 3),
+}
+
+
+def test_the_cases_cover_every_collective_and_sizes_of_all_kinds():
+    assert {case.collective for case in EXERCISES["busbw"].cases} == set(judge_busbw.PLANS)
+    assert {case.n for case in EXERCISES["bruck"].cases} >= {1, 2, 3, 5, 8, 13}
