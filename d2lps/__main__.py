@@ -1,4 +1,8 @@
-"""``python -m d2lps doctor``: check this host before it trains with others (``--json`` prints for programs)."""
+"""Commands of the package: ``python -m d2lps COMMAND …``.
+
+``doctor`` checks this host before it trains with others (``--json`` prints for programs). ``parallelize --model gpt3
+--gpus 1024`` chooses how to divide a model over GPUs (``--help`` lists its options).
+"""
 
 import sys
 
@@ -9,6 +13,10 @@ def main(arguments: list[str]) -> int:
         from d2lps.cluster.doctor import main as doctor
 
         return doctor(arguments[1:])
+    if arguments[:1] == ["parallelize"]:
+        from d2lps.scaling.command import main as parallelize
+
+        return parallelize(arguments[1:])
     print(__doc__, file=sys.stderr)
     return 2
 

@@ -15,6 +15,7 @@ from course.book.reading import head, read_section
 from d2lps.messages import LANGUAGES
 
 FILE = "agreed.txt"
+NAMED = ("table", "names")  # the sections of messages of which cells name the last part alone
 
 
 def digests(book: Book, chapter: Chapter) -> dict[str, str]:
@@ -45,9 +46,9 @@ def _drawn(svg: str) -> str:
 
 
 def _named(code: str, sentences: dict[str, str]) -> dict[str, str]:
-    """Return the messages whose key, or its last part, stands in quotes in the code."""
-    named = _quoted(code)
-    return {key: sentence for key, sentence in sentences.items() if {key, key.rpartition(".")[2]} & named}
+    """Return the messages whose key stands in quotes in the code; columns and names without their section."""
+    named = _quoted(code) | {f"{section}.{word}" for section in NAMED for word in _quoted(code)}
+    return {key: sentence for key, sentence in sentences.items() if key in named}
 
 
 def _quoted(code: str) -> set[str]:

@@ -12,7 +12,7 @@ links busy with few bytes (a chain of chunks, pairs), for large ones. S is the b
 the end or in the beginning. The ring forms of reduce-scatter and all-gather are in ``rings.py``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from d2lps.algorithms.servers import require_chunks
@@ -21,6 +21,7 @@ from d2lps.plan.acts import PlanError, Send
 from d2lps.plan.lazy import Lazy
 from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
+from d2lps.units import is_count
 
 
 def broadcast(nodes: Iterable[str], chunks: int | None = None, key: str = "g") -> Plan:
@@ -343,7 +344,9 @@ def bruck(nodes: Iterable[str], key: str = "g") -> Plan:
     return Plan(nodes, plan, steps, holds=[*zip(nodes, plan, strict=True)])
 
 
-def all_to_all(nodes: Iterable[str], few_steps: bool = False, key: str = "g") -> Plan:
+def all_to_all(
+    nodes: Iterable[str], few_steps: bool = False, key: str = "g", sizes: Sequence[Sequence[int]] | None = None
+) -> Plan:
     """Every node has a part for every other node: n² keys, each of which changes places once.
 
     Pairwise, in step t node i sends its part for node i+t to that node. With ``few_steps`` (Bruck), in step t all parts
@@ -360,17 +363,19 @@ def all_to_all(nodes: Iterable[str], few_steps: bool = False, key: str = "g") ->
         False to send each part straight to its destination, True to send it by powers of two.
     key : str
         The first part of the keys' names.
+    sizes : sequence of sequences of int, optional
+        ``sizes[i][j]``: the size of what node i has for node j, in any unit; all alike if left out.
 
     Returns
     -------
     Plan
         A plan with the keys ``g1.1`` … ``gn.n``: key ``gi.j`` goes from node i to node j, and is 1/n of the buffer S of
-        a node, 1/n² of all bytes.
+        a node, 1/n² of all bytes. With ``sizes``, there is no key for what has the size 0.
 
     Raises
     ------
     PlanError
-        For invalid node names.
+        For invalid node names, and for sizes that are not n × n whole numbers or all 0.
 
     Examples
     --------
@@ -378,6 +383,10 @@ def all_to_all(nodes: Iterable[str], few_steps: bool = False, key: str = "g") ->
     2 nodes: a b
     shares: g1.1 = g1.2 = g2.1 = g2.2 = 1/4
     step 1   a→b =g1.2   b→a =g2.1
+    >>> print(all_to_all(["a", "b"], sizes=[[1, 2], [0, 1]]))
+    2 nodes: a b
+    shares: g1.1 = 1/4, g1.2 = 1/2, g2.2 = 1/4
+    step 1   a→b =g1.2
     """
     nodes = names(nodes)
     n = len(nodes)
@@ -397,10 +406,16 @@ def all_to_all(nodes: Iterable[str], few_steps: bool = False, key: str = "g") ->
             [Send(nodes[i], nodes[(i + way) % n], _part(key, i, way, n), "copy") for i in range(n)]
             for way in range(1, n)
         ]
-    share = {f"{key}{i + 1}.{j + 1}": Fraction(1, n * n) for i in range(n) for j in range(n)}
-    holds = [(node, f"{key}{i + 1}.{j + 1}") for i, node in enumerate(nodes) for j in range(n)]
-    wants = [(node, f"{key}{i + 1}.{j + 1}") for j, node in enumerate(nodes) for i in range(n)]
-    return Plan(nodes, share, steps, holds, wants)
+    sizes = [[1] * n] * n if sizes is None else [[*row] for row in sizes]
+    counts = [size for row in sizes for size in row]
+    if [len(row) for row in sizes] != [n] * n or not all(map(is_count, counts)) or not any(counts):
+        raise PlanError("sizes", count=n)
+    pairs, total = [(i, j) for i in range(n) for j in range(n) if sizes[i][j]], sum(counts)
+    share = {f"{key}{i + 1}.{j + 1}": Fraction(sizes[i][j], total) for i, j in pairs}
+    steps = [[send for send in step if send.key in share] for step in steps]
+    holds = [(nodes[i], name) for (i, _), name in zip(pairs, share, strict=True)]
+    wants = [(node, f"{key}{i + 1}.{j + 1}") for j, node in enumerate(nodes) for i in range(n) if sizes[i][j]]
+    return Plan(nodes, share, [step for step in steps if step], holds, wants)
 
 
 def _down(nodes: tuple[str, ...], chunks: int | None, key: str) -> tuple[dict[str, Fraction], list[list[Send]]]:

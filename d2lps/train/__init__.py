@@ -16,9 +16,11 @@ Models that are cut into pieces are trained by schedules::
     pipeline      stages on devices, micro-batches one after the other
     operators     schedules of operators that are cut, or placed on several devices
     tensor        layers whose matrices are cut, for autograd
+    sharded       ZeRO: copies of a model that share out weights, gradients and states; its layers are in ``flat``
+    experts       a layer of experts on several devices, to which tokens are sent
 """
 
-from d2lps.train import by_history, by_store, ddp, gpt, operators, pipeline, tensor
+from d2lps.train import by_history, by_store, ddp, experts, gpt, operators, pipeline, sharded, tensor
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
@@ -53,12 +55,14 @@ __all__ = [
     "ddp",
     "deterministic",
     "digits",
+    "experts",
     "gpt",
     "loss_and_gradient",
     "one_device",
     "operators",
     "parallel",
     "pipeline",
+    "sharded",
     "small_cnn",
     "split",
     "tensor",

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 import d2lps
 from d2lps.messages import LANGUAGES, text
 from d2lps.messages.raised import Brief
+from d2lps.scaling import Transformer
 
 __all__ = ["GPT", "GptError", "examples", "loss", "prose"]
 
@@ -108,6 +109,22 @@ class GPT(nn.Sequential):
     def __init__(self, layers: int = 4, width: int = 64, heads: int = 4, context: int = 64):
         head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False))
         super().__init__(Embedding(width, context), *(Block(width, heads) for _ in range(layers)), head)
+
+    @property
+    def transformer(self) -> Transformer:
+        """The description of this model, from which its memory and speed are predicted."""
+        width, blocks = self[0].bytes.embedding_dim, [*self][1:-1]
+        return Transformer(
+            layers=len(blocks),
+            width=width,
+            heads=width // blocks[0].attention.size,
+            context=self[0].positions.num_embeddings,
+            vocabulary=VOCABULARY,
+            tied=False,
+            biases=False,
+            dropout=False,
+            fused=True,
+        )
 
     def stages(self, cuts: "int | Sequence[int]") -> list[nn.Sequential]:
         """Return parts of the row as stages, which share this model's parameters.

@@ -31,6 +31,7 @@ from d2lps.messages import text
 from d2lps.messages.raised import Brief
 from d2lps.plan.acts import Send, sends
 from d2lps.plan.parse import names
+from d2lps.plan.plan import Plan
 from d2lps.schedule import Collective, Schedule, Task
 from d2lps.schedule.acts import made_by
 from d2lps.simulate.timeline import free_network
@@ -162,19 +163,40 @@ def run(
             carrier.refuse(error)
         raise
     if carrier is None:
-        begun, timed = device.execute(None, Here().load)
-        times = [act._replace(start=act.start - begun, end=act.end - begun) for act in timed]
-        sizes, origin = device.sizes, f"cpu ×{len(schedule.nodes)}"
+        executed = device.execute(None, Here().load)
     else:
-        ranks, origin = carrier.ranks(schedule), carrier.describe({})
+        ranks = carrier.ranks(schedule)
         load = partial(carrier.prepare, ranks=ranks)
         executed = carrier.exchange(lambda messages: device.execute(_Mail(messages, ranks), load))
+    wanted = {(node, name): device.values[node, name] for node, name in schedule.wants if node in mine}
+    return wanted, measured(schedule, executed, device.sizes, carrier)
+
+
+def measured(
+    schedule: Schedule, executed: Executed, sizes: Mapping[tuple[int, int], int], carrier: Processes | None
+) -> Trace:
+    """Return the trace of a schedule: complete without a carrier and on rank 0, else the own part.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What was run.
+    executed : Executed
+        The times of this process.
+    sizes : mapping of (int, int) to int
+        (number of an act, number of its message) → bytes, for all messages that this process sent.
+    carrier : Processes, optional
+        As for :func:`run`.
+    """
+    if carrier is None:
+        times, origin = Here().gather_times(schedule, executed), f"cpu ×{len(schedule.nodes)}"
+    else:
+        origin = carrier.describe({})
         listed = SimpleNamespace(nodes=schedule.nodes, steps=[messages_of(act) for act in schedule.acts])
         times = carrier.gather_times(listed, executed)
-        rows = carrier.all_gather([[number, i, size] for (number, i), size in device.sizes.items()])
+        rows = carrier.all_gather([[number, i, size] for (number, i), size in sizes.items()])
         sizes = {(number, i): size for sent in rows for number, i, size in sent}
-    wanted = {(node, name): device.values[node, name] for node, name in schedule.wants if node in mine}
-    return wanted, Trace(origin, schedule, free_network(schedule), 0, tuple(_events(schedule, times, sizes)))
+    return Trace(origin, schedule, free_network(schedule), 0, tuple(_events(schedule, times, sizes)))
 
 
 def messages_of(act: object) -> list[Send]:
@@ -182,6 +204,12 @@ def messages_of(act: object) -> list[Send]:
     if isinstance(act, Collective):
         return [send for step in act.plan.steps for send in sends(step)]
     return [act] if isinstance(act, Send) else []
+
+
+def in_list(number: int, plan: Plan, executed: Executed) -> list[Timed]:
+    """Return the times of a plan's messages as those of an act of a schedule, where they are numbered one by one."""
+    first = [*accumulate((len(sends(step)) for step in plan.steps), initial=0)]  # message of each step
+    return [Timed(number, first[step - 1] + index, start, end) for step, index, start, end in executed.acts]
 
 
 class Devices:
@@ -257,12 +285,11 @@ class Devices:
         executed = load(program)()
         for node, buffer in buffers.items():
             self.values[node, act.value] = buffer.view(self.values[node, act.value].shape)
-        first = [*accumulate((len(sends(step)) for step in act.plan.steps), initial=0)]  # message of each step
         for i, send in enumerate(messages_of(act)):
             if send.src in self.mine:
                 part = program.slices[send.key]
                 self.sizes[number, i] = (part.stop - part.start) * program.like.itemsize
-        return [Timed(number, first[step - 1] + index, start, end) for step, index, start, end in executed.acts]
+        return in_list(number, act.plan, executed)
 
 
 class _Mail:

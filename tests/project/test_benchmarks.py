@@ -19,6 +19,7 @@ TABLES = {  # what each prints, at least
     "player": ["first painted after", "script per frame"],
     "replicas": ["replicas=1 ÷ 0", "a new primary", "a newcomer", "digests ÷ none"],
     "saving": ["stall ÷ blocking"],
+    "sharded": ["P17 ", "P18 "],
     "site": ["search|not measured"],
 }
 DEADLINE = 600.0  # seconds; on an idle machine each takes less than 30

@@ -17,23 +17,24 @@ import d2lps
 
 HOME, COURSE = Path(d2lps.__file__).parent, Path(course.__file__).parent
 PUBLIC = (
-    "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Update aggregate_at "
-    "all_gather all_to_all bandwidth bidirectional_ring broadcast bruck calibrate check check_exercise cluster "
-    "compare cost d2l dgx1_v100 double_tree doubling draw edit explore gather halving halving_doubling hierarchical "
-    "in_switch kvstore leaf_spine machines naive_ring nvswitch one_memory opening pcie_server predict progress "
-    "rail_wise rails ranks recursive_doubling reduce reduce_scatter ring rings run scatter sharded solution source "
-    "speak table this_host together tree two_rings watch"
+    "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Transformer Update "
+    "aggregate_at all_gather all_to_all bandwidth bidirectional_ring broadcast bruck calibrate check check_exercise "
+    "cluster compare cost d2l dgx1_v100 double_tree doubling draw edit explore gather halving halving_doubling "
+    "hierarchical in_switch kvstore leaf_spine machines memory naive_ring nvswitch one_memory opening parallelize "
+    "pcie_server predict progress rail_wise rails ranks recursive_doubling reduce reduce_scatter ring rings run "
+    "scatter sharded solution source speak table this_host together tree two_rings watch"
 ).split()
 PUBLIC_MODULES = {"cluster", "cost", "d2l", "kvstore"}
 
 # From the ground up: a room imports only rooms that stand before it, and its own modules.
-ROOMS = "messages units plan topology algorithms schedule trace simulate view".split()
+ROOMS = "messages units plan topology algorithms schedule trace simulate view scaling".split()
 ROOMS += "carriers kvstore train measure cluster notebook course".split()  # course is not in the wheel
 CORE = ROOMS[: ROOMS.index("carriers")]
 
 # What else than Python's own library and d2lps a room imports as soon as it is entered.
 HEAVY = {
     "view": {"anywidget", "traitlets"},
+    "d2lps.scaling.measured": {"torch"},  # a module is measured only where there is one
     "carriers": {"torch"},
     "kvstore": {"torch", "numpy"},
     "d2lps.kvstore.pslite.__main__": {"mxnet"},  # a process of its own

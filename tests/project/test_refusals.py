@@ -15,6 +15,7 @@ from d2lps.carriers.tensors import TensorError
 from d2lps.kvstore import Refused
 from d2lps.messages import LANGUAGES
 from d2lps.messages.raised import Brief
+from d2lps.scaling import ScalingError
 from d2lps.topology.links import TopologyError
 from d2lps.trace import Trace, TraceError
 from d2lps.units import UnitError
@@ -119,6 +120,15 @@ CAUSES = [
     (lambda: store(lambda made: made.set_optimizer("sgd", lr=0.1, beta=1)), Refused, "rescale_grad"),
     (lambda: store(lambda made: made.trace()), Refused, "trace"),
     (lambda: store(lambda made: made.trace("w"), "device"), Refused, "push"),
+    (lambda: d2lps.parallelize("gpt5", 8), ScalingError, "Transformer gpt3"),
+    (lambda: d2lps.parallelize("gpt3", 8), ScalingError, "GPU 72 GB"),
+    (lambda: d2lps.parallelize("gpt3", 8, tensor=7), ScalingError, "tensor heads 96"),
+    (lambda: d2lps.parallelize("gpt3", 1024, batch=1), ScalingError, "GPU 1024"),
+    (lambda: d2lps.memory("gpt3", tensors=8), ScalingError, "tensors"),
+    (lambda: d2lps.memory("gpt3", stage=4), ScalingError, "ZeRO stage"),
+    (lambda: d2lps.memory("gpt3", precision="int8"), ScalingError, "precision mixed"),
+    (lambda: d2lps.memory(torch.nn.Linear(2, 2), stage=1), ScalingError, "Transformer stage"),
+    (lambda: d2lps.memory("gpt3", 3), ScalingError, "batch int"),
     (lambda: d2lps.check_exercise("nothing", d2lps.ring), ValueError, "nothing"),
     (lambda: d2lps.Plan(GPUS, {"g": 0.5}, []), d2lps.PlanError, ""),
 ]
@@ -146,7 +156,7 @@ OPERATORS = re.compile(
     r"kvstore/server/|kvstore/wire/(arena|handshake|tls)\.py|kvstore/replicas/(server|store|keeping|loading)\.py|kvstore/checkpoint\.py|carriers/segments\.py"
 )
 TYPED = "UnitError TopologyError TensorError TraceError DrawingError PlacementError ProcessesError NoRanks RankLost "
-TYPED += "Refused KVError WorkerLost ServerLost Timeout Unknown"
+TYPED += "Refused KVError WorkerLost ServerLost Timeout Unknown ScalingError"
 ENGLISH = {
     "carriers/ranks.py": 2,  # ports and addresses of torchrun
     "notebook/ranks/notebook.py": 1,  # hands on what a rank has raised

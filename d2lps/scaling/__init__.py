@@ -1,0 +1,43 @@
+"""Large models: their parameters, memory and speed by closed forms, and how to divide them over many GPUs.
+
+>>> choice = parallelize("gpt3", gpus=1024, batch=1536)
+>>> choice.layout.tensor, choice.layout.pipeline, choice.layout.data
+(8, 4, 32)
+>>> print(choice.reason)
+t·p = 8·4 is the fastest cut that fits: with t·p = 16 the model fits too, but a step takes 2% longer (ZeRO stage 1).
+
+Start with ``transformer.py``: it counts the parameters, FLOPs and activations of a :class:`Transformer`, and knows some
+by name. ``layout.py`` defines a division, a :class:`Layout`, and the bytes that it keeps and sends per GPU;
+``ledger.py`` lists the memory, and ``measured.py``, the only part that needs torch, measures it. ``speed.py`` predicts
+seconds with one calibrated constant, and has the published runs; ``choosing.py`` searches for the fastest layout, and
+``command.py`` is ``python -m d2lps parallelize``.
+"""
+
+from d2lps.scaling.choosing import Choice, parallelize
+from d2lps.scaling.layout import Layout, kept, sent
+from d2lps.scaling.ledger import Ledger, memory
+from d2lps.scaling.speed import GPUS, LLAMA3, MLSYS23, SC21, Gpu, Published, calibrate, error, step, throughput
+from d2lps.scaling.transformer import MODELS, ScalingError, Transformer
+
+__all__ = [
+    "GPUS",
+    "LLAMA3",
+    "MLSYS23",
+    "MODELS",
+    "SC21",
+    "Choice",
+    "Gpu",
+    "Layout",
+    "Ledger",
+    "Published",
+    "ScalingError",
+    "Transformer",
+    "calibrate",
+    "error",
+    "kept",
+    "memory",
+    "parallelize",
+    "sent",
+    "step",
+    "throughput",
+]

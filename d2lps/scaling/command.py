@@ -1,0 +1,81 @@
+"""``python -m d2lps parallelize``: choose a layout, print it as a table, and write a trace of its pipeline."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from d2lps.messages import LANGUAGES, speak, text
+from d2lps.scaling.choosing import Choice, parallelize
+from d2lps.scaling.speed import GPUS
+from d2lps.scaling.transformer import ScalingError
+from d2lps.schedule import interleaved, one_f_one_b, pipeline
+from d2lps.simulate import cost
+from d2lps.topology import Topology, both_ways
+from d2lps.trace import Trace
+from d2lps.units import Bandwidth, UnitError
+
+MOST_STAGES, MOST_TASKS = 16, 4096  # of a trace, so that it can be read
+
+
+def main(arguments: list[str]) -> int:
+    """Print the layout that :func:`d2lps.parallelize` chooses; 1 if there is none."""
+    parser = argparse.ArgumentParser(prog="python -m d2lps parallelize", description=__doc__.partition(": ")[2])
+    parser.add_argument("--model", required=True, help="such as gpt3 or llama3-405b")
+    parser.add_argument("--gpus", required=True, type=int)
+    parser.add_argument("--gpu", default="a100", help=" ".join(GPUS))
+    parser.add_argument("--memory", help='of a GPU, such as "80 GB"')
+    parser.add_argument("--per-node", type=int, default=8)
+    parser.add_argument("--batch", type=int, help="sequences of a step")
+    parser.add_argument("--tensor", type=int)
+    parser.add_argument("--pipeline", type=int)
+    parser.add_argument("--language", choices=LANGUAGES, default="en")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write the pipeline for Perfetto or chrome://tracing"
+    )
+    options = vars(parser.parse_args(arguments))
+    file = options.pop("trace")
+    speak(options.pop("language"))
+    try:
+        choice = parallelize(**options)
+    except (ScalingError, UnitError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(choice)
+    if file:
+        trace = trace_of(choice)
+        file.write_text(trace.to_chrome(), encoding="utf-8")
+        stages, batches = len(trace.plan.nodes), len({task.batch for task in trace.plan.tasks})
+        if (stages, batches) != (choice.layout.pipeline, choice.layout.batches):
+            print(text("scaling.part", stages=stages, batches=batches))
+        print(text("scaling.written", file=file))
+    return 0
+
+
+def trace_of(choice: Choice) -> Trace:
+    """Return the predicted trace of a replica's pipeline, one GPU per stage.
+
+    A trace has 16 stages and 4096 tasks at most: of a longer pipeline it shows the first micro-batches.
+    """
+    layout = choice.layout
+    stages = min(layout.pipeline, MOST_STAGES)
+    most = max(stages, MOST_TASKS // (2 * stages * layout.chunks))
+    micro = min(layout.batches, most) if layout.chunks == 1 else min(layout.batches, most) // stages * stages
+    table = one_f_one_b(stages, micro) if layout.chunks == 1 else interleaved(stages, micro, layout.chunks)
+    compute = sum(choice.parts[name] for name in ("matrices", "reading", "tensor", "context"))
+    forward = compute / layout.batches / layout.chunks / (4 if layout.recompute == "full" else 3)
+    backward = (3 if layout.recompute == "full" else 2) * forward
+    saved = sum(item.predicted for item in choice.memory.items if item.name in ACTIVATIONS and item.predicted)
+    sizes = {
+        "boundary": round(
+            2 * layout.micro * choice.model.context * choice.model.width / layout.context / layout.tensor
+        ),
+        "saved": round(saved / layout.waiting / layout.chunks),
+    }
+    schedule = pipeline(table, {"F": forward, "B": backward}, **sizes)
+    nodes, wire = schedule.nodes, Bandwidth(choice.gpu.outside)
+    pairs = {frozenset((a, b)) for a, b in zip(nodes, [*nodes[1:], nodes[0]], strict=True) if a != b}
+    links = [link for pair in sorted(map(sorted, pairs)) for link in both_ways(*pair, wire)]
+    return cost.shared(schedule, Topology("pipeline", dict.fromkeys(nodes, "gpu"), links))
+
+
+ACTIVATIONS = ("normalization", "attention", "scores", "perceptron", "dropout", "inputs")

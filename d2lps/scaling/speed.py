@@ -1,0 +1,235 @@
+"""Seconds of a step by closed forms, data sheets and one constant, which is calibrated on one published run.
+
+The time of a micro-batch on a GPU is that of its FLOPs, at a share e of the peak; of its saved bytes, which cross the
+memory seven times (twice in the forward pass, twice more if recomputed, three times in the backward pass); and of its
+messages. Pipelines add (p−1)/v micro-batches of idle time, replicas an all-reduce, and Adam 32 bytes per
+parameter.
+"""
+
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+from d2lps.scaling.layout import Layout, sent
+from d2lps.scaling.transformer import MODELS, Transformer
+
+CROSSINGS = 7  # of a saved byte through the memory; 5 if nothing is recomputed
+UPDATE = 32  # bytes that Adam reads and writes per parameter
+
+
+class Gpu(NamedTuple):
+    """A data sheet.
+
+    Parameters
+    ----------
+    peak : float
+        FLOP/s of products of 16-bit matrices, without sparsity.
+    memory : int
+        Bytes.
+    reading, inside, outside : float
+        Bytes per second of its memory; to the other GPUs of its node, one way; and to other nodes.
+    """
+
+    peak: float
+    memory: int
+    reading: float
+    inside: float
+    outside: float
+
+
+GPUS = {"a100": Gpu(312e12, 80 * 10**9, 2.039e12, 300e9, 25e9), "h100": Gpu(989e12, 80 * 10**9, 3.35e12, 450e9, 50e9)}
+
+
+class Published(NamedTuple):
+    """A run whose speed is published.
+
+    Parameters
+    ----------
+    name, model, layout, gpu : str, Transformer, Layout, Gpu
+        The model, its division, and the data sheet of the GPUs.
+    flops : float
+        FLOP/s per GPU, with recomputation counted.
+    chunks : tuple of int
+        Values that v may have had, if it is not published.
+    """
+
+    name: str
+    model: Transformer
+    layout: Layout
+    flops: float
+    gpu: Gpu
+    chunks: tuple[int, ...] = ()
+
+
+def _sc21(name: str, t: int, p: int, gpus: int, batch: int, b: int, v: int, tflops: float) -> Published:
+    d = gpus // (t * p)
+    layout = Layout(t, p, d, v, b, batch // (d * b), recompute="full", sequence=False, overlap=p == 1)
+    return Published(name, MODELS[f"gpt-{name}"], layout, tflops * 1e12, GPUS["a100"])
+
+
+# Narayanan et al., SC 2021, table 1; batch, micro-batch and chunks from Megatron-LM's run_table_1.sh.
+SC21 = (
+    _sc21("1.7b", 1, 1, 32, 512, 16, 1, 137),
+    _sc21("3.6b", 2, 1, 64, 512, 16, 1, 138),
+    _sc21("7.5b", 4, 1, 128, 512, 16, 1, 142),
+    _sc21("18.4b", 8, 1, 256, 1024, 8, 1, 135),
+    _sc21("39.1b", 8, 2, 512, 1536, 4, 1, 138),
+    _sc21("76.1b", 8, 4, 1024, 1792, 2, 3, 140),
+    _sc21("145.6b", 8, 8, 1536, 2304, 2, 2, 148),
+    _sc21("310.1b", 8, 16, 1920, 2160, 1, 2, 155),
+    _sc21("529.6b", 8, 35, 2520, 2520, 1, 3, 163),
+    _sc21("1008b", 8, 64, 3072, 3072, 1, 1, 163),
+)
+
+
+def _mlsys23(recompute: str, share: float) -> Published:
+    model, gpu = MODELS["gpt-529.6b"], GPUS["a100"]
+    layout = Layout(8, 35, 8, 3, 1, 280, recompute=recompute, sequence=recompute == "selective", overlap=False)
+    counted = share * gpu.peak * model.flops_per_token(recompute) / model.flops_per_token()
+    return Published(f"gpt-529.6b, 2240 GPUs, recompute={recompute}", model, layout, counted, gpu)
+
+
+# Korthikanti et al., 2022: shares of the peak without recomputation, for a batch of 2240 sequences.
+MLSYS23 = (_mlsys23("full", 0.421), _mlsys23("selective", 0.542))
+
+
+def _llama(gpus: int, s: int, batch: int, context: int, tflops: float) -> Published:
+    model = MODELS["llama3-405b"]
+    d = gpus // (8 * 16 * context)
+    layout = Layout(8, 16, d, 1, 1, batch // d, stage=1, context=context)
+    name = f"llama3-405b, {gpus} GPUs, s = {s}"
+    return Published(name, replace(model, context=s), layout, tflops * 1e12, GPUS["h100"], (1, 2, 4, 8))
+
+
+# Grattafiori et al., "The Llama 3 herd of models", 2024, table 4, which does not give v.
+LLAMA3 = (_llama(8192, 8192, 2048, 1, 430), _llama(16384, 8192, 2048, 1, 400), _llama(16384, 131072, 128, 16, 380))
+
+
+def step(
+    model: Transformer,
+    layout: Layout,
+    gpu: Gpu,
+    share: float | None = None,
+    crossings: float = CROSSINGS,
+    per_node: int = 8,
+) -> dict[str, float]:
+    """Return the seconds of a training step, divided by cause.
+
+    Parameters
+    ----------
+    model, layout, gpu : Transformer, Layout, Gpu
+        The model, its division, and the data sheet of the GPUs.
+    share : float, optional
+        The share e of the peak that products of matrices reach; the calibrated one if left out.
+    crossings : float
+        The number of times that a saved byte crosses the GPU's memory if everything is recomputed.
+    per_node : int
+        GPUs that reach each other inside a node. Replicas are the outermost dimension, stages the next.
+
+    Returns
+    -------
+    dict of str to float
+        ``matrices``, ``reading``, ``tensor``, ``pipeline``, ``context``, ``bubble``, ``data`` and ``update``.
+    """
+    t, p, m = layout.tensor, layout.pipeline, layout.batches
+    share = calibrate(crossings) if share is None else share
+    tokens = layout.micro * model.context / layout.context
+    saved = model.activations(layout.micro, t, layout.sequence, tokens=model.context // layout.context)
+    again = {"none": (), "selective": ("scores",), "full": saved}[layout.recompute]
+    traffic = sum(nbytes * (crossings - (0 if kind in again else 2)) for kind, nbytes in saved.items())
+    wire = [
+        gpu.inside if size <= per_node else gpu.outside for size in (t, t * layout.context, layout.gpus // layout.data)
+    ]
+    bytes_of = sent(model, layout)
+    gathered = 0 if p == 1 else 2 * layout.chunks * (t - 1) / t * 2 * tokens * model.width
+    slot = {
+        "matrices": tokens * model.flops_per_token(layout.recompute) / (t * p) / (share * gpu.peak),
+        "reading": traffic * model.layers / p / gpu.reading,
+        "tensor": bytes_of["tensor"] / m / wire[0],
+        "context": bytes_of["context"] / m / wire[1],
+        "pipeline": bytes_of["pipeline"] / m / wire[2] + gathered / wire[0],
+    }
+    one = sum(slot.values())
+    hidden = one / 2 * (m if layout.stage > 1 else 1) if layout.overlap else 0  # ZeRO-2 and -3 send in each micro-batch
+    data = bytes_of["data"] / (gpu.inside if layout.gpus <= per_node else gpu.outside)
+    update = UPDATE * model.parameters / (t * p) / (layout.sharers if layout.stage else 1) / gpu.reading
+    parts = {name: m * time for name, time in slot.items()}
+    return parts | {"bubble": (p - 1) / layout.chunks * one, "data": max(0.0, data - hidden), "update": update}
+
+
+def throughput(run: Published, share: float | None = None, crossings: float = CROSSINGS) -> float:
+    """Return the FLOP/s per GPU that the model predicts for a run, with recomputation counted as its authors do.
+
+    Parameters
+    ----------
+    run : Published
+        The run, in its own ``layout``.
+    share, crossings : float
+        As for :func:`step`.
+
+    Returns
+    -------
+    float
+        FLOP/s.
+    """
+    layout = run.layout
+    done = layout.sequences * run.model.context * run.model.flops_per_token(layout.recompute) / layout.gpus
+    return done / sum(step(run.model, layout, run.gpu, share, crossings).values())
+
+
+@cache
+def calibrate(crossings: float = CROSSINGS) -> float:
+    """Return the share e of the peak with which the first row of the table is met exactly.
+
+    Parameters
+    ----------
+    crossings : float
+        As for :func:`step`.
+
+    Returns
+    -------
+    float
+        The only constant of the model that is no data sheet and no count; the other nine rows are predictions.
+
+    Examples
+    --------
+    >>> print(f"{calibrate():.2f}")
+    0.59
+    """
+    low, high = 0.01, 10.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if throughput(SC21[0], middle, crossings) < SC21[0].flops else (low, middle)
+    return low
+
+
+def error(run: Published, crossings: float = CROSSINGS) -> tuple[float, float]:
+    """Return predicted ÷ published − 1 of a run, least and greatest: two numbers if its chunks are not published.
+
+    Parameters
+    ----------
+    run : Published
+        A row of ``SC21`` or ``LLAMA3``.
+    crossings : float
+        As for :func:`step`.
+
+    Returns
+    -------
+    (float, float)
+        Equal if the chunks are published.
+    """
+    runs = [run._replace(layout=run.layout._replace(chunks=v)) for v in run.chunks or (run.layout.chunks,)]
+    errors = [throughput(each, crossings=crossings) / run.flops - 1 for each in runs]
+    return min(errors), max(errors)
+
+
+@cache
+def worst(gpu: Gpu) -> tuple[Published, float]:
+    """Return the published run on such GPUs that is predicted worst, and its error: the middle one if it has a range.
+
+    GPUs without published runs have the error of all.
+    """
+    published = SC21 + MLSYS23 + LLAMA3
+    runs = [run for run in published if run.gpu.peak == gpu.peak] or published
+    run = max(runs, key=lambda run: abs(sum(error(run))))
+    return run, sum(error(run)) / 2

@@ -1,0 +1,350 @@
+"""Large models: published counts, memory and speeds, and the layouts that are chosen."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from d2lps import Transformer, memory, parallelize
+from d2lps.__main__ import main
+from d2lps.messages import speak
+from d2lps.scaling import (
+    GPUS,
+    LLAMA3,
+    MLSYS23,
+    MODELS,
+    SC21,
+    Layout,
+    ScalingError,
+    calibrate,
+    error,
+    kept,
+    sent,
+    step,
+    throughput,
+)
+from d2lps.scaling.choosing import _layouts
+from d2lps.scaling.command import trace_of
+from d2lps.scaling.layout import check
+from d2lps.scaling.speed import worst
+from d2lps.schedule import interleaved, one_f_one_b, pipeline
+from d2lps.units import UnitError
+
+GPT3, LLAMA = MODELS["gpt3"], MODELS["llama3-405b"]
+L, H, A, S, V = GPT3.layers, GPT3.width, GPT3.heads, GPT3.context, GPT3.vocabulary
+
+# ---------------------------------------------------------------- counts
+
+
+def test_parameters_of_gpt3_and_llama3():
+    assert GPT3.parameters == 12 * L * H**2 + 13 * L * H + (V + S) * H + 2 * H
+    assert GPT3.parameters == pytest.approx(174.6e9, rel=1e-3)
+    assert 16 * GPT3.parameters == pytest.approx(2.8e12, rel=0.01)
+    assert LLAMA.parameters == 405_853_388_800
+
+
+@pytest.mark.parametrize("run", SC21, ids=lambda run: run.name)
+def test_parameters_of_published_models(run):
+    assert run.model.parameters == pytest.approx(float(run.name[:-1]) * 1e9, abs=0.05e9 if "." in run.name else 0.5e9)
+
+
+def test_flops_per_token():
+    assert GPT3.flops_per_token() == pytest.approx(6 * GPT3.parameters + 12 * L * H * S, rel=1e-3)
+    assert 12 * L * H * S / (6 * GPT3.parameters) == pytest.approx(0.028, abs=5e-4)
+    assert GPT3.flops_per_token() == pytest.approx(72 * L * H**2 * (1 + S / (6 * H) + V / (12 * L * H)))
+    assert GPT3.flops_per_token("full") == pytest.approx(96 * L * H**2 * (1 + S / (6 * H) + V / (16 * L * H)))
+    days = 300e9 * 8 * GPT3.parameters / (1024 * 140e12) / 86400
+    assert days == pytest.approx(33.9, abs=0.15)
+
+
+STATISTICS = 16 / H  # of two normalizations, which Korthikanti et al. leave out
+
+
+@pytest.mark.parametrize(
+    "options, whole, divided, gigabytes",
+    [
+        ({}, 34 + 5 * A * S / H + STATISTICS, 0, 275),
+        ({"tensor": 8}, 10 + STATISTICS, 24 + 5 * A * S / H, 55.6),
+        ({"tensor": 8, "sequence": True}, 0, 34 + 5 * A * S / H + STATISTICS, 34.4),
+        ({"tensor": 8, "sequence": True, "recompute": "selective"}, 0, 34 + STATISTICS, 10.3),
+        ({"tensor": 8, "sequence": True, "recompute": "full"}, 2, 0, 4.8),
+    ],
+)
+def test_activations_of_a_layer(options, whole, divided, gigabytes):
+    saved = sum(GPT3.activations(**options).values())
+    assert saved == pytest.approx(S * H * (whole + divided / 8))
+    assert L * saved == pytest.approx(gigabytes * 1e9, rel=0.01)
+
+
+def test_activations_of_llama3():
+    h, tokens = LLAMA.width, LLAMA.context
+    saved = {kind: nbytes / tokens for kind, nbytes in LLAMA.activations().items()}
+    assert saved == {
+        "normalization": 2 * (2 * h + 4),
+        "attention": 2 * (h + h + h / 16 + h / 16 + h) + 4 * 128,
+        "perceptron": 2 * (h + 4 * 53248),
+    }
+
+
+# ---------------------------------------------------------------- bytes sent
+
+
+@pytest.mark.parametrize(
+    "stage, batches, times", [(0, 1, 2), (1, 1, 2), (2, 1, 2), (3, 1, 3), (0, 4, 2), (2, 4, 5), (3, 4, 12)]
+)
+def test_bytes_of_zero(stage, batches, times):
+    data = sent(GPT3, Layout(data=64, stage=stage, batches=batches))["data"]
+    assert data == pytest.approx(times * 63 / 64 * 2 * GPT3.parameters)
+
+
+def test_bytes_of_tensor_parallelism_and_pipelines():
+    layer = sent(GPT3, Layout(tensor=8))["tensor"] / L
+    assert pytest.approx(50e6, rel=0.01) == 2 * S * H and layer == pytest.approx(4 * 2 * 7 / 8 * 2 * S * H)
+    assert layer == pytest.approx(352e6, rel=1e-3)
+    assert sent(GPT3, Layout(tensor=8, recompute="full"))["tensor"] == pytest.approx(1.5 * L * layer)
+    assert sent(GPT3, Layout(pipeline=4, batches=8, chunks=2))["pipeline"] == 8 * 2 * 2 * 2 * S * H
+    assert sent(GPT3, Layout(data=8))["pipeline"] == 0
+
+
+# ---------------------------------------------------------------- the ledger
+
+
+@pytest.mark.parametrize("stage, gigabytes", [(0, 120), (1, 31.4), (2, 16.6), (3, 1.875)])
+def test_the_table_of_zero(stage, gigabytes):
+    assert memory(7.5e9, data=64, stage=stage).predicted == pytest.approx(gigabytes * 1e9, rel=3e-3)
+
+
+def test_megatron_counts_18_bytes_and_6_with_12_divided():
+    assert memory(1e9, precision="megatron").predicted == 18e9
+    assert memory(1e9, precision="megatron", data=8, stage=1).predicted == pytest.approx((6 + 12 / 8) * 1e9)
+
+
+def test_marks():
+    ledger = memory(7.5e9)
+    assert {item.name: item.mark for item in ledger.items} == {
+        "weights": "predicted",
+        "gradients": "predicted",
+        "optimizer": "predicted",
+        "activations": "not included",
+        "buffers": "not included",
+    }
+    speak("zh")
+    assert "未计入" in str(ledger) and "<table>" in ledger._repr_html_()
+
+
+def test_a_gathered_layer_and_recomputation_have_lines():
+    plain, gathered = memory("gpt3", data=8), memory("gpt3", data=8, stage=3, recompute="full")
+    assert gathered["gathered"].predicted == 2 * 2 * GPT3.layer_parameters
+    assert gathered["inputs"].predicted == 2 * S * H * L
+    assert gathered["recomputed"].predicted == pytest.approx(sum(GPT3.activations().values()))
+    with pytest.raises(KeyError):
+        plain["gathered"]
+
+
+def test_the_first_stage_has_its_layers_and_the_embedding():
+    tied, own = memory("gpt3", pipeline=4)["weights"].predicted, memory("llama3-405b", pipeline=16)["weights"].predicted
+    assert tied == 2 * (L // 4 * GPT3.layer_parameters + GPT3.end_parameters)
+    assert own == 2 * (8 * LLAMA.layer_parameters + LLAMA.end_parameters // 2)
+
+
+@pytest.mark.parametrize("stages, micro, chunks", [(4, 8, 1), (4, 2, 1), (4, 8, 2), (1, 3, 1)])
+def test_waiting_micro_batches_are_those_of_the_schedule(stages, micro, chunks):
+    table = one_f_one_b(stages, micro) if chunks == 1 else interleaved(stages, micro, chunks)
+    peak = pipeline(table, saved=1).peak["gpu0"] / chunks
+    assert Layout(pipeline=stages, batches=micro, chunks=chunks).waiting == peak
+
+
+def test_published_layouts_fit():
+    for run in SC21:
+        assert sum(kept(run.model, run.layout).values()) < 72e9
+
+
+# ---------------------------------------------------------------- speed
+
+
+def test_ten_published_rows_with_one_constant():
+    errors = [error(run)[0] for run in SC21]
+    assert errors[0] == pytest.approx(0, abs=1e-9)
+    assert sum(map(abs, errors[1:])) / 9 <= 0.05
+    assert max(map(abs, errors)) <= 0.10
+    assert min(errors) == errors[-1] == pytest.approx(-0.083, abs=5e-4)
+    assert calibrate() == pytest.approx(0.590, abs=1e-3)
+
+
+def test_two_runs_with_and_without_full_recomputation_are_predicted_within_11_percent():
+    errors = [error(run)[0] for run in MLSYS23]
+    assert max(map(abs, errors)) < 0.11
+    assert worst(GPUS["a100"]) == (MLSYS23[0], errors[0])
+    low, high = parallelize("gpt3", 1024).seconds
+    assert high / low == pytest.approx((1 + errors[0]) ** -2)
+
+
+def test_without_the_time_for_memory_the_rows_are_missed():
+    errors = [abs(error(run, crossings=0)[0]) for run in SC21[1:]]
+    assert sum(errors) / 9 == pytest.approx(0.16, abs=0.005) and max(errors) == pytest.approx(0.275, abs=0.005)
+
+
+def test_saved_bytes_cross_the_memory_five_times_or_seven_if_recomputed():
+    model, gpu = MODELS["gpt-7.5b"], GPUS["a100"]
+    times = {kind: step(model, Layout(recompute=kind), gpu)["reading"] for kind in ("none", "selective", "full")}
+    scores = model.activations()["scores"] * model.layers / gpu.reading
+    assert times["none"] * 7 == pytest.approx(times["full"] * 5)
+    assert times["selective"] == pytest.approx(times["none"] + 2 * scores)
+
+
+@pytest.mark.parametrize("stage, batches", [(0, 4), (1, 4), (2, 4), (3, 4)])
+def test_gradients_are_hidden_behind_half_a_micro_batch_or_each(stage, batches):
+    model, gpu = MODELS["gpt-39.1b"], GPUS["a100"]._replace(outside=2e9)
+    layout = Layout(data=64, batches=batches, stage=stage)
+    hidden, shown = (step(model, layout._replace(overlap=o), gpu) for o in (True, False))
+    one = sum(shown[name] for name in ("matrices", "reading", "tensor", "context", "pipeline")) / batches
+    assert shown["data"] - hidden["data"] == pytest.approx(one / 2 * (batches if stage > 1 else 1))
+
+
+def test_llama3_lies_in_its_range_and_falls_from_8k_to_16k_gpus():
+    for run in LLAMA3:
+        low, high = error(run)
+        assert low < 0 < high
+    at_four = [throughput(run._replace(layout=run.layout._replace(chunks=4))) for run in LLAMA3]
+    assert at_four[1] < at_four[0]
+    assert max(abs(speed / run.flops - 1) for speed, run in zip(at_four, LLAMA3, strict=True)) < 0.10
+
+
+# ---------------------------------------------------------------- choosing
+
+
+@pytest.mark.parametrize("run", [*SC21, *LLAMA3[:2]], ids=lambda run: run.name)
+def test_the_choice_is_at_least_as_fast_as_the_published_layout(run):
+    batch = run.layout.sequences
+    choice = parallelize(run.model, run.layout.gpus, batch=batch, gpu=run.gpu)
+    seconds = batch * run.model.context * run.model.flops_per_token(run.layout.recompute) / run.layout.gpus
+    assert choice.duration <= 1.02 * seconds / min(throughput(run), run.flops)
+    assert choice.layout.gpus == run.layout.gpus and choice.layout.sequences == batch
+    assert choice.memory.predicted <= 72e9
+    low, high = choice.seconds
+    assert low < choice.duration < high and choice.flops[0] < choice.flops[1] < run.gpu.peak
+
+
+def test_reasons():
+    assert "only the batch is divided" in parallelize("gpt-1.7b", 8, batch=64, tensor=1, pipeline=1).reason
+    assert "fits too, but a step takes" in parallelize("gpt3", 1024, batch=1536).reason
+    assert "smallest cut that fits" in parallelize("gpt3", 64, "56 GB", batch=64, pipeline=8).reason
+    assert "that these GPUs and this batch allow" in parallelize("gpt3", 64, batch=64, tensor=8, pipeline=8).reason
+    for language, words in (("vi", "cách cắt"), ("zh", "切法")):
+        speak(language)
+        assert words in parallelize("gpt3", 1024, batch=1536).reason
+
+
+def test_the_other_cut_of_the_reason_is_the_fastest_one():
+    chosen, other = (parallelize("gpt3", 1024, batch=1536, pipeline=p) for p in (4, 2))
+    free = parallelize("gpt3", 1024, batch=1536)
+    said = float(free.reason.split("step takes ")[1].split("%")[0])
+    assert free.layout == chosen.layout and "with t·p = 16" in free.reason
+    assert said == pytest.approx(100 * (other.duration / chosen.duration - 1), abs=1.5)
+
+
+def test_all_layouts_can_be_done():
+    model, count = Transformer(6, 64, 8, 128, 1000), 0
+    for layout in _layouts(model, gpus=24, per_node=8, batch=48):
+        check(model, layout)
+        assert (layout.gpus, layout.sequences) == (24, 48)
+        if layout.chunks > 1:
+            assert layout.batches % layout.pipeline == 0
+        count += 1
+    assert count > 100
+
+
+def test_a_smaller_memory_needs_a_smaller_part():
+    rich, poor = (parallelize("gpt-39.1b", 512, memory=m, batch=1536) for m in ("80 GB", "16 GB"))
+    assert poor.memory.predicted <= 0.9 * 16e9 < rich.memory.predicted
+    assert poor.duration > rich.duration
+
+
+def test_ten_thousand_gpus_take_a_second():
+    start = time.process_time()
+    choice = parallelize("gpt3", gpus=10_000)
+    assert time.process_time() - start < 1
+    assert choice.layout.gpus == 10_000
+
+
+def test_long_sequences_are_shared():
+    long = replace(LLAMA, context=131072)
+    assert parallelize(long, 16384, batch=128, gpu="h100").layout.context > 1
+
+
+REFUSED = [
+    (lambda: parallelize("gpt5", 8), "there is no model 'gpt5'"),
+    (lambda: parallelize("gpt3", 8, gpu="b9"), "there is no GPU 'b9'"),
+    (lambda: parallelize("gpt3", 0), "gpus = 0"),
+    (lambda: parallelize("gpt3", 8, batch=2.5), "batch = 2.5"),
+    (lambda: parallelize("gpt3", 1024, tensor=7), "tensor = 7 does not divide heads = 96"),
+    (lambda: parallelize("gpt3", 1024, tensor=16), "tensor = 16 does not divide per_node = 8"),
+    (lambda: parallelize("gpt3", 1024, pipeline=5), "pipeline = 5 does not divide layers = 96"),
+    (lambda: parallelize("gpt3", 1024, pipeline=3), "pipeline = 3 does not divide gpus = 1024"),
+    (lambda: parallelize("gpt3", 1024, batch=1), "1024 GPUs cannot share"),
+    (lambda: parallelize("gpt3", 8), "the model does not fit on 8 GPUs"),
+    (lambda: Transformer(2, 64, 5, 16, 256), "heads = 5 does not divide width = 64"),
+    (lambda: Transformer(2, 64, 4, 16, 256, groups=3), "groups = 3 does not divide heads = 4"),
+    (lambda: Transformer(0, 64, 4, 16, 256), "layers = 0"),
+    (lambda: memory("gpt3", tensor=7), "tensor = 7"),
+    (lambda: memory("gpt3", pipeline=7, chunks=3), "pipeline × chunks = 21"),
+    (lambda: memory("gpt3", stage=4), "stage = 4"),
+    (lambda: memory("gpt3", precision="int8"), "precision = 'int8'"),
+    (lambda: memory("gpt3", tensors=8), "there is no option tensors"),
+    (lambda: memory("gpt3", (1, 2)), "batch = tuple"),
+    (lambda: memory(-1), "there is no model -1"),
+]
+
+
+@pytest.mark.parametrize("cause, words", REFUSED, ids=[words for _, words in REFUSED])
+def test_what_is_refused(cause, words):
+    with pytest.raises(ScalingError, match=words):
+        cause()
+
+
+def test_a_model_that_does_not_fit_is_refused_with_what_is_missing():
+    with pytest.raises(ScalingError, match="72 GB are free") as refused:
+        parallelize("gpt-1008b", 64)
+    missing = float(str(refused.value).split("so ")[1].split(" GB")[0])
+    parallelize("gpt-1008b", 64, memory=f"{(72 + missing) / 0.9 + 1:.0f} GB")
+    with pytest.raises(UnitError):
+        parallelize("gpt3", 64, memory="80 GB/s")
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command(tmp_path, capsys):
+    file = tmp_path / "trace.json"
+    call = ["parallelize", "--model", "gpt3", "--gpus", "1024", "--batch", "1536"]
+    assert main([*call, "--language", "vi", "--trace", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert "song song tensor (t)" in printed and "-10.9%" in printed and str(file) in printed
+    choice = parallelize("gpt3", 1024, batch=1536)
+    events = json.loads(file.read_text("utf-8"))["traceEvents"]
+    tasks = [event for event in events if event.get("cat") == "task"]
+    assert len(tasks) == 2 * choice.layout.pipeline * choice.layout.chunks * choice.layout.batches
+    assert main(["parallelize", "--model", "gpt3", "--gpus", "8", "--language", "zh"]) == 1
+    assert "还差" in capsys.readouterr().err
+    assert main(["nonsense"]) == 2
+
+
+def test_a_trace_takes_the_time_that_the_closed_form_predicts():
+    choice = parallelize("gpt-76.1b", 1024, batch=1792, tensor=8, pipeline=4)
+    predicted = choice.duration - choice.parts["data"] - choice.parts["update"]
+    assert trace_of(choice).duration == pytest.approx(predicted, rel=0.05)
+
+
+def test_a_long_pipeline_is_cut_for_its_trace():
+    trace = trace_of(parallelize("gpt-1008b", 3072, batch=3072, pipeline=64))
+    assert len(trace.plan.nodes) == 16 and len(trace.plan.tasks) <= 4096
+
+
+def test_nothing_of_it_needs_torch():
+    code = "import sys; sys.modules['torch'] = sys.modules['numpy'] = None; import d2lps; "
+    code += "print(d2lps.memory('gpt3', data=64, stage=3)); print(d2lps.parallelize('gpt3', gpus=64))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "gathered" in done.stdout and "t·p = " in done.stdout, done.stderr
