@@ -89,7 +89,11 @@ def hosts() -> list[Host]:
             ring=Published(96, issues + "nccl-tests/issues/119"),
         ),
         between(
-            "32 H100, 8 × 400 Gbit/s per host", 4, "50 GB/s", 370.8, ring=Published(376, issues + "nccl-tests/issues/290")
+            "32 H100, 8 × 400 Gbit/s per host",
+            4,
+            "50 GB/s",
+            370.8,
+            ring=Published(376, issues + "nccl-tests/issues/290"),  # 46 to 48 for each of 8 cards
         ),
         Host(
             "32 hosts in racks of 8, 100 Gbit/s, oversubscribed 4:1",

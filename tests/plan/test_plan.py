@@ -345,6 +345,12 @@ BROKEN = [
         "name it in inside",
     ),
     Broken(
+        "sizes",
+        lambda: collectives.all_to_all(["a", "b"], sizes=[[1, 2], [3]]),
+        None,
+        "the sizes of an all-to-all are 2 rows of 2 whole numbers, 0 or more, and not all 0",
+    ),
+    Broken(
         "unequal-hosts",
         lambda: rail_wise([["a", "b"], ["c"]]),
         None,

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow(3), pytest.mark.timeout(600)]  # who comes first 
 
 WIDTHS = (360, 768, 1100, 1440)
 CLOCK = "parseFloat(document.querySelectorAll('.d2-clock')[1].textContent)"
-CHAPTER, FRONT = 800_000, 150_000  # bytes of a page; the front with all that it loads
+CHAPTER, FRONT = 800_000, 160_000  # bytes of a page; the front with all that it loads
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_searching_takes_no_time_that_is_felt(opened):
     page = opened("vi/search.html")
     takes = """() => { for (const each of D2_SECTIONS) delete each.plain; const start = performance.now();
       find("may chu"); return performance.now() - start; }"""
-    assert min(page.evaluate(takes) for _ in range(5)) < 50
+    assert min(page.evaluate(takes) for _ in range(5)) < 100  # ms; less is not felt
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
