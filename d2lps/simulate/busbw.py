@@ -76,7 +76,7 @@ def bandwidth(trace: Trace) -> BusBandwidth:
     >>> from d2lps import cost, nvswitch, ring
     >>> trace = cost.shared(ring([f"gpu{i}" for i in range(8)]), nvswitch(8, links=18), "1 GB")
     >>> print(bandwidth(trace))
-    1 GB: algorithm 257.1 GB/s × 7/4 = bus 450 GB/s
+    1 GB: 257.1 GB/s of the buffer × 7/4 = 450 GB/s on the bus
     """
     plan = trace.plan
     if not isinstance(plan, Plan) or not trace.duration or not trace.nbytes:

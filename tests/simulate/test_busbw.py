@@ -49,7 +49,7 @@ def test_the_best_algorithms_reach_the_speed_of_a_link(name):
 
 def test_a_tree_does_not_reach_it_and_the_line_says_how_far():
     trace = cost.shared(algorithms.tree([f"gpu{i}" for i in range(8)]), nvswitch(8, links=18), "450 MB")
-    assert str(bandwidth(trace)) == "450 MB: algorithm 75 GB/s × 7/4 = bus 131.2 GB/s"
+    assert str(bandwidth(trace)) == "450 MB: 75 GB/s of the buffer × 7/4 = 131.2 GB/s on the bus"
 
 
 def test_without_messages_or_time_there_is_no_bandwidth():
