@@ -15,6 +15,7 @@ from d2lps.plan.lazy import Described, Lazy
 from d2lps.plan.optimizers import RULES
 from d2lps.plan.plan import Plan
 from d2lps.schedule import Schedule
+from d2lps.schedule.acts import messages_of
 from d2lps.topology import Link, Topology, kind_of
 from d2lps.units import Bandwidth, show_seconds
 
@@ -517,9 +518,9 @@ def _require_sound(trace: Trace) -> None:
         trace.topology.route(event.src, event.dst)
 
 
-def pairs(plan: Plan) -> Topology:
+def pairs(plan: "Plan | Schedule") -> Topology:
     """Return a topology with a link for each pair that ``plan`` uses, for runs whose topology is unknown."""
-    used = dict.fromkeys((send.src, send.dst) for step in plan.steps for send in sends(step))
+    used = dict.fromkeys(send[:2] for step in plan.steps for act in step for send in messages_of(act))
     links = tuple(Link(src, dst, Bandwidth("inf")) for src, dst in used)
     return Topology("pairs", {node: kind_of(node) for node in plan.nodes}, links)
 

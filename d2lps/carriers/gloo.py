@@ -81,6 +81,10 @@ class GlooStep(NamedTuple):
     ahead: int
 
 
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
+HEADER = 8  # numbers: of a dtype, of dimensions, and their sizes
+
+
 class Messages:
     """Single tensors between ranks: a receiver waits, a sender goes on."""
 
@@ -101,6 +105,19 @@ class Messages:
         """Wait until the tensor is full."""
         with self._progress.of(rank):
             self._group.recv([tensor], rank, tag).wait(self._patience)
+
+    def announce(self, tensor: torch.Tensor, rank: int, tag: int) -> None:
+        """Send the dtype and the shape of a tensor, for a receiver that does not know them."""
+        header = torch.zeros(HEADER, dtype=torch.int64)
+        header[: tensor.dim() + 2] = torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape])
+        self.send(header, rank, tag)
+
+    def announced(self, rank: int, tag: int) -> tuple[torch.dtype, tuple[int, ...]]:
+        """Wait for the dtype and the shape that :meth:`announce` sends."""
+        header = torch.zeros(HEADER, dtype=torch.int64)
+        self.receive(header, rank, tag)
+        dtype, dimensions, *sizes = header.tolist()
+        return DTYPES[dtype], tuple(sizes[:dimensions])
 
     def flush(self) -> None:
         """Wait until everything sent has left."""

@@ -22,8 +22,8 @@ from d2lps.carriers.base import Carrier, Executed, Program, Timed
 from d2lps.carriers.rendezvous import GRACE, NoRanks, ProcessesError, RankLost, Rendezvous, require_seconds, wait
 from d2lps.carriers.tensors import TensorError
 from d2lps.messages import text
-from d2lps.plan.acts import sends
 from d2lps.plan.plan import Plan
+from d2lps.schedule.acts import messages_of
 
 
 class Ranks(Carrier):
@@ -165,7 +165,8 @@ class Ranks(Carrier):
             offset = self._ahead[rank] + zero
             for step, index, start, end in acts:
                 spans.setdefault((step, index), {})[rank] = start - offset, end - offset
-        ranks, steps, times = self.ranks(plan), [sends(step) for step in plan.steps], []
+        steps = [[send for act in step for send in messages_of(act)] for step in plan.steps]
+        ranks, times = self.ranks(plan), []
         for (step, index), by_rank in sorted(spans.items()):
             sent = steps[step - 1]
             src, dst = sent[index][:2] if index < len(sent) else (None, None)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
-from d2lps.plan.acts import Send, Update
+from d2lps.plan.acts import Send, Update, sends
 from d2lps.plan.plan import Plan
 
 
@@ -143,6 +143,13 @@ def nodes_of(act: Act) -> tuple[str, ...]:
     if isinstance(act, Collective):
         return act.plan.nodes
     return (act.src,) if isinstance(act, Send) else (act.node,)
+
+
+def messages_of(act: Act) -> list[Send]:
+    """Return the messages of an act; those of a collective are the sends of its plan."""
+    if isinstance(act, Collective):
+        return [send for step in act.plan.steps for send in sends(step)]
+    return [act] if isinstance(act, Send) else []
 
 
 def made_by(task: Task) -> list[tuple]:

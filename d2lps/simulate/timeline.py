@@ -20,37 +20,22 @@ from d2lps.plan.acts import Send, Update, sends
 from d2lps.schedule import Collective, Schedule, Task
 from d2lps.schedule.acts import made_by, nodes_of
 from d2lps.schedule.checking import verify
-from d2lps.topology import Link, Topology, TopologyError, kind_of
-from d2lps.trace import Event, Trace, plain
-from d2lps.units import Bandwidth
+from d2lps.topology import Topology, TopologyError
+from d2lps.trace import Event, Trace, pairs, plain
 
 Number = int | Fraction
 
 
 def timeline(schedule: Schedule, topology: Topology | None) -> Trace:
     """Return the predicted trace of a schedule: see :func:`d2lps.cost.shared`."""
-    place = free_network(schedule) if topology is None else topology
+    place = pairs(schedule) if topology is None else topology
     if not isinstance(place, Topology):
         raise TopologyError(text("topology.wanted", given=repr(topology)))
     for node in schedule.nodes:
         place.require_node(node)
-    if place.memory:
+    if any(schedule.peak.get(node, 0) > size for node, size in place.memory.items()):  # for the act to blame
         verify(schedule.values, schedule.acts, schedule.holds, schedule.wants, place.memory)
     return Trace("shared", schedule, place, 0, tuple(_Clock(schedule, place).run()))
-
-
-def free_network(schedule: Schedule) -> Topology:
-    """Return a topology on which messages take no time: a link per pair that the schedule uses."""
-    used = {(act.src, act.dst) for act in schedule.acts if isinstance(act, Send)}
-    used |= {
-        (send.src, send.dst)
-        for act in schedule.acts
-        if isinstance(act, Collective)
-        for step in act.plan.steps
-        for send in sends(step)
-    }
-    links = [Link(src, dst, Bandwidth("inf")) for src, dst in sorted(used)]
-    return Topology("pairs", {node: kind_of(node) for node in schedule.nodes}, links)
 
 
 def _exact(number: "float | Fraction") -> Number:

@@ -14,9 +14,9 @@ device does its acts in the order of the list, and adds up in this order, so the
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -33,14 +33,12 @@ from d2lps.plan.acts import Send, sends
 from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
 from d2lps.schedule import Collective, Schedule, Task
-from d2lps.schedule.acts import made_by
-from d2lps.simulate.timeline import free_network
-from d2lps.trace import Event, Trace
+from d2lps.schedule.acts import made_by, messages_of
+from d2lps.trace import Event, Trace, pairs
 
 __all__ = ["OperatorError", "mlp_backward", "mlp_forward", "mlp_tensors", "operators", "run"]
 
 Tensors = Mapping[tuple[str, str], Tensor]  # (device, value) → tensor
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
 
 
 class OperatorError(Brief, ValueError):
@@ -146,7 +144,7 @@ def run(
     RankLost
         If a process is lost meanwhile.
     """
-    try:
+    with nullcontext() if carrier is None else carrier.telling():
         if not isinstance(schedule, Schedule):
             raise OperatorError(text("operators.schedule", given=type(schedule).__name__))
         mine = set(schedule.nodes if carrier is None else carrier.playing(schedule))
@@ -158,10 +156,6 @@ def run(
                 device.put(node, name, tensors[node, name].detach())
         if carrier is not None and carrier.backend != "gloo":
             raise OperatorError(text("operators.gloo"))
-    except Exception as error:
-        if carrier is not None:
-            carrier.refuse(error)
-        raise
     if carrier is None:
         executed = device.execute(None, Here().load)
     else:
@@ -191,19 +185,10 @@ def measured(
     if carrier is None:
         times, origin = Here().gather_times(schedule, executed), f"cpu ×{len(schedule.nodes)}"
     else:
-        origin = carrier.describe({})
-        listed = SimpleNamespace(nodes=schedule.nodes, steps=[messages_of(act) for act in schedule.acts])
-        times = carrier.gather_times(listed, executed)
+        times, origin = carrier.gather_times(schedule, executed), carrier.describe({})
         rows = carrier.all_gather([[number, i, size] for (number, i), size in sizes.items()])
         sizes = {(number, i): size for sent in rows for number, i, size in sent}
-    return Trace(origin, schedule, free_network(schedule), 0, tuple(_events(schedule, times, sizes)))
-
-
-def messages_of(act: object) -> list[Send]:
-    """Return the messages of an act; those of a collective are the sends of its plan."""
-    if isinstance(act, Collective):
-        return [send for step in act.plan.steps for send in sends(step)]
-    return [act] if isinstance(act, Send) else []
+    return Trace(origin, schedule, pairs(schedule), 0, tuple(_events(schedule, times, sizes)))
 
 
 def in_list(number: int, plan: Plan, executed: Executed) -> list[Timed]:
@@ -295,22 +280,18 @@ class Devices:
 class _Mail:
     """The messages of one process: each tensor follows a header with its type and shape."""
 
-    HEADER, FIRST = 8, 1 << 30  # tags of collectives are lower
+    FIRST = 1 << 30  # tags of collectives are lower
 
     def __init__(self, messages: Messages, ranks: Mapping[str, int]):
         self.messages, self.ranks, self.at, self.flush = messages, ranks, messages.at, messages.flush
 
     def send(self, number: int, tensor: Tensor, node: str) -> None:
-        header = torch.zeros(self.HEADER, dtype=torch.int64)
-        header[: tensor.dim() + 2] = torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape])
-        self.messages.send(header, self.ranks[node], self.FIRST + 2 * number)
+        self.messages.announce(tensor, self.ranks[node], self.FIRST + 2 * number)
         self.messages.send(tensor, self.ranks[node], self.FIRST + 2 * number + 1)
 
     def receive(self, number: int, node: str) -> Tensor:
-        header = torch.zeros(self.HEADER, dtype=torch.int64)
-        self.messages.receive(header, self.ranks[node], self.FIRST + 2 * number)
-        dtype, dimensions, *sizes = header.tolist()
-        tensor = torch.empty(sizes[:dimensions], dtype=DTYPES[dtype])
+        dtype, shape = self.messages.announced(self.ranks[node], self.FIRST + 2 * number)
+        tensor = torch.empty(shape, dtype=dtype)
         self.messages.receive(tensor, self.ranks[node], self.FIRST + 2 * number + 1)
         return tensor
 

@@ -17,6 +17,7 @@ loss over the batch, with the bits of one device that does the same micro-batche
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -29,14 +30,14 @@ from d2lps.messages import text
 from d2lps.messages.raised import Brief
 from d2lps.plan.acts import Send
 from d2lps.schedule import Schedule, Task
-from d2lps.trace import Event, Trace, pairs
+from d2lps.trace import Trace
+from d2lps.train.operators import measured
 
 __all__ = ["PipelineError", "one_device", "run", "split"]
 
 Batch = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 KINDS = ("F", "B", "I", "W")
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class PipelineError(Brief, ValueError):
@@ -63,7 +64,7 @@ class Device:
         self.values: dict[str, Tensor] = {}  # activations x and gradients d, by their names in the schedule
         self.graphs: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # (stage, micro-batch) → input and output
         self.total = 0.0  # the sum of the losses of all examples
-        self.sizes: dict[int, int] = {}  # number of a send → bytes
+        self.sizes: dict[tuple[int, int], int] = {}  # (number of a send, 0) → bytes
         for stage in stages.values():
             stage.zero_grad(set_to_none=True)
 
@@ -216,7 +217,7 @@ def run(
     True
     """
     modules = dict(enumerate(stages)) if not isinstance(stages, Mapping) else dict(stages)
-    try:
+    with nullcontext() if carrier is None else carrier.telling():
         count, homes = _shape(schedule)
         micro = split(batch, count)
         mine = set(schedule.nodes) if carrier is None else set(carrier.playing(schedule))
@@ -226,24 +227,17 @@ def run(
                 raise PipelineError(text("pipeline.no-stage", stage=stage, node=homes[stage]))
         if carrier is not None and carrier.backend != "gloo":
             raise PipelineError(text("pipeline.gloo"))
-    except Exception as error:
-        if carrier is not None:
-            carrier.refuse(error)
-        raise
     device = Device(own, max(homes), micro, loss)
     if carrier is None:
-        executed, origin, sizes = _execute(schedule, device, mine, None), f"cpu ×{len(schedule.nodes)}", device.sizes
-        times = [act._replace(start=act.start - executed.begun, end=act.end - executed.begun) for act in executed.acts]
+        executed = _execute(schedule, device, mine, None)
     else:
         ranks = carrier.ranks(schedule)
         executed = carrier.exchange(
             lambda messages: _execute(schedule, device, mine, _Mail(schedule, ranks, messages, micro))
         )
-        times, origin = carrier.gather_times(schedule, executed), carrier.describe({})
-        sizes = {number: size for sent in carrier.all_gather([*device.sizes.items()]) for number, size in sent}
     device.finish(len(batch[1]))
     mean = device.total / len(batch[1]) if max(homes) in own else None
-    return mean, Trace(origin, schedule, pairs(schedule), 0, tuple(_events(schedule, times, sizes)))
+    return mean, measured(schedule, executed, device.sizes, carrier)
 
 
 def _shape(schedule: Schedule) -> tuple[int, dict[int, str]]:
@@ -276,7 +270,7 @@ def _execute(schedule: Schedule, device: Device, mine: set[str], mail: "_Mail | 
             device.do(act)
         elif isinstance(act, Send) and act.src in mine:
             tensor = device.values[act.key]
-            device.sizes[number] = tensor.numel() * tensor.itemsize
+            device.sizes[number, 0] = tensor.numel() * tensor.itemsize
             if mail is not None:
                 mail.send(number, act, device.values.pop(act.key))
         else:
@@ -290,10 +284,8 @@ def _execute(schedule: Schedule, device: Device, mine: set[str], mail: "_Mail | 
 class _Mail:
     """The messages of one process. A receiver knows the size of what comes from the first message of a stage.
 
-    That message has a header: the number of dimensions, and each of them. A gradient has the shape of its activation.
+    That message is announced. A gradient has the shape of its activation.
     """
-
-    HEADER = 8
 
     def __init__(self, schedule: Schedule, ranks: Mapping[str, int], messages: Messages, micro: Sequence[Batch]):
         self.messages, self.ranks, self.rank, self.micro = messages, ranks, messages.rank, micro
@@ -311,9 +303,7 @@ class _Mail:
         tensor, target = tensor.contiguous(), self.ranks[act.dst]
         if kind not in self.announced:
             self.announced.add(kind)
-            header = torch.zeros(self.HEADER, dtype=torch.int64)
-            header[: tensor.dim() + 2] = torch.tensor([DTYPES.index(tensor.dtype), tensor.dim(), *tensor.shape])
-            self.messages.send(header, target, 2 * number + 1)
+            self.messages.announce(tensor, target, 2 * number + 1)
         self.messages.send(tensor, target, 2 * number)
 
     def receive(self, name: str, values: dict[str, Tensor]) -> None:
@@ -324,10 +314,8 @@ class _Mail:
         source, start = self.ranks[act.src], time.perf_counter()
         kind, _, i = name.partition(".")
         if kind not in self.shapes:
-            header = torch.zeros(self.HEADER, dtype=torch.int64)
-            self.messages.receive(header, source, 2 * number + 1)
-            dtype, dimensions, *sizes = header.tolist()
-            self.shapes[kind] = DTYPES[dtype], tuple(sizes[1:dimensions])
+            dtype, shape = self.messages.announced(source, 2 * number + 1)
+            self.shapes[kind] = dtype, shape[1:]
         dtype, shape = self.shapes[kind]
         values[name] = torch.empty((len(self.micro[int(i)][1]), *shape), dtype=dtype)
         self.messages.receive(values[name], source, 2 * number)
@@ -337,15 +325,3 @@ class _Mail:
         """Wait until all messages have left; return the times of what has arrived."""
         self.messages.flush()
         return self.times
-
-
-def _events(schedule: Schedule, times: Sequence[Timed], sizes: Mapping[int, int]) -> list[Event]:
-    events = []
-    for number, _, start, end in sorted(times):
-        act = schedule.acts[number - 1]
-        if isinstance(act, Task):
-            label = f"{act.of}.{act.batch}"
-            events.append(Event("task", number, start, end, act.node, act.node, label, act.name, 0))
-        else:
-            events.append(Event("send", number, start, end, act.src, act.dst, act.key, act.op, sizes[number]))
-    return events

@@ -37,10 +37,11 @@ from d2lps.messages import text
 from d2lps.plan.parse import names
 from d2lps.plan.share import slices
 from d2lps.schedule import Collective, Task, zero
+from d2lps.schedule.acts import messages_of
 from d2lps.trace import Trace
 from d2lps.train.by_plan import batches, deterministic
 from d2lps.train.flat import Layer, ShardError, counts_of, free, layers_of
-from d2lps.train.operators import in_list, measured, messages_of
+from d2lps.train.operators import in_list, measured
 from d2lps.train.pipeline import split
 
 __all__ = ["ShardError", "Sharded", "Trained", "train"]
