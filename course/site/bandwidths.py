@@ -40,13 +40,17 @@ class Published:
 
 @dataclass
 class Host:
-    """A topology with its devices, dealt to hosts, and published values of the ring and of the sum in the switch."""
+    """A topology with its devices, dealt to hosts, and published values of the ring and of the sum in the switch.
+
+    ``adds`` says whether its switch can add.
+    """
 
     name: str
     place: Topology
     members: list[list[str]]
     ring: Published | None = None
     switch: Published | None = None
+    adds: bool = False
 
     @property
     def nodes(self) -> list[str]:
@@ -56,9 +60,9 @@ class Host:
 def hosts() -> list[Host]:
     """Return the topologies of the page."""
 
-    def inside(name: str, rate: float, gpus: int = 8, **published: Published) -> Host:
+    def inside(name: str, rate: float, gpus: int = 8, **more: "Published | bool") -> Host:
         place = nvswitch(gpus, f"{rate:g} GB/s", NVLINK, links=1)
-        return Host(name, place, [[f"gpu{i}" for i in range(gpus)]], **published)
+        return Host(name, place, [[f"gpu{i}" for i in range(gpus)]], **more)
 
     def between(name: str, count: int, nic: str, rate: float, **published: Published) -> Host:
         place = rails(count, nic=nic, inside=f"{rate:g} GB/s", latency=NETWORK, inside_latency=NVLINK)
@@ -73,14 +77,16 @@ def hosts() -> list[Host]:
             370.8,
             ring=Published(370, issues + "nccl-tests/issues/212"),
             switch=Published(480, issues + "nccl-tests/issues/212"),
+            adds=True,
         ),
         inside(
             "8 B200 / B300: 18 × 40.1 GB/s",
             721.8,
             ring=Published(695, issues + "nccl/issues/2140"),
             switch=Published(845, issues + "nccl/issues/2140"),
+            adds=True,
         ),
-        inside("NVL72, 72 B200: 18 × 40.1 GB/s", 721.8, gpus=72),
+        inside("NVL72, 72 B200: 18 × 40.1 GB/s", 721.8, gpus=72, adds=True),
         between(
             "24 A100, 4 × 200 Gbit/s per host",
             3,
@@ -113,7 +119,7 @@ def plans(host: Host) -> Iterator[tuple[str, Callable[[], Plan]]]:
         yield "all-reduce", lambda: two_rings(host.place, both=True)
     else:
         yield "all-reduce", lambda: ring(nodes)
-    if host.switch or host.name.startswith("NVL72"):
+    if host.adds:
         yield "all-reduce, NVLS", lambda: in_switch(nodes, chunks=4 if len(nodes) > 8 else 32)
     if host.place.name == "dgx1_v100":
         return  # its other pairs have no link of their own

@@ -212,7 +212,7 @@ def recursive_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     nodes = names(nodes)
     n = len(nodes)
     if n & (n - 1):
-        raise PlanError("power-of-two", count=n)
+        raise PlanError("power-of-two", name="recursive_doubling", count=n)
     steps = [
         [Send(node, nodes[i ^ 1 << t], key, "add") for i, node in enumerate(nodes)] for t in range(n.bit_length() - 1)
     ]
@@ -340,8 +340,8 @@ def bruck(nodes: Iterable[str], key: str = "g") -> Plan:
         return [(node, nodes[(i - 2**t) % n], "copy", min(2**t, n - 2**t)) for i, node in enumerate(nodes)]
 
     steps = Lazy(step, range((n - 1).bit_length()), call=(bruck, nodes, key), joined=joined)
-    plan = {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}
-    return Plan(nodes, plan, steps, holds=[*zip(nodes, plan, strict=True)])
+    share = {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}
+    return Plan(nodes, share, steps, holds=[*zip(nodes, share, strict=True)])
 
 
 def all_to_all(

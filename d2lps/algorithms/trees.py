@@ -97,7 +97,7 @@ def halving_doubling(nodes: Iterable[str], key: str = "g") -> Plan:
     nodes = names(nodes)
     n = len(nodes)
     if n & (n - 1):
-        raise PlanError("power-of-two", count=n)
+        raise PlanError("power-of-two", name="halving_doubling", count=n)
     phase = n.bit_length() - 1
 
     def step(t: int) -> list[Send]:

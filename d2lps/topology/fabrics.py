@@ -18,8 +18,8 @@ from random import Random
 
 from d2lps.messages import text
 from d2lps.topology.graph import Topology
-from d2lps.topology.links import TopologyError, both_ways
-from d2lps.units import Bandwidth, bandwidth, is_count
+from d2lps.topology.links import TopologyError, both_ways, require_counts
+from d2lps.units import Bandwidth, bandwidth
 
 NIC = "50 GB/s"  # 400 Gbit/s
 NVLINKS = "450 GB/s"  # of an H100 to its NVSwitch: 18 links of 25 GB/s
@@ -65,7 +65,7 @@ def leaf_spine(
     >>> [str(link.bandwidth) for link in fabric.route("host0", "host7")]
     ['12.5 GB/s', '12.5 GB/s', '12.5 GB/s', '12.5 GB/s']
     """
-    _require(hosts=hosts, per_leaf=per_leaf, per_pod=1 if per_pod is None else per_pod)
+    require_counts(hosts=hosts, per_leaf=per_leaf, per_pod=1 if per_pod is None else per_pod)
     ratio = _ratio(oversubscription)
     card = bandwidth(nic)
     leaves = -(-hosts // per_leaf)
@@ -129,7 +129,7 @@ def rails(
     ----------
     Wang et al., "Rail-only", 2023 (arXiv 2307.12169); NVIDIA DGX SuperPOD reference architecture.
     """
-    _require(hosts=hosts, gpus=gpus, per_pod=1 if per_pod is None else per_pod)
+    require_counts(hosts=hosts, gpus=gpus, per_pod=1 if per_pod is None else per_pod)
     ratio = _ratio(oversubscription)
     card, size = bandwidth(nic), min(per_pod or hosts, hosts)
     pods = -(-hosts // size)
@@ -176,16 +176,10 @@ def busiest_uplink(flows: int, uplinks: int, parts: int = 1, seed: int = 0) -> F
     >>> busiest_uplink(flows=32, uplinks=32) > busiest_uplink(flows=32, uplinks=32, parts=16) > 1
     True
     """
-    _require(flows=flows, uplinks=uplinks, parts=parts)
+    require_counts(flows=flows, uplinks=uplinks, parts=parts)
     random = Random(seed)
     loads = Counter(random.randrange(uplinks) for _ in range(flows * parts))
     return Fraction(max(loads.values()) * uplinks, flows * parts)
-
-
-def _require(**counts: object) -> None:
-    for name, count in counts.items():
-        if not is_count(count, least=1):
-            raise TopologyError(text("topology.hosts", what=name, count=repr(count), least=1))
 
 
 def _ratio(oversubscription: "Rational | float") -> Fraction:

@@ -14,7 +14,7 @@ from d2lps import units
 from d2lps.messages import text
 from d2lps.plan.parse import names
 from d2lps.topology.graph import Topology
-from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Resource, TopologyError, both_ways, kind_of
+from d2lps.topology.links import BETWEEN_CPUS, NVLINK, PCIE, Resource, TopologyError, both_ways, kind_of, require_counts
 from d2lps.units import Bandwidth, is_count
 
 # (i, j) of GPUs, each list one cycle through all eight; `nvidia-smi topo -m` prints NV2 and NV1.
@@ -288,9 +288,8 @@ def machines(
     >>> [f"{link.src}→{link.dst} {link.bandwidth}" for link in four.route("host1/switch", "host2/switch")][:2]
     ['host1/switch→rack0 1.25 GB/s', 'rack0→network 2.5 GB/s']
     """
-    _require_count("hosts", hosts, 1)
-    _require_count("gpus_per_host", gpus_per_host, 0)
-    _require_count("servers", servers, 0)
+    require_counts(hosts=hosts)
+    require_counts(least=0, gpus_per_host=gpus_per_host, servers=servers)
     names = [f"host{i}" for i in range(hosts)]
     cards = [*(f"{name}/switch" for name in names), *(f"server{i}" for i in range(servers))]
     if not is_count(racks, 1, len(cards)):
@@ -329,11 +328,6 @@ def in_racks(cards: Sequence[str], racks: int) -> dict[str, str]:
 
 def _one_or_each(rate: "str | Bandwidth | Sequence[str | Bandwidth]", count: int) -> "list[str | Bandwidth]":
     return list(rate) if isinstance(rate, Sequence) and not isinstance(rate, str) else [rate] * count
-
-
-def _require_count(name: str, count: int, least: int) -> None:
-    if not is_count(count, least):
-        raise TopologyError(text("topology.hosts", what=name, count=repr(count), least=least))
 
 
 def _gpus(gpus: int) -> list[str]:

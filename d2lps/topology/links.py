@@ -102,6 +102,13 @@ class Resource:
                 object.__setattr__(self, name, read.get(name, units.bandwidth)(value))
 
 
+def require_counts(least: int = 1, **counts: object) -> None:
+    """Raise TopologyError, which names the count, unless all are whole numbers of ``least`` or more."""
+    for name, count in counts.items():
+        if not units.is_count(count, least):
+            raise TopologyError(text("topology.hosts", what=name, count=repr(count), least=least))
+
+
 def both_ways(a: str, b: str, bandwidth: "str | Bandwidth", latency: "float | str" = 0.0, count: int = 1) -> list[Link]:
     """Return a full-duplex link: ``bandwidth`` in each of the two directions.
 
