@@ -215,3 +215,13 @@ def left_behind() -> set[tuple]:
         if name.startswith(("d2lps", "torch", "pym", "psm"))
     }
     return files | {("process", child.pid) for child in me.children(recursive=True)}
+
+
+def survivors(function, size: int, lost: int) -> list:
+    """Return what ``function(rank)`` returned on all of so many ranks but the one that it kills."""
+    several = Ranks(size)
+    try:
+        several.start(function)
+        return several.results([rank for rank in range(size) if rank != lost])
+    finally:
+        several.end()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from helpers.ranks import Ranks, ranks
+from helpers.ranks import ranks, survivors
 from torch import nn
 
 from d2lps import Processes, Trace, ring
@@ -111,12 +111,7 @@ def until_one_dies(rank):
 
 @pytest.mark.slow(8)
 def test_a_rank_that_dies_in_the_middle_is_named():
-    two = Ranks(2)
-    try:
-        two.start(until_one_dies)
-        (sentence,) = two.results([0])
-    finally:
-        two.end()
+    (sentence,) = survivors(until_one_dies, size=2, lost=1)
     assert "rank 1" in sentence
 
 
