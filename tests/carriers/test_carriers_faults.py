@@ -31,7 +31,7 @@ each_carrier = pytest.mark.parametrize("kind", CARRIERS, ids=lambda kind: kind._
 def runs_for_ever(rank, kind, elements):
     """Run until a rank is lost: what is said, when, what the next time, and whether nothing of the others is kept."""
     before = held()
-    outcomes = _runs_for_ever(rank.carrier(kind), elements)
+    outcomes = _runs_for_ever(rank.carrier(kind, deadline=DEADLINE), elements)
     return *outcomes, settled(held, before) == before
 
 
@@ -52,7 +52,7 @@ def _runs_for_ever(carrier, elements):
 
 def dies_before(rank, kind, phase):
     """Run while rank 1 dies before ``phase``, which is outside of the steps."""
-    carrier = rank.carrier(kind)
+    carrier = rank.carrier(kind, deadline=DEADLINE)
     if rank.number == 1:
         setattr(carrier, phase, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     tell("at it")

@@ -32,7 +32,8 @@ FORKED.set_forkserver_preload(
         "hypothesis.strategies",
     ]
 )
-DEADLINE = 4.0  # of the carriers in tests: long for a loaded machine, short for whoever waits for a dead rank
+PATIENCE = 30.0  # seconds, the deadline of a carrier whose ranks all live: a loaded machine may keep one waiting
+DEADLINE = 4.0  # seconds, where a rank dies or stops and the test waits until the others notice
 
 
 class Rank(NamedTuple):
@@ -43,7 +44,7 @@ class Rank(NamedTuple):
     size: int
 
     def carrier(self, kind, playing=None, **options):
-        usual = {"deadline": DEADLINE, "store": self.store, "rank": self.number, "size": self.size}
+        usual = {"deadline": PATIENCE, "store": self.store, "rank": self.number, "size": self.size}
         return kind(playing, **usual | options)
 
     @property

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from helpers.ranks import ranks, survivors
+from helpers.ranks import DEADLINE, ranks, survivors
 from torch.nn.functional import cross_entropy, gelu
 
 from d2lps import Processes, Trace, reduce_scatter, ring
@@ -159,7 +159,7 @@ def test_processes_have_the_bits_of_one(what, count):
 
 
 def until_one_dies(rank):
-    carrier = rank.carrier(Processes, NODES[rank.number : rank.number + 1], backend="gloo")
+    carrier = rank.carrier(Processes, NODES[rank.number : rank.number + 1], backend="gloo", deadline=DEADLINE)
     schedule, held, _ = mlp(NODES[:2])
     for step in range(100_000):
         if rank.number == 1 and step == 30:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from helpers.ranks import ranks, survivors
+from helpers.ranks import DEADLINE, ranks, survivors
 from torch import nn
 
 from d2lps import Processes, Trace, ring
@@ -98,7 +98,7 @@ def test_processes_have_the_bits_of_one_device(name, size):
 
 
 def until_one_dies(rank):
-    carrier = rank.carrier(Processes, backend="gloo")
+    carrier = rank.carrier(Processes, backend="gloo", deadline=DEADLINE)
     schedule, modules = pipeline(one_f_one_b(2, 4)), stages(2)
     for step in range(100_000):
         if rank.number == 1 and step == 40:

@@ -199,7 +199,7 @@ def test_a_process_may_have_several_devices():
 
 
 def until_one_dies(rank):
-    carrier = rank.carrier(Processes, backend="gloo")
+    carrier = rank.carrier(Processes, backend="gloo", deadline=DEADLINE)
     net, data, loss = small_gpt()
     model = Sharded(net, NODES[:3], 3, ADAMW, loss, carrier)
     if rank.number == 1:
