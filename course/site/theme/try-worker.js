@@ -11,6 +11,9 @@ async function begin({ parts, language }) {
     if (!(name in parts)) throw new TypeError(`${name} is not among the parts of this page`);
     return new Response(parts[name], { headers: { "Content-Type": types[name.split(".").at(-1)] } });
   };
+  // Pages opened from files may start classic workers only. Pyodide refuses those, which it knows by importScripts;
+  // it needs module workers for nothing but import(), which classic ones have, too.
+  self.importScripts = () => { throw new TypeError("modules only"); };
   const [{ loadPyodide }, { default: createPyodideModule }] = await Promise.all(
     ["pyodide.mjs", "pyodide.asm.mjs"].map((name) => import(address(name))));
   const lockFileContents = new TextDecoder().decode(parts["pyodide-lock.json"]);

@@ -43,7 +43,7 @@ function ask(running, message, transfer = []) {
   return new Promise((resolve, reject) => {
     waiting = { reject };
     running.onmessage = ({ data }) => data.kind === "failed" ? reject(new Error(data.error)) : resolve(data.outputs);
-    running.onerror = (event) => reject(new Error(event.message));
+    running.onerror = (event) => reject(new Error(event.message ?? "Worker"));
     running.postMessage(message, transfer);
   });
 }
@@ -51,7 +51,7 @@ function ask(running, message, transfer = []) {
 function begun() {
   return worker ??= (async () => {
     const files = Object.fromEntries(await Promise.all(parts.map(async (name) => [name, await part(name)])));
-    const running = new Worker(URL.createObjectURL(new Blob([await text("try-worker.js")], { type: "text/javascript" })), { type: "module" });
+    const running = new Worker(URL.createObjectURL(new Blob([await text("try-worker.js")], { type: "text/javascript" })));
     const late = setTimeout(() => stop(new Error(words.late)), WAIT);
     await ask(running, { kind: "begin", parts: files, language: document.documentElement.dataset.language }, Object.values(files));
     clearTimeout(late);
