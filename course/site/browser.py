@@ -87,6 +87,7 @@ def _archive(book: Book) -> bytes:
 
 def _packed(book: Book) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file that Python reads in the browser."""
+    yield "in_browser.py", Path(__file__).with_name("in_browser.py").read_bytes()
     package = Path(d2lps.__file__).parent
     for path in package.rglob("*"):
         if path.suffix in TABLES and path.is_file():

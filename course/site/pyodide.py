@@ -16,7 +16,7 @@ VERSION = "314.0.7"  # of Python 3.14
 SHA256 = "66b7949e5a0cba2250b586d7e368bf12fb482800748d182c4618254b685ffaa0"
 ADDRESS = f"https://registry.npmjs.org/pyodide/-/pyodide-{VERSION}.tgz"
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-SECONDS = 60
+SECONDS, ATTEMPTS = 60, 3
 
 
 def folder(root: Path) -> Path:
@@ -33,11 +33,14 @@ def fetch(root: Path) -> None:
     """Fetch the package unless it is there; raise BookError if that fails or another package comes."""
     if is_there(root):
         return
-    try:
-        with urllib.request.urlopen(ADDRESS, timeout=SECONDS) as answer:
-            package = answer.read()
-    except OSError as error:
-        raise BookError(f"{ADDRESS} cannot be fetched: {error}; the site is built without “try it”") from None
+    for attempt in range(ATTEMPTS):
+        try:
+            with urllib.request.urlopen(ADDRESS, timeout=SECONDS) as answer:
+                package = answer.read()
+            break
+        except OSError as error:
+            if attempt == ATTEMPTS - 1:
+                raise BookError(f"{ADDRESS} cannot be fetched: {error}; check the network") from None
     if hashlib.sha256(package).hexdigest() != SHA256:
         raise BookError(f"{ADDRESS} is not the package that is expected; compare SHA256 in course/site/pyodide.py")
     with tarfile.open(fileobj=io.BytesIO(package)) as archive:

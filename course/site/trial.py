@@ -19,7 +19,11 @@ from course.book.findings import BookError
 LIMIT = 3.0  # seconds of processor time for one cell here; a browser takes two to four times as long
 ALL = 300  # seconds for all cells of a chapter
 JUDGED = re.compile(r"d2lps\.check_exercise\(.*?\)")
-THERE = {"d2lps", "networkx"}  # what a browser has beside Python's own modules; chapters' modules have other names
+THERE = {
+    "d2lps",
+    "networkx",
+    "course",
+}  # what a browser has beside Python's own modules and those of chapters
 
 
 def runnable(cells: Sequence[tuple[str, str]], solutions: Mapping[str, str]) -> dict[str, list[str]]:
@@ -123,7 +127,7 @@ def _trial() -> None:
 
     cells, solutions = json.load(sys.stdin)
     sys.meta_path.insert(0, _Lacking())
-    from d2lps.notebook import in_browser
+    from course.site import in_browser
     from d2lps.notebook.grading import calls
 
     calls.THREADS = False

@@ -19,8 +19,8 @@ async function begin({ parts, language }) {
   const lockFileContents = new TextDecoder().decode(parts["pyodide-lock.json"]);
   python = await loadPyodide({ indexURL: "https://none.invalid/", lockFileContents, createPyodideModule, packageBaseUrl: "https://none.invalid/" });
   python.unpackArchive(parts["course.zip"], "zip", { extractDir: "/course" });
-  python.runPython("import sys; sys.path.insert(0, '/course'); from d2lps.notebook import in_browser");
-  cells = python.pyimport("d2lps.notebook.in_browser").begin(language);
+  python.runPython("import sys; sys.path.insert(0, '/course')");
+  cells = python.pyimport("in_browser").begin(language);
 }
 
 function run(source) {

@@ -106,15 +106,16 @@ class Cells:
 
 
 class _Printed(io.TextIOBase):
-    """A file whose text becomes outputs, joined to the one before."""
+    """A file whose text becomes outputs: what is printed without another output between is one."""
 
     def __init__(self, outputs: list[dict[str, str]]):
-        self.outputs = outputs
+        self.outputs, self.last = outputs, None
 
     def write(self, piece: str) -> int:
-        if not self.outputs or "text" not in self.outputs[-1]:
-            self.outputs.append({"text": ""})
-        self.outputs[-1]["text"] += piece
+        if not self.outputs or self.outputs[-1] is not self.last:
+            self.last = {"text": ""}
+            self.outputs.append(self.last)
+        self.last["text"] += piece
         return len(piece)
 
 
