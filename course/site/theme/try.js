@@ -113,6 +113,7 @@ function open(cell, button) {
       const outputs = await ask(running, { kind: "run", id, source: field.value, needs });
       book.forEach((one) => { one.hidden = true; });
       results.replaceChildren(...outputs.map(shown));
+      document.dispatchEvent(new Event("d2lps-shown"));
       state.textContent = "";
     };
     turn = turn.then(mine).catch((error) => {
