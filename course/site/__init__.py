@@ -8,5 +8,7 @@ Start with ``build``, which makes the site and replaces the old one; ``__main__`
 * ``pages`` puts the parts into pages with the templates in ``theme/``; ``front`` makes the first pages,
   ``bandwidths`` that of bus bandwidths, ``downloads`` the notebooks to take away, ``search`` the index, ``pdf`` the
   printed book;
+* ``browser`` offers cells to be run in the reader's browser: ``trial`` finds them, ``pyodide`` has Python for it,
+  ``in_browser`` runs them there;
 * ``proof`` looks for dead links and other faults before the new site replaces the old one.
 """

@@ -11,7 +11,7 @@ from pygments.formatters import HtmlFormatter
 from course.book.findings import COMMAND, BookError
 from course.book.library import Book, Chapter
 from course.book.notebook import dumps, notebook
-from course.site import api, downloads, front, outputs, proof, reference, search
+from course.site import api, browser, downloads, front, outputs, proof, pyodide, reference, search
 from course.site.front import THEME
 from course.site.pages import NAMES, REFERENCE, Site
 from course.site.pdf import bound, printed
@@ -23,7 +23,7 @@ from d2lps.notebook import schedule_table
 OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
 SHOWN_FAULTS = 20
 IN_ENGLISH = "en"  # the language of all docstrings
-FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "math.woff2", "math.OFL.txt")
+FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "try.js", "math.woff2", "math.OFL.txt")
 
 
 def build(
@@ -45,10 +45,15 @@ def build(
     _require_notebooks(book, chapters)
     run = run or (lambda slug: run_or_find(book, slug, book.root / KEPT, say))
     runs = {slug: run(slug) for slug in chapters}
+    tried = {}
+    if pyodide.is_there(book.root):
+        tried = {slug: browser.tried(book, chapter, book.root / KEPT, say) for slug, chapter in chapters.items()}
+    else:
+        say("the site has no “try it”, because Pyodide is missing: python -m course.site.pyodide fetches it")
     new = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         new.chmod(0o755)
-        _write(book, chapters, runs, new, pdf)
+        _write(book, chapters, runs, new, pdf, tried)
         if faults := proof.faults(new):
             more = f"\n… and {len(faults) - SHOWN_FAULTS} more" if faults[SHOWN_FAULTS:] else ""
             listed = "\n".join(faults[:SHOWN_FAULTS])
@@ -69,8 +74,15 @@ def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
                 raise BookError(f"chapters/{slug}/{path.name} does not match its sources; run {COMMAND} build")
 
 
-def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool) -> None:
+def _write(
+    book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool, tried: dict[str, dict]
+) -> None:
     _write_shared(book, root)
+    python = browser.parts(book) if tried else {}
+    for name, content in python.items():
+        path = root / browser.PYTHON / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
     with ThreadPoolExecutor() as beside:  # browsers print while the pages are written
         printing = {}
         for language in LANGUAGES if pdf else ():
@@ -78,7 +90,7 @@ def _write(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root:
             paper.parent.mkdir()
             paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
             printing[paper] = beside.submit(printed, paper, book.root / PRINTED)
-        _write_pages(book, chapters, runs, root, pdf)
+        _write_pages(book, chapters, runs, root, pdf, tried, python)
     for paper, printing_job in printing.items():
         shutil.copyfile(printing_job.result(), paper.with_suffix(".pdf"))
         paper.unlink()
@@ -100,14 +112,27 @@ def _write_shared(book: Book, root: Path) -> None:
     (root / ".nojekyll").touch()  # GitHub would leave out _static
 
 
-def _write_pages(book: Book, chapters: dict[str, Chapter], runs: dict[str, Run], root: Path, pdf: bool) -> None:
+def _write_pages(
+    book: Book,
+    chapters: dict[str, Chapter],
+    runs: dict[str, Run],
+    root: Path,
+    pdf: bool,
+    tried: dict[str, dict],
+    python: dict[str, bytes],
+) -> None:
     texts, public = {"index.html": front.choice(NAMES)}, reference.entries()
     for language in LANGUAGES:
-        site = Site(book, chapters, language, runs, public)
+        site = Site(book, chapters, language, runs, public, tried=tried)
         pages = site.pages()
         if language == IN_ENGLISH:
             texts[REFERENCE] = site.framed(site.package(), pages, folder=f"../{language}/")
         texts |= {f"{language}/{page.path}": site.framed(page, pages, pdf) for page in pages}
+        texts |= {f"{language}/{slug}-cells.js": browser.cells(chapters[slug], needs) for slug, needs in tried.items()}
+        if tried.get(browser.ALONE):
+            page = texts[f"{language}/{browser.ALONE}.html"]
+            script = texts[f"{language}/{browser.ALONE}-cells.js"]
+            texts[f"{language}/{browser.file(language)}"] = browser.alone(page, root, language, script, python)
         entries = [entry for page in pages for entry in page.entries]
         entries += api.indexed(public, f"../{REFERENCE}", site.say("reference"))
         texts[f"{language}/sections.js"] = search.script(entries)

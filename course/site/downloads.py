@@ -9,6 +9,7 @@ import nbformat
 
 from course.book.library import Book
 from course.book.notebook import dumps
+from course.site import browser, pyodide
 from d2lps.messages import LANGUAGES, text_in
 
 BRANCH = "main"  # has the sources of the course
@@ -32,6 +33,8 @@ def tools(book: Book, slug: str, language: str, pdf: bool) -> list[dict[str, str
 
     links = [link("notebook", f"notebooks/{slug}.ipynb", f"{slug}-{language}.ipynb")] if slug else []
     links += [link("pdf", f"d2lps-{language}.pdf")] if pdf else []
+    if slug == browser.ALONE and pyodide.is_there(book.root):
+        links += [link("alone", browser.file(language), browser.file(language))]
     if slug and (address := repository(book)):
         on_github = address.removeprefix("https://github.com/")
         colab = f"https://colab.research.google.com/github/{on_github}/blob/{PUBLISHED}/{language}/colab/{slug}.ipynb"

@@ -8,7 +8,7 @@ from functools import cached_property
 from course.book.findings import BookError
 from course.book.glossary import Glossary
 from course.book.library import Book, Chapter
-from course.site import api, bandwidths, downloads, front, outputs, reference, search, terms
+from course.site import api, bandwidths, browser, downloads, front, outputs, reference, search, terms
 from course.site.exercises import folded, opened
 from course.site.linked import linked
 from course.site.prose import Prose, code, numbered
@@ -48,7 +48,8 @@ class Site:
     """All pages of one language.
 
     ``chapters`` and ``runs`` map slugs to chapters and to the outputs of their cells; ``public`` has the entries of the
-    package's page. On paper nothing plays, and words and names are no links.
+    package's page. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it". On
+    paper nothing plays, and words and names are no links.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class Site:
         runs: dict[str, Run],
         public: list[reference.Entry],
         paper: bool = False,
+        tried: dict[str, dict[str, list[str]]] | None = None,
     ):
         self.book, self.chapters, self.language, self.runs = book, chapters, language, runs
-        self.public, self.paper = public, paper
+        self.public, self.paper, self.tried = public, paper, tried or {}
         self.known = {} if paper else reference.addresses(public, f"../{REFERENCE}")
         self.glossary = Glossary({} if paper else book.terms)
         self.html_language = only(language, html_language)
@@ -111,6 +113,8 @@ class Site:
         body.append(f'<p class="ran"><small>{ran}</small></p>')
         if terms_used:
             body.append(terms.cards(self.language, self.glossary, terms_used))
+        tries = (f"../{browser.STATIC}/try.js",) if self.tried.get(slug) else ()
+        body += [browser.data(self.language, slug)] if tries else []
         return Page(
             f"{slug}.html",
             self.titles[slug],
@@ -119,7 +123,7 @@ class Site:
             self.about(slug),
             sections,
             entries,
-            (*PLAYS, "../_static/ask.js", "../_static/terms.js"),
+            (*PLAYS, "../_static/ask.js", "../_static/terms.js", *tries),
             ("terms.css", "edit.css"),
             slug,
         )
@@ -143,7 +147,8 @@ class Site:
         else:
             results, place = run.outputs[self.language].get(name, []), f"{chapter.slug}, cell {name!r},"
             below = outputs.cell_html(results, name, place, title, prose.markdown, self.paper)
-        return f'<div class="cell" id="cell-{name}">{source}{below}</div>'
+        tries = " data-try" if source and name in self.tried.get(chapter.slug, ()) else ""
+        return f'<div class="cell" id="cell-{name}"{tries}>{source}{below}</div>'
 
     def front(self) -> Page:
         """Return the first page: the course in a few words, the race, and the chapters."""

@@ -91,7 +91,9 @@ function ask(root) {
     for (const field of fields) field.readOnly = !opened;
     button.textContent = opened ? words.commit : words.again;
   }
+  let committed = null;
   function commit(guess) {
+    committed = guess;
     fields.forEach((field, at) => { field.value = guess[at]; });
     const parts = guess.map((value, at) => `${page.names[at]} ${quantity(value, page.units[at])}`);
     status.textContent = fill(words.yours, { guess: parts.join(words.between) });
@@ -99,6 +101,8 @@ function ask(root) {
     for (const answer of document.querySelectorAll(`.d2lps-revealed[data-of="${page.name}"]`)) reveal(answer, guess, page);
     open(false);
   }
+  // A page on which cells run shows further answers later, and says so.
+  document.addEventListener("d2lps-shown", () => { if (committed && root.isConnected) commit(committed); });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (fields[0].readOnly) {

@@ -17,9 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import anywidget
-import traitlets
-
 from d2lps.messages import html_language, language, only, text
 from d2lps.notebook.predict_page import as_data
 from d2lps.schedule import Schedule, ScheduleError, gpipe, interleaved, one_f_one_b, pipeline, zero_bubble
@@ -28,6 +25,7 @@ from d2lps.units import is_count
 from d2lps.view.drawing.lanes import LOOKS, PALE, on
 from d2lps.view.drawing.theme import STYLE, WORKERS
 from d2lps.view.player import has_front_end, without_view
+from d2lps.view.widgets import AnyWidget, Dict, List
 
 HERE = Path(__file__).parent
 EDIT = (HERE / "schedule_table.js").read_text("utf-8")
@@ -138,7 +136,7 @@ def _rows(schedule: "Mapping[int, Sequence[Cell]] | Schedule") -> list[list[list
     return [[[*cell, device][:3] for cell in row] for device, row in schedule.items()]
 
 
-class ScheduleTable(anywidget.AnyWidget):
+class ScheduleTable(AnyWidget):
     """The result of :func:`edit`.
 
     Attributes
@@ -151,8 +149,8 @@ class ScheduleTable(anywidget.AnyWidget):
 
     _esm = EDIT
     _css = STYLE + LOOKS + LOOK
-    data = traitlets.Dict().tag(sync=True)
-    rows = traitlets.List().tag(sync=True)
+    data = Dict().tag(sync=True)
+    rows = List().tag(sync=True)
 
     def __init__(self, rows: list[list[list]], settings: dict):
         self._settings = settings

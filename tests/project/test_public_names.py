@@ -216,6 +216,7 @@ def test_no_module_is_over_700_lines(module):
 # process that it starts, through a pipe. What learners have written is run where it is shut in.
 PICKLES = {"d2lps.cluster.agent", "d2lps.cluster.emulation", "d2lps.cluster.run", "d2lps.notebook.grading.elsewhere"}
 PICKLES |= {"course.classes.inside"}
+PICKLES |= {"course.site.in_browser"}  # runs the reader's own cells in the reader's own browser
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m not in PICKLES])
@@ -299,7 +300,7 @@ def test_the_core_works_where_torch_cannot_be_imported():
     assert used["table"].splitlines()[2] == "step 1   gpu0,gpu1→cpu +g1   cpu sgd(g1, lr=0.1)"
 
 
-@pytest.mark.parametrize("name, needed", [("run", "torch"), ("Here", "torch"), ("watch", "anywidget")])
+@pytest.mark.parametrize("name, needed", [("run", "torch"), ("Here", "torch"), ("explore", "ipywidgets")])
 def test_what_the_core_alone_cannot_do_says_what_to_install(name, needed):
     code = f"import sys; sys.modules[{needed!r}] = None; import d2lps; d2lps.{name}"
     errors = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stderr

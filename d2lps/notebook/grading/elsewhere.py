@@ -8,8 +8,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-import cloudpickle
-
 PATIENCE = 60.0  # seconds
 ASK = """
 import json, pickle, sys
@@ -53,6 +51,8 @@ def elsewhere(answer: Callable, *arguments: object) -> object:
     """
     if isinstance(answer, Away):
         return answer.elsewhere(*arguments)
+    import cloudpickle
+
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     try:
         sent = cloudpickle.dumps((answer, arguments))

@@ -11,9 +11,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import anywidget
-import traitlets
-
 from d2lps.messages import language, named, only, text
 from d2lps.schedule import Schedule
 from d2lps.trace import Trace
@@ -23,6 +20,7 @@ from d2lps.view.drawing.scene import Scene, race
 from d2lps.view.drawing.still import breadth, stacked, still
 from d2lps.view.drawing.theme import STYLE, THIN
 from d2lps.view.player import data
+from d2lps.view.widgets import AnyWidget, Dict
 
 HERE = Path(__file__).parent
 MODULE = (HERE / "player.js").read_text("utf-8")
@@ -132,12 +130,12 @@ def without_view(bundle: dict) -> dict:
     return {kind: value for kind, value in bundle.items() if "widget-view" not in kind}
 
 
-class Player(anywidget.AnyWidget):
+class Player(AnyWidget):
     """Traces with their controls, made by :func:`watch`: a scene and a heading for each run."""
 
     _esm = MODULE
     _css = LOOKS
-    data = traitlets.Dict().tag(sync=True)
+    data = Dict().tag(sync=True)
 
     def __init__(self, scenes: Sequence[Scene], names: Sequence[str], name: str = ""):
         self._scenes, self._names, self._name = scenes, names, name

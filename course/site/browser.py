@@ -1,0 +1,155 @@
+"""The parts of the site that run Python in the reader's browser: "try it" below a cell, and a chapter in one file.
+
+``trial`` finds the cells that run there, ``pyodide`` has Python itself, ``theme/try.js`` and ``try-worker.js`` run it.
+"""
+
+import base64
+import gzip
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+
+import d2lps
+from course.book.library import Book, Chapter, write
+from course.site import pyodide, runs
+from course.site.exercises import solution
+from course.site.trial import runnable
+from d2lps.messages import text_in
+
+STATIC = "_static"
+PYTHON = f"{STATIC}/python"  # the folder of Python in the site
+WORDS = ("try", "run", "stop", "again", "close", "loading", "running", "stopped", "from-file", "edit", "late", "failed")
+TABLES = (".py", ".toml", ".md", ".css", ".js", ".json")  # files of the package and of chapters that Python reads
+WHEN = (1980, 1, 1, 0, 0, 0)  # of all files in the archive, so that equal contents are equal archives
+ALONE = "01-data-parallelism"  # the chapter that is also one file, d2lps-try-en.html
+
+
+def tried(book: Book, chapter: Chapter, folder: Path, say: Callable[[str], None] = print) -> dict[str, list[str]]:
+    """Return the cells of a chapter that a browser can run, each with the ids of the earlier cells that it needs.
+
+    The result is kept in ``folder`` until the chapter's code or the package changes.
+    """
+    path = folder / f"tried-{runs.name(book, chapter.slug)}.json"
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        say(f"finding the cells of {chapter.slug} that a browser can run")
+    answers = book.folder(chapter.slug) / "solutions.py"
+    code = answers.read_text("utf-8") if answers.is_file() else ""
+    exercises = {cell.id: solution(code, cell.exercise.replace("-", "_")) for cell in chapter.cells if cell.exercise}
+    found = runnable(
+        [(cell.id, cell.source) for cell in chapter.cells], {id: code for id, code in exercises.items() if code}
+    )
+    for old in folder.glob(f"tried-{chapter.slug}-*.json"):
+        old.unlink(missing_ok=True)
+    write({path: json.dumps(found)})
+    return found
+
+
+def file(language: str) -> str:
+    """Return the name of the file that has a whole chapter and Python."""
+    return f"d2lps-try-{language}.html"
+
+
+def cells(chapter: Chapter, needs: dict[str, list[str]]) -> str:
+    """Return the script with the code of the cells that can be tried, and of those that they need."""
+    wanted = {*needs, *(earlier for ids in needs.values() for earlier in ids)}
+    sources = {cell.id: cell.source for cell in chapter.cells if cell.id in wanted}
+    return f"window.d2lpsCells = {json.dumps({'needs': needs, 'sources': sources}, ensure_ascii=False)};\n"
+
+
+def data(language: str, slug: str) -> str:
+    """Return the element of a page with the words of ``try.js`` and the address of the chapter's cells."""
+    given = {"words": {word: text_in(language, f"browser.{word}") for word in WORDS}, "cells": f"{slug}-cells.js"}
+    content = json.dumps(given, ensure_ascii=False).replace("<", "\\u003c")
+    return f'<script type="application/json" id="d2lps-try">{content}</script>'
+
+
+def parts(book: Book) -> dict[str, bytes]:
+    """Return the files of Python in the site: Pyodide's, and ``course.zip`` with d2lps, networkx and the exercises."""
+    folder = pyodide.folder(book.root)
+    worker = Path(__file__).with_name("theme") / "try-worker.js"
+    files = {path.name: path.read_bytes() for path in (*(folder / name for name in pyodide.FILES), worker)}
+    return files | {"course.zip": _archive(book)}
+
+
+def _archive(book: Book) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in sorted(_packed(book)):
+            archive.writestr(zipfile.ZipInfo(name, WHEN), content, zipfile.ZIP_DEFLATED)
+    return file.getvalue()
+
+
+def _packed(book: Book) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file that Python reads in the browser."""
+    yield "in_browser.py", Path(__file__).with_name("in_browser.py").read_bytes()
+    package = Path(d2lps.__file__).parent
+    for path in package.rglob("*"):
+        if path.suffix in TABLES and path.is_file():
+            yield f"d2lps/{path.relative_to(package).as_posix()}", path.read_bytes()
+    for slug in book.contents:
+        for path in book.folder(slug).iterdir():
+            if path.suffix in (".py", ".toml") and path.is_file():
+                yield f"chapters/{slug}/{path.name}", path.read_bytes()
+    for file in distribution("networkx").files or ():
+        if file.suffix == ".py" and "tests" not in file.parts and file.parts[0] == "networkx":
+            yield file.as_posix(), file.read_binary()
+
+
+def alone(page: str, site: Path, folder: str, script: str, files: dict[str, bytes]) -> str:
+    """Return a page of a chapter as one file: it asks for nothing, neither from the network nor from other files.
+
+    Parameters
+    ----------
+    page : str
+        The framed page.
+    site : Path
+        The folder of the site, in which style sheets, scripts and pictures lie already.
+    folder : str
+        The folder of the page in the site.
+    script : str
+        The code of the cells, of :func:`cells`.
+    files : dict of str to bytes
+        Python's files, of :func:`parts`.
+    """
+
+    def content(address: str) -> bytes:
+        return (site / folder / address).resolve().read_bytes()
+
+    def style(match: re.Match) -> str:
+        font = base64.b64encode(content("../_static/math.woff2")).decode()
+        sheet = content(match[1]).decode().replace("url(math.woff2)", f"url(data:font/woff2;base64,{font})")
+        return f"<style>{sheet}</style>"
+
+    def picture(match: re.Match) -> str:
+        return f'src="data:image/svg+xml;base64,{base64.b64encode(content(match[1])).decode()}"'
+
+    scripts = [content(address).decode() for address in re.findall(r'<script defer src="([^"]+)"></script>', page)]
+    page = re.sub(r'<script defer src="[^"]+"></script>\n?', "", page)
+    page = re.sub(r'<link rel="stylesheet" href="([^"]+)">', style, page)
+    page = re.sub(r'<link rel="alternate"[^>]*>\n?', "", page)
+    page = re.sub(r'src="(\.\./img/[^"]+)"', picture, page)
+    # What leads to other pages of the site is only text here.
+    page = re.sub(
+        r'<nav class="(?:chapters|languages|near)".*?</nav>|<form role="search".*?</form>', "", page, flags=re.S
+    )
+    page = re.sub(r'<p class="tools">.*?</p>', "", page, flags=re.S)
+    page = re.sub(r'<a ((?:(?!>).)*)href="(?!#|https?:)[^"]*"', r"<a \1", page)
+    kind = 'type="text/plain" data-part='
+    packed = "".join(f'<script {kind}"{name}">{_text(content)}</script>\n' for name, content in files.items())
+    started = "".join(f"<script>{_inside(code)}</script>\n" for code in [script, *scripts])
+    return page.replace("</body>", f"{packed}{started}</body>")
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+def _inside(code: str) -> str:
+    """Return a script that can stand inside a page."""
+    return code.replace("</script", "<\\/script")

@@ -1,0 +1,160 @@
+"""Find the cells of a chapter that a browser can run: those that run here without what a browser lacks.
+
+``runnable`` starts this file as a program of its own, because the lack is made before anything is imported.
+"""
+
+import ast
+import json
+import re
+import signal
+import subprocess
+import symtable
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from course.book.findings import BookError
+
+LIMIT = 3.0  # seconds of processor time for one cell here; a browser takes two to four times as long
+ALL = 300  # seconds for all cells of a chapter
+JUDGED = re.compile(r"d2lps\.check_exercise\(.*?\)")
+THERE = {
+    "d2lps",
+    "networkx",
+    "course",
+}  # what a browser has beside Python's own modules and those of chapters
+
+
+def runnable(cells: Sequence[tuple[str, str]], solutions: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return each cell that runs without PyTorch and processes, with the earlier cells that it needs.
+
+    Parameters
+    ----------
+    cells : sequence of (id, source)
+        The cells of a chapter in their order.
+    solutions : mapping of str to str
+        The id of each exercise's cell → the code of its solution: the cell counts if its judge accepts it.
+
+    Raises
+    ------
+    BookError
+        If the trial itself ends with an error, or takes longer than 5 minutes.
+    """
+    command = [sys.executable, __file__]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps([cells, dict(solutions)]), capture_output=True, text=True, timeout=ALL
+        )
+    except subprocess.TimeoutExpired:
+        raise BookError(f"the cells without PyTorch ran longer than {ALL} s; shorten the slowest") from None
+    if done.returncode:
+        raise BookError(f"the trial of cells without PyTorch failed:\n{done.stderr[-2000:]}")
+    ran = set(json.loads(done.stdout))
+    needed = needs(cells)
+    return {id: needed[id] for id, _ in cells if id in ran}
+
+
+def needs(cells: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return for each cell the ids of the earlier cells whose names it uses, directly or through others, in order.
+
+    >>> needs([("a", "x = 1"), ("b", "y = 2"), ("c", "def f(): return x"), ("d", "f()")])["d"]
+    ['a', 'c']
+    """
+    result: dict[str, list[str]] = {}
+    binds: dict[str, set[str]] = {}
+    uses: dict[str, set[str]] = {}
+    for id, source in cells:
+        wanted, direct = set(), []
+        with suppress(SyntaxError):  # a cell with magics has no names
+            table = symtable.symtable(source, id, "exec")
+            symbols = table.get_symbols()
+            imported = {symbol.get_name() for symbol in symbols if symbol.is_imported()}
+            bound = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_namespace()}
+            uses[id] = _used(table) - imported
+            binds[id] = imported | bound | _changed(source) & uses[id]
+            wanted = set(uses[id])
+        for earlier in reversed([*result]):
+            if binds.get(earlier, set()) & wanted:
+                direct.append(earlier)
+                wanted -= binds[earlier] - uses[earlier]
+        closure = {one for earlier in direct for one in [*result[earlier], earlier]}
+        result[id] = [earlier for earlier in result if earlier in closure]
+    return result
+
+
+def _used(table: symtable.SymbolTable) -> set[str]:
+    """Return the global names that a cell reads, also inside its functions."""
+    top = table.get_type() == "module"
+    own = {
+        symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced() and (top or symbol.is_global())
+    }
+    return own.union(*map(_used, table.get_children()))
+
+
+def _changed(source: str) -> set[str]:
+    """Return the names whose values a cell may change: x[i] = …, x.a = …, and x.append(…) as a statement."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Subscript(ast.Name(name), _, ast.Store()) | ast.Attribute(ast.Name(name), _, ast.Store()):
+                names.add(name)
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name)))):
+                names.add(name)
+    return names - {"d2lps"}
+
+
+class _Lacking:
+    """An import finder that refuses what a browser does not have."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        top = name.partition(".")[0]
+        if top not in THERE and top not in sys.stdlib_module_names and not top.startswith(("chapter_", "_")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError("a browser has no processes, threads and sockets")
+
+
+def _trial() -> None:
+    """Read cells from stdin, run them, and print the ids of those that ran."""
+    import multiprocessing
+    import os
+    import socket
+    import threading
+    import time
+
+    cells, solutions = json.load(sys.stdin)
+    sys.meta_path.insert(0, _Lacking())
+    from course.site import in_browser
+    from d2lps.notebook.grading import calls
+
+    calls.THREADS = False
+    threading.Thread.start = subprocess.Popen.__init__ = socket.socket.__init__ = _refuse
+    multiprocessing.Process.start = os.fork = _refuse
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGPROF, late)
+    page, ran = in_browser.begin("en"), []
+    for id, source in cells:
+        if source.startswith("# %%px"):
+            continue
+        begin = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, 4 * LIMIT)
+        outputs = page.run(source)
+        if id in solutions:
+            outputs += page.run(f"{solutions[id]}\n\nassert {JUDGED.search(source)[0]}.passed")
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if time.process_time() - begin < LIMIT and not any("error" in output for output in outputs):
+            ran.append(id)
+        elif "--why" in sys.argv:
+            print(id, outputs[-1:], file=sys.stderr)
+    json.dump(ran, sys.stdout)
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])  # not this folder, whose modules have common names
+    _trial()

@@ -1,0 +1,164 @@
+"""Cells of the site that run in the reader's browser, with real Pyodide: from a server, and from a file."""
+
+import functools
+import hashlib
+import http.server
+import io
+import json
+import threading
+import urllib.request
+
+import pytest
+from helpers import browser as browsers
+from playwright.sync_api import Page, expect
+
+from course.book.findings import BookError
+from course.book.library import Book
+from course.site import browser, pyodide
+from course.site.trial import needs, runnable
+from d2lps.messages import sentences
+
+chromium, new_page = browsers.chromium, browsers.new_page
+PATIENCE = 240_000  # milliseconds until Python has begun and run a cell, on a busy machine
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(site):
+    """Return the address of the site on a server of its own."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def opened(new_page):
+    """``opened(address)``: the page; it asks for nothing outside its own server or file."""
+    asked, errors = [], []
+
+    def open_it(address: str) -> Page:
+        page = new_page(viewport={"width": 1100, "height": 900})
+        page.on("request", lambda request: asked.append((address, request.url)))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(address)
+        return page
+
+    yield open_it
+    own = ("data:", "blob:")
+    assert [url for page, url in asked if not url.startswith((*own, page.rpartition("/en/")[0]))] == []
+    assert errors == []
+
+
+def tried(page: Page, name: str, code: str | None = None, language: str = "en"):
+    """Open a cell, change its code, run it, and return the place of its outputs."""
+    cell, words = page.locator(f"#cell-{name}"), sentences(language)
+    if cell.locator("textarea").count() == 0:
+        cell.get_by_role("button", name=words["browser.try"]).click()
+    run = cell.get_by_role("button", name=words["browser.run"], exact=True)
+    expect(run).to_be_enabled(timeout=PATIENCE)
+    if code is not None:
+        cell.locator("textarea").fill(code)
+    run.click()
+    expect(cell.locator("[role=status]").first).to_have_text("", timeout=PATIENCE)
+    return cell.locator(".tried")
+
+
+@pytest.mark.slow(60)
+@pytest.mark.timeout(900)
+def test_the_file_from_disk_plays_predicts_and_grades(site, opened):
+    page = opened((site / "en" / browser.file("en")).as_uri())
+    assert tried(page, "race").locator(".d2-player").count() == 1
+    form = tried(page, "guess").locator("form")
+    for field in form.locator("input").all():
+        field.fill("60")
+    form.get_by_role("button").click()
+    assert "right" in tried(page, "predicted").inner_text()
+    wrong = (
+        "def own_gpu(gpus):\n    return d2lps.aggregate_at(gpus, gpus[0])\n\nd2lps.check_exercise('own-gpu', own_gpu)"
+    )
+    assert "One GPU does all the adding" in tried(page, "exercise-own-gpu", wrong).inner_text()
+    right = wrong.replace("aggregate_at(gpus, gpus[0])", "sharded(gpus)")
+    assert "Right." in tried(page, "exercise-own-gpu", right).inner_text()
+
+
+@pytest.mark.slow(90)
+@pytest.mark.timeout(900)
+def test_every_cell_that_is_offered_runs(site, served, opened):
+    page = opened(f"{served}/en/02-ring.html")
+    offered = page.locator(".cell[data-try]").evaluate_all("all => all.map((cell) => cell.id.slice(5))")
+    assert len(offered) > 30 and "exercise-both-ways" in offered
+    for name in offered:
+        assert tried(page, name).locator("pre.error").count() == 0, name
+
+
+@pytest.mark.slow(30)
+@pytest.mark.timeout(900)
+def test_an_endless_cell_is_stopped_and_the_next_one_begins_anew(served, opened):
+    page = opened(f"{served}/en/01-data-parallelism.html")
+    cell = page.locator("#cell-fraction")
+    assert tried(page, "fraction", "x = 1\nprint('here')").inner_text().strip() == "here"
+    cell.locator("textarea").fill("while True: pass")
+    cell.locator("textarea").press("Shift+Enter")
+    cell.get_by_role("button", name="Stop").click()
+    expect(cell.locator("[role=status]")).to_have_text(sentences("en")["browser.stopped"], timeout=PATIENCE)
+    assert "NameError" in tried(page, "fraction", "x").inner_text()
+    cell.get_by_role("button", name="Close").click()
+    assert cell.locator("pre.code").is_visible() and cell.locator("textarea").count() == 0
+
+
+@pytest.mark.slow(5)
+@pytest.mark.timeout(600)
+def test_a_page_from_a_file_says_what_to_do(site, opened):
+    page = opened((site / "en/01-data-parallelism.html").as_uri())
+    page.locator("#cell-fraction").get_by_role("button", name="Try it").click()
+    assert page.locator("p.try").inner_text() == sentences("en")["browser.from-file"]
+    assert page.get_by_role("link", name=sentences("en")["site.alone"]).get_attribute("href") == browser.file("en")
+
+
+def test_a_cell_needs_the_cells_whose_names_it_uses():
+    cells = [
+        ("imports", "import math\nfrom d2lps import ring"),
+        ("a", "a = [1]"),
+        ("n", "def double(n):\n    k = n\n    return 2 * k"),
+        ("k", "k = 5"),
+        ("append", "a.append(2)"),
+        ("px", "# %%px\nmagic = 1"),
+        ("last", "math.pi * double(a[0])"),
+    ]
+    assert needs(cells)["last"] == ["imports", "a", "n", "append"] and needs(cells)["k"] == []
+
+
+@pytest.mark.slow(5)
+def test_cells_with_torch_threads_or_wrong_solutions_are_not_offered():
+    cells = [
+        ("torch", "import torch\ntorch.ones(1)"),
+        ("thread", "import threading\nthreading.Thread(target=print).start()"),
+        ("fork", "import os\nos.fork()"),
+        ("slow", "while True: pass"),
+        ("magic", "# %%px\nx = 1"),
+        ("plain", "x = 2"),
+        ("exercise-own-gpu", "own_gpu = None\nd2lps.check_exercise('own-gpu', own_gpu)"),
+    ]
+    wrong = "own_gpu = lambda gpus: d2lps.aggregate_at(gpus, gpus[0])"
+    assert runnable(cells, {"exercise-own-gpu": wrong}) == {"plain": []}
+    right = runnable(cells[-2:], {"exercise-own-gpu": "own_gpu = d2lps.sharded"})
+    assert right == {"plain": [], "exercise-own-gpu": []}
+
+
+def test_another_package_than_the_expected_one_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(b"other"))
+    with pytest.raises(BookError, match="is not the package that is expected"):
+        pyodide.fetch(tmp_path)
+    assert not pyodide.is_there(tmp_path) and not pyodide.folder(tmp_path).exists()
+
+
+def test_the_archive_of_the_course_is_the_same_each_time():
+    book = Book()
+    first, second = (hashlib.sha256(browser.parts(book)["course.zip"]).hexdigest() for _ in range(2))
+    assert first == second
+    assert json.loads(browser.parts(book)["pyodide-lock.json"])["info"]["arch"] == "wasm32"
