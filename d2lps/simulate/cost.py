@@ -30,6 +30,7 @@ from d2lps.schedule import Schedule
 from d2lps.simulate.timeline import timeline
 from d2lps.topology import Link, Topology, TopologyError
 from d2lps.topology.graph import total_latency
+from d2lps.topology.turns import Turn, turning
 from d2lps.trace import Predicted, Trace
 
 
@@ -177,16 +178,51 @@ def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", m
     # The same pairs often send in many steps; whether they add counts only where a port is limited.
     known = cache(lambda src, dst, share, op: _route(Flow(src, dst, share, op), topology, total))
     route = (lambda flow: known(*flow)) if topology.limits else (lambda flow: known(*flow[:3], "copy"))
+    lazy = isinstance(plan.steps, Lazy)
+    turn = turning(topology, plan.nodes) if lazy and plan.steps.around and model is _fluid else None
     for i in range(len(plan.steps)):
-        lazy = isinstance(plan.steps, Lazy)
-        alike = plan.steps.kind(i) if lazy else _flows(plan, i)
+        turned = turn and Turned(plan, topology, turn, i)
+        alike = turned.kind if turned else plan.steps.kind(i) if lazy else _flows(plan, i)
         if alike not in costs:  # a ring of any size has only two kinds of steps
-            costs[alike] = _step_cost(plan, i, route, model)
+            costs[alike] = turned.cost(route, model) if turned else _step_cost(plan, i, route, model)
         starts.append(now)
         steps.append(costs[alike])
         now += costs[alike].duration
     events = Predicted(plan, total, tuple(starts), tuple(steps))
     return Trace(origin, plan, topology, total, events if len(plan.nodes) > LARGE else tuple(events))
+
+
+class Turned:
+    """A step that stays the same if all nodes move on by the period of a turn: its first sends stand for all of them.
+
+    Steps of the same ``kind`` take the same time: their sends pass places of the same orbits.
+    """
+
+    def __init__(self, plan: Plan, topology: Topology, turn: Turn, i: int):
+        places, op, count = plan.steps.turns(i)
+        nodes, part = plan.nodes, next(iter(plan.share.values())).as_integer_ratio()
+        self.plan, self.turn, self.count, self.number = plan, turn, count, i
+        self.flows = [Flow(nodes[j], nodes[(j + places) % len(nodes)], part, op) for j in range(turn.period)]
+        passed = tuple(
+            tuple(turn.orbit[place] for place in topology.resources(flow.src, flow.dst)) for flow in self.flows
+        )
+        self.kind = op, count, passed, i if count > 1 else None  # several sends of a node may be in any order
+
+    def cost(self, route: Callable[[Flow], Route], model: Callable) -> StepCost:
+        nodes, (period, orbit, sizes), plan, i = self.plan.nodes, self.turn, self.plan, self.number
+        first = {node: self.flows[j % period] for j, node in enumerate(nodes)}
+
+        def spread(flow: Flow) -> Route:
+            """Return the route over orbits: each of its places carries an equal part of the flows of the orbit."""
+            way, needs = route(flow), Counter()
+            for place, need in way.needs.items():
+                needs[orbit[place]] += need / sizes[orbit[place]]
+            return way._replace(needs=needs)
+
+        counts = dict.fromkeys(self.flows, self.count * len(nodes) // period)
+        if self.count == 1:
+            return StepCost(counts, spread, model, lambda: [first[node] for node in nodes])
+        return StepCost(counts, spread, model, lambda: [first[send.src] for send in sends(plan.steps[i])])
 
 
 def _step_cost(plan: Plan, i: int, route: Callable[[Flow], Route], model: Callable) -> StepCost:
@@ -200,8 +236,8 @@ def _step_cost(plan: Plan, i: int, route: Callable[[Flow], Route], model: Callab
 
 
 def _flows(plan: Plan, i: int) -> tuple[Flow, ...]:
-    ratios = plan.share.ratios
-    return tuple(Flow(send.src, send.dst, ratios[send.key], send.op) for send in sends(plan.steps[i]))
+    ratio = plan.share.ratio
+    return tuple(Flow(send.src, send.dst, ratio(send.key), send.op) for send in sends(plan.steps[i]))
 
 
 def _route(flow: Flow, topology: Topology, total: int) -> Route:

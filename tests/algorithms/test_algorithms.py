@@ -636,6 +636,9 @@ LARGE = {
     "all-gather": lambda: all_gather(gpus(66)),
     "bidirectional ring": lambda: bidirectional_ring(gpus(66)),
     "halving-doubling": lambda: halving_doubling(gpus(128)),
+    "all-to-all": lambda: all_to_all(gpus(66)),
+    "all-to-all in few steps": lambda: all_to_all(gpus(66), few_steps=True),
+    "Bruck": lambda: bruck(gpus(66)),
     "together": lambda: together(ring(gpus(66)), ring(gpus(70), key="h")),
 }
 
