@@ -4,7 +4,7 @@
 >>> gpus = [f"host{h}/gpu{g}" for h in range(64) for g in range(8)]
 >>> folded = fold(cost.shared(ring(gpus), rails(hosts=64), "1 GB"))
 >>> {name: len(nodes) for name, nodes in folded.members.items() if "gpu" in name}
-{'host*/gpu0×64': 64, 'host*/gpu1–6×384': 384, 'host*/gpu7×64': 64}
+{'*/gpu0×64': 64, '*/gpu1–6×384': 384, '*/gpu7×64': 64}
 
 Messages and links are refined together: messages are of one class if they have one size and pass links of the same
 classes, and links if they are equally fast and messages of the same classes pass them, equally many of each. So all
@@ -86,7 +86,7 @@ def fold(trace: Trace, step: int = 1, apart: Iterable[str] = ()) -> Folded:
     >>> gpus = [f"host{h}/gpu{g}" for h in range(16) for g in range(8)]
     >>> event = fold(cost.shared(all_to_all(gpus), rails(hosts=16), "128 GB"), step=65).events[0]
     >>> event.src, event.dst, event.nbytes  # the 128 messages of a step, 1/16384 of the bytes each
-    ('host*/gpu0–7×128', 'host*/gpu0–7×128', 1000000000)
+    ('*/gpu0–7×128', '*/gpu0–7×128', 1000000000)
     """
     if not isinstance(trace, Trace) or trace.origin != "shared" or not isinstance(trace.plan, Plan):
         raise TraceError(text("fold.predicted", given=repr(trace)))
@@ -232,7 +232,7 @@ def _numbered(colors: Mapping[Hashable, Hashable]) -> dict:
 
 
 def _name(nodes: Sequence[str]) -> str:
-    """Return a name for merged nodes: their common name, with ranges or stars for numbers that differ."""
+    """Return a name for merged nodes: their common name, with ranges or stars for what differs."""
     if len(nodes) == 1:
         return nodes[0]
     parts = [re.split(r"(\d+)", node) for node in nodes]
@@ -244,4 +244,5 @@ def _name(nodes: Sequence[str]) -> str:
         low, high = min(numbers), max(numbers)
         if high > low:
             name[i] = f"{low}–{high}" if high - low < min(FEW, len(numbers)) else "*"
-    return f"{''.join(name)}×{len(nodes)}"
+    whole, slash, local = "".join(name).rpartition("/")
+    return f"{'*' if set('*–') & set(whole) else whole}{slash}{local}×{len(nodes)}"

@@ -7,9 +7,9 @@ True
 
 A topology that is a tree is drawn as a *tree*, its switches and memories as bars above the nodes they join. If servers
 are linked only with workers, or one node with all others, it is drawn as two *rows*. Any other is drawn as a *circle*,
-in the order of a ring if there is one, with forwarding nodes in the background in its middle. The trace of merged nodes
-(:func:`d2lps.fold`) is drawn in *tiers*: switches by their distance from the GPUs, those within hosts below. Every link is a lane on
-the right-hand side of its direction, so that the two directions of a link lie side by side.
+in the order of a ring if there is one, with forwarding nodes in the background in its middle. Merged nodes
+(:func:`d2lps.fold`) are drawn in *tiers*: switches by their distance from the GPUs, those within hosts below. Every
+link is a lane on the right-hand side of its direction, so that the two directions of a link lie side by side.
 """
 
 import math
@@ -26,7 +26,8 @@ from d2lps.view.drawing.svg import Line, Point, along, beside
 from d2lps.view.drawing.tiers import tiers
 
 MANY = 24  # nodes: among more of them every line is blocked
-WIDE = 11.0  # the lane with the largest load, if lanes are as wide as their loads
+BESIDE = 60.0  # the room at both sides of tiers
+WIDE, MEDIUM, FEW = 14.0, 6.0, 10  # the lane with the largest load, among few lanes or many
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ def arrange(
     else:
         boxes, bars, faint = circle(topology, participants), frozenset(), frozenset(participants.inner(topology))
     every = [*boxes.values(), *hosts.values()]
+    if loads is not None:  # room for the numbers beside the lanes
+        left, right = min(box.x for box in every), max(box.x + box.w for box in every)
+        every.append(Box(left - BESIDE, every[0].y, right - left + 2 * BESIDE, 0.0))
     left, top = min(box.x for box in every), min(box.y for box in every)
     boxes, hosts = (
         {name: box.moved(MARGIN - left, MARGIN - top) for name, box in group.items()} for group in (boxes, hosts)
@@ -114,8 +118,8 @@ def arrange(
         node: kind if node in hosts else local_name(node) if hosts or loads is not None else node
         for node, kind in topology.kinds.items()
     }
-    most = max((loads or {}).values(), default=0.0)
-    widths = {(link.src, link.dst): max(1.0, WIDE * load / most) for link, load in (loads or {}).items() if most}
+    most, wide = max((loads or {}).values(), default=0.0), WIDE if len(loads or {}) <= FEW else MEDIUM
+    widths = {(link.src, link.dst): max(1.0, wide * load / most) for link, load in (loads or {}).items() if most}
     return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled, hosts, shown, widths)
 
 

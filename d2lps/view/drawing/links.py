@@ -7,7 +7,21 @@ from d2lps.units import Bandwidth
 from d2lps.view.drawing.boxes import Box, host
 from d2lps.view.drawing.hierarchy import MOST
 from d2lps.view.drawing.layout import Layout
-from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, escape, line, num, short, stroke, tag, words
+from d2lps.view.drawing.svg import (
+    Line,
+    along,
+    area,
+    beside,
+    block,
+    corners,
+    escape,
+    line,
+    num,
+    short,
+    stroke,
+    tag,
+    words,
+)
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.traffic import DECIDES, IDLE, Traffic
 
@@ -65,8 +79,9 @@ def _lane(layout: Layout, link: Link, width: float, state: int, name: str = "") 
     lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), width < THIN
     width, length = 1.0 if faint else width, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
     color = "edge" if faint and state in (IDLE, LINK) else COLORS[state]
-    thick = width * (1.0 if state == IDLE and (fine or faint) else BROAD[state])
+    thick = width * (1.0 if (own and state != IDLE) or (state == IDLE and (fine or faint)) else BROAD[state])
     look = stroke("lane", thick, color)
+    look["class_"] += " d2-load" if own else ""
     if fine or faint:
         look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
     elif state == IDLE:
@@ -106,7 +121,12 @@ def _bar(layout: Layout, node: str, state: int) -> str:
 
 
 def rates(topology: Topology, layout: Layout) -> str:
-    """Write each finite bandwidth: on one link if all or nearly all links have it, else on every link."""
+    """Write each finite bandwidth: on one link if all or nearly all links have it, else on every link.
+
+    Where lanes are as wide as their loads there is no room for numbers that stand for many links.
+    """
+    if layout.widths:
+        return ""
     alike: dict[tuple, list[Link]] = {}
     for link in topology.links:
         if not math.isinf(link.capacity):

@@ -10,8 +10,8 @@ True
 from d2lps.topology import Topology
 from d2lps.view.drawing.boxes import Box, Participants, host
 
-DROP, GAP, HIGH = 74.0, 26.0, 34.0  # between tiers, between boxes of a tier, the height of a switch
-ROW = 6  # nodes in a row
+DROP, GAP, HIGH = 78.0, 26.0, 34.0  # between tiers, between boxes of a tier, the height of a switch
+ROW = 8  # nodes in a row
 
 
 def tiers(topology: Topology, participants: Participants) -> dict[str, Box]:
@@ -25,7 +25,8 @@ def tiers(topology: Topology, participants: Participants) -> dict[str, Box]:
     ordered += [nodes[i : i + ROW] for i in range(0, len(nodes), ROW)]
     boxes, y = {}, 0.0
     for row in [*ordered, inside]:
-        sizes = [participants.size(node, 104.0) if node in participants.nodes else (104.0, HIGH) for node in row]
+        wide = 104.0 if len(row) <= 4 else 80.0
+        sizes = [participants.size(node, wide) if node in participants.nodes else (wide, HIGH) for node in row]
         x = -(sum(w for w, _ in sizes) + GAP * (len(row) - 1)) / 2
         for node, (w, h) in zip(row, sizes, strict=True):
             boxes[node] = Box(x, y, w, h)
@@ -38,8 +39,8 @@ def _distances(topology: Topology, nodes: tuple[str, ...]) -> dict[str, int]:
     """Return node → the number of links from it to the nearest of ``nodes``, in the topology's order."""
     far, queue = dict.fromkeys(nodes, 0), [*nodes]
     for node in queue:  # grows meanwhile
-        for link in topology.leaving(node):
-            if link.dst not in far:
-                far[link.dst] = far[node] + 1
-                queue.append(link.dst)
+        near = [link.dst for link in topology.leaving(node)] + [link.src for link in topology.arriving(node)]
+        new = dict.fromkeys(other for other in near if other not in far)
+        far |= dict.fromkeys(new, far[node] + 1)
+        queue += new
     return {node: far.get(node, 0) for node in topology.kinds}
