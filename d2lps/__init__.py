@@ -53,6 +53,7 @@ _HOME = {
     "draw": "view.drawing",
     "edit": "notebook.schedule_table",
     "explore": "notebook.explore",
+    "fold": "simulate.fold",
     "gather": "algorithms",
     "halving": "algorithms",
     "halving_doubling": "algorithms",

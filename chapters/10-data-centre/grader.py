@@ -2,7 +2,7 @@
 
 from d2lps.notebook.grading import Exercise
 
-from . import judge_bruck, judge_busbw, judge_order
+from . import judge_bruck, judge_busbw, judge_order, judge_rails
 
 EXERCISES = {
     "busbw": Exercise(
@@ -25,5 +25,12 @@ EXERCISES = {
         judge_bruck.judge,
         fills=dict,
         keeps=("powers-of-two", "not-rotated", "too-many-steps", "too-many-blocks", "waits"),
+    ),
+    "rail-ring": Exercise(
+        ("hosts", "k"),
+        judge_rails.CASES,
+        judge_rails.judge,
+        fills=dict,
+        keeps=("flat", "crosses", "closing", "same-card", "torn"),
     ),
 }

@@ -30,6 +30,16 @@ def bruck(rank, n, mine, swap):
     return [blocks[(i - rank) % n] for i in range(n)]
 
 
+def rail_ring(hosts, k):
+    order = []
+    for h, host in enumerate(hosts):
+        near, far = k, (k + 1) % len(host)
+        between = [i for i in range(len(host)) if i not in (near, far)]
+        rails = [near, *between, far] if len(host) > 1 else [0]
+        order += [host[i] for i in (rails if h % 2 == 0 else rails[::-1])]
+    return order
+
+
 # What learners write instead. Each answer does one thing wrong.
 
 
@@ -271,6 +281,53 @@ def first_rank_is_silent(rank, n, mine, swap):
     return bruck(rank, n, mine, swap)
 
 
+def flat_ring(hosts, k):
+    return [gpu for host in hosts for gpu in host]
+
+
+def begins_at_k(hosts, k):
+    """The eight rings of the text: every card is busy, but each hop changes the rail."""
+    return [gpu for host in hosts for gpu in host[k:] + host[:k]]
+
+
+def there_and_back_alike(hosts, k):
+    """Nothing crosses the spine, but every ring has the same two cards."""
+    return [gpu for h, host in enumerate(hosts) for gpu in host[:: -1 if h % 2 else 1]]
+
+
+def one_rail_further(hosts, k):
+    """Enters each host one rail further on: right if the ring has as many hosts as there are rails."""
+    order = []
+    for h, host in enumerate(hosts):
+        near, far = (k + h) % len(host), (k + h + 1) % len(host)
+        order += [host[near], *(g for i, g in enumerate(host) if i not in (near, far)), *[host[far]] * (near != far)]
+    return order
+
+
+def along_the_rails(hosts, k):
+    """All GPUs of one rail, then all of the next one: leaves each host once for every GPU."""
+    rails = [list(rail) for rail in zip(*hosts, strict=True)]
+    rails = rails[k:] + rails[:k]
+    return [gpu for i, rail in enumerate(rails) for gpu in (rail[::-1] if i % 2 else rail)]
+
+
+def own_rail_only(hosts, k):
+    return [host[k] for host in hosts]
+
+
+def closes_itself(hosts, k):
+    order = rail_ring(hosts, k)
+    return [*order, order[0]]
+
+
+def per_host(hosts, k):
+    return hosts
+
+
+def the_number(hosts, k):
+    return k
+
+
 WRONG = {
     "busbw": {
         "todo": [lambda collective, n, nbytes, seconds: 0],
@@ -306,5 +363,17 @@ WRONG = {
         "other-blocks": [stops_early],
         "strange-rank": [beyond_the_end],
         "not-blocks": [one_block],
+    },
+    "rail-ring": {
+        "todo": [lambda hosts, k: []],
+        "flat": [flat_ring],
+        "crosses": [begins_at_k],
+        "closing": [one_rail_further],
+        "same-card": [there_and_back_alike],
+        "torn": [along_the_rails],
+        "missing": [own_rail_only],
+        "twice": [closes_itself],
+        "strange": [per_host],
+        "not-a-list": [the_number],
     },
 }

@@ -18,7 +18,7 @@ from fractions import Fraction
 from d2lps.algorithms.servers import require_chunks
 from d2lps.algorithms.trees import halving_doubling
 from d2lps.plan.acts import PlanError, Send
-from d2lps.plan.lazy import Lazy
+from d2lps.plan.lazy import Cells, Grid, Lazy
 from d2lps.plan.parse import names
 from d2lps.plan.plan import Plan
 from d2lps.units import is_count
@@ -339,7 +339,10 @@ def bruck(nodes: Iterable[str], key: str = "g") -> Plan:
     def joined(t: int) -> list[tuple[str, str, str, int]]:
         return [(node, nodes[(i - 2**t) % n], "copy", min(2**t, n - 2**t)) for i, node in enumerate(nodes)]
 
-    steps = Lazy(step, range((n - 1).bit_length()), call=(bruck, nodes, key), joined=joined)
+    def around(t: int) -> tuple[int, str, int]:
+        return -(2**t), "copy", min(2**t, n - 2**t)
+
+    steps = Lazy(step, range((n - 1).bit_length()), call=(bruck, nodes, key), joined=joined, around=around)
     share = {f"{key}{j + 1}": Fraction(1, n) for j in range(n)}
     return Plan(nodes, share, steps, holds=[*zip(nodes, share, strict=True)])
 
@@ -354,6 +357,9 @@ def all_to_all(
 
     Steps: n−1, or ⌈lg n⌉ with few steps. Every node sends and receives (n−1)/n·S, or S/2 per step if n is a power of
     two. Step by step: (n−1)·α + (n−1)/n·S/b, or ⌈lg n⌉·(α + S/(2b)).
+
+    Beyond 64 nodes keys and steps are described, not stored. Ten thousand nodes are costed in seconds if the topology
+    looks the same from many of them; one slow GPU among so many takes hours.
 
     Parameters
     ----------
@@ -390,31 +396,47 @@ def all_to_all(
     """
     nodes = names(nodes)
     n = len(nodes)
-    if few_steps:
-        steps = [
-            [
-                # The part goes from i to i+way, and has gone as far as the lower bits of its way say.
-                Send(nodes[(i + way % apart) % n], nodes[(i + way % apart + apart) % n], _part(key, i, way, n), "copy")
-                for i in range(n)
-                for way in range(1, n)
-                if way & apart
-            ]
-            for apart in (2**t for t in range((n - 1).bit_length()))
-        ]
-    else:
-        steps = [
-            [Send(nodes[i], nodes[(i + way) % n], _part(key, i, way, n), "copy") for i in range(n)]
+
+    def name(i: int, way: int) -> str:
+        return f"{key}{i + 1}.{(i + way) % n + 1}"
+
+    def pairwise(t: int) -> list[Send]:
+        return [Send(nodes[i], nodes[(i + t) % n], name(i, t), "copy") for i in range(n)]
+
+    def by_powers(t: int) -> list[Send]:
+        apart = 2**t
+        return [
+            # The part goes from i to i+way, and has gone as far as the lower bits of its way say.
+            Send(nodes[(i + way % apart) % n], nodes[(i + way % apart + apart) % n], name(i, way), "copy")
+            for i in range(n)
             for way in range(1, n)
+            if way & apart
         ]
-    sizes = [[1] * n] * n if sizes is None else [[*row] for row in sizes]
+
+    def around(t: int) -> tuple[int, str, int]:
+        if not few_steps:
+            return t, "copy", 1
+        # Of the ways below n, whole runs of 2 · 2^t have bit t set in their second half.
+        return 2**t, "copy", n // 2 ** (t + 1) * 2**t + max(0, n % 2 ** (t + 1) - 2**t)
+
+    def joined(t: int) -> list[tuple[str, str, str, int]]:
+        places, op, count = around(t)
+        return [(node, nodes[(i + places) % n], op, count) for i, node in enumerate(nodes)]
+
+    step, span = (by_powers, range((n - 1).bit_length())) if few_steps else (pairwise, range(1, n))
+    if sizes is None:
+        share, every = Grid(key, n), range(n * n)
+        steps = Lazy(step, span, call=(all_to_all, nodes, few_steps, key), joined=joined, around=around)
+        return Plan(nodes, share, steps, Cells(nodes, share, False, every), Cells(nodes, share, True, every))
+    sizes = [[*row] for row in sizes]
     counts = [size for row in sizes for size in row]
     if [len(row) for row in sizes] != [n] * n or not all(map(is_count, counts)) or not any(counts):
         raise PlanError("sizes", count=n)
     pairs, total = [(i, j) for i in range(n) for j in range(n) if sizes[i][j]], sum(counts)
     share = {f"{key}{i + 1}.{j + 1}": Fraction(sizes[i][j], total) for i, j in pairs}
-    steps = [[send for send in step if send.key in share] for step in steps]
     holds = [(nodes[i], name) for (i, _), name in zip(pairs, share, strict=True)]
     wants = [(node, f"{key}{i + 1}.{j + 1}") for j, node in enumerate(nodes) for i in range(n) if sizes[i][j]]
+    steps = [[send for send in step(t) if send.key in share] for t in span]
     return Plan(nodes, share, [step for step in steps if step], holds, wants)
 
 
@@ -453,7 +475,3 @@ def _tree(nodes: tuple[str, ...]) -> list[tuple[int, list[tuple[str, str]]]]:
 
 def _own(plan: Plan) -> list[tuple[str, str]]:
     return [*zip(plan.nodes, plan.share, strict=True)]
-
-
-def _part(key: str, i: int, way: int, n: int) -> str:
-    return f"{key}{i + 1}.{(i + way) % n + 1}"

@@ -6,7 +6,7 @@ graders call these functions and never decide for themselves.
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -76,41 +76,67 @@ def replay(plan: PlanData) -> Iterator[tuple[int, Holdings]]:
     PlanError
         At the first act that is not allowed.
     """
-    for number, holdings in _replay(plan):
+    holdings: Holdings = {}
+    nodes, keys, updated = plan.nodes, tuple(plan.share), _updated(plan)
+    for number, changed, _ in _replay(plan):
+        for slot, value in changed.items():
+            place = nodes[slot // len(keys)], keys[slot % len(keys)]
+            holdings[place] = Holding(value & ~updated, value >= updated)
         yield number, dict(holdings)
 
 
-def _replay(plan: PlanData) -> Iterator[tuple[int, Holdings]]:
-    """Yield one mapping that goes through all states: a copy per step would cost more than the step."""
-    everyone = complete(plan)
-    gradients = {node: Holding(1 << i) for i, node in enumerate(plan.nodes)}
-    holdings = {(node, key): gradients[node] for node, key in plan.holds}
-    yield 0, holdings
+# A large plan has millions of sends. So the functions below know a slot by its number, and what it holds by one
+# integer: the bits of the contributors, and above them a bit for new weights. Pairs and tuples take twice the time.
+Values = dict[int, int]
+
+
+def _updated(plan: PlanData) -> int:
+    return 1 << len(plan.nodes)
+
+
+def _slots(plan: PlanData) -> tuple[dict[str, int], dict[str, int]]:
+    """Return node → its first slot, and key → how many slots further on."""
+    further = {key: j for j, key in enumerate(plan.share)}
+    return {node: i * len(further) for i, node in enumerate(plan.nodes)}, further
+
+
+def _replay(plan: PlanData) -> Iterator[tuple[int, Values, Values]]:
+    """Yield the number of each step, the values that it writes, and one mapping that goes through all states."""
+    first, further = _slots(plan)
+    everyone, updated = complete(plan), _updated(plan)
+    gradient = {node: 1 << i for i, node in enumerate(plan.nodes)}
+    values = {first[node] + further[key]: gradient[node] for node, key in plan.holds}
+    yield 0, dict(values), values
     for number, step in enumerate(plan.steps, 1):
-        holdings |= _written(plan, number, step, holdings)
-        for act in updates(step):
-            holdings[act.node, act.key] = _updated(plan, number, act, holdings, everyone[act.key])
-        yield number, holdings
+        sent = sends(step)
+        changed = _written(plan, number, sent, values, first, further)
+        values |= changed
+        for act in updates(step) if len(sent) < len(step) else ():
+            slot = first[act.node] + further[act.key]
+            _require_sum(plan, number, act, values.get(slot, 0), everyone[act.key])
+            changed[slot] = values[slot] = values[slot] | updated
+        yield number, changed, values
 
 
 def verify(plan: PlanData) -> None:
     """Raise PlanError unless ``plan`` is correct, as :func:`d2lps.check` describes."""
     with _uncollected():
-        for _, holdings in _replay(plan):  # noqa: B007
+        for _, _, values in _replay(plan):  # noqa: B007
             pass
-        _require_wanted(plan, holdings)
+        _require_wanted(plan, values)
 
 
-def _require_wanted(plan: PlanData, holdings: Holdings) -> None:
-    everyone, last = complete(plan), len(plan.steps)
+def _require_wanted(plan: PlanData, values: Values) -> None:
+    (first, further), everyone, last = _slots(plan), complete(plan), len(plan.steps)
+    updated = _updated(plan)
     for node, key, state in plan.wants:
-        holding = holdings.get((node, key))
-        if holding is None:
+        value = values.get(first[node] + further[key])
+        if value is None:
             raise PlanError("nothing-arrived", plan, last=last, node=node, key=key)
-        if holding.who != everyone[key]:
-            missing = _nodes(plan, everyone[key] & ~holding.who)
-            raise PlanError("incomplete", plan, last=last, node=node, key=key, missing=missing)
-        if holding.updated != (state == "updated"):
+        if value != everyone[key] + (updated if state == "updated" else 0):
+            if missing := everyone[key] & ~value:
+                missing = _nodes(plan, missing)
+                raise PlanError("incomplete", plan, last=last, node=node, key=key, missing=missing)
             reason = "not-updated" if state == "updated" else "updated-unwanted"
             raise PlanError(reason, plan, last=last, node=node, key=key)
 
@@ -152,40 +178,41 @@ def _nodes(plan: PlanData, bits: int) -> str:
     return " ".join(node for i, node in enumerate(plan.nodes) if bits >> i & 1)
 
 
-def _written(plan: PlanData, number: int, step: Sequence[Send | Update], holdings: Holdings) -> Holdings:
-    """Return the holdings that the sends of a step write. ``holdings`` stays unchanged, so all sends read the old."""
-    written: Holdings = {}
-    copied: set[Slot] = set()
-    for src, dst, key, op in sends(step):
-        slot, arriving = (dst, key), holdings.get((src, key))
+def _written(
+    plan: PlanData, number: int, sent: Iterable[Send], values: Values, first: Mapping, further: Mapping
+) -> Values:
+    """Return the values that the sends of a step write. ``values`` stays unchanged, so all sends read the old."""
+    written: Values = {}
+    copied: set[int] = set()
+    updated = _updated(plan)
+    for src, dst, key, op in sent:
         if src == dst:
             raise PlanError("to-itself", plan, number, node=src, key=key)
+        arriving, slot = values.get(first[src] + further[key]), first[dst] + further[key]
         if arriving is None:
             raise PlanError("not-held", plan, number, node=src, dst=dst, key=key)
         # One copy alone, or any number of adds: any other result would depend on the order of arrival.
-        if slot in copied or op == "copy" and slot in written:
+        if slot in written and (op == "copy" or slot in copied):
             raise PlanError("overwritten", plan, number, node=dst, key=key)
         if op == "copy":
             copied.add(slot)
             written[slot] = arriving
             continue
-        present = written.get(slot) or holdings.get(slot)
-        if arriving.updated or (present and present.updated):
+        present = written.get(slot) or values.get(slot, 0)
+        if arriving >= updated or present >= updated:
             raise PlanError("add-updated", plan, number, node=dst, src=src, key=key)
-        twice = present.who & arriving.who if present else 0
-        if twice:
+        if twice := present & arriving:
             raise PlanError("counted-twice", plan, number, node=dst, src=src, key=key, who=_nodes(plan, twice))
-        written[slot] = Holding(present.who | arriving.who) if present else arriving
+        written[slot] = present | arriving
     return written
 
 
-def _updated(plan: PlanData, number: int, act: Update, holdings: Holdings, everyone: int) -> Holding:
-    holding = holdings.get((act.node, act.key), Holding(0))
-    if holding.updated:
+def _require_sum(plan: PlanData, number: int, act: Update, value: int, everyone: int) -> None:
+    """Raise PlanError unless a node's value is the complete sum, which an optimizer may update."""
+    if value >= _updated(plan):
         raise PlanError("updated-twice", plan, number, node=act.node, key=act.key)
     if not everyone:
         raise PlanError("nothing-to-update", plan, number, node=act.node, key=act.key)
-    if holding.who != everyone:
-        missing = _nodes(plan, everyone & ~holding.who)
+    if value != everyone:
+        missing = _nodes(plan, everyone & ~value)
         raise PlanError("update-too-early", plan, number, node=act.node, key=act.key, missing=missing)
-    return Holding(holding.who, updated=True)

@@ -7,6 +7,9 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from d2lps.plan.share import Share
 
 LARGE = 64  # plans of more nodes are lazy if their algorithm allows it, and are checked on request only
 
@@ -55,6 +58,10 @@ class Lazy(Described):
     joined
         maps t to (sender, receiver, op, number of sends) if all keys have one size and each sender one receiver:
         the cost of a step is then computed without making its sends.
+    around
+        maps t to (places, op, number of sends) if all keys have one size and every node sends to the node so many
+        places after it (cyclic), in the order of the nodes if it sends only one key: on a topology that looks the same
+        from many nodes, the cost of a step is then computed from a few of its sends.
     """
 
     step: Callable[[int], Sequence]
@@ -62,6 +69,7 @@ class Lazy(Described):
     alike: Callable[[int], Hashable] = int
     call: tuple | None = None
     joined: Callable[[int], Sequence] | None = None
+    around: Callable[[int], tuple[int, str, int]] | None = None
 
     @property
     def description(self) -> tuple | None:
@@ -77,6 +85,10 @@ class Lazy(Described):
     def groups(self, i: int) -> Sequence | None:
         """Return what ``joined`` gives for step i; None if the messages of a step are not joined."""
         return self.joined and self.joined(self.span[i])
+
+    def turns(self, i: int) -> tuple[int, str, int] | None:
+        """Return what ``around`` gives for step i; None if the nodes do not all do the same."""
+        return self.around and self.around(self.span[i])
 
     def __reduce__(self):
         return (_steps, self.description) if self.call else (tuple, ([*self],))
@@ -106,3 +118,53 @@ class Product(Described):
         if len(self.span) < len(self.nodes) * len(self.rows):
             return super().__iter__()
         return ((node, *row) for node in self.nodes for row in self.rows)  # five times as fast
+
+
+class Grid(Share):
+    """The shares of the n² keys ``g1.1`` … ``gn.n``: all are equal, and none is stored."""
+
+    def __init__(self, key: str, n: int):
+        self.key, self.n, self._part = key, n, Fraction(1, n * n)
+        self._numbers = {str(i + 1): i for i in range(n)}
+
+    def name(self, i: int, j: int) -> str:
+        """Return the name of key (i, j), both counted from 0."""
+        return f"{self.key}{i + 1}.{j + 1}"
+
+    def __getitem__(self, key: str) -> Fraction:
+        first, dot, second = key.removeprefix(self.key).partition(".")
+        if not key.startswith(self.key) or not dot or not {first, second} <= self._numbers.keys():
+            raise KeyError(key)
+        return self._part
+
+    def ratio(self, key: str) -> tuple[int, int]:
+        return self[key].as_integer_ratio()
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.name(i, j) for i in range(self.n) for j in range(self.n))
+
+    def __len__(self) -> int:
+        return self.n * self.n
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Grid) and (self.key, self.n) == (other.key, other.n) or super().__eq__(other)
+
+    __hash__ = Share.__hash__
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cells(Described):
+    """Every (node, key) of a :class:`Grid`: node i has ``gi.1`` … ``gi.n``. Wanted: (node, key, "sum"), ``g1.i`` …"""
+
+    nodes: tuple[str, ...]
+    share: Grid
+    wanted: bool
+    span: range
+
+    @property
+    def description(self) -> tuple:
+        return self.nodes, self.share, self.wanted, self.span
+
+    def item(self, t: int) -> tuple:
+        i, j = divmod(t, len(self.nodes))
+        return (self.nodes[i], self.share.name(j, i), "sum") if self.wanted else (self.nodes[i], self.share.name(i, j))

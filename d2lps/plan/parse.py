@@ -7,7 +7,7 @@ from numbers import Rational
 
 from d2lps.messages import text
 from d2lps.plan.acts import PlanError, Send, Update
-from d2lps.plan.lazy import LARGE, Lazy, Product
+from d2lps.plan.lazy import LARGE, Cells, Grid, Lazy, Product
 from d2lps.plan.optimizers import RULES, fitting, is_number, numbers_of
 from d2lps.plan.share import Share
 
@@ -48,7 +48,9 @@ def fraction(key: str, part: "Rational | str") -> Fraction:
 
 
 def shares(parts: Mapping[str, "Rational | str"]) -> Share:
-    """Return key → share, together exactly 1."""
+    """Return key → share, together exactly 1. The described keys of a large plan stay so."""
+    if isinstance(parts, Grid) and parts.n > LARGE:
+        return parts
     if not isinstance(parts, Mapping):
         raise PlanError("share-wanted", given=repr(parts))
     for key in parts:
@@ -82,6 +84,8 @@ def pairs(holds: Iterable | None, nodes: tuple[str, ...], keys: Share) -> Sequen
 
     A node's name alone stands for all keys, None for all nodes.
     """
+    if isinstance(holds, Cells) and len(nodes) > LARGE:
+        return holds
     held = _pairs("holds", holds, nodes, keys)
     return tuple(held) if isinstance(held, dict) else _product(held, [(key,) for key in keys])
 
@@ -91,6 +95,8 @@ def states(wants: Iterable | None, nodes: tuple[str, ...], keys: Share, updated:
 
     A missing state is "updated" for the keys in ``updated``, else "sum".
     """
+    if isinstance(wants, Cells) and len(nodes) > LARGE:
+        return wants
     default = {key: "updated" if key in updated else "sum" for key in keys}
     wanted = _pairs("wants", wants, nodes, keys)
     if isinstance(wanted, dict):
@@ -119,7 +125,8 @@ def _pairs(field: str, items: Iterable | None, nodes: tuple[str, ...], keys: Sha
             raise PlanError("unknown-state", node=node, key=more[0], state=repr(state))
         for key in more[:1] or keys:
             states[node, key] = state or states.get((node, key))
-    return {(node, key): states[node, key] for node in nodes for key in keys if (node, key) in states}
+    places = {name: i for i, name in enumerate(nodes)}, {key: j for j, key in enumerate(keys)}
+    return dict(sorted(states.items(), key=lambda item: (places[0][item[0][0]], places[1][item[0][1]])))
 
 
 def _product(nodes: Sequence[str], rows: Sequence[tuple]) -> Product:

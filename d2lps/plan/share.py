@@ -6,6 +6,7 @@
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import islice
 
 from d2lps.units import is_count
 
@@ -21,8 +22,22 @@ class Share(Mapping[str, Fraction]):
 
     def __init__(self, parts: Mapping[str, "Fraction | int | str"]):
         self._parts = {key: Fraction(part) for key, part in parts.items()}
-        #: key → (numerator, denominator): unlike fractions, pairs of ints are hashed fast.
-        self.ratios = {key: part.as_integer_ratio() for key, part in self._parts.items()}
+        self._ratios = {key: part.as_integer_ratio() for key, part in self._parts.items()}
+
+    def ratio(self, key: str) -> tuple[int, int]:
+        """Return the fraction of a key as (numerator, denominator): unlike fractions, pairs of ints are hashed fast.
+
+        Parameters
+        ----------
+        key : str
+            A key.
+
+        Returns
+        -------
+        tuple of int
+            In lowest terms.
+        """
+        return self._ratios[key]
 
     def __getitem__(self, key: str) -> Fraction:
         return self._parts[key]
@@ -38,7 +53,7 @@ class Share(Mapping[str, Fraction]):
         return isinstance(other, Share) and list(self.items()) == list(other.items())
 
     def __hash__(self) -> int:
-        return hash(tuple(self.items()))
+        return hash((len(self), *islice(self.items(), 2)))  # not of all keys, which may be a hundred million
 
     def __repr__(self) -> str:
         return "Share({" + ", ".join(f"{key!r}: '{part}'" for key, part in self.items()) + "})"

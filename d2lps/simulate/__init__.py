@@ -6,7 +6,8 @@
 
 Start with ``cost.py``: it decides how long a plan takes on a topology, if every message has its links to itself
 (``ideal``) or shares them fairly (``shared``); nothing there is random. ``StepCost`` there decides what a step takes,
-and ``timeline.py`` when the acts of a schedule happen. ``events.py`` plays in virtual time what a real run decides
+and ``timeline.py`` when the acts of a schedule happen. ``fold.py`` decides which nodes of a large step are merged into
+one, and ``busbw.py`` what the bandwidth of a collective is. ``events.py`` plays in virtual time what a real run decides
 (delays, losses, deaths): the same seed gives the same run. ``waiting.py`` decides in which order workers push to a
 server and how old their weights are, with (``synchronous``) and without (``asynchronous``) rounds.
 """

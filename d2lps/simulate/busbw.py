@@ -1,11 +1,15 @@
 """Bandwidth as nccl-tests prints it: algbw, bytes per second of the buffer, and busbw, that of the busiest link."""
 
 from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from d2lps.messages import text
+from d2lps.plan.lazy import Cells, Product
 from d2lps.plan.plan import Plan
+from d2lps.plan.share import Share
 from d2lps.trace import Trace, TraceError
 from d2lps.units import Bandwidth, show_size
 
@@ -81,27 +85,67 @@ def bandwidth(trace: Trace) -> BusBandwidth:
     plan = trace.plan
     if not isinstance(plan, Plan) or not trace.duration or not trace.nbytes:
         raise TraceError(text("bandwidth.nothing"))
-    holders, wanting = defaultdict(set), defaultdict(set)
-    for node, key in plan.holds:
-        holders[key].add(node)
-    for node, key, _ in plan.wants:
-        wanting[key].add(node)
-    held, wanted, sent, received = (defaultdict(Fraction) for _ in range(4))
-    total = Fraction(0)  # of all messages that are needed
-    for key, part in plan.share.items():
-        have, want = holders[key], wanting[key]
-        if want:
-            total += part * (len(have) - 1 + len(want) - bool(have & want))
-        for node in have:
-            held[node] += part
-            sent[node] += part * bool(want - {node})
-        for node in want:
-            wanted[node] += part
-            received[node] += part * bool(have - {node})
-    largest = max([*held.values(), *wanted.values()], default=Fraction(0))
-    members = len({*held, *wanted})  # switches and servers neither hold nor want anything
-    least = max([total / max(members, 1), *sent.values(), *received.values()], default=Fraction(0))
+    least, largest = _moved(plan)
     if not least:
         raise TraceError(text("bandwidth.nothing"))
     size = trace.nbytes * largest
     return BusBandwidth(int(size) if size.denominator == 1 else size, trace.duration, least / largest)
+
+
+def _moved(plan: Plan) -> tuple[Fraction, Fraction]:
+    """Return what the busiest link must carry at least, and the largest buffer of a node, as parts of all bytes."""
+    if isinstance(plan.holds, Cells) and isinstance(plan.wants, Cells):
+        n = len(plan.nodes)  # each node has n of the n² parts, and all but one of them go to another
+        return Fraction(n - 1, n * n), Fraction(1, n)
+    have, want = Placed.of(plan.holds), Placed.of(plan.wants)
+    total = Fraction(0)  # of all messages that are needed
+    for key, part in plan.share.items():
+        if wanting := want.count(key):
+            total += part * (have.count(key) - 1 + wanting - have.meets(want, key))
+    sides = [_sums(have, want, plan.share), _sums(want, have, plan.share)]
+    members = {node for whole, _ in sides for node in whole}  # switches and servers neither hold nor want anything
+    busiest = [part for _, crossing in sides for part in crossing.values()]
+    least = max([total / max(len(members), 1), *busiest], default=Fraction(0))
+    return least, max([part for whole, _ in sides for part in whole.values()], default=Fraction(0))
+
+
+class Placed(NamedTuple):
+    """Which nodes have which keys: those that have all keys, and for each key the others. One of both is empty."""
+
+    everywhere: frozenset[str]
+    own: Mapping[str, set[str]]
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple]) -> "Placed":
+        if isinstance(pairs, Product):
+            return cls(frozenset(pairs.nodes), {})
+        own = defaultdict(set)
+        for node, key, *_ in pairs:
+            own[key].add(node)
+        return cls(frozenset(), dict(own))
+
+    def nodes(self, key: str) -> Collection[str]:
+        return self.everywhere or self.own.get(key, ())
+
+    def count(self, key: str) -> int:
+        return len(self.nodes(key))
+
+    def meets(self, other: "Placed", key: str) -> bool:
+        """Return True if a node has the key in both placements."""
+        few, many = sorted((self.nodes(key), other.nodes(key)), key=len)
+        return any(node in many for node in few)
+
+
+def _sums(side: Placed, other: Placed, share: Share) -> tuple[dict[str, Fraction], dict[str, Fraction]]:
+    """Return node → the parts of its keys, and of those that some other node has on the other side."""
+    whole, crossing = defaultdict(Fraction), defaultdict(Fraction)
+    if side.everywhere:
+        whole |= dict.fromkeys(side.everywhere, sum(share.values()))
+        crossing |= dict.fromkeys(side.everywhere, sum(part for key, part in share.items() if other.count(key)))
+    for key, part in share.items():
+        for node in side.own.get(key, ()):
+            whole[node] += part
+            crossing[node] += part if other.count(key) else 0
+        if other.count(key) == 1 and (node := next(iter(other.nodes(key)))) in side.nodes(key):
+            crossing[node] -= part
+    return whole, crossing

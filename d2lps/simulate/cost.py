@@ -30,6 +30,7 @@ from d2lps.schedule import Schedule
 from d2lps.simulate.timeline import timeline
 from d2lps.topology import Link, Topology, TopologyError
 from d2lps.topology.graph import total_latency
+from d2lps.topology.turns import Turn, turning
 from d2lps.trace import Predicted, Trace
 
 
@@ -92,7 +93,7 @@ def shared(plan: "Plan | Schedule", topology: Topology | None = None, nbytes: "i
     """
     if isinstance(plan, Schedule):
         return timeline(plan, topology)
-    return _predict("shared", plan, topology, nbytes, _fluid)
+    return _predict("shared", plan, topology, nbytes, fluid)
 
 
 class Flow(NamedTuple):
@@ -145,10 +146,11 @@ class StepCost:
     @property
     def takes(self) -> tuple[Fraction, ...]:
         """Seconds of each message, latency included."""
-        ends = self._by_flow()
+        ends = self.by_flow()
         return tuple(ends[flow] for flow in self.messages())
 
-    def _by_flow(self) -> dict[Flow, Fraction]:
+    def by_flow(self) -> dict[Flow, Fraction]:
+        """Return the seconds of each flow, latency included."""
         if self._ends is None:  # two threads may both compute it, with the same result
             waits = zip(self.latencies.items(), self.model(self.loads), strict=True)
             self._ends = {flow: wait + latency for (flow, latency), wait in waits}
@@ -161,9 +163,9 @@ class StepCost:
         since the smallest rate only rises as flows leave, all have left by then. Counting is far faster than filling.
         """
         sizes = {load.size for load in self.loads if load.needs}
-        if self.model is _fluid and len(sizes) < 2 and len({*self.latencies.values()}) == 1:
+        if self.model is fluid and len(sizes) < 2 and len({*self.latencies.values()}) == 1:
             return busiest(self.loads) + next(iter(self.latencies.values()))
-        return max(self._by_flow().values(), default=Fraction(0))
+        return max(self.by_flow().values(), default=Fraction(0))
 
 
 def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", model: Callable) -> Trace:
@@ -175,13 +177,15 @@ def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", m
     for node in plan.nodes:
         topology.require_node(node)
     # The same pairs often send in many steps; whether they add counts only where a port is limited.
-    known = cache(lambda src, dst, share, op: _route(Flow(src, dst, share, op), topology, total))
+    known = cache(lambda src, dst, share, op: route_of(Flow(src, dst, share, op), topology, total))
     route = (lambda flow: known(*flow)) if topology.limits else (lambda flow: known(*flow[:3], "copy"))
+    lazy = isinstance(plan.steps, Lazy)
+    turn = turning(topology, plan.nodes) if lazy and plan.steps.around and model is fluid else None
     for i in range(len(plan.steps)):
-        lazy = isinstance(plan.steps, Lazy)
-        alike = plan.steps.kind(i) if lazy else _flows(plan, i)
+        turned = turn and Turned(plan, topology, turn, i)
+        alike = turned.kind if turned else plan.steps.kind(i) if lazy else _flows(plan, i)
         if alike not in costs:  # a ring of any size has only two kinds of steps
-            costs[alike] = _step_cost(plan, i, route, model)
+            costs[alike] = turned.cost(route, model) if turned else _step_cost(plan, i, route, model)
         starts.append(now)
         steps.append(costs[alike])
         now += costs[alike].duration
@@ -189,22 +193,67 @@ def _predict(origin: str, plan: Plan, topology: Topology, nbytes: "int | str", m
     return Trace(origin, plan, topology, total, events if len(plan.nodes) > LARGE else tuple(events))
 
 
+class Turned:
+    """A step that stays the same if all nodes move on by the period of a turn: its first sends stand for all of them.
+
+    Steps of the same ``kind`` take the same time: their sends pass places of the same orbits.
+    """
+
+    def __init__(self, plan: Plan, topology: Topology, turn: Turn, i: int):
+        places, op, count = plan.steps.turns(i)
+        nodes, part = plan.nodes, next(iter(plan.share.values())).as_integer_ratio()
+        self.plan, self.turn, self.count, self.number = plan, turn, count, i
+        self.flows = [Flow(nodes[j], nodes[(j + places) % len(nodes)], part, op) for j in range(turn.period)]
+        passed = tuple(
+            tuple(turn.orbit[place] for place in topology.resources(flow.src, flow.dst)) for flow in self.flows
+        )
+        self.kind = op, count, passed, i if count > 1 else None  # several sends of a node may be in any order
+
+    def cost(self, route: Callable[[Flow], Route], model: Callable) -> StepCost:
+        nodes, (period, orbit, sizes), plan, i = self.plan.nodes, self.turn, self.plan, self.number
+        first = {node: self.flows[j % period] for j, node in enumerate(nodes)}
+
+        route = spread(route, orbit, sizes)
+        counts = dict.fromkeys(self.flows, self.count * len(nodes) // period)
+        if self.count == 1:
+            return StepCost(counts, route, model, lambda: [first[node] for node in nodes])
+        return StepCost(counts, route, model, lambda: [first[send.src] for send in sends(plan.steps[i])])
+
+
+def spread(route: Callable[[Flow], Route], number: Mapping[Hashable, int], sizes: Sequence[int]) -> Callable:
+    """Return ``route`` over classes of places that all carry the same: an equal part of the flows of the class.
+
+    ``number`` has the class of each place, ``sizes`` how many places there are in each.
+    """
+
+    def over_classes(flow: Flow) -> Route:
+        way, needs = route(flow), Counter()
+        for place, need in way.needs.items():
+            needs[number[place]] += need / sizes[number[place]]
+        return way._replace(needs=needs)
+
+    return over_classes
+
+
 def _step_cost(plan: Plan, i: int, route: Callable[[Flow], Route], model: Callable) -> StepCost:
+    return StepCost(step_flows(plan, i), route, model, lambda: _flows(plan, i))
+
+
+def step_flows(plan: Plan, i: int) -> dict[Flow, int]:
+    """Return each flow of step i, counted from 0, with the number of its messages."""
     joined = plan.steps.groups(i) if isinstance(plan.steps, Lazy) else None
     if joined is None:
-        flows = _flows(plan, i)
-        return StepCost(Counter(flows), route, model, lambda: flows)
+        return Counter(_flows(plan, i))
     part = next(iter(plan.share.values())).as_integer_ratio()
-    counts = {Flow(src, dst, part, op): count for src, dst, op, count in joined}
-    return StepCost(counts, route, model, lambda: _flows(plan, i))
+    return {Flow(src, dst, part, op): count for src, dst, op, count in joined}
 
 
 def _flows(plan: Plan, i: int) -> tuple[Flow, ...]:
-    ratios = plan.share.ratios
-    return tuple(Flow(send.src, send.dst, ratios[send.key], send.op) for send in sends(plan.steps[i]))
+    ratio = plan.share.ratio
+    return tuple(Flow(send.src, send.dst, ratio(send.key), send.op) for send in sends(plan.steps[i]))
 
 
-def _route(flow: Flow, topology: Topology, total: int) -> Route:
+def route_of(flow: Flow, topology: Topology, total: int) -> Route:
     size, needs, latencies = _over(flow.share, total, 1.0), {}, []
     sizes = [size]
     for resource in topology.resources(flow.src, flow.dst):
@@ -248,7 +297,7 @@ def _alone(loads: Sequence[Load]) -> list[Fraction]:
     return [max(load.needs.values(), default=Fraction(0)) for load in loads]
 
 
-def _fluid(loads: Sequence[Load]) -> list[Fraction]:
+def fluid(loads: Sequence[Load]) -> list[Fraction]:
     """Return the seconds until each flow has left, under max–min fair sharing; all flows start together."""
     remaining = {i: load.size for i, load in enumerate(loads) if load.needs}
     ends, now = [Fraction(0)] * len(loads), Fraction(0)

@@ -19,7 +19,7 @@ from random import Random
 from d2lps.messages import text
 from d2lps.topology.graph import Topology
 from d2lps.topology.links import TopologyError, both_ways, require_counts
-from d2lps.units import Bandwidth, bandwidth
+from d2lps.units import Bandwidth, bandwidth, seconds
 
 NIC = "50 GB/s"  # 400 Gbit/s
 NVLINKS = "450 GB/s"  # of an H100 to its NVSwitch: 18 links of 25 GB/s
@@ -132,6 +132,7 @@ def rails(
     require_counts(hosts=hosts, gpus=gpus, per_pod=1 if per_pod is None else per_pod)
     ratio = _ratio(oversubscription)
     card, size = bandwidth(nic), min(per_pod or hosts, hosts)
+    inside, latency, inside_latency = bandwidth(inside), seconds(latency), seconds(inside_latency)  # read only once
     pods = -(-hosts // size)
     prefix = [f"pod{p}/" if pods > 1 else "" for p in range(pods)]
     kinds: dict[str, str] = {}

@@ -13,7 +13,7 @@ third GPU, but no hardware forwards there by itself.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -90,7 +90,7 @@ class Topology:
         for link in self.links:
             leaving[link.src].append(link)
             arriving[link.dst].append(link)
-        inner = [link for link in self.links if self._forwards(link.src) and self._forwards(link.dst)]
+        inner = [link for link in self.links if self.forwards(link.src) and self.forwards(link.dst)]
         widths = sorted({link.capacity for link in inner}, reverse=True)
         made = {"_leaving": dict(leaving), "_arriving": dict(arriving), "_widths": widths, "_routes": {}, "_trees": {}}
         for field, value in made.items():
@@ -322,20 +322,62 @@ class Topology:
     def _limit(self, node: str) -> Resource:
         return self.limits.get(node, _UNLIMITED)
 
-    def _forwards(self, node: str) -> bool:
+    def forwards(self, node: str) -> bool:
+        """Return True if a node passes on messages between others.
+
+        Parameters
+        ----------
+        node : str
+            One of the topology's.
+
+        Returns
+        -------
+        bool
+            True for switches, processors and memories.
+        """
         return self.kinds[node] in FORWARDING
+
+    def leaving(self, node: str) -> "Sequence[Link]":
+        """Return the links that begin at a node.
+
+        Parameters
+        ----------
+        node : str
+            One of the topology's.
+
+        Returns
+        -------
+        sequence of Link
+            In the topology's order.
+        """
+        return self._leaving.get(node, ())
+
+    def arriving(self, node: str) -> "Sequence[Link]":
+        """Return the links that end at a node.
+
+        Parameters
+        ----------
+        node : str
+            One of the topology's.
+
+        Returns
+        -------
+        sequence of Link
+            In the topology's order.
+        """
+        return self._arriving.get(node, ())
 
     def _find(self, src: str, dst: str) -> tuple[Link, ...]:
         if src == dst:
             return ()
         # Nodes that do not forward may be many: between the first and the last link only forwarding nodes count.
-        first = [()] if self._forwards(src) else [(link,) for link in self._leaving.get(src, ())]
-        last = [()] if self._forwards(dst) else [(link,) for link in self._arriving.get(dst, ())]
+        first = [()] if self.forwards(src) else [(link,) for link in self.leaving(src)]
+        last = [()] if self.forwards(dst) else [(link,) for link in self.arriving(dst)]
         routes = [head for head in first if head and head[0].dst == dst]
         for head in first:
             for tail in last:
                 a, b = head[0].dst if head else src, tail[0].src if tail else dst
-                if self._forwards(a) and self._forwards(b):
+                if self.forwards(a) and self.forwards(b):
                     inner = self._between(a, b, min([link.capacity for link in head + tail], default=math.inf))
                     routes += [head + inner + tail] if inner is not None else []
         if not routes:
@@ -368,9 +410,11 @@ class Topology:
         queue, count = [(near[root], 0, root)], 0
         while queue:
             (latency, links), _, node = heappop(queue)
-            for link in self._leaving.get(node, ()) if near[node] == (latency, links) else ():
+            for link in self.leaving(node) if near[node] == (latency, links) else ():
+                if link.capacity < width or not self.forwards(link.dst):  # most lead to a node that does not forward
+                    continue
                 far = latency + Fraction(link.latency), links + 1
-                if link.capacity >= width and self._forwards(link.dst) and far < near.get(link.dst, (math.inf, 0)):
+                if far < near.get(link.dst, (math.inf, 0)):
                     near[link.dst], last[link.dst], count = far, link, count + 1
                     heappush(queue, (far, count, link.dst))
         return last

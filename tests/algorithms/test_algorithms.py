@@ -636,6 +636,9 @@ LARGE = {
     "all-gather": lambda: all_gather(gpus(66)),
     "bidirectional ring": lambda: bidirectional_ring(gpus(66)),
     "halving-doubling": lambda: halving_doubling(gpus(128)),
+    "all-to-all": lambda: all_to_all(gpus(66)),
+    "all-to-all in few steps": lambda: all_to_all(gpus(66), few_steps=True),
+    "Bruck": lambda: bruck(gpus(66)),
     "together": lambda: together(ring(gpus(66)), ring(gpus(70), key="h")),
 }
 
@@ -671,7 +674,7 @@ def test_a_duration_is_known_without_making_the_events(monkeypatch):
 
 
 def test_where_all_messages_of_a_step_are_of_one_size_its_time_is_counted_and_nothing_is_filled(monkeypatch):
-    monkeypatch.setattr(cost, "_fluid", None)
+    monkeypatch.setattr(cost, "fluid", None)
     trace = cost.shared(ring(gpus(100)), pcie_server(gpus=100, latency=A), S)
     assert trace.duration == exactly(2 * 99 * ALPHA + both_halves(100) * Fraction(S, B))
 

@@ -4,7 +4,8 @@
 
 P9: prediction ÷ closed form, the furthest from 1 over the algorithms and n = 2 … 64. P10: building a ring of 1024
 nodes and predicting its duration, and what the process has used at most by then; beside it, what the ring is
-spared (checking it), and other large plans. P19: plans on a fabric of 10,240 GPUs. P20: a schedule of
+spared (checking it), and other large plans. P19: plans on a fabric of 10,240 GPUs, the bandwidth of each, and a step of
+it with equal nodes merged. P20: a schedule of
 65,536 tasks. ``--quick``: a sixteenth of the nodes. An earlier version is measured by PYTHONPATH=its folder.
 """
 
@@ -14,9 +15,12 @@ import time
 from fractions import Fraction
 
 from d2lps import (
+    all_to_all,
+    bandwidth,
     check,
     cost,
     double_tree,
+    fold,
     halving_doubling,
     hierarchical,
     naive_ring,
@@ -90,9 +94,14 @@ def p19(hosts):
         "one leader per host, ring": lambda: hierarchical(leaders, ring(leaders)),
         "rail by rail, ring": lambda: rail_wise(members),
         f"rail by rail, halving and doubling, {len(power)} hosts": lambda: rail_wise(power, halving_doubling),
+        "all-to-all": lambda: all_to_all(flat),
+        "all-to-all in few steps": lambda: all_to_all(flat, few_steps=True),
     }.items():
-        seconds = timed(f"P19  {name}: both", lambda make=make: cost.shared(make(), place, "1 GB").duration)
-        print(f"     {'predicted for 1 GB':<47} {1e3 * seconds:7.1f} ms")
+        size = 10**9 * (len(flat) if "all-to-all" in name else 1)  # 1 GB on every GPU
+        trace = timed(f"P19  {name}: both", lambda make=make, size=size: cost.shared(make(), place, size))
+        print(f"     {'predicted for 1 GB':<47} {1e3 * trace.duration:7.1f} ms")
+        timed("     its bandwidth", lambda trace=trace: bandwidth(trace))
+        timed("     its second step, with equal nodes merged", lambda trace=trace: fold(trace, 2))
 
 
 def p9(large):

@@ -7,13 +7,15 @@ from itertools import groupby
 import pytest
 from helpers.exercises import EXERCISES, module
 
-from d2lps import cost, machines, ring
+from d2lps import cost, machines, rails, ring, together
 from d2lps.notebook.grading.course import texts_of
 
 CHAPTER = "10-data-centre"
-IDS = ("busbw", "order-the-hosts", "bruck")
+IDS = ("busbw", "order-the-hosts", "bruck", "rail-ring")
 SOLVED = {id: texts_of(id).solution() for id in IDS}
-judge_order, judge_busbw = (module(CHAPTER, name) for name in ("judge_order", "judge_busbw"))
+judge_order, judge_busbw, judge_rails = (
+    module(CHAPTER, name) for name in ("judge_order", "judge_busbw", "judge_rails")
+)
 
 
 # ---- right answers that are unlike the solutions
@@ -62,11 +64,29 @@ def the_odd_step_first(rank, n, mine, swap):
     return [blocks[(start + i) % n] for i in range(n)]
 
 
-RIGHT = {"busbw": [by_link], "order-the-hosts": [by_groups, turned], "bruck": [by_names, the_odd_step_first]}
+def by_pairs(hosts, k):
+    """Enters even hosts by the last rail but k, odd ones by the one before; begins in the middle of a host."""
+    g = len(hosts[0])
+    far, near = g - 1 - k, (g - 2 - k) % g
+    order = []
+    for h, host in enumerate(hosts):
+        first, last = (far, near) if h % 2 == 0 else (near, far)
+        inner = [gpu for i, gpu in enumerate(host) if i not in (first, last)]
+        order += [host[first], *inner[::-1], *[host[last]] * (g > 1)]
+    return tuple(order[1:] + order[:1])
+
+
+RIGHT = {
+    "busbw": [by_link],
+    "order-the-hosts": [by_groups, turned],
+    "bruck": [by_names, the_odd_step_first],
+    "rail-ring": [by_pairs],
+}
 MEASURED = {
     "busbw": ["254 GB/s", "444.6 GB/s"],
     "order-the-hosts": ["host0 host2 host4 host6 host1 host3 host5 host7", "4 flows"],
     "bruck": ["2 steps", "a ring takes 3", "3 blocks"],
+    "rail-ring": ["h0g0 h0g1 h1g1 h1g0", "crosses it 2 times"],
 }
 
 
@@ -102,6 +122,24 @@ def test_no_order_sends_fewer_flows_than_the_judge_wants(case):
     draw, hosts = random.Random(0), [host for host, _ in case.hosts]
     for _ in range(50):
         assert judge_order.most_leaving(case, draw.sample(hosts, len(hosts))) >= int(len(case.racks) > 1)
+
+
+@pytest.mark.parametrize("case", judge_rails.CASES[:4], ids=lambda case: case.label)
+def test_rings_on_their_rails_have_all_cards_and_no_spine(case):
+    """On a thin spine they take as long as on a full one, and a flat ring as many times as long as it is thin."""
+    hosts, gpus = len(case.hosts), len(case.hosts[0])
+    there = {gpu: f"host{h}/gpu{i}" for h, host in enumerate(case.hosts) for i, gpu in enumerate(host)}
+
+    def seconds(answer, ratio):
+        rings = [[there[gpu] for gpu in answer([*map(list, case.hosts)], k)] for k in range(gpus)]
+        place = rails(hosts, gpus, nic="1 GB/s", inside="100 GB/s", oversubscription=ratio)
+        return cost.shared(together(*(ring(r, key=f"r{k}-") for k, r in enumerate(rings))), place, "64 MB").duration
+
+    n, right = hosts * gpus, SOLVED["rail-ring"]
+    assert seconds(right, 4) == seconds(right, 1) == pytest.approx(2 * (n - 1) / n * 0.064 / gpus)
+    flat = [gpu for host in case.hosts for gpu in host]
+    assert len(judge_rails.crossings(case, flat)) == hosts
+    assert seconds(lambda hosts, k: flat, 4 * gpus) > seconds(lambda hosts, k: flat, 1)
 
 
 # ---- whatever else may be given
@@ -153,10 +191,29 @@ def faulty_gather(seed):
     return answer
 
 
+def faulty_rails(seed):
+    def answer(hosts, k):
+        draw, order = random.Random(seed), SOLVED["rail-ring"](hosts, k)
+        at, fault, g = draw.randrange(len(order)), draw.choice(("lost", "twice", "turned", "card")), len(hosts[0])
+        if fault == "lost":
+            del order[at]
+        elif fault == "twice":
+            order.append(order[at])
+        elif fault == "turned" and len(hosts) > 1:
+            h = at // g
+            order[h * g : (h + 1) * g] = order[h * g : (h + 1) * g][::-1]
+        elif fault == "card" and g > 1:
+            order = SOLVED["rail-ring"](hosts, 0)
+        return order
+
+    return answer
+
+
 FAULTY = {  # a function of a seed, how many seeds are tried, and how many mistakes they make at least
     "busbw": (faulty_rate, 30, 2),
     "order-the-hosts": (faulty_order, 30, 3),
     "bruck": (faulty_gather, 40, 3),
+    "rail-ring": (faulty_rails, 30, 3),
 }
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
@@ -632,6 +632,28 @@ def test_a_plan_is_only_checked_by_itself_up_to_64_nodes():
     unfinished = Plan(nodes, {"g": 1}, [])
     with pytest.raises(PlanError, match="key g of gpu0 is not the whole sum"):
         check(unfinished)
+
+
+WRONG_THIRD_STEP = {
+    "step 3: gpu9 adds key g8 from gpu8": lambda sent, before: [*sent[:8], before[8], *sent[9:]],
+    "after 128 steps: key g7 of gpu0 is not the whole sum: gpu6 gpu7 gpu8 missing": lambda sent, before: [
+        *sent[:8],
+        *sent[9:],
+    ],
+    "step 3: gpu4 sends key g3": lambda sent, before: [*sent[:4], sent[4]._replace(dst="gpu4"), *sent[5:]],
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG_THIRD_STEP)
+def test_a_wrong_step_of_a_lazy_plan_is_refused_by_its_step_node_and_key(sentence):
+    right = built_ring([f"gpu{i}" for i in range(65)])
+
+    def step(t: int) -> list:
+        return WRONG_THIRD_STEP[sentence](right.steps[2], right.steps[1]) if t == 2 else [*right.steps[t]]
+
+    with pytest.raises(PlanError, match=sentence):
+        check(Plan(right.nodes, right.share, replace(right.steps, step=step, call=None)))
+    check(right)
 
 
 # ---------------------------------------------------------------- what a plan means

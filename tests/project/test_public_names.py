@@ -19,7 +19,7 @@ HOME, COURSE = Path(d2lps.__file__).parent, Path(course.__file__).parent
 PUBLIC = (
     "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Transformer Update "
     "aggregate_at all_gather all_to_all bandwidth bidirectional_ring broadcast bruck calibrate check check_exercise "
-    "cluster compare cost d2l dgx1_v100 double_tree doubling draw edit explore gather halving halving_doubling "
+    "cluster compare cost d2l dgx1_v100 double_tree doubling draw edit explore fold gather halving halving_doubling "
     "hierarchical in_switch kvstore leaf_spine machines memory naive_ring nvswitch one_memory opening parallelize "
     "pcie_server predict progress rail_wise rails ranks recursive_doubling reduce reduce_scatter ring rings run "
     "scatter sharded solution source speak table this_host together tree two_rings watch"

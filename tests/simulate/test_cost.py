@@ -383,10 +383,10 @@ def test_counting_gives_the_same_time_as_filling_where_all_messages_are_of_one_s
     if data.draw(st.booleans()):
         speeds = st.sampled_from([None, "1 GB/s", "5 GB/s"])
         place = one_memory(nodes, "7 GB/s", data.draw(speeds), "3 us", "1 us", data.draw(speeds), data.draw(speeds))
-    step = cost.StepCost(Counter(flows), lambda flow: cost._route(flow, place, nbytes), cost._fluid, lambda: flows)
+    step = cost.StepCost(Counter(flows), lambda flow: cost.route_of(flow, place, nbytes), cost.fluid, lambda: flows)
     assert step.duration == max(step.takes)
     if len({load.size for load in step.loads}) == 1:
-        assert cost.busiest(step.loads) == max(cost._fluid(step.loads))
+        assert cost.busiest(step.loads) == max(cost.fluid(step.loads))
 
 
 def test_counting_is_not_enough_where_messages_are_of_several_sizes():

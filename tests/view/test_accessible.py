@@ -7,7 +7,22 @@ from helpers import browser as browsers
 from helpers.axe import CONTRAST, grave
 from helpers.traces import PLANS, measured, names, predicted
 
-from d2lps import aggregate_at, cost, draw, explore, pcie_server, predict, progress, sharded, speak, table, watch
+from d2lps import (
+    aggregate_at,
+    cost,
+    draw,
+    explore,
+    fold,
+    pcie_server,
+    predict,
+    progress,
+    rails,
+    ring,
+    sharded,
+    speak,
+    table,
+    watch,
+)
 from d2lps.messages import LANGUAGES
 from d2lps.view.drawing.theme import RIMS, THEME, WORKERS, contrast
 
@@ -49,8 +64,15 @@ def prediction(guess: dict | None) -> str:
     return asked._repr_html_() + truth._repr_html_()
 
 
+def zoom():
+    gpus = [f"host{h}/gpu{g}" for h in range(4) for g in range(8)]
+    trace = cost.shared(ring(gpus), rails(4, latency="7 us"), "1 GB")
+    return watch(fold(trace), fold(trace, apart=gpus[:8]), names=["32", "8 + 24"], zoom=True)
+
+
 SHOWN = {
     "race": race,
+    "zoom": zoom,
     "ring": lambda: watch(predicted("pairs, ring", 5)),
     "store": lambda: watch(measured(PLANS["servers"])),
     "still": lambda: str(draw(predicted("pcie, sharded", 4))),

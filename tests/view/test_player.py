@@ -11,8 +11,24 @@ import pytest
 from helpers import browser as browsers
 from helpers.traces import PLANS, heavy, hurried, measured, names, predicted, ring
 
-from d2lps import Plan, Send, aggregate_at, cost, draw, one_memory, pcie_server, sharded, speak, two_rings, watch
+from d2lps import (
+    Plan,
+    Send,
+    aggregate_at,
+    algorithms,
+    cost,
+    draw,
+    fold,
+    one_memory,
+    pcie_server,
+    rails,
+    sharded,
+    speak,
+    two_rings,
+    watch,
+)
 from d2lps.topology.hosts import dgx1_v100, nvswitch
+from d2lps.units import show_seconds
 from d2lps.view.drawing import DrawingError
 from d2lps.view.drawing.links import STATES
 from d2lps.view.drawing.motion import follow
@@ -686,6 +702,39 @@ def test_in_a_still_every_word_is_within_the_picture(new_page, tmp_path, languag
       > e.closest('.d2-still').getBoundingClientRect().right + 1).map(e => e.textContent)"""
     assert page.locator(".d2-still text").count() > 60
     assert page.locator(".d2-still text").evaluate_all(beyond) == []
+
+
+def test_a_zoom_shows_one_level_at_a_time_on_its_own_clock(opened):
+    levels = {}
+    for hosts in (1, 4, 32):
+        gpus = [f"host{h}/gpu{g}" for h in range(hosts) for g in range(8)]
+        place = rails(hosts, latency="7 us", inside_latency="1.7 us", oversubscription=4)
+        trace = cost.shared(algorithms.ring(gpus), place, "1 GB")
+        levels[str(8 * hosts)] = fold(trace, apart=gpus if hosts == 1 else ())
+    page = opened(watch(*levels.values(), names=list(levels), zoom=True))
+
+    def seen():
+        return [run.get_attribute("aria-label") for run in page.locator(".d2-run").all() if run.is_visible()]
+
+    assert seen() == ["8"] and page.locator(".d2-run:visible .d2-node").count() == 8
+    page.locator("input[type=range]").evaluate(MOVE, 0.5)
+    for i, (name, folded) in enumerate(levels.items()):
+        page.get_by_role("group", name="Zoom").get_by_role("button", name=name, exact=True).click()
+        assert seen() == [name] and page.locator("[aria-pressed=true]").inner_text() == name
+        assert head(page, i) == 50 and clock(page, i).endswith(show_seconds(folded.duration))
+        assert page.locator(".d2-run:visible .d2-node").count() == len(folded.plan.nodes)
+        widths = {
+            title.split(" ")[0]: float(wide.removesuffix("px"))
+            for title, wide in page.locator(".d2-run:visible g.d2-share").evaluate_all(
+                "all => all.map(g => [g.firstChild.textContent, getComputedStyle(g.children[1]).strokeWidth])"
+            )
+        }
+        most = max(folded.loads.values())
+        for link, load in folded.loads.items():  # those in use are as wide as their loads
+            if load == most:
+                assert widths[f"{link.src}→{link.dst}"] == max(widths.values())
+    page.get_by_role("button", name="From the beginning").click()
+    assert head(page, 2) == 0 and page.locator(".d2-finish").count() == 0
 
 
 def test_where_no_script_runs_the_still_stands(chromium, tmp_path):

@@ -7,23 +7,27 @@ True
 
 A topology that is a tree is drawn as a *tree*, its switches and memories as bars above the nodes they join. If servers
 are linked only with workers, or one node with all others, it is drawn as two *rows*. Any other is drawn as a *circle*,
-in the order of a ring if there is one, with forwarding nodes in the background in its middle. Every link is a lane on
-the right-hand side of its direction, so that the two directions of a link lie side by side.
+in the order of a ring if there is one, with forwarding nodes in the background in its middle. Merged nodes
+(:func:`d2lps.fold`) are drawn in *tiers*: switches by their distance from the GPUs, those within hosts below. Every
+link is a lane on the right-hand side of its direction, so that the two directions of a link lie side by side.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from d2lps.plan.plan import Plan
-from d2lps.topology import Topology
+from d2lps.topology import Link, Topology
 from d2lps.view.drawing.boxes import MARGIN, Box, Participants, host, local_name
 from d2lps.view.drawing.circle import circle
 from d2lps.view.drawing.hierarchy import PASSAGE, hierarchy, place_boxes
 from d2lps.view.drawing.hosts import enclosed
 from d2lps.view.drawing.svg import Line, Point, along, beside
+from d2lps.view.drawing.tiers import tiers
 
 MANY = 24  # nodes: among more of them every line is blocked
+BESIDE = 60.0  # the room at both sides of tiers
+WIDE, MEDIUM, FEW = 14.0, 6.0, 10  # the lane with the largest load, among few lanes or many
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Layout:
     labelled: bool  # True if the keys have room for their names
     hosts: dict[str, Box]  # the box around the nodes of each host
     shown: dict[str, str]  # the text in each box
+    widths: dict[tuple[str, str], float]  # the widths of lanes that are not as wide as the others
 
     def route(self, hops: Sequence[tuple[str, str]], start: Point, end: Point, aside: Sequence[float], row: float):
         """Return the points of a message's way over the lanes ``hops``, from ``start`` to ``end``.
@@ -58,14 +63,19 @@ class Layout:
         return [*points, end]
 
 
-def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0) -> Layout:
+def arrange(
+    topology: Topology, plan: Plan | None = None, widest: float = 104.0, loads: Mapping[Link, float] | None = None
+) -> Layout:
     """Return the layout of ``plan`` on ``topology``, or of the topology alone, whose nodes then have no buffers.
 
-    In a hierarchy no node is wider than ``widest``.
+    In a hierarchy no node is wider than ``widest``. With ``loads`` of the links it is a layout in tiers, in which each
+    lane is as wide as its load.
     """
     participants = Participants.of(plan) if plan is not None else Participants.on(topology)
-    hosts = {}
-    if tree := hierarchy(topology, participants):
+    hosts, tree = {}, None
+    if loads is not None:
+        boxes, bars, faint = tiers(topology, participants), frozenset(), frozenset()
+    elif tree := hierarchy(topology, participants):
         boxes, bars, faint = place_boxes(tree, participants, widest), tree.bars, frozenset()
         if tree.tops:
             joining = [node for node in participants.inner(topology) if not host(node) and node in tree.bars]
@@ -73,13 +83,18 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     else:
         boxes, bars, faint = circle(topology, participants), frozenset(), frozenset(participants.inner(topology))
     every = [*boxes.values(), *hosts.values()]
+    if loads is not None:  # room for the numbers beside the lanes
+        left, right = min(box.x for box in every), max(box.x + box.w for box in every)
+        every.append(Box(left - BESIDE, every[0].y, right - left + 2 * BESIDE, 0.0))
     left, top = min(box.x for box in every), min(box.y for box in every)
     boxes, hosts = (
         {name: box.moved(MARGIN - left, MARGIN - top) for name, box in group.items()} for group in (boxes, hosts)
     )
     width = max(box.x + box.w for box in every) - left + 2 * MARGIN
     height = max(box.y + box.h for box in every) - top + 2 * MARGIN
-    if bars:
+    if loads is not None:
+        apart = 10.0
+    elif bars:
         passages = any(map(tree.staggered, bars))
         apart = min(PASSAGE / 4 if passages else 16.0, min(boxes[node].w for node in participants.nodes) / 6)
     else:
@@ -100,9 +115,12 @@ def arrange(topology: Topology, plan: Plan | None = None, widest: float = 104.0)
     labelled = all(participants.labelled(boxes[node].w) for node in participants.nodes)
     # A node that is a host by itself has its name outside its box and its kind inside.
     shown = {
-        node: kind if node in hosts else local_name(node) if hosts else node for node, kind in topology.kinds.items()
+        node: kind if node in hosts else local_name(node) if hosts or loads is not None else node
+        for node, kind in topology.kinds.items()
     }
-    return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled, hosts, shown)
+    most, wide = max((loads or {}).values(), default=0.0), WIDE if len(loads or {}) <= FEW else MEDIUM
+    widths = {(link.src, link.dst): max(1.0, wide * load / most) for link, load in (loads or {}).items() if most}
+    return Layout(width, height, boxes, cells, lanes, bars, faint, 2 * apart - 2, labelled, hosts, shown, widths)
 
 
 def _lane(a: Box, b: Box, others: list[Box], middle: Point, aside: float) -> Line:

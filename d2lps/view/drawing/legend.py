@@ -29,6 +29,7 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
         c.after for scene, is_lane in zip(scenes, are_lanes, strict=True) for c in scene.load.states if is_lane[c.place]
     }
     senders = {scene.motion.color(m.src) for scene in scenes for m in scene.motion.messages}
+    folded = any(scene.layout.widths for scene in scenes)
     entries = {
         "worker": (looks, _cell()),
         "complete": (any(look.complete for look in looks), _cell() + tag("path", d=CELL, **stroke("done", 1.5))),
@@ -45,6 +46,8 @@ def marks(scenes: Sequence[Scene]) -> list[tuple[str, str]]:
         "busy": (BUSY in states, _lane("flow", "d2-busy", 2.75)),
         "full": (FULL in states, _lane("flow", "d2-busy d2-fast", 6)),
         "decides": (any(scene.load.deciding for scene in scenes), _lane("warm", "d2-decides", 8)),
+        "merged": (folded, words("×", 13, 13)),
+        "load": (folded, _lane("flow", "d2-busy d2-fast", 6)),
         "backlog": (messages, "".join(tag("path", d=rect(2 + 11 * i, 5, 11, 6), **worker(i)) for i in range(2))),
         "timeline": (
             messages,

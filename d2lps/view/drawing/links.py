@@ -7,7 +7,21 @@ from d2lps.units import Bandwidth
 from d2lps.view.drawing.boxes import Box, host
 from d2lps.view.drawing.hierarchy import MOST
 from d2lps.view.drawing.layout import Layout
-from d2lps.view.drawing.svg import Line, along, area, beside, block, corners, escape, line, short, stroke, tag, words
+from d2lps.view.drawing.svg import (
+    Line,
+    along,
+    area,
+    beside,
+    block,
+    corners,
+    escape,
+    line,
+    num,
+    short,
+    stroke,
+    tag,
+    words,
+)
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.traffic import DECIDES, IDLE, Traffic
 
@@ -55,24 +69,27 @@ def _faint(layout: Layout, link: Link) -> bool:
 
 def breadth(topology: Topology, layout: Layout) -> float:
     """Return the width of the line of a link: parallel links have a line each and share one lane."""
-    most = max((link.count for link in topology.links), default=1)
+    most = 1 if layout.widths else max((link.count for link in topology.links), default=1)
     return max(1.2, min(7.0, layout.room * 0.45)) if most == 1 else max(0.7, min(2.6, layout.room * 0.55 / most))
 
 
 def _lane(layout: Layout, link: Link, width: float, state: int, name: str = "") -> str:
+    own = layout.widths.get((link.src, link.dst))
+    count, width = (1, own) if own else (link.count, width)  # a lane as wide as its load stands for all its links
     lane, faint, fine = layout.lanes[link.src, link.dst], _faint(layout, link), width < THIN
     width, length = 1.0 if faint else width, math.dist(*layout.lanes[link.src, link.dst]) or 1.0
     color = "edge" if faint and state in (IDLE, LINK) else COLORS[state]
-    thick = width * (1.0 if state == IDLE and (fine or faint) else BROAD[state])
+    thick = width * (1.0 if (own and state != IDLE) or (state == IDLE and (fine or faint)) else BROAD[state])
     look = stroke("lane", thick, color)
+    look["class_"] += " d2-load" if own else ""
     if fine or faint:
         look["class_"] += " d2-thin d2-faint" if faint else " d2-thin"
     elif state == IDLE:
         look["stroke_dasharray"] = "5 3"
     # A line ends where its head begins; it would blot the head otherwise.
-    half, part = min(4.5, max(3.2, width * 0.85 * link.count + 1.4)), max(0.5, 1 - 8 / length)
+    half, part = min(4.5, max(3.2, width * 0.85 * count + 1.4)), max(0.5, 1 - 8 / length)
     stem = (lane[0], along(lane, part)) if fine and not faint else lane
-    offsets = [(i - (link.count - 1) / 2) * width * 1.7 for i in range(link.count)]
+    offsets = [(i - (count - 1) / 2) * width * 1.7 for i in range(count)]
     title = f"{link.src}→{link.dst}" + ("" if math.isinf(link.capacity) else f" · {_rate(link)}")
     parts = [tag("title", escape(title)), tag("path", d="".join(line(*beside(stem, x)) for x in offsets), **look)]
     if fine and not faint:
@@ -82,7 +99,8 @@ def _lane(layout: Layout, link: Link, width: float, state: int, name: str = "") 
     elif not faint:
         tip = "paper" if BROAD[state] >= 1 else COLORS[state]  # inside the lane if that has room
         parts.append(tag("path", d=_tip(lane, width * 0.45), class_="d2-tip", fill=LIGHT[tip]))
-    return tag("g", "".join(parts), class_=(name + STATES[state]).strip() or None)
+    more = {"style": f"--d2-wide:{num(own)}"} if own else {}
+    return tag("g", "".join(parts), class_=(name + STATES[state]).strip() or None, **more)
 
 
 def _rate(link: Link) -> str:
@@ -103,7 +121,12 @@ def _bar(layout: Layout, node: str, state: int) -> str:
 
 
 def rates(topology: Topology, layout: Layout) -> str:
-    """Write each finite bandwidth: on one link if all or nearly all links have it, else on every link."""
+    """Write each finite bandwidth: on one link if all or nearly all links have it, else on every link.
+
+    Where lanes are as wide as their loads there is no room for numbers that stand for many links.
+    """
+    if layout.widths:
+        return ""
     alike: dict[tuple, list[Link]] = {}
     for link in topology.links:
         if not math.isinf(link.capacity):

@@ -41,7 +41,7 @@ class Scene:
 
     def __init__(self, trace: Trace, widest: float = 104.0):
         self.trace = trace
-        self.layout: Layout = arrange(trace.topology, trace.plan, widest)
+        self.layout: Layout = arrange(trace.topology, trace.plan, widest, getattr(trace, "loads", None))
         self.motion: Motion = follow(trace)
         self.load: Traffic = traffic(trace, self.motion)
         self.view = 0.0, 0.0, self.layout.width, self.layout.height

@@ -76,7 +76,7 @@ _FILLS += ",".join(f".d2-w{name[1:]}" for name in _RIMS)
 _FILLS += "{stroke-width:var(--d2-rim,.8);vector-effect:non-scaling-stroke}"
 STYLE = _CSS.substitute(LIGHT=_LIGHT, BOTH=_BOTH, FONT=_FONT, FILLS=_FILLS)
 
-# Further rules for pictures whose links have parallel lines or are in the background. They outweigh the rules above,
+# Further rules for pictures whose links have parallel lines, are in the background, or are as wide as their loads. They outweigh the rules above,
 # which another picture on the same page may repeat.
 THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}
 .d2-lane.d2-thin.d2-thin{stroke-width:var(--d2-wide);stroke-dasharray:none}
@@ -86,4 +86,5 @@ THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}
 .d2-busy:not(.d2-fast) .d2-lane.d2-thin.d2-thin{stroke-width:calc(.5*var(--d2-wide))}
 .d2-decides .d2-lane.d2-thin.d2-thin{stroke:var(--d2-warm);stroke-width:calc(1.6*var(--d2-wide))}
 .d2-decides .d2-point{fill:var(--d2-warm)}
+:is(.d2-busy,.d2-decides) .d2-lane.d2-load.d2-load.d2-load{stroke-width:var(--d2-wide)}
 """

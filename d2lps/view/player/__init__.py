@@ -27,7 +27,7 @@ MODULE = (HERE / "player.js").read_text("utf-8")
 LOOKS = STYLE + THIN + lanes.LOOKS + (HERE / "player.css").read_text("utf-8")
 
 
-def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str = "") -> "Player":
+def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str = "", zoom: bool = False) -> "Player":
     """Play one trace, or several on one clock: the shorter ones finish first.
 
     Parameters
@@ -39,6 +39,9 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
     name : str, optional
         The name by which links in a text find this player: ``[the one uplink](#player:race?at=30ms&show=switch→cpu)``
         takes the player ``"race"`` to 30 ms and marks the node or link (``from→to``) with that name.
+    zoom : bool
+        True to show one trace at a time, with a button for each name, such as the sizes of a fabric
+        (:func:`d2lps.fold`).
 
     Returns
     -------
@@ -66,12 +69,15 @@ def watch(*traces: Trace, names: "str | Sequence[str] | None" = None, name: str 
             text("player.list", given=next(type(t).__name__ for t in traces if not isinstance(t, Trace)))
         )
     scenes = staged(traces)
+    if zoom:  # each picture has the sheet for itself
+        for scene in scenes:
+            scene.view = 0.0, 0.0, scene.layout.width, scene.layout.height
     if names is None:
         names = [chr(ord("A") + i % 26) for i in range(len(traces))] if traces[1:] else [""]
     names = [names] if isinstance(names, str) else names  # one name, not a name per letter
     if len(names) != len(traces):
         raise DrawingError(text("player.names", names=len(names), traces=len(traces)))
-    return Player(scenes, [str(heading) for heading in names], str(name))
+    return Player(scenes, [str(heading) for heading in names], str(name), bool(zoom))
 
 
 def staged(traces: Sequence[Trace]) -> "list[Scene] | list[Lanes]":
@@ -137,8 +143,8 @@ class Player(AnyWidget):
     _css = LOOKS
     data = Dict().tag(sync=True)
 
-    def __init__(self, scenes: Sequence[Scene], names: Sequence[str], name: str = ""):
-        self._scenes, self._names, self._name = scenes, names, name
+    def __init__(self, scenes: Sequence[Scene], names: Sequence[str], name: str = "", zoom: bool = False):
+        self._scenes, self._names, self._name, self._zoom = scenes, names, name, zoom
         self._cache: dict[str, tuple[dict, list[str]]] = {}
         # The widget itself has one reader, so its language is fixed now.
         super().__init__(data=only(language(), lambda: self._page()[0] | {"stills": self._page()[1]}))
@@ -146,7 +152,7 @@ class Player(AnyWidget):
     def _page(self) -> tuple[dict, list[str]]:
         """Return the data that move the pictures, and the pictures, in the language in force."""
         if language() not in self._cache:
-            page = data.page(self._scenes, [named(name) for name in self._names], self._name)
+            page = data.page(self._scenes, [named(name) for name in self._names], self._name, self._zoom)
             self._cache[language()] = page, stills(page, self._scenes)
         return self._cache[language()]
 

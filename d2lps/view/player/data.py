@@ -21,7 +21,7 @@ from d2lps.view.drawing.still import origin, step_labels
 from d2lps.view.drawing.theme import COLORS
 
 TICKS = 1_000_000
-WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "keys")
+WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "zoom", "keys")
 
 
 def _words() -> dict[str, str]:
@@ -50,7 +50,7 @@ def _lanes_words() -> dict[str, str]:
     }
 
 
-def page(scenes: "Sequence[Scene] | Sequence[Lanes]", names: Sequence[str], name: str = "") -> dict:
+def page(scenes: "Sequence[Scene] | Sequence[Lanes]", names: Sequence[str], name: str = "", zoom: bool = False) -> dict:
     """Return the data that move the pictures. Words that are the same for all runs are above them, once."""
     longest = max(scene.trace.duration for scene in scenes)
     lanes = isinstance(scenes[0], Lanes)
@@ -65,6 +65,7 @@ def page(scenes: "Sequence[Scene] | Sequence[Lanes]", names: Sequence[str], name
     runs = [run | {"where": ""} for run in runs] if where else runs
     return {
         "name": name,
+        "zoom": zoom,
         "lang": html_language(),
         "words": _words() | {"label": label, "numbers": text("player.numbers", unit=unit[0])} | words,
         "where": where,

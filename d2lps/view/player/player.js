@@ -102,7 +102,7 @@ function perform(run, still, data, longest) {
   const root = make("section", size,
     make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
       make("span", { class: "d2-now" }, make("span", {}, clock, " ", step),
-        ...(runs[1] ? [make("strong", { class: "d2-finish" }, run.finish)] : []))),
+        ...(runs[1] && !data.zoom ? [make("strong", { class: "d2-finish" }, run.finish)] : []))),
     make("div", { class: "d2-state" }, make("span", { class: "d2-at-work" }, atWork),
       make("span", {}, full, make("span", { class: "d2-mean" }, mean)),
       make("span", {}, decides, make("span", { class: run.awaited ? "d2-why d2-awaited" : "d2-why" }, why))),
@@ -400,15 +400,15 @@ function format(seconds, end) {
 // Plays `data` in `el`, and returns a function that stops it.
 export function play(el, data) {
   const { words, runs } = data;
-  const longest = Math.max(...runs.map((run) => run.duration));
+  let longest = Math.max(...runs.map((run) => run.duration));
   const shortest = Math.min(...runs.map((run) => run.duration || longest));
-  const lasts = Math.max(LENGTH, Math.min(MOST, (LEAST * longest) / (shortest || 1)));
+  const lasts = data.zoom ? LENGTH : Math.max(LENGTH, Math.min(MOST, (LEAST * longest) / (shortest || 1)));
   const stills = pictures(el, data);
   // On paper nothing moves: the original pictures are printed, with their own colors.
   const paper = make("div", { class: "d2-printed", "aria-hidden": "true" });
   paper.attachShadow({ mode: "closed" }).append(...stills.map((picture) => picture.cloneNode(true)));
-  const parts = runs.map((run, i) => perform(run, stills[i], data, longest));
-  const edges = [...new Set([0, ...parts.flatMap((part) => part.edges), longest])].sort((a, b) => a - b);
+  const parts = runs.map((run, i) => perform(run, stills[i], data, data.zoom ? run.duration : longest));
+  let edges = [...new Set([0, ...parts.flatMap((part) => part.edges), longest])].sort((a, b) => a - b);
 
   const actions = {
     " ": () => (playing ? pause() : begin()), ArrowLeft: () => step(-1), ArrowRight: () => step(1),
@@ -429,9 +429,22 @@ export function play(el, data) {
   speed.value = 1;
   const controls = make("div", { class: "d2-controls" },
     button("restart", "Home"), button("back", "ArrowLeft"), toggle, button("forward", "ArrowRight"), speed, slider);
-  if (runs.length > 1) controls.append(make("div", { class: "d2-standings", "aria-hidden": "true" }, ...parts.map((part) => part.standing)));
+  // One picture at a time, with a clock of its own: a button for each.
+  const levels = data.zoom ? parts.map((part, i) => make("button", { type: "button" }, runs[i].name)) : [];
+  function level(chosen) {
+    levels.forEach((choice, i) => {
+      choice.setAttribute("aria-pressed", i === chosen);
+      parts[i].root.hidden = i !== chosen;
+    });
+    const part = longest ? now / longest : 0;
+    [longest, edges] = [runs[chosen].duration, parts[chosen].edges];
+    jump(part * longest);
+  }
+  levels.forEach((choice, i) => choice.addEventListener("click", () => level(i)));
+  if (data.zoom) controls.append(make("div", { class: "d2-zoom", role: "group", "aria-label": words.zoom }, make("span", {}, words.zoom), ...levels));
+  else if (runs.length > 1) controls.append(make("div", { class: "d2-standings", "aria-hidden": "true" }, ...parts.map((part) => part.standing)));
   // JupyterLab has shortcuts on keys without Ctrl; this attribute turns them off here.
-  const look = { class: `d2lps d2-player${runs.length > 1 ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
+  const look = { class: `d2lps d2-player${runs.length > 1 && !data.zoom ? " d2-race" : ""}`, role: "group", tabindex: 0, lang: data.lang, "aria-label": words.label,
     "aria-description": words.keys, "data-lm-suppress-shortcuts": "true" };
   // As many pictures side by side as are legible.
   const widest = `--d2-natural:${Math.max(...runs.map((run) => run.view[2]))}`;
@@ -449,7 +462,7 @@ export function play(el, data) {
 
   function go(time) {
     now = Math.max(0, Math.min(longest, time));
-    const times = parts.map((part) => part.show(now));
+    const times = parts.filter((part) => !part.root.hidden).map((part) => part.show(now));
     slider.value = longest ? now / longest : 1;
     if (!playing && goal === null) slider.setAttribute("aria-valuetext", times.join("; "));
   }
@@ -539,12 +552,14 @@ export function play(el, data) {
   const watcher = new ResizeObserver(() => {
     parts.forEach((part) => part.scale());
     // Unless all runs are abreast, not all are in view, and each has a line beside the controls.
-    root.classList.toggle("d2-stacked", new Set(parts.map((part) => part.root.offsetTop)).size > 1);
-    const alone = new Set(parts.map((part) => part.root.offsetLeft)).size === 1;
+    const seen = parts.filter((part) => !part.root.hidden);
+    root.classList.toggle("d2-stacked", new Set(seen.map((part) => part.root.offsetTop)).size > 1);
+    const alone = new Set(seen.map((part) => part.root.offsetLeft)).size === 1;
     parts.forEach((part) => part.crop(alone));
   });
   parts.forEach((part) => { watcher.observe(part.scene); watcher.observe(part.track); });
   el.replaceChildren(...[...el.children].filter((child) => ["STYLE", "SCRIPT"].includes(child.tagName)), root, paper);
+  if (data.zoom) level(0);
   go(0);
   show();
   return () => {
