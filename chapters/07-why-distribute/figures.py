@@ -57,12 +57,14 @@ def why_growth() -> str:
     for chip in chips:
         x, y = at(chip.year, math.log10(chip.flops * 86400 * 30))
         parts += [tag("rect", x=x - 4, y=y - 4, width=8, height=8, **worker(1)), words(chip.name, x, y + 20, "note", "soft")]
-    for model in models:
+    for i, model in enumerate(models):
         x, y = at(model.year, math.log10(model.flops))
         if model.low:
             (_, above), (_, below) = at(0, math.log10(model.high)), at(0, math.log10(model.low))
             parts.append(tag("path", d=f"M{fine(x)} {fine(above)}V{fine(below)}", **stroke("line", 2)))
-        parts += [tag("circle", cx=x, cy=y, r=5, **worker(0)), words(model.name, x - 10, y - 3, "note", "ink", "end")]
+        before = i % 2 or model is models[-1]  # names stand on both sides in turn, so that they do not meet
+        place = (x - 10, y - 3, "note", "ink", "end") if before else (x + 10, y + 11, "note", "ink", "start")
+        parts += [tag("circle", cx=x, cy=y, r=5, **worker(0)), words(model.name, *place)]
     return sheet(left + wide + 24, top + high + 30, "FLOP", *parts)
 
 
@@ -75,9 +77,9 @@ def why_one_node() -> str:
     parts = [*_program(20, 20, "x", "op1 op2 op3".split())]
     for i in range(2):
         parts += _program(20, 150 + 108 * i, f"x{i + 1}", "op1 op2 op3".split(), i)
-    x = 484
+    x = 474
     parts += [tag("circle", cx=x, cy=246, r=16, **area("box", 1)), words("∑", x, 251, font_weight=700)]
-    parts += [arrow((x - 42, 204), (x - 10, 230)), arrow((x - 42, 284), (x - 10, 262))]
+    parts += [arrow((x - 56, 196), (x - 11, 231)), arrow((x - 56, 288), (x - 11, 261))]
     parts += [arrow((x + 17, 246), (x + 46, 246)), words("g", x + 58, 251)]
     return sheet(580, 366, "x → op1 → op2 → op3; g3, g2, g1", *parts, style="--d2-zoom:1.2")
 
@@ -89,8 +91,8 @@ def _program(x: float, y: float, data: str, operators: list[str], node: int = 0)
         parts.append(tag("rect", x=left, y=y + 8, width=76, height=52, rx=8, **worker(node)))
         parts.append(tag("rect", x=left + 14, y=y + 24, width=48, height=18, rx=9, **area("paper")))
         parts += [words(name, left + 38, y + 38)]
-        parts.append(arrow((left - 38, y + 26), (left - 2, y + 26)))
+        parts.append(arrow((left - 34, y + 26), (left - 2, y + 26)))
         if i:
-            parts.append(arrow((left - 2, y + 48), (left - 35, y + 48)))
+            parts.append(arrow((left - 2, y + 48), (left - 34, y + 48)))
         parts += [arrow((left + 38, y + 62), (left + 38, y + 80)), symbol(f"g{i + 1}", left + 38, y + 94)]
     return parts

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from d2lps import d2l, memory, table, train, tradeoff
-from d2lps.scaling import GPUS, LLAMA3
+from d2lps.scaling import GPUS
 from d2lps.scaling.job import Job, fit
 from d2lps.scaling.published import CHIPS, PRICES, TRAINED
 from d2lps.train import large_batch
@@ -25,6 +25,9 @@ guess = d2lps.predict("growth", {"AlexNet → GPT-3": "", "AlexNet → 2026": ""
 guess
 
 # %% growth
+def whole(number):
+    return f"{number:,.0f}".replace(",", "\u00a0")
+
 first = TRAINED["AlexNet"]
 rows = []
 for name, model in TRAINED.items():
@@ -51,7 +54,7 @@ print(*(f"{yearly}: {yearly ** 1.5:.1f}" for yearly in (4.3, 4.6)))
 old, new = CHIPS["V100"], CHIPS["H100"]
 doubling = 12 * (new.year - old.year) / math.log2(new.flops / old.flops)
 alone = TRAINED["Llama 3.1 405B"].flops / (0.4 * GPUS["h100"].peak)
-print(f"{doubling:.0f}", f"{alone / 86400 / 365:,.0f}", f"{alone / 16384 / 86400:.0f}")
+print(f"{doubling:.0f}", whole(alone / 86400 / 365), f"{alone / 16384 / 86400:.0f}")
 
 # %% guess-memory
 guess = d2lps.predict("memory-of-billion", {"SGD": "GB", "Adam": "GB"})
@@ -62,9 +65,9 @@ def kept(parameters, activations, states, nbytes=4):
     weights = parameters * (1 + 1 + states)
     return nbytes * (weights + 2 * activations)
 
-text = kept(1e9, 2e9, states=0)
+plain = kept(1e9, 2e9, states=0)
 adam = kept(1e9, 2e9, states=2)
-guess.reveal({"SGD": text / 1e9, "Adam": adam / 1e9})
+guess.reveal({"SGD": plain / 1e9, "Adam": adam / 1e9})
 
 # %% memory-gpt3
 print(show_size(kept(1e11, 2e11, 0)), show_size(kept(1e11, 2e11, 2)))
@@ -212,7 +215,7 @@ critical = 1e6
 rate = 0.4 * GPUS["h100"].peak / (6 * parameters)
 exchange = 2 * 2 * parameters / GPUS["h100"].outside
 job = Job(tokens / critical, critical, rate, exchange, least=2048)
-print(f"{job.steps:,.0f}", f"{job.rate:,.0f}", f"{job.exchange:.3f}")
+print(whole(job.steps), whole(job.rate), f"{job.exchange:.3f}")
 
 # %% job-source
 d2lps.source(Job.best_batch)
@@ -220,7 +223,7 @@ d2lps.source(Job.best_batch)
 # %% best-batch
 tries = [2048 * 64 * k for k in range(1, 40)]
 search = min(tries, key=lambda batch: job.seconds(64, batch))
-print(f"{search:,}", f"{job.best_batch(64):,.0f}",
+print(whole(search), whole(job.best_batch(64)),
       f"{job.seconds(64, search) / job.seconds(64):.4f}")
 
 # %% price-list
@@ -229,11 +232,11 @@ table("machine-name", "gpu", "count", "dollars-hour", "dollars-each", "day", row
      str(price.day)] for price in PRICES.values()])
 
 # %% per-flop
-def per_exaflop(gpu, price):
+def of_1e18(gpu, price):
     return price.each / (GPUS[gpu].peak * 3600) * 1e18
 
 for gpu, name in [("a100", "p4d.24xlarge"), ("h100", "p5.48xlarge")]:
-    print(gpu, f"{per_exaflop(gpu, PRICES[name]):.4f}")
+    print(gpu, f"{of_1e18(gpu, PRICES[name]):.2f}")
 
 # %% guess-knee
 guess = d2lps.predict("knee", {"n = 1": "h", "n = 190": "h"})
@@ -249,8 +252,8 @@ knee = job.critical / (job.rate * job.exchange)
 floor, cheapest = job.steps * job.exchange, job.cost(1, price)
 print(f"{knee:.0f}")
 table("devices", "batch-size", "hours", "dollars", "times-fastest", "times-cheapest",
-      rows=[[n, f"{job.best_batch(n):,.0f}", f"{job.seconds(n) / 3600:.1f}",
-             f"{job.cost(n, price):,.0f}", f"{job.seconds(n) / floor:.1f}",
+      rows=[[whole(n), whole(job.best_batch(n)), f"{job.seconds(n) / 3600:.1f}",
+             whole(job.cost(n, price)), f"{job.seconds(n) / floor:.1f}",
              f"{job.cost(n, price) / cheapest:.1f}"] for n in counts])
 
 # %% tradeoff
@@ -264,9 +267,9 @@ def total(n, hour):
     return job.cost(n, price) + hour * job.seconds(n) / 3600
 
 rows = []
-for hour in (0, 10, 100, 1000, 10_000):
+for hour in (0, 10, 100, 1000, 10000):
     n = min(range(1, 4097), key=lambda n: total(n, hour))
-    rows.append([hour, n, f"{job.seconds(n) / 3600:.1f}", f"{job.cost(n, price):,.0f}",
+    rows.append([whole(hour), n, f"{job.seconds(n) / 3600:.1f}", whole(job.cost(n, price)),
                  f"{total(n + 1, hour) - total(n, hour):.2f}"])
 table("hour-worth", "devices", "hours", "dollars", "next-device", rows=rows)
 
@@ -282,7 +285,7 @@ rows = []
 for n in (1, 8, 190, 2048, 16384):
     between = life / n
     lost = math.sqrt(2 * (1 / 60) / between)
-    rows.append([n, f"{between:,.2f}", f"{math.sqrt(2 * (1 / 60) * between):,.2f}",
+    rows.append([whole(n), f"{between:.2f}", f"{math.sqrt(2 * (1 / 60) * between):.2f}",
                  f"{lost:.1%}", f"{job.seconds(n) / 3600 / between:.3f}"])
 table("devices", "hours-between", "save-every-hours", "lost", "failures-in-job", rows=rows)
 
