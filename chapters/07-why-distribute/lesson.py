@@ -209,6 +209,18 @@ table("processes", "batch-size", "data-time", "computing-time", "exchange-time",
 # %% close
 ranks.close()
 
+# %% price-list
+table("machine-name", "gpu", "count", "dollars-hour", "dollars-each", "day", rows=[
+    [price.name, price.gpu, price.count, f"{price.dollars:.2f}", f"{price.each:.2f}",
+     str(price.day)] for price in PRICES.values()])
+
+# %% per-flop
+def of_1e18(gpu, price):
+    return price.each / (GPUS[gpu].peak * 3600) * 1e18
+
+for gpu, name in [("a100", "p4d.24xlarge"), ("h100", "p5.48xlarge")]:
+    print(gpu, f"{of_1e18(gpu, PRICES[name]):.2f}")
+
 # %% job
 parameters, tokens = 3.6e9, 20 * 3.6e9
 critical = 1e6
@@ -225,18 +237,6 @@ tries = [2048 * 64 * k for k in range(1, 40)]
 search = min(tries, key=lambda batch: job.seconds(64, batch))
 print(whole(search), whole(job.best_batch(64)),
       f"{job.seconds(64, search) / job.seconds(64):.4f}")
-
-# %% price-list
-table("machine-name", "gpu", "count", "dollars-hour", "dollars-each", "day", rows=[
-    [price.name, price.gpu, price.count, f"{price.dollars:.2f}", f"{price.each:.2f}",
-     str(price.day)] for price in PRICES.values()])
-
-# %% per-flop
-def of_1e18(gpu, price):
-    return price.each / (GPUS[gpu].peak * 3600) * 1e18
-
-for gpu, name in [("a100", "p4d.24xlarge"), ("h100", "p5.48xlarge")]:
-    print(gpu, f"{of_1e18(gpu, PRICES[name]):.2f}")
 
 # %% guess-knee
 guess = d2lps.predict("knee", {"n = 1": "h", "n = 190": "h"})
