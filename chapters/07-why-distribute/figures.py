@@ -40,7 +40,9 @@ def why_growth() -> str:
     parts = []
     for power in range(16, 29, 2):
         _, y = at(first, power)
-        parts.append(tag("path", d=f"M{left} {fine(y)}h{wide}", **stroke("gaps", 1, "edge"), style="stroke:var(--d2-edge)"))
+        parts.append(
+            tag("path", d=f"M{left} {fine(y)}h{wide}", **stroke("gaps", 1, "edge"), style="stroke:var(--d2-edge)")
+        )
         parts.append(words(f"10{_raised(power)}", left - 8, y + 4, "note", "soft", "end"))
     for year in range(first, last + 1, 3):
         parts.append(words(str(year), at(year, 16)[0], top + high + 18, "note", "soft"))
@@ -49,14 +51,31 @@ def why_growth() -> str:
     for each, grows in (("18", 12 / 18), ("3.4", 12 / 3.4)):
         year = min(last, models[0].year + (28 - start) / grows / math.log10(2))
         a, b = at(models[0].year, start), at(year, start + grows * math.log10(2) * (year - models[0].year))
-        parts.append(tag("path", d=f"M{fine(a[0])} {fine(a[1])}L{fine(b[0])} {fine(b[1])}", stroke_dasharray="6 4",
-                         **stroke("line", 1.5)))
-        parts.append(words(f"×2 / {each} m", b[0] - (4 if each == "18" else -6), b[1] + (-8 if each == "18" else 12), "note",
-                           "soft", "end" if each == "18" else "start"))
+        parts.append(
+            tag(
+                "path",
+                d=f"M{fine(a[0])} {fine(a[1])}L{fine(b[0])} {fine(b[1])}",
+                stroke_dasharray="6 4",
+                **stroke("line", 1.5),
+            )
+        )
+        parts.append(
+            words(
+                f"×2 / {each} m",
+                b[0] - (4 if each == "18" else -6),
+                b[1] + (-8 if each == "18" else 12),
+                "note",
+                "soft",
+                "end" if each == "18" else "start",
+            )
+        )
     chips = [*CHIPS.values()]
     for chip in chips:
         x, y = at(chip.year, math.log10(chip.flops * 86400 * 30))
-        parts += [tag("rect", x=x - 4, y=y - 4, width=8, height=8, **worker(1)), words(chip.name, x, y + 20, "note", "soft")]
+        parts += [
+            tag("rect", x=x - 4, y=y - 4, width=8, height=8, **worker(1)),
+            words(chip.name, x, y + 20, "note", "soft"),
+        ]
     for i, model in enumerate(models):
         x, y = at(model.year, math.log10(model.flops))
         if model.low:

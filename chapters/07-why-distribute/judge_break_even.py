@@ -12,7 +12,7 @@ NEAR = 1e-9
 
 @dataclass(frozen=True)
 class EvenCase:
-    """A job of ``work`` hours that gains only from whole groups of ``group`` machines; ``sync`` hours go into messages."""
+    """A job of ``work`` hours on whole groups of ``group`` machines; ``sync`` hours go into messages."""
 
     work: float
     sync: float

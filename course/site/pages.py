@@ -1,7 +1,6 @@
 """The pages of one language: the body of each, and the frame around it."""
 
 import html
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +22,6 @@ PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
 ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
 REFERENCE = "api/index.html"  # from the root of the site; only in English
-_CHAPTER = re.compile(r'href="\.\./([\w-]+)/\w\w\.ipynb"')  # a link of an output to another chapter
 
 
 @dataclass
@@ -145,7 +143,6 @@ class Site:
         else:
             results, place = run.outputs[self.language].get(name, []), f"{chapter.slug}, cell {name!r},"
             below = outputs.cell_html(results, name, place, title, prose.markdown, self.paper)
-            below = _CHAPTER.sub(r'href="\1.html"', below)
         return f'<div class="cell" id="cell-{name}">{source}{below}</div>'
 
     def front(self) -> Page:

@@ -54,17 +54,19 @@ class CourseMap:
 
     def __repr__(self) -> str:
         rows = stops_of(self._entries, dict.fromkeys(self.chapters, ""), language())
-        return "\n".join(f"{stop.number}  {stop.title}" + f"  ← {' '.join(stop.needs)}" * bool(stop.needs) for stop in rows)
+        return "\n".join(
+            f"{stop.number}  {stop.title}" + f"  ← {' '.join(stop.needs)}" * bool(stop.needs) for stop in rows
+        )
 
     def _address(self, slug: str) -> str:
         """Return the link to a chapter's notebook: beside this one in a workspace, else in the chapter's folder."""
         beside = f"{slug}.ipynb"
         return beside if Path(beside).is_file() else f"../{slug}/{language()}.ipynb"
 
-    def svg(self) -> str:
-        """Return the picture in the language in force."""
+    def picture(self) -> str:
+        """Return the picture and its links as HTML, in the language in force."""
         stops = stops_of(self._entries, {slug: self._address(slug) for slug in self.chapters}, language())
         return drawn(stops, text("map.title"), self._here)
 
     def _repr_html_(self) -> str:
-        return f'<div lang="{html_language()}" tabindex="0" style="{SCROLLS}">{self.svg()}</div>'
+        return f'<div lang="{html_language()}" tabindex="0" style="{SCROLLS}">{self.picture()}</div>'

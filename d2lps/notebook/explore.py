@@ -251,7 +251,10 @@ class Exploration(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
         """Add a page for readers without a kernel, with some positions of the sliders computed in advance."""
         widget = super()._repr_mimebundle_(**kwargs)
-        bundle = widget | {"text/plain": repr(self), "text/html": page(self._offers(), lambda values: raced(*self._run(values)), self._shown)}
+        bundle = widget | {
+            "text/plain": repr(self),
+            "text/html": page(self._offers(), lambda values: raced(*self._run(values)), self._shown),
+        }
         return bundle if has_front_end() else without_view(bundle)
 
     def _offers(self) -> list[Offer]:

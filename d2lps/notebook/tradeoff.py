@@ -1,9 +1,9 @@
 """Steps against examples, with sliders for batch, devices and price: where a training stands, and what it costs.
 
 The picture has no unit of its own. Its axes are multiples of the fewest steps and of the fewest examples, so that every
-training that obeys the formula lies on one curve, (steps − 1)(examples − 1) = 1, and a small one measured here can stand beside a large
-one. Through the chosen point goes the line of all points that take as long; where it touches the curve, no other batch
-is faster.
+training that obeys the formula lies on one curve, (steps − 1)(examples − 1) = 1, and a small one measured here can
+stand beside a large one. Through the chosen point goes the line of all points that take as long; if it touches the
+curve, no other batch is faster.
 """
 
 import math
@@ -117,7 +117,9 @@ class Tradeoff(ipywidgets.VBox):
             ("best", best, job.steps_of(best), job.seconds(n, best), job.cost(n, values["price"], best)),
         ]
         heads = [text(f"tradeoff.{name}") for name in ("which", "examples-of-batch", "steps", "takes", "cost")]
-        lines = [[text(f"tradeoff.{name}"), _count(b), _count(s), _time(t), f"${_count(c)}"] for name, b, s, t, c in rows]
+        lines = [
+            [text(f"tradeoff.{name}"), _count(b), _count(s), _time(t), f"${_count(c)}"] for name, b, s, t, c in rows
+        ]
         side = ' style="text-align:right;padding-left:1.2em"'
         head = "".join(f"<th{side if i else ''}>{escape(each)}</th>" for i, each in enumerate(heads))
         body = "".join(
@@ -136,7 +138,14 @@ class Tradeoff(ipywidgets.VBox):
         parts = []
         for tick in TICKS:
             (across, _), (_, up) = _at(tick, 1), _at(1, tick)
-            parts.append(tag("path", d=f"M{fine(across)} {TOP}v{HIGH}M{LEFT} {fine(up)}h{WIDE}", **stroke("gaps", 1, "edge"), style="stroke:var(--d2-edge)"))
+            parts.append(
+                tag(
+                    "path",
+                    d=f"M{fine(across)} {TOP}v{HIGH}M{LEFT} {fine(up)}h{WIDE}",
+                    **stroke("gaps", 1, "edge"),
+                    style="stroke:var(--d2-edge)",
+                )
+            )
             parts += [words(str(tick), across, TOP + HIGH + 16, "note", "soft")]
             parts += [words(str(tick), LEFT - 8, up + 4, "note", "soft", "end")]
         parts.append(_line([(1 + 10**e, 1 + 10**-e) for e in _steps(-2, 2)], **stroke("line", 2.5)))
@@ -156,7 +165,7 @@ class Tradeoff(ipywidgets.VBox):
 
     def _legend(self) -> list[str]:
         x, y, parts = LEFT + WIDE - 12, TOP + 20, []
-        for i, name in enumerate(("curve", "measured", "chosen", "same-time")):
+        for name in ("curve", "measured", "chosen", "same-time"):
             if name == "measured" and not self._dots:
                 continue
             marks = {
@@ -184,8 +193,14 @@ class Tradeoff(ipywidgets.VBox):
     def _offers(self) -> list[Offer]:
         now = self._now()
         return [
-            Offer(name, control.description, now, [v for _, v in control.options if v != now[name]],
-                  {value: label for label, value in control.options}, at_once=9)
+            Offer(
+                name,
+                control.description,
+                now,
+                [v for _, v in control.options if v != now[name]],
+                {value: label for label, value in control.options},
+                at_once=9,
+            )
             for name, control in self.controls.items()
         ]
 

@@ -10,7 +10,8 @@ Start with ``transformer.py``: it counts the parameters, FLOPs and activations o
 by name. ``layout.py`` defines a division, a :class:`Layout`, and the bytes that it keeps and sends per GPU;
 ``ledger.py`` lists the memory, and ``measured.py``, the only part that needs torch, measures it. ``speed.py`` predicts
 seconds with one calibrated constant, and has the published runs; ``choosing.py`` searches for the fastest layout, and
-``command.py`` is ``python -m d2lps parallelize``.
+``command.py`` is ``python -m d2lps parallelize``. ``job.py`` has time to accuracy and its cost for a batch and a number
+of devices, and ``published.py`` the compute of known trainings, the speed of GPUs and list prices.
 """
 
 from d2lps.scaling.choosing import Choice, parallelize

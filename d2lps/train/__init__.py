@@ -8,6 +8,7 @@ that the other ways are compared with, bit for bit or within rounding::
     ddp           torch's DistributedDataParallel does it
     by_history    a simulation decides which worker pushes when, and with which weights
     buckets       gradients are sent in buckets while others are still computed
+    large_batch   how many steps each size of a minibatch needs
     checkpoints   a training that was killed continues from its last checkpoint
 
 Models that are cut into pieces are trained by schedules::

@@ -1,14 +1,22 @@
-"""The map of a course: its chapters from top to bottom, each below those that it needs, and each a link."""
+"""The map of a course: its chapters from top to bottom, each below those that it needs, and each a link.
 
+The links are HTML over the picture, because JupyterLab cannot follow a link inside SVG.
+"""
+
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from d2lps.view.drawing.shapes import arrow, sheet
-from d2lps.view.drawing.svg import area, escape, fine, stroke, tag, words, worker
+from d2lps.view.drawing.svg import area, fine, stroke, tag, words, worker
 
 WIDE, HIGH, ACROSS, DOWN, EDGE = 150, 74, 166, 116, 16
+LEAST = 0.75  # the smallest scale; on a narrower page the map scrolls
 LETTERS = 18  # of a line in a box; a Chinese letter is as wide as two
+LOOK = """.d2-map{position:relative;margin:auto}.d2-map>svg{display:block;width:100%;height:auto}
+.d2-map>a{position:absolute;box-sizing:border-box;border-radius:10px}
+.d2-map>a:is(:hover,:focus-visible){outline:2.5px solid var(--d2-accent,#1952af)}"""
 
 
 class Stop(NamedTuple):
@@ -72,19 +80,25 @@ def course_map(stops: Sequence[Stop], title: str, here: str = "") -> str:
     Returns
     -------
     str
-        SVG, in which every box is a link.
+        HTML: the picture as SVG, and a link over every box.
     """
     rows = rows_of(stops)
     width = 2 * EDGE + max(map(len, rows)) * ACROSS - (ACROSS - WIDE)
+    height = 2 * EDGE + len(rows) * DOWN - (DOWN - HIGH)
     at = {}
     for down, row in enumerate(rows):
         left = (width - (len(row) * ACROSS - (ACROSS - WIDE))) / 2
         at |= {stop.number: (left + across * ACROSS, EDGE + down * DOWN) for across, stop in enumerate(row)}
     ways = [_way(at[need], at[stop.number]) for stop in stops for need in stop.needs if need in at]
     boxes = [_box(stop, at[stop.number], i, stop.number == here) for i, stop in enumerate(stops)]
-    height = 2 * EDGE + len(rows) * DOWN - (DOWN - HIGH)
-    looks = "a:hover .d2-box,a:focus-visible .d2-box{stroke:var(--d2-accent);stroke-width:2.5}a{cursor:pointer}"
-    return sheet(width, height, title, *ways, *boxes, looks=looks)
+    links = []
+    for stop in stops:
+        (x, y), name, about = at[stop.number], html.escape(f"{stop.number} {stop.title}"), html.escape(stop.about)
+        place = f"left:{x / width:.3%};top:{y / height:.3%};width:{WIDE / width:.3%};height:{HIGH / height:.3%}"
+        links.append(f'<a href="{html.escape(stop.address)}" style="{place}" aria-label="{name}" title="{about}"></a>')
+    size = f"max-width:{width:g}px;min-width:{width * LEAST:g}px"
+    picture = sheet(width, height, title, *ways, *boxes)
+    return f'<div class="d2-map" style="{size}"><style>{LOOK}</style>{picture}{"".join(links)}</div>'
 
 
 def _way(above: tuple[float, float], below: tuple[float, float]) -> str:
@@ -97,14 +111,14 @@ def _way(above: tuple[float, float], below: tuple[float, float]) -> str:
 
 def _box(stop: Stop, at: tuple[float, float], number: int, here: bool) -> str:
     x, y = at
-    frame = tag("rect", x=x, y=y, width=WIDE, height=HIGH, rx=10, **area("box", 2.5 if here else 1, "accent" if here else None))
+    look = {"style": "stroke:var(--d2-accent);stroke-width:3"} if here else {}
+    parts = [tag("rect", x=x, y=y, width=WIDE, height=HIGH, rx=10, **area("box", 1), **look)]
     lines = wrapped(stop.title)
     first = y + HIGH / 2 + 12 - 8 * (len(lines) - 1)
-    parts = [frame, tag("circle", cx=x + 17, cy=y + 16, r=5, **worker(number))]
+    parts.append(tag("circle", cx=x + 17, cy=y + 16, r=5, **worker(number)))
     parts.append(words(stop.number.upper(), x + 27, y + 20, "note", "soft", None, font_weight=700))
     parts += [words(line, x + WIDE / 2, first + 16 * i, font_weight=600) for i, line in enumerate(lines)]
-    inside = tag("title", escape(stop.about)) + "".join(parts)
-    return tag("a", inside, href=stop.address, aria_label=f"{stop.number} {stop.title}")
+    return "".join(parts)
 
 
 def wrapped(title: str, letters: int = LETTERS) -> list[str]:
