@@ -46,7 +46,7 @@ def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
     strange = []  # what the answer asked for; an error here would count as its own
 
     def hours(n: int) -> float:
-        if isinstance(n, bool) or not isinstance(n, Real) or n != int(n) or not 1 <= n <= case.most:
+        if isinstance(n, bool) or not isinstance(n, Real) or not 1 <= n <= case.most or n != int(n):
             strange.append(n)
             return math.inf
         return case.hours(int(n))
@@ -54,7 +54,7 @@ def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
     got = call(case, answer, hours, case.price, case.worth, case.life, case.save, case.most)
     if strange:
         raise failure("out-of-range", "even-hours-of", case, got=repr(strange[0])[:20], most=case.most)
-    if isinstance(got, bool) or not isinstance(got, Real) or not math.isfinite(got) or got != int(got):
+    if not isinstance(got, Real) or isinstance(got, bool) or not abs(got) < 1e15 or got != int(got):
         raise failure("not-a-count", "even-not-a-count", case, got=repr(got)[:20])
     got, best = int(got), case.best(case.total)
     if got == 0:

@@ -42,7 +42,7 @@ class BatchCase:
 def judge(case: BatchCase, answer: Callable) -> dict[str, str]:
     """Return what fills the sentence for a right answer; raise Failure."""
     got, right = call(case, answer, dict(case.measured), case.steps), case.right
-    if isinstance(got, bool) or not isinstance(got, Real) or math.isnan(got):
+    if isinstance(got, bool) or not isinstance(got, Real) or got != got or not (abs(got) < 1e300 or got == math.inf):
         raise failure("not-a-batch", "not-a-batch", case, type=type(got).__name__)
     if got == 0:
         raise failure("todo", "batch-nothing", case)

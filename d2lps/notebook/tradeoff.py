@@ -116,7 +116,7 @@ class Tradeoff(ipywidgets.VBox):
             ("now", batch, job.steps_of(batch), seconds, cost),
             ("best", best, job.steps_of(best), job.seconds(n, best), job.cost(n, values["price"], best)),
         ]
-        heads = [text(f"tradeoff.{name}") for name in ("which", "examples-of-batch", "steps", "takes", "cost")]
+        heads = ["", *(text(f"tradeoff.{name}") for name in ("examples-of-batch", "steps", "takes", "cost"))]
         lines = [
             [text(f"tradeoff.{name}"), _count(b), _count(s), _time(t), f"${_count(c)}"] for name, b, s, t, c in rows
         ]

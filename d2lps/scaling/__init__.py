@@ -15,19 +15,25 @@ of devices, and ``published.py`` the compute of known trainings, the speed of GP
 """
 
 from d2lps.scaling.choosing import Choice, parallelize
+from d2lps.scaling.job import Job, fit
 from d2lps.scaling.layout import Layout, kept, sent
 from d2lps.scaling.ledger import Ledger, memory
+from d2lps.scaling.published import CHIPS, PRICES, TRAINED
 from d2lps.scaling.speed import GPUS, LLAMA3, MLSYS23, SC21, Gpu, Published, calibrate, error, step, throughput
 from d2lps.scaling.transformer import MODELS, ScalingError, Transformer
 
 __all__ = [
+    "CHIPS",
     "GPUS",
     "LLAMA3",
     "MLSYS23",
     "MODELS",
+    "PRICES",
     "SC21",
+    "TRAINED",
     "Choice",
     "Gpu",
+    "Job",
     "Layout",
     "Ledger",
     "Published",
@@ -35,6 +41,7 @@ __all__ = [
     "Transformer",
     "calibrate",
     "error",
+    "fit",
     "kept",
     "memory",
     "parallelize",

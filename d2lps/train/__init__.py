@@ -21,7 +21,7 @@ Models that are cut into pieces are trained by schedules::
     experts       a layer of experts on several devices, to which tokens are sent
 """
 
-from d2lps.train import by_history, by_store, ddp, experts, gpt, operators, pipeline, sharded, tensor
+from d2lps.train import by_history, by_store, ddp, experts, gpt, large_batch, operators, pipeline, sharded, tensor
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
@@ -58,6 +58,7 @@ __all__ = [
     "digits",
     "experts",
     "gpt",
+    "large_batch",
     "loss_and_gradient",
     "one_device",
     "operators",

@@ -64,6 +64,7 @@ def test_it_is_shown_per_chapter_in_every_language(spoken, words, place):
         ("0", "5"),
         *[("0", "4")] * 3,
         ("0", "6"),
+        ("0", "2"),
         *[("0", "3")] * 3,
     ]
     assert page._repr_html_().count("✓") == 1
