@@ -20,6 +20,7 @@ from d2lps.units import show_seconds
 from d2lps.view.drawing.shapes import sheet
 from d2lps.view.drawing.svg import area, fine, stroke, tag, words, worker
 from d2lps.view.player import has_front_end, without_view
+from d2lps.view.tables import SCROLLS
 
 MOST = 40  # of both axes
 TICKS = (1, 2, 5, 10, 20, 40)
@@ -127,7 +128,9 @@ class Tradeoff(ipywidgets.VBox):
             for line in lines
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return {"report": f'<div lang="{html_language()}">{self._picture(n, batch)}{table}</div>'}
+        return {
+            "report": f'<div lang="{html_language()}"><div tabindex="0" style="{SCROLLS}">{self._picture(n, batch)}</div>{table}</div>'
+        }
 
     def _picture(self, n: int, batch: float) -> str:
         """Draw the curve, the dots, and the line of all points that take as long as this batch."""
@@ -161,7 +164,9 @@ class Tradeoff(ipywidgets.VBox):
         parts.append(words(text("tradeoff.y"), 16, TOP + HIGH / 2, "note", "ink", transform=turned))
         parts += self._legend()
         title = text("tradeoff.title", steps=f"{x:.3g}", examples=f"{y:.3g}")
-        return sheet(LEFT + WIDE + 14, TOP + HIGH + 44, title, *parts, style="max-width:100%;height:auto")
+        return sheet(
+            LEFT + WIDE + 14, TOP + HIGH + 44, title, *parts, style="min-width:460px;max-width:100%;height:auto"
+        )
 
     def _legend(self) -> list[str]:
         x, y, parts = LEFT + WIDE - 12, TOP + 20, []

@@ -44,28 +44,84 @@ class Job(NamedTuple):
     least: float = 1
 
     def steps_of(self, batch: float) -> float:
-        """Return the number of steps with batches of so many examples."""
+        """Return the number of steps with batches of this size.
+
+        Parameters
+        ----------
+        batch : float
+            Examples in a minibatch.
+
+        Returns
+        -------
+        float
+            Not rounded: it is a mean over many runs.
+        """
         return self.steps * (1 + self.critical / batch)
 
     def step_seconds(self, devices: int, batch: float) -> float:
-        """Return the seconds of a step: computing, then the all-reduce."""
+        """Return the time of a step: computing, then the all-reduce.
+
+        Parameters
+        ----------
+        devices, batch : int, float
+            The number of devices, and the examples of the whole minibatch.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return batch / (devices * self.rate) + self.exchange * (devices - 1) / devices
 
     def best_batch(self, devices: int) -> float:
-        """Return the batch that is fastest on so many devices, in examples.
+        """Return the batch that is fastest on so many devices.
 
         The time is q (1 + V_c/V)(V/(n·rate) + z), with an all-reduce of z seconds; it is least where V² = V_c·z·n·rate.
+
+        Parameters
+        ----------
+        devices : int
+            Their number, n.
+
+        Returns
+        -------
+        float
+            Examples in a minibatch; at least ``least`` per device.
         """
         exchange = self.exchange * (devices - 1) / devices
         return max(self.least * devices, math.sqrt(self.critical * exchange * devices * self.rate))
 
     def seconds(self, devices: int, batch: float | None = None) -> float:
-        """Return the seconds of the whole training, with this batch or with the best one."""
+        """Return the time of the whole training.
+
+        Parameters
+        ----------
+        devices, batch : int, float
+            The number of devices, and the examples of a minibatch; if left out, the best number.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         batch = batch or self.best_batch(devices)
         return self.steps_of(batch) * self.step_seconds(devices, batch)
 
     def cost(self, devices: int, price: float, batch: float | None = None) -> float:
-        """Return the cost of the whole training, if each device costs ``price`` per hour."""
+        """Return the cost of the whole training.
+
+        Parameters
+        ----------
+        devices, batch : int, float
+            As for :meth:`seconds`.
+        price : float
+            What a device costs per hour.
+
+        Returns
+        -------
+        float
+            In the currency of the price.
+        """
         return devices * price * self.seconds(devices, batch) / 3600
 
 
