@@ -23,7 +23,7 @@ class BatchCase:
 
     @property
     def label(self) -> str:
-        return f"n = {len(self.batches)}, steps = {self.steps:g}{self.more}"
+        return f"n = {len(self.batches)}, q = {self.steps:g}{self.more}"
 
     @property
     def measured(self) -> dict[int, float]:

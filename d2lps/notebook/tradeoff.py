@@ -128,9 +128,8 @@ class Tradeoff(ipywidgets.VBox):
             for line in lines
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return {
-            "report": f'<div lang="{html_language()}"><div tabindex="0" style="{SCROLLS}">{self._picture(n, batch)}</div>{table}</div>'
-        }
+        picture = f'<div tabindex="0" style="{SCROLLS}">{self._picture(n, batch)}</div>'
+        return {"report": f'<div lang="{html_language()}">{picture}{table}</div>'}
 
     def _picture(self, n: int, batch: float) -> str:
         """Draw the curve, the dots, and the line of all points that take as long as this batch."""
