@@ -28,6 +28,7 @@ _LEGEND = re.compile(
     r'(<div class="d2lps d2-sheet">(?:<div class="d2-where">[^<]*</div>)?)<div class="d2-legend">.*?</ul></div>'
 )
 _CHOSEN = re.compile(r'(<div class="d2-chosen">).*?(</div><div>)<div class="d2lps-explore".*?(</div><script)', re.S)
+_NOTEBOOK = re.compile(r'href="\.\./([\w-]+)/\w\w\.ipynb"')  # a link to the notebook of a chapter
 _COLOURED = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -63,7 +64,8 @@ def cell_html(
     are no scripts, and all pictures. Raises BookError for an error among the outputs, or a widget without HTML.
     """
     pieces = (_one(output, where, alternative, markdown, still if paper else lean) for output in outputs)
-    return "".join(_OF_A_PLOT.sub(rf"{name}-{number}-\1", piece) for number, piece in enumerate(pieces))
+    pieces = (_OF_A_PLOT.sub(rf"{name}-{number}-\1", piece) for number, piece in enumerate(pieces))
+    return _NOTEBOOK.sub(r'href="\1.html"', "".join(pieces))
 
 
 def _one(output: dict, where: str, alternative: str, markdown: Callable, clean: Callable[[str], str]) -> str:

@@ -6,6 +6,7 @@ Each public name has a module of its own; start with ``predict``::
     predict    asks for a number before a run      progress   the exercises the reader has passed
     ranks      the processes of ``%%px`` cells     opening    plays the runs at the head of a chapter
     schedule_table    ``edit``: the table of a pipeline, whose cells the reader moves
+    tradeoff   steps against examples, with sliders       course_map   the map of the course, with links
 
 ``entries`` decides which guesses are accepted, ``fields`` and ``predict_page`` show the question with and without a
 kernel, ``reveal`` shows the answer. ``shown`` decides which values display themselves, ``plots`` how matplotlib's

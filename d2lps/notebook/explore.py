@@ -15,7 +15,7 @@ from d2lps import units
 from d2lps.algorithms import aggregate_at, sharded
 from d2lps.algorithms.servers import require_chunks
 from d2lps.messages import named, text
-from d2lps.notebook.explore_page import Offer, can_race, page, report
+from d2lps.notebook.explore_page import Offer, can_race, page, raced, report
 from d2lps.plan import Plan
 from d2lps.simulate import cost
 from d2lps.topology import Topology, pcie_server
@@ -251,7 +251,10 @@ class Exploration(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs: object) -> dict:
         """Add a page for readers without a kernel, with some positions of the sliders computed in advance."""
         widget = super()._repr_mimebundle_(**kwargs)
-        bundle = widget | {"text/plain": repr(self), "text/html": page(self._offers(), self._run, self._shown)}
+        bundle = widget | {
+            "text/plain": repr(self),
+            "text/html": page(self._offers(), lambda values: raced(*self._run(values)), self._shown),
+        }
         return bundle if has_front_end() else without_view(bundle)
 
     def _offers(self) -> list[Offer]:

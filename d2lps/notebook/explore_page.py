@@ -1,4 +1,4 @@
-"""The report of ``explore`` below its sliders, and the page that replaces them without a kernel.
+"""The report of ``explore`` below its sliders, and the page that replaces sliders without a kernel.
 
 On that page the reader can choose among a few positions of the sliders. They are computed in advance and compressed
 together, so that the page stays small; each slider moves alone, since there are too many combinations.
@@ -38,7 +38,7 @@ class Offer(NamedTuple):
     at_once: int = 1  # how many of the others are as instructive as the first
 
 
-Run = Callable[[dict[str, object]], tuple[dict[str, Trace], dict[str, str]]]
+Content = Callable[[dict[str, object]], dict]  # positions of all sliders → "report", and perhaps "data" and "stills"
 
 
 def can_race(traces: dict[str, Trace]) -> bool:
@@ -69,8 +69,8 @@ background:none;color:inherit;font:inherit;cursor:pointer}
 .d2lps-explored [aria-pressed=true]{font-weight:700;box-shadow:inset 0 0 0 2px currentColor}"""
 
 
-def page(offers: list[Offer], run: Run, cache: "dict[tuple, dict]") -> str:
-    """Return the page: the race for the current positions, and buttons for other positions.
+def page(offers: list[Offer], make: Content, cache: "dict[tuple, dict]") -> str:
+    """Return the page: the content for the current positions, and buttons for other positions.
 
     ``cache`` stores the content of each position in each language.
     """
@@ -78,12 +78,12 @@ def page(offers: list[Offer], run: Run, cache: "dict[tuple, dict]") -> str:
     def content(values: dict[str, object]) -> dict:
         key = (language(), *values.values())
         if key not in cache:
-            cache[key] = _content(*run(values))
+            cache[key] = make(values)
         return cache[key]
 
-    offered = only(LANGUAGES[0], lambda: _offered(offers, run, content))  # the same for the readers of all languages
-    summary = report(*run(offers[0].now))
+    offered = only(LANGUAGES[0], lambda: _offered(offers, content))  # the same for the readers of all languages
     first = content(offers[0].now)
+    summary = first["report"]
     packed = [_packed(first), *(_packed(content(offers[i].now | {offers[i].name: value})) for i, value in offered)]
     numbers = {(offers[i].name, value): number for number, (i, value) in enumerate(offered, 1)}
     frame = len((LOOKS + LOOK + MODULE + CHOOSE + summary + "".join(packed)).encode())
@@ -101,11 +101,10 @@ def page(offers: list[Offer], run: Run, cache: "dict[tuple, dict]") -> str:
     )
 
 
-def _offered(offers: list[Offer], run: Run, content: Callable[[dict], dict]) -> list[tuple[int, object]]:
+def _offered(offers: list[Offer], content: Content) -> list[tuple[int, object]]:
     """Return the other positions that fit on a page: (number of the slider, value)."""
-    now = offers[0].now
-    first = content(now)
-    size = len((LOOKS + LOOK + MODULE + CHOOSE + report(*run(now)) + _packed(first)).encode())
+    first = content(offers[0].now)
+    size = len((LOOKS + LOOK + MODULE + CHOOSE + first["report"] + _packed(first)).encode())
     size += 4000  # the buttons, and the sentence above them
     offered = []
     for turn in range(max(len(offer.others) for offer in offers)):  # the first of each slider, then the second …
@@ -119,8 +118,8 @@ def _offered(offers: list[Offer], run: Run, content: Callable[[dict], dict]) -> 
     return offered
 
 
-def _content(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
-    """Return the content of one position of the sliders: its report, and its race if that can be drawn."""
+def raced(traces: dict[str, Trace], refused: dict[str, str]) -> dict:
+    """Return the content of one position of the sliders of ``explore``: its report, and its race if it can be drawn."""
     if not can_race(traces):
         return {"report": report(traces, refused)}
     try:

@@ -10,23 +10,30 @@ Start with ``transformer.py``: it counts the parameters, FLOPs and activations o
 by name. ``layout.py`` defines a division, a :class:`Layout`, and the bytes that it keeps and sends per GPU;
 ``ledger.py`` lists the memory, and ``measured.py``, the only part that needs torch, measures it. ``speed.py`` predicts
 seconds with one calibrated constant, and has the published runs; ``choosing.py`` searches for the fastest layout, and
-``command.py`` is ``python -m d2lps parallelize``.
+``command.py`` is ``python -m d2lps parallelize``. ``job.py`` has time to accuracy and its cost for a batch and a number
+of devices, and ``published.py`` the compute of known trainings, the speed of GPUs and list prices.
 """
 
 from d2lps.scaling.choosing import Choice, parallelize
+from d2lps.scaling.job import Job, fit
 from d2lps.scaling.layout import Layout, kept, sent
 from d2lps.scaling.ledger import Ledger, memory
+from d2lps.scaling.published import CHIPS, PRICES, TRAINED
 from d2lps.scaling.speed import GPUS, LLAMA3, MLSYS23, SC21, Gpu, Published, calibrate, error, step, throughput
 from d2lps.scaling.transformer import MODELS, ScalingError, Transformer
 
 __all__ = [
+    "CHIPS",
     "GPUS",
     "LLAMA3",
     "MLSYS23",
     "MODELS",
+    "PRICES",
     "SC21",
+    "TRAINED",
     "Choice",
     "Gpu",
+    "Job",
     "Layout",
     "Ledger",
     "Published",
@@ -34,6 +41,7 @@ __all__ = [
     "Transformer",
     "calibrate",
     "error",
+    "fit",
     "kept",
     "memory",
     "parallelize",

@@ -8,6 +8,7 @@ that the other ways are compared with, bit for bit or within rounding::
     ddp           torch's DistributedDataParallel does it
     by_history    a simulation decides which worker pushes when, and with which weights
     buckets       gradients are sent in buckets while others are still computed
+    large_batch   how many steps each size of a minibatch needs
     checkpoints   a training that was killed continues from its last checkpoint
 
 Models that are cut into pieces are trained by schedules::
@@ -20,7 +21,7 @@ Models that are cut into pieces are trained by schedules::
     experts       a layer of experts on several devices, to which tokens are sent
 """
 
-from d2lps.train import by_history, by_store, ddp, experts, gpt, operators, pipeline, sharded, tensor
+from d2lps.train import by_history, by_store, ddp, experts, gpt, large_batch, operators, pipeline, sharded, tensor
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
@@ -57,6 +58,7 @@ __all__ = [
     "digits",
     "experts",
     "gpt",
+    "large_batch",
     "loss_and_gradient",
     "one_device",
     "operators",

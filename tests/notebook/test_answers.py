@@ -13,6 +13,7 @@ import test_exercises_04
 import test_exercises_05
 import test_exercises_06a
 import test_exercises_06b
+import test_exercises_07
 import test_exercises_08
 import test_exercises_09
 import test_exercises_10
@@ -51,6 +52,7 @@ TABLES = [
     test_exercises_05,
     test_exercises_06a,
     test_exercises_06b,
+    test_exercises_07,
     test_exercises_08,
     test_exercises_09,
     test_exercises_10,

@@ -19,10 +19,10 @@ HOME, COURSE = Path(d2lps.__file__).parent, Path(course.__file__).parent
 PUBLIC = (
     "Event Here Link Plan PlanError Processes RankLost Reduction Send SharedMemory Topology Trace Transformer Update "
     "aggregate_at all_gather all_to_all bandwidth bidirectional_ring broadcast bruck calibrate check check_exercise "
-    "cluster compare cost d2l dgx1_v100 double_tree doubling draw edit explore fold gather halving halving_doubling "
-    "hierarchical in_switch kvstore leaf_spine machines memory naive_ring nvswitch one_memory opening parallelize "
-    "pcie_server predict progress rail_wise rails ranks recursive_doubling reduce reduce_scatter ring rings run "
-    "scatter sharded solution source speak table this_host together tree two_rings watch"
+    "cluster compare cost course_map d2l dgx1_v100 double_tree doubling draw edit explore fold gather halving "
+    "halving_doubling hierarchical in_switch kvstore leaf_spine machines memory naive_ring nvswitch one_memory "
+    "opening parallelize pcie_server predict progress rail_wise rails ranks recursive_doubling reduce reduce_scatter "
+    "ring rings run scatter sharded solution source speak table this_host together tradeoff tree two_rings watch"
 ).split()
 PUBLIC_MODULES = {"cluster", "cost", "d2l", "kvstore"}
 
@@ -40,11 +40,13 @@ HEAVY = {
     "d2lps.kvstore.pslite.__main__": {"mxnet"},  # a process of its own
     "train": {"torch"},
     "d2lps.train.checkpoints": {"torch", "numpy"},  # whose random numbers are kept, too
+    "d2lps.train.large_batch": {"torch", "numpy"},  # NumPy's small steps take a third of torch's time
     "measure": {"torch"},
     "d2lps.cluster.measured": {"torch"},  # on the hosts
     "d2lps.notebook.grading.elsewhere": {"cloudpickle"},
     "d2lps.notebook.fields": {"ipywidgets"},  # where there is none, a guess is a dict
     "d2lps.notebook.explore": {"ipywidgets", "anywidget"},  # it is all sliders
+    "d2lps.notebook.tradeoff": {"ipywidgets"},
     "d2lps.notebook.schedule_table": {"anywidget", "traitlets"},
     "course.site.docstrings": {"docutils", "pygments"},
     "course.site.linked": {"pygments"},

@@ -1,0 +1,22 @@
+"""What the exercises of this chapter ask of an answer: each has its judge in a module of its own."""
+
+from d2lps.notebook.grading import Exercise
+
+from . import judge_break_even, judge_critical_batch
+
+EXERCISES = {
+    "critical-batch": Exercise(
+        ("measured", "steps"),
+        judge_critical_batch.CASES,
+        judge_critical_batch.judge,
+        fills=dict,
+        keeps=("gives-up", "no-limit", "rounded-down", "strict", "measured-only", "proportional", "straight-line"),
+    ),
+    "break-even": Exercise(
+        ("hours", "price", "worth", "life", "save", "most"),
+        judge_break_even.CASES,
+        judge_break_even.judge,
+        fills=dict,
+        keeps=("no-failures", "stops-early", "rent-of-one", "fastest", "cheapest", "out-of-range"),
+    ),
+}

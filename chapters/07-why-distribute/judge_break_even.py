@@ -1,0 +1,98 @@
+"""Judge how many machines pay: rent and time are added up for every number of machines, with failures."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+
+from d2lps.notebook.grading import call, failure
+
+NEAR = 1e-9
+
+
+@dataclass(frozen=True)
+class EvenCase:
+    """A job of ``work`` hours on whole groups of ``group`` machines; ``sync`` hours go into messages."""
+
+    work: float
+    sync: float
+    price: float
+    worth: float
+    life: float = 1e9
+    save: float = 0.0
+    most: int = 64
+    group: int = 1
+
+    @property
+    def label(self) -> str:
+        return f"n = 1…{self.most}, price = {self.price:g}, worth = {self.worth:g}, life = {self.life:g}"
+
+    def hours(self, n: int) -> float:
+        useful = n // self.group * self.group or 1
+        return self.work / useful + self.sync * (useful - 1) / useful
+
+    def total(self, n: int, price: float = 1, worth: float = 1, parts: float | None = None) -> float:
+        """Return rent + time; factors leave out what a wrong answer leaves out, ``parts`` are those that can fail."""
+        longer = 1 + math.sqrt(2 * self.save * (n if parts is None else parts) / self.life)
+        return (price * n * self.price + worth * self.worth) * self.hours(n) * longer
+
+    def best(self, total: Callable[[int], float]) -> int:
+        return min(range(1, self.most + 1), key=total)
+
+
+def judge(case: EvenCase, answer: Callable) -> dict[str, str]:
+    """Return what fills the sentence for a right answer; raise Failure."""
+
+    strange = []  # what the answer asked for; an error here would count as its own
+
+    def hours(n: int) -> float:
+        if isinstance(n, bool) or not isinstance(n, Real) or not 1 <= n <= case.most or n != int(n):
+            strange.append(n)
+            return math.inf
+        return case.hours(int(n))
+
+    got = call(case, answer, hours, case.price, case.worth, case.life, case.save, case.most)
+    if strange:
+        raise failure("out-of-range", "even-hours-of", case, got=repr(strange[0])[:20], most=case.most)
+    if not isinstance(got, Real) or isinstance(got, bool) or not abs(got) < 1e15 or got != int(got):
+        raise failure("not-a-count", "even-not-a-count", case, got=repr(got)[:20])
+    got, best = int(got), case.best(case.total)
+    if got == 0:
+        raise failure("todo", "even-nothing", case)
+    if not 1 <= got <= case.most:
+        raise failure("out-of-range", "even-out-of-range", case, got=got, most=case.most)
+    if case.total(got) > case.total(best) * (1 + NEAR):
+        values = {"got": got, "here": f"{case.total(got):.6g}", "best": f"{case.total(best):.6g}"}
+        raise failure(mistake_of(case, got), "even-more", case, **values)
+    return {
+        "n": str(got),
+        "rent": f"{got * case.price * case.total(got) / (got * case.price + case.worth):.4g}",
+        "total": f"{case.total(got):.4g}",
+        "alone": f"{case.total(1):.4g}",
+    }
+
+
+def mistake_of(case: EvenCase, got: int) -> str:
+    """Return which thought leads to a wrong number, if one is known."""
+    stops = next((n for n in range(1, case.most) if case.total(n + 1) >= case.total(n)), case.most)
+    thoughts = {
+        "no-failures": case.best(lambda n: case.total(n, parts=0)),
+        "fastest": case.best(case.hours),
+        "rent-of-one": case.best(lambda n: case.total(n, price=1 / n)),
+        "stops-early": stops,
+        "cheapest": case.best(lambda n: case.total(n, worth=0)),
+    }
+    return next((name for name, n in thoughts.items() if n == got), "other")
+
+
+CASES = (
+    EvenCase(100, 5, 2, 100, life=50, save=0.5, most=60),
+    EvenCase(100, 5, 2, 100, most=64),
+    EvenCase(12, 0.5, 2, 0, most=3),
+    EvenCase(50, 1, 3, 10, most=1),
+    EvenCase(40, 2, 4, 90, most=5),
+    EvenCase(100, 4, 6.88, 700, most=64, group=8),
+    EvenCase(100, 5, 2, 300, life=50, save=0.5, most=60),
+    EvenCase(900, 2, 1, 50, life=400, save=0.5, most=200),
+    EvenCase(24, 0, 1, 1000, life=5e4, save=1 / 60, most=2),
+)

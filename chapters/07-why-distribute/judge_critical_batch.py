@@ -1,0 +1,104 @@
+"""Judge the least batch that is fast enough, for runs that obey q = q_min + e/V exactly."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Real
+
+from d2lps.notebook.grading import call, failure
+
+NEAR = 1e-9
+
+
+@dataclass(frozen=True)
+class BatchCase:
+    """Runs with these ``batches``; ``fewest`` is q_min, ``slope`` is q_min · V_c."""
+
+    fewest: float
+    slope: float
+    batches: tuple[int, ...]
+    steps: float
+    more: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"n = {len(self.batches)}, q = {self.steps:g}{self.more}"
+
+    @property
+    def measured(self) -> dict[int, float]:
+        return {batch: self.steps_of(batch) for batch in self.batches}
+
+    def steps_of(self, batch: float) -> float:
+        return self.fewest + self.slope / batch
+
+    @property
+    def right(self) -> float:
+        """The least batch, or infinity."""
+        room = self.steps - self.fewest
+        return max(1, math.ceil(self.slope / room * (1 - NEAR))) if room > NEAR * self.steps else math.inf
+
+
+def judge(case: BatchCase, answer: Callable) -> dict[str, str]:
+    """Return what fills the sentence for a right answer; raise Failure."""
+    got, right = call(case, answer, dict(case.measured), case.steps), case.right
+    if isinstance(got, bool) or not isinstance(got, Real) or got != got or not (abs(got) < 1e300 or got == math.inf):
+        raise failure("not-a-batch", "not-a-batch", case, type=type(got).__name__)
+    if got == 0:
+        raise failure("todo", "batch-nothing", case)
+    if got == math.inf != right:
+        raise failure("gives-up", "batch-none", case, right=_show(right), steps=f"{case.steps_of(right):.4g}")
+    if got < 0:
+        raise failure("no-limit" if right == math.inf else "other", "batch-negative", case, got=f"{got:.4g}")
+    if got != math.inf and got != int(got):
+        raise failure("not-whole", "batch-not-whole", case, got=f"{got:.4g}")
+    if got != right:
+        sentence = "batch-too-many" if got < right else "batch-not-least"
+        mistake = "no-limit" if right == math.inf else mistake_of(case, int(got))
+        raise failure(mistake, sentence, case, got=_show(got), takes=f"{case.steps_of(got):.4g}")
+    return {"critical": f"{case.slope / case.fewest:.4g}", "fewest": f"{case.fewest:.4g}", "batch": _show(right)}
+
+
+def _show(batch: float) -> str:
+    return str(int(batch)) if batch < 1e15 else f"{batch:.3g}"
+
+
+def mistake_of(case: BatchCase, got: int) -> str:
+    """Return which thought leads to a wrong batch, if one is known."""
+    right, known = case.right, sorted(case.measured.items())
+    exact = case.slope / (case.steps - case.fewest)
+    if got == right - 1:
+        return "rounded-down"
+    if got == right + 1 and abs(exact - right) < NEAR * right:
+        return "strict"
+    if got == min((batch for batch, steps in known if steps <= case.steps * (1 + NEAR)), default=None):
+        return "measured-only"
+    if any(_near(got, batch * steps / case.steps) for batch, steps in known):
+        return "proportional"
+    if any(_near(got, straight) for straight in _straight(known, case.steps)):
+        return "straight-line"
+    return "critical-itself" if abs(got - case.slope / case.fewest) <= 1 else "other"
+
+
+def _near(got: int, value: float) -> bool:
+    """Return whether a value was rounded to ``got``, up or to the nearest."""
+    return got in (math.ceil(value - NEAR * abs(value)), round(value))
+
+
+def _straight(known: list[tuple[int, float]], steps: float) -> list[float]:
+    """Return where straight lines through two measured points reach ``steps``."""
+    lines = [*pairwise(known), (known[0], known[-1])]
+    return [a + (b - a) * (at - steps) / (at - to) for (a, at), (b, to) in lines]
+
+
+CASES = (
+    BatchCase(20, 120, (2, 10, 60), 24),
+    BatchCase(15, 600, (256, 2, 16), 45),
+    BatchCase(15, 600, (2, 16), 44),
+    BatchCase(18, 594, (1, 64), 18),
+    BatchCase(18, 594, (1, 64), 12),
+    BatchCase(100, 700, (5, 3, 80, 9, 1), 5000),
+    BatchCase(72_000, 7.2e10, (65_536, 524_288), 100_000),
+    BatchCase(7, 910, (3, 700), 8.5),
+    BatchCase(250, 1000, (10, 40, 20), 260),
+)

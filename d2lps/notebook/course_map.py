@@ -1,0 +1,72 @@
+"""The map of the course in a notebook: a picture in which every chapter is a link to its notebook."""
+
+import tomllib
+from pathlib import Path
+
+from d2lps.messages import html_language, language, text
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError
+from d2lps.view.drawing.course_map import course_map as drawn
+from d2lps.view.drawing.course_map import stops_of
+from d2lps.view.tables import SCROLLS
+
+
+def course_map(here: str = "") -> "CourseMap":
+    """Show all chapters of the course, each below those that it needs.
+
+    Parameters
+    ----------
+    here : str
+        The number of the chapter in which the map stands; it gets a frame.
+
+    Returns
+    -------
+    CourseMap
+        A notebook shows it; each chapter links to its notebook.
+
+    Raises
+    ------
+    ExerciseError
+        If there is no course beside the package.
+
+    Examples
+    --------
+    >>> print(course_map().chapters[0])
+    01-data-parallelism
+    """
+    return CourseMap(here)
+
+
+class CourseMap:
+    """The result of :func:`course_map`.
+
+    Attributes
+    ----------
+    chapters : list of str
+        The folders of the chapters, in the order of the book.
+    """
+
+    def __init__(self, here: str = ""):
+        path = CHAPTERS / "toc.toml"
+        if not path.is_file():
+            raise ExerciseError("no-course", folder=CHAPTERS)
+        self._entries, self._here = tomllib.loads(path.read_text("utf-8"))["chapter"], here
+        self.chapters = [entry["slug"] for entry in self._entries]
+
+    def __repr__(self) -> str:
+        rows = stops_of(self._entries, dict.fromkeys(self.chapters, ""), language())
+        return "\n".join(
+            f"{stop.number}  {stop.title}" + f"  ← {' '.join(stop.needs)}" * bool(stop.needs) for stop in rows
+        )
+
+    def _address(self, slug: str) -> str:
+        """Return the link to a chapter's notebook: beside this one in a workspace, else in the chapter's folder."""
+        beside = f"{slug}.ipynb"
+        return beside if Path(beside).is_file() else f"../{slug}/{language()}.ipynb"
+
+    def picture(self) -> str:
+        """Return the picture and its links as HTML, in the language in force."""
+        stops = stops_of(self._entries, {slug: self._address(slug) for slug in self.chapters}, language())
+        return drawn(stops, text("map.title"), self._here)
+
+    def _repr_html_(self) -> str:
+        return f'<div lang="{html_language()}" tabindex="0" style="{SCROLLS}">{self.picture()}</div>'
