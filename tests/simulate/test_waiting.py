@@ -110,7 +110,8 @@ def test_a_dropped_gradient_carries_no_color_and_old_weights_lack_one():
 def test_the_lanes_show_every_gradient_and_the_waiting_between():
     rounds, free = simulate.synchronous(3, 4, one_slow), simulate.asynchronous(3, 12, one_slow)
     spans = {
-        node: [(event.start, event.end) for event in rounds.lanes().events if event.src == node] for node in ("w0", "w2")
+        node: [(event.start, event.end) for event in rounds.lanes().events if event.src == node]
+        for node in ("w0", "w2")
     }
     assert spans == {"w0": [(0, 1), (3, 4), (6, 7), (9, 10)], "w2": [(0, 3), (3, 6), (6, 9), (9, 12)]}
     assert rounds.lanes().bubble() == pytest.approx(rounds.idle) and free.lanes().bubble() == free.idle == 0
