@@ -24,8 +24,8 @@ whole = gradient(start, images, labels)
 halves = {"gpu0": gradient(start, images[:48], labels[:48]),
           "gpu1": gradient(start, images[48:], labels[48:])}
 trace = run(aggregate_at(["gpu0", "gpu1"], "gpu0"), halves)
-average = halves["gpu1"] / 2
-print(len(whole), f"{whole.abs().max():.2g}", f"{(average - whole).abs().max():.0e}")
+off = (halves["gpu1"] / 2 - whole).abs().max()
+print(len(whole), f"{whole.abs().max():.2g}", f"{off:.0e}")
 draw(trace)
 
 # %% race
@@ -36,14 +36,16 @@ def server(n):
     cables = [(gpu, f"switch{2 * i // n}") for i, gpu in enumerate(gpus)]
     cables += [("switch0", "cpu"), ("switch1", "cpu")]
     kinds = dict.fromkeys(gpus, "gpu") | {"switch0": "switch", "switch1": "switch"}
-    links = [Link(*ends, "12.5 GB/s") for cable in cables for ends in (cable, cable[::-1])]
+    links = [Link(*ends, "12.5 GB/s")
+             for cable in cables for ends in (cable, cable[::-1])]
     return gpus, Topology("two_switches", kinds | {"cpu": "cpu"}, links)
 
 def three_ways(n):
     gpus, place = server(n)
     plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "shards": sharded(gpus),
              "ring": ring(gpus)}
-    return {name: cost.shared(plan, place, "200 MB") for name, plan in plans.items()}
+    return {name: cost.shared(plan, place, "200 MB")
+            for name, plan in plans.items()}
 
 four = three_ways(4)
 watch(*four.values(), names=list(four), name="race")
@@ -63,11 +65,12 @@ from d2lps import hierarchical, machines, table
 place = machines(hosts=2, gpus_per_host=3, nic="10 Gbit/s", inside="12.5 GB/s")
 hosts = [[f"host{h}/gpu{g}" for g in range(3)] for h in range(2)]
 leaders = [host[0] for host in hosts]
-levels = {"shards": sharded(sum(hosts, [])),
-          "hierarchical": hierarchical(dict(zip(leaders, hosts)), ring(leaders))}
-traces = {name: cost.shared(plan, place, "200 MB") for name, plan in levels.items()}
-print(*traces.items(), sep="\n")
-draw(traces["hierarchical"])
+two_levels = hierarchical(dict(zip(leaders, hosts)), ring(leaders))
+direct, levels = (cost.shared(plan, place, "200 MB")
+                  for plan in (sharded(sum(hosts, [])), two_levels))
+print(table("strategy", "predicted", rows=[
+    ["shards", direct], ["hierarchical", levels]]))
+draw(levels)
 
 # %% store
 from d2lps import kvstore
@@ -78,8 +81,9 @@ def work(store):
     store.init("weights", weights)
     store.set_optimizer("sgd", lr=0.1)
     for step in range(14):
-        mine = slice(96 * step + 32 * store.rank, 96 * step + 32 * (store.rank + 1))
-        g = gradient(weights, *(part[mine] for part in digits.train))
+        first = 32 * (3 * step + store.rank)
+        mine = [part[first:first + 32] for part in digits.train]
+        g = gradient(weights, *mine)
         store.push("weights", g / 3)
         store.pull("weights", out=weights)
     store.barrier()
@@ -99,9 +103,9 @@ def seconds(random, rank):
     return [0.03, 0.04, 0.15][rank]
 
 waiting = simulate.synchronous(workers=3, steps=4, seconds=seconds)
-going_on = simulate.asynchronous(workers=3, steps=12, seconds=seconds)
-print(f"{waiting.idle:.0%}", max(going_on.staleness))
-watch(waiting.lanes(), going_on.lanes(), names=["sync", "async"], name="late")
+hurrying = simulate.asynchronous(workers=3, steps=12, seconds=seconds)
+print(f"{waiting.idle:.0%}", max(hurrying.staleness))
+watch(waiting.lanes(), hurrying.lanes(), names=["sync", "async"])
 
 # %% dead
 def doomed(store):
@@ -120,7 +124,8 @@ def doomed(store):
     return sums
 
 for lost in ("fail", "drop"):
-    with kvstore.cluster("dist_sync", workers=3, record=True, lost=lost) as stores:
+    options = {"workers": 3, "record": True, "lost": lost}
+    with kvstore.cluster("dist_sync", **options) as stores:
         print(lost, by_store.each(stores, doomed))
         trace = stores[0].trace()
 draw(trace, at=trace.duration / 2)
@@ -128,7 +133,8 @@ draw(trace, at=trace.duration / 2)
 # %% layer
 x, W = torch.randn(2, 4), torch.randn(4, 6)
 left, right = W.chunk(2, dim=1)
-f"{(torch.cat([x @ left, x @ right], dim=1) - x @ W).abs().max():.0e}"
+both = torch.cat([x @ left, x @ right], dim=1)
+f"{(both - x @ W).abs().max():.0e}"
 
 # %% pipeline
 from d2lps.schedule import one_f_one_b, pipeline
@@ -140,10 +146,12 @@ draw(trace)
 # %% memory
 from d2lps.units import show_size
 
-ways = {"1 GPU": {}, "t = 8": {"tensor": 8}, "p = 8": {"pipeline": 8, "batches": 16},
+ways = {"1 GPU": {}, "t = 8": {"tensor": 8},
+        "p = 8": {"pipeline": 8, "batches": 16},
         "ZeRO 3": {"data": 8, "stage": 3}}
 rows = []
 for name, layout in ways.items():
     used = d2lps.memory("gpt-18.4b", recompute="full", **layout)
-    rows.append([name, show_size(used["weights"].predicted), show_size(used.predicted)])
+    sizes = used["weights"].predicted, used.predicted
+    rows.append([name, *map(show_size, sizes)])
 table("strategy", "weights", "per-rank", rows=rows)

@@ -18,5 +18,5 @@ def test_a_chapter_opens_with_a_race_whose_runs_differ(chapter):
 
 
 def test_a_chapter_that_is_not_there():
-    with pytest.raises(ExerciseError, match="there is no chapter '99'; there are 01, 02"):
+    with pytest.raises(ExerciseError, match="there is no chapter '99'; there are 00, 01, 02"):
         d2lps.opening("99")

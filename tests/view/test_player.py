@@ -522,7 +522,7 @@ def test_no_word_is_smaller_than_ten_pixels(opened, width):
 def test_the_shortest_of_a_race_is_seen_to_run(opened):
     page = opened(race(), reduced_motion="no-preference")
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(1500)
+    page.wait_for_timeout(600)
     assert page.locator(".d2-over").count() == 0 and 0 < head(page, 2) < 75
 
 
