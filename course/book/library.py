@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from course.book.findings import COMMAND, BookError, Finding, edit
-from course.book.lesson import Cell, Section, Text, read_cells, read_text
+from course.book.lesson import HOW, Cell, Section, Text, read_cells, read_text
 from d2lps.messages import LANGUAGES, flat
 
 FIRST = LANGUAGES[0]  # faults compare the other languages with it; no language is the source of the others
@@ -280,6 +280,9 @@ def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
         if owner != id and owner in ids:
             sentence = f"the id {id!r} is kept for the parts of the section {owner!r}; choose another"
             yield fault(id if id in ids else owner, (), sentence)
+        if id == HOW:
+            sentence = f"the id {id!r} is kept for the cell that says how to run cells; choose another"
+            yield fault(id if id in ids else "top", (), sentence)
 
 
 def _placements(chapter: Chapter, language: str, text: Text, fault) -> Iterator[Finding]:
