@@ -288,7 +288,7 @@ def test_notebooks_are_valid_and_the_same_bytes_every_time(book):
         ]
         assert [cell.metadata.get("tags") for cell in made.cells if cell.id.startswith("exercise")] == [["exercise"]]
         assert all(cell.outputs == [] for cell in made.cells if cell.cell_type == "code")
-        assert made.cells[1].source == f'import d2lps\n\nd2lps.speak("{language}")'
+        assert made.cells[2].source == f'import d2lps\n\nd2lps.speak("{language}")'
         assert made.metadata.kernelspec.name == "python3"
 
 
