@@ -71,6 +71,11 @@ class Book:
         """Slug → a sentence about the chapter by language."""
         return {entry["slug"]: entry["about"] for entry in self._entries("about")}
 
+    @cached_property
+    def minutes(self) -> dict[str, int]:
+        """Slug → the minutes that a chapter takes, for those that say so."""
+        return {entry["slug"]: entry["minutes"] for entry in self._entries("title") if "minutes" in entry}
+
     def _entries(self, part: str) -> list[dict]:
         """Return the chapters of ``toc.toml``; raise BookError if one lacks that part in a language."""
         entries = toml(self.chapters / "toc.toml").get("chapter", [])

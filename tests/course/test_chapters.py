@@ -10,8 +10,9 @@ import pytest
 from helpers.notebooks import IN_LAB
 from helpers.outputs import foreign, other_numbers, same_outputs
 
+from course.book.library import Book
 from d2lps import opening
-from d2lps.messages import LANGUAGES
+from d2lps.messages import LANGUAGES, text_in
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [c["slug"] for c in tomllib.loads((ROOT / "chapters/toc.toml").read_text("utf-8"))["chapter"]]
@@ -155,6 +156,17 @@ def test_the_numbers_of_chapter_01(executed, language):
     assert shown(book, "by-hand-cost") == "{'GPU 0': 0.06, 'CPU': 0.08, 'shards': 0.015}"
     folded = page(book, "faster").partition("<details>")[2]
     assert re.findall(r">([\d.]+) ×<", folded) == ["1.818", "1.538", "3.077"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_minutes_in_the_contents_are_those_that_the_chapters_say(language):
+    book = Book(ROOT)
+    assert list(book.minutes) == CHAPTERS
+    for slug, minutes in book.minutes.items():
+        top = book.load(slug).texts[language].section("top").source
+        assert re.search(text_in(language, "site.minutes", minutes=rf"\b{minutes}").replace(" ", r"[ \u00a0]"), top), (
+            slug
+        )
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)

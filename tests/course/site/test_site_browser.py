@@ -108,13 +108,15 @@ def test_sizes(site):
 
 def test_a_reader_is_asked_for_the_language_once(opened, site):
     page = opened("index.html?choose")
-    assert page.locator("h2").all_inner_texts() == ["Tiếng Việt", "中文", "English"]
+    assert page.locator(".speak h2").all_inner_texts() == ["Tiếng Việt", "中文", "English"]
+    assert page.locator(".race img").evaluate("each => each.naturalWidth") > 1000
+    assert page.locator(".cards img").evaluate_all("all => all.every(each => each.getAttribute('src'))")
     page.get_by_role("link", name="中文").click()
     page.wait_for_url("**/zh/index.html")
     page.goto((site / "index.html").as_uri())
     page.wait_for_url("**/zh/index.html")
     page.goto((site / "index.html").as_uri() + "?choose")
-    assert page.locator("h2").count() == 3
+    assert page.locator(".speak h2").count() == 3
     page.evaluate("localStorage.clear()")
 
 
