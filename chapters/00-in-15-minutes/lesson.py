@@ -35,10 +35,11 @@ def server(n):
     gpus = [f"gpu{i}" for i in range(n)]
     cables = [(gpu, f"switch{2 * i // n}") for i, gpu in enumerate(gpus)]
     cables += [("switch0", "cpu"), ("switch1", "cpu")]
-    kinds = dict.fromkeys(gpus, "gpu") | {"switch0": "switch", "switch1": "switch"}
+    kinds = {**dict.fromkeys(gpus, "gpu"), "cpu": "cpu"}
     links = [Link(*ends, "12.5 GB/s")
              for cable in cables for ends in (cable, cable[::-1])]
-    return gpus, Topology("two_switches", kinds | {"cpu": "cpu"}, links)
+    kinds |= {"switch0": "switch", "switch1": "switch"}
+    return gpus, Topology("two_switches", kinds, links)
 
 def three_ways(n):
     gpus, place = server(n)

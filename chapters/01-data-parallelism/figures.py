@@ -20,8 +20,8 @@ BELOW = "₀₁₂₃"
 
 def opening() -> dict:
     """The race of this chapter, three meeting places, with another size and other links than those asked for later."""
-    server = pcie_server(gpus=4, bandwidth="64 GB/s")
-    return {name: cost.shared(plan, server, "400 MB") for name, plan in _plans().items()}
+    server = pcie_server(gpus=4, bandwidth="32 GB/s")
+    return {name: cost.shared(plan, server, "200 MB") for name, plan in _plans().items()}
 
 
 def ps() -> str:
