@@ -3,16 +3,11 @@
 Numbers come from topologies and traces; a test compares the files in ``img/`` with what is drawn here.
 """
 
-import math
-from collections.abc import Callable
-from functools import partial
-
 from d2lps import cost
 from d2lps.algorithms import aggregate_at, sharded
+from d2lps.plan import Plan
 from d2lps.topology.hosts import pcie_server
 from d2lps.units import Bandwidth, bandwidth, show_seconds
-from d2lps.view.drawing.film import Clock, film, film_of_time
-from d2lps.view.drawing.motion import follow
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.scene import race as level
 from d2lps.view.drawing.shapes import HALF, HIGH, arrow, box, cell, gpu, number, sheet, symbol
@@ -24,10 +19,9 @@ BELOW = "₀₁₂₃"
 
 
 def opening() -> dict:
-    """The race of this chapter, three meeting places for 160 MB, among eight GPUs: what is asked later is not told."""
-    server, gpus = pcie_server(gpus=8, bandwidth="16 GB/s"), [f"gpu{i}" for i in range(8)]
-    plans = {"GPU 0": aggregate_at(gpus, "gpu0"), "CPU": aggregate_at(gpus, "cpu"), "shards": sharded(gpus)}
-    return {name: cost.shared(plan, server, "160 MB") for name, plan in plans.items()}
+    """The race of this chapter, three meeting places, with another size and other links than those asked for later."""
+    server = pcie_server(gpus=4, bandwidth="32 GB/s")
+    return {name: cost.shared(plan, server, "200 MB") for name, plan in _plans().items()}
 
 
 def ps() -> str:
@@ -126,52 +120,12 @@ def _unit(x: float, y: float) -> str:
     return words("MB", x, y, "note", "soft", None) + "".join(blocks)
 
 
-def race() -> str:
-    """The same three, moving; where nothing moves, at the moment that tells most of the quickest."""
-    traces = [scene.trace for scene in _scenes().values()]
-    quickest = min(traces, key=lambda trace: trace.duration)
-    clock = Clock(max(trace.duration for trace in traces), follow(quickest).telling())
-
-    def over(words: str, end: float) -> str:
-        return tag("g", words, **clock.seen([(end, math.inf)], still=True))
-
-    return _three(partial(film, clock=clock), partial(film_of_time, clock=clock), over, clock.style, _unit(50, 56))
+def _plans() -> dict[str, Plan]:
+    return {"GPU 0": aggregate_at(GPUS, "gpu0"), "CPU": aggregate_at(GPUS, "cpu"), "shards": sharded(GPUS)}
 
 
 def _scenes() -> dict[str, Scene]:
     server = pcie_server(gpus=4, bandwidth="16 GB/s")
-    plans = {"GPU 0": aggregate_at(GPUS, "gpu0"), "CPU": aggregate_at(GPUS, "cpu"), "shards": sharded(GPUS)}
-    scenes = {name: Scene(cost.shared(plan, server, "160 MB"), widest=76) for name, plan in plans.items()}
+    scenes = {name: Scene(cost.shared(plan, server, "160 MB"), widest=76) for name, plan in _plans().items()}
     level([*scenes.values()])
     return scenes
-
-
-def _three(
-    scene_of: Callable[..., str],
-    time_of: Callable[..., str],
-    over: Callable[[str, float], str],
-    looks: Callable[[], str] = str,
-    more: str = "",
-) -> str:
-    """The scenes side by side, above their times; ``over``: how the time of a run is shown, which ends then."""
-    scenes = _scenes()
-    longest = max(scene.trace.duration for scene in scenes.values())
-    tall = max(scene.view[3] for scene in scenes.values())
-    x, parts, row = 14.0, [], 16.0
-    for name, scene in scenes.items():
-        (_, _, w, h), trace = scene.view, scene.trace
-        took = show_seconds(trace.duration)
-        parts.append(words(name, x + 10, 32, anchor="start", font_weight=700))
-        parts.append(over(words(took, x + w - 10, 32, anchor="end", font_weight=700), trace.duration))
-        parts.append(scene_of(scene, x=x, y=44 + tall - h, width=w, height=h))
-        long, rows = (w - 64) * trace.duration / longest, row * len(trace.plan.nodes)
-        parts.append(time_of(scene, x=x + 54, y=56 + tall, width=long, height=rows))
-        parts += [
-            words(node, x + 48, 56 + tall + row * (i + 0.5) + 4, "note", "soft", "end")
-            for i, node in enumerate(trace.plan.nodes)
-        ]
-        end = "end" if long > 60 else "middle"
-        parts.append(words(took, x + 54 + long, 72 + tall + rows, "note", "soft", end))
-        x += w + 24
-    names = ", ".join(f"{name} {show_seconds(scene.trace.duration)}" for name, scene in scenes.items())
-    return sheet(x - 10, 56 + tall + row * 5 + 30, names, *parts, more, looks=looks(), style="--d2-zoom:1.5")

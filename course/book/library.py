@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from course.book.findings import COMMAND, BookError, Finding, edit
-from course.book.lesson import Cell, Section, Text, read_cells, read_text
+from course.book.lesson import HOW, Cell, Section, Text, read_cells, read_text
 from d2lps.messages import LANGUAGES, flat
 
 FIRST = LANGUAGES[0]  # faults compare the other languages with it; no language is the source of the others
@@ -70,6 +70,11 @@ class Book:
     def abouts(self) -> dict[str, dict[str, str]]:
         """Slug → a sentence about the chapter by language."""
         return {entry["slug"]: entry["about"] for entry in self._entries("about")}
+
+    @cached_property
+    def minutes(self) -> dict[str, int]:
+        """Slug → the minutes that a chapter takes, for those that say so."""
+        return {entry["slug"]: entry["minutes"] for entry in self._entries("title") if "minutes" in entry}
 
     def _entries(self, part: str) -> list[dict]:
         """Return the chapters of ``toc.toml``; raise BookError if one lacks that part in a language."""
@@ -280,6 +285,9 @@ def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
         if owner != id and owner in ids:
             sentence = f"the id {id!r} is kept for the parts of the section {owner!r}; choose another"
             yield fault(id if id in ids else owner, (), sentence)
+        if id == HOW:
+            sentence = f"the id {id!r} is kept for the cell that says how to run cells; choose another"
+            yield fault(id if id in ids else "top", (), sentence)
 
 
 def _placements(chapter: Chapter, language: str, text: Text, fault) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import nbformat
 from nbformat import v4
 
-from course.book.lesson import CITE, HEADING, Block, literal, outside, speaking
+from course.book.lesson import CITE, HEADING, HOW, Block, literal, outside, speaking
 from course.book.library import Chapter
 from d2lps.messages import text_in
 
@@ -109,6 +109,8 @@ def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat
     for part in parts(chapter, language):
         if part.code:
             cell = chapter.cell(part.id)
+            if cell.id == "language":
+                cells.append(v4.new_markdown_cell(f"> {text_in(language, 'book.how')}", id=HOW))
             source = speaking(cell.source, language) if cell.id == "language" else cell.source
             tags = {"tags": ["exercise"], "nbgrader": graded(cell.id)} if cell.exercise is not None else {}
             cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from course.book.agree import digests
 from course.book.findings import COMMAND, BookError
-from course.book.lesson import Cell, literal, outside, read_text, speaking
+from course.book.lesson import HOW, Cell, literal, outside, read_text, speaking
 from course.book.library import Book, write
 from course.book.notebook import Part, captions, parts, rendered, without_number
 from course.book.workspace import KEY, Origin, edition, load, origin_of
@@ -137,6 +137,7 @@ def _left(base: Origin, cells: list) -> list[str]:
     """Return the ids of code cells that were edited, and of cells that were added or deleted; not of answers."""
     chapter, by_id = base.read(), {cell.get("id", ""): cell for cell in cells}
     ids = [part.id for part in parts(chapter, base.language)]
+    by_id.pop(HOW, None)
 
     def is_edited(cell: Cell) -> bool:
         old, new = (speaking(source, LANGUAGES[0]) for source in (cell.source, by_id[cell.id].source.strip("\n")))

@@ -23,7 +23,7 @@ from d2lps.notebook import schedule_table
 OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
 SHOWN_FAULTS = 20
 IN_ENGLISH = "en"  # the language of all docstrings
-FILES = ("book.css", "book.js", "search.js", "terms.css", "terms.js", "try.js", "math.woff2", "math.OFL.txt")
+FILES = ("icon.svg", "book.css", "book.js", "search.js", "terms.css", "terms.js", "try.js", "math.woff2", "math.OFL.txt")
 
 
 def build(
@@ -109,6 +109,9 @@ def _write_shared(book: Book, root: Path) -> None:
     pictures.mkdir()
     for picture in sorted((book.root / "img").glob("*.svg")):
         shutil.copyfile(picture, pictures / picture.name)
+    (root / front.THUMBNAILS).mkdir()
+    for slug, picture in front.thumbnails(book).items():
+        (root / front.THUMBNAILS / f"{slug}.svg").write_text(picture, "utf-8")
     (root / ".nojekyll").touch()  # GitHub would leave out _static
 
 
@@ -121,7 +124,8 @@ def _write_pages(
     tried: dict[str, dict],
     python: dict[str, bytes],
 ) -> None:
-    texts, public = {"index.html": front.choice(NAMES)}, reference.entries()
+    root_page = front.choice(NAMES, book, downloads.repository(book))
+    texts, public = {"index.html": root_page}, reference.entries()
     for language in LANGUAGES:
         site = Site(book, chapters, language, runs, public, tried=tried)
         pages = site.pages()

@@ -5,22 +5,26 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
-from d2lps import aggregate_at, cost, pcie_server, sharded
+from course.book.library import Book
+from course.site.prose import numbered
 from d2lps.messages import html_language, only, text_in
+from d2lps.notebook.grading.course import chapter_module
+from d2lps.notebook.opening import opening
 from d2lps.notebook.schedule_table import ScheduleTable, edit
-from d2lps.view.player import Player, watch
+from d2lps.schedule import Schedule
+from d2lps.view.drawing.lanes import LOOKS, Lanes
+from d2lps.view.drawing.scene import Scene
+from d2lps.view.drawing.shapes import sheet
+from d2lps.view.player import Player
 
 THEME = Path(__file__).with_name("theme")
+THUMBNAILS = "thumbnails"
 FRAME = Environment(loader=FileSystemLoader(THEME), autoescape=False)
-SIZE = "160 MB"
 
 
 def race() -> Player:
-    """Return a player of four GPUs that add up their gradients in three ways at once."""
-    server = pcie_server()
-    gpus = [node for node, kind in server.kinds.items() if kind == "gpu"]
-    plans = {"GPU 0": aggregate_at(gpus, gpus[0]), "CPU": aggregate_at(gpus, "cpu"), "shards": sharded(gpus)}
-    return watch(*(cost.shared(plan, server, SIZE) for plan in plans.values()), names=list(plans), name="race")
+    """Return a player of the race with which chapter 00 begins: four GPUs that add up their gradients in three ways."""
+    return opening("00")
 
 
 def pipeline_table() -> ScheduleTable:
@@ -31,11 +35,57 @@ def pipeline_table() -> ScheduleTable:
     return edit(paste=_format_pipeline_order(dict(enumerate(get_schedule_ops("1F1B", 4, 4)))))
 
 
-def choice(names: dict[str, str]) -> str:
-    """Return the page before all others, which asks for the language once and remembers it."""
+def thumbnail(folder: Path) -> str:
+    """Return a small picture of the last run with which the chapter in ``folder`` opens, at its most telling moment."""
+    *_, trace = chapter_module(folder, "figures").opening().values()
+    if isinstance(trace.plan, Schedule):
+        scene = Lanes(trace)
+        wide, high, looks = 320, 40 * len(scene.nodes), LOOKS
+        drawn = scene.lanes(x=0, y=0, width=wide, height=high)
+    else:
+        scene = Scene(trace, widest=76)
+        (_, _, wide, high), looks = scene.view, ""
+        drawn = scene.svg(scene.motion.telling(), x=0, y=0, width=wide, height=high)
+    return sheet(wide, high, folder.name, drawn, looks=looks)
+
+
+def thumbnails(book: Book) -> dict[str, str]:
+    """Return slug → picture, for the chapters that open with a run."""
+    folders = map(book.folder, book.contents)
+    return {folder.name: thumbnail(folder) for folder in folders if (folder / "figures.py").is_file()}
+
+
+def card(slug: str, title: str, about: str, language: str, book: Book, up: str) -> str:
+    """Return the list item of a chapter: its picture, title, sentence and time; ``up`` leads to the site's root."""
+    pictured = (book.folder(slug) / "figures.py").is_file()
+    picture = f'<img src="{up}{THUMBNAILS}/{slug}.svg" alt="{title}" loading="lazy">' if pictured else ""
+    minutes = book.minutes.get(slug)
+    takes = f"<small>{html.escape(text_in(language, 'site.minutes', minutes=minutes))}</small>" if minutes else ""
+    page = f"{up}{language}/{slug}.html"
+    return f'<li>{picture}<div><h2><a href="{page}">{title}</a></h2><p>{about}</p>{takes}</div></li>'
+
+
+def choice(names: dict[str, str], book: Book, address: str) -> str:
+    """Return the page before all others: it shows the course, asks for the language once, and remembers it.
+
+    ``address`` is that of the sources, if the course has one.
+    """
     rows = "".join(
         f'<li lang="{only(language, html_language)}"><h2><a href="{language}/index.html">{name}</a></h2>'
         f"<p>{html.escape(text_in(language, 'site.question'))}</p></li>"
         for language, name in names.items()
     )
-    return FRAME.get_template("choice.html").render(rows=rows, known="|".join(names))
+    chapters = "".join(
+        card(slug, html.escape(numbered("en", slug, title["en"])), html.escape(book.abouts[slug]["en"]), "en", book, "")
+        for slug, title in book.contents.items()
+    )
+    clone = [f"git clone {html.escape(address)} course", "cd course"] * bool(address) + ["make lab"]
+    return FRAME.get_template("choice.html").render(
+        rows=rows,
+        known="|".join(names),
+        title=html.escape(text_in("en", "site.title")),
+        question=html.escape(text_in("en", "site.question")),
+        race=book.figure("race").is_file(),
+        chapters=chapters,
+        clone="\n".join(clone),
+    )

@@ -160,7 +160,7 @@ class Site:
         prose = Prose(self.book, self.language)
         player = outputs.lean(only(self.language, lambda: front.race()._repr_html_()))
         opens = "".join(
-            f'<li><h2><a href="{slug}.html">{title}</a></h2><p>{prose.inline(self.about(slug))}</p></li>'
+            front.card(slug, title, prose.inline(self.about(slug)), self.language, self.book, "../")
             for slug, title in self.titles.items()
         )
         body = [prose.markdown(lead), f'<div class="shown">{player}</div>', prose.markdown(before)]

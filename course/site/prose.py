@@ -119,7 +119,7 @@ def size(svg: str) -> tuple[str, str]:
 
 def numbered(language: str, slug: str, title: str) -> str:
     """Return the title of a chapter after its number."""
-    number = slug.partition("-")[0].lstrip("0").upper()
+    number = slug.partition("-")[0].upper().lstrip("0") or "0"
     return text_in(language, "site.chapter-title", number=number, title=title)
 
 

@@ -158,6 +158,17 @@ class Cluster:
         """
         self._of(number).close()
 
+    def kill_worker(self, rank: int) -> None:
+        """End a worker abruptly: its connections end without a goodbye, as those of a process that is killed.
+
+        Parameters
+        ----------
+        rank : int
+            Of the worker. What its own thread asks of its store from here on fails.
+        """
+        for client in self.stores[rank].clients:
+            client.hang_up()
+
     def restart(self, number: int) -> None:
         """Start another server in the place of one that was killed. It gets its data from the others.
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
 from d2lps.plan.plan import Plan
+from d2lps.schedule import Schedule, Task, Value
 from d2lps.simulate.events import Events
 from d2lps.topology import Link, Topology
 from d2lps.trace import Event, Trace
@@ -87,6 +88,8 @@ class History:
         The fraction of their time, from 0 to 1, that workers waited for one another.
     travel : float
         Seconds for which a message was under way.
+    unfinished : tuple of Push
+        Gradients that were still under way at the last step; each ends at the second of its own arrival.
     """
 
     workers: int
@@ -94,6 +97,7 @@ class History:
     dropped: tuple[Push, ...] = ()
     idle: float = 0.0
     travel: float = 0.0
+    unfinished: tuple[Push, ...] = ()
 
     @property
     def staleness(self) -> list[int]:
@@ -122,18 +126,63 @@ class History:
         """
         if not self.travel > 0:
             raise HistoryError(text("history.travel"))
-        names = [f"w{rank}" for rank in range(self.workers)]
-        pushes = sorted([*self.dropped, *(push for step in self.steps for push in step.pushes)], key=lambda p: p.end)
+        names, pushes = self._names, self._pushes
         keys = [str(number) for number in range(1, max(push.number for push in pushes) + 1)]
         events = [self._gradient(push, nbytes) for push in pushes]
         events += [self._update(step, nbytes) for step in self.steps]
         events += self._weights(pushes, nbytes)
-        ends = [pair for name in names for pair in ((name, "server"), ("server", name))]
-        links = [Link(*pair, Bandwidth(nbytes / self.travel)) for pair in ends]
-        network = Topology("network", dict.fromkeys([*names, "server"], "machine"), links)
+        network = self._network(Bandwidth(nbytes / self.travel))
         share = {key: Fraction(1, len(keys)) for key in keys}
         plan = Plan([*names, "server"], share, [[] for _ in keys], holds=names, wants=[])
         return Trace("shared", plan, network, nbytes * len(keys), tuple(sorted(events, key=lambda e: e.start)))
+
+    def lanes(self, nbytes: int = 8_000_000) -> Trace:
+        """Return a trace of what the workers compute, for :func:`d2lps.watch`: between its tasks a worker waits.
+
+        The task ``G`` is a gradient: it is computed from the arrival of the weights on; the push follows. The last ones
+        end with the last step.
+
+        Parameters
+        ----------
+        nbytes : int
+            The size in bytes of the weights that each worker keeps.
+
+        Returns
+        -------
+        Trace
+            A trace of a schedule with the nodes ``w0``, ``w1``, …
+
+        Examples
+        --------
+        >>> history = synchronous(workers=2, steps=3, seconds=lambda random, rank: 1.0 + rank)
+        >>> f"{history.lanes().bubble():.0%} {history.idle:.0%}"
+        '25% 25%'
+        """
+        pushes, last = [*self._pushes, *self.unfinished], self.steps[-1].seconds
+        spans = [(push.start + self.travel, min(push.end - self.travel, last)) for push in pushes]
+        begun = [(push, *span) for push, span in zip(pushes, spans, strict=True) if span[0] < span[1]]
+        tasks = [Task(f"w{push.rank}", "G", "", push.number, ("w",)) for push, *_ in begun]
+        schedule = Schedule(self._names, {"w": Value(nbytes)}, tasks, [(name, "w") for name in self._names])
+        events = [
+            Event("task", i, start, end, task.node, task.node, task.label, task.name, 0)
+            for i, (task, (_, start, end)) in enumerate(zip(tasks, begun, strict=True), 1)
+        ]
+        network = self._network(Bandwidth("inf"))
+        return Trace("shared", schedule, network, 0, tuple(sorted(events, key=lambda event: event.start)))
+
+    def _network(self, bandwidth: Bandwidth) -> Topology:
+        ends = [pair for name in self._names for pair in ((name, "server"), ("server", name))]
+        kinds = dict.fromkeys([*self._names, "server"], "machine")
+        return Topology("network", kinds, [Link(*pair, bandwidth) for pair in ends])
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"w{rank}" for rank in range(self.workers)]
+
+    @property
+    def _pushes(self) -> list[Push]:
+        """All pushes that arrived, in the order of their arrival."""
+        return sorted([*self.dropped, *(push for step in self.steps for push in step.pushes)], key=lambda p: p.end)
 
     def _gradient(self, push: Push, nbytes: float) -> Event:
         name, key = f"w{push.rank}", str(push.number)
@@ -173,6 +222,7 @@ class _Server:
         self.world, self.seconds, self.travel, self.wanted = Events(seed), seconds, travel, steps
         self.steps, self.dropped = [], []
         self.clock, self.since, self.waited = [0] * workers, {}, 0.0
+        self.begun: dict[int, Push] = {}  # by rank: what it computes, or pushes
 
     def read(self, rank: int) -> None:
         """Let a worker read the weights and begin to compute."""
@@ -180,12 +230,14 @@ class _Server:
         self.waited += now - self.since.pop(rank, now)
         seconds = 2 * self.travel + self.seconds(self.world.random, rank)
         push = Push(rank, self.number(rank), len(self.steps), now, now + seconds)
+        self.begun[rank] = push
         self.world.after(seconds, self.arrives, push)
 
     def arrives(self, push: Push) -> None:
         """Take a gradient that has arrived, unless all steps have been made."""
         if len(self.steps) < self.wanted:
             self.since[push.rank] = self.world.now
+            del self.begun[push.rank]
             self.push(push)
 
     def push(self, push: Push) -> None:
@@ -205,7 +257,7 @@ class _Server:
         end = self.steps[-1].seconds if self.steps else 0.0
         waited = self.waited + sum(end - since for since in self.since.values())
         idle = waited / (workers * end) if end else 0.0
-        return History(workers, tuple(self.steps), tuple(self.dropped), idle, self.travel)
+        return History(workers, tuple(self.steps), tuple(self.dropped), idle, self.travel, tuple(self.begun.values()))
 
 
 class _Rounds(_Server):

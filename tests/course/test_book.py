@@ -235,6 +235,10 @@ def test_a_section_may_bear_the_name_of_a_cell_but_not_of_another_sections_part(
     assert capsys.readouterr().err == (
         "error: the id 'one-2' is kept for the parts of the section 'one'; choose another\n"
     )
+    for name in (EN, VI, ZH):
+        edit(book, name, "{#one-2}", "{#how}")
+    assert main(["--root", str(book.root), "build"]) == 1
+    assert "the id 'how' is kept for the cell that says how to run cells" in capsys.readouterr().err
 
 
 def test_a_magic_is_a_comment_in_the_lesson_and_a_magic_in_the_notebook(book, capsys):
@@ -272,6 +276,7 @@ def test_notebooks_are_valid_and_the_same_bytes_every_time(book):
         assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
         assert [cell.id for cell in made.cells] == [
             "top",
+            "how",
             "language",
             "one",
             "star",
@@ -283,7 +288,7 @@ def test_notebooks_are_valid_and_the_same_bytes_every_time(book):
         ]
         assert [cell.metadata.get("tags") for cell in made.cells if cell.id.startswith("exercise")] == [["exercise"]]
         assert all(cell.outputs == [] for cell in made.cells if cell.cell_type == "code")
-        assert made.cells[1].source == f'import d2lps\n\nd2lps.speak("{language}")'
+        assert made.cells[2].source == f'import d2lps\n\nd2lps.speak("{language}")'
         assert made.metadata.kernelspec.name == "python3"
 
 

@@ -10,7 +10,9 @@ import pytest
 from helpers.notebooks import IN_LAB
 from helpers.outputs import foreign, other_numbers, same_outputs
 
-from d2lps.messages import LANGUAGES
+from course.book.library import Book
+from d2lps import opening
+from d2lps.messages import LANGUAGES, text_in
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = [c["slug"] for c in tomllib.loads((ROOT / "chapters/toc.toml").read_text("utf-8"))["chapter"]]
@@ -19,6 +21,7 @@ pytestmark = pytest.mark.timeout(400)  # a test waits for the notebook that anot
 
 # The cells that show nothing: those that only set something up.
 SILENT = {
+    "00-in-15-minutes": ["language"],
     "01-data-parallelism": ["language"],
     "02-ring": [
         "language",
@@ -54,6 +57,7 @@ SILENT = {
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
+    "00-in-15-minutes": 0,
     "01-data-parallelism": 3,
     "02-ring": 5,
     "03-many-machines": 4,
@@ -107,6 +111,40 @@ def test_it_speaks_the_readers_language_alone(executed, chapter, language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_00(executed, language):
+    """Its prose says them, as its readers finish it with these numbers in mind."""
+    book = executed("00-in-15-minutes", language)
+    assert re.fullmatch(r"9930 0\.07\d .e-0[78]", shown(book, "halves").splitlines()[0])
+    raced = repr(opening("00"))
+    assert raced == "<Player: GPU 0 96 ms, shards 32 ms, ring 24 ms>"
+    assert re.findall(r"\d+ ms", shown(book, "race")) == re.findall(r"\d+ ms", raced)
+    assert "3.667" not in shown(book, "growth")  # no guess has been made
+    folded = page(book, "growth").partition("<details>")[2]
+    assert re.findall(r">([\d.]+) ×<", folded) == ["3.667", "1.222"]
+    assert re.findall(r"[\d.]+ ms", shown(book, "machines"))[:2] == ["480 ms", "224 ms"]
+    assert shown(book, "store").splitlines()[:4] == ["6.5%", *["69.0%"] * 3]
+    assert shown(book, "late").splitlines()[0] == "51% 7"
+    assert re.findall(r"\d+ ms", shown(book, "late")) == ["600 ms", "200 ms"]
+    lost = "[3.0, 'WorkerLost (2,)']"
+    assert shown(book, "dead").splitlines()[:2] == [
+        f"fail [{lost}, {lost}, '†']",
+        "drop [[3.0, 2.0, 2.0], [3.0, 2.0, 2.0], '†']",
+    ]
+    assert float(shown(book, "layer").strip("'")) < 1e-5 and shown(book, "pipeline").startswith("29%")
+    kept = [line.split()[-2] for line in shown(book, "memory").splitlines()[1:]]
+    assert kept == ["298.1", "38.19", "44.39", "41.62"]
+
+
+def test_chapter_00_can_be_read_in_15_minutes():
+    book = nbformat.read(ROOT / "chapters/00-in-15-minutes/en.ipynb", as_version=4)
+    prose = [cell.source for cell in book.cells if cell.cell_type == "markdown"]
+    assert sum(len(source.split()) for source in prose) <= 1400 and len(book.cells) - len(prose) <= 13
+    assert {f"../{slug}/en.ipynb" for slug in CHAPTERS[1:] if slug[0].isdigit()} == {
+        address for source in prose for address in re.findall(r"\]\((\.\./\d[^)]+)\)", source)
+    }
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_01(executed, language):
     book = executed("01-data-parallelism", language)
     assert "60" not in shown(book, "predicted") and "GPU 0" in shown(book, "guess")  # nobody has guessed
@@ -122,11 +160,30 @@ def test_the_numbers_of_chapter_01(executed, language):
     assert re.findall(r">([\d.]+) ×<", folded) == ["1.818", "1.538", "3.077"]
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_minutes_in_the_contents_are_those_that_the_chapters_say(language):
+    book = Book(ROOT)
+    assert list(book.minutes) == CHAPTERS
+    for slug, minutes in book.minutes.items():
+        top = book.load(slug).texts[language].section("top").source
+        assert re.search(text_in(language, "site.minutes", minutes=rf"\b{minutes}").replace(" ", r"[ \u00a0]"), top), (
+            slug
+        )
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_first_screen_says_how_to_run_a_cell(chapter, language):
+    book = nbformat.read(ROOT / f"chapters/{chapter}/{language}.ipynb", as_version=4)
+    before = book.cells[: next(at for at, cell in enumerate(book.cells) if cell.cell_type == "code")]
+    assert "Shift+Enter" in before[-1].source and sum(len(cell.source) for cell in before) < 1500
+
+
 def test_chapter_01_lets_its_reader_make_a_first_animation_soon():
     book = nbformat.read(ROOT / "chapters/01-data-parallelism/en.ipynb", as_version=4)
     before = book.cells[: [cell.id for cell in book.cells].index("gpu0-run") + 1]
-    assert before[-1].source.endswith("watch(trace)") and len(before) <= 6
-    assert sum(len(cell.source.split()) for cell in before if cell.cell_type == "markdown") <= 250
+    assert before[-1].source.endswith("watch(trace)") and len(before) <= 7
+    assert sum(len(cell.source.split()) for cell in before if cell.cell_type == "markdown" and cell.id != "how") <= 250
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -30,6 +30,12 @@ def test_a_reader_runs_the_chapter_and_plays_the_run_just_made(seen, chapter, la
 
 
 @pytest.mark.parametrize("chapter, language", SEEN)
+def test_a_guess_after_all_cells_have_run_reveals_its_answer_at_once(seen, chapter, language):
+    before, after = seen(chapter, language)["revealed"]
+    assert (before > 0, before - after) == (True, 1)
+
+
+@pytest.mark.parametrize("chapter, language", SEEN)
 def test_it_opens_with_the_table_of_contents_and_axe_finds_nothing_grave_in_it(seen, chapter, language):
     shown = seen(chapter, language)
     assert shown["contents"] is True

@@ -19,8 +19,7 @@ from helpers import browser
 from helpers.axe import grave
 
 ROOT = Path(__file__).parents[2]
-FIRST = "01-data-parallelism"  # the chapter that JupyterLab opens
-LONG = ("guess-faster", "concise")  # from here to there its cells take long, and show nothing of another kind
+FIRST = "00-in-15-minutes"  # the chapter that JupyterLab opens
 PLAY = {"en": "Play", "vi": "Phát", "zh": "播放"}
 
 # Every cell has its number, or one of them failed, and those behind it will never run. Behind the notebook that is seen
@@ -85,20 +84,13 @@ def _address(process: subprocess.Popen, log: Path) -> str:
     raise AssertionError("JupyterLab did not start within 180 s")
 
 
-def read(
-    folder: Path, chapter: str, language: str, picture: Path, before: str, without: tuple[str, str] | None = None
-) -> tuple[str, dict]:
+def read(folder: Path, chapter: str, language: str, picture: Path, before: str) -> tuple[str, dict]:
     """Return the chapter's notebook as JupyterLab saves it after a run, and what the reader saw.
 
-    ``before``: what the kernel does first; ``without``: from which cell to which others are left out, with these.
+    ``before``: what the kernel does first. After the run the reader answers the first prediction.
     """
     with lab(folder, language, before) as address, sync_playwright() as playwright:
         own = next((folder / "workspace" / language).glob(f"{chapter}*.ipynb"))
-        if without:
-            book = json.loads(own.read_text("utf-8"))
-            start, end = ([cell["id"] for cell in book["cells"]].index(each) for each in without)
-            del book["cells"][start : end + 1]
-            own.write_text(json.dumps(book), "utf-8")
         seen = {"address": address}
         chromium = browser.launch(playwright)
         page = chromium.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="light")
@@ -124,8 +116,20 @@ def read(
 
         choose(page, "File", "Save Notebook")
         text = _saved(own)
+        seen["revealed"] = _guess(page)
         chromium.close()
     return text, seen
+
+
+def _guess(page: Page) -> tuple[int, int]:
+    """Answer the first prediction, and return how many answers its next cell hides before and afterwards."""
+    answers, hidden = page.locator(".d2lps-revealed"), page.locator(".d2lps-revealed > details")
+    before, form = hidden.count(), page.locator(".widget-vbox", has=page.locator(".widget-text")).first
+    for field in form.locator("input").all():
+        field.fill("10")
+    form.locator("button").click()
+    answers.first.locator("details").wait_for(state="detached", timeout=30_000)
+    return before, hidden.count()
 
 
 def choose(page: Page, menu: str, item: str) -> None:

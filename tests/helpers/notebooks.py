@@ -39,10 +39,10 @@ def run(folder: Path, chapter: str) -> runs.Run:
 
 
 def seen(folder: Path, chapter: str, language: str) -> dict:
-    """Return what a reader sees of the chapter in JupyterLab, in its run or in one without the cells that take long."""
+    """Return what a reader sees of the chapter in JupyterLab."""
     if IN_LAB.get(chapter) == language:
         return once(folder / chapter, lambda here: _run(here, chapter))[1]
-    return once(folder / f"{chapter}-{language}", lambda here: _read(here, chapter, language, lab.LONG)[1])
+    return once(folder / f"{chapter}-{language}", lambda here: _read(here, chapter, language, OFFLINE)[1])
 
 
 def once(here: Path, make: Callable[[Path], object]) -> object:
@@ -73,11 +73,11 @@ def _run(folder: Path, chapter: str) -> tuple[list, dict | None]:
     if chapter not in IN_LAB:
         made = runs.run(Book(ROOT), chapter, ROOT / KEPT)
         return [made.outputs, made.day, made.machine], None
-    text, what_is_seen = _read(folder, chapter, IN_LAB[chapter])
+    text, what_is_seen = _read(folder, chapter, IN_LAB[chapter], FIRST)
     books = in_languages(nbformat.reads(text, as_version=4), ROOT / "chapters" / chapter)
     return [runs.outputs_of(books), "2026-01-31", "2 × x86_64"], what_is_seen
 
 
-def _read(folder: Path, chapter: str, language: str, without: tuple[str, str] | None = None) -> tuple[str, dict]:
+def _read(folder: Path, chapter: str, language: str, before: str) -> tuple[str, dict]:
     picture = ROOT / f"tests/pictures/lab-{language}-{chapter}.png"
-    return lab.read(folder, chapter, language, picture, OFFLINE if without else FIRST, without)
+    return lab.read(folder, chapter, language, picture, before)

@@ -327,6 +327,27 @@ def test_half_a_push_counts_for_nothing(lost, recovery):
         assert each(stores, work) == [(1,) if lost == "fail" else [1.0], "killed"]
 
 
+@pytest.mark.fault("F1", "worker killed between two rounds")
+@pytest.mark.parametrize("lost", ["fail", "drop"])
+def test_a_worker_of_a_cluster_that_is_killed_says_no_goodbye(lost):
+    def work(mine):
+        mine.init("w", torch.zeros(3))
+        if mine.rank == 1:
+            stores.kill_worker(1)
+            with pytest.raises(KVError):
+                mine.push("w", torch.ones(3))
+            return "killed"
+        try:
+            mine.pushpull("w", torch.ones(3), out=(out := torch.empty(3)))
+            return out.tolist()
+        except WorkerLost as error:
+            return str(error)
+
+    with kvstore.cluster("dist_sync", 3, 2, lost=lost, deadline=DEADLINE) as stores:
+        seen = "worker 1 is lost (the connection was closed)" if lost == "fail" else [2.0] * 3
+        assert each(stores, work) == [seen, "killed", seen]
+
+
 @pytest.mark.fault("F1", "worker killed in a barrier")
 @pytest.mark.parametrize("lost", ["fail", "drop"])
 def test_a_worker_that_dies_in_a_barrier(lost, recovery):

@@ -207,9 +207,7 @@ def test_a_worker_that_does_not_come_to_the_new_primary_is_lost(lost):
         store.pushpull("w", torch.ones(1), out=torch.empty(1))
         store.barrier()
         if store.rank == 1:
-            for client in store.clients:  # it is gone, with its server
-                client._open = False
-                client._channel.close()
+            servers.kill_worker(1)  # it is gone, with its server
             return 1.0
         servers.kill(0)
         out = torch.empty(1)

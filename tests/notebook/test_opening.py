@@ -1,5 +1,7 @@
 """The opening of a chapter."""
 
+import re
+
 import pytest
 
 import d2lps
@@ -18,5 +20,13 @@ def test_a_chapter_opens_with_a_race_whose_runs_differ(chapter):
 
 
 def test_a_chapter_that_is_not_there():
-    with pytest.raises(ExerciseError, match="there is no chapter '99'; there are 01, 02"):
+    with pytest.raises(ExerciseError, match="there is no chapter '99'; there are 00, 01, 02"):
         d2lps.opening("99")
+
+
+def test_what_chapter_01_asks_is_told_neither_by_the_first_pages_nor_by_an_opening():
+    root = CHAPTERS.parent
+    files = [*root.glob("README*.md"), root / "img/race.svg", *CHAPTERS.glob("front/*.md")]
+    texts = [file.read_text("utf-8") for file in files] + [repr(d2lps.opening(chapter)) for chapter in ("00", "01")]
+    times = {time for text in texts for time in re.findall(r"\d[\d.]*[ \u00a0]ms", text)}
+    assert "96 ms" in times and not times & {"60 ms", "80 ms", "15 ms"}

@@ -107,6 +107,24 @@ def test_a_dropped_gradient_carries_no_color_and_old_weights_lack_one():
     assert (0, 1) in seen and (0, 1, 2) in seen
 
 
+def test_the_lanes_show_every_gradient_and_the_waiting_between():
+    rounds, free = simulate.synchronous(3, 4, one_slow), simulate.asynchronous(3, 12, one_slow)
+    spans = {
+        node: [(event.start, event.end) for event in rounds.lanes().events if event.src == node]
+        for node in ("w0", "w2")
+    }
+    assert spans == {"w0": [(0, 1), (3, 4), (6, 7), (9, 10)], "w2": [(0, 3), (3, 6), (6, 9), (9, 12)]}
+    assert rounds.lanes().bubble() == pytest.approx(rounds.idle) and free.lanes().bubble() == free.idle == 0
+    assert [push.rank for push in rounds.unfinished] == [0, 1, 2]  # each has read the last weights
+
+
+def test_lanes_end_with_the_last_step_in_the_middle_of_a_gradient():
+    run = simulate.asynchronous(3, 7, one_slow, travel=0.25)
+    assert sorted((push.rank, push.start, push.end) for push in run.unfinished)[-1] == (2, 3.5, 7.0)
+    (begun,) = [event for event in run.lanes().events if event.src == "w2" and event.start > 3]
+    assert (begun.start, begun.end) == (3.75, run.steps[-1].seconds) == (3.75, 4.5)
+
+
 @pytest.mark.parametrize(
     "make, says",
     [

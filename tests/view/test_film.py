@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from helpers import browser as browsers
-from helpers.traces import PLANS, measured, names, predicted
+from helpers.traces import PLANS, measured, predicted
 
-from d2lps import aggregate_at, cost, pcie_server, sharded
+from d2lps.notebook.grading.course import chapter_module
 from d2lps.view.drawing.film import LASTS, STAYS, WAITS, Clock, film, film_of_time
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.svg import page as sheet
@@ -66,14 +66,11 @@ def test_it_shows_at_every_moment_what_is_so_then(new_page, tmp_path, trace):
 def test_the_race_ends_with_its_times_and_begins_again(new_page):
     page = new_page(viewport={"width": 1300, "height": 600})
     page.goto((ROOT / "img" / "race.svg").as_uri())
-    traces = [
-        cost.shared(plan, pcie_server(4), "160 MB")
-        for plan in (aggregate_at(names(4), "gpu0"), aggregate_at(names(4), "cpu"), sharded(names(4)))
-    ]
+    traces = chapter_module(ROOT / "chapters" / "00-in-15-minutes", "figures").opening().values()
     ends = page.locator(".d2-still > g > text[font-weight='700']")
-    assert ends.all_text_contents() == ["60 ms", "80 ms", "15 ms"]
-    for now in (10, 20, 70, 90):
-        page.evaluate(AT, 1000 * (WAITS + LASTS * now / 80))
+    assert ends.all_text_contents() == ["96 ms", "32 ms", "24 ms"]
+    for now in (10, 28, 70, 100):
+        page.evaluate(AT, 1000 * (WAITS + LASTS * now / 96))
         seen = ends.evaluate_all("all => all.map(e => getComputedStyle(e).visibility === 'visible')")
         assert seen == [trace.duration <= now / 1000 for trace in traces]
     whole = page.evaluate("document.getAnimations().map(e => e.effect.getTiming().duration)")
@@ -85,7 +82,7 @@ def test_who_wants_no_motion_sees_one_moment_with_all_times(new_page):
     page.goto((ROOT / "img" / "race.svg").as_uri())
     assert page.evaluate("document.getAnimations().length") == 0
     assert page.locator(".d2-still > g > text[font-weight='700']:visible").count() == 3
-    assert page.locator(".d2-tile:visible").count() == 3 + 4 + 12
+    assert page.locator(".d2-tile:visible").count() == 3 + 8 + 4  # in shards, those between the switches
 
 
 def test_it_asks_for_nothing_and_is_small():

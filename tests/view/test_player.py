@@ -350,7 +350,7 @@ def test_numbers_of_steps_keep_apart_where_a_short_run_races_a_long_one():
     assert len(long) == 6 and short == [] and len(watch(one).data["runs"][0]["labels"]) == 6
 
 
-@pytest.mark.parametrize(("width", "abreast"), [(980, 3), (740, 2), (690, 1), (500, 1)])
+@pytest.mark.parametrize(("width", "abreast"), [(980, 3), (760, 3), (720, 2), (690, 1), (500, 1)])
 def test_as_many_runs_stand_abreast_as_can_be_read(opened, width, abreast):
     page = opened(race(), viewport={"width": width, "height": 900})
     tops = page.locator(".d2-run").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
@@ -538,7 +538,7 @@ def test_no_word_is_smaller_than_ten_pixels(opened, width):
 def test_the_shortest_of_a_race_is_seen_to_run(opened):
     page = opened(race(), reduced_motion="no-preference")
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(1500)
+    page.wait_for_timeout(600)
     assert page.locator(".d2-over").count() == 0 and 0 < head(page, 2) < 75
 
 
@@ -575,7 +575,7 @@ def test_on_a_phone_all_of_a_race_is_seen_beside_the_controls_while_it_plays(ope
     assert opened(watch(predicted("pcie, sharded", 4))).locator(".d2-standings").count() == 0
 
 
-@pytest.mark.parametrize(("width", "abreast"), [(1000, True), (760, False)])
+@pytest.mark.parametrize(("width", "abreast"), [(1000, True), (760, True), (720, False)])
 def test_where_not_all_runs_are_abreast_each_has_its_line_beside_the_controls(opened, width, abreast):
     page = opened(race(), viewport={"width": width, "height": 800})
     tops = {round(run.bounding_box()["y"]) for run in page.locator(".d2-run").all()}

@@ -202,11 +202,15 @@ class ServerClient:
             if self._goodbye and not self._lost:
                 self._goodbye.done.wait(max(0.0, self._goodbye.until - time.monotonic()))
         finally:  # also where that is interrupted
-            self._open = False
-            self._channel.close()
-            self._fail(KVError(text("store.closed-meanwhile")))
+            self.hang_up()
         if threading.current_thread() is not self._listener:  # at its end Python would abort a thread within torch
             self._listener.join(1.0)
+
+    def hang_up(self) -> None:
+        """End the connection without a goodbye, as the end of a process that is killed does."""
+        self._open = False
+        self._channel.close()
+        self._fail(KVError(text("store.closed-meanwhile")))
 
     @property
     def _silent(self) -> float:

@@ -122,14 +122,14 @@ class Scene:
                 continue
             name, left, right = names[node], box.x + PAD, box.x + box.w - PAD
             if node in self.motion.colors:
-                dot, left = (left + 5, box.y + PAD + 8), left + 13
+                dot, left = (left + 5, box.y + PAD + 8), left + 12
                 if host(node) and 7.6 * len(name) > right - left:  # give the name all the room, the dot a corner
                     dot, left, right = (box.x + 2, box.y + 2), box.x + 3, right + 3
                 parts.append(tag("circle", cx=dot[0], cy=dot[1], r=4.5, **worker(self.motion.colors[node])))
             room = right - left
             # If one of the similar names has room only for its number, all of them show only their numbers.
             shown = short(name, room * len(name) / longest[name.rstrip("0123456789")])
-            largest = f"--d2-most:{num(min(17, room / (0.6 * len(shown))))}px"
+            largest = f"--d2-most:{num(min(20, room / (0.6 * len(shown))))}px"
             parts.append(words(shown, left, box.y + PAD + 13, anchor=None, style=largest))
         return tag("g", "".join(parts), class_="d2-names-above")
 

@@ -3,7 +3,7 @@
 const TICKS = 1e6;
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 const LENGTH = 8; // least seconds of the longest trace at 1×
-const LEAST = 3; // the longest trace takes more if the shortest would take less than this,
+const LEAST = 1.5; // the longest trace takes more if the shortest would take less than this,
 const MOST = 60; // but never more than this
 const GLIDE = 0.45; // seconds of a step by hand
 const ICONS = {

@@ -113,6 +113,37 @@ def test_pages_have_what_is_written_and_what_was_run(book):
     ]
 
 
+def test_the_root_page_shows_the_course_before_the_language_is_chosen(book):
+    (book.root / "img/race.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>', "utf-8")
+    toc = book.root / "chapters/toc.toml"
+    toc.write_text(toc.read_text("utf-8").replace("title =", "minutes = 7\ntitle =", 1), "utf-8")
+    figures = book.root / f"chapters/{SLUG}/figures.py"
+    figures.write_text(
+        "from d2lps import cost, pcie_server, ring\nfrom d2lps.schedule import gpipe, pipeline\n\n\ndef opening():\n"
+        '    race = cost.shared(ring(["gpu0", "gpu1"]), pcie_server(gpus=2), "1 MB")\n'
+        '    return {"GPipe": cost.shared(pipeline(gpipe(2, 2))), "ring": race}\n',
+        "utf-8",
+    )
+    site = made(Book(book.root))
+    root = (site / "index.html").read_text("utf-8")
+    for piece in (
+        '<img src="img/race.svg" alt="Four GPUs',
+        f'<img src="thumbnails/{SLUG}.svg" alt="1. Two ways" loading="lazy">',
+        f'<a href="en/{SLUG}.html">1. Two ways</a></h2><p>Two.</p><small>7 minutes</small>',
+        '<meta property="og:description" content="Four GPUs train one network',
+        '<link rel="icon" href="_static/icon.svg"',
+        "<code>make lab</code>",
+    ):
+        assert piece in root, piece
+    assert "gpu1" in (site / f"thumbnails/{SLUG}.svg").read_text("utf-8") and (site / "_static/icon.svg").is_file()
+    page = (site / "vi/index.html").read_text("utf-8")
+    assert f'<img src="../thumbnails/{SLUG}.svg" alt="1. Hai cách"' in page and "<small>7 phút</small>" in page
+    assert '<meta property="og:description" content="Hai.">' in (site / f"vi/{SLUG}.html").read_text("utf-8")
+    (book.root / "pyproject.toml").write_text('[project]\nurls.Repository = "https://github.com/a/b"\n', "utf-8")
+    again = (made(Book(book.root)) / "index.html").read_text("utf-8")
+    assert "<code>git clone https://github.com/a/b course\ncd course\nmake lab</code>" in again
+
+
 def test_a_repository_brings_links_to_edit_and_copies_for_colab(book):
     (book.root / "pyproject.toml").write_text(
         '[project]\nname = "x"\nurls.Repository = "https://github.com/a/b/"\n', "utf-8"
