@@ -8,6 +8,7 @@ that the other ways are compared with, bit for bit or within rounding::
     ddp           torch's DistributedDataParallel does it
     by_history    a simulation decides which worker pushes when, and with which weights
     buckets       gradients are sent in buckets while others are still computed
+    compress      gradients are sent in fewer bytes, or weights less often
     checkpoints   a training that was killed continues from its last checkpoint
 
 Models that are cut into pieces are trained by schedules::
@@ -20,7 +21,7 @@ Models that are cut into pieces are trained by schedules::
     experts       a layer of experts on several devices, to which tokens are sent
 """
 
-from d2lps.train import by_history, by_store, ddp, experts, gpt, operators, pipeline, sharded, tensor
+from d2lps.train import by_history, by_store, compress, ddp, experts, gpt, operators, pipeline, sharded, tensor
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
@@ -42,6 +43,7 @@ from d2lps.train.checkpoints import CheckpointError, Checkpoints, Resumed
 __all__ = [
     "by_history",
     "by_store",
+    "compress",
     "Buckets",
     "CheckpointError",
     "Checkpoints",
