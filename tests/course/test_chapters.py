@@ -277,11 +277,11 @@ def test_the_numbers_of_chapter_05(executed, language):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_numbers_of_chapter_05_that_are_sent(executed, language):
     book = executed("05-asynchrony", language)
-    lines = [re.split(r"  +", line.strip()) for line in shown(book, "less-table").splitlines()]
-    table = {way: [*map(float, numbers), *map(float, losses.split(" – "))] for way, *numbers, losses in lines[-9:]}
+    lines = [re.split(r"  +", line.strip()) for line in shown(book, "less-table").splitlines() if " – " in line]
+    table = {way: [*map(float, numbers), *map(float, losses.split(" – "))] for way, *numbers, losses in lines}
     kilobytes = {way: (planned, counted) for way, (planned, counted, *_) in table.items()}
     assert all(counted == pytest.approx(planned, rel=0.003) for planned, counted in kilobytes.values())
-    assert [counted for _, counted in kilobytes.values()] == [4290, 2145, 1074, 171, 171, 179, 179, 134, 4290]
+    assert [counted for _, counted in kilobytes.values()] == [171, 171, 4290, 2145, 1074, 179, 179, 4290]
     exact, forgotten, kept, local, outer = (table[way][2:] for way in ("fp32", "1%", "1% + e", "h = 24", "h = 24, N"))
     for way in ("bf16", "fp8"):
         assert table[way][2:] == pytest.approx(exact, abs=0.01)
@@ -379,13 +379,12 @@ def test_the_numbers_of_chapter_06(executed, language):
     assert shown(book, "rules") == "Counter({'done': 300})"
     before, after, same = lines("kill-server")
     assert before.count("number=1") == 3 and after.count("number=2") == 2 and same == "(12, True)"
-    assert lines("kill-three")[0].count("number=5") == 3 and lines("kill-three")[1] == "True"
     assert lines("px-kill")[0].startswith("12 [View(") and shown(book, "px-same") == "[True, True]"
     assert shown(book, "kill-both").startswith("DataLost (0,)")
     values = [re.findall(r"(\d+) \(", line) for line in lines("split")[1:]]
     assert [line.rstrip().endswith("18") for line in lines("split")[1:]] == [True, True, False, True]
     assert values[1][0] != "99" != values[1][1] and values[3][1] == "99"
-    assert shown(book, "mutant").endswith("'I3')") and revealed("majority") == [3, 1, 4, 1, 5, 2]
+    assert revealed("majority") == [3, 1, 4, 1, 5, 2]
     *elected, leaders = lines("raft-run")
     terms = [int(line.split()[-1]) for line in elected]
     assert terms == sorted({*terms}) and len(terms) >= 3
@@ -395,6 +394,13 @@ def test_the_numbers_of_chapter_06(executed, language):
     assert remainder > 50 and ring == 0
     moved = [[*map(int, re.findall(r"(\d+)%", line))] for line in lines("moving-table")[1:]]
     assert min(moved[0] + moved[1]) > 60 and moved[2][1] == 0 and max(moved[2] + moved[3]) < 45
+    saved, files, loaded = lines("sharded")
+    assert (saved, loaded) == ("[4, 3]", "[(3, True, 12), (3, True, 12), (1, True, 12)]") and files.startswith(
+        "['.meta"
+    )
+    assert shown(book, "missing").strip() == "[['2'], [], None]"
+    weights, gradients = (re.findall(r"'(\w+)'", line) for line in lines("flipped"))
+    assert weights[0] == weights[2] != weights[1] and len({*gradients}) == 1
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
