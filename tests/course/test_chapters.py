@@ -176,11 +176,10 @@ def test_the_numbers_of_chapter_03(executed, language):
     if "–" in shown(book, "no-servers"):
         return  # hosts cannot be emulated here: nothing was measured
     lines = shown(book, "job-table").splitlines()[1:]
-    with_mxnet = lines if find_spec("mxnet") else [line for line in lines if "MXNet" not in line]
-    losses = [re.findall(r"\d\.\d{4}", line) for line in with_mxnet]
-    assert len(lines) == 6 and all(each == losses[0] and len(each) == 2 for each in losses)
+    losses = [re.findall(r"\d\.\d{4}", line) for line in lines]
+    assert len(lines) == 4 and all(each == losses[0] and len(each) == 2 for each in losses)
     same = [next((mark for mark in "✓✗" if mark in line), "–") for line in lines]
-    assert same[:4] + same[5:] == ["✗", "✓", "✓", "✓", "✗"]  # MXNet adds in the order of arrival
+    assert same == ["✗", "✓", "✓", "✗"]
     assert shown(book, "lost").count("host2") >= 2
 
 
