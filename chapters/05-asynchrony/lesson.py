@@ -10,6 +10,7 @@ d2lps.opening("05")
 import math
 
 import torch
+from matplotlib import pyplot
 from torch import nn
 from torch.nn import functional
 
@@ -337,8 +338,6 @@ for seed in range(3):
     for name, schedule, lr in [("sync", sync, 8 * 0.05), ("async", free, 0.05)]:
         race.setdefault(name, []).append((when(schedule), trained(schedule, lr, seed)))
 
-from matplotlib import pyplot
-
 def bands(axes, curves, x):
     for name, runs in curves.items():
         losses = list(zip(*(losses for _, losses in runs)))
@@ -621,8 +620,8 @@ nesterov = {"outer": 0.7, "momentum": 0.9}
 bf16, fp8 = (partial(compress.Lowered, dtype) for dtype in (torch.bfloat16, torch.float8_e4m3fn))
 sent_by = {"fp32": (compress.Lowered, {}), "bf16": (bf16, {}), "fp8": (fp8, {}),
            "h = 24": (compress.Lowered, {"h": 24}),
-           "h = 24, N": (compress.Lowered, {"h": 24, **nesterov}),
-           "h = 1, N": (compress.Lowered, nesterov)}
+           "h = 24 + N": (compress.Lowered, {"h": 24, **nesterov}),
+           "h = 1 + N": (compress.Lowered, nesterov)}
 results |= {way: losses(send, **options) for way, (send, options) in sent_by.items()}
 
 def predicted(way, n=4, weights=9930):

@@ -63,11 +63,6 @@ class Lowered:
     Each worker adds up one piece, in float32, and rounds the mean of this piece once more for the others. All get the
     same bits.
 
-    Parameters
-    ----------
-    dtype
-        the type in which numbers are sent.
-
     Attributes
     ----------
     nbytes : float
@@ -101,17 +96,8 @@ class Lowered:
 class Largest:
     """The mean of the k largest entries of each worker's tensor, as an all-gather of indices and values.
 
-    Parameters
-    ----------
-    k
-        the number of entries that a worker sends.
-    feedback
-        whether a worker adds what it did not send to its next tensor.
-
-    Attributes
-    ----------
-    nbytes : float
-        the bytes that a worker has sent so far, on average: 4 for an index, 4 for a value.
+    With ``feedback`` a worker adds what it did not send to its next tensor. ``nbytes`` are the bytes that a worker has
+    sent so far, on average: 4 for an index, 4 for a value.
 
     Examples
     --------
@@ -166,20 +152,12 @@ def fit(
 
     Parameters
     ----------
-    net
-        the network to begin with; it is not changed.
-    parts
-        images and labels of each worker.
-    size
-        examples in a minibatch of a worker.
-    steps
-        steps of each worker, a multiple of h.
-    lr
-        the learning rate of a worker's steps.
-    send
-        the way the differences go; ``Lowered()`` if left out.
-    h
-        steps between two meetings.
+    net, parts
+        the network to begin with, which is not changed; images and labels of each worker.
+    size, steps, lr
+        examples in a minibatch, steps and learning rate of each worker; steps must be a multiple of h.
+    send, h
+        the way the differences go, ``Lowered()`` if left out; steps between two meetings.
     outer, momentum
         the hyperparameters of the outer step.
 
