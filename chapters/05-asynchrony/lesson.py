@@ -574,6 +574,15 @@ for gradient in [3.0, 2.0], [0.5, 2.0], [0.5, 0.5]:
     indices, values = one.choose(torch.tensor(gradient))
     print(gradient, "→", indices.tolist(), values.tolist(), one.left.tolist())
 
+def different(n):
+    net, chosen = train.small_cnn(), set()
+    for X, y in train.batches(digits.train, 16, n):
+        _, gradient = train.loss_and_gradient(net, X, y, count=16)
+        chosen |= {*Largest(99).choose(gradient)[0].tolist()}
+    return len(chosen)
+
+print([different(n) for n in (1, 4, 64)])
+
 # %% fit
 from d2lps.train import compress
 

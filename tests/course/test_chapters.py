@@ -286,6 +286,8 @@ def test_the_numbers_of_chapter_05_that_are_sent(executed, language):
     assert min(forgotten) > 1 > max(kept) + 0.5 and max(outer) < min(local) and max(kept) < max(exact) + 0.1
     assert re.findall(r"\d+%", shown(book, "eight-bits"))[1::3] == ["31%", "100%"]
     assert shown(book, "largest").splitlines()[1].endswith("[1] [4.0] [0.5, 0.0]")
+    one, four, many = map(int, re.findall(r"\d+", shown(book, "largest").splitlines()[3]))
+    assert one == 99 and 2 * one < four < 4 * one < many
     folded = page(book, "less").partition("<details>")[2]
     forget, keep = map(float, re.findall(r">([\d.]+)[^<]*<", folded)[1::2])  # each after its name, which begins with 1
     assert forget == pytest.approx(1.68, abs=0.1) and keep == pytest.approx(0.28, abs=0.05)
