@@ -298,34 +298,6 @@ def job_table(*names):
 jobs = {name: fitted(plan) for name, plan in ways.items()} if four else {}
 job_table(*ways)
 
-# %% store
-from d2lps import kvstore
-
-def fit_by_store(engine, data, steps):
-    store = kvstore.create("dist_sync", engine, servers=4)
-    weights = parameters_to_vector((net := wide_net()).parameters()).detach()
-    total, losses = torch.empty_like(weights), []
-    store.init("g", torch.zeros_like(weights))
-    start = time.perf_counter()
-    for X, y in train.batches(data, 128, steps):
-        parts = train.split(X, y, ["cpu"] * 8)[2 * store.rank : 2 * store.rank + 2]
-        done = [train.loss_and_gradient(net, *part, count=128) for part in parts]
-        store.pushpull("g", sum(gradient for _, gradient in done), out=total)
-        weights -= 0.03 * total
-        vector_to_parameters(weights, net.parameters())
-        losses.append(sum(loss for loss, _ in done))
-    seconds = (time.perf_counter() - start) / steps
-    store.barrier()
-    return losses, seconds, weights
-
-engines = {"store, d2lps": "d2lps", "store, MXNet": "mxnet"}
-for name, engine in engines.items():
-    try:
-        jobs[name] = four and four.run(fit_by_store, engine, digits, 3, hosts=hosts)
-    except kvstore.KVError as error:
-        print(error)
-job_table(*engines)
-
 # %% ddp
 from torch.nn.parallel import DistributedDataParallel
 
@@ -351,7 +323,7 @@ jobs["DDP"] = four and four.run(fit_by_ddp, digits, 3, hosts=hosts)
 job_table("DDP")
 
 # %% job-table
-job_table(*ways, *engines, "DDP")
+job_table(*ways, "DDP")
 
 # %% guess-slow
 few = {"ring": ring(leaders), "1 server": aggregate_at(leaders, "server0"),

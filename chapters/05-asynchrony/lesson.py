@@ -10,10 +10,11 @@ d2lps.opening("05")
 import math
 
 import torch
+from matplotlib import pyplot
 from torch import nn
 from torch.nn import functional
 
-from d2lps import d2l, table, train, watch
+from d2lps import table, train, watch
 
 digits = train.digits()
 
@@ -85,7 +86,6 @@ class Buckets:
                 weight.grad.copy_(piece.view_as(weight))
         self.missing, self.sent = [len(bucket) for bucket in self.buckets], []
 
-# %% buckets-run
 class Sent:
     def __init__(self, flat):
         print("→", flat.nbytes)
@@ -108,9 +108,7 @@ try:
 except cluster.ClusterError as error:
     two = None
     print(error)
-two
 
-# %% overlap-run
 import time
 from functools import partial
 
@@ -149,7 +147,6 @@ def overlapped(steps=8):
 
 found = two.run(overlapped)[0] if two else None
 
-# %% overlap-table
 def overlap_rows():
     backward, sending = found["backward"][0], found["sending"][0]
     one = found["1 bucket"][1]
@@ -164,8 +161,6 @@ def overlap_rows():
                f"{min(max(hidden, 0), 1):.0%}" if way in formula else "–",
                all(map(torch.equal, gradients, one)) if way in formula else "–"]
 
-if two:
-    two.close()
 table("way", "measured", "formula-time", "hidden", "same-bits",
       rows=overlap_rows() if two else [])
 
@@ -203,9 +198,8 @@ for i in range(4):
     now = slice(32 * i, 32 * i + 32)
     loss = functional.cross_entropy(net(X[now]), y[now], reduction="sum") / 128
     loss.backward()
-float((gradients(net) - whole).abs().max()), float(whole.abs().max())
+print(float((gradients(net) - whole).abs().max()), float(whole.abs().max()))
 
-# %% accumulate-table
 def loss_of(weights):
     with train.deterministic():
         return train.by_store.loss(train.small_cnn(), weights, digits.train)
@@ -217,22 +211,9 @@ for count in [1, 2, 4, 8, 16]:
     rows.append([count, 96 // count, *found])
 table("accumulated", "synchronizations", "loss-same-lr", "loss-times-lr", rows=rows)
 
-# %% guess-straggler
-slow = d2lps.predict("straggler", {"n = 1": "%", "n = 10": "%", "n = 100": "%"})
-slow
-
-# %% straggler
+# %% slowest
 from random import Random
 
-random = Random(1)
-
-def somebody_slow(n, steps=10_000):
-    return 100 * sum(any(random.random() < 0.01 for _ in range(n)) for _ in range(steps)) / steps
-
-formula = {f"n = {n}": 100 * (1 - 0.99**n) for n in (1, 10, 100)}
-slow.reveal(formula, {f"n = {n}": somebody_slow(n) for n in (1, 10, 100)})
-
-# %% slowest
 def uneven(random):
     return random.expovariate(1.0)
 
@@ -246,6 +227,7 @@ def slowest(n, draw, rounds=2000, seed=1):
 def H(n):
     return sum(1 / i for i in range(1, n + 1))
 
+print([f"{1 - 0.99**n:.1%}" for n in (1, 10, 100)])
 rows = []
 for n in [1, 2, 10, 50, 100]:
     found = [slowest(n, uneven), slowest(n, steady)]
@@ -323,9 +305,8 @@ def along(done, lr, data=digits.train, size=32):
 
 with train.deterministic():
     versions = along(asynchronous(8, 96, uneven, seed=1), lr=0.05)
-loss_of(versions[0]), loss_of(versions[-1])
+print(loss_of(versions[0]), loss_of(versions[-1]))
 
-# %% along-same
 from d2lps import simulate
 from d2lps.train import by_history
 
@@ -351,14 +332,11 @@ def when(schedule, points=10):
     return [0.0, *(schedule.steps[i].seconds for i in range(every - 1, every * points, every))]
 
 race = {}
-for seed in range(5):
+for seed in range(3):
     sync = simulate.synchronous(8, 30, seconds, seed=seed)
     free = simulate.asynchronous(8, 240, seconds, seed=seed)
     for name, schedule, lr in [("sync", sync, 8 * 0.05), ("async", free, 0.05)]:
         race.setdefault(name, []).append((when(schedule), trained(schedule, lr, seed)))
-
-# %% race-plot
-from matplotlib import pyplot
 
 def bands(axes, curves, x):
     for name, runs in curves.items():
@@ -427,11 +405,6 @@ table("tau", "largest-a", "by-formula", rows=[
     [tau, f"{edge_of(tau):.3f}", f"{2 * math.sin(math.pi / (4 * tau + 2)):.3f}"]
     for tau in taus])
 
-# %% scalar-plot
-limit = 2 * math.sin(math.pi / 10)
-d2l.plot(list(range(31)), [path(a, 2, 30) for a in (0.3, limit, 0.75)], "step", "w",
-         legend=["a = 0.3", f"a = {limit:.3f}", "a = 0.75"], figsize=(5, 3))
-
 # %% small-lr
 with train.deterministic():
     rows = [[lr, delayed(8, lr), delayed(16, lr)] for lr in (0.05, 0.02)]
@@ -457,23 +430,17 @@ for _ in range(3):
 def even(random, rank):
     return 0.5 + 0.5 * random.expovariate(1.0)
 
-def bounded_rows(seconds, trains):
+def bounded_rows():
     for s in [0, 1, 3, math.inf]:
-        runs = [simulate.asynchronous(8, 240, seconds, staleness=s, seed=seed) for seed in range(3)]
+        runs, slow = ([simulate.asynchronous(8, 144, draw, staleness=s, seed=seed) for seed in range(3)]
+                      for draw in (even, seconds))
         tau = [each for run in runs for each in run.staleness]
-        losses = [trained(run, 0.05, seed, points=1)[-1] for seed, run in enumerate(runs) if trains]
+        losses = [trained(run, 0.05, seed, points=1)[-1] for seed, run in enumerate(runs)]
         yield ["∞" if s == math.inf else s,
-               f"{sum(run.steps[-1].seconds for run in runs) / 3:.0f}",
-               f"{sum(run.idle for run in runs) / 3:.0%}",
-               f"{sum(tau) / len(tau):.1f}", max(tau),
-               *([f"{min(losses):.3f} – {max(losses):.3f}"] if trains else [])]
+               f"{sum(run.idle for run in runs) / 3:.0%}", f"{sum(run.idle for run in slow) / 3:.0%}",
+               f"{sum(tau) / len(tau):.1f}", max(tau), f"{min(losses):.3f} – {max(losses):.3f}"]
 
-table("s", "virtual-seconds", "idle", "mean-tau", "most-tau", "loss",
-      rows=bounded_rows(even, True))
-
-# %% bounded-slow
-table("s", "virtual-seconds", "idle", "mean-tau", "most-tau",
-      rows=bounded_rows(seconds, False))
+table("s", "idle", "idle-slow", "mean-tau", "most-tau", "loss", rows=bounded_rows())
 
 # %% late
 def one_slow(random, rank):
@@ -516,17 +483,6 @@ def gain_of(b, draw, machines=100):
 formula = {"uneven": H(100) / (H(100) - H(4)) * 0.96,
            "steady": (1 + 0.1 * H(100)) / (1 + 0.1 * (H(100) - H(4))) * 0.96}
 gain.reveal(formula, {"uneven": gain_of(4, uneven), "steady": gain_of(4, steady)})
-
-# %% backup-plot
-def by_formula(b, start, spread):
-    everybody, some = (start + spread * (H(100) - H(out)) for out in (0, b))
-    return everybody / some * (100 - b) / 100
-
-bs = list(range(41))
-kinds = [(0, 1), (0.5, 0.5), (1, 0.1)]
-d2l.plot(bs, [[by_formula(b, *kind) for b in bs] for kind in kinds], "b", "×",
-         legend=[f"{start} + {spread}·Exp" for start, spread in kinds], figsize=(5, 3))
-print([max(bs, key=lambda b: by_formula(b, *kind)) for kind in kinds])
 
 # %% backup-late
 rows = []
@@ -571,7 +527,7 @@ table("sorted", "waited-for", "accuracy", "digit-8", "digit-9", rows=[
     for (sort, backup), found in rows.items()])
 
 # %% local
-def local(parts, h, steps=288, size=16, lr=0.1):
+def local(parts, h, steps=144, size=16, lr=0.1):
     nets = [train.small_cnn() for _ in parts]
     data = [train.batches(part, size, steps) for part in parts]
     share = [len(y) / sum(len(y) for _, y in parts) for _, y in parts]
@@ -589,30 +545,145 @@ def local(parts, h, steps=288, size=16, lr=0.1):
             vector_to_parameters(mean.clone(), net.parameters())
     return mean
 
-# %% local-table
 rows = []
 with train.deterministic():
-    for h in [1, 24, 72]:
+    for h in [1, 12, 72]:
         found = [right(local(split_in(4, sort), h))[0] for sort in (False, True)]
-        rows.append([h, 288 // h, *(f"{part:.1%}" for part in found)])
+        rows.append([h, 144 // h, *(f"{part:.1%}" for part in found)])
 table("h", "averages", "data-alike", "data-sorted", rows=rows)
 
-# %% mean-of-two
-def started(seed):
-    net = train.small_cnn()
-    torch.manual_seed(seed)
-    for layer in net:
-        if hasattr(layer, "reset_parameters"):
-            layer.reset_parameters()
-    return net
+# %% guess-less
+less = d2lps.predict("less", {"1%": "", "1% + e": ""})
+less
 
-def two_and_their_mean(seeds):
-    flat = [train.one_device(started(seed), part, 32, 144, lr=0.1).weights
-            for seed, part in zip(seeds, split_in(2, False))]
-    return [f"{right(weights)[0]:.1%}" for weights in (*flat, sum(flat) / 2)]
+# %% largest
+class Largest:
+    def __init__(self, k, feedback=True):
+        self.k, self.feedback, self.left = k, feedback, 0.0
 
-table("start", "net-1", "net-2", "mean", rows=[
-    [True, *two_and_their_mean([0, 0])], [False, *two_and_their_mean([0, 1])]])
+    def choose(self, gradient):
+        gradient = gradient + self.left
+        indices = gradient.abs().topk(self.k).indices
+        values = gradient[indices]
+        if self.feedback:
+            self.left = gradient.index_fill(0, indices, 0.0)
+        return indices, values
+
+one = Largest(k=1)
+for gradient in [3.0, 2.0], [0.5, 2.0], [0.5, 0.5]:
+    indices, values = one.choose(torch.tensor(gradient))
+    print(gradient, "→", indices.tolist(), values.tolist(), one.left.tolist())
+
+def different(n):
+    net, chosen = train.small_cnn(), set()
+    for X, y in train.batches(digits.train, 16, n):
+        _, gradient = train.loss_and_gradient(net, X, y, count=16)
+        chosen |= {*Largest(99).choose(gradient)[0].tolist()}
+    return len(chosen)
+
+print([different(n) for n in (1, 4, 64)])
+
+# %% fit
+from d2lps.train import compress
+
+d2lps.source(compress.fit)
+
+# %% less
+def together(workers):
+    def send(gradients):
+        total = torch.zeros_like(gradients[0])
+        for worker, gradient in zip(workers, gradients):
+            indices, values = worker.choose(gradient)
+            total.index_add_(0, indices, values)
+            send.nbytes += (1 - 1 / len(workers)) * (4 * len(indices) + values.nbytes)
+        return total / len(workers)
+    send.nbytes = 0
+    return send
+
+def parts_of(seed):
+    X, y = shuffled(seed)
+    return [*zip(X.chunk(4), y.chunk(4))]
+
+def losses(new_send, **options):
+    runs = [compress.fit(train.small_cnn(), parts_of(seed), 16, 72, 0.1, new_send(), **options)
+            for seed in range(3)]
+    return runs[0].nbytes, [loss_of(run.weights) for run in runs]
+
+results = {way: losses(lambda: together([Largest(99, feedback) for _ in range(4)]))
+           for way, feedback in [("1%", False), ("1% + e", True)]}
+less.reveal({way: sum(three) / 3 for way, (_, three) in results.items()})
+
+# %% eight-bits
+def lowered(numbers):
+    scale = numbers.abs().max() / 448
+    return (numbers / scale).to(torch.float8_e4m3fn), scale
+
+X, y = digits.train
+_, gradient = train.loss_and_gradient(train.small_cnn(), X[:64], y[:64], count=64)
+for small in gradient, gradient / 1000:
+    as_it_is, (scaled, _) = small.to(torch.float8_e4m3fn), lowered(small)
+    print([f"{(numbers.float() == 0).float().mean():.0%}" for numbers in (small, as_it_is, scaled)])
+
+# %% less-table
+nesterov = {"outer": 0.7, "momentum": 0.9}
+bf16, fp8 = (partial(compress.Lowered, dtype) for dtype in (torch.bfloat16, torch.float8_e4m3fn))
+sent_by = {"fp32": (compress.Lowered, {}), "bf16": (bf16, {}), "fp8": (fp8, {}),
+           "h = 24": (compress.Lowered, {"h": 24}),
+           "h = 24 + N": (compress.Lowered, {"h": 24, **nesterov}),
+           "h = 1 + N": (compress.Lowered, nesterov)}
+results |= {way: losses(send, **options) for way, (send, options) in sent_by.items()}
+
+def predicted(way, n=4, weights=9930):
+    meetings = 72 // (24 if "24" in way else 1)
+    width = 1 if "fp8" in way else 2 if "bf16" in way else 4
+    each = (n - 1) * 99 * 8 if "%" in way else 2 * (n - 1) / n * weights * width
+    return meetings * each
+
+shown = table("way", "predicted-kb", "counted-kb", "loss", rows=[
+    [way, round(predicted(way) / 1000), round(nbytes / 1000), f"{min(three):.3f} – {max(three):.3f}"]
+    for way, (nbytes, three) in results.items()])
+
+figure, axes = pyplot.subplots(figsize=(6, 3))
+for way, (nbytes, three) in results.items():
+    axes.plot([nbytes] * 3, three, "o-", label=way)
+axes.set(xscale="log", yscale="log", xlabel="bytes", ylabel="loss")
+axes.legend(ncols=2, fontsize=7)
+figure.tight_layout()
+shown
+
+# %% wire
+def card():
+    with open("/proc/self/net/dev") as file:
+        cards = dict(line.split(":") for line in file if ":" in line)
+    return sum(int(counts.split()[8]) for name, counts in cards.items() if name.strip() != "lo")
+
+def on_the_wire(entries=1_000_000, k=10_000):
+    dist.init_process_group("gloo")
+    flat = torch.randn(entries)
+    def everybody(*parts):
+        for part in parts:
+            dist.all_gather([torch.empty_like(part) for _ in range(2)], part)
+    indices, values = Largest(k).choose(flat)
+    numbers, scale = lowered(flat)
+    ways = {"fp32": lambda: dist.all_reduce(flat), "bf16": lambda: dist.all_reduce(flat.bfloat16()),
+            "fp8": lambda: everybody(numbers.view(torch.uint8), scale),
+            "1%": lambda: everybody(indices.to(torch.int32), values)}
+    counted = {}
+    for way, send in ways.items():
+        dist.barrier()
+        before = card()
+        send()
+        dist.barrier()
+        counted[way] = card() - before
+    return counted
+
+rows = []
+if two:
+    for way, nbytes in two.run(on_the_wire)[0].items():
+        kilobytes = {"fp32": 4000, "bf16": 2000, "fp8": 1000, "1%": 80}[way]
+        rows.append([way, kilobytes, round(nbytes / 1000)])
+    two.close()
+table("way", "predicted-kb", "counted-kb", rows=rows)
 
 # %% exercise-buckets
 def buckets(sizes, ready, alpha, bandwidth):

@@ -119,33 +119,6 @@ table("timeout", "false-alarms", "noticed-after", rows=[
     [f"{timeout:g} s", alarms(timeout), f"≤ {timeout + 0.1:g} s"]
     for timeout in (0.125, 0.25, 0.5, 1, 2)])
 
-# %% eof
-import subprocess
-import sys
-import time
-
-from d2lps.units import show_seconds, show_size
-
-CHILD = """#!/usr/bin/env python3
-import sys
-memory = bytearray(int(sys.argv[1]))
-memory[::4096] = bytes(len(memory[::4096]))
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-def end_heard_after(nbytes):
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(nbytes)], **pipes) as child:
-        child.stdout.readline()
-        start = time.perf_counter()
-        child.kill()
-        child.stdout.read()
-        return time.perf_counter() - start
-
-table("memory", "end-heard", rows=[
-    [show_size(nbytes), show_seconds(end_heard_after(nbytes))] for nbytes in (1, 400_000_000)])
-
 # %% guess-often
 often = d2lps.predict("often", {"n = 8": "h", "n = 16384": "h"})
 often
@@ -266,6 +239,8 @@ with train.deterministic():
 table(*parts, "difference", "same-bits", rows=rows)
 
 # %% in-place
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -394,15 +369,6 @@ for save_minutes, failure_hours in [(1, between / 60), (1 / 6, between / 60), (5
     rows.append([f"{save_minutes * 60:.0f} s", f"{failure_hours:.2f} h", f"{each:.1f} min",
                  f"{daly:.1f} min", f"{lost:.1%}"])
 table("time-to-save", "between-failures", "young", "daly", "lost-part", rows=rows)
-
-# %% own-interval
-gpus, years_each, seconds_to_save = 64, 5.8, 30
-
-own_hours = years_each * 365.25 * 24 / gpus
-own = best_interval(seconds_to_save / 60, 60 * own_hours)
-table("gpus", "between-failures", "interval", "lost-part", rows=[
-    [gpus, f"{own_hours:.0f} h", f"{own:.0f} min",
-     f"{math.sqrt(2 * seconds_to_save / 3600 / own_hours):.1%}"]])
 
 # %% server
 class Server:
@@ -585,24 +551,6 @@ with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
     print(stores.views)
 len(killed.losses), torch.equal(undisturbed.weights, killed.weights)
 
-# %% kill-three
-def changes(stores):
-    return sum(view.number - 1 for view in stores.views)
-
-with kvstore.cluster("dist_sync", workers=2, servers=3, replicas=1) as stores:
-    def kill_in_turn(done):
-        if done in (3, 6, 9):
-            number, before = done // 3 - 1, changes(stores)
-            stores.kill(number)
-            stores.restart(number)
-            end = time.monotonic() + 20
-            while changes(stores) < before + 4 and time.monotonic() < end:
-                time.sleep(0.01)
-
-    killed = fit(stores, kill_in_turn)
-    print(stores.views)
-torch.equal(undisturbed.weights, killed.weights)
-
 # %% ranks
 ranks = d2lps.ranks(2)
 ranks
@@ -729,21 +677,6 @@ def split(kind, seconds):
 table("way", "time", "server-a", "server-b", "primaries", "told-to-count", rows=[
     split(kind, seconds) for kind in (Member, Asks) for seconds in (3, 6)])
 
-# %% mutant
-from d2lps.kvstore.replication import Propose, Register, View, broken
-
-class TakesAll(Register):
-    def receive(self, src, message, now):
-        if isinstance(message, Propose):
-            self.view = View(*message)
-        self.world.send("register", src, self.view)
-
-def broken_by(seed):
-    return broken(Schedule.drawn(seed), register=TakesAll)
-
-seed = next(seed for seed in range(1000) if broken_by(seed))
-seed, broken_by(seed)[:2]
-
 # %% guess-majority
 enough = d2lps.predict("majority", {"3": "", "4": "", "5": ""})
 enough
@@ -869,6 +802,84 @@ table("way", "change", "other-primary", "not-there-yet", "to-copy", rows=[
     [name, change, *(f"{part:.0f}%" for part in moved(owners, five, after))]
     for name, owners in ways.items()
     for change, after in (("5 → 4", without), ("5 → 6", more))])
+
+# %% sharded
+import multiprocessing
+import re
+import signal
+import time
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+def process(job, rank, n, folder, pipe):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/{job.__name__}", rank=rank, world_size=n)
+    pipe.send((rank, job(folder)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def in_processes(job, n, folder):
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe(duplex=False)
+    for rank in range(n):
+        fork.Process(target=process, args=(job, rank, n, folder, there)).start()
+    return [answer for _, answer in sorted(here.recv() for _ in range(n))]
+
+def sharded(weight, step):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return {"weight": distribute_tensor(weight, mesh, [Shard(0)]), "step": torch.tensor(step)}
+
+def save_in_two(folder):
+    state = sharded(torch.arange(7000.0).view(7, 1000), step=12)
+    future = dcp.async_save(state, checkpoint_id=f"{folder}/step-12")
+    state["weight"].to_local().zero_()
+    future.result()
+    return len(state["weight"].to_local())
+
+def load_in_three(folder):
+    state = sharded(torch.zeros(7, 1000), step=0)
+    dcp.load(state, checkpoint_id=f"{folder}/step-12")
+    same = torch.equal(state["weight"].full_tensor(), torch.arange(7000.0).view(7, 1000))
+    return len(state["weight"].to_local()), same, int(state["step"])
+
+with tempfile.TemporaryDirectory() as folder:
+    print(in_processes(save_in_two, 2, folder))
+    print(sorted(os.listdir(f"{folder}/step-12")))
+    print(in_processes(load_in_three, 3, folder))
+
+# %% missing
+from datetime import timedelta
+
+def meet(folder):
+    try:
+        if dist.get_rank() != 2:
+            dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+        time.sleep(2)
+    except RuntimeError as error:
+        return re.findall(r"Ranks ([\d, ]+) failed", str(error))
+
+with tempfile.TemporaryDirectory() as folder:
+    print(in_processes(meet, 3, folder))
+
+# %% flipped
+from hashlib import sha256
+
+def flip(numbers):
+    numbers.view(torch.int32)[5000] ^= 1 << 22
+
+def digests(tensors):
+    return [sha256(each.numpy().tobytes()).hexdigest()[:8] for each in tensors]
+
+copies = [undisturbed.weights.clone() for _ in range(3)]
+flip(copies[1])
+print(digests(copies), float((copies[1] - copies[0]).abs().max()))
+
+gradients = [torch.ones_like(undisturbed.weights) for _ in range(3)]
+flip(gradients[1])
+print(digests([weights - 0.05 * sum(gradients) / 3 for weights in [undisturbed.weights] * 3]))
 
 # %% exercise-count-once
 def count_once(disk, send):

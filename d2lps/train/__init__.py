@@ -9,6 +9,7 @@ that the other ways are compared with, bit for bit or within rounding::
     by_history    a simulation decides which worker pushes when, and with which weights
     buckets       gradients are sent in buckets while others are still computed
     large_batch   how many steps each size of a minibatch needs
+    compress      gradients are sent in fewer bytes, or weights less often
     checkpoints   a training that was killed continues from its last checkpoint
 
 Models that are cut into pieces are trained by schedules::
@@ -22,6 +23,7 @@ Models that are cut into pieces are trained by schedules::
 """
 
 from d2lps.train import by_history, by_store, ddp, experts, gpt, large_batch, operators, pipeline, sharded, tensor
+from d2lps.train import by_history, by_store, compress, ddp, experts, gpt, operators, pipeline, sharded, tensor
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
@@ -43,6 +45,7 @@ from d2lps.train.checkpoints import CheckpointError, Checkpoints, Resumed
 __all__ = [
     "by_history",
     "by_store",
+    "compress",
     "Buckets",
     "CheckpointError",
     "Checkpoints",
