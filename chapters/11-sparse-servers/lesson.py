@@ -77,7 +77,7 @@ def pulled_bytes(name, wanted):
     return [name, len(out), out.nbytes, int(store.trace(name).bytes_received("worker0"))]
 
 with kvstore.cluster("dist_sync", workers=1, servers=4, record=True) as (store,):
-    ways = {"whole table": None, "every id": batch, "each row once": batch.unique()}
+    ways = {"whole table": None, "every id": batch, "once": batch.unique()}
     found = [pulled_bytes(*way) for way in ways.items()]
 table("way", "vectors", "by-formula", "measured", rows=[
     [name, count, *map(show_size, sizes)] for name, count, *sizes in found])
@@ -123,7 +123,7 @@ speedup.reveal({"whole ÷ once": predicted[0] / predicted[1]},
 table("way", "predicted", "measured", "off-by", rows=[
     [name, show_seconds(model), seen and show_seconds(seen),
      seen and f"{seen / model:.2f}"]
-    for name, model, seen in zip(["whole table", "each row once"], predicted,
+    for name, model, seen in zip(["whole table", "once"], predicted,
                                  took or [None, None])])
 
 # %% step
@@ -181,9 +181,8 @@ mine = torch.stack([pushed_by(part, 2) for part in parts])
 shares = torch.stack([pushed_by(part, 8) for part in parts])
 touched = (mine > 0).sum(0).clamp(min=1)
 ways = {"one device": pushed_by(parts, 8),
-        "loss ÷ 8, sum": shares.sum(0), "loss ÷ 2, sum ÷ 4": mine.sum(0) / 4,
-        "loss ÷ 8, sum ÷ 4": shares.sum(0) / 4,
-        "loss ÷ 2, sum ÷ touched": mine.sum(0) / touched}
+        "Σ g/8": shares.sum(0), "Σ g/2 ÷ 4": mine.sum(0) / 4,
+        "Σ g/8 ÷ 4": shares.sum(0) / 4, "Σ g/2 ÷ t": mine.sum(0) / touched}
 table("way", "row-0", "row-5", rows=[
     [name, f"{found[0]:.4f}", f"{found[5]:.4f}"] for name, found in ways.items()])
 
