@@ -154,7 +154,7 @@ worked = recommender.work(store, data, 1_000_000, 8192, 60, add)
 pushed = store.trace("table", rounds=60).bytes_sent(f"worker{store.rank}")
 
 # %% job
-worked = [rank["worked"] for rank in ranks]
+worked = [ranks[i]["worked"] for i in range(2)]
 losses = [sum(parts) for parts in zip(*(one.losses for one in worked))]
 data = recommender.clicks(16_384, rows=1_000_000, seed=1)
 alone = recommender.one_device(data, 1_000_000, 8192, 60)
