@@ -33,10 +33,8 @@ class Clicks(NamedTuple):
 
 
 class Worked(NamedTuple):
-    """The result of one worker's training.
-
-    ``losses``: its part of the mean squared error of each minibatch, divided by the variance of the scores; ``rows``:
-    how many it pulled in each step; ``seconds``: from the start to the end of each step.
+    """The ``losses`` of one worker, its part of each mean squared error, divided by the variance of the scores; the
+    ``rows`` that it pulled in each step; ``seconds`` from the start to the end of each step.
     """
 
     losses: list[float]
@@ -45,7 +43,7 @@ class Worked(NamedTuple):
 
 
 def popularity(rows: int, s: float = 1.0) -> Tensor:
-    """Return the probability of each row, the most popular first: row i has 1 / (i + 1)**s, times a constant.
+    """Return the probability of each row, as float64, the most popular first: 1 / (i + 1)**s, times a constant.
 
     Parameters
     ----------
@@ -53,11 +51,6 @@ def popularity(rows: int, s: float = 1.0) -> Tensor:
         the number of rows, 1 or more.
     s
         the exponent: 0 for equal rows, about 1 for words and products.
-
-    Returns
-    -------
-    Tensor
-        shape (rows,), float64; the sum is 1.
 
     Examples
     --------
@@ -69,7 +62,7 @@ def popularity(rows: int, s: float = 1.0) -> Tensor:
 
 
 def zipf(shape: "int | tuple[int, ...]", rows: int, s: float = 1.0, seed: int = 0) -> Tensor:
-    """Draw rows by their :func:`popularity`.
+    """Draw rows by their :func:`popularity`, as int64.
 
     Parameters
     ----------
@@ -79,11 +72,6 @@ def zipf(shape: "int | tuple[int, ...]", rows: int, s: float = 1.0, seed: int = 
         as for :func:`popularity`.
     seed
         the same seed gives the same rows.
-
-    Returns
-    -------
-    Tensor
-        numbers of rows, int64.
 
     Examples
     --------
@@ -301,7 +289,8 @@ def one_device(data: Clicks, rows: int, size: int, steps: int, width: int = 4) -
         table.zero_grad()
         loss = error(tower, table, part(data, size, number)) / size
         loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):  # else AdaGrad warns that they are not checked
+            for optimizer in optimizers:
+                optimizer.step()
         losses.append(loss.item() / float(data.scores.var()))
     return losses
