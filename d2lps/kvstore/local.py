@@ -11,7 +11,7 @@ from d2lps.kvstore.errors import Refused
 from d2lps.kvstore.optimizers import Memory, Optimizer, lent, remembered
 from d2lps.kvstore.store import KVStore
 from d2lps.kvstore.together import Saving
-from d2lps.kvstore.values import Given, KeySpec, added, counted, each_of, fill
+from d2lps.kvstore.values import Given, KeySpec, added, counted, each_of, fill, in_rows
 from d2lps.messages import text
 
 
@@ -50,7 +50,7 @@ class LocalStore(KVStore):
 
     def _sum(self, given: Given) -> Tensor:
         total = added(given)
-        return total.clone() if total.data_ptr() == each_of(given)[0].data_ptr() else total
+        return total if in_rows(given) or total.data_ptr() != each_of(given)[0].data_ptr() else total.clone()
 
     @torch.inference_mode()  # as ``out`` may have been made there
     def _pull(self, keys: list[KeySpec], outs: list[Given]) -> None:

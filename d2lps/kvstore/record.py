@@ -27,13 +27,14 @@ Place = tuple[int, int]  # a server, and its number for a part of a key
 
 
 class PushRecord(NamedTuple):
-    """The ``round``-th push of worker ``rank`` to ``part``, and when it began to arrive and had arrived."""
+    """The ``round``-th push of worker ``rank`` to ``part``, when it began to arrive and had arrived, and its bytes."""
 
     part: int
     rank: int
     round: int
     start: float
     end: float
+    nbytes: int = 0  # of a part that has no elements
 
 
 class VersionRecord(NamedTuple):
@@ -47,7 +48,7 @@ class VersionRecord(NamedTuple):
 
 
 class PullRecord(NamedTuple):
-    """A pull of worker ``rank`` that got ``version`` of ``part`` after ``round`` pushes of that worker."""
+    """A pull of worker ``rank`` that got ``version`` of ``part``, or rows of it, after ``round`` of its pushes."""
 
     part: int
     rank: int
@@ -55,6 +56,7 @@ class PullRecord(NamedTuple):
     version: int
     start: float = 0.0
     end: float = 0.0
+    nbytes: int | None = None  # of some rows; None: of the whole part
 
 
 KINDS = {"pushes": PushRecord, "versions": VersionRecord, "pulls": PullRecord}
@@ -157,7 +159,7 @@ def _events(server: str, nbytes: int, record: ServerRecord, names: Mapping[int, 
 
     for row in record.pushes:
         if row.round in names:
-            add("send", row.round, row, f"worker{row.rank}", server, "add", nbytes, row.rank)
+            add("send", row.round, row, f"worker{row.rank}", server, "add", row.nbytes, row.rank)
     inside: dict[int, dict[int, list[int]]] = {0: {}}  # version → round → ranks whose pushes are in it
     for row in record.versions:
         before = inside.get(row.version - 1, inside[max(inside)])
@@ -173,8 +175,9 @@ def _events(server: str, nbytes: int, record: ServerRecord, names: Mapping[int, 
         visible = [clock for clock in now if clock in names]
         news = [clock for clock in visible if now[clock] != before.get(clock)] or visible[-1:]
         last[row.rank] = now
+        size = (nbytes if row.nbytes is None else row.nbytes) / max(1, len(news))
         for clock in sorted(news):  # one message, shown as the rounds that are new in it
-            add("send", clock, row, server, f"worker{row.rank}", "copy", nbytes / len(news), *sorted(now[clock]))
+            add("send", clock, row, server, f"worker{row.rank}", "copy", size, *sorted(now[clock]))
     return events
 
 

@@ -22,6 +22,7 @@ from d2lps.kvstore.values import (
     as_tensor,
     counted,
     each_of,
+    in_rows,
     paired,
     per_device,
     require_writable,
@@ -92,8 +93,9 @@ class KVStore:
         key : str, int, or list of them
             Initialised keys.
         value : array, or list of arrays
-            For each key an array of its shape and dtype, or a list of them, one per device. A sparse gradient, as of
-            ``nn.Embedding(sparse=True)``, is made dense first: it travels whole.
+            For each key an array of its shape and dtype, or a list of them, one per device. Of a sparse gradient, as of
+            ``nn.Embedding(sparse=True)``, only the rows travel, each once, if it is alone (in no list) and its key is
+            large or pushed alone; the servers add it as a dense one.
         priority : int
             Taken, as MXNet has it, and changes nothing: a push waits until it is counted, so none overtakes another.
         """
@@ -367,7 +369,9 @@ class KVStore:
                 plain = False
             if not plain:
                 given = [spec.as_pushed(one) if role == "pushed" else one for one in per_device(given)]
-                for one in given:
+                if role == "pushed" and len(given) > 1:
+                    given = [one.to_dense() if one.is_sparse else one for one in given]
+                for one in given if role != "pushed" or not in_rows(given) else ():
                     spec.validate(one, role)
             keys.append(spec)
             checked.append(given)

@@ -56,18 +56,25 @@ class KeySpec:
         self._require_like(tensor, role_text, shape)
 
     def as_pushed(self, value: object) -> Tensor:
-        """Return a pushed value as a dense tensor, in which rows that a sparse gradient has twice are added.
+        """Return a pushed value as a dense tensor; a sparse gradient of rows as a coalesced one, with each row once.
 
-        Raises Refused.
+        Rows that come several times are added in their order, as :meth:`Tensor.to_dense` adds them. Raises Refused.
         """
         role = text("store.role.pushed")
         if isinstance(value, Tensor) and value.layout is torch.sparse_coo:
             self._require_like(value, role, self.shape)  # before its memory is taken
             rows, value = value._indices(), value.detach()._values()
             try:  # torch would write rows that do not exist somewhere else
-                value = torch.sparse_coo_tensor(rows, value, self.shape, check_invariants=True).to_dense()
+                value = torch.sparse_coo_tensor(rows, value, self.shape, check_invariants=True)
             except RuntimeError as error:
                 raise Refused(f"{role}: {error}") from None
+            if value.sparse_dim() == 1:  # Tensor.coalesce adds in another order: other bits
+                unchecked = {"check_invariants": False}
+                rows, places = rows.unique(return_inverse=True)
+                shape = rows.numel(), *self.shape[1:]
+                few = torch.sparse_coo_tensor(places, value._values(), shape, **unchecked).to_dense()
+                return torch.sparse_coo_tensor(rows.reshape(1, -1), few, self.shape, is_coalesced=True, **unchecked)
+            value = value.to_dense()
         return as_tensor(value, role)
 
     def _require_like(self, tensor: Tensor, role: str, shape: tuple[int, ...]) -> None:
@@ -165,6 +172,11 @@ def each_of(given: Given) -> Sequence:
     return given if isinstance(given, list) else (given,)
 
 
+def in_rows(given: Given) -> bool:
+    """Return True for a pushed value that has only some rows: see :meth:`KeySpec.as_pushed`."""
+    return type(given) is list and given[0].is_sparse
+
+
 def added(values: Given) -> Tensor:
     """Return the flat sum in main memory, added in order; a single tensor is not copied unless it has to be."""
     total = values
@@ -172,6 +184,7 @@ def added(values: Given) -> Tensor:
         total, *others = values
         for other in others:
             total = total + other.to(total.device)
+    total = total.to_dense() if total.is_sparse else total
     total = total if total.dim() == 1 else total.reshape(-1)
     return total if total.is_cpu and total.is_contiguous() else total.cpu().contiguous()
 
@@ -206,6 +219,7 @@ def counted(keys: Iterable[KeySpec]) -> Iterator[None]:
 
 def is_finite(tensor: Tensor) -> bool:
     """Return True if all elements are finite, as whole numbers always are."""
+    tensor = tensor.values() if tensor.is_sparse else tensor
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
 
 
@@ -247,8 +261,8 @@ def in_place(values: Iterable[Given], outs: Iterable[Given]) -> bool:
 
 
 def _extent(array: object) -> tuple[int, int]:
-    """Return the start and end of an array in memory; (0, 0) if it is neither torch's nor NumPy's."""
-    if isinstance(array, Tensor):
+    """Return the start and end of an array in memory; (0, 0) if it is not one of torch or NumPy, or in rows."""
+    if isinstance(array, Tensor) and not array.is_sparse:
         start, width, strides = array.data_ptr(), array.itemsize, [step * array.itemsize for step in array.stride()]
     elif isinstance(array, np.ndarray):
         start, width, strides = array.ctypes.data, array.itemsize, array.strides

@@ -20,10 +20,26 @@ Models that are cut into pieces are trained by schedules::
     tensor        layers whose matrices are cut, for autograd
     sharded       ZeRO: copies of a model that share out weights, gradients and states; its layers are in ``flat``
     experts       a layer of experts on several devices, to which tokens are sent
+
+Models with a large table of vectors have servers for it:
+
+    recommender   generated clicks of known optimum; a dense part by all-reduce, a sparse part by push and pull
 """
 
-from d2lps.train import by_history, by_store, ddp, experts, gpt, large_batch, operators, pipeline, sharded, tensor
-from d2lps.train import by_history, by_store, compress, ddp, experts, gpt, operators, pipeline, sharded, tensor
+from d2lps.train import (
+    by_history,
+    by_store,
+    compress,
+    ddp,
+    experts,
+    gpt,
+    large_batch,
+    operators,
+    pipeline,
+    recommender,
+    sharded,
+    tensor,
+)
 from d2lps.train.buckets import Buckets
 from d2lps.train.by_plan import (
     Digits,
@@ -67,6 +83,7 @@ __all__ = [
     "operators",
     "parallel",
     "pipeline",
+    "recommender",
     "sharded",
     "small_cnn",
     "split",

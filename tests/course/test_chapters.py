@@ -53,6 +53,7 @@ SILENT = {
     "08-model-parallelism": ["language", "imports", "halves-run", "px-row", "px-dtensor", "close"],
     "09-pipelines": ["language", "imports", "play", "px-sleep", "px-gpt", "px-cuts", "px-torch", "step"],
     "10-data-centre": ["language", "imports", "close"],
+    "11-sparse-servers": ["language", "imports", "px-job", "close"],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -67,6 +68,7 @@ STUBS = {
     "08-model-parallelism": 3,
     "09-pipelines": 3,
     "10-data-centre": 3,
+    "11-sparse-servers": 3,
     "a-corrections": 0,
 }
 
@@ -622,3 +624,30 @@ def test_the_numbers_of_chapter_10(executed, language):
     assert shown(book, "sources").startswith("700 GB, 1.4 TB, 2.8 TB, 933 GB, 40 s, 300 GB/s")
     assert shown(book, "sources").count("[ 7., 14., 21.]") == 3
     assert [row[-1] for row in rows("straggler")] == ["3.96", "3.98", "3.97", "2.00", "1.00"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_11(executed, language):
+    book = executed("11-sparse-servers", language)
+
+    def rows(cell_id: str) -> list[list[str]]:
+        """Return the lines below the head, cut into the columns that two or more spaces part."""
+        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()[1:]]
+
+    assert [row[-2:] for row in rows("sizes")][:2] == [["1000 TB", "1.25e+04"], ["512 GB", "6.4"]]
+    assert "232 192 64000000" in shown(book, "push-sparse")
+    assert "2443 2466" in shown(book, "distinct")
+    assert [row[-2:] for row in rows("pulls")] == [[size] * 2 for size in ("64 MB", "262.1 kB", "157.8 kB")]
+    for row, predicted in zip(rows("links-table"), ("2.677 s", "6.54 ms"), strict=True):
+        assert row[1] == predicted
+        assert row[-1] == "–" or 0.9 < float(row[-1]) < 3  # measured, if hosts can be emulated
+    for row in rows("job-table"):
+        assert float(row[1].rstrip("%")) < 3 and row[3] == row[4] and row[5] == "16 MB"
+    right, small, touched = ["0.5000", "0.1250"], ["0.1250", "0.0312"], ["0.5000", "0.5000"]
+    assert [row[1:] for row in rows("average")] == [right, right, right, small, touched]
+    loads = [[float(each) for each in row[2:]] for row in rows("loads-table")]
+    assert [model for model, _ in loads] == pytest.approx([12.92, 1.83, 10.84, 1.07], abs=0.01)
+    assert all(seen == pytest.approx(model, rel=0.05) for model, seen in loads) and loads[-1][1] <= 1.1
+    assert [row[1:] for row in rows("cache")] == [["0.52", "0.40"], ["0.68", "0.58"]]
+    assert "[('ServerLost', 1.0), ('ServerLost', 2.0)]" in shown(book, "lost")
+    assert "[1.0, 2.0] [2.0, 2.0]" in shown(book, "lost")

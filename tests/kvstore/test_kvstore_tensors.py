@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from d2lps import kvstore
 from d2lps.carriers import ranks
 from d2lps.carriers.rendezvous import ProcessesError
 from d2lps.kvstore import Refused, launch
+from d2lps.kvstore.wire.frames import ENTRIES, Op, raw
+from d2lps.kvstore.worker.client import Request
 
 
 @pytest.fixture(params=["local", "dist_sync"])
@@ -180,6 +183,74 @@ def test_a_sparse_gradient_counts_as_the_dense_one(kind, dtype):
 
     with KINDS[kind]() as stores:
         assert each(stores, work) == [(True, True)] * len(list(stores))
+
+
+def test_only_the_rows_of_a_sparse_gradient_travel():
+    """64 bytes of values per row pulled, 8 more for its number if pushed, and 8 per push for the count."""
+    rows = torch.tensor([999, 0, 500, 0, 3])
+    gradient = torch.sparse_coo_tensor(rows[None], torch.ones(5, 16), (1000, 16), check_invariants=True)
+
+    def work(store):
+        store.init("table", torch.zeros(1000, 16))
+        store.push("table", gradient)
+        store.row_sparse_pull("table", out=(out := torch.empty(5, 16)), row_ids=rows)
+        store.barrier()
+        return out[:, 0].tolist(), store.trace("table").bytes_sent("worker0")
+
+    with kvstore.cluster("dist_sync", 2, 3, record=True, placement={"large": 100}) as stores:
+        assert each(stores, work) == [([2.0, 4.0, 2.0, 4.0, 2.0], 4 * 72 + 3 * 8)] * 2
+        assert stores[0].trace("table").bytes_received("worker1") == 5 * 64
+
+
+@pytest.mark.parametrize("large", [10, 1000])
+def test_a_sparse_gradient_is_pushed_together_with_dense_values(large):
+    def work(store):
+        store.init(["bias", "table"], [torch.zeros(4), torch.zeros(50, 4)])
+        values, outs = [torch.ones(4), embedded(True)], [torch.empty(4), torch.empty(50, 4)]
+        store.pushpull(["bias", "table"], values, out=outs)
+        return outs[0].tolist(), torch.equal(outs[1], 2 * embedded(False))
+
+    with kvstore.cluster("dist_sync", 2, 2, placement={"large": large}) as stores:
+        assert each(stores, work) == [([2.0] * 4, True)] * 2
+
+
+@pytest.mark.parametrize("nan, result", [("skip", 1.0), ("reject", "is not finite"), ("propagate", float("nan"))])
+def test_a_row_that_is_not_finite_is_noticed(nan, result):
+    with kvstore.cluster("dist_sync", 1, 2, nan=nan, placement={"large": 10}) as (store,):
+        store.init("w", torch.ones(9, 2))
+        gradient = torch.sparse_coo_tensor([[7]], [[1.0, float("nan")]], (9, 2), check_invariants=True)
+        if nan == "reject":
+            with pytest.raises(kvstore.Refused, match=result):
+                store.push("w", gradient)
+            return
+        store.pushpull("w", gradient, out=(out := torch.empty(9, 2)))
+        assert out[7, 1].item() == result or nan == "propagate" and out[7, 1].isnan()
+
+
+@pytest.mark.parametrize(
+    "numbers, nbytes, sentence",
+    [
+        ([1, 3], 8, "has rows 0 to 2 here"),
+        ([1, -1], 8, "has rows 0 to 2 here"),
+        ([5], 0, "5 rows are pushed in 8 bytes"),
+        ([-1], 0, "-1 rows are pushed in 8 bytes"),
+        ([0], 8, "8 bytes are no 0 rows"),
+        ([1, 0], 4 * 4, "which are no rows of 4"),
+        ([1, 0], 6, "6 bytes are no 1 rows"),
+        ([], 4, "no more of them than it has"),
+        ([], 500, "no more of them than it has"),
+    ],
+)
+def test_a_server_refuses_rows_that_are_none(numbers, nbytes, sentence):
+    with kvstore.cluster("dist_sync", 1, 1) as (store,):
+        store.init("w", torch.ones(3, 2))
+        payload = torch.cat([torch.tensor(numbers, dtype=torch.int64).view(torch.uint8), torch.zeros(nbytes).byte()])
+        entries = np.array([(0, 0, 3, 6, 1)], ENTRIES)
+        client, request = store.clients[0], Request(Op.PUSH, entries, payload=raw(payload))
+        with pytest.raises(kvstore.Refused, match=sentence):
+            client.wait(client.ask(request), time.monotonic() + 5)
+        store.pushpull("w", torch.ones(3, 2), out=(out := torch.empty(3, 2)))
+        assert out.unique().tolist() == [1.0], "the refused push counted"
 
 
 def test_a_sparse_gradient_of_which_no_row_came_changes_nothing(alone):

@@ -17,6 +17,7 @@ import test_exercises_07
 import test_exercises_08
 import test_exercises_09
 import test_exercises_10
+import test_exercises_11
 from helpers.exercises import (
     EXERCISES,
     HOSTILE,
@@ -56,6 +57,7 @@ TABLES = [
     test_exercises_08,
     test_exercises_09,
     test_exercises_10,
+    test_exercises_11,
 ]
 IDS = tuple(EXERCISES)
 RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}

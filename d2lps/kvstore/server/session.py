@@ -32,7 +32,7 @@ from d2lps.kvstore.server.requests import (
 from d2lps.kvstore.server.shard import Snapshot
 from d2lps.kvstore.server.shard_store import ShardStore
 from d2lps.kvstore.wire.channel import Channel
-from d2lps.kvstore.wire.frames import NOTHING, PUSHES, Broken, Frame, Op, raw
+from d2lps.kvstore.wire.frames import FINITE, IN_ROWS, NOTHING, PUSHES, Broken, Frame, Op, raw
 from d2lps.units import is_count
 
 log = logging.getLogger("d2lps.kvstore.server")
@@ -158,6 +158,8 @@ class WorkerSession:
         dtype, sizes, new = self._admit(frame)
         if frame.shared:
             tensors, start = self._shared_push(frame, dtype)
+        elif frame.entries[0].finite & IN_ROWS:
+            tensors = [self._rows_pushed(frame, dtype)]
         else:
             room = torch.empty(sum(sizes), dtype=dtype)
             self.channel.into(frame, raw(room))
@@ -167,14 +169,15 @@ class WorkerSession:
         if not pushes:
             return
         finite = [
-            self.store.check_finite(self.rank, entry.part, entry.round, tensor, bool(entry.finite & 1))
+            self.store.check_finite(self.rank, entry.part, entry.round, tensor, bool(entry.finite & FINITE))
             for entry, tensor in pushes
         ]
         end = time.monotonic()
         with self.store.counting(self.rank):
             for (entry, tensor), well in zip(pushes, finite, strict=True):
                 if self.store.record:
-                    self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end))
+                    nbytes = frame.payload if entry.finite & IN_ROWS else tensor.nbytes
+                    self.store.record.add(PushRecord(entry.part, self.rank, entry.round, start, end, nbytes))
                 self.store.push(self.rank, entry.part, entry.round, tensor, well, own)
 
     def _admit(self, frame: Frame) -> tuple[torch.dtype, list[int], list[bool]]:
@@ -201,6 +204,23 @@ class WorkerSession:
             raise Refused("what is pushed lies where this worker lends no memory")
         return tensors, start / 1e9
 
+    def _rows_pushed(self, frame: Frame, dtype: torch.dtype) -> Tensor:
+        """Return a part of which only some rows travel; the others are 0."""
+        (entry,), room = frame.entries, torch.empty(frame.payload, dtype=torch.uint8)
+        self.channel.into(frame, raw(room))
+        count = room[:8].view(torch.int64).item()
+        if not 0 <= count <= (frame.payload - 8) // 8:
+            raise Refused(f"{count} rows are pushed in {frame.payload} bytes")
+        rows, values = room[8 : 8 + 8 * count].view(torch.int64), room[8 + 8 * count :]
+        width, rest = divmod(len(values), max(1, count) * dtype.itemsize)
+        if rest or bool(width) != bool(count):
+            raise Refused(f"{len(values)} bytes are no {count} rows of {dtype}")
+        total = torch.zeros(entry.elements, dtype=dtype)
+        if count:
+            self.store.shard(entry.part).validate_rows(width, rows)
+            total.view(-1, width)[rows] = values.view(dtype).view(count, width)
+        return total
+
     def on_pull(self, frame: Frame, *since: object) -> bool:
         """Answer when all parts may be read, and return True if that was so at once.
 
@@ -219,8 +239,12 @@ class WorkerSession:
                 raise snapshots
             values, pulls = [snapshot.value for snapshot in snapshots], []
             if rows is not None:
-                chosen = values[0].reshape(-1, frame.metadata["width"])[rows].reshape(-1)
-                self._answer(Op.DATA, frame.number, payload=raw(chosen))
+                part, width, round_ = validate_rows(frame)
+                chosen = values[0].reshape(-1, width)[rows].reshape(-1)
+                if self.store.record:
+                    version = snapshots[0].version
+                    pulls = [PullRecord(part, self.rank, round_, version, nbytes=chosen.nbytes)]
+                self._answer(Op.DATA, frame.number, payload=raw(chosen), pulls=pulls)
                 return
             if self.store.record:
                 pulls = [

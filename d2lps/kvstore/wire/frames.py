@@ -17,6 +17,7 @@ MAGIC, VERSION = b"d2kv", 1
 TABLE, PAYLOAD = 4 << 20, 16 << 30  # most bytes of a frame's table and payload
 CODED = 1  # flag: a code that also covers the payload follows
 SHARED = 2  # flag: the payload has offsets in shared memory; in a pull: the answer may
+FINITE, IN_ROWS = 1, 2  # bits of an entry's ``finite``
 NOTHING = memoryview(b"")
 DTYPES = torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8
 
@@ -51,7 +52,8 @@ class Entry(NamedTuple):
     dtype : int
         Its place in ``d2lps.kvstore.wire.frames.DTYPES``; 0 is float32.
     finite : int
-        Even if any value of the whole key is not finite, so that all its servers do the same.
+        Even if any value of the whole key is not finite, so that all its servers do the same; plus 2 if the payload has
+        only some rows of this part: their count and their numbers, each as int64, and then their values.
     elements : int
         Their number.
     round : int

@@ -28,6 +28,7 @@ from d2lps.kvstore.values import (
     counted,
     fill,
     in_place,
+    in_rows,
     is_finite,
     known_by,
     memory_of,
@@ -35,7 +36,7 @@ from d2lps.kvstore.values import (
     same,
 )
 from d2lps.kvstore.wire.arena import Arena
-from d2lps.kvstore.wire.frames import DTYPES, NOTHING, Op, raw
+from d2lps.kvstore.wire.frames import DTYPES, IN_ROWS, NOTHING, Op, as_bytes, raw
 from d2lps.kvstore.wire.handshake import loopback
 from d2lps.kvstore.worker.bundles import Bundle, bundled
 from d2lps.kvstore.worker.client import Request, ServerClient, ask_in_turn
@@ -152,7 +153,7 @@ class DistStore(KVStore):
         self, keys: list[KeySpec], values: list[Given], outs: list[Given] | None, again: Collection[KeySpec]
     ) -> None:
         until = self._calls.current.until
-        flats = [added(given) for given in values]
+        flats = [given[0] if in_rows(given) else added(given) for given in values]
         finite = None if self._nan == "propagate" else [is_finite(flat) for flat in flats]
         if self._nan == "reject" and not all(finite):
             raise Refused(text("store.not-finite", key=repr(keys[finite.index(False)].key)))
@@ -161,7 +162,8 @@ class DistStore(KVStore):
             self._end_open([spec for spec, one in given if spec in self._open and not same(self._open[spec], one)])
         requests, finish = self._push_requests(keys, flats, finite, again), None
         if outs is not None:
-            destinations, finish = self._destinations(keys, outs, values, flats)
+            dense = [flat for flat in flats if not flat.is_sparse]
+            destinations, finish = self._destinations(keys, outs, values, dense)
             for (_, request), (_, into, pieces) in zip(requests, destinations, strict=True):
                 request.op, request.into, request.pieces = Op.PUSHPULL, into, pieces  # one frame asks for both
         try:
@@ -228,9 +230,15 @@ class DistStore(KVStore):
                 spec.staged = number
                 if spec.released < spec.pushes:
                     spec.stage = 1 - spec.stage
-        requests = []
-        for bundle in self._bundled(keys):
-            entries = bundle.entries(rounds, finite)
+        requests, bundles = [], self._bundled(keys)
+        if any(flat.is_sparse for flat in flats):
+            together = {place for bundle in bundles if len(bundle.places) > 1 for place in bundle.places}
+            flats = [added([flat]) if place in together else flat for place, flat in enumerate(flats)]
+        for bundle in bundles:
+            entries, place = bundle.entries(rounds, finite), bundle.places[0]
+            if flats[place].is_sparse:
+                requests.append((bundle, rows_pushed(bundle, keys[place], entries, flats[place])))
+                continue
             request = self._staged(bundle, keys, entries, flats, again) if self._shared(bundle) else None
             requests.append((bundle, request or Request(Op.PUSH, entries, payload=raw(bundle.joined(flats)))))
         return requests
@@ -494,6 +502,17 @@ class DistStore(KVStore):
             for error in errors:
                 if isinstance(error, kind):
                     raise error
+
+
+def rows_pushed(bundle: Bundle, spec: KeySpec, entries: np.ndarray, gradient: Tensor) -> Request:
+    """Return the push of the rows of one part that a gradient in rows has."""
+    entries["finite"] |= IN_ROWS
+    cut = bundle.cuts[0] or slice(0, spec.elements)
+    rows, first = gradient.indices()[0].cpu(), cut.start // spec.width
+    start, stop = torch.searchsorted(rows, torch.tensor([first, cut.stop // spec.width])).tolist()
+    values = gradient.values()[start:stop].reshape(-1).cpu().contiguous().resolve_neg()
+    pieces = torch.tensor([stop - start]), rows[start:stop] - first, values
+    return Request(Op.PUSH, entries, payload=raw(torch.cat([*map(as_bytes, pieces)])))
 
 
 class ReadRecords(Call):

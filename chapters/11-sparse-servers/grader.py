@@ -1,0 +1,38 @@
+"""What the exercises of this chapter ask of an answer. Each has its judge in a module of its own, and no plan."""
+
+from d2lps.notebook.grading import Exercise
+
+from . import judge_balance, judge_cache, judge_push
+
+EXERCISES = {
+    "sparse-push": Exercise(
+        ("number", "rows", "gradients", "cuts", "send"),
+        judge_push.CASES,
+        judge_push.judge,
+        fills=dict,
+        keeps=(
+            "gives-up",
+            "counted-twice",
+            "last-wins",
+            "mean",
+            "every-server",
+            "wrong-offset",
+            "row-by-row",
+            "repeated",
+        ),
+    ),
+    "balance": Exercise(
+        ("popularity", "servers"),
+        judge_balance.CASES,
+        judge_balance.judge,
+        fills=dict,
+        keeps=("everywhere", "one-copy", "range", "still-hot"),
+    ),
+    "cache-hit": Exercise(
+        ("ids", "size"),
+        judge_cache.CASES,
+        judge_cache.judge,
+        fills=dict,
+        keeps=("fifo", "never-full", "ideal", "size", "smaller", "newest", "misses", "rate"),
+    ),
+}

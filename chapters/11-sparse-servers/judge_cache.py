@@ -1,0 +1,87 @@
+"""Judge the hits of a cache that lets go of what was used least recently."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import index
+
+from d2lps.notebook.grading import call, failure
+from d2lps.train import recommender
+
+
+@dataclass(frozen=True)
+class CacheCase:
+    """``ids`` that are looked up one after the other, in a cache that has room for ``size`` of them."""
+
+    label: str
+    ids: tuple[int, ...]
+    size: int
+
+
+def hits(ids: tuple[int, ...], size: int, renew: bool = True, newest: bool = False) -> int:
+    """Return the hits of LRU; without ``renew`` of FIFO; ``newest``: the last one that came is let go of."""
+    kept: OrderedDict = OrderedDict()
+    count = 0
+    for row in ids:
+        if row in kept:
+            count += 1
+            if renew:
+                kept.move_to_end(row)
+            continue
+        if len(kept) >= size and kept:
+            kept.popitem(last=newest)
+        if size > 0:
+            kept[row] = None
+    return count
+
+
+def judge(case: CacheCase, answer: Callable) -> dict[str, str]:
+    """Return what fills the sentence for a right answer; raise Failure."""
+    result, right = call(case, answer, list(case.ids), case.size), hits(case.ids, case.size)
+    try:
+        got = index(result)
+    except TypeError:
+        mistake = "rate" if isinstance(result, float) else "not-a-count"
+        raise failure(mistake, "cache-type", case, got=repr(result)[:40]) from None
+    if isinstance(result, bool):
+        raise failure("not-a-count", "cache-type", case, got=repr(result))
+    if got != right:
+        wrong = (name for name, count in _wrong(case).items() if count == got)
+        raise failure("todo" if not got else next(wrong, "other"), "cache-hits", case, got=got, right=right)
+    count, best = max(1, len(case.ids)), _most_popular(case)
+    return {"rate": f"{right / count:.1%}", "best": f"{best / count:.1%}", "size": str(case.size)}
+
+
+def _most_popular(case: CacheCase) -> int:
+    return sum(count for _, count in Counter(case.ids).most_common(case.size))
+
+
+def _wrong(case: CacheCase) -> dict[str, int]:
+    """Return the number that each mistake leads to; the first that fits names it."""
+    ids, size = case.ids, case.size
+    return {
+        "fifo": hits(ids, size, renew=False),
+        "never-full": len(ids) - len({*ids}),
+        "newest": hits(ids, size, newest=True),
+        "ideal": _most_popular(case),
+        "misses": len(ids) - hits(ids, size),
+        "size": hits(ids, size + 1),
+        "smaller": hits(ids, size - 1),
+    }
+
+
+def _drawn(count: int, rows: int, size: int, seed: int) -> CacheCase:
+    ids = tuple((17 + 3 * recommender.zipf(count, rows, seed=seed)).tolist())
+    return CacheCase(f"n = {count}, C = {size}", ids, size)
+
+
+CASES = (
+    _drawn(5000, 3000, 30, 0),
+    CacheCase("a b a c a b, C = 2", (1, 2, 1, 3, 1, 2), 2),
+    _drawn(400, 50, 1, 1),
+    CacheCase("n = 1", (7,), 3),
+    CacheCase("n = 0", (), 5),
+    CacheCase("a a a, C = 1", (4, 4, 4), 1),
+    _drawn(900, 200, 250, 2),
+    _drawn(2000, 500, 5, 3),
+)

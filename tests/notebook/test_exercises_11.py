@@ -1,0 +1,125 @@
+"""The exercises of chapter 11: right answers unlike the solutions, and what the judges know."""
+
+from collections import Counter, OrderedDict, defaultdict
+
+import pytest
+import torch
+from helpers.exercises import EXERCISES, module
+
+from d2lps.notebook.grading.course import texts_of
+
+CHAPTER = "11-sparse-servers"
+IDS = ("sparse-push", "balance", "cache-hit")
+SOLVED = {id: texts_of(id).solution() for id in IDS}
+judge_push, judge_balance, judge_cache = (module(CHAPTER, f"judge_{name}") for name in ("push", "balance", "cache"))
+
+
+# ---- right answers that are unlike the solutions
+
+
+def by_torch(number, rows, gradients, cuts, send):
+    """Adds up by index_add, and sends tensors."""
+    unique, places = torch.tensor(rows, dtype=torch.int64).unique(return_inverse=True)
+    sums = torch.zeros(len(unique)).index_add_(0, places, torch.tensor(gradients))
+    for server in range(len(cuts) - 1):
+        own = (unique >= cuts[server]) & (unique < cuts[server + 1])
+        for _ in range(20 if own.any() else 0):
+            try:
+                send(torch.tensor(server), number, unique[own] - cuts[server], sums[own])
+                break
+            except TimeoutError:
+                continue
+
+
+def from_the_last_server(number, rows, gradients, cuts, send):
+    """Goes through the servers backwards, with a dict for each, and repeats by recursion."""
+    parts = defaultdict(Counter)
+    for row, gradient in zip(rows, gradients, strict=True):
+        server = max(i for i, first in enumerate(cuts) if first <= row)
+        parts[server][row - cuts[server]] += gradient
+
+    def deliver(server):
+        try:
+            send(server, number, tuple(parts[server]), tuple(parts[server].values()))
+        except TimeoutError:
+            deliver(server)
+
+    for server in sorted(parts, reverse=True):
+        deliver(server)
+
+
+def hottest_everywhere(popularity, servers):
+    """The most popular rows on all servers, the others by the smallest load."""
+    load, places = Counter(dict.fromkeys(servers, 0.0)), {}
+    for rank, row in enumerate(sorted(range(len(popularity)), key=popularity.__getitem__, reverse=True)):
+        places[row] = tuple(servers) if rank < 4 else (min(servers, key=load.__getitem__),)
+        for server in places[row]:
+            load[server] += popularity[row] / len(places[row])
+    return tuple(places[row] for row in range(len(popularity)))
+
+
+def by_ordered_dict(ids, size):
+    kept, hits = OrderedDict(), 0
+    for row in ids:
+        hits += row in kept
+        kept[row] = None
+        kept.move_to_end(row)
+        while len(kept) > size:
+            kept.popitem(last=False)
+    return hits
+
+
+def by_distance(ids, size):
+    """A hit has fewer than ``size`` other rows since the last time."""
+    last, hits = {}, torch.tensor(0)
+    for place, row in enumerate(ids):
+        hits += row in last and len(set(ids[last[row] + 1 : place])) < size
+        last[row] = place
+    return hits
+
+
+RIGHT = {
+    "sparse-push": [by_torch, from_the_last_server],
+    "balance": [hottest_everywhere],
+    "cache-hit": [by_ordered_dict, by_distance],
+}
+MEASURED = {"sparse-push": ["of 4 gradients", "3 rows"], "balance": ["times the mean load"], "cache-hit": ["47.0%"]}
+
+
+# ---- what the judges know
+
+
+@pytest.mark.parametrize("case", judge_cache.CASES, ids=lambda case: case.label)
+def test_the_judge_counts_hits_as_a_cache_does(case):
+    assert judge_cache.hits(case.ids, case.size) == by_ordered_dict(case.ids, case.size)
+
+
+def test_in_the_first_case_no_two_mistakes_lead_to_the_same_number_of_hits():
+    case = judge_cache.CASES[0]
+    wrong = judge_cache._wrong(case)
+    assert len({*wrong.values(), judge_cache.hits(case.ids, case.size)}) == len(wrong) + 1
+
+
+@pytest.mark.parametrize("case", judge_balance.CASES, ids=lambda case: case.label)
+def test_the_room_is_enough_and_one_copy_is_not(case):
+    places = SOLVED["balance"](case.chances, list(case.servers))
+    assert judge_balance.hottest(case, places) <= 1.1 and sum(map(len, places)) <= case.copies
+    if case.s and len(case.servers) > 1:
+        single = [own[:1] for own in places]
+        assert judge_balance.hottest(case, single) > 1.1 or max(case.chances) * len(case.servers) <= 1.1
+
+
+def test_a_server_counts_a_number_once_whatever_gets_lost():
+    case = judge_push.PushCase("k = 1", (0,), (1.0,), (0, 1), 5, ((0, "answer"), (0, "message")))
+    servers = judge_push.Servers(case)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            servers.send(0, 5, [0], [1.0])
+    servers.send(0, 5, [0], [1.0])
+    assert servers.table[0] == 1.0
+
+
+def test_each_exercise_is_judged_for_one_key_and_for_many():
+    assert {len(case.rows) for case in judge_push.CASES} >= {0, 1, 2, 3, 4, 6}
+    assert {len(case.servers) for case in judge_balance.CASES} >= {1, 2, 3, 5, 16}
+    assert EXERCISES["cache-hit"].cases == judge_cache.CASES
