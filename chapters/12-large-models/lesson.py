@@ -521,7 +521,7 @@ print(*(torch.equal(y[r], ranks[r]["y"]) for r in range(4)), layer.load)
 ranks.close()
 
 # %% guess-experts
-guess = d2lps.predict("experts", {"time": "", "dropped": "%"})
+guess = d2lps.predict("experts", {"times as long": "", "dropped": "%"})
 guess
 
 # %% unbalanced
@@ -542,15 +542,14 @@ for share in (0.25, 0.5, 1.0):
     rows.append([f"{share:.0%}", *layer.load.tokens, f"{most:.2f} ×",
                  cost.shared(plan, place, total * 64 * 4),
                  f"{strict.load.dropped / total:.1%}"])
-guess.reveal({"time": float(rows[1][5].split()[0]),
+guess.reveal({"times as long": float(rows[1][5].split()[0]),
               "dropped": float(rows[1][7].rstrip("%"))})
 
 # %% unbalanced-table
 table("favorite", *range(4), "slowest-device", "all-to-all-takes", "dropped", rows=rows)
 
 # %% wires
-wires = {"tensor": "inside", "pipeline": "outside", "context": "outside",
-         "data": "outside"}
+short = {"tensor": "TP", "pipeline": "PP", "data": "DP"}
 runs = {"GPT-3": ("gpt3", "a100", Layout(8, 16, 8, 1, 1, 192, recompute="full")),
         "Llama 3": ("llama3-405b", "h100", Layout(8, 16, 128, 1, 1, 16, stage=1))}
 rows = []
@@ -559,7 +558,7 @@ for name, (model, gpu, layout) in runs.items():
         if nbytes:
             seconds = [show_seconds(nbytes / getattr(GPUS[gpu], wire))
                        for wire in ("inside", "outside")]
-            rows.append([name, dimension, getattr(layout, dimension),
+            rows.append([name, short[dimension], getattr(layout, dimension),
                          show_size(nbytes), *seconds])
 table("model", "dimension", "devices", "bytes-sent", "at-inside", "at-outside", rows=rows)
 
@@ -579,13 +578,14 @@ def seconds(model, layout, gpu, e=0.59):
 
 # %% some-layouts
 a100, rows = GPUS["a100"], []
-for t, p, stage in [(1, 1, 3), (8, 1, 3), (8, 4, 1), (8, 16, 1), (2, 96, 1), (32, 4, 1)]:
-    d = 1024 // (t * p) if 1024 % (t * p) == 0 else 5
-    layout = Layout(t, p, d, 1, 1, 1536 // d, stage, recompute="full")
+for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1),
+                    (8, 16, 1), (1, 32, 1), (32, 4, 1)]:
+    d = 1024 // (t * p)
+    layout = Layout(t, p, d, 1, 1, 2048 // d, stage, recompute="full")
     parts = seconds(gpt3, layout, a100)
     rows.append([f"{t} · {p} · {d}", stage, show_size(sum(kept(gpt3, layout).values())),
                  *map(show_seconds, parts.values()), show_seconds(sum(parts.values()))])
-table("t-p-d", "zero-stage", "kept-by-gpu", "computing", "tensor", "pipeline", "bubble",
+table("t-p-d", "zero-stage", "kept-by-gpu", "matrix-work", "tensor", "pipeline", "bubble",
       "data", "takes", rows=rows)
 
 # %% published
