@@ -20,7 +20,10 @@ EXERCISES = {
         judge_fully_sharded.CASES,
         judge_fully_sharded.judge,
         fills=dict,
-        keeps=("last-twice", "freed-twice", "never-frees", "gathers-first", "order", "missing", "no-second-gather", "there-already"),
+        keeps=(
+            *("last-twice", "freed-twice", "never-frees", "gathers-first", "order", "missing", "no-second-gather"),
+            "there-already",
+        ),
     ),
     "choose": Exercise(
         ("model", "gpus", "memory", "per_node", "batch"),
@@ -37,6 +40,9 @@ EXERCISES = {
         judge_experts.CASES,
         judge_experts.judge,
         fills=dict,
-        keeps=("no-capacity", "keeps-last", "passes-dropped", "other-order", "sends-all", "drops-more", "not-parts", "waits-forever"),
+        keeps=(
+            *("no-capacity", "keeps-last", "passes-dropped", "other-order", "sends-all", "drops-more", "not-parts"),
+            "waits-forever",
+        ),
     ),
 }

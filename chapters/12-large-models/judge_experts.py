@@ -118,7 +118,8 @@ def judge(case: TokenCase, answer: Callable) -> dict[str, str]:
 def _require_sent(case: TokenCase, rank: int, exchanges: list[list[Tensor]]) -> None:
     """Raise Failure unless a rank exchanges twice, and first sends the tokens that each expert accepts."""
     if len(exchanges) != 2:
-        raise failure("no-return" if len(exchanges) == 1 else "other-count", "experts-times", case, rank=rank, count=len(exchanges))
+        mistake = "no-return" if len(exchanges) == 1 else "other-count"
+        raise failure(mistake, "experts-times", case, rank=rank, count=len(exchanges))
     (_, choice, _), kept = case.given[rank], case.kept(rank)
     for e, part in enumerate(exchanges[0]):
         wanted = int((choice == e).sum())

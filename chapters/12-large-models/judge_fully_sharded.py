@@ -84,12 +84,13 @@ def _layers_at_once(case: StepCase, todo: list[tuple[str, int]]) -> dict[str, in
     """Return how many layers have whole weights (w), and whole gradients (g), at the same time."""
     whole: dict[str, set[int]] = {"w": set(), "g": set()}
     most = {"w": 0, "g": 0}
-    changes = {"gather": ("w", set.add), "free": ("w", set.discard), "backward": ("g", set.add), "reduce": ("g", set.discard)}
+    begins, ends = {"gather": "w", "backward": "g"}, {"free": "w", "reduce": "g"}
     for kind, k in todo:
-        if kind in changes:
-            value, change = changes[kind]
-            change(whole[value], k)
-            most[value] = max(most[value], len(whole[value]))
+        if kind in begins:
+            whole[begins[kind]].add(k)
+        elif kind in ends:
+            whole[ends[kind]].discard(k)
+        most = {value: max(most[value], len(layers)) for value, layers in whole.items()}
     return most
 
 

@@ -22,10 +22,11 @@ class BytesCase:
     def label(self) -> str:
         return f"params = {self.params}, ranks = {self.ranks}, stage = {self.stage}"
 
-    def bytes(self, kinds: tuple = KINDS, since: tuple = FROM, part: Callable = lambda params, n: -(-params // n)) -> float:
-        """Return the bytes if each kind is divided from a stage on, into such parts."""
-        own = part(self.params, self.ranks)
-        return sum(size * (own if self.stage >= first else self.params) for size, first in zip(kinds, since, strict=True))
+    def bytes(self, kinds: tuple = KINDS, since: tuple = FROM, part: float | None = None) -> float:
+        """Return the bytes if each kind is divided from a stage on; ``part`` is the part of a rank."""
+        own = -(-self.params // self.ranks) if part is None else part
+        sizes = zip(kinds, since, strict=True)
+        return sum(size * (own if self.stage >= first else self.params) for size, first in sizes)
 
 
 def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
@@ -43,15 +44,16 @@ def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
 
 def _mistake(case: BytesCase, got: float) -> str:
     """Return the name of the first mistake that leads to this number."""
+    part = -(-case.params // case.ranks)
     wrong = {
         "in-gigabytes": [case.bytes() / 1e9, case.bytes() / 2**30],
         "no-copy": [case.bytes((2, 2, 8))],
         "all-float32": [case.bytes((4, 4, 8)), case.bytes((4, 4, 12))],
-        "mean-part": [case.bytes(part=lambda params, n: params / n), case.bytes(part=lambda params, n: params // n)],
+        "mean-part": [case.bytes(part=case.params / case.ranks), case.bytes(part=case.params // case.ranks)],
         "nothing-shared": [case.bytes(since=(9, 9, 9))],
         "gradients-early": [case.bytes(since=(3, 1, 1))],
         "weights-early": [case.bytes(since=since) for since in ((2, 2, 1), (1, 2, 1), (1, 1, 1))],
-        "only-one": [case.params * 16 - case.params * size + size * -(-case.params // case.ranks) for size in (2, 2, 12)],
+        "only-one": [16 * case.params - size * (case.params - part) for size in KINDS],
         "all-ranks": [case.ranks * case.bytes()],
     }
     near = (name for name, values in wrong.items() if any(abs(got - value) <= 1e-9 * value for value in values))
