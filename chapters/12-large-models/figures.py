@@ -4,7 +4,7 @@ from d2lps import Link, Topology, Trace, cost
 from d2lps.schedule import zero
 
 GPUS = ("gpu0", "gpu1", "gpu2", "gpu3")
-LAYERS = [250_000] * 8  # parameters, of 4 bytes
+LAYERS = [250_000] * 12  # parameters, of 4 bytes
 
 
 def opening() -> dict[str, Trace]:

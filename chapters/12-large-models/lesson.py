@@ -145,12 +145,10 @@ def saved(net, inputs):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = net(inputs)
+        net(inputs)
     return sum(storage.nbytes() for storage in storages.values())
 
 
-# %% px-one
-# %%px
 def alone(batch):
     loss = gpt.loss(net(batch[0]), batch[1])
     loss.backward()
@@ -595,9 +593,7 @@ layer = Experts([f"rank{r}" for r in range(4)], 64, experts=4, capacity=4)
 x = [torch.randn(256, 64, generator=torch.Generator().manual_seed(r)) for r in range(4)]
 y = layer(x)
 print(*(torch.equal(y[r], ranks[r]["y"]) for r in range(4)), layer.load)
-[ranks[r]["trace"].bytes_sent(f"rank{r}") for r in range(4)]
-
-# %% close
+print([ranks[r]["trace"].bytes_sent(f"rank{r}") for r in range(4)])
 ranks.close()
 
 # %% guess-experts
@@ -720,6 +716,8 @@ start = time.perf_counter()
 choice = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048)
 print(f"{time.perf_counter() - start:.2f} s")
 print(choice)
+meta = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048, pipeline=16)
+print("p = 16:", *map(show_seconds, meta.seconds))
 try:
     parallelize("gpt3", gpus=8)
 except ScalingError as problem:
