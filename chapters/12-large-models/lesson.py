@@ -26,25 +26,18 @@ from d2lps.units import show_seconds, show_size
 torch.set_num_threads(1)
 
 # %% guess-state
-guess = d2lps.predict("zero-state", {"ZeRO-1": "GB", "ZeRO-2": "GB", "ZeRO-3": "GB"})
+guess = d2lps.predict("zero-state", {
+    "ZeRO-1": "GB", "ZeRO-2": "GB", "ZeRO-3": "GB"})
 guess
 
 # %% state
-ledgers = {f"ZeRO-{stage}": memory(7.5e9, data=64, stage=stage) for stage in range(4)}
+ledgers = {f"ZeRO-{stage}": memory(7.5e9, data=64, stage=stage)
+           for stage in range(4)}
 kinds = ["weights", "gradients", "optimizer"]
-print(
-    table(
-        "zero-stage",
-        *kinds,
-        "in-all",
-        rows=[
-            [name, *(show_size(ledger[kind].predicted) for kind in kinds), show_size(ledger.predicted)]
-            for name, ledger in ledgers.items()
-        ],
-    )
-)
+print(table("zero-stage", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
+    [name, *(show_size(ledger[kind].predicted) for kind in kinds),
+     show_size(ledger.predicted)] for name, ledger in ledgers.items()]))
 guess.reveal({name: ledgers[name].predicted / 1e9 for name in guess.asked})
-
 
 # %% by-hand
 def two_halves(parts, nodes, update):
@@ -57,11 +50,9 @@ def two_halves(parts, nodes, update):
     traces.append(run(plan, parts))
     return traces
 
-
 def gradients(nodes, count=1000):
     draw = torch.Generator().manual_seed(0)
     return {node: torch.randn(count, generator=draw) for node in nodes}
-
 
 nodes = ["gpu0", "gpu1", "gpu2", "gpu3"]
 whole, halves = gradients(nodes), gradients(nodes)
@@ -74,20 +65,20 @@ once.bytes_sent("gpu0"), [trace.bytes_sent("gpu0") for trace in twice]
 guess = d2lps.predict("zero-bytes", {"ZeRO-1": "", "ZeRO-2": "", "ZeRO-3": ""})
 guess
 
-
 # %% acts
 def acts(stage):
     for act in zero(["gpu0", "gpu1"], [6, 6], stage).acts:
         if getattr(act, "node", "gpu0") == "gpu0":
             label = str(act).replace("gpu0,gpu1 ", "").replace("gpu0 ", "")
-            yield label + (f"−{act.value}" if getattr(act, "plan", 0) and act.frees else "")
-
+            freed = [act.value] if getattr(act, "frees", ()) is True else []
+            yield label + "".join(f"−{name}" for name in freed)
 
 for stage in range(4):
     print(stage, *acts(stage), sep="  ")
 
 # %% layer-code
-for part in (flat.free, flat.allocate, flat.Layer.begin_gather, flat.Layer.end_reduce, sharded.Sharded._collect):
+for part in (flat.free, flat.allocate, flat.Layer.begin_gather,
+             flat.Layer.end_reduce, sharded.Sharded._collect):
     print(d2lps.source(part), end="\n\n")
 
 # %% ranks
@@ -109,15 +100,12 @@ data = gpt.examples(gpt.prose("en"), SIZE * STEPS)
 batches = list(by_plan.batches(data, SIZE, STEPS))
 losses, bytes_sent, states, activations = {}, {}, {}, {}
 
-
 def new():
     torch.manual_seed(0)
     return gpt.GPT(layers=4)
 
-
 def sent(trace, rank):
     return trace.bytes_sent(trace.plan.nodes[rank])
-
 
 def fit(name, net, step):
     optimizer, losses[name] = adamw(net.parameters()), []
@@ -127,38 +115,31 @@ def fit(name, net, step):
         optimizer.step()
         losses[name].append(loss)
     weights = [*net.parameters()]
-    kinds = {
-        "w": weights,
-        "g": [w.grad for w in weights],
-        "s": [s for w in weights for s in optimizer.state[w].values() if s.dim()],
-    }
-    states[name] = {kind: sum(tensor.nbytes for tensor in tensors) for kind, tensors in kinds.items()}
-
+    kinds = {"w": weights, "g": [w.grad for w in weights],
+             "s": [s for w in weights
+                   for s in optimizer.state[w].values() if s.dim()]}
+    states[name] = {kind: sum(tensor.nbytes for tensor in tensors)
+                    for kind, tensors in kinds.items()}
 
 def saved(net, inputs):
     own, storages = {w.data_ptr() for w in net.parameters()}, {}
-
     def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             storages[storage.data_ptr()] = storage
         return tensor
-
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         net(inputs)
     return sum(storage.nbytes() for storage in storages.values())
-
 
 def alone(batch):
     loss = gpt.loss(net(batch[0]), batch[1])
     loss.backward()
     return loss.item(), 0
 
-
 net = new()
 activations["n = 1"] = saved(net, data[0][:SIZE])
 fit("n = 1", net, alone)
-
 
 # %% px-zero
 # %%px
@@ -168,7 +149,6 @@ def at_peak(schedule, node):
         now[name[0]] += schedule.size(name) if comes else -schedule.size(name)
         most = now.copy() if now.total() > most.total() else most
     return {kind: most[kind] for kind in "wgs"}
-
 
 final, peaks = [], []
 for stage in range(4):
@@ -180,7 +160,7 @@ for stage in range(4):
         losses[name].append(sum(parts))
     bytes_sent[name] = sent(model.trace(), carrier.rank)
     states[name] = at_peak(model.schedule, f"rank{carrier.rank}")
-    activations[name] = saved(new(), data[0][: SIZE // 4])
+    activations[name] = saved(new(), data[0][:SIZE // 4])
     peaks.append(model.own[f"rank{carrier.rank}"].peak)
     final.append(model.weights())
 same = [torch.equal(weights, final[0]) for weights in final]
@@ -198,13 +178,11 @@ from d2lps.train import tensor
 group = tensor.Group(carrier.names, carrier)
 cut = tensor.cut_gpt(new(), group)
 
-
 def by_tensors(batch):
     group.traces.clear()
     loss = gpt.loss(cut(batch[0]), batch[1])
     loss.backward()
     return loss.item(), sum(sent(trace, carrier.rank) for trace in group.traces)
-
 
 activations["TP"] = saved(cut, data[0][:SIZE])
 with by_plan.deterministic():
@@ -218,14 +196,12 @@ from d2lps.train.pipeline import run
 stages = new().stages(4)
 own = stages[carrier.rank]
 
-
 def by_stages(batch):
     schedule = pipeline(one_f_one_b(4, 4))
     loss, trace = run(schedule, {carrier.rank: own}, batch, carrier, gpt.loss)
     return carrier.all_gather(loss)[3], sent(trace, carrier.rank)
 
-
-activations["PP"] = 4 * saved(stages[0], data[0][: SIZE // 4])
+activations["PP"] = 4 * saved(stages[0], data[0][:SIZE // 4])
 fit("PP", own, by_stages)
 
 # %% px-hybrid
@@ -235,16 +211,13 @@ from d2lps import ring, run as run_plan
 
 replica, stage = divmod(carrier.rank, 2)
 
-
 def pair(name, rank):
     store = PrefixStore(name, carrier.store)
     return Processes(backend="gloo", store=store, rank=rank, size=2)
 
-
 row, column = pair(f"row{replica}", stage), pair(f"column{stage}", replica)
 stages = new().stages(2)
 mine = stages[stage]
-
 
 def by_both(batch):
     half = [part.chunk(2)[replica] for part in batch]
@@ -258,56 +231,47 @@ def by_both(batch):
     parts = carrier.all_gather(loss)
     return (parts[1] + parts[3]) / 2, sent(trace, stage) + sent(sums, replica)
 
-
-activations["PP × DP"] = 2 * saved(stages[0], data[0][: SIZE // 4])
+activations["PP × DP"] = 2 * saved(stages[0], data[0][:SIZE // 4])
 fit("PP × DP", mine, by_both)
 
 # %% curves
-names = "n = 1, DP, ZeRO-1, ZeRO-2, ZeRO-3, TP, PP, PP × DP".split(", ")
+names = ["n = 1", "DP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "TP", "PP", "PP × DP"]
 losses = {name: ranks[0]["losses"][name] for name in names}
-d2l.plot(list(range(12)), list(losses.values()), "step", "loss", legend=list(losses), figsize=(5, 3))
-
+d2l.plot(list(range(12)), list(losses.values()), "step", "loss",
+         legend=list(losses), figsize=(5, 3))
 
 # %% ways
 def formulas(n=4, x=16 * 64 * 64 * 4):
     part, ring_of_n = (n - 1) / n * psi, 2 * (n - 1) / n
     last = 4 * flat.counts_of(gpt.GPT(layers=4))[-1]
     half = 4 * sum(w.numel() for w in gpt.GPT(layers=4).stages(2)[0].parameters())
-    return {
-        "n = 1": 0,
-        "DP": 2 * part,
-        "ZeRO-1": 2 * part,
-        "ZeRO-2": 2 * part,
-        "ZeRO-3": 3 * part - (n - 1) / n * last,
-        "TP": 4 * 4 * ring_of_n * x,
-        "PP": x,
-        "PP × DP": x / 2 + half,
-    }
-
+    return {"n = 1": 0, "DP": 2 * part, "ZeRO-1": 2 * part, "ZeRO-2": 2 * part,
+            "ZeRO-3": 3 * part - (n - 1) / n * last, "TP": 4 * 4 * ring_of_n * x,
+            "PP": x, "PP × DP": x / 2 + half}
 
 one, sent_by = losses["n = 1"], ranks[0]["bytes_sent"]
-idle = {
-    "PP": cost.shared(pipeline(one_f_one_b(4, 4))).bubble(),
-    "PP × DP": cost.shared(pipeline(one_f_one_b(2, 2))).bubble(),
-}
+idle = {"PP": cost.shared(pipeline(one_f_one_b(4, 4))).bubble(),
+        "PP × DP": cost.shared(pipeline(one_f_one_b(2, 2))).bubble()}
 rows = []
 for name, formula in formulas().items():
     off = max(abs(a / b - 1) for a, b in zip(losses[name], one))
-    rows.append([name, f"{off:.0e}", sent_by[name], round(formula), f"{idle.get(name, 0):.1%}"])
+    rows.append([name, f"{off:.0e}", sent_by[name], round(formula),
+                 f"{idle.get(name, 0):.1%}"])
 table("way", "loss-off", "bytes-sent", "formula-bytes", "of-total", rows=rows)
-
 
 # %% kinds
 def most(table, name):
-    return max((ranks[rank][table][name] for rank in range(4)), key=lambda kinds: sum(kinds.values()))
-
+    return max((ranks[rank][table][name] for rank in range(4)),
+               key=lambda kinds: sum(kinds.values()))
 
 rows = []
 for name in names:
     kinds = most("states", name)
     saved = max(ranks[rank]["activations"][name] for rank in range(4))
-    rows.append([name, *(show_size(kinds[kind]) for kind in "wgs"), show_size(sum(kinds.values())), show_size(saved)])
-table("way", "weights", "gradients", "optimizer", "at-peak", "activations", rows=rows)
+    rows.append([name, *(show_size(kinds[kind]) for kind in "wgs"),
+                 show_size(sum(kinds.values())), show_size(saved)])
+table("way", "of-weights", "of-gradients", "of-optimizer", "at-peak",
+      "activations", rows=rows)
 
 # %% px-torch-sharded
 # %%px
@@ -323,22 +287,17 @@ line, rank = init_device_mesh("cpu", (4,)), carrier.rank
 theirs, one = {}, new()
 gpt.loss(one(batches[0][0]), batches[0][1]).backward()
 
-
 def written():
     file = Path("/proc/self/io")
     if file.exists():
         return int(file.read_text().split("wchar: ")[1].split()[0])
 
-
 def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
-
 def off(module, right):
-    return max(
-        float((whole(w.grad) - g.grad).abs().max() / g.grad.abs().max()) for w, g in zip(module.parameters(), right)
-    )
-
+    return max(float((whole(w.grad) - g.grad).abs().max() / g.grad.abs().max())
+               for w, g in zip(module.parameters(), right))
 
 def by_torch(name, module, step, right, optimizer=None):
     optimizer, found, gradient = optimizer or adamw(module.parameters()), [], None
@@ -353,16 +312,13 @@ def by_torch(name, module, step, right, optimizer=None):
         found.append(sum(x for x in carrier.all_gather(loss) if x is not None))
     theirs[name] = found, gradient, sent
 
-
 def on_part(module):
     def step(batch):
         X, y = [part.chunk(4)[rank] for part in batch]
         loss = gpt.loss(module(X), y)
         loss.backward()
         return loss.item() / 4
-
     return step
-
 
 model = DistributedDataParallel(new())
 share_states = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
@@ -378,45 +334,35 @@ for name, reshard in [("ZeRO-2", False), ("ZeRO-3", True)]:
 # %%px
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module)
 
 columns, rows = ColwiseParallel(), RowwiseParallel()
-plan = {
-    "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
-    "attention.query": columns,
-    "attention.key": columns,
-    "attention.value": columns,
-    "attention.out": rows,
-    "perceptron.up": columns,
-    "perceptron.down": rows,
-}
+plan = {"attention": PrepareModuleInput(
+            input_layouts=Replicate(), desired_input_layouts=Replicate()),
+        "attention.query": columns, "attention.key": columns,
+        "attention.value": columns, "attention.out": rows,
+        "perceptron.up": columns, "perceptron.down": rows}
 model = new()
 for block in list(model)[1:-1]:
     parallelize_module(block, line, plan)
-
 
 def on_all(batch):
     loss = gpt.loss(model(batch[0]), batch[1])
     loss.backward()
     return loss.item() / 4
 
-
 by_torch("TP", model, on_all, one.parameters())
-
 
 def in_a_row(module, stage, stages, micro, group, batch):
     place = PipelineStage(module, stage, stages, torch.device("cpu"), group=group)
     schedule = Schedule1F1B(place, n_microbatches=micro, loss_fn=gpt.loss)
-
     def step(batch):
         found = []
-        schedule.step(
-            *batch[:1] if stage == 0 else (), losses=found, **{"target": batch[1]} if stage == stages - 1 else {}
-        )
+        schedule.step(*batch[:1] if stage == 0 else (), losses=found,
+                      **{"target": batch[1]} if stage == stages - 1 else {})
         return sum(loss.item() for loss in found) / micro if found else None
-
     return step
-
 
 own = new().stages(4)[rank]
 step = in_a_row(own, rank, 4, 4, None, batches[0])
@@ -428,11 +374,9 @@ own = new().stages(2)[stage]
 fully_shard(own, mesh=grid["replica"], reshard_after_forward=False)
 half = in_a_row(own, stage, 2, 2, grid["stage"].get_group(), batches[0])
 
-
 def in_two_rows(batch):
     loss = half([part.chunk(2)[replica] for part in batch])
     return loss / 2 if loss is not None else None
-
 
 by_torch("PP × DP", own, in_two_rows, one.stages(2)[stage].parameters())
 
@@ -442,7 +386,8 @@ for name in names[2:]:
     found, _, written = ranks[0]["theirs"][name]
     gradient = max(ranks[rank]["theirs"][name][1] for rank in range(4))
     off = max(abs(a / b - 1) for a, b in zip(found, one))
-    rows.append([name, f"{off:.0e}", f"{gradient:.0e}", show_size(sent_by[name]), written and show_size(written)])
+    rows.append([name, f"{off:.0e}", f"{gradient:.0e}", show_size(sent_by[name]),
+                 written and show_size(written)])
 table("way", "loss-off", "gradient-off", "ours-sent", "torch-sent", rows=rows)
 
 # %% sequence
@@ -450,12 +395,10 @@ tokens, width, traces = 64, 64, []
 key, cut = dict(all_gather(nodes).holds), slices(all_gather(nodes).share, tokens)
 own = {node: cut[key[node]] for node in nodes}
 
-
 def exchange(plan, wholes):
     buffers = {node: whole.flatten() for node, whole in wholes.items()}
     traces.append(run(plan, buffers))
     return [buffers[node].view(1, tokens, width) for node in nodes]
-
 
 def gather(parts):
     wholes = {node: torch.zeros(1, tokens, width) for node in nodes}
@@ -463,22 +406,18 @@ def gather(parts):
         wholes[node][:, own[node]] = part
     return tuple(exchange(all_gather(nodes), wholes))
 
-
 def scatter(wholes):
     copies = {node: whole.clone() for node, whole in zip(nodes, wholes)}
     sums = exchange(reduce_scatter(nodes), copies)
     return tuple(whole[:, own[node]] for node, whole in zip(nodes, sums))
 
-
 class Gather(torch.autograd.Function):
     forward = staticmethod(lambda ctx, *parts: gather(parts))
     backward = staticmethod(lambda ctx, *gradients: scatter(gradients))
 
-
 class Scatter(torch.autograd.Function):
     forward = staticmethod(lambda ctx, *wholes: scatter(wholes))
     backward = staticmethod(lambda ctx, *gradients: gather(gradients))
-
 
 # %% sequence-run
 torch.manual_seed(0)
@@ -486,13 +425,11 @@ block, x = gpt.Block(width, heads=4), torch.randn(1, tokens, width)
 group = tensor.Group(nodes)
 cut_in_four = tensor.cut_gpt(nn.Sequential(block), group)[0]
 
-
 def half_block(parts, norm, cut):
     wholes = Gather.apply(*map(norm, parts))
     sums = [piece(whole) for piece, whole in zip(cut.parts, wholes)]
     bias = 0 if cut.bias is None else cut.bias
     return [part + y + bias for part, y in zip(parts, Scatter.apply(*sums))]
-
 
 inputs = [x.clone().requires_grad_() for _ in range(3)]
 block(inputs[0]).square().sum().backward()
@@ -503,7 +440,8 @@ parts = half_block(parts, cut_in_four.norm2, cut_in_four.perceptron)
 sum(part.square().sum() for part in parts).backward()
 
 right = inputs[0].grad
-print(*(f"{float((x.grad - right).abs().max() / right.abs().max()):.0e}" for x in inputs[1:]))
+print(*(f"{float((x.grad - right).abs().max() / right.abs().max()):.0e}"
+        for x in inputs[1:]))
 for used in (group.traces, traces):
     print(len(used), sum(trace.bytes_sent("gpu0") for trace in used))
 
@@ -514,29 +452,15 @@ memory(net, batch)
 
 # %% gpt3-activations
 gpt3 = MODELS["gpt3"]
-ways = {
-    "t = 1": {},
-    "t = 8": {"tensor": 8},
-    "t = 8, SP": {"tensor": 8, "sequence": True},
-    "+ selective": {"tensor": 8, "sequence": True, "recompute": "selective"},
-    "full": {"recompute": "full"},
-}
+ways = {"t = 1": {}, "t = 8": {"tensor": 8},
+        "t = 8, SP": {"tensor": 8, "sequence": True},
+        "+ selective": {"tensor": 8, "sequence": True, "recompute": "selective"},
+        "full": {"recompute": "full"}}
 kinds = ["normalization", "attention", "scores", "perceptron", "dropout", "inputs"]
 layers = {way: gpt3.activations(**options) for way, options in ways.items()}
-table(
-    "way",
-    *kinds,
-    "in-all",
-    rows=[
-        [
-            way,
-            *(show_size(layer[kind]) if kind in layer else None for kind in kinds),
-            f"{96 * sum(layer.values()) / 1e9:.1f} GB",
-        ]
-        for way, layer in layers.items()
-    ],
-)
-
+table("way", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
+    [way, *(show_size(layer[kind]) if kind in layer else None for kind in kinds),
+     f"{96 * sum(layer.values()) / 1e9:.1f} GB"] for way, layer in layers.items()])
 
 # %% recompute
 class Again(nn.Module):
@@ -547,23 +471,20 @@ class Again(nn.Module):
     def forward(self, x):
         return checkpoint(self.block, x, use_reentrant=True)
 
-
 def saved(net):
     kinds = measured.activations(net, lambda: gpt.loss(net(batch[0]), batch[1]))
     return sum(kinds.values())
 
-
 again = nn.Sequential(net[0], *map(Again, list(net)[1:-1]), net[-1])
-values = [value.item() for value in (gpt.loss(net(batch[0]), batch[1]), gpt.loss(again(batch[0]), batch[1]))]
+values = [value.item() for value in (gpt.loss(net(batch[0]), batch[1]),
+                                     gpt.loss(again(batch[0]), batch[1]))]
 inputs = 4 * 16 * 64 * 64 * 4
 print(values[0] == values[1], saved(net), saved(again), inputs)
 f"{gpt3.flops_per_token('full') / gpt3.flops_per_token():.3f}"
 
-
 # %% route
 def send_counts(choices, n):
     return [[choice.eq(e).sum().item() for e in range(n)] for choice in choices]
-
 
 torch.manual_seed(0)
 x = [torch.randn(6, 4) for _ in range(2)]
@@ -573,7 +494,8 @@ print(*choices, send_counts(choices, 2), sep="\n")
 print(all_to_all(two, sizes=send_counts(choices, 2)))
 
 # %% experts-code
-print(d2lps.source(Experts.route), d2lps.source(Experts.forward), sep="\n\n")
+print(d2lps.source(Experts.route), d2lps.source(Experts.forward),
+      sep="\n\n")
 
 # %% px-experts
 # %%px
@@ -590,61 +512,55 @@ trace = layer.traces[0]
 # %% experts-same
 torch.manual_seed(0)
 layer = Experts([f"rank{r}" for r in range(4)], 64, experts=4, capacity=4)
-x = [torch.randn(256, 64, generator=torch.Generator().manual_seed(r)) for r in range(4)]
+x = [torch.randn(256, 64, generator=torch.Generator().manual_seed(r))
+     for r in range(4)]
 y = layer(x)
 print(*(torch.equal(y[r], ranks[r]["y"]) for r in range(4)), layer.load)
 print([ranks[r]["trace"].bytes_sent(f"rank{r}") for r in range(4)])
 ranks.close()
 
 # %% guess-experts
-guess = d2lps.predict("experts", {"times as long": "", "dropped": "%"})
+guess = d2lps.predict("experts", {"slowdown": "", "dropped": "%"})
 guess
-
 
 # %% unbalanced
 def routed(share, capacity, tokens=1024):
     layer = Experts(nodes, 64, experts=4, capacity=capacity)
     layer.router.weight.data = torch.eye(4, 64)
     choice = torch.arange(tokens) % 3 + 1
-    choice[: int(share * tokens)] = 0
+    choice[:int(share * tokens)] = 0
     x = torch.nn.functional.one_hot(choice, 64).float()
     layer([x] * 4)
     return layer
-
 
 place, rows = nvswitch(4, links=12), []
 for share in (0.25, 0.5, 1.0):
     layer, strict = routed(share, capacity=4), routed(share, capacity=1.25)
     plan, total = layer.traces[0].plan, sum(layer.load.tokens)
     most = max(layer.load.tokens) / (total / 4)
-    rows.append(
-        [
-            f"{share:.0%}",
-            *layer.load.tokens,
-            f"{most:.2f} ×",
-            cost.shared(plan, place, total * 64 * 4),
-            f"{strict.load.dropped / total:.1%}",
-        ]
-    )
-guess.reveal({"times as long": float(rows[1][5].split()[0]), "dropped": float(rows[1][7].rstrip("%"))})
+    rows.append([f"{share:.0%}", *layer.load.tokens, f"{most:.2f} ×",
+                 cost.shared(plan, place, total * 64 * 4),
+                 f"{strict.load.dropped / total:.1%}"])
+guess.reveal({"slowdown": float(rows[1][5].split()[0]),
+              "dropped": float(rows[1][7].rstrip("%"))})
 
 # %% unbalanced-table
 table("favorite", *range(4), "slowest-device", "all-to-all-takes", "dropped", rows=rows)
 
 # %% wires
 short = {"tensor": "TP", "pipeline": "PP", "data": "DP"}
-runs = {
-    "GPT-3": ("gpt3", "a100", Layout(8, 16, 8, 1, 1, 192, recompute="full")),
-    "Llama 3": ("llama3-405b", "h100", Layout(8, 16, 128, 1, 1, 16, stage=1)),
-}
+runs = {"GPT-3": ("gpt3", "a100", Layout(8, 16, 8, 1, 1, 192, recompute="full")),
+        "Llama 3": ("llama3-405b", "h100", Layout(8, 16, 128, 1, 1, 16, stage=1))}
 rows = []
 for name, (model, gpu, layout) in runs.items():
     for dimension, nbytes in sent(MODELS[model], layout).items():
         if nbytes:
-            seconds = [show_seconds(nbytes / getattr(GPUS[gpu], wire)) for wire in ("inside", "outside")]
-            rows.append([name, short[dimension], getattr(layout, dimension), show_size(nbytes), *seconds])
-table("model", "dimension", "devices", "bytes-sent", "at-inside", "at-outside", rows=rows)
-
+            seconds = [show_seconds(nbytes / getattr(GPUS[gpu], wire))
+                       for wire in ("inside", "outside")]
+            rows.append([name, short[dimension], getattr(layout, dimension),
+                         show_size(nbytes), *seconds])
+table("model", "dimension", "devices", "bytes-sent", "at-inside",
+      "at-outside", rows=rows)
 
 # %% seconds
 def seconds(model, layout, gpu, e=0.59):
@@ -657,42 +573,31 @@ def seconds(model, layout, gpu, e=0.59):
     stages = by["pipeline"] / gpu.outside
     bubble = (p - 1) / m * (computing + matrices + stages)
     replicas = by["data"] / gpu.outside
-    return {"computing": computing, "tensor": matrices, "pipeline": stages, "bubble": bubble, "data": replicas}
-
+    return {"computing": computing, "tensor": matrices, "pipeline": stages,
+            "bubble": bubble, "data": replicas}
 
 # %% some-layouts
 a100, rows = GPUS["a100"], []
-for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1), (8, 16, 1), (1, 32, 1), (32, 4, 1)]:
+for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1),
+                    (8, 16, 1), (1, 32, 1), (32, 4, 1)]:
     d = 1024 // (t * p)
     layout = Layout(t, p, d, 1, 1, 2048 // d, stage, recompute="full")
     parts = seconds(gpt3, layout, a100)
-    rows.append(
-        [
-            f"{t} · {p} · {d}",
-            stage,
-            show_size(sum(kept(gpt3, layout).values())),
-            *map(show_seconds, parts.values()),
-            show_seconds(sum(parts.values())),
-        ]
-    )
-table("t-p-d", "zero-stage", "kept-by-gpu", "matrix-work", "tensor", "pipeline", "bubble", "data", "takes", rows=rows)
+    rows.append([f"{t} · {p} · {d}", stage, show_size(sum(kept(gpt3, layout).values())),
+                 *map(show_seconds, parts.values()), show_seconds(sum(parts.values()))])
+table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
+      "by-stages", "bubble", "by-replicas", "takes", rows=rows)
 
 # %% published
 rows = []
 for published in SC21:
     plain = 100 * error(published, crossings=0)[0]
-    rows.append(
-        [
-            published.name,
-            published.layout.gpus,
-            f"{published.flops / 1e12:.0f}",
-            f"{throughput(published) / 1e12:.0f}",
-            f"{100 * error(published)[0]:+.1f}%",
-            f"{plain:+.1f}%",
-        ]
-    )
+    rows.append([published.name, published.layout.gpus, f"{published.flops / 1e12:.0f}",
+                 f"{throughput(published) / 1e12:.0f}",
+                 f"{100 * error(published)[0]:+.1f}%", f"{plain:+.1f}%"])
 print(f"e = {calibrate():.3f}, {calibrate(0):.3f}")
-table("model", "gpus", "published-speed", "predicted", "error-percent", "without-reading", rows=rows)
+table("model", "gpus", "published-speed", "predicted", "error-percent",
+      "without-reading", rows=rows)
 
 # %% llama
 rows = []
@@ -700,9 +605,8 @@ for published in LLAMA3:
     for v in published.chunks:
         layout = published.layout._replace(chunks=v)
         speed = throughput(published._replace(layout=layout))
-        rows.append(
-            [published.layout.gpus, published.model.context, v, f"{published.flops / 1e12:.0f}", f"{speed / 1e12:.0f}"]
-        )
+        rows.append([published.layout.gpus, published.model.context, v,
+                     f"{published.flops / 1e12:.0f}", f"{speed / 1e12:.0f}"])
 table("gpus", "tokens", "chunks-per-device", "published-speed", "predicted", rows=rows)
 
 # %% choose
@@ -723,16 +627,13 @@ try:
 except ScalingError as problem:
     print(problem)
 
-
 # %% exercise-state-bytes
 def state_bytes(params, ranks, stage):
     nbytes = 0
     # TODO
     return nbytes
 
-
 d2lps.check_exercise("state-bytes", state_bytes)
-
 
 # %% exercise-fully-sharded
 def fully_sharded(layers):
@@ -740,9 +641,7 @@ def fully_sharded(layers):
     # TODO
     return todo
 
-
 d2lps.check_exercise("fully-sharded", fully_sharded)
-
 
 # %% exercise-choose
 def choose(model, gpus, memory, per_node, batch):
@@ -750,15 +649,12 @@ def choose(model, gpus, memory, per_node, batch):
     # TODO
     return best
 
-
 d2lps.check_exercise("choose", choose)
-
 
 # %% exercise-experts
 def experts(x, choice, gate, ranks, capacity, exchange, expert):
     y = torch.zeros_like(x)
     # TODO
     return y
-
 
 d2lps.check_exercise("experts", experts)

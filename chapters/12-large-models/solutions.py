@@ -60,7 +60,6 @@ def state_of(kinds=(2, 2, 12), since=(3, 2, 1), part=lambda params, ranks: -(-pa
     def answer(params, ranks, stage):
         own = part(params, ranks)
         return sum(size * (own if stage >= first else params) for size, first in zip(kinds, since)) / scale
-
     return answer
 
 
@@ -93,7 +92,6 @@ def sharded_of(gather_first=False, free=True, again=True, keep_last=True, reduce
             (late if reduce_last else todo).append(("reduce", k))
         todo += late
         return todo if update_first else todo + [("update", k) for k in range(len(layers))]
-
     return answer
 
 
@@ -116,17 +114,12 @@ def prefetched(layers):
 
 def searched(least=None, room=True, limit=True, whole=True, items=None, over=lambda per_node: per_node):
     """Take the least of ``least(layout, seconds, need)`` among those that pass."""
-
     def answer(model, gpus, memory, per_node, batch):
         best = {}
         for t in range(1, over(per_node) + 1):
             for p in range(1, model.layers + 1):
                 d = gpus // (t * p)
-                if (
-                    d < 1
-                    or gpus % (t * p)
-                    or (whole and (model.heads % t or model.layers % p or batch % d or (limit and per_node % t)))
-                ):
+                if d < 1 or gpus % (t * p) or (whole and (model.heads % t or model.layers % p or batch % d or (limit and per_node % t))):
                     continue
                 layout = Layout(t, p, d, 1, 1, max(1, batch // d), stage=1, recompute="selective")
                 try:
@@ -138,7 +131,6 @@ def searched(least=None, room=True, limit=True, whole=True, items=None, over=lam
                 if not room or used <= memory:
                     best[t, p, d] = least(layout, seconds, sum(need.values()))
         return min(best, key=best.get) if best else None
-
     return answer
 
 
@@ -170,7 +162,6 @@ def experts_of(rows=None, send=None, combine=None, back=True, times=1):
         made = list(expert(torch.cat(arrived)).split([len(part) for part in arrived]))
         returned = exchange(made) if back else made
         return (combine or weigh)(torch.zeros_like(x), x, mine, returned, gate)
-
     return answer
 
 
@@ -236,24 +227,14 @@ WRONG = {
     "state-bytes": {
         "no-copy": [state_of((2, 2, 8)), state_of((2, 2, 8.0))],
         "all-float32": [state_of((4, 4, 8)), state_of((4, 4, 12))],
-        "mean-part": [
-            state_of(part=lambda params, ranks: params / ranks),
-            state_of(part=lambda params, ranks: params // ranks),
-        ],
+        "mean-part": [state_of(part=lambda params, ranks: params / ranks), state_of(part=lambda params, ranks: params // ranks)],
         "nothing-shared": [state_of(since=(9, 9, 9)), lambda params, ranks, stage: 16 * params],
         "weights-early": [state_of(since=(2, 2, 1)), state_of(since=(1, 1, 1))],
-        "gradients-early": [
-            state_of(since=(3, 1, 1)),
-            state_of(since=(2, 1, 0)),
-            lambda params, ranks, stage: state_bytes(params, ranks, stage + 1),
-        ],
+        "gradients-early": [state_of(since=(3, 1, 1)), state_of(since=(2, 1, 0)), lambda params, ranks, stage: state_bytes(params, ranks, stage + 1)],
         "only-one": [only_own_kind],
         "all-ranks": [of_all_ranks],
         "in-gigabytes": [state_of(scale=1e9), state_of(scale=2**30)],
-        "not-a-number": [
-            lambda params, ranks, stage: f"{state_bytes(params, ranks, stage)} B",
-            lambda params, ranks, stage: (2, 2, 12),
-        ],
+        "not-a-number": [lambda params, ranks, stage: f"{state_bytes(params, ranks, stage)} B", lambda params, ranks, stage: (2, 2, 12)],
         "other": [state_of((1, 2, 12)), state_of((2, 2, 16))],
         "raised": [lambda params, ranks, stage: params / 0],
     },
@@ -262,119 +243,50 @@ WRONG = {
         "never-frees": [sharded_of(free=False)],
         "no-second-gather": [sharded_of(again=False)],
         "last-twice": [sharded_of(keep_last=False)],
-        "late-reduce": [
-            sharded_of(reduce_last=True),
-            changed(lambda todo: sorted(todo, key=lambda each: each[0] in ("reduce", "update"))),
-        ],
-        "update-early": [
-            sharded_of(update_first=True),
-            changed(
-                lambda todo: (
-                    [each for each in todo if each[0] != "reduce"] + [each for each in todo if each[0] == "reduce"]
-                )
-            ),
-        ],
+        "late-reduce": [sharded_of(reduce_last=True), changed(lambda todo: sorted(todo, key=lambda each: each[0] in ("reduce", "update")))],
+        "update-early": [sharded_of(update_first=True), changed(lambda todo: [each for each in todo if each[0] != "reduce"] + [each for each in todo if each[0] == "reduce"])],
         "no-reduce": [without("reduce")],
         "missing": [without("update"), without("backward"), without("forward")],
         "twice": [changed(lambda todo: [*todo, todo[-1]]), changed(lambda todo: todo[:2] + todo[1:])],
-        "freed-twice": [
-            changed(lambda todo: [*todo, ("free", 0)]),
-            changed(lambda todo: [each for one in todo for each in ([one, one] if one[0] == "free" else [one])]),
-        ],
-        "order": [
-            without("gather"),
-            changed(lambda todo: [todo[1], todo[0], *todo[2:]]),
-            changed(lambda todo: sorted(todo, key=lambda each: each[0] == "backward")),
-        ],
+        "freed-twice": [changed(lambda todo: [*todo, ("free", 0)]), changed(lambda todo: [each for one in todo for each in ([one, one] if one[0] == "free" else [one])])],
+        "order": [without("gather"), changed(lambda todo: [todo[1], todo[0], *todo[2:]]),
+                  changed(lambda todo: sorted(todo, key=lambda each: each[0] == "backward"))],
         "there-already": [changed(lambda todo: [todo[0], *todo])],
-        "too-many-bytes": [
-            changed(lambda todo: [todo[0], ("free", 0), *todo]),
-            changed(lambda todo: [*todo, ("gather", 0), ("free", 0)]),
-        ],
-        "not-a-list": [
-            lambda layers: "gather",
-            lambda layers: [("gather", 0, 1)],
-            lambda layers: [("all-reduce", 0)],
-            lambda layers: [("gather", len(layers))],
-        ],
+        "too-many-bytes": [changed(lambda todo: [todo[0], ("free", 0), *todo]), changed(lambda todo: [*todo, ("gather", 0), ("free", 0)])],
+        "not-a-list": [lambda layers: "gather", lambda layers: [("gather", 0, 1)], lambda layers: [("all-reduce", 0)], lambda layers: [("gather", len(layers))]],
         "raised": [lambda layers: layers[99]],
     },
     "choose": {
-        "across-nodes": [
-            one_node,
-            lambda model, gpus, memory, per_node, batch: (2 * per_node, 1, gpus // (2 * per_node)),
-        ],
-        "activations-forgotten": [
-            searched(fastest, items=STATES),
-            searched(fastest, items=("weights", "gradients", "optimizer", "output")),
-        ],
+        "across-nodes": [one_node, lambda model, gpus, memory, per_node, batch: (2 * per_node, 1, gpus // (2 * per_node))],
+        "activations-forgotten": [searched(fastest, items=STATES), searched(fastest, items=("weights", "gradients", "optimizer", "output"))],
         "too-large": [searched(fastest, room=False), lambda model, gpus, memory, per_node, batch: (1, 2, gpus // 2)],
-        "most-stages": [
-            searched(lambda layout, seconds, need: -layout.pipeline),
-            searched(lambda layout, seconds, need: (-layout.pipeline, layout.tensor)),
-        ],
+        "most-stages": [searched(lambda layout, seconds, need: -layout.pipeline), searched(lambda layout, seconds, need: (-layout.pipeline, layout.tensor))],
         "least-memory": [searched(lambda layout, seconds, need: need)],
         "slow": [searched(lambda layout, seconds, need: -seconds if layout.pipeline < 12 else 0)],
-        "no-way": [
-            lambda model, gpus, memory, per_node, batch: (
-                choose(model, gpus, memory, per_node, batch) or (per_node, 1, gpus // per_node)
-            )
-        ],
-        "gives-up": [
-            lambda model, gpus, memory, per_node, batch: (
-                choose(model, gpus, memory, per_node, batch) if gpus == 1024 else None
-            )
-        ],
-        "other-count": [
-            lambda model, gpus, memory, per_node, batch: (per_node, 2, gpus),
-            lambda model, gpus, memory, per_node, batch: (1, 1, 1),
-        ],
-        "does-not-divide": [
-            lambda model, gpus, memory, per_node, batch: (1, gpus, 1),
-            lambda model, gpus, memory, per_node, batch: (2, gpus // 2, 1),
-        ],
-        "not-three": [
-            lambda model, gpus, memory, per_node, batch: 8,
-            lambda model, gpus, memory, per_node, batch: (8.5, 1, 1),
-            lambda model, gpus, memory, per_node, batch: (0, 1, 1),
-        ],
+        "no-way": [lambda model, gpus, memory, per_node, batch: choose(model, gpus, memory, per_node, batch) or (per_node, 1, gpus // per_node)],
+        "gives-up": [lambda model, gpus, memory, per_node, batch: choose(model, gpus, memory, per_node, batch) if gpus == 1024 else None],
+        "other-count": [lambda model, gpus, memory, per_node, batch: (per_node, 2, gpus), lambda model, gpus, memory, per_node, batch: (1, 1, 1)],
+        "does-not-divide": [lambda model, gpus, memory, per_node, batch: (1, gpus, 1), lambda model, gpus, memory, per_node, batch: (2, gpus // 2, 1)],
+        "not-three": [lambda model, gpus, memory, per_node, batch: 8, lambda model, gpus, memory, per_node, batch: (8.5, 1, 1), lambda model, gpus, memory, per_node, batch: (0, 1, 1)],
         "raised": [lambda model, gpus, memory, per_node, batch: model.width / 0],
     },
     "experts": {
         "no-capacity": [experts_of(rows=all_rows)],
         "keeps-last": [experts_of(rows=last_rows)],
-        "drops-more": [
-            experts_of(rows=capacity_of_all),
-            experts_of(
-                rows=lambda choice, ranks, capacity: [row[: capacity - 1] for row in all_rows(choice, ranks, capacity)]
-            ),
-        ],
+        "drops-more": [experts_of(rows=capacity_of_all), experts_of(rows=lambda choice, ranks, capacity: [row[: capacity - 1] for row in all_rows(choice, ranks, capacity)])],
         "no-gate": [experts_of(times=0)],
         "gate-twice": [experts_of(times=2)],
         "passes-dropped": [experts_of(combine=passes)],
         "other-order": [experts_of(combine=in_order_of_experts), experts_of(combine=weighed_then_piled)],
         "sends-all": [experts_of(send=lambda x, rows: [x for _ in rows], combine=lambda y, x, rows, returned, gate: y)],
-        "too-many-tokens": [
-            experts_of(
-                send=lambda x, rows: [torch.cat([x[row], x[row][:1]]) for row in rows],
-                combine=lambda y, x, rows, returned, gate: passes(
-                    y, x, rows, [part[: len(row)] for row, part in zip(rows, returned)], gate
-                ),
-            )
-        ],
+        "too-many-tokens": [experts_of(send=lambda x, rows: [torch.cat([x[row], x[row][:1]]) for row in rows],
+                                       combine=lambda y, x, rows, returned, gate: passes(y, x, rows, [part[: len(row)] for row, part in zip(rows, returned)], gate))],
         "no-return": [never_returned],
         "other-count": [here_only],
         "waits-forever": [only_if_there_are_tokens],
         "wrong-values": [experts_of(combine=mean_gate)],
-        "wrong-shape": [
-            experts_of(combine=lambda y, x, rows, returned, gate: y[:1]),
-            experts_of(combine=lambda y, x, rows, returned, gate: None or "y"),
-        ],
-        "not-parts": [
-            experts_of(send=lambda x, rows: x),
-            experts_of(send=lambda x, rows: [x[row].T for row in rows]),
-            experts_of(send=lambda x, rows: [x]),
-        ],
+        "wrong-shape": [experts_of(combine=lambda y, x, rows, returned, gate: y[:1]), experts_of(combine=lambda y, x, rows, returned, gate: None or "y")],
+        "not-parts": [experts_of(send=lambda x, rows: x), experts_of(send=lambda x, rows: [x[row].T for row in rows]), experts_of(send=lambda x, rows: [x])],
         "raised": [lambda x, choice, gate, ranks, capacity, exchange, expert: x[99]],
     },
 }
