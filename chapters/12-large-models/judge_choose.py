@@ -26,8 +26,8 @@ class GpuCase:
 
     @property
     def label(self) -> str:
-        there = f"gpus = {self.gpus}, memory = {self.memory:g}e9, per_node = {self.per_node}"
-        return f"{self.model}, {there}, batch = {self.batch}"
+        there = f"memory = {self.memory:g}e9, per_node = {self.per_node}, batch = {self.batch}"
+        return f"n = {self.gpus}, {self.model}, {there}"
 
     def layout(self, t: int, p: int, d: int) -> Layout:
         return Layout(t, p, d, 1, 1, self.batch // d, stage=1, recompute="selective")

@@ -20,7 +20,7 @@ class BytesCase:
 
     @property
     def label(self) -> str:
-        return f"params = {self.params}, ranks = {self.ranks}, stage = {self.stage}"
+        return f"n = {self.ranks}, params = {self.params}, stage = {self.stage}"
 
     def bytes(self, kinds: tuple = KINDS, since: tuple = FROM, part: float | None = None) -> float:
         """Return the bytes if each kind is divided from a stage on; ``part`` is the part of a rank."""
