@@ -20,10 +20,7 @@ EXERCISES = {
         judge_fully_sharded.CASES,
         judge_fully_sharded.judge,
         fills=dict,
-        keeps=(
-            *("last-twice", "freed-twice", "never-frees", "gathers-first", "order", "missing", "no-second-gather"),
-            "there-already",
-        ),
+        keeps=("last-twice", "freed-twice", "never-frees", "gathers-first", "order", "missing", "no-second-gather"),
     ),
     "choose": Exercise(
         ("model", "gpus", "memory", "per_node", "batch"),

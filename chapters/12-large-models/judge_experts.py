@@ -118,19 +118,14 @@ def judge(case: TokenCase, answer: Callable) -> dict[str, str]:
 def _require_sent(case: TokenCase, rank: int, exchanges: list[list[Tensor]]) -> None:
     """Raise Failure unless a rank exchanges twice, and first sends the tokens that each expert accepts."""
     if len(exchanges) != 2:
-        mistake = "no-return" if len(exchanges) == 1 else "other-count"
-        raise failure(mistake, "experts-times", case, rank=rank, count=len(exchanges))
+        raise failure("other-count", "experts-times", case, rank=rank, count=len(exchanges))
     (_, choice, _), kept = case.given[rank], case.kept(rank)
     for e, part in enumerate(exchanges[0]):
         wanted = int((choice == e).sum())
         enough = int((kept & (choice == e)).sum())
-        if len(part) == len(choice) > wanted:
-            raise failure("sends-all", "experts-sent", case, rank=rank, expert=e, got=len(part), enough=enough)
-        if len(part) > enough:
-            mistake = "no-capacity" if len(part) == wanted else "too-many-tokens"
+        if len(part) != enough:
+            mistake = "drops-more" if len(part) < enough else "no-capacity" if len(part) == wanted else "sends-all"
             raise failure(mistake, "experts-sent", case, rank=rank, expert=e, got=len(part), enough=enough)
-        if len(part) < enough:
-            raise failure("drops-more", "experts-sent", case, rank=rank, expert=e, got=len(part), enough=enough)
 
 
 def _require_values(case: TokenCase, rank: int, y: Tensor) -> None:

@@ -118,8 +118,6 @@ def _refused(todo: list[tuple[str, int]], error: ScheduleError) -> str:
         seen = todo[: todo.index(("backward", int(act.of)))]
         if ("free", int(act.of)) in seen:
             return "no-second-gather"
-    if isinstance(act, Collective) and error.reason == "twice":
-        return "there-already"
     if isinstance(act, Task) and act.name == "U":
         return "update-early"
     if isinstance(act, Task) and act.name == "free":

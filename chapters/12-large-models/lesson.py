@@ -167,6 +167,8 @@ same = [torch.equal(weights, final[0]) for weights in final]
 
 # %% same-bits
 print(ranks[0]["same"], ranks[3]["same"])
+kinds = [ranks[0]["states"][name] for name in ("DP", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
+print(ranks[0]["peaks"] == [sum(each.values()) for each in kinds])
 psi = 4 * sum(flat.counts_of(gpt.GPT(layers=4)))
 sent_by = ranks[0]["bytes_sent"]
 guess.reveal({name: sent_by[name] / sent_by["DP"] for name in guess.asked})
@@ -238,7 +240,8 @@ fit("PP × DP", mine, by_both)
 names = ["n = 1", "DP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "TP", "PP", "PP × DP"]
 losses = {name: ranks[0]["losses"][name] for name in names}
 d2l.plot(list(range(12)), list(losses.values()), "step", "loss",
-         legend=list(losses), figsize=(5, 3))
+         legend=names, figsize=(6, 4),
+         fmts=["-", "m--", "g-.", "r:", "c-", "y--", "k-.", "b:"])
 
 # %% ways
 def formulas(n=4, x=16 * 64 * 64 * 4):
