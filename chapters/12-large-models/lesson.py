@@ -357,7 +357,7 @@ def on_all(batch):
 
 by_torch("TP", model, on_all, one.parameters())
 
-def in_a_row(module, stage, stages, micro, group, batch):
+def in_a_row(module, stage, stages, micro, group):
     place = PipelineStage(module, stage, stages, torch.device("cpu"), group=group)
     schedule = Schedule1F1B(place, n_microbatches=micro, loss_fn=gpt.loss)
     def step(batch):
@@ -368,14 +368,14 @@ def in_a_row(module, stage, stages, micro, group, batch):
     return step
 
 own = new().stages(4)[rank]
-step = in_a_row(own, rank, 4, 4, None, batches[0])
+step = in_a_row(own, rank, 4, 4, None)
 by_torch("PP", own, step, one.stages(4)[rank].parameters())
 
 grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "stage"))
 replica, stage = grid.get_coordinate()
 own = new().stages(2)[stage]
 fully_shard(own, mesh=grid["replica"], reshard_after_forward=False)
-half = in_a_row(own, stage, 2, 2, grid["stage"].get_group(), batches[0])
+half = in_a_row(own, stage, 2, 2, grid["stage"].get_group())
 
 def in_two_rows(batch):
     loss = half([part.chunk(2)[replica] for part in batch])
@@ -622,13 +622,13 @@ choice
 start = time.perf_counter()
 choice = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048)
 print(f"{time.perf_counter() - start:.2f} s")
-print(choice)
 meta = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048, pipeline=16)
 print("p = 16:", *map(show_seconds, meta.seconds))
 try:
     parallelize("gpt3", gpus=8)
 except ScalingError as problem:
     print(problem)
+choice
 
 # %% exercise-state-bytes
 def state_bytes(params, ranks, stage):
