@@ -23,7 +23,17 @@ from d2lps.notebook import schedule_table
 OUT, KEPT, PRINTED = "_site", "build/runs", "build/pdf"
 SHOWN_FAULTS = 20
 IN_ENGLISH = "en"  # the language of all docstrings
-FILES = ("icon.svg", "book.css", "book.js", "search.js", "terms.css", "terms.js", "try.js", "math.woff2", "math.OFL.txt")
+FILES = (
+    "icon.svg",
+    "book.css",
+    "book.js",
+    "search.js",
+    "terms.css",
+    "terms.js",
+    "try.js",
+    "math.woff2",
+    "math.OFL.txt",
+)
 
 
 def build(

@@ -19,11 +19,7 @@ from course.book.findings import BookError
 LIMIT = 3.0  # seconds of processor time for one cell here; a browser takes two to four times as long
 ALL = 300  # seconds for all cells of a chapter
 JUDGED = re.compile(r"d2lps\.check_exercise\(.*?\)")
-THERE = {
-    "d2lps",
-    "networkx",
-    "course",
-}  # what a browser has beside Python's own modules and those of chapters
+THERE = {"d2lps", "networkx", "course"}  # what a browser has beside Python's own modules and those of chapters
 
 
 def runnable(cells: Sequence[tuple[str, str]], solutions: Mapping[str, str]) -> dict[str, list[str]]:

@@ -54,6 +54,10 @@ SILENT = {
     "09-pipelines": ["language", "imports", "play", "px-sleep", "px-gpt", "px-cuts", "px-torch", "step"],
     "10-data-centre": ["language", "imports", "close"],
     "11-sparse-servers": ["language", "imports", "px-job", "close"],
+    "12-large-models": [
+        *("language", "imports", "px-tools", "px-zero", "px-tensor", "px-pipeline", "px-hybrid"),
+        *("px-torch-sharded", "px-torch-cut", "sequence", "px-experts", "seconds"),
+    ],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -69,6 +73,7 @@ STUBS = {
     "09-pipelines": 3,
     "10-data-centre": 3,
     "11-sparse-servers": 3,
+    "12-large-models": 4,
     "a-corrections": 0,
 }
 
@@ -651,3 +656,53 @@ def test_the_numbers_of_chapter_11(executed, language):
     assert [row[1:] for row in rows("cache")] == [["0.52", "0.40"], ["0.68", "0.58"]]
     assert "[('ServerLost', 1.0), ('ServerLost', 2.0)]" in shown(book, "lost")
     assert "[1.0, 2.0] [2.0, 2.0]" in shown(book, "lost")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_12(executed, language):
+    book = executed("12-large-models", language)
+
+    def rows(cell_id: str) -> list[list[str]]:
+        """Return the lines of a cell, cut into the columns that two or more spaces part."""
+        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+
+    def revealed(cell_id: str) -> list[float]:
+        """Return the folded answers; they are folded because no guess was made."""
+        return [float(each) for each in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
+
+    assert [row[-1] for row in rows("state")[1:5]] == ["120 GB", "31.41 GB", "16.64 GB", "1.875 GB"]
+    assert "True" in shown(book, "by-hand") and "(6000, [3000, 3000])" in shown(book, "by-hand")
+    assert shown(book, "acts").splitlines()[3] == "3  ∑w0  F0.0  ∑w1  F1.0  B1.0  ∑w0  ∑g1−g1  B0.0  ∑g0−g0  U0  U1"
+    assert shown(book, "same-bits").count("True") == 9
+    assert revealed("same-bits") == pytest.approx([1, 1, 1.465], abs=1e-3)
+    ways = {row[0]: row[1:] for row in rows("ways")[1:]}
+    psi = 4 * 235904  # bytes of the weights
+    assert len(ways) == 8 and all(float(row[0]) < 1e-5 and row[1] == row[2] for row in ways.values())
+    sent = {name: int(row[1]) for name, row in ways.items()}
+    assert sent["DP"] == sent["ZeRO-1"] == sent["ZeRO-2"] == 2 * 3 * psi // 4 and sent["TP"] == 16 * 6 * 2**16
+    assert [ways[name][3] for name in ("ZeRO-3", "TP", "PP", "PP × DP")] == ["0.0%", "0.0%", "42.9%", "33.3%"]
+    kinds = {row[0]: row[1:] for row in rows("kinds")[1:]}
+    assert kinds["DP"][:4] == ["943.6 kB", "943.6 kB", "1.887 MB", "3.774 MB"] and kinds["ZeRO-3"][3] == "1.271 MB"
+    theirs = rows("torch")[1:]
+    assert len(theirs) == 6 and all(float(each) < 1e-5 for row in theirs for each in row[1:3])
+    sizes = {row[0]: [float(size.split()[0]) for size in row[3:] if size != "–"] for row in theirs}
+    if len(sizes["ZeRO-3"]) == 2:  # elsewhere than on Linux, what PyTorch sends is not counted
+        for name, ratio in (("ZeRO-1", 3 / 2), ("ZeRO-2", 3 / 2), ("ZeRO-3", 4 / 2.93), ("TP", 1), ("PP", 1)):
+            assert sizes[name][1] / sizes[name][0] == pytest.approx(ratio, rel=0.04)
+    (off,), *used = [line.split("\n") for line in shown(book, "sequence-run").strip().splitlines()]
+    assert all(float(each) < 1e-5 for each in off.split()) and [line for (line,) in used] == ["4 98304", "8 98304"]
+    for row in rows("ledger")[1:]:
+        if len(row) == 4 and row[2] != "–" and row[3] != "–":
+            assert float(row[3]) == pytest.approx(1, abs=0.05)
+    assert [row[-1] for row in rows("gpt3-activations")[1:]] == ["275.4 GB", "55.6 GB", "34.4 GB", "10.3 GB", "4.8 GB"]
+    assert shown(book, "recompute").startswith("True 18489348 2629636 1048576") and "1.332" in shown(book, "recompute")
+    assert shown(book, "experts-same").startswith("True True True True") and "dropped=0" in shown(book, "experts-same")
+    assert revealed("unbalanced") == pytest.approx([2, 18.8], rel=1e-3)
+    assert [row[5:] for row in rows("unbalanced-table")[1:]][1] == ["2.00 ×", "1.311 µs", "18.8%"]
+    errors = [[float(each.rstrip("%")) for each in row[-2:]] for row in rows("published")[-10:]]
+    assert max(abs(off) for off, _ in errors) == 8.3 and sum(abs(off) for off, _ in errors) / 9 < 5
+    assert min(plain for _, plain in errors) == -27.5
+    for gpus, published in (("8192", 430), ("16384", 400)):
+        speeds = [float(row[-1]) for row in rows("llama")[1:] if row[:2] == [gpus, "8192"]]
+        assert min(speeds) < published < max(speeds)
+    assert float(shown(book, "choose").split()[0]) < 10 and "354.6 GB" in shown(book, "choose-llama")

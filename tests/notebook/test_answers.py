@@ -18,6 +18,7 @@ import test_exercises_08
 import test_exercises_09
 import test_exercises_10
 import test_exercises_11
+import test_exercises_12
 from helpers.exercises import (
     EXERCISES,
     HOSTILE,
@@ -58,6 +59,7 @@ TABLES = [
     test_exercises_09,
     test_exercises_10,
     test_exercises_11,
+    test_exercises_12,
 ]
 IDS = tuple(EXERCISES)
 RIGHT = {id: answers for table in TABLES for id, answers in table.RIGHT.items()}

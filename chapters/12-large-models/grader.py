@@ -1,0 +1,45 @@
+"""What the exercises of this chapter ask of an answer. Each has its judge in a module of its own."""
+
+from d2lps.notebook.grading import Exercise
+
+from . import judge_choose, judge_experts, judge_fully_sharded, judge_state_bytes
+
+EXERCISES = {
+    "state-bytes": Exercise(
+        ("params", "ranks", "stage"),
+        judge_state_bytes.CASES,
+        judge_state_bytes.judge,
+        fills=dict,
+        keeps=(
+            *("no-copy", "all-float32", "mean-part", "nothing-shared", "weights-early", "gradients-early"),
+            *("only-one", "all-ranks"),
+        ),
+    ),
+    "fully-sharded": Exercise(
+        ("layers",),
+        judge_fully_sharded.CASES,
+        judge_fully_sharded.judge,
+        fills=dict,
+        keeps=("last-twice", "freed-twice", "never-frees", "gathers-first", "order", "missing", "no-second-gather"),
+    ),
+    "choose": Exercise(
+        ("model", "gpus", "memory", "per_node", "batch"),
+        judge_choose.CASES,
+        judge_choose.judge,
+        fills=dict,
+        keeps=(
+            *("across-nodes", "activations-forgotten", "too-large", "most-stages", "least-memory", "slow", "gives-up"),
+            *("no-way", "does-not-divide", "other-count"),
+        ),
+    ),
+    "experts": Exercise(
+        ("x", "choice", "gate", "ranks", "capacity", "exchange", "expert"),
+        judge_experts.CASES,
+        judge_experts.judge,
+        fills=dict,
+        keeps=(
+            *("no-capacity", "keeps-last", "passes-dropped", "other-order", "sends-all", "drops-more", "not-parts"),
+            "waits-forever",
+        ),
+    ),
+}

@@ -1,0 +1,162 @@
+"""Judge one rank of a mixture of experts: play all ranks, one after the other, and compare with one device.
+
+A rank that needs what another sends is stopped, and called again once that is known: so no answer can wait for ever.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from d2lps.notebook.grading import Failure, Stopped, call, failure
+
+WIDTH = 3
+
+
+@dataclass(frozen=True)
+class TokenCase:
+    """How many tokens each rank has, and how many of them an expert accepts."""
+
+    tokens: tuple[int, ...]
+    capacity: int
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"n = {self.ranks}, tokens = {list(self.tokens)}, capacity = {self.capacity}"
+
+    @property
+    def ranks(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def given(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For each rank: tokens, the expert that each has chosen, and its gate."""
+        draw = torch.Generator().manual_seed(self.seed)
+        return [
+            (
+                torch.randn(count, WIDTH, generator=draw),
+                torch.randint(self.ranks, (count,), generator=draw) * torch.randint(2, (count,), generator=draw),
+                torch.rand(count, generator=draw) / 2 + 0.25,
+            )
+            for count in self.tokens
+        ]
+
+    def kept(self, rank: int) -> Tensor:
+        """Return which tokens of a rank their experts accept: the first ones of each."""
+        choice = self.given[rank][1]
+        place = torch.stack([(choice[:i] == e).sum() for i, e in enumerate(choice)]) if len(choice) else choice
+        return place < self.capacity
+
+
+def expert(number: int, tokens: Tensor) -> Tensor:
+    """Return what an expert makes of tokens; each number has a function of its own."""
+    return (tokens * (number + 1)).sin() + number
+
+
+class Waits(Stopped):
+    """A rank cannot go on before another one has sent."""
+
+
+def play(case: TokenCase, answer: Callable) -> tuple[list[object], list[list[list[Tensor]]]]:
+    """Return the result of each rank, and what it gave to each exchange."""
+    known: list[list[list[Tensor]]] = [[] for _ in range(case.ranks)]
+    while True:
+        results, grown = {}, False
+        for rank in range(case.ranks):
+            mine: list[list[Tensor]] = []
+
+            def exchange(parts: object, rank: int = rank, mine: list = mine) -> list[Tensor]:
+                mine.append(_parts(case, rank, parts))
+                i = len(mine) - 1
+                if any(len(others) <= i for others in known):
+                    raise Waits
+                return [others[i][rank].clone() for others in known]
+
+            x, choice, gate = (tensor.clone() for tensor in case.given[rank])
+            own = lambda tokens, rank=rank: expert(rank, tokens)  # noqa: E731
+            with suppress(Waits):
+                arguments = (x, choice, gate, case.ranks, case.capacity, exchange, own)
+                results[rank] = call(case, answer, *arguments, refused=Failure)
+            if len(mine) > len(known[rank]):
+                known[rank], grown = mine, True
+        if len(results) == case.ranks:
+            return [results[rank] for rank in range(case.ranks)], known
+        if not grown:
+            rank = min({*range(case.ranks)} - {*results})
+            raise failure("waits-forever", "experts-waits", case, rank=rank, number=len(known[rank]))
+
+
+def _parts(case: TokenCase, rank: int, parts: object) -> list[Tensor]:
+    good = isinstance(parts, list | tuple) and len(parts) == case.ranks
+    if not good or not all(isinstance(part, Tensor) and part.shape[1:] == (WIDTH,) for part in parts):
+        raise failure("not-parts", "experts-parts", case, rank=rank, n=case.ranks, width=WIDTH)
+    return [part.detach().clone() for part in parts]
+
+
+def judge(case: TokenCase, answer: Callable) -> dict[str, str]:
+    """Return what fills the sentence for a right answer; raise Failure."""
+    results, given = play(case, answer)
+    for rank, y in enumerate(results):
+        shape = tuple(case.given[rank][0].shape)
+        if not isinstance(y, Tensor) or tuple(y.shape) != shape:
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise failure("wrong-shape", "experts-shape", case, rank=rank, got=got, right=shape)
+    if not any(given) and all(not y.any() for y in results):
+        raise failure("todo", "experts-nothing", case)
+    for rank, exchanges in enumerate(given):
+        _require_sent(case, rank, exchanges)
+    for rank, y in enumerate(results):
+        _require_values(case, rank, y)
+    counts = [sum(int(case.kept(r)[case.given[r][1] == e].sum()) for r in range(case.ranks)) for e in range(case.ranks)]
+    return {"counts": ", ".join(map(str, counts)), "dropped": str(sum(case.tokens) - sum(counts))}
+
+
+def _require_sent(case: TokenCase, rank: int, exchanges: list[list[Tensor]]) -> None:
+    """Raise Failure unless a rank exchanges twice, and first sends the tokens that each expert accepts."""
+    if len(exchanges) != 2:
+        raise failure("other-count", "experts-times", case, rank=rank, count=len(exchanges))
+    (_, choice, _), kept = case.given[rank], case.kept(rank)
+    for e, part in enumerate(exchanges[0]):
+        wanted = int((choice == e).sum())
+        enough = int((kept & (choice == e)).sum())
+        if len(part) != enough:
+            mistake = "drops-more" if len(part) < enough else "no-capacity" if len(part) == wanted else "sends-all"
+            raise failure(mistake, "experts-sent", case, rank=rank, expert=e, got=len(part), enough=enough)
+
+
+def _require_values(case: TokenCase, rank: int, y: Tensor) -> None:
+    (x, choice, gate), kept = case.given[rank], case.kept(rank)[:, None]
+    made = torch.stack([expert(int(e), token) for e, token in zip(choice, x, strict=True)]) if len(x) else x
+    gates, zero = gate[:, None], torch.zeros_like(x)
+    right = torch.where(kept, made * gates, zero)
+    near = lambda other: torch.allclose(y.float(), other, 1e-4, 1e-5)  # noqa: E731
+    if near(right):
+        return
+    order = torch.cat([(case.kept(rank) & (choice == e)).nonzero().flatten() for e in range(case.ranks)])
+    sorted_first = torch.cat([made[order], zero[len(order) :]])
+    wrong = {
+        "no-gate": [torch.where(kept, made, zero)],
+        "gate-twice": [right * gates],
+        "passes-dropped": [torch.where(kept, made * gates, x), torch.where(kept, made * gates, x * gates)],
+        "other-order": [sorted_first * gates, torch.cat([(made * gates)[order], zero[len(order) :]]), sorted_first],
+    }
+    mistake = next((name for name, values in wrong.items() if any(map(near, values))), "")
+    row = int((~torch.isclose(y.float(), right, 1e-4, 1e-5)).any(1).nonzero()[0])
+    if not mistake:
+        last = torch.stack([(choice[i + 1 :] == e).sum() for i, e in enumerate(choice)])[:, None] < case.capacity
+        drops = near(torch.where(last, made * gates, zero)) and not torch.equal(last, kept)
+        mistake = "keeps-last" if drops else "other-order" if near(right.flip(0)) else "wrong-values"
+    raise failure(mistake, "experts-wrong", case, rank=rank, row=row)
+
+
+CASES = (
+    TokenCase((6, 6), 2, 17),
+    TokenCase((8, 5, 7), 3, 1),
+    TokenCase((4,), 2, 2),
+    TokenCase((5, 9, 0, 3, 12), 2, 3),
+    TokenCase((7, 7, 7), 100, 4),
+)

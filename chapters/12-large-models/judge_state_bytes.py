@@ -1,0 +1,72 @@
+"""Judge how many bytes of weights, gradients and Adam's state the fullest rank keeps, in a stage of ZeRO."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+
+from d2lps.notebook.grading import call, failure, size_text
+
+KINDS = (2, 2, 12)  # bytes per parameter of weights, gradients and state
+FROM = (3, 2, 1)  # the stage that divides each
+
+
+@dataclass(frozen=True)
+class BytesCase:
+    """A model of so many parameters on so many ranks."""
+
+    params: int
+    ranks: int
+    stage: int
+
+    @property
+    def label(self) -> str:
+        return f"n = {self.ranks}, params = {self.params}, stage = {self.stage}"
+
+    def bytes(self, kinds: tuple = KINDS, since: tuple = FROM, part: float | None = None) -> float:
+        """Return the bytes if each kind is divided from a stage on; ``part`` is the part of a rank."""
+        own = -(-self.params // self.ranks) if part is None else part
+        sizes = zip(kinds, since, strict=True)
+        return sum(size * (own if self.stage >= first else self.params) for size, first in sizes)
+
+
+def judge(case: BytesCase, answer: Callable) -> dict[str, str]:
+    """Return what fills the sentence for a right answer; raise Failure."""
+    got, right = call(case, answer, case.params, case.ranks, case.stage), case.bytes()
+    if isinstance(got, bool) or not isinstance(got, Real):
+        raise failure("not-a-number", "state-no-number", case, type=type(got).__name__)
+    if got == 0:
+        raise failure("todo", "state-nothing", case)
+    if got != right:
+        raise failure(_mistake(case, got), "state-wrong", case, got=f"{got:.12g}", right=f"{right:.12g}")
+    rest = [size_text(BytesCase(case.params, case.ranks, stage).bytes()) for stage in range(4)]
+    return {"all": ", ".join(rest)}
+
+
+def _mistake(case: BytesCase, got: float) -> str:
+    """Return the name of the first mistake that leads to this number."""
+    part = -(-case.params // case.ranks)
+    wrong = {
+        "in-gigabytes": [case.bytes() / 1e9, case.bytes() / 2**30],
+        "no-copy": [case.bytes((2, 2, 8))],
+        "all-float32": [case.bytes((4, 4, 8)), case.bytes((4, 4, 12))],
+        "mean-part": [case.bytes(part=case.params / case.ranks), case.bytes(part=case.params // case.ranks)],
+        "nothing-shared": [case.bytes(since=(9, 9, 9))],
+        "gradients-early": [case.bytes(since=(3, 1, 1))],
+        "weights-early": [case.bytes(since=since) for since in ((2, 2, 1), (1, 2, 1), (1, 1, 1))],
+        "only-one": [16 * case.params - size * (case.params - part) for size in KINDS],
+        "all-ranks": [case.ranks * case.bytes()],
+    }
+    near = (name for name, values in wrong.items() if any(abs(got - value) <= 1e-9 * value for value in values))
+    return next(near, "other")
+
+
+CASES = tuple(
+    BytesCase(params, ranks, stage)
+    for params, ranks, stage in (
+        *((7_500_000_000, 64, stage) for stage in (1, 2, 3, 0)),
+        *((1001, 2, stage) for stage in (3, 2)),
+        *((10, 3, stage) for stage in (1, 3)),
+        *((24, 1, stage) for stage in (3, 1)),
+        *((7, 5, stage) for stage in (2, 3)),
+    )
+)

@@ -1,0 +1,663 @@
+# %% language
+import d2lps
+
+d2lps.speak("en")
+
+# %% opening
+d2lps.opening("12")
+
+# %% imports
+import time
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from d2lps import all_gather, all_to_all, cost, d2l, memory, nvswitch
+from d2lps import parallelize, reduce_scatter, ring, run, table
+from d2lps.plan import slices
+from d2lps.scaling import GPUS, LLAMA3, MODELS, SC21, Layout, ScalingError
+from d2lps.scaling import calibrate, error, kept, measured, sent, step, throughput
+from d2lps.schedule import one_f_one_b, pipeline, zero
+from d2lps.train import flat, gpt, sharded, tensor
+from d2lps.train.experts import Experts
+from d2lps.units import show_seconds, show_size
+
+torch.set_num_threads(1)
+
+# %% guess-state
+guess = d2lps.predict("zero-state", {
+    "ZeRO-1": "GB", "ZeRO-2": "GB", "ZeRO-3": "GB"})
+guess
+
+# %% state
+ledgers = {f"ZeRO-{stage}": memory(7.5e9, data=64, stage=stage)
+           for stage in range(4)}
+kinds = ["weights", "gradients", "optimizer"]
+print(table("zero-stage", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
+    [name, *(show_size(ledger[kind].predicted) for kind in kinds),
+     show_size(ledger.predicted)] for name, ledger in ledgers.items()]))
+guess.reveal({name: ledgers[name].predicted / 1e9 for name in guess.asked})
+
+# %% by-hand
+def two_halves(parts, nodes, update):
+    plan = all_gather(nodes)
+    key, cut = dict(plan.holds), slices(plan.share, len(parts[nodes[0]]))
+    traces = [run(reduce_scatter(nodes), parts)]
+    for node in nodes:
+        own = cut[key[node]]
+        parts[node][own] = update(parts[node][own])
+    traces.append(run(plan, parts))
+    return traces
+
+def gradients(nodes, count=1000):
+    draw = torch.Generator().manual_seed(0)
+    return {node: torch.randn(count, generator=draw) for node in nodes}
+
+nodes = ["gpu0", "gpu1", "gpu2", "gpu3"]
+whole, halves = gradients(nodes), gradients(nodes)
+once = run(ring(nodes), whole)
+twice = two_halves(halves, nodes, lambda gradient: -0.1 * gradient)
+print(all(torch.equal(-0.1 * whole[node], halves[node]) for node in nodes))
+once.bytes_sent("gpu0"), [trace.bytes_sent("gpu0") for trace in twice]
+
+# %% guess-bytes
+guess = d2lps.predict("zero-bytes", {"ZeRO-1": "", "ZeRO-2": "", "ZeRO-3": ""})
+guess
+
+# %% acts
+def acts(stage):
+    for act in zero(["gpu0", "gpu1"], [6, 6], stage).acts:
+        if getattr(act, "node", "gpu0") == "gpu0":
+            label = str(act).replace("gpu0,gpu1 ", "").replace("gpu0 ", "")
+            freed = [act.value] if getattr(act, "frees", ()) is True else []
+            yield label + "".join(f"−{name}" for name in freed)
+
+for stage in range(4):
+    print(stage, *acts(stage), sep="  ")
+
+# %% layer-code
+for part in (flat.free, flat.allocate, flat.Layer.begin_gather,
+             flat.Layer.end_reduce, sharded.Sharded._collect):
+    print(d2lps.source(part), end="\n\n")
+
+# %% ranks
+ranks = d2lps.ranks(4)
+ranks
+
+# %% px-tools
+# %%px
+from collections import Counter
+from functools import partial
+import torch
+from d2lps import Processes
+from d2lps.train import by_plan, gpt, sharded
+
+torch.set_num_threads(1)
+carrier, SIZE, STEPS = Processes(backend="gloo"), 16, 12
+adamw = partial(torch.optim.AdamW, lr=0.01)
+data = gpt.examples(gpt.prose("en"), SIZE * STEPS)
+batches = list(by_plan.batches(data, SIZE, STEPS))
+losses, bytes_sent, states, activations = {}, {}, {}, {}
+
+def new():
+    torch.manual_seed(0)
+    return gpt.GPT(layers=4)
+
+def sent(trace, rank):
+    return trace.bytes_sent(trace.plan.nodes[rank])
+
+def fit(name, net, step):
+    optimizer, losses[name] = adamw(net.parameters()), []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss, bytes_sent[name] = step(batch)
+        optimizer.step()
+        losses[name].append(loss)
+    weights = [*net.parameters()]
+    kinds = {"w": weights, "g": [w.grad for w in weights],
+             "s": [s for w in weights
+                   for s in optimizer.state[w].values() if s.dim()]}
+    states[name] = {kind: sum(tensor.nbytes for tensor in tensors)
+                    for kind, tensors in kinds.items()}
+
+def saved(net, inputs):
+    own, storages = {w.data_ptr() for w in net.parameters()}, {}
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage
+        return tensor
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        net(inputs)
+    return sum(storage.nbytes() for storage in storages.values())
+
+def alone(batch):
+    loss = gpt.loss(net(batch[0]), batch[1])
+    loss.backward()
+    return loss.item(), 0
+
+net = new()
+activations["n = 1"] = saved(net, data[0][:SIZE])
+fit("n = 1", net, alone)
+
+# %% px-zero
+# %%px
+def at_peak(schedule, node):
+    now, most = Counter(), Counter()
+    for _, name, comes in schedule.lives(node):
+        now[name[0]] += schedule.size(name) if comes else -schedule.size(name)
+        most = now.copy() if now.total() > most.total() else most
+    return {kind: most[kind] for kind in "wgs"}
+
+final, peaks = [], []
+for stage in range(4):
+    name = f"ZeRO-{stage}" if stage else "DP"
+    model = sharded.Sharded(new(), carrier.names, stage, adamw, gpt.loss, carrier)
+    losses[name] = []
+    for batch in batches:
+        parts = carrier.all_gather(sum(model.step(batch).values()))
+        losses[name].append(sum(parts))
+    bytes_sent[name] = sent(model.trace(), carrier.rank)
+    states[name] = at_peak(model.schedule, f"rank{carrier.rank}")
+    activations[name] = saved(new(), data[0][:SIZE // 4])
+    peaks.append(model.own[f"rank{carrier.rank}"].peak)
+    final.append(model.weights())
+same = [torch.equal(weights, final[0]) for weights in final]
+
+# %% same-bits
+print(ranks[0]["same"], ranks[3]["same"])
+kinds = [ranks[0]["states"][name] for name in ("DP", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
+print(ranks[0]["peaks"] == [sum(each.values()) for each in kinds])
+psi = 4 * sum(flat.counts_of(gpt.GPT(layers=4)))
+sent_by = ranks[0]["bytes_sent"]
+guess.reveal({name: sent_by[name] / sent_by["DP"] for name in guess.asked})
+
+# %% px-tensor
+# %%px
+from d2lps.train import tensor
+
+group = tensor.Group(carrier.names, carrier)
+cut = tensor.cut_gpt(new(), group)
+
+def by_tensors(batch):
+    group.traces.clear()
+    loss = gpt.loss(cut(batch[0]), batch[1])
+    loss.backward()
+    return loss.item(), sum(sent(trace, carrier.rank) for trace in group.traces)
+
+activations["TP"] = saved(cut, data[0][:SIZE])
+with by_plan.deterministic():
+    fit("TP", cut, by_tensors)
+
+# %% px-pipeline
+# %%px
+from d2lps.schedule import one_f_one_b, pipeline
+from d2lps.train.pipeline import run
+
+stages = new().stages(4)
+own = stages[carrier.rank]
+
+def by_stages(batch):
+    schedule = pipeline(one_f_one_b(4, 4))
+    loss, trace = run(schedule, {carrier.rank: own}, batch, carrier, gpt.loss)
+    return carrier.all_gather(loss)[3], sent(trace, carrier.rank)
+
+activations["PP"] = 4 * saved(stages[0], data[0][:SIZE // 4])
+fit("PP", own, by_stages)
+
+# %% px-hybrid
+# %%px
+from torch.distributed import PrefixStore
+from d2lps import ring, run as run_plan
+
+replica, stage = divmod(carrier.rank, 2)
+
+def pair(name, rank):
+    store = PrefixStore(name, carrier.store)
+    return Processes(backend="gloo", store=store, rank=rank, size=2)
+
+row, column = pair(f"row{replica}", stage), pair(f"column{stage}", replica)
+stages = new().stages(2)
+mine = stages[stage]
+
+def by_both(batch):
+    half = [part.chunk(2)[replica] for part in batch]
+    schedule = pipeline(one_f_one_b(2, 2))
+    loss, trace = run(schedule, {stage: mine}, half, row, gpt.loss)
+    weights = [*mine.parameters()]
+    total = torch.cat([w.grad.flatten() for w in weights]) / 2
+    sums = run_plan(ring(column.names), total, column)
+    for w, part in zip(weights, total.split([w.numel() for w in weights])):
+        w.grad = part.view_as(w)
+    parts = carrier.all_gather(loss)
+    return (parts[1] + parts[3]) / 2, sent(trace, stage) + sent(sums, replica)
+
+activations["PP × DP"] = 2 * saved(stages[0], data[0][:SIZE // 4])
+fit("PP × DP", mine, by_both)
+
+# %% curves
+names = ["n = 1", "DP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "TP", "PP", "PP × DP"]
+losses = {name: ranks[0]["losses"][name] for name in names}
+d2l.plot(list(range(12)), list(losses.values()), "step", "loss",
+         legend=names, figsize=(6, 4),
+         fmts=["-", "m--", "g-.", "r:", "c-", "y--", "k-.", "b:"])
+
+# %% ways
+def formulas(n=4, x=16 * 64 * 64 * 4):
+    part, ring_of_n = (n - 1) / n * psi, 2 * (n - 1) / n
+    last = 4 * flat.counts_of(gpt.GPT(layers=4))[-1]
+    half = 4 * sum(w.numel() for w in gpt.GPT(layers=4).stages(2)[0].parameters())
+    return {"n = 1": 0, "DP": 2 * part, "ZeRO-1": 2 * part, "ZeRO-2": 2 * part,
+            "ZeRO-3": 3 * part - (n - 1) / n * last, "TP": 4 * 4 * ring_of_n * x,
+            "PP": x, "PP × DP": x / 2 + half}
+
+one, sent_by = losses["n = 1"], ranks[0]["bytes_sent"]
+idle = {"PP": cost.shared(pipeline(one_f_one_b(4, 4))).bubble(),
+        "PP × DP": cost.shared(pipeline(one_f_one_b(2, 2))).bubble()}
+rows = []
+for name, formula in formulas().items():
+    off = max(abs(a / b - 1) for a, b in zip(losses[name], one))
+    rows.append([name, f"{off:.0e}", sent_by[name], round(formula),
+                 f"{idle.get(name, 0):.1%}"])
+table("way", "loss-off", "bytes-sent", "formula-bytes", "of-total", rows=rows)
+
+# %% kinds
+def most(table, name):
+    return max((ranks[rank][table][name] for rank in range(4)),
+               key=lambda kinds: sum(kinds.values()))
+
+rows = []
+for name in names:
+    kinds = most("states", name)
+    saved = max(ranks[rank]["activations"][name] for rank in range(4))
+    rows.append([name, *(show_size(kinds[kind]) for kind in "wgs"),
+                 show_size(sum(kinds.values())), show_size(saved)])
+table("way", "of-weights", "of-gradients", "of-optimizer", "at-peak",
+      "activations", rows=rows)
+
+# %% px-torch-sharded
+# %%px
+from pathlib import Path
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+line, rank = init_device_mesh("cpu", (4,)), carrier.rank
+theirs, one = {}, new()
+gpt.loss(one(batches[0][0]), batches[0][1]).backward()
+
+def written():
+    file = Path("/proc/self/io")
+    if file.exists():
+        return int(file.read_text().split("wchar: ")[1].split()[0])
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+def off(module, right):
+    return max(float((whole(w.grad) - g.grad).abs().max() / g.grad.abs().max())
+               for w, g in zip(module.parameters(), right))
+
+def by_torch(name, module, step, right, optimizer=None):
+    optimizer, found, gradient = optimizer or adamw(module.parameters()), [], None
+    for number, batch in enumerate(batches[:4]):
+        before = written()
+        optimizer.zero_grad()
+        loss = step(batch)
+        gradient = off(module, right) if number == 0 else gradient
+        before = written() if number == 0 else before
+        optimizer.step()
+        sent = before and written() - before
+        found.append(sum(x for x in carrier.all_gather(loss) if x is not None))
+    theirs[name] = found, gradient, sent
+
+def on_part(module):
+    def step(batch):
+        X, y = [part.chunk(4)[rank] for part in batch]
+        loss = gpt.loss(module(X), y)
+        loss.backward()
+        return loss.item() / 4
+    return step
+
+model = DistributedDataParallel(new())
+share_states = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+by_torch("ZeRO-1", model, on_part(model), one.parameters(), share_states)
+for name, reshard in [("ZeRO-2", False), ("ZeRO-3", True)]:
+    model = new()
+    for layer in model:
+        fully_shard(layer, mesh=line, reshard_after_forward=reshard)
+    fully_shard(model, mesh=line, reshard_after_forward=reshard)
+    by_torch(name, model, on_part(model), one.parameters())
+
+# %% px-torch-cut
+# %%px
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module)
+
+columns, rows = ColwiseParallel(), RowwiseParallel()
+plan = {"attention": PrepareModuleInput(
+            input_layouts=Replicate(), desired_input_layouts=Replicate()),
+        "attention.query": columns, "attention.key": columns,
+        "attention.value": columns, "attention.out": rows,
+        "perceptron.up": columns, "perceptron.down": rows}
+model = new()
+for block in list(model)[1:-1]:
+    parallelize_module(block, line, plan)
+
+def on_all(batch):
+    loss = gpt.loss(model(batch[0]), batch[1])
+    loss.backward()
+    return loss.item() / 4
+
+by_torch("TP", model, on_all, one.parameters())
+
+def in_a_row(module, stage, stages, micro, group):
+    place = PipelineStage(module, stage, stages, torch.device("cpu"), group=group)
+    schedule = Schedule1F1B(place, n_microbatches=micro, loss_fn=gpt.loss)
+    def step(batch):
+        found = []
+        schedule.step(*batch[:1] if stage == 0 else (), losses=found,
+                      **{"target": batch[1]} if stage == stages - 1 else {})
+        return sum(loss.item() for loss in found) / micro if found else None
+    return step
+
+own = new().stages(4)[rank]
+step = in_a_row(own, rank, 4, 4, None)
+by_torch("PP", own, step, one.stages(4)[rank].parameters())
+
+grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "stage"))
+replica, stage = grid.get_coordinate()
+own = new().stages(2)[stage]
+fully_shard(own, mesh=grid["replica"], reshard_after_forward=False)
+half = in_a_row(own, stage, 2, 2, grid["stage"].get_group())
+
+def in_two_rows(batch):
+    loss = half([part.chunk(2)[replica] for part in batch])
+    return loss / 2 if loss is not None else None
+
+by_torch("PP × DP", own, in_two_rows, one.stages(2)[stage].parameters())
+
+# %% torch
+rows = []
+for name in names[2:]:
+    found, _, written = ranks[0]["theirs"][name]
+    gradient = max(ranks[rank]["theirs"][name][1] for rank in range(4))
+    off = max(abs(a / b - 1) for a, b in zip(found, one))
+    rows.append([name, f"{off:.0e}", f"{gradient:.0e}", show_size(sent_by[name]),
+                 written and show_size(written)])
+table("way", "loss-off", "gradient-off", "ours-sent", "torch-sent", rows=rows)
+
+# %% sequence
+tokens, width, traces = 64, 64, []
+key, cut = dict(all_gather(nodes).holds), slices(all_gather(nodes).share, tokens)
+own = {node: cut[key[node]] for node in nodes}
+
+def exchange(plan, wholes):
+    buffers = {node: whole.flatten() for node, whole in wholes.items()}
+    traces.append(run(plan, buffers))
+    return [buffers[node].view(1, tokens, width) for node in nodes]
+
+def gather(parts):
+    wholes = {node: torch.zeros(1, tokens, width) for node in nodes}
+    for node, part in zip(nodes, parts):
+        wholes[node][:, own[node]] = part
+    return tuple(exchange(all_gather(nodes), wholes))
+
+def scatter(wholes):
+    copies = {node: whole.clone() for node, whole in zip(nodes, wholes)}
+    sums = exchange(reduce_scatter(nodes), copies)
+    return tuple(whole[:, own[node]] for node, whole in zip(nodes, sums))
+
+class Gather(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, *parts: gather(parts))
+    backward = staticmethod(lambda ctx, *gradients: scatter(gradients))
+
+class Scatter(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, *wholes: scatter(wholes))
+    backward = staticmethod(lambda ctx, *gradients: gather(gradients))
+
+# %% sequence-run
+torch.manual_seed(0)
+block, x = gpt.Block(width, heads=4), torch.randn(1, tokens, width)
+group = tensor.Group(nodes)
+cut_in_four = tensor.cut_gpt(nn.Sequential(block), group)[0]
+
+def half_block(parts, norm, cut):
+    wholes = Gather.apply(*map(norm, parts))
+    sums = [piece(whole) for piece, whole in zip(cut.parts, wholes)]
+    bias = 0 if cut.bias is None else cut.bias
+    return [part + y + bias for part, y in zip(parts, Scatter.apply(*sums))]
+
+inputs = [x.clone().requires_grad_() for _ in range(3)]
+block(inputs[0]).square().sum().backward()
+cut_in_four(inputs[1]).square().sum().backward()
+parts = [inputs[2][:, own[node]] for node in nodes]
+parts = half_block(parts, cut_in_four.norm1, cut_in_four.attention)
+parts = half_block(parts, cut_in_four.norm2, cut_in_four.perceptron)
+sum(part.square().sum() for part in parts).backward()
+
+right = inputs[0].grad
+print(*(f"{float((x.grad - right).abs().max() / right.abs().max()):.0e}"
+        for x in inputs[1:]))
+for used in (group.traces, traces):
+    print(len(used), sum(trace.bytes_sent("gpu0") for trace in used))
+
+# %% ledger
+torch.manual_seed(0)
+net, batch = gpt.GPT(layers=4), gpt.examples(gpt.prose("en"), 16)
+memory(net, batch)
+
+# %% gpt3-activations
+gpt3 = MODELS["gpt3"]
+ways = {"t = 1": {}, "t = 8": {"tensor": 8},
+        "t = 8, SP": {"tensor": 8, "sequence": True},
+        "+ selective": {"tensor": 8, "sequence": True, "recompute": "selective"},
+        "full": {"recompute": "full"}}
+kinds = ["normalization", "attention", "scores", "perceptron", "dropout", "inputs"]
+layers = {way: gpt3.activations(**options) for way, options in ways.items()}
+table("way", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
+    [way, *(show_size(layer[kind]) if kind in layer else None for kind in kinds),
+     f"{96 * sum(layer.values()) / 1e9:.1f} GB"] for way, layer in layers.items()])
+
+# %% recompute
+class Again(nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=True)
+
+def saved(net):
+    kinds = measured.activations(net, lambda: gpt.loss(net(batch[0]), batch[1]))
+    return sum(kinds.values())
+
+again = nn.Sequential(net[0], *map(Again, list(net)[1:-1]), net[-1])
+values = [value.item() for value in (gpt.loss(net(batch[0]), batch[1]),
+                                     gpt.loss(again(batch[0]), batch[1]))]
+inputs = 4 * 16 * 64 * 64 * 4
+print(values[0] == values[1], saved(net), saved(again), inputs)
+f"{gpt3.flops_per_token('full') / gpt3.flops_per_token():.3f}"
+
+# %% route
+def send_counts(choices, n):
+    return [[choice.eq(e).sum().item() for e in range(n)] for choice in choices]
+
+torch.manual_seed(0)
+x = [torch.randn(6, 4) for _ in range(2)]
+router, two = torch.randn(4, 2), ["gpu0", "gpu1"]
+choices = [(part @ router).argmax(1) for part in x]
+print(*choices, send_counts(choices, 2), sep="\n")
+print(all_to_all(two, sizes=send_counts(choices, 2)))
+
+# %% experts-code
+print(d2lps.source(Experts.route), d2lps.source(Experts.forward),
+      sep="\n\n")
+
+# %% px-experts
+# %%px
+from d2lps.train.experts import Experts
+
+torch.manual_seed(0)
+layer = Experts(carrier.names, width=64, experts=4, capacity=4, carrier=carrier)
+x = torch.randn(256, 64, generator=torch.Generator().manual_seed(carrier.rank))
+(y,) = layer([x])
+y.square().sum().backward()
+layer.sum_router()
+trace = layer.traces[0]
+
+# %% experts-same
+torch.manual_seed(0)
+layer = Experts([f"rank{r}" for r in range(4)], 64, experts=4, capacity=4)
+x = [torch.randn(256, 64, generator=torch.Generator().manual_seed(r))
+     for r in range(4)]
+y = layer(x)
+print(*(torch.equal(y[r], ranks[r]["y"]) for r in range(4)), layer.load)
+print([ranks[r]["trace"].bytes_sent(f"rank{r}") for r in range(4)])
+ranks.close()
+
+# %% guess-experts
+guess = d2lps.predict("experts", {"slowdown": "", "dropped": "%"})
+guess
+
+# %% unbalanced
+def routed(share, capacity, tokens=1024):
+    layer = Experts(nodes, 64, experts=4, capacity=capacity)
+    layer.router.weight.data = torch.eye(4, 64)
+    choice = torch.arange(tokens) % 3 + 1
+    choice[:int(share * tokens)] = 0
+    x = torch.nn.functional.one_hot(choice, 64).float()
+    layer([x] * 4)
+    return layer
+
+place, rows = nvswitch(4, links=12), []
+for share in (0.25, 0.5, 1.0):
+    layer, strict = routed(share, capacity=4), routed(share, capacity=1.25)
+    plan, total = layer.traces[0].plan, sum(layer.load.tokens)
+    most = max(layer.load.tokens) / (total / 4)
+    rows.append([f"{share:.0%}", *layer.load.tokens, f"{most:.2f} ×",
+                 cost.shared(plan, place, total * 64 * 4),
+                 f"{strict.load.dropped / total:.1%}"])
+guess.reveal({"slowdown": float(rows[1][5].split()[0]),
+              "dropped": float(rows[1][7].rstrip("%"))})
+
+# %% unbalanced-table
+table("favorite", *range(4), "slowest-device", "all-to-all-takes", "dropped", rows=rows)
+
+# %% wires
+short = {"tensor": "TP", "pipeline": "PP", "data": "DP"}
+runs = {"GPT-3": ("gpt3", "a100", Layout(8, 16, 8, 1, 1, 192, recompute="full")),
+        "Llama 3": ("llama3-405b", "h100", Layout(8, 16, 128, 1, 1, 16, stage=1))}
+rows = []
+for name, (model, gpu, layout) in runs.items():
+    for dimension, nbytes in sent(MODELS[model], layout).items():
+        if nbytes:
+            seconds = [show_seconds(nbytes / getattr(GPUS[gpu], wire))
+                       for wire in ("inside", "outside")]
+            rows.append([name, short[dimension], getattr(layout, dimension),
+                         show_size(nbytes), *seconds])
+table("model", "dimension", "devices", "bytes-sent", "at-inside",
+      "at-outside", rows=rows)
+
+# %% seconds
+def seconds(model, layout, gpu, e=0.59):
+    t, p, m = layout.tensor, layout.pipeline, layout.batches
+    tokens = layout.sequences * model.context
+    flops = tokens * model.flops_per_token(layout.recompute) / layout.gpus
+    by = sent(model, layout)
+    computing = flops / (e * gpu.peak)
+    matrices = by["tensor"] / (gpu.inside if t <= 8 else gpu.outside)
+    stages = by["pipeline"] / gpu.outside
+    bubble = (p - 1) / m * (computing + matrices + stages)
+    replicas = by["data"] / gpu.outside
+    return {"computing": computing, "tensor": matrices, "pipeline": stages,
+            "bubble": bubble, "data": replicas}
+
+# %% some-layouts
+a100, rows = GPUS["a100"], []
+for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1),
+                    (8, 16, 1), (1, 32, 1), (32, 4, 1)]:
+    d = 1024 // (t * p)
+    layout = Layout(t, p, d, 1, 1, 2048 // d, stage, recompute="full")
+    parts = seconds(gpt3, layout, a100)
+    rows.append([f"{t} · {p} · {d}", stage, show_size(sum(kept(gpt3, layout).values())),
+                 *map(show_seconds, parts.values()), show_seconds(sum(parts.values()))])
+table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
+      "by-stages", "bubble", "by-replicas", "takes", rows=rows)
+
+# %% published
+rows = []
+for published in SC21:
+    plain = 100 * error(published, crossings=0)[0]
+    rows.append([published.name, published.layout.gpus, f"{published.flops / 1e12:.0f}",
+                 f"{throughput(published) / 1e12:.0f}",
+                 f"{100 * error(published)[0]:+.1f}%", f"{plain:+.1f}%"])
+print(f"e = {calibrate():.3f}, {calibrate(0):.3f}")
+table("model", "gpus", "published-speed", "predicted", "error-percent",
+      "without-reading", rows=rows)
+
+# %% llama
+rows = []
+for published in LLAMA3:
+    for v in published.chunks:
+        layout = published.layout._replace(chunks=v)
+        speed = throughput(published._replace(layout=layout))
+        rows.append([published.layout.gpus, published.model.context, v,
+                     f"{published.flops / 1e12:.0f}", f"{speed / 1e12:.0f}"])
+table("gpus", "tokens", "chunks-per-device", "published-speed", "predicted", rows=rows)
+
+# %% choose
+start = time.perf_counter()
+choice = parallelize("gpt3", gpus=1024, batch=1536)
+print(f"{time.perf_counter() - start:.2f} s")
+choice
+
+# %% choose-llama
+start = time.perf_counter()
+choice = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048)
+print(f"{time.perf_counter() - start:.2f} s")
+meta = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048, pipeline=16)
+print("p = 16:", *map(show_seconds, meta.seconds))
+try:
+    parallelize("gpt3", gpus=8)
+except ScalingError as problem:
+    print(problem)
+choice
+
+# %% exercise-state-bytes
+def state_bytes(params, ranks, stage):
+    nbytes = 0
+    # TODO
+    return nbytes
+
+d2lps.check_exercise("state-bytes", state_bytes)
+
+# %% exercise-fully-sharded
+def fully_sharded(layers):
+    todo = []
+    # TODO
+    return todo
+
+d2lps.check_exercise("fully-sharded", fully_sharded)
+
+# %% exercise-choose
+def choose(model, gpus, memory, per_node, batch):
+    best = None
+    # TODO
+    return best
+
+d2lps.check_exercise("choose", choose)
+
+# %% exercise-experts
+def experts(x, choice, gate, ranks, capacity, exchange, expert):
+    y = torch.zeros_like(x)
+    # TODO
+    return y
+
+d2lps.check_exercise("experts", experts)
