@@ -30,7 +30,7 @@ def course_map(here: str = "") -> "CourseMap":
 
     Examples
     --------
-    >>> print(course_map().chapters[0])
+    >>> print(course_map().chapters[1])
     01-data-parallelism
     """
     return CourseMap(here)
