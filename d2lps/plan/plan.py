@@ -22,6 +22,7 @@ written, so every carrier computes the same bits.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Rational
@@ -160,8 +161,18 @@ class Plan:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        sent = sum(len(sends(step)) for step in self.steps)
-        return f"<Plan: {len(self.nodes)} nodes, {len(self.share)} keys, {len(self.steps)} steps, {sent} sends>"
+        size = f"{len(self.nodes)} nodes, {len(self.share)} keys, {len(self.steps)} steps"
+        return f"<Plan: {size}, {self._count_sends()} sends>"
+
+    def _count_sends(self) -> int:
+        """Return the number of sends; of lazy steps without making those that are described or alike."""
+        if not isinstance(self.steps, Lazy):
+            return sum(len(sends(step)) for step in self.steps)
+        if self.steps.around:
+            return len(self.nodes) * sum(self.steps.turns(i)[2] for i in range(len(self.steps)))
+        kinds = Counter(map(self.steps.kind, range(len(self.steps))))
+        first = {self.steps.kind(i): i for i in reversed(range(len(self.steps)))}
+        return sum(number * len(self.steps[first[kind]]) for kind, number in kinds.items())
 
     def to_json(self) -> str:
         """Return the plan as JSON text.

@@ -76,8 +76,8 @@ _FILLS += ",".join(f".d2-w{name[1:]}" for name in _RIMS)
 _FILLS += "{stroke-width:var(--d2-rim,.8);vector-effect:non-scaling-stroke}"
 STYLE = _CSS.substitute(LIGHT=_LIGHT, BOTH=_BOTH, FONT=_FONT, FILLS=_FILLS)
 
-# Further rules for pictures whose links have parallel lines, are in the background, or are as wide as their loads.
-# They outweigh the rules above, which another picture on the same page may repeat.
+# Further rules for pictures whose links have parallel lines, are in the background, or are as wide as their loads. They
+# outweigh the rules above, which another picture on the same page may repeat.
 THIN = """.d2-lane.d2-thin{stroke:var(--d2-edge)}.d2-faint{--d2-wide:1}
 .d2-lane.d2-thin.d2-thin{stroke-width:var(--d2-wide);stroke-dasharray:none}
 .d2-lane.d2-thin:not(.d2-faint),.d2-link .d2-lane.d2-thin:not(.d2-faint){stroke:var(--d2-lane)}
