@@ -33,22 +33,23 @@ guess
 # %% state
 ledgers = {f"ZeRO-{stage}": memory(7.5e9, data=64, stage=stage)
            for stage in range(4)}
-kinds = ["weights", "gradients", "optimizer"]
-print(table("zero-stage", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
-    [name, *(show_size(ledger[kind].predicted) for kind in kinds),
-     show_size(ledger.predicted)] for name, ledger in ledgers.items()]))
 guess.reveal({name: ledgers[name].predicted / 1e9 for name in guess.asked})
+
+# %% state-table
+kinds = ["weights", "gradients", "optimizer"]
+table("zero-stage", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
+    [name, *(show_size(ledger[kind].predicted) for kind in kinds),
+     show_size(ledger.predicted)] for name, ledger in ledgers.items()])
 
 # %% by-hand
 def two_halves(parts, nodes, update):
     plan = all_gather(nodes)
     key, cut = dict(plan.holds), slices(plan.share, len(parts[nodes[0]]))
-    traces = [run(reduce_scatter(nodes), parts)]
+    run(reduce_scatter(nodes), parts)
     for node in nodes:
         own = cut[key[node]]
         parts[node][own] = update(parts[node][own])
-    traces.append(run(plan, parts))
-    return traces
+    run(plan, parts)
 
 def gradients(nodes, count=1000):
     draw = torch.Generator().manual_seed(0)
@@ -56,10 +57,9 @@ def gradients(nodes, count=1000):
 
 nodes = ["gpu0", "gpu1", "gpu2", "gpu3"]
 whole, halves = gradients(nodes), gradients(nodes)
-once = run(ring(nodes), whole)
-twice = two_halves(halves, nodes, lambda gradient: -0.1 * gradient)
-print(all(torch.equal(-0.1 * whole[node], halves[node]) for node in nodes))
-once.bytes_sent("gpu0"), [trace.bytes_sent("gpu0") for trace in twice]
+run(ring(nodes), whole)
+two_halves(halves, nodes, lambda gradient: -0.1 * gradient)
+all(torch.equal(-0.1 * whole[node], halves[node]) for node in nodes)
 
 # %% guess-bytes
 guess = d2lps.predict("zero-bytes", {"ZeRO-1": "", "ZeRO-2": "", "ZeRO-3": ""})
@@ -70,8 +70,8 @@ def acts(stage):
     for act in zero(["gpu0", "gpu1"], [6, 6], stage).acts:
         if getattr(act, "node", "gpu0") == "gpu0":
             label = str(act).replace("gpu0,gpu1 ", "").replace("gpu0 ", "")
-            freed = [act.value] if getattr(act, "frees", ()) is True else []
-            yield label + "".join(f"−{name}" for name in freed)
+            freed = getattr(act, "frees", ()) is True and act.value[0] == "g"
+            yield f"{label}−{act.value}" if freed else label
 
 for stage in range(4):
     print(stage, *acts(stage), sep="  ")
@@ -236,14 +236,13 @@ def by_both(batch):
 activations["PP × DP"] = 2 * saved(stages[0], data[0][:SIZE // 4])
 fit("PP × DP", mine, by_both)
 
-# %% curves
+# %% ways
 names = ["n = 1", "DP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "TP", "PP", "PP × DP"]
 losses = {name: ranks[0]["losses"][name] for name in names}
 d2l.plot(list(range(12)), list(losses.values()), "step", "loss",
          legend=names, figsize=(6, 4),
          fmts=["-", "m--", "g-.", "r:", "c-", "y--", "k-.", "b:"])
 
-# %% ways
 def formulas(n=4, x=16 * 64 * 64 * 4):
     part, ring_of_n = (n - 1) / n * psi, 2 * (n - 1) / n
     last = 4 * flat.counts_of(gpt.GPT(layers=4))[-1]
@@ -357,35 +356,21 @@ def on_all(batch):
 
 by_torch("TP", model, on_all, one.parameters())
 
-def in_a_row(module, stage, stages, micro, group):
-    place = PipelineStage(module, stage, stages, torch.device("cpu"), group=group)
-    schedule = Schedule1F1B(place, n_microbatches=micro, loss_fn=gpt.loss)
-    def step(batch):
-        found = []
-        schedule.step(*batch[:1] if stage == 0 else (), losses=found,
-                      **{"target": batch[1]} if stage == stages - 1 else {})
-        return sum(loss.item() for loss in found) / micro if found else None
-    return step
-
 own = new().stages(4)[rank]
-step = in_a_row(own, rank, 4, 4, None)
-by_torch("PP", own, step, one.stages(4)[rank].parameters())
+place = PipelineStage(own, rank, 4, torch.device("cpu"))
+schedule = Schedule1F1B(place, n_microbatches=4, loss_fn=gpt.loss)
 
-grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "stage"))
-replica, stage = grid.get_coordinate()
-own = new().stages(2)[stage]
-fully_shard(own, mesh=grid["replica"], reshard_after_forward=False)
-half = in_a_row(own, stage, 2, 2, grid["stage"].get_group())
+def in_stages(batch):
+    found = []
+    schedule.step(*batch[:1] if rank == 0 else (), losses=found,
+                  **{"target": batch[1]} if rank == 3 else {})
+    return sum(loss.item() for loss in found) / 4 if found else None
 
-def in_two_rows(batch):
-    loss = half([part.chunk(2)[replica] for part in batch])
-    return loss / 2 if loss is not None else None
-
-by_torch("PP × DP", own, in_two_rows, one.stages(2)[stage].parameters())
+by_torch("PP", own, in_stages, one.stages(4)[rank].parameters())
 
 # %% torch
 rows = []
-for name in names[2:]:
+for name in names[2:-1]:
     found, _, written = ranks[0]["theirs"][name]
     gradient = max(ranks[rank]["theirs"][name][1] for rank in range(4))
     off = max(abs(a / b - 1) for a, b in zip(found, one))
@@ -589,7 +574,7 @@ for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1),
     rows.append([f"{t} · {p} · {d}", stage, show_size(sum(kept(gpt3, layout).values())),
                  *map(show_seconds, parts.values()), show_seconds(sum(parts.values()))])
 table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
-      "by-stages", "bubble", "by-replicas", "takes", rows=rows)
+      "by-stages", "bubble", "by-replicas", "in-all", rows=rows)
 
 # %% published
 rows = []
@@ -597,31 +582,33 @@ for published in SC21:
     plain = 100 * error(published, crossings=0)[0]
     rows.append([published.name, published.layout.gpus, f"{published.flops / 1e12:.0f}",
                  f"{throughput(published) / 1e12:.0f}",
-                 f"{100 * error(published)[0]:+.1f}%", f"{plain:+.1f}%"])
+                 *(f"{round(off, 1) + 0:+.1f}%" for off in (100 * error(published)[0], plain))])
 print(f"e = {calibrate():.3f}, {calibrate(0):.3f}")
 table("model", "gpus", "published-speed", "predicted", "error-percent",
       "without-reading", rows=rows)
 
 # %% llama
 rows = []
-for published in LLAMA3:
+for published in LLAMA3[:2]:
     for v in published.chunks:
         layout = published.layout._replace(chunks=v)
         speed = throughput(published._replace(layout=layout))
-        rows.append([published.layout.gpus, published.model.context, v,
+        rows.append([published.layout.gpus, v,
                      f"{published.flops / 1e12:.0f}", f"{speed / 1e12:.0f}"])
-table("gpus", "tokens", "chunks-per-device", "published-speed", "predicted", rows=rows)
+table("gpus", "chunks-per-device", "published-speed", "predicted", rows=rows)
 
 # %% choose
 start = time.perf_counter()
 choice = parallelize("gpt3", gpus=1024, batch=1536)
 print(f"{time.perf_counter() - start:.2f} s")
+print(show_seconds(choice.duration))
 choice
 
 # %% choose-llama
 start = time.perf_counter()
 choice = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048)
 print(f"{time.perf_counter() - start:.2f} s")
+print(show_seconds(choice.duration))
 meta = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048, pipeline=16)
 print("p = 16:", *map(show_seconds, meta.seconds))
 try:

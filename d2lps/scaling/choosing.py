@@ -70,7 +70,8 @@ class Choice(NamedTuple):
             A line per field of the layout; intervals of the time of a step and of the speed; memory kept and there.
         """
         names = "tensor pipeline data context chunks micro batches stage recompute".split()
-        chosen = [[text(f"scaling.field.{name}"), str(getattr(self.layout, name))] for name in names]
+        fields = self.layout._replace(recompute=text(f"scaling.recompute.{self.layout.recompute}"))
+        chosen = [[text(f"scaling.field.{name}"), str(getattr(fields, name))] for name in names]
         low, high = (show_seconds(seconds) for seconds in self.seconds)
         slow, fast = self.flops
         chosen += [

@@ -149,8 +149,8 @@ def sent(model: Transformer, layout: Layout) -> dict[str, float]:
     dict of str to float
         Of ``data``, with n replicas: (n−1)/n times 2Ψ parameters for ZeRO-0 and -1, (m+1)Ψ for ZeRO-2, 3mΨ for ZeRO-3.
         Of ``tensor``: 4 all-reduces per layer and micro-batch, 6 with full recomputation, which sequence parallelism
-        replaces by as many bytes. Of ``pipeline``: v activations and gradients per micro-batch, each divided by t.
-        Of ``context``: keys and values.
+        replaces by as many bytes, if the inputs of matrices are not gathered a second time in the backward pass. Of
+        ``pipeline``: v activations and gradients per micro-batch, each divided by t. Of ``context``: keys and values.
     """
     t, p, m, n = layout.tensor, layout.pipeline, layout.batches, layout.sharers
     tokens = layout.micro * model.context / layout.context

@@ -86,7 +86,7 @@ def _mlsys23(recompute: str, share: float) -> Published:
     model, gpu = MODELS["gpt-529.6b"], GPUS["a100"]
     layout = Layout(8, 35, 8, 3, 1, 280, recompute=recompute, sequence=recompute == "selective", overlap=False)
     counted = share * gpu.peak * model.flops_per_token(recompute) / model.flops_per_token()
-    return Published(f"gpt-529.6b, 2240 GPUs, recompute={recompute}", model, layout, counted, gpu)
+    return Published(f"gpt-529.6b, n = 2240, recompute={recompute}", model, layout, counted, gpu)
 
 
 # Korthikanti et al., 2022: shares of the peak without recomputation, for a batch of 2240 sequences.
@@ -97,7 +97,7 @@ def _llama(gpus: int, s: int, batch: int, context: int, tflops: float) -> Publis
     model = MODELS["llama3-405b"]
     d = gpus // (8 * 16 * context)
     layout = Layout(8, 16, d, 1, 1, batch // d, stage=1, context=context)
-    name = f"llama3-405b, {gpus} GPUs, s = {s}"
+    name = f"llama3-405b, n = {gpus}, s = {s}"
     return Published(name, replace(model, context=s), layout, tflops * 1e12, GPUS["h100"], (1, 2, 4, 8))
 
 

@@ -82,33 +82,38 @@ class Experts(nn.Module):
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Return the outputs for the tokens of each device of this process: (tokens, width), like the inputs."""
-        with nullcontext() if self.carrier is None else self.carrier.telling():
-            if len(inputs) != len(self.mine) or any(x.shape[1:] != (self.width,) or not len(x) for x in inputs):
-                shapes = " ".join(str(tuple(x.shape)) for x in inputs)
-                raise ExpertError(text("experts.tokens", devices=len(self.mine), width=self.width, shapes=shapes))
-            orders, gates, chosen = zip(*map(self.route, inputs), strict=True)
-        everyone = chosen if self.carrier is None else sum(self.carrier.all_gather(chosen), [])
-        wanted, kept = zip(*everyone, strict=True)  # numbers by device and expert
-        dropped = sum(map(sum, wanted)) - sum(map(sum, kept))
-        self.load = Load([*map(sum, zip(*wanted, strict=True))], dropped)
+        orders, gates, kept = self._routes(inputs)
         rows = [[sum(row[e] for e in self.of[node]) for node in self.devices] for row in kept]
         arrived = _Exchange.apply(self, rows, *[x[order] for x, order in zip(inputs, orders, strict=True)])
         made = [self._compute(node, part, kept) for node, part in zip(self.mine, arrived, strict=True)]
         returned = _Exchange.apply(self, [*zip(*rows, strict=True)], *made)
         outputs = zip(inputs, orders, gates, returned, strict=True)
-        return [torch.zeros_like(x).index_add(0, order, part * gate[:, None]) for x, order, gate, part in outputs]
+        return [torch.zeros_like(x).index_add(0, order, y * gate[:, None]) for x, order, gate, y in outputs]
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[list[int], list[int]]]:
         """Return the kept tokens by expert, their gates, and the numbers of tokens that chose each expert, and stay."""
         logits = self.router(x)
-        if not torch.isfinite(logits).all():
-            raise ExpertError(text("experts.not-finite"))
         gates, choice = logits.softmax(-1).max(-1)
         chosen = nn.functional.one_hot(choice, logits.shape[1])
         place = (chosen.cumsum(0) * chosen).sum(-1)  # in the queue of its expert, from 1
         kept = (place <= math.ceil(self.capacity * len(x) / logits.shape[1])).nonzero().flatten()
         order = kept[choice[kept].argsort(stable=True)]
         return order, gates[order], (chosen.sum(0).tolist(), chosen[kept].sum(0).tolist())
+
+    def _routes(self, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[list[int]]]:
+        """Check and route all inputs; return orders and gates, and the kept tokens by device and expert."""
+        with nullcontext() if self.carrier is None else self.carrier.telling():
+            if len(inputs) != len(self.mine) or any(x.shape[1:] != (self.width,) or not len(x) for x in inputs):
+                shapes = " ".join(str(tuple(x.shape)) for x in inputs)
+                raise ExpertError(text("experts.tokens", devices=len(self.mine), width=self.width, shapes=shapes))
+            if not all(torch.isfinite(self.router(x)).all() for x in inputs):
+                raise ExpertError(text("experts.not-finite"))
+            orders, gates, chosen = zip(*map(self.route, inputs), strict=True)
+        everyone = chosen if self.carrier is None else sum(self.carrier.all_gather(chosen), [])
+        wanted, kept = zip(*everyone, strict=True)  # numbers by device and expert
+        dropped = sum(map(sum, wanted)) - sum(map(sum, kept))
+        self.load = Load([*map(sum, zip(*wanted, strict=True))], dropped)
+        return orders, gates, kept
 
     def _compute(self, node: str, part: Tensor, kept: list) -> Tensor:
         """Let the experts of a device compute; tokens stand in the order of their devices, then of their experts."""

@@ -673,12 +673,12 @@ def test_the_numbers_of_chapter_12(executed, language):
         """Return the folded answers; they are folded because no guess was made."""
         return [float(each) for each in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
 
-    assert [row[-1] for row in rows("state")[1:5]] == ["120 GB", "31.41 GB", "16.64 GB", "1.875 GB"]
-    assert "True" in shown(book, "by-hand") and "(6000, [3000, 3000])" in shown(book, "by-hand")
+    assert [row[-1] for row in rows("state-table")[1:5]] == ["120 GB", "31.41 GB", "16.64 GB", "1.875 GB"]
+    assert shown(book, "by-hand").strip() == "True"
     assert shown(book, "acts").splitlines()[3] == "3  ∑w0  F0.0  ∑w1  F1.0  B1.0  ∑w0  ∑g1−g1  B0.0  ∑g0−g0  U0  U1"
     assert shown(book, "same-bits").count("True") == 9
     assert revealed("same-bits") == pytest.approx([1, 1, 1.465], abs=1e-3)
-    ways = {row[0]: row[1:] for row in rows("ways")[1:]}
+    ways = {row[0]: row[1:] for row in rows("ways")[1:9]}
     psi = 4 * 235904  # bytes of the weights
     assert len(ways) == 8 and all(float(row[0]) < 1e-5 and row[1] == row[2] for row in ways.values())
     sent = {name: int(row[1]) for name, row in ways.items()}
@@ -687,7 +687,7 @@ def test_the_numbers_of_chapter_12(executed, language):
     kinds = {row[0]: row[1:] for row in rows("kinds")[1:]}
     assert kinds["DP"][:4] == ["943.6 kB", "943.6 kB", "1.887 MB", "3.774 MB"] and kinds["ZeRO-3"][3] == "1.271 MB"
     theirs = rows("torch")[1:]
-    assert len(theirs) == 6 and all(float(each) < 1e-5 for row in theirs for each in row[1:3])
+    assert len(theirs) == 5 and all(float(each) < 1e-5 for row in theirs for each in row[1:3])
     sizes = {row[0]: [float(size.split()[0]) for size in row[3:] if size != "–"] for row in theirs}
     if len(sizes["ZeRO-3"]) == 2:  # elsewhere than on Linux, what PyTorch sends is not counted
         for name, ratio in (("ZeRO-1", 3 / 2), ("ZeRO-2", 3 / 2), ("ZeRO-3", 4 / 2.93), ("TP", 1), ("PP", 1)):
@@ -706,6 +706,6 @@ def test_the_numbers_of_chapter_12(executed, language):
     assert max(abs(off) for off, _ in errors) == 8.3 and sum(abs(off) for off, _ in errors) / 9 < 5
     assert min(plain for _, plain in errors) == -27.5
     for gpus, published in (("8192", 430), ("16384", 400)):
-        speeds = [float(row[-1]) for row in rows("llama")[1:] if row[:2] == [gpus, "8192"]]
+        speeds = [float(row[-1]) for row in rows("llama")[1:] if row[0] == gpus]
         assert min(speeds) < published < max(speeds)
     assert float(shown(book, "choose").split()[0]) < 10 and "354.6 GB" in shown(book, "choose-llama")
