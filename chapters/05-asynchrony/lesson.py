@@ -357,6 +357,8 @@ for one, name, x in zip(axes, ["step", "gradients", "s"], [
     one.set_xlabel(name)
 axes[0].set_ylabel("loss")
 figure.tight_layout()
+pyplot.close(figure)
+figure
 
 # %% guess-cliff
 edge = d2lps.predict("cliff", {"τ = 8": ""})
