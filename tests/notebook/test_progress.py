@@ -49,7 +49,7 @@ def test_a_program_that_is_no_notebook_writes_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spoken, words", list(zip(LANGUAGES, ["1 of 35", "1 trong 35", "35 道练习，已通过 1 道"], strict=True))
+    "spoken, words", list(zip(LANGUAGES, ["1 of 38", "1 trong 38", "38 道练习，已通过 1 道"], strict=True))
 )
 def test_it_is_shown_per_chapter_in_every_language(spoken, words, place):
     speak(spoken)
