@@ -17,6 +17,8 @@ from d2lps import cluster, d2l, draw, kvstore, machines, table
 from d2lps.train import by_store, recommender
 from d2lps.units import show_seconds, show_size
 
+torch.set_num_threads(1)
+
 # %% apart
 draw(machines(2, 1, servers=2))
 
