@@ -17,10 +17,11 @@ from d2lps import all_gather, all_to_all, cost, d2l, memory, nvswitch
 from d2lps import parallelize, reduce_scatter, ring, run, table
 from d2lps.plan import slices
 from d2lps.scaling import GPUS, LLAMA3, MODELS, SC21, Layout, ScalingError
-from d2lps.scaling import calibrate, error, kept, measured, sent, step, throughput
+from d2lps.scaling import calibrate, error, kept, sent, step, throughput
 from d2lps.schedule import one_f_one_b, pipeline, zero
-from d2lps.train import flat, gpt, sharded, tensor
+from d2lps.train import gpt, sharded, tensor
 from d2lps.train.experts import Experts
+from d2lps.train.flat import Layer, allocate, counts_of, free
 from d2lps.units import show_seconds, show_size
 
 torch.set_num_threads(1)
@@ -77,8 +78,8 @@ for stage in range(4):
     print(stage, *acts(stage), sep="  ")
 
 # %% layer-code
-for part in (flat.free, flat.allocate, flat.Layer.begin_gather,
-             flat.Layer.end_reduce, sharded.Sharded._collect):
+for part in (free, allocate, Layer.begin_gather, Layer.end_reduce,
+             sharded.Sharded._collect):
     print(d2lps.source(part), end="\n\n")
 
 # %% ranks
@@ -91,13 +92,13 @@ from collections import Counter
 from functools import partial
 import torch
 from d2lps import Processes
-from d2lps.train import by_plan, gpt, sharded
+from d2lps.train import batches as in_turn, deterministic, gpt, sharded
 
 torch.set_num_threads(1)
 carrier, SIZE, STEPS = Processes(backend="gloo"), 16, 12
 adamw = partial(torch.optim.AdamW, lr=0.01)
 data = gpt.examples(gpt.prose("en"), SIZE * STEPS)
-batches = list(by_plan.batches(data, SIZE, STEPS))
+batches = list(in_turn(data, SIZE, STEPS))
 losses, bytes_sent, states, activations = {}, {}, {}, {}
 
 def new():
@@ -169,7 +170,7 @@ same = [torch.equal(weights, final[0]) for weights in final]
 print(ranks[0]["same"], ranks[3]["same"])
 kinds = [ranks[0]["states"][name] for name in ("DP", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
 print(ranks[0]["peaks"] == [sum(each.values()) for each in kinds])
-psi = 4 * sum(flat.counts_of(gpt.GPT(layers=4)))
+psi = 4 * sum(counts_of(gpt.GPT(layers=4)))
 sent_by = ranks[0]["bytes_sent"]
 guess.reveal({name: sent_by[name] / sent_by["DP"] for name in guess.asked})
 
@@ -187,7 +188,7 @@ def by_tensors(batch):
     return loss.item(), sum(sent(trace, carrier.rank) for trace in group.traces)
 
 activations["TP"] = saved(cut, data[0][:SIZE])
-with by_plan.deterministic():
+with deterministic():
     fit("TP", cut, by_tensors)
 
 # %% px-pipeline
@@ -245,7 +246,7 @@ d2l.plot(list(range(12)), list(losses.values()), "step", "loss",
 
 def formulas(n=4, x=16 * 64 * 64 * 4):
     part, ring_of_n = (n - 1) / n * psi, 2 * (n - 1) / n
-    last = 4 * flat.counts_of(gpt.GPT(layers=4))[-1]
+    last = 4 * counts_of(gpt.GPT(layers=4))[-1]
     half = 4 * sum(w.numel() for w in gpt.GPT(layers=4).stages(2)[0].parameters())
     return {"n = 1": 0, "DP": 2 * part, "ZeRO-1": 2 * part, "ZeRO-2": 2 * part,
             "ZeRO-3": 3 * part - (n - 1) / n * last, "TP": 4 * 4 * ring_of_n * x,
@@ -460,8 +461,15 @@ class Again(nn.Module):
         return checkpoint(self.block, x, use_reentrant=True)
 
 def saved(net):
-    kinds = measured.activations(net, lambda: gpt.loss(net(batch[0]), batch[1]))
-    return sum(kinds.values())
+    own, there = {w.data_ptr() for w in net.parameters()}, {}
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if tensor.is_floating_point() and storage.data_ptr() not in own:
+            there[storage.data_ptr()] = storage
+        return tensor
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        gpt.loss(net(batch[0]), batch[1])
+    return sum(storage.nbytes() for storage in there.values())
 
 again = nn.Sequential(net[0], *map(Again, list(net)[1:-1]), net[-1])
 values = [value.item() for value in (gpt.loss(net(batch[0]), batch[1]),
