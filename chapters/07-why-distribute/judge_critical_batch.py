@@ -19,11 +19,10 @@ class BatchCase:
     slope: float
     batches: tuple[int, ...]
     steps: float
-    more: str = ""
 
     @property
     def label(self) -> str:
-        return f"n = {len(self.batches)}, q = {self.steps:g}{self.more}"
+        return f"V = {', '.join(map(str, self.batches))}; steps = {self.steps:g}"
 
     @property
     def measured(self) -> dict[int, float]:

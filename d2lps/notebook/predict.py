@@ -139,7 +139,7 @@ class Prediction:
 
     def reveal(
         self,
-        model: "Mapping[str, float | Trace]",
+        model: "Mapping[str, float | Trace] | None" = None,
         measured: "Mapping[str, float | Trace] | None" = None,
         **columns: "Mapping[str, float | Trace]",
     ) -> Revealed:
@@ -147,11 +147,11 @@ class Prediction:
 
         Parameters
         ----------
-        model : mapping of str to number or Trace
+        model : mapping of str to number or Trace, optional
             The model's answer to each question: a number in its unit, or a trace, which stands for its duration. The
             guess is judged by it.
         measured : mapping of str to number or Trace, optional
-            The measured answers.
+            The measured answers; they judge the guess as well.
         **columns : mapping of str to number or Trace
             Further answers, each under the heading ``table.<column>`` of the messages.
 
@@ -165,7 +165,8 @@ class Prediction:
         PredictionError
             If a question has no answer, or a trace answers a question that is not about time.
         """
-        sources = {**columns, "model": model} | ({} if measured is None else {"measured": measured})
+        sources = {**columns} | ({} if model is None and measured is not None else {"model": model})
+        sources |= {} if measured is None else {"measured": measured}
         labels = {label: f"table.{label}" for label in columns} | {"model": _label(model), "measured": "predict.found"}
         answers = {source: self._in_units(values) for source, values in sources.items()}
         judges = [source for source in ("model", "measured") if source in answers]
