@@ -49,7 +49,7 @@ print(pulled[:, 0].tolist())
 print(trace.bytes_sent("worker0"), trace.bytes_received("worker0"), big.weight.nbytes)
 
 # %% guess-rows
-guess = d2lps.predict("rows", {"rows": ""})
+guess = d2lps.predict("rows", {"different rows": ""})
 guess
 
 # %% distinct
@@ -58,8 +58,7 @@ draws = 4096
 expected = (1 - (1 - popular) ** draws).sum().item()
 batch = recommender.zipf(draws, rows)
 print([f"{p:.2%}" for p in popular[:3].tolist()])
-print(f"{expected:.0f}", len(batch.unique()))
-guess.reveal({"rows": expected})
+guess.reveal({"different rows": expected}, {"different rows": len(batch.unique())})
 
 # %% pulls
 no_rows = torch.sparse_coo_tensor(torch.empty(1, 0), torch.empty(0, width),
@@ -77,13 +76,14 @@ def pulled_bytes(name, wanted):
     return [name, len(out), out.nbytes, int(store.trace(name).bytes_received("worker0"))]
 
 with kvstore.cluster("dist_sync", workers=1, servers=4, record=True) as (store,):
-    ways = {"whole table": None, "every id": batch, "once": batch.unique()}
+    ways = {"whole table": None, "every id": batch, "each row once": batch.unique()}
     found = [pulled_bytes(*way) for way in ways.items()]
 table("way", "vectors", "by-formula", "measured", rows=[
     [name, count, *map(show_size, sizes)] for name, count, *sizes in found])
 
 # %% guess-speedup
-speedup = d2lps.predict("speedup", {"whole ÷ once": ""})
+ratio = "whole table ÷ each row once"
+speedup = d2lps.predict("speedup", {ratio: ""})
 speedup
 
 # %% links
@@ -116,14 +116,14 @@ except cluster.ClusterError as error:
 
 rate = 200e6 / 8 * 1448 / 1514
 predicted = [rows * 64 / rate, expected * 64 / rate]
-speedup.reveal({"whole ÷ once": predicted[0] / predicted[1]},
-               {"whole ÷ once": took[0] / took[1]} if took else None)
+speedup.reveal({ratio: predicted[0] / predicted[1]},
+               {ratio: took[0] / took[1]} if took else None)
 
 # %% links-table
 table("way", "predicted", "measured", "off-by", rows=[
     [name, show_seconds(model), seen and show_seconds(seen),
      seen and f"{seen / model:.2f}"]
-    for name, model, seen in zip(["whole table", "once"], predicted,
+    for name, model, seen in zip(["whole table", "each row once"], predicted,
                                  took or [None, None])])
 
 # %% step
@@ -194,8 +194,8 @@ hottest
 k, mixed = 16, torch.randperm(rows, generator=torch.Generator().manual_seed(0))
 batches = [recommender.zipf(draws, rows, seed=seed) for seed in range(8)]
 ways = {"range": lambda ids: ids, "hash": lambda ids: mixed[ids],
-        "range, once": lambda ids: ids.unique(),
-        "hash, once": lambda ids: mixed[ids.unique()]}
+        "range, each row once": lambda ids: ids.unique(),
+        "hash, each row once": lambda ids: mixed[ids.unique()]}
 no_rows = torch.sparse_coo_tensor(torch.empty(1, 0), torch.empty(0, 4), (rows, 4),
                                   check_invariants=True)
 loads = {}
