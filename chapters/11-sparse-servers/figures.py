@@ -15,7 +15,7 @@ def opening() -> dict[str, Trace]:
     ways = {
         "range": [ids * SERVERS // ROWS for ids in batches],
         "hash": [_hashed(ids) for ids in batches],
-        "each row once": [_hashed(ids.unique()) for ids in batches],
+        "once": [_hashed(ids.unique()) for ids in batches],
     }
     traces = {}
     for name, chosen in ways.items():

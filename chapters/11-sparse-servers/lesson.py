@@ -76,14 +76,13 @@ def pulled_bytes(name, wanted):
     return [name, len(out), out.nbytes, int(store.trace(name).bytes_received("worker0"))]
 
 with kvstore.cluster("dist_sync", workers=1, servers=4, record=True) as (store,):
-    ways = {"whole table": None, "every id": batch, "each row once": batch.unique()}
+    ways = {"whole table": None, "every id": batch, "once": batch.unique()}
     found = [pulled_bytes(*way) for way in ways.items()]
 table("way", "vectors", "by-formula", "measured", rows=[
     [name, count, *map(show_size, sizes)] for name, count, *sizes in found])
 
 # %% guess-speedup
-ratio = "whole table ÷ each row once"
-speedup = d2lps.predict("speedup", {ratio: ""})
+speedup = d2lps.predict("speedup", {"whole ÷ once": ""})
 speedup
 
 # %% links
@@ -116,14 +115,14 @@ except cluster.ClusterError as error:
 
 rate = 200e6 / 8 * 1448 / 1514
 predicted = [rows * 64 / rate, expected * 64 / rate]
-speedup.reveal({ratio: predicted[0] / predicted[1]},
-               {ratio: took[0] / took[1]} if took else None)
+speedup.reveal({"whole ÷ once": predicted[0] / predicted[1]},
+               {"whole ÷ once": took[0] / took[1]} if took else None)
 
 # %% links-table
 table("way", "predicted", "measured", "off-by", rows=[
     [name, show_seconds(model), seen and show_seconds(seen),
      seen and f"{seen / model:.2f}"]
-    for name, model, seen in zip(["whole table", "each row once"], predicted,
+    for name, model, seen in zip(["whole table", "once"], predicted,
                                  took or [None, None])])
 
 # %% step
@@ -194,8 +193,8 @@ hottest
 k, mixed = 16, torch.randperm(rows, generator=torch.Generator().manual_seed(0))
 batches = [recommender.zipf(draws, rows, seed=seed) for seed in range(8)]
 ways = {"range": lambda ids: ids, "hash": lambda ids: mixed[ids],
-        "range, each row once": lambda ids: ids.unique(),
-        "hash, each row once": lambda ids: mixed[ids.unique()]}
+        "range, once": lambda ids: ids.unique(),
+        "hash, once": lambda ids: mixed[ids.unique()]}
 no_rows = torch.sparse_coo_tensor(torch.empty(1, 0), torch.empty(0, 4), (rows, 4),
                                   check_invariants=True)
 loads = {}
