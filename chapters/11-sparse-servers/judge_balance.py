@@ -21,7 +21,7 @@ class BalanceCase:
 
     @property
     def label(self) -> str:
-        return f"k = {len(self.servers)}, n = {self.rows}, s = {self.s:g}"
+        return f"k = {len(self.servers)}, len(popularity) = {self.rows}"
 
     @property
     def chances(self) -> list[float]:

@@ -72,16 +72,16 @@ def _wrong(case: CacheCase) -> dict[str, int]:
 
 def _drawn(count: int, rows: int, size: int, seed: int) -> CacheCase:
     ids = tuple((17 + 3 * recommender.zipf(count, rows, seed=seed)).tolist())
-    return CacheCase(f"n = {count}, C = {size}", ids, size)
+    return CacheCase(f"len(ids) = {count}, size = {size}", ids, size)
 
 
 CASES = (
     _drawn(5000, 3000, 30, 0),
-    CacheCase("a b a c a b, C = 2", (1, 2, 1, 3, 1, 2), 2),
+    CacheCase("a b a c a b, size = 2", (1, 2, 1, 3, 1, 2), 2),
     _drawn(400, 50, 1, 1),
-    CacheCase("n = 1", (7,), 3),
-    CacheCase("n = 0", (), 5),
-    CacheCase("a a a, C = 1", (4, 4, 4), 1),
+    CacheCase("len(ids) = 1", (7,), 3),
+    CacheCase("len(ids) = 0", (), 5),
+    CacheCase("a a a, size = 1", (4, 4, 4), 1),
     _drawn(900, 200, 250, 2),
     _drawn(2000, 500, 5, 3),
 )

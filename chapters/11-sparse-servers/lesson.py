@@ -51,7 +51,7 @@ print(pulled[:, 0].tolist())
 print(trace.bytes_sent("worker0"), trace.bytes_received("worker0"), big.weight.nbytes)
 
 # %% guess-rows
-guess = d2lps.predict("rows", {"rows": ""})
+guess = d2lps.predict("rows", {"different rows": ""})
 guess
 
 # %% distinct
@@ -60,8 +60,7 @@ draws = 4096
 expected = (1 - (1 - popular) ** draws).sum().item()
 batch = recommender.zipf(draws, rows)
 print([f"{p:.2%}" for p in popular[:3].tolist()])
-print(f"{expected:.0f}", len(batch.unique()))
-guess.reveal({"rows": expected})
+guess.reveal({"different rows": expected}, {"different rows": len(batch.unique())})
 
 # %% pulls
 no_rows = torch.sparse_coo_tensor(torch.empty(1, 0), torch.empty(0, width),
