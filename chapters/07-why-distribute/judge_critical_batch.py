@@ -22,7 +22,7 @@ class BatchCase:
 
     @property
     def label(self) -> str:
-        return f"V = {', '.join(map(str, self.batches))}; steps = {self.steps:g}"
+        return f"k = {len(self.batches)}, q = {self.steps:g}"
 
     @property
     def measured(self) -> dict[int, float]:
