@@ -131,12 +131,6 @@ for lost in ("fail", "drop"):
         trace = stores[0].trace()
 draw(trace, at=trace.duration / 2)
 
-# %% layer
-x, W = torch.randn(2, 4), torch.randn(4, 6)
-left, right = W.chunk(2, dim=1)
-both = torch.cat([x @ left, x @ right], dim=1)
-f"{(both - x @ W).abs().max():.0e}"
-
 # %% pipeline
 from d2lps.schedule import one_f_one_b, pipeline
 
