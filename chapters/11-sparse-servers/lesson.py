@@ -183,7 +183,7 @@ shares = torch.stack([pushed_by(part, 8) for part in parts])
 touched = (mine > 0).sum(0).clamp(min=1)
 ways = {"one device": pushed_by(parts, 8),
         "Σ g/8": shares.sum(0), "Σ g/2 ÷ 4": mine.sum(0) / 4,
-        "Σ g/8 ÷ 4": shares.sum(0) / 4, "Σ g/2 ÷ t": mine.sum(0) / touched}
+        "Σ g/8 ÷ 4": shares.sum(0) / 4, "Σ g/2 ÷ a": mine.sum(0) / touched}
 table("way", "row-0", "row-5", rows=[
     [name, f"{found[0]:.4f}", f"{found[5]:.4f}"] for name, found in ways.items()])
 
