@@ -1,6 +1,6 @@
 """Find the cells of a chapter that a browser can run: those that run here without what a browser lacks.
 
-``runnable`` starts this file as a program of its own, because the lack is made before anything is imported.
+``runnable`` starts this module as a program of its own, because the lack is made before anything is imported.
 """
 
 import ast
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from course.book.findings import BookError
 
+ROOT = Path(__file__).resolve().parents[2]  # has the package course
 LIMIT = 3.0  # seconds of processor time for one cell here; a browser takes two to four times as long
 ALL = 300  # seconds for all cells of a chapter
 JUDGED = re.compile(r"d2lps\.check_exercise\(.*?\)")
@@ -37,11 +38,10 @@ def runnable(cells: Sequence[tuple[str, str]], solutions: Mapping[str, str]) -> 
     BookError
         If the trial itself ends with an error, or takes longer than 5 minutes.
     """
-    command = [sys.executable, __file__]
+    cells = [(id, source) for id, source in cells if id != "language"]  # the page has its language already
+    command, given = [sys.executable, "-m", "course.site.trial"], json.dumps([cells, dict(solutions)])
     try:
-        done = subprocess.run(
-            command, input=json.dumps([cells, dict(solutions)]), capture_output=True, text=True, timeout=ALL
-        )
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=ALL, cwd=ROOT)
     except subprocess.TimeoutExpired:
         raise BookError(f"the cells without PyTorch ran longer than {ALL} s; shorten the slowest") from None
     if done.returncode:
@@ -152,5 +152,4 @@ def _trial() -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[2])  # not this folder, whose modules have common names
     _trial()

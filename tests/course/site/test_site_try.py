@@ -136,6 +136,7 @@ def test_a_cell_needs_the_cells_whose_names_it_uses():
 @pytest.mark.slow(5)
 def test_cells_with_torch_threads_or_wrong_solutions_are_not_offered():
     cells = [
+        ("language", "import d2lps\nd2lps.speak('en')"),
         ("torch", "import torch\ntorch.ones(1)"),
         ("thread", "import threading\nthreading.Thread(target=print).start()"),
         ("fork", "import os\nos.fork()"),
