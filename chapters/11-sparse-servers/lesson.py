@@ -84,7 +84,7 @@ table("way", "vectors", "by-formula", "measured", rows=[
     [name, count, *map(show_size, sizes)] for name, count, *sizes in found])
 
 # %% guess-speedup
-speedup = d2lps.predict("speedup", {"whole ÷ once": ""})
+speedup = d2lps.predict("speedup", {"speedup": ""})
 speedup
 
 # %% links
@@ -117,8 +117,8 @@ except cluster.ClusterError as error:
 
 rate = 200e6 / 8 * 1448 / 1514
 predicted = [rows * 64 / rate, expected * 64 / rate]
-speedup.reveal({"whole ÷ once": predicted[0] / predicted[1]},
-               {"whole ÷ once": took[0] / took[1]} if took else None)
+speedup.reveal({"speedup": predicted[0] / predicted[1]},
+               {"speedup": took[0] / took[1]} if took else None)
 
 # %% links-table
 table("way", "predicted", "measured", "off-by", rows=[

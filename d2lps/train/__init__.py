@@ -21,7 +21,7 @@ Models that are cut into pieces are trained by schedules::
     sharded       ZeRO: copies of a model that share out weights, gradients and states; its layers are in ``flat``
     experts       a layer of experts on several devices, to which tokens are sent
 
-Models with a large table of vectors have servers for it:
+Models with a large table of vectors have servers for it::
 
     recommender   generated clicks of known optimum; a dense part by all-reduce, a sparse part by push and pull
 """

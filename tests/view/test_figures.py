@@ -28,6 +28,8 @@ FIGURES = [
     "kinds",
     "mlp",
     "groups",
+    "why-growth",
+    "why-one-node",
 ]
 
 
@@ -45,6 +47,7 @@ def test_the_figures_know_no_language():
     known |= {"host", "server", "network"}  # names of nodes
     known |= {"shards", "ring"}  # what the cells of every language call these strategies
     known |= {"op", "gelu"}  # operators
+    known |= {"AlexNet", "AlphaStar", "GPT", "Astra", "Llama", "PaLM", "FLOP"}  # models, and what they cost
     for svg in (draw() for draw in DRAWN.values()):
         for words in [
             *texts(svg),

@@ -107,7 +107,7 @@ class PsLiteStore(KVStore):
                 # array, and the next pull receives into that array, whatever its out=. A second push of an unchanged
                 # array would push the sum: 3, then 6, then 12.
                 for slot, value in zip(self._slots[known], values):  # noqa: B905, there may be more slots
-                    slot.copy_(value.reshape(-1))
+                    slot.copy_((value.to_dense() if value.is_sparse else value).reshape(-1))
             self._busy.update(keys)
             counts = [len(values) for _, values in pushed]
             self._ask("push", keys=[self._numbers[known] for known in keys], counts=counts)
