@@ -210,6 +210,7 @@ class Turned:
         self.kind = op, count, passed, i if count > 1 else None  # several sends of a node may be in any order
 
     def cost(self, route: Callable[[Flow], Route], model: Callable) -> StepCost:
+        """Return the cost of the step, from its first sends alone."""
         nodes, (period, orbit, sizes), plan, i = self.plan.nodes, self.turn, self.plan, self.number
         first = {node: self.flows[j % period] for j, node in enumerate(nodes)}
 
@@ -254,6 +255,7 @@ def _flows(plan: Plan, i: int) -> tuple[Flow, ...]:
 
 
 def route_of(flow: Flow, topology: Topology, total: int) -> Route:
+    """Return what a flow needs of each place on its way, of a plan that moves ``total`` bytes per whole buffer."""
     size, needs, latencies = _over(flow.share, total, 1.0), {}, []
     sizes = [size]
     for resource in topology.resources(flow.src, flow.dst):
