@@ -1,17 +1,12 @@
-"""Judge a tensor-parallel perceptron: play all ranks, one after the other, and compare with one device.
-
-A rank that needs the others' contributions to a sum is stopped, and called again once they are known: so no answer can
-wait for ever, and the judge sees what each rank contributes.
-"""
+"""Judge a tensor-parallel perceptron: play all ranks, one after the other, and compare with one device."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import Failure, Stopped, call, failure, size_text
+from d2lps.notebook.grading import Failure, call, failure, in_turns, size_text
 
 
 @dataclass(frozen=True)
@@ -27,10 +22,6 @@ class MlpCase:
     @property
     def label(self) -> str:
         return f"n = {self.ranks}, A {self.width}×{self.hidden}, B {self.hidden}×{self.out}"
-
-
-class Waits(Stopped):
-    """A rank cannot go on before the others have contributed."""
 
 
 class Truth:
@@ -63,34 +54,25 @@ def near(one: Tensor, other: Tensor) -> bool:
 
 def play(case: MlpCase, answer: Callable, truth: Truth) -> tuple[list[tuple], list[list[Tensor]]]:
     """Return the results of each rank, and what each has contributed to the sums."""
-    known: list[list[Tensor]] = [[] for _ in range(case.ranks)]
-    while True:
-        results, grown = {}, False
-        for rank in range(case.ranks):
-            mine: list[Tensor] = []
 
-            def all_reduce(value: Tensor, rank: int = rank, mine: list[Tensor] = mine) -> Tensor:
-                if not isinstance(value, Tensor):
-                    raise failure("wrong-shape", "mlp-no-tensor", case, type=type(value).__name__)
-                mine.append(value.detach().clone())
-                i = len(mine) - 1
-                if any(len(others) <= i for others in known):
-                    raise Waits
-                shapes = {tuple(others[i].shape) for others in known}
-                if len(shapes) > 1:
-                    raise failure("sums-weights", "mlp-unlike", case, shapes=" ".join(map(str, sorted(shapes))))
-                return sum(others[i] for others in known)
+    def act(rank: int, give: Callable) -> tuple:
+        def all_reduce(value: Tensor) -> Tensor:
+            if not isinstance(value, Tensor):
+                raise failure("wrong-shape", "mlp-no-tensor", case, type=type(value).__name__)
+            values = give(value.detach().clone())
+            shapes = {tuple(one.shape) for one in values}
+            if len(shapes) > 1:
+                raise failure("sums-weights", "mlp-unlike", case, shapes=" ".join(map(str, sorted(shapes))))
+            return sum(values)
 
-            with suppress(Waits):
-                results[rank] = _rank(case, answer, truth, rank, all_reduce)
-            if len(mine) > len(known[rank]):
-                known[rank], grown = mine, True
-        if len(results) == case.ranks:
-            return [results[rank] for rank in range(case.ranks)], known
-        if not grown:
-            rank = min({*range(case.ranks)} - {*results})
-            other = min(range(case.ranks), key=lambda each: len(known[each]))
-            raise failure("waits-forever", "mlp-waits", case, rank=rank, other=other, number=len(known[other]) + 1)
+        return _rank(case, answer, truth, rank, all_reduce)
+
+    results, given = in_turns(case.ranks, act)
+    if len(results) < case.ranks:
+        rank = min({*range(case.ranks)} - {*results})
+        other = min(range(case.ranks), key=lambda each: len(given[each]))
+        raise failure("waits-forever", "mlp-waits", case, rank=rank, other=other, number=len(given[other]) + 1)
+    return [results[rank] for rank in range(case.ranks)], given
 
 
 def _rank(case: MlpCase, answer: Callable, truth: Truth, rank: int, all_reduce: Callable) -> tuple:

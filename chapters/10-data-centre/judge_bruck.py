@@ -1,14 +1,10 @@
-"""Judge one rank of an all-gather: play all ranks, one after the other, and count steps and blocks.
-
-A rank that needs what another sends is stopped, and called again once that is known: so no answer can wait for ever.
-"""
+"""Judge one rank of an all-gather: play all ranks, one after the other, and count steps and blocks."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
 
-from d2lps.notebook.grading import Failure, Stopped, call, failure
+from d2lps.notebook.grading import Failure, call, failure, in_turns
 
 
 @dataclass(frozen=True)
@@ -36,42 +32,33 @@ class GatherCase:
         return [f"block-{(37 * rank + 11) % 101}" for rank in range(self.n)]
 
 
-class Waits(Stopped):
-    """A rank cannot go on before another one has sent."""
-
-
 def play(case: GatherCase, answer: Callable) -> tuple[list[object], list[list[tuple]]]:
     """Return the result of each rank, and its swaps: (to, blocks, source)."""
-    known: list[list[tuple]] = [[] for _ in range(case.n)]
-    while True:
-        results, grown = {}, False
-        for rank in range(case.n):
-            mine: list[tuple] = []
+    mistake = "waits" if case.power else "powers-of-two"
 
-            def swap(to: object, blocks: object, source: object, rank: int = rank, mine: list[tuple] = mine) -> list:
-                mine.append(_swapped(case, rank, to, blocks, source))
-                i, source = len(mine) - 1, mine[-1][2]
-                if i > 4 * case.n:
-                    raise failure("too-many-steps", "bruck-endless", case, rank=rank, got=len(mine))
-                if len(known[source]) <= i:
-                    raise Waits
-                to, sent, _ = known[source][i]
-                if to != rank:
-                    mistake = "waits" if case.power else "powers-of-two"
-                    raise failure(mistake, "bruck-elsewhere", case, rank=rank, source=source, to=to, number=i + 1)
-                return list(sent)
+    def act(rank: int, give: Callable) -> object:
+        number = 0
 
-            with suppress(Waits):
-                results[rank] = call(case, answer, rank, case.n, case.blocks[rank], swap, refused=Failure)
-            if len(mine) > len(known[rank]):
-                known[rank], grown = mine, True
-        if len(results) == case.n:
-            return [results[rank] for rank in range(case.n)], known
-        if not grown:
-            rank = min({*range(case.n)} - {*results})
-            number = len(known[rank])
-            mistake = "waits" if case.power else "powers-of-two"
-            raise failure(mistake, "bruck-waits", case, rank=rank, source=known[rank][-1][2], number=number)
+        def swap(to: object, blocks: object, source: object) -> list:
+            nonlocal number
+            mine = _swapped(case, rank, to, blocks, source)
+            number += 1
+            if number > 4 * case.n + 1:
+                raise failure("too-many-steps", "bruck-endless", case, rank=rank, got=number)
+            _, _, source = mine
+            ((to, sent, _),) = give(mine, [source])
+            if to != rank:
+                raise failure(mistake, "bruck-elsewhere", case, rank=rank, source=source, to=to, number=number)
+            return list(sent)
+
+        return call(case, answer, rank, case.n, case.blocks[rank], swap, refused=Failure)
+
+    results, swaps = in_turns(case.n, act)
+    if len(results) < case.n:
+        rank = min({*range(case.n)} - {*results})
+        number, (_, _, source) = len(swaps[rank]), swaps[rank][-1]
+        raise failure(mistake, "bruck-waits", case, rank=rank, source=source, number=number)
+    return [results[rank] for rank in range(case.n)], swaps
 
 
 def _swapped(case: GatherCase, rank: int, to: object, blocks: object, source: object) -> tuple[int, tuple, int]:

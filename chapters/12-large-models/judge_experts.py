@@ -1,17 +1,13 @@
-"""Judge one rank of a mixture of experts: play all ranks, one after the other, and compare with one device.
-
-A rank that needs what another sends is stopped, and called again once that is known: so no answer can wait for ever.
-"""
+"""Judge one rank of a mixture of experts: play all ranks, one after the other, and compare with one device."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from d2lps.notebook.grading import Failure, Stopped, call, failure
+from d2lps.notebook.grading import Failure, call, failure, in_turns
 
 WIDTH = 3
 
@@ -57,37 +53,22 @@ def expert(number: int, tokens: Tensor) -> Tensor:
     return (tokens * (number + 1)).sin() + number
 
 
-class Waits(Stopped):
-    """A rank cannot go on before another one has sent."""
-
-
 def play(case: TokenCase, answer: Callable) -> tuple[list[object], list[list[list[Tensor]]]]:
     """Return the result of each rank, and what it gave to each exchange."""
-    known: list[list[list[Tensor]]] = [[] for _ in range(case.ranks)]
-    while True:
-        results, grown = {}, False
-        for rank in range(case.ranks):
-            mine: list[list[Tensor]] = []
 
-            def exchange(parts: object, rank: int = rank, mine: list = mine) -> list[Tensor]:
-                mine.append(_parts(case, rank, parts))
-                i = len(mine) - 1
-                if any(len(others) <= i for others in known):
-                    raise Waits
-                return [others[i][rank].clone() for others in known]
+    def act(rank: int, give: Callable) -> object:
+        def exchange(parts: object) -> list[Tensor]:
+            return [others[rank].clone() for others in give(_parts(case, rank, parts))]
 
-            x, choice, gate = (tensor.clone() for tensor in case.given[rank])
-            own = lambda tokens, rank=rank: expert(rank, tokens)  # noqa: E731
-            with suppress(Waits):
-                arguments = (x, choice, gate, case.ranks, case.capacity, exchange, own)
-                results[rank] = call(case, answer, *arguments, refused=Failure)
-            if len(mine) > len(known[rank]):
-                known[rank], grown = mine, True
-        if len(results) == case.ranks:
-            return [results[rank] for rank in range(case.ranks)], known
-        if not grown:
-            rank = min({*range(case.ranks)} - {*results})
-            raise failure("waits-forever", "experts-waits", case, rank=rank, number=len(known[rank]))
+        x, choice, gate = (tensor.clone() for tensor in case.given[rank])
+        arguments = x, choice, gate, case.ranks, case.capacity, exchange, lambda tokens: expert(rank, tokens)
+        return call(case, answer, *arguments, refused=Failure)
+
+    results, given = in_turns(case.ranks, act)
+    if len(results) < case.ranks:
+        rank = min({*range(case.ranks)} - {*results})
+        raise failure("waits-forever", "experts-waits", case, rank=rank, number=len(given[rank]))
+    return [results[rank] for rank in range(case.ranks)], given
 
 
 def _parts(case: TokenCase, rank: int, parts: object) -> list[Tensor]:

@@ -8,6 +8,7 @@ the names of this room; judges of answers that are not plans lie beside it::
     plan_judge   judges answers that return a plan; ``diagnosis`` names the mistake behind a refused plan
     calls        calls an answer, stops it in time, and turns its errors into sentences
     elsewhere    asks an answer in another process; ``memory`` measures what an answer stores
+    turns        plays an answer as all ranks of a group
     course       finds the texts, stubs, solutions and judges of the chapters
     verdict      shows the outcome
 """
@@ -19,6 +20,7 @@ from d2lps.notebook.grading.elsewhere import elsewhere
 from d2lps.notebook.grading.exercise import Exercise, Failure, failure, size_text, time_text
 from d2lps.notebook.grading.memory import shared_names, size_kept
 from d2lps.notebook.grading.plan_judge import NBYTES, Counts, PlanCase, PlanJudge
+from d2lps.notebook.grading.turns import in_turns
 from d2lps.notebook.grading.verdict import Verdict
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "check_exercise",
     "elsewhere",
     "failure",
+    "in_turns",
     "shared_names",
     "size_kept",
     "size_text",
