@@ -16,9 +16,10 @@ from pathlib import Path
 import d2lps
 from course.book.library import Book, Chapter, write
 from course.site import pyodide, runs
-from course.site.exercises import solution
+from course.site.exercises import solved
 from course.site.trial import runnable
 from d2lps.messages import text_in
+from d2lps.notebook.predict_page import as_data
 
 STATIC = "_static"
 PYTHON = f"{STATIC}/python"  # the folder of Python in the site
@@ -38,12 +39,8 @@ def tried(book: Book, chapter: Chapter, folder: Path, say: Callable[[str], None]
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         say(f"finding the cells of {chapter.slug} that a browser can run")
-    answers = book.folder(chapter.slug) / "solutions.py"
-    code = answers.read_text("utf-8") if answers.is_file() else ""
-    exercises = {cell.id: solution(code, cell.exercise.replace("-", "_")) for cell in chapter.cells if cell.exercise}
-    found = runnable(
-        [(cell.id, cell.source) for cell in chapter.cells], {id: code for id, code in exercises.items() if code}
-    )
+    solutions = {cell.id: solved(book, chapter, cell.exercise) for cell in chapter.cells if cell.exercise}
+    found = runnable([(cell.id, cell.source) for cell in chapter.cells], solutions)
     for old in folder.glob(f"tried-{chapter.slug}-*.json"):
         old.unlink(missing_ok=True)
     write({path: json.dumps(found)})
@@ -65,8 +62,7 @@ def cells(chapter: Chapter, needs: dict[str, list[str]]) -> str:
 def data(language: str, slug: str) -> str:
     """Return the element of a page with the words of ``try.js`` and the address of the chapter's cells."""
     given = {"words": {word: text_in(language, f"browser.{word}") for word in WORDS}, "cells": f"{slug}-cells.js"}
-    content = json.dumps(given, ensure_ascii=False).replace("<", "\\u003c")
-    return f'<script type="application/json" id="d2lps-try">{content}</script>'
+    return f'<div id="d2lps-try" hidden>{as_data(given)}</div>'
 
 
 def parts(book: Book) -> dict[str, bytes]:
@@ -101,7 +97,13 @@ def _packed(book: Book) -> Iterator[tuple[str, bytes]]:
             yield file.as_posix(), file.read_binary()
 
 
-def alone(page: str, site: Path, folder: str, script: str, files: dict[str, bytes]) -> str:
+def packed(files: dict[str, bytes]) -> str:
+    """Return Python's files, of :func:`parts`, as elements of a page."""
+    kind = 'type="text/plain" data-part='
+    return "".join(f'<script {kind}"{name}">{_text(content)}</script>\n' for name, content in files.items())
+
+
+def alone(page: str, site: Path, folder: str, script: str, python: str) -> str:
     """Return a page of a chapter as one file: it asks for nothing, neither from the network nor from other files.
 
     Parameters
@@ -114,8 +116,8 @@ def alone(page: str, site: Path, folder: str, script: str, files: dict[str, byte
         The folder of the page in the site.
     script : str
         The code of the cells, of :func:`cells`.
-    files : dict of str to bytes
-        Python's files, of :func:`parts`.
+    python : str
+        Python's files, of :func:`packed`.
     """
 
     def content(address: str) -> bytes:
@@ -140,10 +142,8 @@ def alone(page: str, site: Path, folder: str, script: str, files: dict[str, byte
     )
     page = re.sub(r'<p class="tools">.*?</p>', "", page, flags=re.S)
     page = re.sub(r'<a ((?:(?!>).)*)href="(?!#|https?:)[^"]*"', r"<a \1", page)
-    kind = 'type="text/plain" data-part='
-    packed = "".join(f'<script {kind}"{name}">{_text(content)}</script>\n' for name, content in files.items())
     started = "".join(f"<script>{_inside(code)}</script>\n" for code in [script, *scripts])
-    return page.replace("</body>", f"{packed}{started}</body>")
+    return page.replace("</body>", f"{python}{started}</body>")
 
 
 def _text(content: bytes) -> str:

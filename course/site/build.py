@@ -100,7 +100,7 @@ def _write(
             paper.parent.mkdir()
             paper.write_text(bound(Site(book, chapters, language, runs, [], paper=True)), "utf-8")
             printing[paper] = beside.submit(printed, paper, book.root / PRINTED)
-        _write_pages(book, chapters, runs, root, pdf, tried, python)
+        _write_pages(book, chapters, runs, root, pdf, tried, browser.packed(python))
     for paper, printing_job in printing.items():
         shutil.copyfile(printing_job.result(), paper.with_suffix(".pdf"))
         paper.unlink()
@@ -132,7 +132,7 @@ def _write_pages(
     root: Path,
     pdf: bool,
     tried: dict[str, dict],
-    python: dict[str, bytes],
+    python: str,
 ) -> None:
     root_page = front.choice(NAMES, book, downloads.repository(book))
     texts, public = {"index.html": root_page}, reference.entries()

@@ -34,10 +34,16 @@ def _parts(book: Book, chapter: Chapter, exercise: str, language: str, prose: Pr
         (text_in(language, "site.hint", number=number, of=len(hints)), prose.markdown(hint[language]))
         for number, hint in enumerate(hints, 1)
     ]
-    code = solution((book.folder(chapter.slug) / "solutions.py").read_text("utf-8"), exercise.replace("-", "_"))
+    return [*parts, (text_in(language, "site.solution"), listing(solved(book, chapter, exercise)))]
+
+
+def solved(book: Book, chapter: Chapter, exercise: str) -> str:
+    """Return the code of an exercise's solution; raise BookError if the chapter has none."""
+    name = exercise.replace("-", "_")
+    code = solution((book.folder(chapter.slug) / "solutions.py").read_text("utf-8"), name)
     if code is None:
-        raise BookError(f"{chapter.slug}/solutions.py has no {exercise.replace('-', '_')}; write the solution there")
-    return [*parts, (text_in(language, "site.solution"), listing(code))]
+        raise BookError(f"{chapter.slug}/solutions.py has no {name}; write the solution there")
+    return code
 
 
 @cache  # the same in all languages

@@ -121,19 +121,14 @@ class _Printed(io.TextIOBase):
 
 def form(value: object) -> str:
     """Return a value as HTML, as a notebook would show it; empty if it has no such form."""
-    from d2lps.notebook import shown
     from d2lps.notebook.grading import Verdict
-    from d2lps.plan import Plan
-    from d2lps.schedule import Schedule
-    from d2lps.topology import Topology
-    from d2lps.trace import Trace
+    from d2lps.notebook.shown import FORMS
     from d2lps.view.player import watch
 
     if isinstance(value, Verdict):
         return value._repr_html_() + (watch(value.trace)._repr_html_() if value.trace else "")
-    forms = {Plan: shown.plan, Topology: shown.topology, Trace: shown.trace, Schedule: shown.schedule}
-    for kind, shown_as in forms.items():
-        if isinstance(value, kind):
+    for kind in type(value).__mro__:
+        if shown_as := FORMS.get((kind.__module__, kind.__name__)):
             return shown_as(value) or ""
     if hasattr(type(value), "_repr_html_"):
         return value._repr_html_() or ""

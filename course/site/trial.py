@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]  # has the package course
 LIMIT = 3.0  # seconds of processor time for one cell here; a browser takes two to four times as long
 ALL = 300  # seconds for all cells of a chapter
 JUDGED = re.compile(r"d2lps\.check_exercise\(.*?\)")
-THERE = {"d2lps", "networkx", "course"}  # what a browser has beside Python's own modules and those of chapters
+THERE = {"d2lps", "networkx"}  # what a browser has beside Python's own modules and those of chapters
 
 
 def runnable(cells: Sequence[tuple[str, str]], solutions: Mapping[str, str]) -> dict[str, list[str]]:
@@ -121,9 +121,10 @@ def _trial() -> None:
     import threading
     import time
 
+    from course.site import in_browser
+
     cells, solutions = json.load(sys.stdin)
     sys.meta_path.insert(0, _Lacking())
-    from course.site import in_browser
     from d2lps.notebook.grading import calls
 
     calls.THREADS = False
@@ -146,8 +147,6 @@ def _trial() -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         if time.process_time() - begin < LIMIT and not any("error" in output for output in outputs):
             ran.append(id)
-        elif "--why" in sys.argv:
-            print(id, outputs[-1:], file=sys.stderr)
     json.dump(ran, sys.stdout)
 
 

@@ -1,10 +1,9 @@
 """The map of the course in a notebook: a picture in which every chapter is a link to its notebook."""
 
-import tomllib
 from pathlib import Path
 
 from d2lps.messages import html_language, language, text
-from d2lps.notebook.grading.course import CHAPTERS, ExerciseError
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, tables
 from d2lps.view.drawing.course_map import course_map as drawn
 from d2lps.view.drawing.course_map import stops_of
 from d2lps.view.tables import SCROLLS
@@ -49,7 +48,7 @@ class CourseMap:
         path = CHAPTERS / "toc.toml"
         if not path.is_file():
             raise ExerciseError("no-course", folder=CHAPTERS)
-        self._entries, self._here = tomllib.loads(path.read_text("utf-8"))["chapter"], here
+        self._entries, self._here = tables(path)["chapter"], here
         self.chapters = [entry["slug"] for entry in self._entries]
 
     def __repr__(self) -> str:

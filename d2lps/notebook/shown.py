@@ -30,13 +30,7 @@ def register() -> None:
     shell = sys.modules["IPython"].get_ipython()
     if shell is None:
         return
-    shown: dict[tuple[str, str], Callable] = {
-        ("d2lps.topology.graph", "Topology"): topology,
-        ("d2lps.trace", "Trace"): trace,
-        ("d2lps.plan.plan", "Plan"): plan,
-        ("d2lps.schedule.schedule", "Schedule"): schedule,
-    }
-    for (module, name), form in shown.items():
+    for (module, name), form in FORMS.items():
         shell.display_formatter.formatters["text/html"].for_type_by_name(module, name, form)
     # d2l's first plot removes all forms of figures, so this one is registered again before they are shown.
     shell.events.register("post_execute", figures)
@@ -88,3 +82,12 @@ def plot(value) -> str:
     from d2lps.notebook.plots import as_html
 
     return as_html(value)
+
+
+# Module and name of a class → the function that returns a value of it as HTML, or None if it is too large.
+FORMS: dict[tuple[str, str], Callable] = {
+    ("d2lps.topology.graph", "Topology"): topology,
+    ("d2lps.trace", "Trace"): trace,
+    ("d2lps.plan.plan", "Plan"): plan,
+    ("d2lps.schedule.schedule", "Schedule"): schedule,
+}

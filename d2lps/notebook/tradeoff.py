@@ -78,7 +78,7 @@ class Tradeoff(ipywidgets.VBox):
         self.job, self._dots, self._shown = job, [*dots], {}
         options = {
             "batch": [(_times(part), part) for part in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16)],
-            "devices": [(f"{n:,}".replace(",", "\u00a0"), n) for n in devices],
+            "devices": [(_count(n), n) for n in devices],
             "price": [(f"${each:.2f}", each) for each in sorted({price, *prices})],
         }
         start = {"batch": 1, "devices": devices[len(devices) // 2], "price": price}

@@ -1,6 +1,6 @@
 // "Try it": a cell of the page becomes a field with its code, which Python runs in the reader's own browser.
 (() => {
-const own = document.currentScript, given = JSON.parse(document.getElementById("d2lps-try").textContent);
+const own = document.currentScript, given = JSON.parse(document.querySelector("#d2lps-try > script").textContent);
 const { words } = given, WAIT = 180_000; // milliseconds until Python must have begun
 const parts = ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json", "course.zip"];
 const embedded = (name) => document.querySelector(`script[data-part="${name}"]`);
