@@ -50,14 +50,8 @@ def like_the_package(layers):
     return todo
 
 
-RIGHT = {
-    "state-bytes": [by_ranks],
-    "fully-sharded": [one_ahead, like_the_package],
-}
-MEASURED = {
-    "state-bytes": ["120 GB, 31.41 GB, 16.64 GB, 1.875 GB"],
-    "fully-sharded": ["31 kB", "96 kB", "51 kB"],
-}
+RIGHT = {"state-bytes": [by_ranks], "fully-sharded": [one_ahead, like_the_package]}
+MEASURED = {"state-bytes": ["120 GB, 31.41 GB, 16.64 GB, 1.875 GB"], "fully-sharded": ["31 kB", "96 kB", "51 kB"]}
 
 
 # ---- what the judges know

@@ -44,14 +44,8 @@ def by_sorting(x, choice, gate, ranks, capacity, exchange, expert):
     return torch.zeros_like(x).index_add(0, torch.tensor(order, dtype=torch.long), returned * gate[order, None])
 
 
-RIGHT = {
-    "choose": [sorted_by_time],
-    "experts": [by_sorting],
-}
-MEASURED = {
-    "choose": ["(8, 16, 8)", "(1, 32, 32)"],
-    "experts": ["4, 3", "5"],
-}
+RIGHT = {"choose": [sorted_by_time], "experts": [by_sorting]}
+MEASURED = {"choose": ["(8, 16, 8)", "(1, 32, 32)"], "experts": ["4, 3", "5"]}
 
 
 # ---- what the judges know
