@@ -4,7 +4,7 @@ from d2lps import Trace
 from d2lps.scaling import GPUS, MODELS, Choice, Layout, step
 from d2lps.scaling.command import trace_of
 
-MODEL, GPU, SEQUENCES = MODELS["gpt-39.1b"], GPUS["a100"], 32
+MODEL, GPU, SEQUENCES = MODELS["gpt-39.1b"], GPUS["a100"], 16
 DIVISIONS = ((2, 8, 4), (8, 4, 2), (16, 2, 2))  # GPUs per matrix, stages, replicas
 
 
