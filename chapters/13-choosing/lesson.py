@@ -184,7 +184,7 @@ table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
 # %% best-of-64
 best = parallelize("gpt-39.1b", gpus=64, batch=16)
 print(*best.layout[:3], sep=" · ", end=f", v = {best.layout.chunks}\n")
-print(show_seconds(best.duration), best.reason, sep="\n")
+show_seconds(best.duration)
 
 # %% published
 rows = []
