@@ -2,7 +2,7 @@
 
 from d2lps.notebook.grading import Exercise
 
-from . import judge_choose, judge_experts, judge_fully_sharded, judge_state_bytes
+from . import judge_fully_sharded, judge_state_bytes
 
 EXERCISES = {
     "state-bytes": Exercise(
@@ -21,25 +21,5 @@ EXERCISES = {
         judge_fully_sharded.judge,
         fills=dict,
         keeps=("last-twice", "freed-twice", "never-frees", "gathers-first", "order", "missing", "no-second-gather"),
-    ),
-    "choose": Exercise(
-        ("model", "gpus", "memory", "per_node", "batch"),
-        judge_choose.CASES,
-        judge_choose.judge,
-        fills=dict,
-        keeps=(
-            *("across-nodes", "activations-forgotten", "too-large", "most-stages", "least-memory", "slow", "gives-up"),
-            *("no-way", "does-not-divide", "other-count"),
-        ),
-    ),
-    "experts": Exercise(
-        ("x", "choice", "gate", "ranks", "capacity", "exchange", "expert"),
-        judge_experts.CASES,
-        judge_experts.judge,
-        fills=dict,
-        keeps=(
-            *("no-capacity", "keeps-last", "passes-dropped", "other-order", "sends-all", "drops-more", "not-parts"),
-            "waits-forever",
-        ),
     ),
 }

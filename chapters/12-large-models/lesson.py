@@ -7,22 +7,15 @@ d2lps.speak("en")
 d2lps.opening("12")
 
 # %% imports
-import time
-
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
-from d2lps import all_gather, all_to_all, cost, d2l, memory, nvswitch
-from d2lps import parallelize, reduce_scatter, ring, run, table
+from d2lps import all_gather, cost, d2l, memory, reduce_scatter, ring, run, table
 from d2lps.plan import slices
-from d2lps.scaling import GPUS, LLAMA3, MODELS, SC21, Layout, ScalingError
-from d2lps.scaling import calibrate, error, kept, sent, step, throughput
 from d2lps.schedule import one_f_one_b, pipeline, zero
 from d2lps.train import gpt, sharded, tensor
-from d2lps.train.experts import Experts
 from d2lps.train.flat import Layer, allocate, counts_of, free
-from d2lps.units import show_seconds, show_size
+from d2lps.units import show_size
 
 torch.set_num_threads(1)
 
@@ -377,6 +370,7 @@ for name in names[2:-1]:
     off = max(abs(a / b - 1) for a, b in zip(found, one))
     rows.append([name, f"{off:.0e}", f"{gradient:.0e}", show_size(sent_by[name]),
                  written and show_size(written)])
+ranks.close()
 table("way", "loss-off", "gradient-off", "ours-sent", "torch-sent", rows=rows)
 
 # %% sequence
@@ -434,197 +428,6 @@ print(*(f"{float((x.grad - right).abs().max() / right.abs().max()):.0e}"
 for used in (group.traces, traces):
     print(len(used), sum(trace.bytes_sent("gpu0") for trace in used))
 
-# %% ledger
-torch.manual_seed(0)
-net, batch = gpt.GPT(layers=4), gpt.examples(gpt.prose("en"), 16)
-memory(net, batch)
-
-# %% gpt3-activations
-gpt3 = MODELS["gpt3"]
-ways = {"t = 1": {}, "t = 8": {"tensor": 8},
-        "t = 8, SP": {"tensor": 8, "sequence": True},
-        "+ selective": {"tensor": 8, "sequence": True, "recompute": "selective"},
-        "full": {"recompute": "full"}}
-kinds = ["normalization", "attention", "scores", "perceptron", "dropout", "inputs"]
-layers = {way: gpt3.activations(**options) for way, options in ways.items()}
-table("way", *(f"of-{kind}" for kind in kinds), "in-all", rows=[
-    [way, *(show_size(layer[kind]) if kind in layer else None for kind in kinds),
-     f"{96 * sum(layer.values()) / 1e9:.1f} GB"] for way, layer in layers.items()])
-
-# %% recompute
-class Again(nn.Module):
-    def __init__(self, block):
-        super().__init__()
-        self.block = block
-
-    def forward(self, x):
-        return checkpoint(self.block, x, use_reentrant=True)
-
-def saved(net):
-    own, there = {w.data_ptr() for w in net.parameters()}, {}
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if tensor.is_floating_point() and storage.data_ptr() not in own:
-            there[storage.data_ptr()] = storage
-        return tensor
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        gpt.loss(net(batch[0]), batch[1])
-    return sum(storage.nbytes() for storage in there.values())
-
-again = nn.Sequential(net[0], *map(Again, list(net)[1:-1]), net[-1])
-values = [value.item() for value in (gpt.loss(net(batch[0]), batch[1]),
-                                     gpt.loss(again(batch[0]), batch[1]))]
-inputs = 4 * 16 * 64 * 64 * 4
-print(values[0] == values[1], saved(net), saved(again), inputs)
-f"{gpt3.flops_per_token('full') / gpt3.flops_per_token():.3f}"
-
-# %% route
-def send_counts(choices, n):
-    return [[choice.eq(e).sum().item() for e in range(n)] for choice in choices]
-
-torch.manual_seed(0)
-x = [torch.randn(6, 4) for _ in range(2)]
-router, two = torch.randn(4, 2), ["gpu0", "gpu1"]
-choices = [(part @ router).argmax(1) for part in x]
-print(*choices, send_counts(choices, 2), sep="\n")
-print(all_to_all(two, sizes=send_counts(choices, 2)))
-
-# %% experts-code
-print(d2lps.source(Experts.route), d2lps.source(Experts.forward),
-      sep="\n\n")
-
-# %% px-experts
-# %%px
-from d2lps.train.experts import Experts
-
-torch.manual_seed(0)
-layer = Experts(carrier.names, width=64, experts=4, capacity=4, carrier=carrier)
-x = torch.randn(256, 64, generator=torch.Generator().manual_seed(carrier.rank))
-(y,) = layer([x])
-y.square().sum().backward()
-layer.sum_router()
-trace = layer.traces[0]
-
-# %% experts-same
-torch.manual_seed(0)
-layer = Experts([f"rank{r}" for r in range(4)], 64, experts=4, capacity=4)
-x = [torch.randn(256, 64, generator=torch.Generator().manual_seed(r))
-     for r in range(4)]
-y = layer(x)
-print(*(torch.equal(y[r], ranks[r]["y"]) for r in range(4)), layer.load)
-print([ranks[r]["trace"].bytes_sent(f"rank{r}") for r in range(4)])
-ranks.close()
-
-# %% guess-experts
-guess = d2lps.predict("experts", {"slowdown": "", "dropped": "%"})
-guess
-
-# %% unbalanced
-def routed(share, capacity, tokens=1024):
-    layer = Experts(nodes, 64, experts=4, capacity=capacity)
-    layer.router.weight.data = torch.eye(4, 64)
-    choice = torch.arange(tokens) % 3 + 1
-    choice[:int(share * tokens)] = 0
-    x = torch.nn.functional.one_hot(choice, 64).float()
-    layer([x] * 4)
-    return layer
-
-place, rows = nvswitch(4, links=12), []
-for share in (0.25, 0.5, 1.0):
-    layer, strict = routed(share, capacity=4), routed(share, capacity=1.25)
-    plan, total = layer.traces[0].plan, sum(layer.load.tokens)
-    most = max(layer.load.tokens) / (total / 4)
-    rows.append([f"{share:.0%}", *layer.load.tokens, f"{most:.2f} ×",
-                 cost.shared(plan, place, total * 64 * 4),
-                 f"{strict.load.dropped / total:.1%}"])
-guess.reveal({"slowdown": float(rows[1][5].split()[0]),
-              "dropped": float(rows[1][7].rstrip("%"))})
-
-# %% unbalanced-table
-table("favorite", *range(4), "slowest-device", "all-to-all-takes", "dropped", rows=rows)
-
-# %% wires
-short = {"tensor": "TP", "pipeline": "PP", "data": "DP"}
-runs = {"GPT-3": ("gpt3", "a100", Layout(8, 16, 8, 1, 1, 192, recompute="full")),
-        "Llama 3": ("llama3-405b", "h100", Layout(8, 16, 128, 1, 1, 16, stage=1))}
-rows = []
-for name, (model, gpu, layout) in runs.items():
-    for dimension, nbytes in sent(MODELS[model], layout).items():
-        if nbytes:
-            seconds = [show_seconds(nbytes / getattr(GPUS[gpu], wire))
-                       for wire in ("inside", "outside")]
-            rows.append([name, short[dimension], getattr(layout, dimension),
-                         show_size(nbytes), *seconds])
-table("model", "dimension", "devices", "bytes-sent", "at-inside",
-      "at-outside", rows=rows)
-
-# %% seconds
-def seconds(model, layout, gpu, e=0.59):
-    t, p, m = layout.tensor, layout.pipeline, layout.batches
-    tokens = layout.sequences * model.context
-    flops = tokens * model.flops_per_token(layout.recompute) / layout.gpus
-    by = sent(model, layout)
-    computing = flops / (e * gpu.peak)
-    matrices = by["tensor"] / (gpu.inside if t <= 8 else gpu.outside)
-    stages = by["pipeline"] / gpu.outside
-    bubble = (p - 1) / m * (computing + matrices + stages)
-    replicas = by["data"] / gpu.outside
-    return {"computing": computing, "tensor": matrices, "pipeline": stages,
-            "bubble": bubble, "data": replicas}
-
-# %% some-layouts
-a100, rows = GPUS["a100"], []
-for t, p, stage in [(1, 1, 1), (1, 1, 3), (8, 1, 3), (8, 4, 1),
-                    (8, 16, 1), (1, 32, 1), (32, 4, 1)]:
-    d = 1024 // (t * p)
-    layout = Layout(t, p, d, 1, 1, 2048 // d, stage, recompute="full")
-    parts = seconds(gpt3, layout, a100)
-    rows.append([f"{t} · {p} · {d}", stage, show_size(sum(kept(gpt3, layout).values())),
-                 *map(show_seconds, parts.values()), show_seconds(sum(parts.values()))])
-table("division", "zero-stage", "kept-by-gpu", "matrix-work", "by-matrices",
-      "by-stages", "bubble", "by-replicas", "in-all", rows=rows)
-
-# %% published
-rows = []
-for published in SC21:
-    plain = 100 * error(published, crossings=0)[0]
-    rows.append([published.name, published.layout.gpus, f"{published.flops / 1e12:.0f}",
-                 f"{throughput(published) / 1e12:.0f}",
-                 *(f"{round(off, 1) + 0:+.1f}%" for off in (100 * error(published)[0], plain))])
-print(f"e = {calibrate():.3f}, {calibrate(0):.3f}")
-table("model", "gpus", "published-speed", "predicted", "error-percent",
-      "without-reading", rows=rows)
-
-# %% llama
-rows = []
-for published in LLAMA3[:2]:
-    for v in published.chunks:
-        layout = published.layout._replace(chunks=v)
-        speed = throughput(published._replace(layout=layout))
-        rows.append([published.layout.gpus, v,
-                     f"{published.flops / 1e12:.0f}", f"{speed / 1e12:.0f}"])
-table("gpus", "chunks-per-device", "published-speed", "predicted", rows=rows)
-
-# %% choose
-start = time.perf_counter()
-choice = parallelize("gpt3", gpus=1024, batch=1536)
-print(f"{time.perf_counter() - start:.2f} s")
-print(show_seconds(choice.duration))
-choice
-
-# %% choose-llama
-start = time.perf_counter()
-choice = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048)
-print(f"{time.perf_counter() - start:.2f} s")
-print(show_seconds(choice.duration))
-meta = parallelize("llama3-405b", gpus=16384, gpu="h100", batch=2048, pipeline=16)
-print("p = 16:", *map(show_seconds, meta.seconds))
-try:
-    parallelize("gpt3", gpus=8)
-except ScalingError as problem:
-    print(problem)
-choice
-
 # %% exercise-state-bytes
 def state_bytes(params, ranks, stage):
     nbytes = 0
@@ -640,19 +443,3 @@ def fully_sharded(layers):
     return todo
 
 d2lps.check_exercise("fully-sharded", fully_sharded)
-
-# %% exercise-choose
-def choose(model, gpus, memory, per_node, batch):
-    best = None
-    # TODO
-    return best
-
-d2lps.check_exercise("choose", choose)
-
-# %% exercise-experts
-def experts(x, choice, gate, ranks, capacity, exchange, expert):
-    y = torch.zeros_like(x)
-    # TODO
-    return y
-
-d2lps.check_exercise("experts", experts)

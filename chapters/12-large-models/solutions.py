@@ -3,10 +3,6 @@
 A solution bears its exercise's id as a name. ``WRONG`` maps exercise → mistake → answers.
 """
 
-import torch
-
-from d2lps.scaling import GPUS, Layout, kept, step
-
 
 def state_bytes(params, ranks, stage):
     part = -(-params // ranks)
@@ -26,31 +22,6 @@ def fully_sharded(layers):
         todo += [("gather", k)] if k < last else []
         todo += [("backward", k), ("free", k), ("reduce", k)]
     return todo + [("update", k) for k in range(len(layers))]
-
-
-def choose(model, gpus, memory, per_node, batch):
-    best, shortest = None, float("inf")
-    for t in range(1, per_node + 1):
-        for p in range(1, model.layers + 1):
-            d = gpus // (t * p)
-            if gpus % (t * p) or per_node % t or model.heads % t or model.layers % p or batch % d:
-                continue
-            layout = Layout(t, p, d, 1, 1, batch // d, stage=1, recompute="selective")
-            seconds = sum(step(model, layout, GPUS["a100"], per_node=per_node).values())
-            if sum(kept(model, layout).values()) <= memory and seconds < shortest:
-                best, shortest = (t, p, d), seconds
-    return best
-
-
-def experts(x, choice, gate, ranks, capacity, exchange, expert):
-    rows = [(choice == e).nonzero().flatten()[:capacity] for e in range(ranks)]
-    arrived = exchange([x[row] for row in rows])
-    made = expert(torch.cat(arrived)).split([len(part) for part in arrived])
-    returned = exchange(list(made))
-    y = torch.zeros_like(x)
-    for row, part in zip(rows, returned):
-        y[row] = part * gate[row, None]
-    return y
 
 
 # What learners write instead. Each answer does one thing wrong.
@@ -112,117 +83,6 @@ def prefetched(layers):
     return todo + fully_sharded(layers)[3 * len(layers) - 1 :]
 
 
-def searched(least=None, room=True, limit=True, whole=True, items=None, over=lambda per_node: per_node):
-    """Take the least of ``least(layout, seconds, need)`` among those that pass."""
-    def answer(model, gpus, memory, per_node, batch):
-        best = {}
-        for t in range(1, over(per_node) + 1):
-            for p in range(1, model.layers + 1):
-                d = gpus // (t * p)
-                if d < 1 or gpus % (t * p) or (whole and (model.heads % t or model.layers % p or batch % d or (limit and per_node % t))):
-                    continue
-                layout = Layout(t, p, d, 1, 1, max(1, batch // d), stage=1, recompute="selective")
-                try:
-                    need = kept(model, layout)
-                    seconds = sum(step(model, layout, GPUS["a100"], per_node=per_node).values())
-                except ZeroDivisionError:
-                    continue
-                used = sum(need.values()) if items is None else sum(need[name] for name in items)
-                if not room or used <= memory:
-                    best[t, p, d] = least(layout, seconds, sum(need.values()))
-        return min(best, key=best.get) if best else None
-    return answer
-
-
-STATES = ("weights", "gradients", "optimizer")
-
-
-def fastest(layout, seconds, need):
-    return seconds
-
-
-def one_node(model, gpus, memory, per_node, batch):
-    """As many GPUs for every matrix as there are heads, up to all GPUs."""
-    t = max(t for t in range(1, gpus + 1) if gpus % t == 0 and model.heads % t == 0)
-    return t, 1, gpus // t
-
-
-def experts_of(rows=None, send=None, combine=None, back=True, times=1):
-    def first(choice, ranks, capacity):
-        return [(choice == e).nonzero().flatten()[:capacity] for e in range(ranks)]
-
-    def weigh(y, x, rows, returned, gate):
-        for row, part in zip(rows, returned):
-            y[row] = part * gate[row, None] ** times
-        return y
-
-    def answer(x, choice, gate, ranks, capacity, exchange, expert):
-        mine = (rows or first)(choice, ranks, capacity)
-        arrived = exchange([x[row] for row in mine] if send is None else send(x, mine))
-        made = list(expert(torch.cat(arrived)).split([len(part) for part in arrived]))
-        returned = exchange(made) if back else made
-        return (combine or weigh)(torch.zeros_like(x), x, mine, returned, gate)
-    return answer
-
-
-def all_rows(choice, ranks, capacity):
-    return [(choice == e).nonzero().flatten() for e in range(ranks)]
-
-
-def last_rows(choice, ranks, capacity):
-    return [(choice == e).nonzero().flatten()[-capacity:] for e in range(ranks)]
-
-
-def capacity_of_all(choice, ranks, capacity):
-    """The capacity is shared by all experts."""
-    kept = torch.arange(len(choice)) < capacity
-    return [((choice == e) & kept).nonzero().flatten() for e in range(ranks)]
-
-
-def passes(y, x, rows, returned, gate):
-    y = x.clone()
-    for row, part in zip(rows, returned):
-        y[row] = part * gate[row, None]
-    return y
-
-
-def in_order_of_experts(y, x, rows, returned, gate):
-    all_made = torch.cat(returned)
-    y[: len(all_made)] = all_made
-    return y * gate[:, None]
-
-
-def weighed_then_piled(y, x, rows, returned, gate):
-    made = torch.cat([part * gate[row, None] for row, part in zip(rows, returned)])
-    y[: len(made)] = made
-    return y
-
-
-def mean_gate(y, x, rows, returned, gate):
-    for row, part in zip(rows, returned):
-        y[row] = part * gate.mean()
-    return y
-
-
-def here_only(x, choice, gate, ranks, capacity, exchange, expert):
-    return expert(x) * gate[:, None]
-
-
-def never_returned(x, choice, gate, ranks, capacity, exchange, expert):
-    rows = [(choice == e).nonzero().flatten()[:capacity] for e in range(ranks)]
-    arrived, y = exchange([x[row] for row in rows]), torch.zeros_like(x)
-    made = expert(torch.cat(arrived))[: len(x)]
-    y[: len(made)] = made
-    return y
-
-
-def only_if_there_are_tokens(x, choice, gate, ranks, capacity, exchange, expert):
-    """A rank without tokens does not take part."""
-    if not len(x):
-        return x
-    return experts(x, choice, gate, ranks, capacity, exchange, expert)
-
-
 WRONG = {
     "state-bytes": {
         "no-copy": [state_of((2, 2, 8)), state_of((2, 2, 8.0))],
@@ -254,36 +114,5 @@ WRONG = {
         "too-many-bytes": [changed(lambda todo: [todo[0], ("free", 0), *todo]), changed(lambda todo: [*todo, ("gather", 0), ("free", 0)])],
         "not-a-list": [lambda layers: "gather", lambda layers: [("gather", 0, 1)], lambda layers: [("all-reduce", 0)], lambda layers: [("gather", len(layers))]],
         "raised": [lambda layers: layers[99]],
-    },
-    "choose": {
-        "across-nodes": [one_node, lambda model, gpus, memory, per_node, batch: (2 * per_node, 1, gpus // (2 * per_node))],
-        "activations-forgotten": [searched(fastest, items=STATES), searched(fastest, items=("weights", "gradients", "optimizer", "output"))],
-        "too-large": [searched(fastest, room=False), lambda model, gpus, memory, per_node, batch: (1, 2, gpus // 2)],
-        "most-stages": [searched(lambda layout, seconds, need: -layout.pipeline), searched(lambda layout, seconds, need: (-layout.pipeline, layout.tensor))],
-        "least-memory": [searched(lambda layout, seconds, need: need)],
-        "slow": [searched(lambda layout, seconds, need: -seconds if layout.pipeline < 12 else 0)],
-        "no-way": [lambda model, gpus, memory, per_node, batch: choose(model, gpus, memory, per_node, batch) or (per_node, 1, gpus // per_node)],
-        "gives-up": [lambda model, gpus, memory, per_node, batch: choose(model, gpus, memory, per_node, batch) if gpus == 1024 else None],
-        "other-count": [lambda model, gpus, memory, per_node, batch: (per_node, 2, gpus), lambda model, gpus, memory, per_node, batch: (1, 1, 1)],
-        "does-not-divide": [lambda model, gpus, memory, per_node, batch: (1, gpus, 1), lambda model, gpus, memory, per_node, batch: (2, gpus // 2, 1)],
-        "not-three": [lambda model, gpus, memory, per_node, batch: 8, lambda model, gpus, memory, per_node, batch: (8.5, 1, 1), lambda model, gpus, memory, per_node, batch: (0, 1, 1)],
-        "raised": [lambda model, gpus, memory, per_node, batch: model.width / 0],
-    },
-    "experts": {
-        "no-capacity": [experts_of(rows=all_rows)],
-        "keeps-last": [experts_of(rows=last_rows)],
-        "drops-more": [experts_of(rows=capacity_of_all), experts_of(rows=lambda choice, ranks, capacity: [row[: capacity - 1] for row in all_rows(choice, ranks, capacity)])],
-        "no-gate": [experts_of(times=0)],
-        "gate-twice": [experts_of(times=2)],
-        "passes-dropped": [experts_of(combine=passes)],
-        "other-order": [experts_of(combine=in_order_of_experts), experts_of(combine=weighed_then_piled)],
-        "sends-all": [experts_of(send=lambda x, rows: [x for _ in rows], combine=lambda y, x, rows, returned, gate: y),
-                      experts_of(send=lambda x, rows: [torch.cat([x[row], x[row][:1]]) for row in rows], combine=lambda y, x, rows, returned, gate: y)],
-        "other-count": [here_only, never_returned],
-        "waits-forever": [only_if_there_are_tokens],
-        "wrong-values": [experts_of(combine=mean_gate)],
-        "wrong-shape": [experts_of(combine=lambda y, x, rows, returned, gate: y[:1]), experts_of(combine=lambda y, x, rows, returned, gate: None or "y")],
-        "not-parts": [experts_of(send=lambda x, rows: x), experts_of(send=lambda x, rows: [x[row].T for row in rows]), experts_of(send=lambda x, rows: [x])],
-        "raised": [lambda x, choice, gate, ranks, capacity, exchange, expert: x[99]],
     },
 }

@@ -56,8 +56,9 @@ SILENT = {
     "11-sparse-servers": ["language", "imports", "px-job", "close"],
     "12-large-models": [
         *("language", "imports", "px-tools", "px-zero", "px-tensor", "px-pipeline", "px-hybrid"),
-        *("px-torch-sharded", "px-torch-cut", "sequence", "px-experts", "seconds"),
+        *("px-torch-sharded", "px-torch-cut", "sequence"),
     ],
+    "13-choosing": ["language", "imports", "px-experts", "seconds"],
     "a-corrections": ["language", "imports"],
 }
 STUBS = {
@@ -73,7 +74,8 @@ STUBS = {
     "09-pipelines": 3,
     "10-data-centre": 4,
     "11-sparse-servers": 3,
-    "12-large-models": 4,
+    "12-large-models": 2,
+    "13-choosing": 2,
     "a-corrections": 0,
 }
 
@@ -695,6 +697,20 @@ def test_the_numbers_of_chapter_12(executed, language):
             assert sizes[name][1] / sizes[name][0] == pytest.approx(ratio, rel=0.04)
     (off,), *used = [line.split("\n") for line in shown(book, "sequence-run").strip().splitlines()]
     assert all(float(each) < 1e-5 for each in off.split()) and [line for (line,) in used] == ["4 98304", "8 98304"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_numbers_of_chapter_13(executed, language):
+    book = executed("13-choosing", language)
+
+    def rows(cell_id: str) -> list[list[str]]:
+        """Return the lines of a cell, cut into the columns that two or more spaces part."""
+        return [re.split(r"\s{2,}", line.strip()) for line in shown(book, cell_id).splitlines()]
+
+    def revealed(cell_id: str) -> list[float]:
+        """Return the folded answers; they are folded because no guess was made."""
+        return [float(each) for each in re.findall(r">(\d[\d.]*)[^<]*<", page(book, cell_id).partition("<details>")[2])]
+
     for row in rows("ledger")[1:]:
         if len(row) == 4 and row[2] != "–" and row[3] != "–":
             assert float(row[3]) == pytest.approx(1, abs=0.05)
@@ -706,6 +722,7 @@ def test_the_numbers_of_chapter_12(executed, language):
     errors = [[float(each.rstrip("%")) for each in row[-2:]] for row in rows("published")[-10:]]
     assert max(abs(off) for off, _ in errors) == 8.3 and sum(abs(off) for off, _ in errors) / 9 < 5
     assert min(plain for _, plain in errors) == -27.5
+    assert "8 · 4 · 2, v = 12" in shown(book, "best-of-64") and "925.2 ms" in shown(book, "best-of-64")
     for gpus, published in (("8192", 430), ("16384", 400)):
         speeds = [float(row[-1]) for row in rows("llama")[1:] if row[0] == gpus]
         assert min(speeds) < published < max(speeds)

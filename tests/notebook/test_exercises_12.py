@@ -1,19 +1,16 @@
 """The exercises of chapter 12: right answers unlike the solutions, faulty ones, and what the judges know."""
 
 import pytest
-import torch
 from helpers.exercises import module
 
 from d2lps.notebook.grading.course import texts_of
-from d2lps.scaling import GPUS, Layout, kept, memory, step
+from d2lps.scaling import memory
 from d2lps.schedule import zero
 
 CHAPTER = "12-large-models"
-IDS = ("state-bytes", "fully-sharded", "choose", "experts")
+IDS = ("state-bytes", "fully-sharded")
 SOLVED = {id: texts_of(id).solution() for id in IDS}
-judge_bytes, judge_step, judge_choose, judge_experts = (
-    module(CHAPTER, f"judge_{name}") for name in ("state_bytes", "fully_sharded", "choose", "experts")
-)
+judge_bytes, judge_step = (module(CHAPTER, f"judge_{name}") for name in ("state_bytes", "fully_sharded"))
 
 
 # ---- right answers that are unlike the solutions
@@ -53,46 +50,8 @@ def like_the_package(layers):
     return todo
 
 
-def sorted_by_time(model, gpus, memory, per_node, batch):
-    """Tries the fastest first; as a list."""
-    cuts = []
-    for t in [t for t in range(1, per_node + 1) if per_node % t == model.heads % t == 0]:
-        for p in [p for p in range(1, model.layers + 1) if model.layers % p == 0]:
-            d, rest = divmod(gpus, t * p)
-            if not rest and not batch % d:
-                layout = Layout(t, p, d, 1, 1, batch // d, stage=1, recompute="selective")
-                cuts.append((sum(step(model, layout, GPUS["a100"], per_node=per_node).values()), layout))
-    for _, layout in sorted(cuts):
-        if sum(kept(model, layout).values()) <= memory:
-            return list(layout[:3])
-
-
-def by_sorting(x, choice, gate, ranks, capacity, exchange, expert):
-    """Sorts tokens by expert, and turns the order back with a second one."""
-    seen, kept_rows = {}, []
-    for i, e in enumerate(choice.tolist()):
-        seen[e] = seen.get(e, 0) + 1
-        if seen[e] <= capacity:
-            kept_rows.append(i)
-    order = sorted(kept_rows, key=lambda i: int(choice[i]))
-    counts = [sum(int(choice[i]) == e for i in order) for e in range(ranks)]
-    arrived = exchange(list(x[order].split(counts)))
-    returned = torch.cat(exchange([expert(part) for part in arrived]))
-    return torch.zeros_like(x).index_add(0, torch.tensor(order, dtype=torch.long), returned * gate[order, None])
-
-
-RIGHT = {
-    "state-bytes": [by_ranks],
-    "fully-sharded": [one_ahead, like_the_package],
-    "choose": [sorted_by_time],
-    "experts": [by_sorting],
-}
-MEASURED = {
-    "state-bytes": ["120 GB, 31.41 GB, 16.64 GB, 1.875 GB"],
-    "fully-sharded": ["31 kB", "96 kB", "51 kB"],
-    "choose": ["(8, 16, 8)", "(1, 32, 32)"],
-    "experts": ["4, 3", "5"],
-}
+RIGHT = {"state-bytes": [by_ranks], "fully-sharded": [one_ahead, like_the_package]}
+MEASURED = {"state-bytes": ["120 GB, 31.41 GB, 16.64 GB, 1.875 GB"], "fully-sharded": ["31 kB", "96 kB", "51 kB"]}
 
 
 # ---- what the judges know
@@ -109,15 +68,3 @@ def test_the_right_list_sends_and_keeps_what_the_package_does(case):
     right = zero(case.devices, case.layers, 3)
     made = judge_step._schedule(case, [*one_ahead(case.layers)], right)
     assert made.peak[case.devices[0]] <= right.peak[case.devices[0]] + 4 * max(case.layers)
-
-
-@pytest.mark.parametrize("case", judge_choose.CASES, ids=lambda case: case.label)
-def test_divisions_that_fit_are_the_best_and_others(case):
-    times = judge_choose.possible(case)
-    assert (not times) == (case.gpus == 8 and case.model == "gpt3")
-    assert all(t * p * d == case.gpus and t <= case.per_node for t, p, d in times)
-
-
-@pytest.mark.parametrize("case", judge_experts.CASES[:2], ids=lambda case: case.label)
-def test_some_tokens_are_dropped_on_every_rank_with_many(case):
-    assert not all(case.kept(rank).all() for rank in range(case.ranks))

@@ -1,0 +1,28 @@
+"""What the exercises of this chapter ask of an answer. Each has its judge in a module of its own."""
+
+from d2lps.notebook.grading import Exercise
+
+from . import judge_choose, judge_experts
+
+EXERCISES = {
+    "choose": Exercise(
+        ("model", "gpus", "memory", "per_node", "batch"),
+        judge_choose.CASES,
+        judge_choose.judge,
+        fills=dict,
+        keeps=(
+            *("across-nodes", "activations-forgotten", "too-large", "most-stages", "least-memory", "slow", "gives-up"),
+            *("no-way", "does-not-divide", "other-count"),
+        ),
+    ),
+    "experts": Exercise(
+        ("x", "choice", "gate", "ranks", "capacity", "exchange", "expert"),
+        judge_experts.CASES,
+        judge_experts.judge,
+        fills=dict,
+        keeps=(
+            *("no-capacity", "keeps-last", "passes-dropped", "other-order", "sends-all", "drops-more", "not-parts"),
+            "waits-forever",
+        ),
+    ),
+}
