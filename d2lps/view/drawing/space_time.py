@@ -10,7 +10,7 @@
 >>> net.after(0.01, net.crash, "b")
 >>> net.run(until=0.03)
 >>> [(band.node, band.look, band.start, band.end) for band in bands(net, 0, 0.03)]
-[('a', 'plain', 0, 0.03), ('b', 'plain', 0, 0.01), ('b', 'crashed', 0.01, 0.03)]
+[('a', 'plain', 0.0, 0.03), ('b', 'plain', 0.0, 0.01), ('b', 'crashed', 0.01, 0.03)]
 """
 
 import math
@@ -42,8 +42,8 @@ from d2lps.view.drawing.theme import RIMS, STYLE, WORKERS
 WIDE, TOP, TALL, LETTER = 600.0, 34.0, 22.0, 8.6  # of the picture; the height of a band; a letter on a phone
 STATES = {"leader": "solid", "primary": "solid", "suspects": "solid", "candidate": "pale"}  # all others are plain
 KNOWN = (*STATES, "follower", "backup", "paused", "crashed")  # states with a name in each language
-HUES = (3, 4, 6, 5, 7, 0)  # the colors of kinds of messages; further kinds are gray
-DASHES = (None, "7 3", "2 2.5", "9 3 2 3", "4 2", "12 4")
+HUES = (3, 4, 6, 5, 7, 0, 12, 15)  # the colors of kinds of messages; further kinds are gray
+DASHES = (None, "7 3", "2 2.5", "9 3 2 3", "4 2", "12 4", "6 2 2 2 2 2", "1.5 1.5")
 LOOKS = (
     ".d2-accent{fill:var(--d2-accent)}.d2-outline{stroke:var(--d2-accent)}.d2-hatched{stroke:var(--d2-lane)}"
     ".d2-grid{stroke:var(--d2-edge)}.d2-on{fill:var(--d2-paper)}.d2-over{paint-order:stroke;stroke:var(--d2-band);"
@@ -93,9 +93,8 @@ def bands(net: Network, start: float, end: float) -> list[Band]:
 
 def messages(net: Network, start: float, end: float) -> list[Delivery]:
     """Return the messages that are under way between ``start`` and ``end``, or get lost then."""
-    return [
-        each for each in net.deliveries if each.start < end and (each.start if each.end is None else each.end) > start
-    ]
+    started = (each for each in net.deliveries if each.start < end)
+    return [each for each in started if (each.start >= start if each.end is None else each.end > start)]
 
 
 def kind(message: object) -> str:
@@ -117,8 +116,12 @@ class _Sheet:
         self.start, self.end = start, end
         self.bands, self.sent = bands(net, start, end), messages(net, start, end)
         self.cuts = [each for each in lasting(net.troubles, end) if each.dst is not None and each.end > start]
-        ends = (node for each in self.sent for node in (each.src, each.dst))
-        self.rows = {node: i for i, node in enumerate(dict.fromkeys([*(band.node for band in self.bands), *ends]))}
+        # A node without any state is left out if it neither sends nor receives.
+        nodes = [band.node for band in self.bands]
+        used = {node for each in self.sent for node in (each.src, each.dst)} | {b.node for b in self.bands if b.state}
+        rows = [node for node in dict.fromkeys([*nodes, *used]) if node in used] or dict.fromkeys(nodes)
+        self.rows = {node: i for i, node in enumerate(rows)}
+        self.bands = [band for band in self.bands if band.node in self.rows]
         self.row = 64.0 if len(self.rows) <= 4 else 56.0
         self.left = 22 + LETTER * min(9, max(len(str(node)) for node in self.rows))
         self.scale = (WIDE - self.left - 16) / (end - start)
@@ -135,6 +138,15 @@ class _Sheet:
 
     def y(self, node: Hashable) -> float:
         return TOP + self.row * self.rows[node]
+
+    def is_cut(self, row: int, time: float) -> bool:
+        """Return whether the gap below a row is hatched at a moment."""
+        return any(each.start <= time < each.end and self.gap(each) == row for each in self.cuts)
+
+    def gap(self, cut: Trouble) -> int | None:
+        """Return the number of the row above the gap between two neighbors; None if they are no neighbors."""
+        one, other = sorted(self.rows.get(node, -9) for node in (cut.src, cut.dst))
+        return one if other - one == 1 else None
 
     def died(self, node: Hashable, time: float) -> bool:
         return any(band.start <= time <= band.end for band in self.dead.get(node, ()))
@@ -183,9 +195,9 @@ def _axis(sheet: _Sheet) -> list[str]:
 
 def _gap(sheet: _Sheet, cut: Trouble) -> str:
     """Hatch the gap between the rows of two neighbors while they are cut off from one another."""
-    if not {cut.src, cut.dst} <= sheet.rows.keys() or abs(sheet.rows[cut.src] - sheet.rows[cut.dst]) != 1:
+    if (row := sheet.gap(cut)) is None:
         return ""
-    y, x = min(sheet.y(cut.src), sheet.y(cut.dst)) + TALL + 3, sheet.x(max(cut.start, sheet.start))
+    y, x = TOP + sheet.row * row + TALL + 3, sheet.x(max(cut.start, sheet.start))
     place = x, y, sheet.x(cut.end) - x, sheet.row - TALL - 6
     return tag("path", d=rect(*place), **area("band")) + tag("path", d=hatch(*place, 10), **_hatched())
 
@@ -247,7 +259,10 @@ def _arrow(sheet: _Sheet, sent: Delivery) -> str:
     a = sheet.x(sent.start), sheet.y(sent.src) + (0 if up else TALL)
     gone = sent.end is None or sheet.died(sent.dst, sent.end)
     if sent.end is None:
-        b = a[0] + 4, a[1] + (sheet.row - TALL) / (-2 if up else 2)
+        src, dst = sheet.rows[sent.src], sheet.rows[sent.dst]
+        passed = range(src - 1, dst - 1, -1) if up else range(src, dst)  # the gaps between them
+        row = next((row for row in passed if sheet.is_cut(row, sent.start)), passed[0])
+        b = a[0] + 4 * (1 + abs(row - passed[0])), TOP + sheet.row * row + (sheet.row + TALL) / 2
     else:
         b = sheet.x(sent.end), sheet.y(sent.dst) + (TALL if up else 0)
     look = _pen(sheet.kinds[kind(sent.message)])
