@@ -18,7 +18,7 @@ from d2lps.schedule import Schedule
 from d2lps.simulate import Network
 from d2lps.topology.graph import FORWARDING, Topology
 from d2lps.trace import Trace
-from d2lps.view.drawing.hash_ring import hash_ring
+from d2lps.view.drawing.hash_ring import hash_ring, moved, two_rings
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.space_time import messages, space_time
@@ -33,15 +33,17 @@ class DrawingError(Brief, ValueError):
 
 
 def draw(
-    what: "Trace | Schedule | Topology | Placement | Network", at: "float | str | tuple | None" = None
+    what: "Trace | Schedule | Topology | Placement | tuple[Placement, Placement] | Network",
+    at: "float | str | tuple | None" = None,
 ) -> "Drawing":
     """Draw a trace at one moment, a schedule, a topology, a placement of keys, or the messages of a network.
 
     Parameters
     ----------
-    what : Trace, Schedule, Topology, Placement or Network
+    what : Trace, Schedule, Topology, Placement, pair of Placement, or Network
         A measured or predicted run, the table of a schedule by its slots, the nodes and links of a host, the ring of
-        hashes with the part of each server, or a network of :mod:`d2lps.simulate` that has recorded a run.
+        hashes with the part of each server, what moves on it between two placements, or a network of
+        :mod:`d2lps.simulate` that has recorded a run.
     at : float, str or tuple, optional
         The moment of a trace: seconds, or a time such as ``"7.5 ms"``. The default is the moment with most messages
         under way (of several such moments the middle one); in the trace of a schedule it is the whole, with the peaks
@@ -71,6 +73,9 @@ def draw(
         return Drawing(lambda: topology_picture(what), what.name)
     if isinstance(what, Placement):
         return Drawing(lambda: hash_ring(what), f"{len(what.servers)} servers")
+    if isinstance(what, tuple | list) and len(what) == 2 and all(isinstance(each, Placement) for each in what):
+        before, after = what
+        return Drawing(lambda: two_rings(before, after), f"{moved(before, after):.1%} of the ring moves")
     if isinstance(what, Network):
         start, end = _span(what, at)
         moments = f"{units.show_seconds(start)} – {units.show_seconds(end)}"
