@@ -217,7 +217,8 @@ def _band(sheet: _Sheet, band: Band) -> Iterator[str]:
             **stroke("hatched", 1.2, "lane"),
             stroke_dasharray="3 4",
         )
-        yield _cross((x + 4, y + TALL / 2), 6.0, **stroke("done", 2.5))
+        if band.start > sheet.start:
+            yield _cross((x + 4, y + TALL / 2), 6.0, **stroke("done", 2.5))
     elif band.look == "paused":
         yield tag("rect", **place, **area("band"))
         yield tag("path", d=hatch(x, y, wide - 1, TALL, 6), **_hatched())
