@@ -19,8 +19,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from d2lps.messages import text
-from d2lps.simulate import Network
-from d2lps.simulate.events import Delivery, Trouble
+from d2lps.simulate import Delivery, Network, Trouble
 from d2lps.view.drawing.legend import draw_entries
 from d2lps.view.drawing.svg import (
     Point,
