@@ -122,7 +122,7 @@ class _Sheet:
         self.rows = {node: i for i, node in enumerate(rows)}
         self.bands = [band for band in self.bands if band.node in self.rows]
         self.row = 64.0 if len(self.rows) <= 4 else 56.0
-        self.left = 22 + LETTER * min(9, max(len(str(node)) for node in self.rows))
+        self.left = 22 + LETTER * min(9, max((len(str(node)) for node in self.rows), default=0))
         self.scale = (WIDE - self.left - 16) / (end - start)
         self.bottom = TOP + self.row * (len(self.rows) - 1) + TALL
         kinds = dict.fromkeys(kind(each.message) for each in self.sent)
