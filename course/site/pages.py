@@ -197,7 +197,7 @@ class Site:
                 title,
                 term.called(self.language)[0],
                 f"{terms.PAGE}#{term.id}",
-                search.words(terms.shown(term.means[self.language])),
+                search.words(terms.shown(term.means[self.language]) + " " + terms.elsewhere(self.glossary, term)),
             )
             for term in self.glossary.terms
             if term.means
