@@ -8,7 +8,7 @@ from functools import cached_property
 from course.book.findings import BookError
 from course.book.glossary import Glossary
 from course.book.library import Book, Chapter
-from course.site import api, bandwidths, browser, downloads, front, outputs, reference, search, terms
+from course.site import api, bandwidths, browser, cheat_sheet, downloads, front, outputs, reference, search, terms
 from course.site.exercises import folded, opened
 from course.site.linked import linked
 from course.site.prose import Prose, code, numbered
@@ -20,6 +20,7 @@ LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js",)
 PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
+CHEAT_SHEET = "cheat-sheet.html"
 ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
 REFERENCE = "api/index.html"  # from the root of the site; only in English
 
@@ -84,6 +85,7 @@ class Site:
         return [
             self.front(),
             *chapters,
+            self.cheat_sheet(),
             self.pipeline(),
             self.bandwidths(),
             self.terms(),
@@ -187,6 +189,12 @@ class Site:
         return Page(
             BANDWIDTHS, title, bandwidths.page(self.language), entries=[search.Entry(title, title, BANDWIDTHS, lead)]
         )
+
+    def cheat_sheet(self) -> Page:
+        """Return the notation, the costs and the frameworks on one page."""
+        body, title = cheat_sheet.sheet(self.language, self.book), self.say("cheat-sheet")
+        entries = [search.Entry(title, title, CHEAT_SHEET, search.words(body))]
+        return Page(CHEAT_SHEET, title, body, entries=entries, looks=("cheat-sheet.css",))
 
     def terms(self) -> Page:
         """Return the glossary."""
