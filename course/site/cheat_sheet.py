@@ -20,13 +20,18 @@ from d2lps.messages import only
 
 FOLDER = "cheatsheet"
 EXAMPLE = """\
-from d2lps import Plan, Send, cost, draw, nvswitch
-plan = Plan(["gpu0", "gpu1"], {"g1": "1/2", "g2": "1/2"}, [
-    [Send("gpu0", "gpu1", "g2"), Send("gpu1", "gpu0", "g1")],
-    [Send("gpu0", "gpu1", "g1", "copy"), Send("gpu1", "gpu0", "g2", "copy")],
+from d2lps import Plan, Send, cost, draw
+from d2lps import nvswitch
+a, b = "gpu0", "gpu1"
+half = {"g1": "1/2", "g2": "1/2"}
+plan = Plan([a, b], half, [
+    [Send(a, b, "g2"), Send(b, a, "g1")],
+    [Send(a, b, "g1", "copy"),
+     Send(b, a, "g2", "copy")],
 ])
 print(plan)
-draw(cost.shared(plan, nvswitch(2, "16 GB/s", links=1), "160 MB"))"""
+place = nvswitch(2, "16 GB/s", links=1)
+draw(cost.shared(plan, place, "160 MB"))"""
 
 FORMULAS = {
     "message": "alpha + S/B",
@@ -90,8 +95,9 @@ def _tex(node: ast.expr) -> str:
             inside = ", ".join(map(_tex, arguments))
             if name in _AROUND:
                 return inside.join(_AROUND[name])
-            alone = name == "lg" and isinstance(arguments[0], ast.Name)
-            return f"\\{name} {inside}" if alone else f"\\{name}\\left({inside}\\right)"
+            if name == "lg" and isinstance(arguments[0], ast.Name):
+                return rf"\,\lg\,{inside}"
+            return rf"\{name}\left({inside}\right)"
         case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right) if not _is_sum(right):
             return f"{_tex(left)} {'+' if isinstance(sign, ast.Add) else '-'} {_tex(right)}"
         case ast.BinOp(_, ast.Mult() | ast.Div()):

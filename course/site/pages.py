@@ -85,7 +85,7 @@ class Site:
         return [
             self.front(),
             *chapters,
-            self.cheat_sheet(),
+            *([self.cheat_sheet()] if (self.book.chapters / cheat_sheet.FOLDER).is_dir() else ()),
             self.pipeline(),
             self.bandwidths(),
             self.terms(),

@@ -229,7 +229,7 @@ def test_another_formula_would_be_found(name):
     "expression, written",
     [
         ("2*(n - 1)/n*S/B", r"2 \frac{n - 1}{n} \frac{S}{B}"),
-        ("2*ceil(lg(n))*(alpha + S/B)", r"2 \lceil \lg n \rceil \left(\alpha + \frac{S}{B}\right)"),
+        ("2*ceil(lg(n))*(alpha + S/B)", r"2 \lceil \,\lg\,n \rceil \left(\alpha + \frac{S}{B}\right)"),
         ("sqrt(2*delta*M)", r"\sqrt{2 \delta M}"),
         ("min(m, p - i)", r"\min\left(m, p - i\right)"),
         ("2*sin(pi/(4*tau + 2))", r"2 \sin\left(\frac{\pi}{4 \tau + 2}\right)"),
