@@ -6,11 +6,15 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
+from helpers import browser as browsers
+from helpers.axe import grave
 
 from course.book.findings import BookError
 from course.book.library import Book
-from course.site import cheat_sheet
+from course.site import cheat_sheet, outputs
+from course.site.build import THEME
 from course.site.cheat_sheet import FORMULAS, sheet, tex
+from course.site.pages import Site
 from d2lps import (
     aggregate_at,
     all_gather,
@@ -40,6 +44,7 @@ from d2lps.simulate import asynchronous
 from d2lps.topology import Topology
 
 ROOT = Path(__file__).parents[3]
+chromium, new_page = browsers.chromium, browsers.new_page
 S = 96 * 10**6
 KNOWN = {name: getattr(math, name) for name in ("ceil", "sqrt", "sin", "pi")} | {
     "lg": math.log2,
@@ -279,3 +284,42 @@ def test_a_formula_that_is_not_there_is_named(tmp_path):
     (folder / "en.md").write_text("[[formula:rings]]", "utf-8")
     with pytest.raises(BookError, match="there is no formula 'rings'"):
         sheet("en", Book(tmp_path))
+
+
+# ---------------------------------------------------------------- in a browser
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes the cheat sheet or the glossary of a language as the site has it, and returns its address."""
+    static = tmp_path / "_static"
+    static.mkdir()
+    (static / "shared.css").write_text(outputs.shared_looks(), "utf-8")
+    for file in [*THEME.glob("*.css"), *THEME.glob("*.js"), THEME / "math.woff2"]:
+        (static / file.name).write_bytes(file.read_bytes())
+
+    def write(language: str, name: str) -> str:
+        site = Site(Book(ROOT), {}, language, {}, [])
+        page = getattr(site, name)()
+        (tmp_path / language).mkdir(exist_ok=True)
+        path = tmp_path / language / page.path
+        path.write_text(site.framed(page, [page]), "utf-8")
+        return path.as_uri()
+
+    return write
+
+
+@pytest.mark.slow(6)
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_both_pages_of_words_fit_a_phone_and_the_sheet_two_pages_of_paper(language, written, new_page):
+    for name in ("cheat_sheet", "terms"):
+        page = new_page(viewport={"width": 420, "height": 900})
+        page.goto(written(language, name))
+        assert page.evaluate("document.documentElement.scrollWidth") == 420
+        assert grave(page) == []
+        if name == "cheat_sheet":
+            paper = page.pdf(prefer_css_page_size=True)
+            assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", paper)) <= 2
+        else:
+            other = page.locator("table.others")
+            assert other.get_by_role("row").count() > 100 and other.get_by_role("rowheader").first.is_visible()
