@@ -9,8 +9,11 @@ import pytest
 from helpers import browser as browsers
 from helpers.axe import grave
 
+from course.book.check import _texts
 from course.book.findings import BookError
+from course.book.glossary import Glossary
 from course.book.library import Book
+from course.book.reading import Passage, read
 from course.site import cheat_sheet, outputs
 from course.site.build import THEME
 from course.site.cheat_sheet import FORMULAS, sheet, tex
@@ -274,6 +277,15 @@ def test_the_three_pages_say_the_same():
         if pattern == r"^\|.*":
             found = [[line.count("|") for line in lines] for lines in found]
         assert all(one == other for one, other in pairwise(found)), pattern
+
+
+def test_the_texts_pass_the_checks_of_prose():
+    files = {language: f"chapters/cheatsheet/{language}.md" for language in LANGUAGES}
+    texts = {language: (ROOT / file).read_text("utf-8") for language, file in files.items()}
+    bare = {language: re.sub(r"\[\[formula:[^]]*\]\]", "$n$", text) for language, text in texts.items()}
+    passage = Passage("section", "cheat sheet", files, {language: read(text) for language, text in bare.items()})
+    book = Book(ROOT)
+    assert [str(found) for found in _texts([passage], Glossary(book.terms)) if found.level == "fail"] == []
 
 
 def test_a_formula_that_is_not_there_is_named(tmp_path):
