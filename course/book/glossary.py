@@ -17,6 +17,8 @@ GREEK = set(
     "alpha beta gamma delta epsilon varepsilon eta theta lambda mu nu rho sigma tau phi omega Gamma Delta Theta".split()
 )
 FIRST, *OTHERS = LANGUAGES
+# The texts whose words `[elsewhere]` of terms.toml lists, in its order → the language of each.
+ELSEWHERE = {"d2l": "en", "d2l-vi": "vi", "d2l-vi-mt": "vi", "d2l-zh": "zh", "openmlsys": "zh"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Glossary:
         for term in self.terms:
             _ensure_short(term)
         self.symbols = dict(written.get("symbols", {}))
+        self.elsewhere = _elsewhere(written.get("elsewhere", {}), self.terms)
         # Words that each language leaves in English: the listed names, and terms that it does not translate.
         self.names = {language: {name.lower() for name in written.get("names", [])} for language in LANGUAGES}
         for term in self.terms:
@@ -132,6 +135,19 @@ def _ensure_short(term: Term) -> None:
         if size > maximum:
             message = f"terms.toml: what {term.en[0]!r} means takes {size} {limit['unit']} in {language}"
             raise BookError(f"{message}; say it in {maximum}")
+
+
+def _elsewhere(written: dict[str, list[str]], terms: list[Term]) -> dict[str, dict[str, str]]:
+    """Return id of a term → text → its word there; raise BookError if a line is not of a term, or lacks a text."""
+    known = {term.en[0]: term for term in terms if term.means}
+    for name, words in written.items():
+        if name not in known:
+            raise BookError(f"terms.toml: {name!r} in [elsewhere] is no term with a meaning; write the `en` of one")
+        if len(words) != len(ELSEWHERE) or not any(words):
+            raise BookError(
+                f'terms.toml: {name!r} in [elsewhere] needs a word or "" for each of {", ".join(ELSEWHERE)}'
+            )
+    return {known[name].id: dict(zip(ELSEWHERE, words, strict=True)) for name, words in written.items()}
 
 
 def _without(text: str, language: str, words: list[str]) -> str:

@@ -29,6 +29,7 @@ FILES = (
     "book.js",
     "search.js",
     "terms.css",
+    "cheat-sheet.css",
     "terms.js",
     "try.js",
     "math.woff2",

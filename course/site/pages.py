@@ -8,7 +8,7 @@ from functools import cached_property
 from course.book.findings import BookError
 from course.book.glossary import Glossary
 from course.book.library import Book, Chapter
-from course.site import api, bandwidths, browser, downloads, front, outputs, reference, search, terms
+from course.site import api, bandwidths, browser, cheat_sheet, downloads, front, outputs, reference, search, terms
 from course.site.exercises import folded, opened
 from course.site.linked import linked
 from course.site.prose import Prose, code, numbered
@@ -20,6 +20,7 @@ LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js",)
 PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
+CHEAT_SHEET = "cheat-sheet.html"
 ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
 REFERENCE = "api/index.html"  # from the root of the site; only in English
 
@@ -84,6 +85,7 @@ class Site:
         return [
             self.front(),
             *chapters,
+            *([self.cheat_sheet()] if (self.book.chapters / cheat_sheet.FOLDER).is_dir() else ()),
             self.pipeline(),
             self.bandwidths(),
             self.terms(),
@@ -188,6 +190,12 @@ class Site:
             BANDWIDTHS, title, bandwidths.page(self.language), entries=[search.Entry(title, title, BANDWIDTHS, lead)]
         )
 
+    def cheat_sheet(self) -> Page:
+        """Return the notation, the costs and the frameworks on one page."""
+        body, title = cheat_sheet.sheet(self.language, self.book), self.say("cheat-sheet")
+        entries = [search.Entry(title, title, CHEAT_SHEET, search.words(body))]
+        return Page(CHEAT_SHEET, title, body, entries=entries, looks=("cheat-sheet.css",))
+
     def terms(self) -> Page:
         """Return the glossary."""
         title = self.say("terms")
@@ -197,7 +205,7 @@ class Site:
                 title,
                 term.called(self.language)[0],
                 f"{terms.PAGE}#{term.id}",
-                search.words(terms.shown(term.means[self.language])),
+                search.words(terms.shown(term.means[self.language]) + " " + terms.elsewhere(self.glossary, term)),
             )
             for term in self.glossary.terms
             if term.means

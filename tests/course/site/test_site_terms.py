@@ -138,6 +138,46 @@ def test_the_glossary_is_sorted_by_its_own_alphabet(tmp_path):
     ]  # bǐng, chóng, dīng, jǐ, jiǎ, yǐ
 
 
+WORDS_ELSEWHERE = '[elsewhere]\n"ring" = ["ring", "vòng", "", "环", "环形, 圈"]\n'
+
+
+def test_a_table_has_the_words_of_other_texts(tmp_path):
+    """Each in its own language; what a text lacks is a dash, and search finds a term by all of them."""
+    book = small(tmp_path)
+    means = 'means = { en = "a", vi = "b", zh = "c" }'
+    written = f'{WORDS_ELSEWHERE}[[term]]\nen = "ring"\nvi = "vòng tròn"\nzh = "环"\n{means}\n'
+    (book.root / TERMS).write_text(written, "utf-8")
+    book = Book(book.root)
+    page = glossary_page("vi", book)
+    row = page.partition("<tbody>")[2]
+    assert re.findall(r'data-from="([^"]*)"', row) == [terms.text_in("vi", f"terms.{name}") for name in COLUMNS]
+    assert re.findall(r'<span lang="([^"]*)">([^<]*)<', row) == [
+        ("en", "ring"),
+        ("en", "ring"),
+        ("vi", "vòng"),
+        ("zh-Hans", "环"),
+        ("zh-Hans", "环形, 圈"),
+    ]
+    assert '<a href="#ring">vòng tròn</a>' in row and row.count("–") == 1
+    glossary = Glossary(book.terms)
+    assert terms.elsewhere(glossary, glossary.terms[0]) == "ring · vòng · 环 · 环形 · 圈"
+    assert f">{terms.text_in('en', 'terms.english')}<" not in glossary_page("en", book)
+
+
+@pytest.mark.parametrize(
+    "written, message",
+    [
+        ({"none": ["a"] * 5}, "'none' in [elsewhere] is no term with a meaning"),
+        ({"ring": ["ring"]}, "'ring' in [elsewhere] needs a word or \"\" for each of d2l, d2l-vi, d2l-vi-mt, d2l-zh"),
+        ({"ring": [""] * 5}, "'ring' in [elsewhere] needs a word"),
+    ],
+)
+def test_a_wrong_line_of_the_words_of_other_texts_is_named(written, message):
+    with pytest.raises(BookError, match=re.escape(message)):
+        Glossary({"term": [term("ring", "vòng", "环")], "elsewhere": written})
+
+
+COLUMNS = ["english", "d2l", "d2l-vi", "d2l-vi-mt", "d2l-zh", "openmlsys"]
 TERMS = "chapters/terms.toml"
 LINK = 'en = "link"\nvi = "đường liên kết"'
 WRONG = {
