@@ -75,7 +75,7 @@ def the_map(book: Book, chapters: dict[str, Chapter], language: str) -> str:
     words = {word: sentences(language)[f"map.{word}"] for word in ("read", "solved", "sum")}
     exercises = {slug: [cell.exercise for cell in chapter.cells if cell.exercise] for slug, chapter in chapters.items()}
     data = as_data({"words": words, "exercises": exercises})
-    return f'<div class="shown" id="d2lps-map">{picture}<p class="progress" role="status" hidden></p>{data}</div>'
+    return f'<div class="shown course-map">{picture}<p class="progress" role="status" hidden></p>{data}</div>'
 
 
 def choice(names: dict[str, str], book: Book, address: str) -> str:

@@ -180,16 +180,11 @@ class Site:
             for slug, title in self.titles.items()
         )
         chart = outputs.lean(front.the_map(self.book, self.chapters, self.language))
-        written = [
-            prose.markdown(lead),
-            prose.markdown(before),
-            f'<ol class="opens">{opens}</ol>',
-            prose.markdown(after),
-        ]
-        shown = [f'<div class="shown">{player}</div>', chart]
-        body = [written[0], shown[0], written[1], shown[1], *written[2:]]
+        lead, before, after = map(prose.markdown, (lead, before, after))
+        cards = f'<ol class="opens">{opens}</ol>'
+        body = [lead, f'<div class="shown">{player}</div>', before, chart, cards, after]
         title = text_in(self.language, "site.title")
-        entries = [search.Entry(title, title, "index.html", search.words("".join(written)))]
+        entries = [search.Entry(title, title, "index.html", search.words("".join([lead, before, cards, after])))]
         scripts = (*PLAYS, PROGRESS)
         return Page("index.html", html.escape(title), "".join(body), "front", "", [], entries, scripts)
 

@@ -21,7 +21,7 @@ if (last) {
 }
 document.addEventListener("d2lps-passed", ({ detail }) => detail.forEach((id) => keep("passed", id)));
 
-const map = document.getElementById("d2lps-map");
+const map = document.querySelector(".course-map");
 if (!map) return;
 const { words, exercises } = JSON.parse(map.querySelector("script").textContent);
 const fill = (sentence, values) => sentence.replace(/\{(\w+)\}/g, (_, name) => values[name]);
