@@ -25,7 +25,8 @@ LOOK = """.d2-map{{position:relative;margin:auto;max-width:{width:g}px;container
 .d2-map>a>:not(.d2-mark){{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}}
 .d2-map .d2-mark{{position:absolute;inset:auto 0 8px;text-align:center;font-size:calc({note}cqw);line-height:1.2}}
 @container(max-width:{least:g}px){{.d2-map>svg{{display:none}}
-.d2-map>a{{position:static;display:flex;flex-wrap:wrap;gap:2px 10px;width:auto!important;height:auto!important;
+.d2-map>a{{position:static;display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 10px;
+width:auto!important;height:auto!important;
 padding:11px 14px;border-radius:0;border-bottom:1px solid var(--d2-edge);font-size:15px;line-height:1.4}}
 .d2-map>a>:not(.d2-mark){{position:static;width:auto;height:auto;overflow:visible;clip-path:none}}
 .d2-map>a>small{{color:var(--d2-soft);font-size:14px}}
@@ -100,6 +101,27 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0
 
 
+def columns_of(rows: Sequence[Sequence[Stop]]) -> dict[str, float]:
+    """Return number → column of each chapter: below the chapters that it needs, as far as there is room.
+
+    >>> stops = [Stop("1", "", ""), Stop("2", "", "", ("1",)), Stop("3", "", "", ("1",)), Stop("4", "", "", ("3",))]
+    >>> columns_of(rows_of(stops))
+    {'1': 0.5, '2': 0.0, '3': 1.0, '4': 1.0}
+    """
+    most = max(map(len, rows)) - 1
+    columns: dict[str, float] = {}
+    for row in rows:
+        needed = [[columns[need] for need in stop.needs if need in columns] for stop in row]
+        wanted = [_mean(above) if above else most / 2 for above in needed]
+        placed: list[float] = []
+        for column in wanted:
+            placed.append(max(column, placed[-1] + 1) if placed else column)
+        moved = _mean(wanted) - _mean(placed)
+        for i, stop in enumerate(row):
+            columns[stop.number] = min(max(placed[i] + moved, i), most - (len(row) - 1 - i))
+    return columns
+
+
 def course_map(stops: Sequence[Stop], title: str, here: str = "", marks: Mapping[str, Mark] | None = None) -> str:
     """Draw the map.
 
@@ -123,10 +145,9 @@ def course_map(stops: Sequence[Stop], title: str, here: str = "", marks: Mapping
     rows, high = rows_of(stops), HIGH + MARK * (marks is not None)
     width = 2 * EDGE + max(map(len, rows)) * ACROSS - (ACROSS - WIDE)
     height = 2 * EDGE + len(rows) * (high + BETWEEN) - BETWEEN
-    at = {}
-    for down, row in enumerate(rows):
-        left = (width - (len(row) * ACROSS - (ACROSS - WIDE))) / 2
-        at |= {stop.number: (left + across * ACROSS, EDGE + down * (high + BETWEEN)) for across, stop in enumerate(row)}
+    across = columns_of(rows)
+    down = {stop.number: i for i, row in enumerate(rows) for stop in row}
+    at = {number: (EDGE + column * ACROSS, EDGE + down[number] * (high + BETWEEN)) for number, column in across.items()}
     ways = [_way(at[need], at[stop.number], high) for stop in stops for need in stop.needs if need in at]
     boxes = [_box(stop, at[stop.number], high, i, stop.number == here) for i, stop in enumerate(stops)]
     links = []
