@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader
 from course.book import way
 from course.book.library import Book, Chapter
 from course.book.way import numbered
-from d2lps.messages import html_language, only, sentences, text_in
+from d2lps.messages import html_language, only, text_in
 from d2lps.notebook.grading.course import chapter_module
 from d2lps.notebook.opening import opening
 from d2lps.notebook.predict_page import as_data
@@ -72,7 +72,12 @@ def the_map(book: Book, chapters: dict[str, Chapter], language: str) -> str:
     """Return the map of the course, on which ``progress.js`` marks what was read and solved in this browser."""
     stops = way.stops(book, language, {slug: f"{slug}.html" for slug in chapters})
     picture = course_map(stops, text_in(language, "map.title"), marks={})
-    words = {word: sentences(language)[f"map.{word}"] for word in ("read", "solved", "sum")}
+    of = {name: f"{{{name}}}" for name in ("read", "chapters", "passed", "exercises")}  # the script fills them
+    words = {
+        "read": text_in(language, "map.read"),
+        "solved": text_in(language, "map.solved", **of),
+        "sum": text_in(language, "map.sum", **of),
+    }
     exercises = {slug: [cell.exercise for cell in chapter.cells if cell.exercise] for slug, chapter in chapters.items()}
     data = as_data({"words": words, "exercises": exercises})
     return f'<div class="shown course-map">{picture}<p class="progress" role="status" hidden></p>{data}</div>'
