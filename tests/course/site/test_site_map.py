@@ -1,4 +1,4 @@
-"""The map on the first page shows what was read and solved in this browser, and chapters say what comes before and after."""
+"""The map on the first page shows what was read and solved in this browser; chapters say what is before and after."""
 
 import shutil
 
