@@ -106,10 +106,11 @@ def test_what_was_read_and_solved_is_marked_and_stays(site, opened, language, wi
     assert marks(page)[1].startswith(text_in(other, "map.read"))
 
 
-def test_the_map_is_up_to_date_when_the_reader_comes_back_or_reads_in_another_window(site, opened):
+def test_the_map_follows_a_reader_who_reads_in_another_window(site, opened):
     page = opened("en/index.html")
     with page.context.expect_page() as beside:
         page.evaluate("open('01-small.html')")
+    beside.value.wait_for_load_state()
     beside.value.evaluate("scrollTo(0, document.body.scrollHeight)")
     page.wait_for_function("document.querySelector('.course-map .d2-mark').textContent !== ''")
     assert marks(page) == ["✓ read", ""]
