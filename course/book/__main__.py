@@ -10,7 +10,7 @@ from course.book.agree import renew, side_by_side
 from course.book.check import check_chapter, check_figures, check_meanings, check_messages, drawn
 from course.book.findings import COMMAND, BookError, report
 from course.book.library import Book, write
-from course.book.notebook import dumps, notebook
+from course.book.notebook import texts
 from course.book.pull import pull as pull_prose
 from d2lps.messages import LANGUAGES
 
@@ -19,11 +19,7 @@ def build(book: Book, arguments: argparse.Namespace) -> int:
     """Write the notebooks of the chapters, one per language."""
     notebooks = {}
     for slug in book.slugs(arguments.chapters):
-        chapter = book.chapter(slug)
-        for language in LANGUAGES:
-            notebooks[book.folder(slug) / f"{language}.ipynb"] = dumps(
-                notebook(chapter, language, book.links(language))
-            )
+        notebooks |= texts(book, book.chapter(slug))
     return _write(book, notebooks)
 
 
@@ -79,8 +75,8 @@ def figures(book: Book, arguments: argparse.Namespace) -> int:
     return _write(book, {book.figure(name): picture for name, picture in pictures.items()})
 
 
-def _write(book: Book, texts: dict[Path, str]) -> int:
-    for path in write(texts):
+def _write(book: Book, files: dict[Path, str]) -> int:
+    for path in write(files):
         print(f"wrote {path.relative_to(book.root)}")
     return 0
 

@@ -11,7 +11,7 @@ from course.book.figures import figures
 from course.book.findings import COMMAND, BookError, Finding
 from course.book.lesson import Cell
 from course.book.library import Book, Chapter, faults
-from course.book.notebook import dumps, notebook
+from course.book.notebook import texts
 from course.book.reading import Passage, meaning_passages, message_passages, passages
 from d2lps.messages import LANGUAGES
 
@@ -204,9 +204,9 @@ def exercises(chapter: Chapter) -> Iterator[Finding]:
 
 def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
     """Find notebooks that differ from a new build."""
-    for name in LANGUAGES:
-        path = book.folder(chapter.slug) / f"{name}.ipynb"
-        if not path.is_file() or path.read_text("utf-8") != dumps(notebook(chapter, name, book.links(name))):
+    for path, expected in texts(book, chapter).items():
+        if not path.is_file() or path.read_text("utf-8") != expected:
+            name = path.stem
             message, remedy = f"{name}.ipynb is not what the sources give", f"{COMMAND} build {chapter.slug}"
             yield Finding("fail", "notebooks", "(chapter)", (name,), message, remedy)
 

@@ -26,6 +26,8 @@ PLACED = re.compile(r"\[\[([^\[\]]+)\]\][ \t]*")
 # A citation of a source by its key, or of another chapter as chapter:01, inside a sentence.
 CITE = re.compile(r"\[\[(?:cite:(?!chapter:))?((?<=cite:)[^\[\]|]*|chapter:[^\[\]|]*)\]\]")
 HOW = "how"  # the id of the cell before the first code, which says how to run cells
+NEXT, MAP = "what-next", "what-next-map"  # the ids of the last two cells: what comes next, and the map of the course
+RESERVED = (HOW, NEXT, MAP)
 SPEAK = re.compile(r"(d2lps\.speak\()([\"'])(?:en|vi|zh)\2(\))")
 # Text without placeholders: fenced code, code spans, displayed and inline math.
 OPAQUE = re.compile(

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from course.book.findings import COMMAND, BookError, Finding, edit
-from course.book.lesson import HOW, Cell, Section, Text, read_cells, read_text
+from course.book.lesson import RESERVED, Cell, Section, Text, read_cells, read_text
 from d2lps.messages import LANGUAGES, flat
 
 FIRST = LANGUAGES[0]  # faults compare the other languages with it; no language is the source of the others
@@ -64,7 +64,7 @@ class Book:
     @cached_property
     def contents(self) -> dict[str, dict[str, str]]:
         """Slug → title by language, in the order of the book."""
-        return {entry["slug"]: entry["title"] for entry in self._entries("title")}
+        return {entry["slug"]: entry["title"] for entry in self.entries}
 
     @cached_property
     def abouts(self) -> dict[str, dict[str, str]]:
@@ -74,7 +74,12 @@ class Book:
     @cached_property
     def minutes(self) -> dict[str, int]:
         """Slug → the minutes that a chapter takes, for those that say so."""
-        return {entry["slug"]: entry["minutes"] for entry in self._entries("title") if "minutes" in entry}
+        return {entry["slug"]: entry["minutes"] for entry in self.entries if "minutes" in entry}
+
+    @cached_property
+    def entries(self) -> list[dict]:
+        """The chapters of ``toc.toml``, in the order of the book."""
+        return self._entries("title")
 
     def _entries(self, part: str) -> list[dict]:
         """Return the chapters of ``toc.toml``; raise BookError if one lacks that part in a language."""
@@ -117,7 +122,7 @@ class Book:
         """
         links = dict(self.cites) | {f"chapter:{number}": titles[language] for number, titles in self.left_out.items()}
         for number, slug in self.numbers.items():
-            path = f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
+            path = notebook_of(slug, language, workspace)
             links[f"chapter:{number}"] = f"[{self.contents[slug][language]}]({path})"
         return links
 
@@ -188,6 +193,11 @@ class Book:
         for fault in faults(self, chapter):
             raise BookError(fault.message)
         return chapter
+
+
+def notebook_of(slug: str, language: str, workspace: bool = False) -> str:
+    """Return the address of a chapter's notebook, from the notebook of another chapter."""
+    return f"{slug}.ipynb" if workspace else f"../{slug}/{language}.ipynb"
 
 
 def _titles(folder: Path) -> dict[str, str]:
@@ -285,8 +295,8 @@ def _sections(chapter: Chapter, fault) -> Iterator[Finding]:
         if owner != id and owner in ids:
             sentence = f"the id {id!r} is kept for the parts of the section {owner!r}; choose another"
             yield fault(id if id in ids else owner, (), sentence)
-        if id == HOW:
-            sentence = f"the id {id!r} is kept for the cell that says how to run cells; choose another"
+        if id in RESERVED:
+            sentence = f"the id {id!r} is kept for a cell that every notebook has; choose another"
             yield fault(id if id in ids else "top", (), sentence)
 
 

@@ -2,19 +2,21 @@
 
 A code cell has its id of ``lesson.py``. A markdown cell has the id of its section; if code cells split a section, the
 later parts are called ``section-id-2``, ``section-id-3``, … and if a code cell has the section's id, the first part is
-called ``section-id-1``.
+called ``section-id-1``. The last two cells say what comes next, and show the map of the course.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import nbformat
 from nbformat import v4
 
-from course.book.lesson import CITE, HEADING, HOW, Block, literal, outside, speaking
-from course.book.library import Chapter
-from d2lps.messages import text_in
+from course.book import way
+from course.book.lesson import CITE, HEADING, HOW, MAP, NEXT, Block, literal, outside, speaking
+from course.book.library import Book, Chapter
+from d2lps.messages import LANGUAGES, text_in
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -103,8 +105,12 @@ def _without_ids(text: str) -> str:
     return "\n".join(lines)
 
 
-def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat.NotebookNode:
-    """Make the notebook of one language, without outputs."""
+def notebook(chapter: Chapter, language: str, cites: dict[str, str], end: str = "") -> nbformat.NotebookNode:
+    """Make the notebook of one language, without outputs.
+
+    ``cites`` are the links of :meth:`Book.links`, ``end`` is the markdown of :func:`course.book.way.end`; if it is
+    empty, the last two cells are missing.
+    """
     cells, numbered = [], captions(chapter, language)
     for part in parts(chapter, language):
         if part.code:
@@ -116,9 +122,24 @@ def notebook(chapter: Chapter, language: str, cites: dict[str, str]) -> nbformat
             cells.append(v4.new_code_cell(source, id=cell.id, metadata=tags))
         else:
             cells.append(v4.new_markdown_cell(rendered(part.blocks, cites, numbered), id=part.id))
+    if end:
+        number = chapter.slug.partition("-")[0]
+        cells.append(v4.new_markdown_cell(end, id=NEXT))
+        cells.append(v4.new_code_cell(f'd2lps.progress("{number}")', id=MAP))
     book = v4.new_notebook(cells=cells, metadata=METADATA, nbformat_minor=5)
     nbformat.validate(book)
     return book
+
+
+def texts(book: Book, chapter: Chapter) -> dict[Path, str]:
+    """Return path → text of the notebooks of a chapter, one per language."""
+    folder, slug = book.folder(chapter.slug), chapter.slug
+    return {
+        folder / f"{language}.ipynb": dumps(
+            notebook(chapter, language, book.links(language), way.end(book, slug, language))
+        )
+        for language in LANGUAGES
+    }
 
 
 def graded(id: str) -> dict:

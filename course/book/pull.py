@@ -13,7 +13,7 @@ from pathlib import Path
 
 from course.book.agree import digests
 from course.book.findings import COMMAND, BookError
-from course.book.lesson import HOW, Cell, literal, outside, read_text, speaking
+from course.book.lesson import RESERVED, Cell, literal, outside, read_text, speaking
 from course.book.library import Book, write
 from course.book.notebook import Part, captions, parts, rendered, without_number
 from course.book.workspace import KEY, Origin, edition, load, origin_of
@@ -39,7 +39,7 @@ def pull(book: Book, path: Path) -> list[str]:
     written = write({book.folder(chapter.slug) / file: new_text.source}) if new_text.source != text.source else []
     # The notebook's base is now the prose that was brought back, so that the notebook can be pulled again.
     links = book.links(base.language, workspace=True) | base.cites
-    origin = edition(base.chapter, base.language, base.lesson, prose, links)
+    origin = edition(base.chapter, base.language, base.lesson, prose, links, base.end)
     if origin != base:
         content = json.loads(path.read_text("utf-8"))
         content["metadata"][KEY].update(origin.metadata())
@@ -137,7 +137,8 @@ def _left(base: Origin, cells: list) -> list[str]:
     """Return the ids of code cells that were edited, and of cells that were added or deleted; not of answers."""
     chapter, by_id = base.read(), {cell.get("id", ""): cell for cell in cells}
     ids = [part.id for part in parts(chapter, base.language)]
-    by_id.pop(HOW, None)
+    for id in RESERVED:
+        by_id.pop(id, None)
 
     def is_edited(cell: Cell) -> bool:
         old, new = (speaking(source, LANGUAGES[0]) for source in (cell.source, by_id[cell.id].source.strip("\n")))

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import nbformat
 
+from course.book import way
 from course.book.findings import COMMAND, BookError
 from course.book.lesson import read_cells, read_text
 from course.book.library import Book, Chapter, digest, write
@@ -36,10 +37,12 @@ class Origin:
     lesson: str
     prose: str
     cites: dict[str, str]
+    end: str = ""  # older copies have none
 
     def metadata(self) -> dict:
         """Return the metadata that a notebook keeps."""
-        sources = json.dumps({"lesson": self.lesson, "prose": self.prose, "cites": self.cites}, sort_keys=True)
+        sources = {"lesson": self.lesson, "prose": self.prose, "cites": self.cites, "end": self.end}
+        sources = json.dumps(sources, sort_keys=True)
         base = base64.b64encode(zlib.compress(sources.encode(), 9)).decode()
         return {"chapter": self.chapter, "language": self.language, "base": base}
 
@@ -49,16 +52,16 @@ class Origin:
         return Chapter(self.chapter, self.lesson, read_cells(self.lesson), {self.language: text})
 
 
-def edition(chapter: str, language: str, lesson: str, prose: str, cites: dict[str, str]) -> Origin:
+def edition(chapter: str, language: str, lesson: str, prose: str, cites: dict[str, str], end: str = "") -> Origin:
     """Return an edition from its sources, with only the citations that the prose makes."""
     sections = read_text(prose, f"{language}.md").sections
     keys = sorted({key for section in sections for key in section.cited()})
-    return Origin(chapter, language, lesson, prose, {key: cites[key] for key in keys if key in cites})
+    return Origin(chapter, language, lesson, prose, {key: cites[key] for key in keys if key in cites}, end)
 
 
 def copy(source: Origin) -> nbformat.NotebookNode:
     """Make a reader's copy, with its sources in the metadata."""
-    book = notebook(source.read(), source.language, source.cites)
+    book = notebook(source.read(), source.language, source.cites, source.end)
     book.metadata[KEY] = source.metadata()
     book.metadata[KEY]["made"] = _content(book)
     return book
@@ -120,7 +123,8 @@ def lay_out(book: Book) -> list[str]:
     for slug in book.slugs():
         chapter = book.chapter(slug)
         for language, text in chapter.texts.items():
-            newest = edition(slug, language, chapter.lesson, text.source, book.links(language, workspace=True))
+            links, end = book.links(language, workspace=True), way.end(book, slug, language, workspace=True)
+            newest = edition(slug, language, chapter.lesson, text.source, links, end)
             home = own_copy(book, slug, language)
             path = next(path for path in _names(home) if not path.exists() or _free(path, newest))
             if path.exists() and origin_of(load(path), path) == newest:

@@ -88,6 +88,7 @@ def _packed(book: Book) -> Iterator[tuple[str, bytes]]:
     for path in package.rglob("*"):
         if path.suffix in TABLES and path.is_file():
             yield f"d2lps/{path.relative_to(package).as_posix()}", path.read_bytes()
+    yield "chapters/toc.toml", (book.chapters / "toc.toml").read_bytes()
     for slug in book.contents:
         for path in book.folder(slug).iterdir():
             if path.suffix in (".py", ".toml") and path.is_file():

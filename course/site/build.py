@@ -10,7 +10,7 @@ from pygments.formatters import HtmlFormatter
 
 from course.book.findings import COMMAND, BookError
 from course.book.library import Book, Chapter
-from course.book.notebook import dumps, notebook
+from course.book.notebook import texts
 from course.site import api, browser, downloads, front, outputs, proof, pyodide, reference, search
 from course.site.front import THEME
 from course.site.pages import NAMES, REFERENCE, Site
@@ -27,6 +27,7 @@ FILES = (
     "icon.svg",
     "book.css",
     "book.js",
+    "progress.js",
     "search.js",
     "terms.css",
     "cheat-sheet.css",
@@ -78,9 +79,7 @@ def build(
 def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
     """Raise BookError if a notebook differs from a new build of its chapter."""
     for slug, chapter in chapters.items():
-        for language in LANGUAGES:
-            path = book.folder(slug) / f"{language}.ipynb"
-            expected = dumps(notebook(chapter, language, book.links(language)))
+        for path, expected in texts(book, chapter).items():
             if not path.is_file() or path.read_text("utf-8") != expected:
                 raise BookError(f"chapters/{slug}/{path.name} does not match its sources; run {COMMAND} build")
 

@@ -1,17 +1,20 @@
-"""The race on the first page, the table of a pipeline, and the page that asks for the language."""
+"""The race and the map on the first page, the table of a pipeline, and the page that asks for the language."""
 
 import html
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
-from course.book.library import Book
-from course.site.prose import numbered
+from course.book import way
+from course.book.library import Book, Chapter
+from course.book.way import numbered
 from d2lps.messages import html_language, only, text_in
 from d2lps.notebook.grading.course import chapter_module
 from d2lps.notebook.opening import opening
+from d2lps.notebook.predict_page import as_data
 from d2lps.notebook.schedule_table import ScheduleTable, edit
 from d2lps.schedule import Schedule
+from d2lps.view.drawing.course_map import course_map
 from d2lps.view.drawing.lanes import LOOKS, Lanes
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.shapes import sheet
@@ -63,6 +66,21 @@ def card(slug: str, title: str, about: str, language: str, book: Book, up: str) 
     takes = f"<small>{html.escape(text_in(language, 'site.minutes', minutes=minutes))}</small>" if minutes else ""
     page = f"{up}{language}/{slug}.html"
     return f'<li>{picture}<div><h2><a href="{page}">{title}</a></h2><p>{about}</p>{takes}</div></li>'
+
+
+def the_map(book: Book, chapters: dict[str, Chapter], language: str) -> str:
+    """Return the map of the course, on which ``progress.js`` marks what was read and solved in this browser."""
+    stops = way.stops(book, language, {slug: f"{slug}.html" for slug in chapters})
+    picture = course_map(stops, text_in(language, "map.title"), marks={})
+    of = {name: f"{{{name}}}" for name in ("read", "chapters", "passed", "exercises")}  # the script fills them
+    words = {
+        "read": text_in(language, "map.read"),
+        "solved": text_in(language, "map.solved", **of),
+        "sum": text_in(language, "map.sum", **of),
+    }
+    exercises = {slug: [cell.exercise for cell in chapter.cells if cell.exercise] for slug, chapter in chapters.items()}
+    data = as_data({"words": words, "exercises": exercises})
+    return f'<div class="shown course-map">{picture}<p class="progress" role="status" hidden></p>{data}</div>'
 
 
 def choice(names: dict[str, str], book: Book, address: str) -> str:

@@ -14,11 +14,14 @@ import ast
 import contextlib
 import io
 import linecache
+import re
 import traceback
 
 import d2lps
 from d2lps.messages import text
 from d2lps.messages.raised import Brief
+
+_NOTEBOOK = re.compile(r'href="\.\./([\w-]+)/\w\w\.ipynb"')  # on the site, its page
 
 
 class AbsentError(Brief, RuntimeError):
@@ -101,7 +104,7 @@ class Cells:
 
     def _show(self, *values: object) -> None:
         for value in values:
-            html = form(value)
+            html = _NOTEBOOK.sub(r'href="\1.html"', form(value))
             self._outputs.append({"html": html} if html else {"text": repr(value)})
 
 
@@ -136,6 +139,11 @@ def form(value: object) -> str:
         with contextlib.suppress(ImportError):  # code is highlighted by a package that a browser lacks
             return value._repr_mimebundle_().get("text/html", "")
     return ""
+
+
+def passed() -> list[str]:
+    """Return the exercises that were passed since Python began."""
+    return [id for exercises in d2lps.progress().chapters.values() for id, day in exercises.items() if day]
 
 
 def begin(language: str) -> Cells:

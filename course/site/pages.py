@@ -5,19 +5,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from course.book import way
 from course.book.findings import BookError
 from course.book.glossary import Glossary
 from course.book.library import Book, Chapter
+from course.book.way import numbered
 from course.site import api, bandwidths, browser, cheat_sheet, downloads, front, outputs, reference, search, terms
 from course.site.exercises import folded, opened
 from course.site.linked import linked
-from course.site.prose import Prose, code, numbered
+from course.site.prose import Prose, code
 from course.site.runs import Run
 from d2lps.messages import html_language, only, text_in
 
 NAMES = {"vi": "Tiếng Việt", "zh": "中文", "en": "English"}  # in the order of the menu
 LOOKS = ("shared.css", "book.css")
 PLAYS = ("../_static/play.js",)
+PROGRESS = "../_static/progress.js"
 PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
 CHEAT_SHEET = "cheat-sheet.html"
@@ -111,6 +114,8 @@ class Site:
                 sign = f'<a class="anchor" href="#{section.id}" aria-label="{self.say("anchor")}">#</a>'
                 body.append(f'<section id="{section.id}"><h2>{heading}{sign}</h2>{inside}</section>')
             entries.append(search.Entry(page_title, title, url, search.words(inside)))
+        body[0] = body[0].replace("</h1>", f"</h1>{self._before(slug)}", 1)
+        body += [] if self.paper else [self._after(slug)]
         ran = self.say("ran", day=run.day, machine=run.machine)
         body.append(f'<p class="ran"><small>{ran}</small></p>')
         if terms_used:
@@ -125,10 +130,21 @@ class Site:
             self.about(slug),
             sections,
             entries,
-            (*PLAYS, "../_static/ask.js", "../_static/terms.js", *tries),
+            (*PLAYS, "../_static/ask.js", "../_static/terms.js", PROGRESS, *tries),
             ("terms.css", "edit.css"),
             slug,
         )
+
+    def _before(self, slug: str) -> str:
+        """Return the line below the title: what the chapter needs, and its time."""
+        line = Prose(self.book, self.language).inline(way.before(self.book, slug, self.language, _page))
+        return f'<p class="way">{line}</p>' if line else ""
+
+    def _after(self, slug: str) -> str:
+        """Return what comes next."""
+        inside = Prose(self.book, self.language).markdown(way.after(self.book, slug, self.language, _page))
+        title = html.escape(text_in(self.language, "map.way"))
+        return f'<nav class="way" data-chapter="{slug}" aria-label="{title}">{inside}</nav>'
 
     def _blocks(self, chapter: Chapter, section, prose: Prose, run: Run, terms_used: set[str]) -> Iterator[str]:
         for block in section.blocks:
@@ -165,11 +181,14 @@ class Site:
             front.card(slug, title, prose.inline(self.about(slug)), self.language, self.book, "../")
             for slug, title in self.titles.items()
         )
-        body = [prose.markdown(lead), f'<div class="shown">{player}</div>', prose.markdown(before)]
-        body += [f'<ol class="opens">{opens}</ol>', prose.markdown(after)]
+        chart = outputs.lean(front.the_map(self.book, self.chapters, self.language))
+        lead, before, after = map(prose.markdown, (lead, before, after))
+        cards = f'<ol class="opens">{opens}</ol>'
+        body = [lead, f'<div class="shown">{player}</div>', before, chart, cards, after]
         title = text_in(self.language, "site.title")
-        entries = [search.Entry(title, title, "index.html", search.words("".join([*body[:1], *body[2:]])))]
-        return Page("index.html", html.escape(title), "".join(body), "front", "", [], entries, PLAYS)
+        entries = [search.Entry(title, title, "index.html", search.words("".join([lead, before, cards, after])))]
+        scripts = (*PLAYS, PROGRESS)
+        return Page("index.html", html.escape(title), "".join(body), "front", "", [], entries, scripts)
 
     def about(self, slug: str) -> str:
         """Return the sentence about a chapter."""
@@ -318,6 +337,10 @@ class Site:
             footer=self.say("license"),
             w={word: self.say(word) for word in WORDS},
         )
+
+
+def _page(slug: str) -> str:
+    return f"{slug}.html"
 
 
 WORDS = "skip search language theme contents near previous next here".split()

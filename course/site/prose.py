@@ -17,7 +17,6 @@ from course.book.lesson import CITE, HEADING, Block, literal, outside
 from course.book.library import Book, Chapter
 from course.book.notebook import alternative, captions
 from course.site.linked import linked
-from d2lps.messages import text_in
 
 _PLAIN = HtmlFormatter(nowrap=True)
 # A mark stays on the line of the formula before it.
@@ -115,12 +114,6 @@ def size(svg: str) -> tuple[str, str]:
     """Return width and height of a picture, for which a page reserves space before it is loaded."""
     box = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"', svg)
     return (str(round(float(box[1]))), str(round(float(box[2])))) if box else ("auto", "auto")
-
-
-def numbered(language: str, slug: str, title: str) -> str:
-    """Return the title of a chapter after its number."""
-    number = slug.partition("-")[0].upper().lstrip("0") or "0"
-    return text_in(language, "site.chapter-title", number=number, title=title)
 
 
 def _without_sections(text: str) -> str:

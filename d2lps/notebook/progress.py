@@ -1,49 +1,72 @@
-"""The exercises that the reader has passed, chapter by chapter, as stored in the workspace."""
+"""What the reader has run and passed, as stored in the workspace, on the map of the course."""
 
+from collections.abc import Iterable
+from datetime import date
 from html import escape
 
 from d2lps.messages import html_language, said, text
 from d2lps.notebook import kept
-from d2lps.notebook.grading.course import CHAPTERS, all_texts, tables
+from d2lps.notebook.course_map import CourseMap, line
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, all_texts, tables
+from d2lps.view.drawing.course_map import Mark, Stop
 
 
 class Progress:
-    """The result of :func:`progress`; a notebook shows it as a small page.
+    """The result of :func:`progress`; a notebook shows the map of the course, and the exercises below it.
 
     Attributes
     ----------
     chapters : dict of str to dict
-        Chapter → exercise → the day on which it was first passed, or None.
+        Chapter → exercise → the day on which it was first passed, or None; only chapters with exercises.
     titles : dict of str to str
-        Chapter → its number and title.
+        Chapter → its number and title; only chapters with exercises.
+    ended : dict of str to str
+        Chapter → the day on which its notebook was first run to the end; only chapters that were.
     """
 
-    def __init__(self, chapters: dict[str, dict[str, str | None]], titles: dict[str, str]):
-        self.chapters, self.titles = chapters, titles
+    def __init__(
+        self,
+        chapters: dict[str, dict[str, str | None]],
+        titles: dict[str, str],
+        ended: dict[str, str] | None = None,
+        here: str = "",
+    ):
+        self.chapters, self.titles, self.ended, self._here = chapters, titles, ended or {}, here
 
     def __repr__(self) -> str:
-        return "\n".join([self._sum(), *(self._line(chapter) for chapter in self.chapters)])
+        return "\n".join([self._sum(), *map(self._line, CourseMap().stops())])
 
     def _sum(self) -> str:
-        days = [day for exercises in self.chapters.values() for day in exercises.values()]
-        return text("progress.all", passed=sum(day is not None for day in days), exercises=len(days))
+        passed, exercises = _count([day for exercises in self.chapters.values() for day in exercises.values()])
+        return text("progress.all", passed=passed, exercises=exercises)
 
-    def _line(self, chapter: str) -> str:
-        exercises = "   ".join(f"{_mark(day)} {id}" for id, day in self.chapters[chapter].items())
-        return f"{self.titles[chapter]}{text('predict.colon')}{exercises}"
+    def _line(self, stop: Stop) -> str:
+        marks = [text("map.ended")] * (stop.slug in self.ended)
+        marks += [f"{_mark(day)} {id}" for id, day in self.chapters.get(stop.slug, {}).items()]
+        return line(stop) + (text("predict.colon") + "   ".join(marks) if marks else "")
+
+    def _marks(self) -> dict[str, Mark]:
+        marks = {}
+        for slug in {*self.ended, *self.chapters}:
+            passed, exercises = _count(self.chapters.get(slug, {}).values())
+            words = [text("map.ended")] * (slug in self.ended)
+            words += [text("map.solved", passed=passed, exercises=exercises)] * bool(passed)
+            marks[slug] = Mark(" · ".join(words), slug in self.ended)
+        return marks
 
     def _repr_html_(self) -> str:
-        rows = "".join(self._row(chapter) for chapter in self.chapters)
+        rows = "".join(map(self._row, self.chapters))
         style = "text-align:left;border-spacing:0 .3em;border-collapse:separate"
         return (
-            f'<div class="d2lps-progress" lang="{html_language()}"><p><strong>{escape(self._sum())}</strong></p>'
-            f'<table style="{style}"><tbody>{rows}</tbody></table></div>'
+            f'<div class="d2lps-progress" lang="{html_language()}">{CourseMap(self._here).picture(self._marks())}'
+            f'<details style="margin-top:1em"><summary><strong>{escape(self._sum())}</strong></summary>'
+            f'<table style="{style}"><tbody>{rows}</tbody></table></details></div>'
         )
 
     def _row(self, chapter: str) -> str:
         cell = "text-align:left;vertical-align:top;padding:0 1.2em 0 0"
         exercises = self.chapters[chapter]
-        passed = sum(day is not None for day in exercises.values())
+        passed, count = _count(exercises.values())
         days = "<br>".join(
             f'<span aria-hidden="true">{_mark(day)}</span> {escape(id)} '
             f"<small>{escape(text('progress.passed', day=day) if day else text('progress.open'))}</small>"
@@ -51,24 +74,31 @@ class Progress:
         )
         return (
             f'<tr><th scope="row" style="{cell}">{escape(self.titles[chapter])}</th>'
-            f'<td style="{cell};white-space:nowrap">{passed} / {len(exercises)}</td><td style="{cell}">{days}</td></tr>'
+            f'<td style="{cell};white-space:nowrap">{passed} / {count}</td><td style="{cell}">{days}</td></tr>'
         )
 
 
-def progress() -> Progress:
-    """Return the exercises that are passed and open, for each chapter that has exercises.
+def progress(here: str = "") -> Progress:
+    """Return what the reader has done: notebooks that were run to their end, and exercises that are passed.
 
-    An exercise is passed once :func:`check_exercise` has accepted an answer, in any language; the workspace stores it.
+    An exercise is passed once :func:`check_exercise` has accepted an answer, in any language. The workspace stores
+    both, and nothing is sent anywhere.
+
+    Parameters
+    ----------
+    here : str
+        The number of a chapter, as ``"02"``, in the last cell of its notebook: it is stored that this cell has been
+        run, and the chapter gets a frame on the map.
 
     Returns
     -------
     Progress
-        A notebook shows it; printed, it has a line for each chapter.
+        A notebook shows the map of the course; printed, it has a line for each chapter.
 
     Raises
     ------
     ExerciseError
-        If there is no course beside the package.
+        If there is no course beside the package, or no chapter of that number.
 
     Examples
     --------
@@ -76,20 +106,31 @@ def progress() -> Progress:
     >>> list(d2lps.progress().chapters["01-data-parallelism"])
     ['own-gpu', 'overlap', 'split']
     """
-    exercises = all_texts()
+    exercises, slugs = all_texts(), {stop.number: stop.slug for stop in CourseMap().stops()}
+    if here and here not in slugs:
+        raise ExerciseError("no-chapter", chapter=repr(here), chapters=", ".join(slugs.values()))
+    if here and _day("ended", slugs[here]) is None:
+        kept.keep("ended", slugs[here], {"day": date.today().isoformat()})
     titles, chapters = {}, {}
-    for number, entry in enumerate(tables(CHAPTERS / "toc.toml")["chapter"], 1):
+    for entry in tables(CHAPTERS / "toc.toml")["chapter"]:
         slug = entry["slug"]
-        days = {id: _day(id) for id, texts in exercises.items() if texts.folder.name == slug}
+        days = {id: _day("passed", id) for id, texts in exercises.items() if texts.folder.name == slug}
         if days:  # an appendix has no exercises
-            titles[slug] = f"{slug.partition('-')[0] or number} {said(entry['title'].__getitem__)}"
+            titles[slug] = f"{slug.partition('-')[0]} {said(entry['title'].__getitem__)}"
             chapters[slug] = days
-    return Progress(chapters, titles)
+    ended = {slug: day for slug in slugs.values() if (day := _day("ended", slug))}
+    return Progress(chapters, titles, ended, here)
 
 
-def _day(id: str) -> str | None:
-    """Return the day on which an exercise was first passed, or None; "?" if the entry has no day."""
-    entry = kept.kept("passed", id)
+def _count(days: Iterable[str | None]) -> tuple[int, int]:
+    """Return how many exercises are passed, and how many there are."""
+    days = [*days]
+    return sum(day is not None for day in days), len(days)
+
+
+def _day(kind: str, name: str) -> str | None:
+    """Return the day on which something was first done, or None; "?" if the entry has no day."""
+    entry = kept.kept(kind, name)
     return None if entry is None else str(entry.get("day", "?"))
 
 

@@ -11,6 +11,7 @@ from helpers.outputs import same_outputs
 from helpers.small_book import EN, FILES, LESSON, SLUG, VI, ZH, edit, files, small
 
 import course.book
+from course.book import way
 from course.book.__main__ import main
 from course.book.check import check_chapter, check_messages
 from course.book.findings import BookError
@@ -228,17 +229,18 @@ def test_a_section_may_bear_the_name_of_a_cell_but_not_of_another_sections_part(
         edit(book, name, "{#turn}", "{#star}")
     assert main(["--root", str(book.root), "build"]) == 0
     made = nbformat.read(book.folder(SLUG) / "vi.ipynb", as_version=4)
-    assert [cell.id for cell in made.cells][-4:] == ["star-1", "exercise-star", "star-2", "last"]
+    assert [cell.id for cell in made.cells][-6:-2] == ["star-1", "exercise-star", "star-2", "last"]
     for name in (EN, VI, ZH):
         edit(book, name, "{#star}", "{#one-2}")
     assert main(["--root", str(book.root), "build"]) == 1
     assert capsys.readouterr().err == (
         "error: the id 'one-2' is kept for the parts of the section 'one'; choose another\n"
     )
-    for name in (EN, VI, ZH):
-        edit(book, name, "{#one-2}", "{#how}")
-    assert main(["--root", str(book.root), "build"]) == 1
-    assert "the id 'how' is kept for the cell that says how to run cells" in capsys.readouterr().err
+    for old, new in (("one-2", "how"), ("how", "what-next"), ("what-next", "what-next-map")):
+        for name in (EN, VI, ZH):
+            edit(book, name, f"{{#{old}}}", f"{{#{new}}}")
+        assert main(["--root", str(book.root), "build"]) == 1
+        assert f"the id {new!r} is kept for a cell that every notebook has" in capsys.readouterr().err
 
 
 def test_a_magic_is_a_comment_in_the_lesson_and_a_magic_in_the_notebook(book, capsys):
@@ -249,7 +251,7 @@ def test_a_magic_is_a_comment_in_the_lesson_and_a_magic_in_the_notebook(book, ca
     source = '%%px --targets 0\n%px d2lps\nd2lps.text("step", step=1)'
     for language in ("en", "vi", "zh"):
         made = nbformat.read(book.folder(SLUG) / f"{language}.ipynb", as_version=4)
-        assert made.cells[-1].source == source
+        assert made.cells[-3].source == source
     lesson = (book.root / LESSON).read_text("utf-8")
     assert compile(lesson, LESSON, "exec")
 
@@ -285,6 +287,8 @@ def test_notebooks_are_valid_and_the_same_bytes_every_time(book):
             "exercise-star",
             "turn-2",
             "last",
+            "what-next",
+            "what-next-map",
         ]
         assert [cell.metadata.get("tags") for cell in made.cells if cell.id.startswith("exercise")] == [["exercise"]]
         assert all(cell.outputs == [] for cell in made.cells if cell.cell_type == "code")
@@ -324,6 +328,60 @@ def test_code_differs_between_languages_in_the_first_cell_only(book):
     ]
     assert codes[0][1:] == codes[1][1:] == codes[2][1:]
     assert len({code[0] for code in codes}) == 3
+
+
+THREE = """
+[[chapter]]
+slug = "01-small"
+minutes = 15
+title = { en = "Two ways", vi = "Hai cách", zh = "两种办法" }
+
+[[chapter]]
+slug = "06-other"
+title = { en = "Other", vi = "Khác", zh = "其他" }
+about = { en = "About others.", vi = "Về những thứ khác.", zh = "关于其他。" }
+
+[[chapter]]
+slug = "06b-last"
+minutes = 20
+needs = ["01", "06"]
+title = { en = "Last", vi = "Cuối", zh = "最后" }
+about = { en = "About the last.", vi = "Về thứ cuối.", zh = "关于最后。" }
+"""
+
+
+def test_a_chapter_says_what_it_needs_and_what_comes_next(book):
+    (book.chapters / "toc.toml").write_text(THREE, "utf-8")
+    book = Book(book.root)
+    slugs, page = list(book.contents), "{}.html".format
+    assert [way.before(book, slug, "en", page) for slug in slugs] == [
+        "15 minutes",
+        "Needs: [1. Two ways](01-small.html)",
+        "Needs: [1. Two ways](01-small.html), [6. Other](06-other.html) · 20 minutes",
+    ]
+    assert [way.after(book, slug, "zh", page).split("\n") for slug in slugs] == [
+        [
+            "**下一章：** [6. 其他](06-other.html)  ",
+            "关于其他。",
+            "",
+            "**读完本章，还可以读：**",
+            "",
+            "* [6B. 最后](06b-last.html) · 20 分钟  ",
+            "  关于最后。",
+        ],
+        ["**下一章：** [6B. 最后](06b-last.html) · 20 分钟  ", "关于最后。"],
+        ["这是全书的最后一章。"],
+    ]
+
+
+def test_a_notebook_ends_with_the_way_on_and_the_map(book):
+    (book.chapters / "toc.toml").write_text(THREE, "utf-8")
+    assert main(["--root", str(book.root), "build", "01"]) == 0
+    for language, title in (("en", "Other"), ("vi", "Khác"), ("zh", "其他")):
+        *_, told, last = nbformat.read(book.folder(SLUG) / f"{language}.ipynb", as_version=4).cells
+        assert f"[6. {title}](../06-other/{language}.ipynb)" in told.source
+        assert f"/06b-last/{language}.ipynb)" in told.source
+        assert (last.cell_type, last.source) == ("code", 'd2lps.progress("01")')
 
 
 def test_a_chapter_is_known_by_number_and_name(book):

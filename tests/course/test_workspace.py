@@ -1,7 +1,10 @@
 """The readers' workspace: copies are laid out, never overwritten once edited, and opened in JupyterLab."""
 
+import base64
 import json
 import shutil
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -70,6 +73,33 @@ def test_lab_replaces_an_untouched_copy_and_nothing_else(book, capsys):
     edit(book, VI, "Hãy chạy:", "Chạy:")
     assert "01-small (new 2).ipynb" in lab(book, capsys)
     assert notebook.path.read_bytes() == beside.read_bytes() == mine
+
+
+def test_a_copy_leads_to_the_copy_of_the_next_chapter_and_follows_its_sentence(book, capsys):
+    toc = book.chapters / "toc.toml"
+    more = '[[chapter]]\nslug = "02-more"\ntitle = { en = "Two ways", vi = "Hai cách", zh = "两种办法" }\n'
+    toc.write_text(f"{toc.read_text('utf-8')}\n{more}", "utf-8")
+    shutil.copytree(book.folder(SLUG), book.chapters / "02-more")
+    lab(book, capsys)
+    notebook = Notebook(book.root / COPY)
+    assert "[2. Hai cách](02-more.ipynb)" in notebook["what-next"].source
+    toc.write_text(toc.read_text("utf-8") + 'about = { en = "Two.", vi = "Hai.", zh = "两种。" }\n', "utf-8")
+    lab(book, capsys)
+    assert Notebook(book.root / COPY)["what-next"].source.startswith(
+        "**Chương tiếp theo:** [2. Hai cách](02-more.ipynb)  \nHai.\n"
+    )
+
+
+def test_an_untouched_copy_from_before_notebooks_had_an_end_is_replaced(book, capsys):
+    path = book.root / COPY
+    made = workspace.copy(replace(origin_of(load(path), path), end=""))
+    base = json.loads(zlib.decompress(base64.b64decode(made.metadata[workspace.KEY]["base"])))
+    del base["end"]
+    made.metadata[workspace.KEY]["base"] = base64.b64encode(zlib.compress(json.dumps(base).encode())).decode()
+    nbformat.write(made, path)
+    assert not touched(load(path)) and load(path).cells[-1].id == "last"
+    assert "newer" not in lab(book, capsys)
+    assert load(path).cells[-1].source == 'd2lps.progress("01")'
 
 
 def opened(path):

@@ -7,7 +7,7 @@ from helpers import workspaces
 
 from d2lps import aggregate_at, check_exercise, progress, sharded, speak
 from d2lps.messages import LANGUAGES
-from d2lps.notebook.grading.course import CHAPTERS, tables
+from d2lps.notebook.grading.course import CHAPTERS, ExerciseError, tables
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def test_it_is_shown_per_chapter_in_every_language(spoken, words, place):
     check_exercise("own-gpu", sharded)
     page = progress()
     assert words in repr(page) and words in page._repr_html_()
-    assert [
-        re.search(r"✓ own-gpu   – overlap   – split", line) is not None for line in repr(page).splitlines()[1:]
-    ] == [True, *[False] * 12]
+    lines = repr(page).splitlines()
+    assert [line[:3].strip() for line in lines if "✓ own-gpu   – overlap   – split" in line] == ["01"]
+    assert len(lines) == 1 + page._repr_html_().count("data-chapter=")
     assert re.findall(r"(\d) / (\d)<", page._repr_html_()) == [
         ("1", "3"),
         ("0", "5"),
@@ -73,7 +73,7 @@ def test_it_is_shown_per_chapter_in_every_language(spoken, words, place):
         ("0", "3"),
         *[("0", "2")] * 2,
     ]
-    assert page._repr_html_().count("✓") == 1
+    assert page._repr_html_().count("✓") == 1 and "1/3" in page._repr_html_()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\0"])
@@ -83,3 +83,23 @@ def test_a_spoilt_file_is_not_passed_and_stops_nobody(content, place):
     assert passed() == []
     check_exercise("own-gpu", sharded)
     assert passed() == ["own-gpu"]
+
+
+def test_a_notebook_that_was_run_to_its_end_is_marked_for_good(place):
+    assert progress().ended == {}
+    assert "06-faults" not in progress("02").ended and [*progress().ended] == ["02-ring"]
+    (place / "ended-02-ring.json").write_text('{"day": "2026-01-31"}', "utf-8")
+    shown = progress("02")
+    assert shown.ended == {"02-ring": "2026-01-31"}
+    assert [line for line in repr(shown).splitlines() if "✓" in line] == [
+        line for line in repr(shown).splitlines() if line.startswith("02  ")
+    ]
+    html = shown._repr_html_()
+    assert re.findall(r'data-chapter="([^"]+)" aria-current="page" class="d2-reached"', html) == ["02-ring"]
+    assert html.count('class="d2-reached"') == 1 and '<span class="d2-mark">✓ to the end</span>' in html
+
+
+def test_a_chapter_that_is_not_there_is_refused_and_nothing_is_stored(place):
+    with pytest.raises(ExerciseError, match="there is no chapter '99'; there are 00-in-15-minutes, "):
+        progress("99")
+    assert progress().ended == {}

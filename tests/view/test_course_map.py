@@ -5,11 +5,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from helpers import browser as browsers
 
 from course.site.outputs import cell_html
 from d2lps import course_map, speak
 from d2lps.messages import LANGUAGES
-from d2lps.view.drawing.course_map import rows_of, stops_of
+from d2lps.view.drawing.course_map import Mark, columns_of, opened_by, rows_of, stops_of
+from d2lps.view.drawing.course_map import course_map as drawn
+
+chromium, new_page = browsers.chromium, browsers.new_page
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = tomllib.loads((ROOT / "chapters/toc.toml").read_text("utf-8"))["chapter"]
@@ -54,10 +58,61 @@ def test_in_a_workspace_links_lead_to_the_notebooks_beside(tmp_path, monkeypatch
     assert '<a href="02-ring.ipynb"' in course_map()._repr_html_()
 
 
-def test_boxes_do_not_overlap():
-    places = re.findall(r"left:([\d.]+)%;top:([\d.]+)%;width:([\d.]+)%;height:([\d.]+)%", course_map()._repr_html_())
+def sixteen() -> list[dict]:
+    """The chapters of the book, and more of them."""
+
+    def more(slug: str, *needs: str) -> dict:
+        return {
+            "slug": slug,
+            "needs": [*needs],
+            "minutes": 90,
+            "title": {"en": f"Chapter {slug}"},
+            "about": {"en": "x"},
+        }
+
+    entries = [entry for entry in ENTRIES if entry["slug"][:3] not in ("06b", "13-")]
+    at = [entry["slug"][:2] for entry in entries].index("07")
+    return [*entries[:at], more("06b-copies", "06"), *entries[at:-1], more("13-which", "12", "07"), *entries[-1:]]
+
+
+@pytest.mark.parametrize("marks", [None, {}])
+@pytest.mark.parametrize("entries", [ENTRIES, sixteen()], ids=["book", "sixteen"])
+def test_boxes_do_not_overlap(entries, marks):
+    stops = stops_of(entries, {}, "en", "{} minutes".format)
+    places = re.findall(
+        r"left:([\d.]+)%;top:([\d.]+)%;width:([\d.]+)%;height:([\d.]+)%", drawn(stops, "map", marks=marks)
+    )
     boxes = [tuple(map(float, place)) for place in places]
-    assert len(boxes) == len(STOPS)
+    assert len(boxes) == len(stops)
     for i, (x, y, w, h) in enumerate(boxes):
         assert x >= 0 and y >= 0 and x + w <= 100 and y + h <= 100
         assert all(abs(x - a) >= w or abs(y - b) >= h for a, b, *_ in boxes[:i])
+
+
+def test_an_only_child_stands_below_its_parent():
+    columns = columns_of(rows_of(stops_of(sixteen(), {}, "en")))
+    assert columns["06b"] == columns["06"] and columns["12"] == columns["09"]
+
+
+def test_a_chapter_leads_to_the_next_one_and_to_those_that_need_it():
+    stops = stops_of(sixteen(), {}, "en")
+    leads = {stop.number: [other.number for other in opened_by(stops, stop.number)] for stop in stops}
+    assert leads["06"] == ["06b"] and leads["06b"] == ["07"] and leads["07"] == ["08", "13"] and leads["a"] == []
+    assert leads["02"] == ["03", "04", "08", "a"]
+
+
+@pytest.mark.parametrize("width, listed", [(400, True), (1000, False)])
+def test_where_there_is_little_room_the_map_is_a_list_of_the_same_links(new_page, width, listed):
+    page = new_page(viewport={"width": width, "height": 900})
+    stops = stops_of(sixteen(), {}, "en", "{} minutes".format)
+    page.set_content(drawn(stops, "map", "06b", {"02-ring": Mark("✓ read · 1/5 solved", True)}))
+    assert page.locator("svg").is_visible() != listed
+    links = page.locator("a")
+    assert links.count() == 16
+    ring = page.get_by_role("link", name="02 Ring synchronization 90 minutes ✓ read · 1/5 solved")
+    mark, box = ring.locator(".d2-mark").bounding_box(), ring.bounding_box()
+    assert box["x"] <= mark["x"] and mark["x"] + mark["width"] <= box["x"] + box["width"] + 0.5
+    assert box["y"] <= mark["y"] and mark["y"] + mark["height"] <= box["y"] + box["height"] + 0.5
+    assert ring.locator("span").first.bounding_box()["width"] > 100 or not listed
+    assert page.locator("[aria-current=page]").inner_text().startswith("06B")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

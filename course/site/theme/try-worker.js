@@ -1,5 +1,5 @@
 // Python in the reader's browser: a worker that runs the cells of one page, and asks the network for nothing.
-let python, cells;
+let python, cells, passed;
 const ran = new Set();
 
 // `parts`: file → ArrayBuffer. Modules become blobs, and what Pyodide would fetch is handed to it.
@@ -20,22 +20,24 @@ async function begin({ parts, language }) {
   python = await loadPyodide({ indexURL: "https://none.invalid/", lockFileContents, createPyodideModule, packageBaseUrl: "https://none.invalid/" });
   python.unpackArchive(parts["course.zip"], "zip", { extractDir: "/course" });
   python.runPython("import sys; sys.path.insert(0, '/course')");
-  cells = python.pyimport("in_browser").begin(language);
+  const course = python.pyimport("in_browser");
+  cells = course.begin(language);
+  passed = course.passed;
 }
 
-function run(source) {
-  const outputs = cells.run(source), plain = outputs.toJs({ dict_converter: Object.fromEntries });
-  outputs.destroy();
-  return plain;
+function plain(value) {
+  const copy = value.toJs({ dict_converter: Object.fromEntries });
+  value.destroy();
+  return copy;
 }
 
 onmessage = async ({ data: { kind, id, source, needs, ...given } }) => {
   try {
     if (kind === "begin") await begin(given);
     else {
-      for (const [earlier, code] of needs) if (!ran.has(earlier)) { ran.add(earlier); run(code); }
+      for (const [earlier, code] of needs) if (!ran.has(earlier)) { ran.add(earlier); plain(cells.run(code)); }
       ran.add(id);
-      postMessage({ kind: "done", outputs: run(source) });
+      postMessage({ kind: "done", outputs: plain(cells.run(source)), passed: plain(passed()) });
       return;
     }
     postMessage({ kind: "ready" });

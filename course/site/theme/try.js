@@ -42,7 +42,7 @@ function stop(error) {
 function ask(running, message, transfer = []) {
   return new Promise((resolve, reject) => {
     waiting = { reject };
-    running.onmessage = ({ data }) => data.kind === "failed" ? reject(new Error(data.error)) : resolve(data.outputs);
+    running.onmessage = ({ data }) => data.kind === "failed" ? reject(new Error(data.error)) : resolve(data);
     running.onerror = (event) => reject(new Error(event.message ?? "Worker"));
     running.postMessage(message, transfer);
   });
@@ -110,10 +110,11 @@ function open(cell, button) {
       const running = await begun();
       state.textContent = words.running;
       const needs = d2lpsCells.needs[id].map((earlier) => [earlier, d2lpsCells.sources[earlier]]);
-      const outputs = await ask(running, { kind: "run", id, source: field.value, needs });
+      const { outputs, passed } = await ask(running, { kind: "run", id, source: field.value, needs });
       book.forEach((one) => { one.hidden = true; });
       results.replaceChildren(...outputs.map(shown));
       document.dispatchEvent(new Event("d2lps-shown"));
+      document.dispatchEvent(new CustomEvent("d2lps-passed", { detail: passed }));
       state.textContent = "";
     };
     turn = turn.then(mine).catch((error) => {

@@ -84,6 +84,9 @@ def test_the_file_from_disk_plays_predicts_and_grades(site, opened):
     assert "One GPU does all the adding" in tried(page, "exercise-own-gpu", wrong).inner_text()
     right = wrong.replace("aggregate_at(gpus, gpus[0])", "sharded(gpus)")
     assert "Right." in tried(page, "exercise-own-gpu", right).inner_text()
+    assert page.evaluate("Object.keys(localStorage).filter((name) => name.startsWith('d2lps-passed-'))") == [
+        "d2lps-passed-own-gpu"
+    ]
 
 
 @pytest.mark.slow(90)

@@ -1,0 +1,46 @@
+// What was read and solved, kept in this browser beside the guesses: "d2lps-read-CHAPTER" and "d2lps-passed-EXERCISE",
+// each with its day. A page of a chapter keeps it, the map on the first page shows it. Nothing is sent anywhere.
+(() => {
+const day = (kind, name) => { try { return localStorage.getItem(`d2lps-${kind}-${name}`); } catch { return null; } };
+const keep = (kind, name) => {
+  try {
+    if (day(kind, name) === null) localStorage.setItem(`d2lps-${kind}-${name}`, new Date().toISOString().slice(0, 10));
+  } catch {} // storage is full or not allowed: then the map stays as it is
+};
+
+// A chapter is read when its last section begins in the upper three quarters of the window.
+const chapter = document.querySelector(".way[data-chapter]")?.dataset.chapter;
+const last = chapter && [...document.querySelectorAll("main section[id]")].at(-1);
+if (last) {
+  const watching = new IntersectionObserver((entries) => {
+    if (!entries.some((each) => each.isIntersecting)) return;
+    keep("read", chapter);
+    watching.disconnect();
+  }, { rootMargin: "0px 0px -25% 0px" });
+  watching.observe(last);
+}
+document.addEventListener("d2lps-passed", ({ detail }) => detail.forEach((id) => keep("passed", id)));
+
+const map = document.querySelector(".course-map");
+if (!map) return;
+const { words, exercises } = JSON.parse(map.querySelector("script").textContent);
+const fill = (sentence, values) => sentence.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+function show() {
+  let read = 0, passed = 0, all = 0;
+  for (const link of map.querySelectorAll("a[data-chapter]")) {
+    const own = exercises[link.dataset.chapter] ?? [], done = own.filter((id) => day("passed", id) !== null).length;
+    const reached = day("read", link.dataset.chapter) !== null;
+    const parts = [...(reached ? [words.read] : []), ...(done ? [fill(words.solved, { passed: done, exercises: own.length })] : [])];
+    link.querySelector(".d2-mark").textContent = parts.join(" · ");
+    link.classList.toggle("d2-reached", reached);
+    read += reached;
+    passed += done;
+    all += own.length;
+  }
+  const sum = map.querySelector(".progress");
+  sum.hidden = !read && !passed;
+  sum.textContent = fill(words.sum, { read, chapters: Object.keys(exercises).length, passed, exercises: all });
+}
+addEventListener("pageshow", show); // also when the reader comes back to the page
+addEventListener("storage", show);
+})();

@@ -1,0 +1,150 @@
+"""The map on the first page shows what was read and solved in this browser; chapters say what is before and after."""
+
+import shutil
+
+import pytest
+from helpers import browser as browsers
+from helpers.small_book import SLUG, small
+
+from course.book.__main__ import main
+from course.book.library import Book
+from course.site import build as building
+from course.site.build import build
+from course.site.runs import Run
+from d2lps.messages import LANGUAGES, text_in
+
+chromium, new_page = browsers.chromium, browsers.new_page
+pytestmark = pytest.mark.slow(10)
+MORE = """minutes = 15
+about = { en = "Two.", vi = "Hai.", zh = "两种。" }
+
+[[chapter]]
+slug = "06b-late"
+minutes = 90
+title = { en = "Two ways", vi = "Hai cách", zh = "两种办法" }
+about = { en = "Late.", vi = "Muộn.", zh = "迟了。" }
+"""
+FRONT = "# {0}\n\n[[race]]\n\n[[chapters]]\n"
+EXERCISE = '[star]\n[[star.hints]]\nen = "Count."\nvi = "Đếm."\nzh = "数一数。"\n'
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A site of two chapters; both have the exercise star."""
+    root = small(tmp_path_factory.mktemp("book")).root
+    toc = root / "chapters/toc.toml"
+    toc.write_text(toc.read_text("utf-8") + MORE, "utf-8")
+    (root / "chapters/front").mkdir()
+    for language in LANGUAGES:
+        (root / f"chapters/front/{language}.md").write_text(FRONT.format(language), "utf-8")
+    chapter = root / "chapters" / SLUG
+    (chapter / "solutions.py").write_text("def star(n, size, rate):\n    return n * size / rate\n", "utf-8")
+    (chapter / "exercises.toml").write_text(EXERCISE, "utf-8")
+    picture = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 30"/>'
+    (root / "img/star.svg").write_text(picture, "utf-8")
+    shutil.copytree(chapter, root / "chapters/06b-late")
+    assert main(["--root", str(root), "build"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(building.reference, "entries", lambda: [])
+        ran = Run({language: {} for language in LANGUAGES}, "2026-01-31", "2 × x86_64")
+        return build(Book(root), run=lambda slug: ran, pdf=False)
+
+
+@pytest.fixture
+def opened(site, chromium):
+    """``opened(address)``: a page with a storage of its own, which has nothing to say and asks for files alone."""
+    said, contexts = [], []
+
+    def open_it(address: str, **options):
+        contexts.append(context := chromium.new_context(viewport={"width": 1280, "height": 700}, **options))
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: request.url.startswith(("file:", "data:")) or said.append(request.url))
+        page.goto(f"{site.as_uri()}/{address}")
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def marks(page) -> list[str]:
+    return [mark.strip() for mark in page.locator(".course-map .d2-mark").all_inner_texts()]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("width", [1280, 420])
+def test_what_was_read_and_solved_is_marked_and_stays(site, opened, language, width):
+    page = opened(f"{language}/index.html")
+    page.set_viewport_size({"width": width, "height": 700})
+    assert marks(page) == ["", ""] and page.locator(".progress").is_hidden()
+    page.locator(".course-map a").last.click()
+    page.wait_for_url("**/06b-late.html")
+    page.go_back()
+    assert marks(page) == ["", ""]  # it was opened, and its last section was not seen
+    page.goto(f"{site.as_uri()}/{language}/06b-late.html")
+    page.locator("#turn").scroll_into_view_if_needed()
+    page.mouse.wheel(0, 5000)
+    page.wait_for_function("localStorage.getItem('d2lps-read-06b-late')")
+    page.evaluate("document.dispatchEvent(new CustomEvent('d2lps-passed', { detail: ['star'] }))")
+    page.goto(f"{site.as_uri()}/{language}/index.html")
+    solved = text_in(language, "map.solved", passed=1, exercises=1)
+    expected = [solved, f"{text_in(language, 'map.read')} · {solved}"]
+    assert marks(page) == expected
+    page.reload()
+    assert marks(page) == expected
+    assert page.locator(".course-map .d2-reached").evaluate_all("all => all.map(e => e.dataset.chapter)") == [
+        "06b-late"
+    ]
+    said = text_in(language, "map.sum", read=1, chapters=2, passed=2, exercises=2)
+    assert page.locator(".progress").inner_text() == said
+    assert expected[1] in " ".join(page.get_by_role("link", name="06B").first.all_text_contents())
+    other = next(code for code in LANGUAGES if code != language)
+    page.goto(f"{site.as_uri()}/{other}/index.html")
+    assert marks(page)[1].startswith(text_in(other, "map.read"))
+
+
+def test_the_map_follows_a_reader_who_reads_in_another_window(site, opened):
+    page = opened("en/index.html")
+    with page.context.expect_page() as beside:
+        page.evaluate("open('01-small.html')")
+    beside.value.wait_for_load_state()
+    beside.value.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_function("document.querySelector('.course-map .d2-mark').textContent !== ''")
+    assert marks(page) == ["✓ read", ""]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_without_javascript_it_is_a_plain_map(opened, language):
+    page = opened(f"{language}/index.html", java_script_enabled=False)
+    assert page.locator(".course-map svg").is_visible() and marks(page) == ["", ""]
+    assert page.locator(".progress").is_hidden()
+    page.locator(".course-map a").first.click()
+    page.wait_for_url("**/01-small.html")
+
+
+def test_a_browser_that_keeps_nothing_shows_a_plain_map(site, opened):
+    page = opened("en/index.html")
+    refuse = "Storage.prototype.getItem = Storage.prototype.setItem = () => { throw new Error('no'); };"
+    page.add_init_script(refuse)
+    page.goto(f"{site.as_uri()}/en/01-small.html")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.goto(f"{site.as_uri()}/en/index.html")
+    assert marks(page) == ["", ""]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_chapter_says_what_it_needs_and_what_comes_next(site, opened, language):
+    page = opened(f"{language}/06b-late.html")
+    needs, takes = page.locator("p.way").inner_text().split(" · ")
+    assert takes == text_in(language, "site.minutes", minutes=90)
+    link = page.locator("p.way a")
+    assert link.get_attribute("href") == "01-small.html"
+    assert needs == text_in(language, "book.needs", chapters=link.inner_text())
+    assert page.locator("nav.way").inner_text() == text_in(language, "book.last")
+    page.goto(f"{site.as_uri()}/{language}/01-small.html")
+    assert page.locator("p.way").inner_text() == text_in(language, "site.minutes", minutes=15)
+    assert page.locator("nav.way a").get_attribute("href") == "06b-late.html"
+    assert takes in page.locator("nav.way").inner_text()
