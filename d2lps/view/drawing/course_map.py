@@ -22,7 +22,7 @@ LOOK = """.d2-map{{position:relative;margin:auto;max-width:{width:g}px;container
 .d2-map>a{{position:absolute;box-sizing:border-box;border-radius:10px;color:var(--d2-ink);text-decoration:none}}
 .d2-map>a:is(:hover,:focus-visible){{outline:2.5px solid var(--d2-accent)}}
 .d2-map>a.d2-reached{{box-shadow:inset 6px 0 var(--d2-accent)}}
-.d2-map>a>:not(.d2-mark){{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}}
+.d2-map>a>:not(.d2-mark){{position:absolute;width:1px;height:1px;overflow:clip;clip-path:inset(50%)}}
 .d2-map .d2-mark{{position:absolute;inset:auto 0 8px;text-align:center;font-size:calc({note}cqw);line-height:1.2}}
 @container(max-width:{least:g}px){{.d2-map>svg{{display:none}}
 .d2-map>a{{position:static;display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 10px;
