@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from course.book.library import Book, notebook_of
 from d2lps.messages import text_in
-from d2lps.view.drawing.course_map import Stop, opened_by, stops_of
+from d2lps.view.drawing.course_map import Stop, opened_by, stops_of, written
 
 
 def stops(book: Book, language: str, addresses: Mapping[str, str] | None = None) -> list[Stop]:
@@ -23,9 +23,9 @@ def numbered(language: str, slug: str, title: str) -> str:
     """Return the title of a chapter after its number.
 
     >>> numbered("en", "06b-replicas", "Replicas"), numbered("en", "00-first", "First")
-    ('6B. Replicas', '0. First')
+    ('6b. Replicas', '0. First')
     """
-    number = slug.partition("-")[0].upper().lstrip("0") or "0"
+    number = written(slug.partition("-")[0]).lstrip("0") or "0"
     return text_in(language, "site.chapter-title", number=number, title=title)
 
 

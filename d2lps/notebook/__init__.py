@@ -3,7 +3,7 @@
 Each public name has a module of its own; start with ``predict``::
 
     grading    checks exercises                    explore    a race with sliders
-    predict    asks for a number before a run      progress   the exercises the reader has passed
+    predict    asks for a number before a run      progress   what the reader has run and passed
     ranks      the processes of ``%%px`` cells     opening    plays the runs at the head of a chapter
     schedule_table    ``edit``: the table of a pipeline, whose cells the reader moves
     tradeoff   steps against examples, with sliders       course_map   the map of the course, with links

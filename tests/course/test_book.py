@@ -366,10 +366,10 @@ def test_a_chapter_says_what_it_needs_and_what_comes_next(book):
             "",
             "**读完本章，还可以读：**",
             "",
-            "* [6B. 最后](06b-last.html) · 20 分钟  ",
+            "* [6b. 最后](06b-last.html) · 20 分钟  ",
             "  关于最后。",
         ],
-        ["**下一章：** [6B. 最后](06b-last.html) · 20 分钟  ", "关于最后。"],
+        ["**下一章：** [6b. 最后](06b-last.html) · 20 分钟  ", "关于最后。"],
         ["这是全书的最后一章。"],
     ]
 

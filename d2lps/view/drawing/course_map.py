@@ -22,7 +22,7 @@ LOOK = """.d2-map{{position:relative;margin:auto;max-width:{width:g}px;container
 .d2-map>a{{position:absolute;box-sizing:border-box;border-radius:10px;color:var(--d2-ink);text-decoration:none}}
 .d2-map>a:is(:hover,:focus-visible){{outline:2.5px solid var(--d2-accent)}}
 .d2-map>a.d2-reached{{box-shadow:inset 6px 0 var(--d2-accent)}}
-.d2-map>a>:not(.d2-mark){{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}}
+.d2-map>a>:not(.d2-mark){{position:absolute;width:1px;height:1px;overflow:clip;clip-path:inset(50%)}}
 .d2-map .d2-mark{{position:absolute;inset:auto 0 8px;text-align:center;font-size:calc({note}cqw);line-height:1.2}}
 @container(max-width:{least:g}px){{.d2-map>svg{{display:none}}
 .d2-map>a{{position:static;display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 10px;
@@ -156,7 +156,7 @@ def course_map(stops: Sequence[Stop], title: str, here: str = "", marks: Mapping
         place = f"left:{x / width:.3%};top:{y / height:.3%};width:{WIDE / width:.3%};height:{high / height:.3%}"
         mark = marks.get(stop.slug, Mark("", False)) if marks is not None else Mark("", False)
         more = ' aria-current="page"' * (stop.number == here) + ' class="d2-reached"' * mark.reached
-        parts = [f"<b>{html.escape(stop.number.upper())}</b> <span>{html.escape(stop.title)}</span>"]
+        parts = [f"<b>{html.escape(written(stop.number))}</b> <span>{html.escape(stop.title)}</span>"]
         parts += [f" <small>{html.escape(stop.takes)}</small>"] if stop.takes else []
         parts += [f' <span class="d2-mark">{html.escape(mark.words)}</span>'] if marks is not None else []
         links.append(
@@ -183,10 +183,19 @@ def _box(stop: Stop, at: tuple[float, float], high: float, number: int, here: bo
     lines = wrapped(stop.title)
     first = y + HIGH / 2 + 12 - 8 * (len(lines) - 1)
     parts.append(tag("circle", cx=x + 17, cy=y + 16, r=5, **worker(number)))
-    parts.append(words(stop.number.upper(), x + 27, y + 20, "note", "soft", None, font_weight=700))
+    parts.append(words(written(stop.number), x + 27, y + 20, "note", "soft", None, font_weight=700))
     parts += [words(stop.takes, x + WIDE - 12, y + 20, "note", "soft", "end")] if stop.takes else []
     parts += [words(line, x + WIDE / 2, first + 16 * i, font_weight=600) for i, line in enumerate(lines)]
     return "".join(parts)
+
+
+def written(number: str) -> str:
+    """Return the number of a chapter as readers see it: an appendix has a capital letter.
+
+    >>> written("a"), written("06b")
+    ('A', '06b')
+    """
+    return number.upper() if number.isalpha() else number
 
 
 def wrapped(title: str, letters: int = LETTERS) -> list[str]:
