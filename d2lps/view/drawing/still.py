@@ -17,7 +17,7 @@ from d2lps.view.drawing.svg import area, corners, escape, letters, num, page, ro
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.timeline import timeline
 
-SMALL = 480.0  # a phone shows pictures of this breadth without shrinking them, so their words need not grow
+SMALL = 480.0  # a phone shows pictures of this breadth nearly as large, so their words need to grow less
 
 
 def origin(trace: Trace) -> str:
@@ -30,9 +30,10 @@ def origin(trace: Trace) -> str:
 def state(scene: Scene, at: float) -> tuple[str, str, str]:
     """Return three sentences: the number of full links, the backlog of the bottleneck, or that there never is one."""
     load, duration = scene.load, scene.trace.duration
-    full, decides = text("draw.full", full=load.full_at(at), links=load.links), load.decides_at(at)
+    full = text("draw.full", full=load.full_at(at), links=load.links) if load.links else ""
+    decides = load.decides_at(at)
     if decides < 0:
-        return full if load.links else "", "", "" if awaited(load, duration) else reason(load, duration)[1]
+        return full, "", "" if awaited(load, duration) else reason(load, duration)[1]
     size = show_size(round(sum(load.backlogs_at(at)[decides].values())))
     return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=size), ""
 
@@ -85,10 +86,10 @@ def still(
     title = f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}"
     small = page_width <= SMALL
     legend, legend_height = draw_legend(
-        [scene] if explained is None else explained, 14, bottom + 28, page_width - 28, 5.4 if small else 7.4
+        [scene] if explained is None else explained, 14, bottom + 28, page_width - 28, 6.1 if small else 7.4
     )
     if small:
-        more["style"] = ";".join(filter(None, ["--d2-zoom:1", more.get("style")]))
+        more["style"] = ";".join(filter(None, ["--d2-zoom:1.12", more.get("style")]))
     return page(title, page_width, bottom + 24 + (legend_height + 8 if legend_height else 0), *parts, legend, **more)
 
 
@@ -96,7 +97,7 @@ def _state(scene: Scene, at: float) -> str:
     full, decides, spread = state(scene, at)
     mark = tag("tspan", "● ", class_="d2-warm", fill=LIGHT["warm"]) if decides else ""
     why = mark + escape(decides or spread)
-    return tag("text", escape(full) + (" · " if why else "") + why, x=14, y=37, **letters("note"))
+    return tag("text", " · ".join(filter(None, [escape(full), why])), x=14, y=37, **letters("note"))
 
 
 def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:
