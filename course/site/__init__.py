@@ -4,7 +4,7 @@ Start with ``build``, which makes the site and replaces the old one; ``__main__`
 
 * ``runs`` executes a chapter (``execute``) or finds its kept outputs; ``current`` tells if the site is up to date;
 * ``prose`` (texts), ``outputs`` (of cells), ``linked`` (code), ``exercises`` and ``terms`` make the HTML of a chapter's
-  parts; ``reference``, ``docstrings`` and ``api`` make that of the package's page;
+  parts; ``reference``, ``docstrings`` and ``api`` make that of the package's pages;
 * ``pages`` puts the parts into pages with the templates in ``theme/``; ``front`` makes the first pages,
   ``bandwidths`` that of bus bandwidths, ``downloads`` the notebooks to take away, ``search`` the index, ``pdf`` the
   printed book;

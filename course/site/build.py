@@ -27,6 +27,7 @@ FILES = (
     "icon.svg",
     "book.css",
     "book.js",
+    "api.js",
     "search.js",
     "terms.css",
     "terms.js",
@@ -140,7 +141,8 @@ def _write_pages(
         site = Site(book, chapters, language, runs, public, tried=tried)
         pages = site.pages()
         if language == IN_ENGLISH:
-            texts[REFERENCE] = site.framed(site.package(), pages, folder=f"../{language}/")
+            folder = f"../{language}/"
+            texts |= {f"{REFERENCE}{page.path}": site.framed(page, pages, folder=folder) for page in site.package()}
         texts |= {f"{language}/{page.path}": site.framed(page, pages, pdf) for page in pages}
         texts |= {f"{language}/{slug}-cells.js": browser.cells(chapters[slug], needs) for slug, needs in tried.items()}
         if tried.get(browser.ALONE):

@@ -21,7 +21,7 @@ PLAYS = ("../_static/play.js",)
 PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
 ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
-REFERENCE = "api/index.html"  # from the root of the site; only in English
+REFERENCE = "api/"  # the folder of the package's pages, from the root of the site; only in English
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Site:
     """All pages of one language.
 
     ``chapters`` and ``runs`` map slugs to chapters and to the outputs of their cells; ``public`` has the entries of the
-    package's page. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it". On
+    package's pages. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it". On
     paper nothing plays, and words and names are no links.
     """
 
@@ -204,10 +204,15 @@ class Site:
         ]
         return Page(terms.PAGE, title, body, entries=entries, looks=("terms.css",))
 
-    def package(self) -> Page:
-        """Return the page of the package, which is in English."""
-        body, sections = api.page(self.public)
-        return Page("index.html", self.say("reference"), body, "api", "", sections)
+    def package(self) -> list[Page]:
+        """Return the pages of the package, which are in English: the table of all names, and a page per room."""
+        body, sections = api.table(self.public)
+        pages = [Page(api.INDEX, self.say("reference"), body, "api", "", sections, scripts=("../_static/api.js",))]
+        homes = api.homes(self.public)
+        for name, page, members in api.rooms(self.public):
+            body, sections = api.room(name, members, homes)
+            pages.append(Page(page, name, body, "api", "", sections))
+        return pages
 
     def answers(self) -> Page:
         """Return the hints and solutions of all exercises, for the printed book."""
@@ -273,7 +278,7 @@ class Site:
             for number, other in enumerate([*order, *(other for other in pages if other.kind == "plain")])
         ]
         package = {
-            "href": f"../{REFERENCE}",
+            "href": f"../{REFERENCE}{api.INDEX}",
             "title": self.say("reference"),
             "current": page.kind == "api",
             "gap": False,
@@ -291,7 +296,7 @@ class Site:
             search=f"{folder}search.html",
             languages=[
                 {
-                    "href": f"../{other_language}/{page.path}",
+                    "href": f"../{other_language}/{'index.html' if page.kind == 'api' else page.path}",
                     "name": name,
                     "lang": only(other_language, html_language),
                     "current": other_language == self.language,
