@@ -28,6 +28,7 @@ FILES = (
     "book.css",
     "book.js",
     "api.js",
+    "copy.js",
     "search.js",
     "terms.css",
     "terms.js",

@@ -284,6 +284,7 @@ class Site:
             "gap": False,
         }
         contents.append(package)
+        copies = ["../_static/copy.js"] if '<pre class="code"' in page.body else []
         return front.FRAME.get_template("page.html").render(
             lang=self.html_language,
             language=self.language,
@@ -304,7 +305,7 @@ class Site:
                 for other_language, name in NAMES.items()
             ],
             looks=[*LOOKS, *page.looks],
-            scripts=["../_static/book.js", *page.scripts],
+            scripts=["../_static/book.js", *copies, *page.scripts],
             contents=contents,
             sections=[{"id": id, "title": title} for id, title in page.sections],
             tools=downloads.tools(self.book, page.slug, self.language, pdf)
@@ -317,4 +318,4 @@ class Site:
         )
 
 
-WORDS = "skip search language theme contents near previous next here".split()
+WORDS = "skip search language theme contents near previous next here copy copied".split()
