@@ -514,7 +514,7 @@ def test_a_measured_run_counts_no_links_at_full_speed(opened):
 
 
 def test_names_without_room_are_numbers_and_come_back(opened):
-    page = opened(watch(predicted("pcie, sharded", 12)), viewport={"width": 420, "height": 900})
+    page = opened(watch(predicted("pcie, sharded", 12)), viewport={"width": 380, "height": 900})
     names = page.locator(".d2-names-above .d2-name")
     page.wait_for_function("document.querySelectorAll('.d2-names-above .d2-name')[3].textContent.length < 4")
     shown = names.all_text_contents()
