@@ -1,5 +1,6 @@
 """Build all pages beside the last site, and put them in its place if they have no faults."""
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -173,7 +174,8 @@ def code_colors() -> str:
     """Return the colors of code: light and dark on screens, light on paper."""
 
     def rules(style: str, where: str) -> str:
-        css = HtmlFormatter(style=style).get_style_defs("pre.code").splitlines()
+        css = HtmlFormatter(style=style).get_style_defs("pre.code")
+        css = re.sub(r" /\*.*?\*/|(?<=[{:;]) | (?=[{}])", "", css).splitlines()
         colors = [line for line in css if line.startswith("pre.code .") and ".hll" not in line and "err" not in line]
         return "\n".join(f"{where} {line}" for line in colors)
 
