@@ -377,11 +377,11 @@ WRONG = {  # what is wrong in the environment, and what is said at once
     "no rank at all": ({"RANK": 0, "WORLD_SIZE": 0}, "RANK=0 and WORLD_SIZE=0: RANK must be"),
     "a port too large": ({"MASTER_PORT": 99999}, "MASTER_PORT=99999: a port is a number from 1 to 65535"),
     "port 0": ({"MASTER_PORT": 0}, "MASTER_PORT=0: a port is"),
-    "a name without address": ({"MASTER_ADDR": "nosuch.invalid"}, "MASTER_ADDR='nosuch.invalid' has no address (Name"),
+    "a name without address": ({"MASTER_ADDR": "nosuch.invalid"}, "MASTER_ADDR='nosuch.invalid' has no address ("),
     "brackets": ({"MASTER_ADDR": "[::1]"}, "MASTER_ADDR='[::1]' has no address (Name"),
     "a port in the name": ({"MASTER_ADDR": "127.0.0.1:80"}, "MASTER_ADDR='127.0.0.1:80' has no address (Name"),
     "an empty name": ({"MASTER_ADDR": ""}, "MASTER_ADDR='' has no address (Name"),
-    "a name that is too long": ({"MASTER_ADDR": "a" * 70}, "has no address (encoding with 'idna' codec failed"),
+    "a name that is too long": ({"MASTER_ADDR": "a" * 70}, "has no address ("),  # the rest differs between Pythons
 }
 
 
