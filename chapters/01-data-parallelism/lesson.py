@@ -104,7 +104,7 @@ with train.deterministic():
     loss, whole = train.loss_and_gradient(new_net(), X, y, count=len(y))
 
 total = sum(gradient.cpu() for gradient in gradients.values())
-float((total - whole).abs().max()), float(whole.abs().max())
+dict(difference=float((total - whole).abs().max()), largest=float(whole.abs().max()))
 
 # %% cpu-plan
 aggregate_at(gpus, "cpu")
@@ -320,7 +320,7 @@ d2lps.source(train.ddp.main)
 # %% concise
 ddp = train.ddp.weights(processes=4)
 accuracy = train.accuracy(new_net(), ddp, digits.test)
-float((ddp - joined.weights).abs().max()), accuracy
+dict(difference=float((ddp - joined.weights).abs().max()), accuracy=accuracy)
 
 # %% exercise-own-gpu
 def own_gpu(gpus):

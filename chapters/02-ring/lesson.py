@@ -345,7 +345,8 @@ dist.all_reduce(by_torch)
 
 # %% concise-same
 by_torch = ranks[0]["by_torch"]
-float((by_torch - first).abs().max()), int((by_torch != first).sum())
+dict(difference=float((by_torch - first).abs().max()),
+     unequal=int((by_torch != first).sum()))
 
 # %% px-race
 # %%px

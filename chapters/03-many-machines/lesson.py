@@ -159,13 +159,15 @@ watch(trace, name="seven")
 
 # %% seven-table
 def lasts(trace):
-    phases = [[event for event in trace.events if event.step == step and event.kind == kind]
-              for step, kind in [(1, "send"), (2, "send"), (2, "update"), (3, "send"), (4, "send")]]
+    kinds = [(1, "send"), (2, "send"), (2, "update"), (3, "send"), (4, "send")]
+    phases = [[event for event in trace.events if (event.step, event.kind) == kind]
+              for kind in kinds]
     return [max(event.end for event in phase) - min(event.start for event in phase)
             for phase in phases]
 
 table("step", "predicted", "measured", rows=[
-    *[[i, "–", show_seconds(seconds)] for i, seconds in [(1, reading), (2, computing)] if four],
+    *[[i, "–", show_seconds(seconds)]
+      for i, seconds in [(1, reading), (2, computing)] if four],
     *[[i, show_seconds(one), show_seconds(other) if four else None]
       for i, one, other in zip(range(3, 8), lasts(predicted), lasts(trace))]])
 

@@ -28,7 +28,8 @@ X, y = digits.train
 functional.cross_entropy(net(X[:64]), y[:64]).backward()
 
 # %% guess-overlap
-sending = d2lps.predict("overlap", {"sent last": "ms", "sent early": "ms", "layer 1 first": "ms"})
+sending = d2lps.predict(
+    "overlap", {"sent last": "ms", "sent early": "ms", "layer 1 first": "ms"})
 sending
 
 # %% finish
@@ -178,8 +179,10 @@ table("way", "measured", "formula-time", "hidden", "same-bits",
 # %% passes
 def bars(axes, y, color, ends, starts, layers):
     for end, start, layer in zip(ends, starts, layers):
-        axes.barh(y, 1e3 * (end - start), left=1e3 * start, color=color, edgecolor="white")
-        axes.text(500 * (start + end), y, layer, color="white", ha="center", va="center")
+        axes.barh(y, 1e3 * (end - start), left=1e3 * start, color=color,
+                  edgecolor="white")
+        axes.text(500 * (start + end), y, layer, color="white",
+                  ha="center", va="center")
 
 def passes(layers):
     figure, all_axes = pyplot.subplots(len(layers), figsize=(5, 4), sharex=True)
@@ -187,14 +190,16 @@ def passes(layers):
         _, ready, sent, _ = found[way]
         ends = [end for _, end in sent]
         bars(axes, 1, "C1", ready, [0, *ready], "654321")
-        bars(axes, 0, "C2", ends, map(max, [0, *ends], [at for at, _ in sent]), layers[way])
+        starts = map(max, [0, *ends], [at for at, _ in sent])
+        bars(axes, 0, "C2", ends, starts, layers[way])
         axes.set(title=way, yticks=[0, 1], yticklabels=["→", "∇"])
     axes.set_xlabel("ms")
     figure.tight_layout()
     pyplot.close(figure)
     return figure
 
-passes({"1 bucket": ["6 – 1"], "6 buckets": "654321", "layer 1 first": "123456"}) if two else "–"
+shown = {"1 bucket": ["6 – 1"], "6 buckets": "654321", "layer 1 first": "123456"}
+passes(shown) if two else "–"
 
 # %% ddp
 from torch.nn.parallel import DistributedDataParallel
@@ -239,7 +244,8 @@ def loss_of(weights):
 rows = []
 for count in [1, 2, 4, 8, 16]:
     found = [loss_of(train.one_device(train.small_cnn(), digits.train, 32 * count,
-                                      96 // count, lr=lr).weights) for lr in (0.1, 0.1 * count)]
+                                      96 // count, lr=lr).weights)
+             for lr in (0.1, 0.1 * count)]
     rows.append([count, 96 // count, *found])
 table("accumulated", "synchronizations", "loss-same-lr", "loss-times-lr", rows=rows)
 
@@ -264,8 +270,10 @@ rows = []
 for n in [1, 2, 10, 50, 100]:
     found = [slowest(n, uneven), slowest(n, steady)]
     idle = [f"{1 - mean / last:.0%}" for mean, last in zip([1, 1.1], found)]
-    rows.append([n, f"{H(n):.3f}", f"{found[0]:.3f}", idle[0], f"{found[1]:.3f}", idle[1]])
-table("workers", "H", "slowest-uneven", "idle-uneven", "slowest-steady", "idle-steady", rows=rows)
+    rows.append([n, f"{H(n):.3f}",
+                 f"{found[0]:.3f}", idle[0], f"{found[1]:.3f}", idle[1]])
+table("workers", "H", "slowest-uneven", "idle-uneven", "slowest-steady", "idle-steady",
+      rows=rows)
 
 # %% guess-stale
 old = d2lps.predict("stale", {"n = 8": ""})
@@ -361,7 +369,8 @@ def trained(schedule, lr, seed, points=10):
 
 def when(schedule, points=10):
     every = len(schedule.steps) // points
-    return [0.0, *(schedule.steps[i].seconds for i in range(every - 1, every * points, every))]
+    ends = range(every - 1, every * points, every)
+    return [0.0, *(schedule.steps[i].seconds for i in ends)]
 
 race = {}
 for seed in range(3):
@@ -383,8 +392,9 @@ def mean_seconds(runs):
 steps = {"sync": range(0, 31, 3), "async": range(0, 241, 24)}
 gradients_so_far = {name: range(0, 241, 24) for name in race}
 figure, axes = pyplot.subplots(1, 3, figsize=(10, 3), sharey=True)
-for one, name, x in zip(axes, ["step", "gradients", "s"], [
-        steps, gradients_so_far, {name: mean_seconds(runs) for name, runs in race.items()}]):
+in_seconds = {name: mean_seconds(runs) for name, runs in race.items()}
+for one, name, x in zip(axes, ["step", "gradients", "s"],
+                        [steps, gradients_so_far, in_seconds]):
     bands(one, race, x)
     one.set_xlabel(name)
 axes[0].set_ylabel("loss")
@@ -466,13 +476,15 @@ def even(random, rank):
 
 def bounded_rows():
     for s in [0, 1, 3, math.inf]:
-        runs, slow = ([simulate.asynchronous(8, 144, draw, staleness=s, seed=seed) for seed in range(3)]
-                      for draw in (even, seconds))
+        runs, slow = ([simulate.asynchronous(8, 144, draw, staleness=s, seed=seed)
+                       for seed in range(3)] for draw in (even, seconds))
         tau = [each for run in runs for each in run.staleness]
         losses = [trained(run, 0.05, seed, points=1)[-1] for seed, run in enumerate(runs)]
         yield ["∞" if s == math.inf else s,
-               f"{sum(run.idle for run in runs) / 3:.0%}", f"{sum(run.idle for run in slow) / 3:.0%}",
-               f"{sum(tau) / len(tau):.1f}", max(tau), f"{min(losses):.3f} – {max(losses):.3f}"]
+               f"{sum(run.idle for run in runs) / 3:.0%}",
+               f"{sum(run.idle for run in slow) / 3:.0%}",
+               f"{sum(tau) / len(tau):.1f}", max(tau),
+               f"{min(losses):.3f} – {max(losses):.3f}"]
 
 table("s", "idle", "idle-slow", "mean-tau", "most-tau", "loss", rows=bounded_rows())
 
@@ -521,7 +533,8 @@ gain.reveal(formula, {"uneven": gain_of(4, uneven), "steady": gain_of(4, steady)
 # %% backup-late
 rows = []
 for b in [0, 1, 2, 4, 8, 16, 32]:
-    run = simulate.synchronous(100, 60, lambda random, rank: uneven(random), backup=b, seed=1)
+    run = simulate.synchronous(
+        100, 60, lambda random, rank: uneven(random), backup=b, seed=1)
     per_step = run.steps[-1].seconds / 60
     rows.append([b, f"{H(100) - H(b):.2f}", f"{per_step:.2f}",
                  f"{len(run.dropped) / (len(run.dropped) + 60 * (100 - b)):.0%}",
@@ -545,13 +558,15 @@ def right(weights):
     net, (X, y) = train.small_cnn(), digits.test
     vector_to_parameters(weights, net.parameters())
     found = net(X).argmax(1) == y
-    return [found.float().mean().item(), *(found[y == i].float().mean().item() for i in (8, 9))]
+    return [found.float().mean().item(),
+            *(found[y == i].float().mean().item() for i in (8, 9))]
 
 rows = {}
 for sort in (False, True):
     for backup in (0, 1):
         schedule = simulate.synchronous(4, 144, late_is_three, backup=backup)
-        fitted = by_history.fit(train.small_cnn(), split_in(4, sort), 16, schedule, lr=0.1)
+        parts = split_in(4, sort)
+        fitted = by_history.fit(train.small_cnn(), parts, 16, schedule, lr=0.1)
         rows[sort, backup] = right(fitted[-1])
 missing.reveal({"digit 9": 100 * rows[True, 1][2]})
 
@@ -639,8 +654,8 @@ def parts_of(seed):
     return [*zip(X.chunk(4), y.chunk(4))]
 
 def losses(new_send, **options):
-    runs = [compress.fit(train.small_cnn(), parts_of(seed), 16, 72, 0.1, new_send(), **options)
-            for seed in range(3)]
+    runs = [compress.fit(train.small_cnn(), parts_of(seed), 16, 72, 0.1, new_send(),
+                         **options) for seed in range(3)]
     return runs[0].nbytes, [loss_of(run.weights) for run in runs]
 
 results = {way: losses(lambda: together([Largest(99, feedback) for _ in range(4)]))
@@ -656,11 +671,13 @@ X, y = digits.train
 _, gradient = train.loss_and_gradient(train.small_cnn(), X[:64], y[:64], count=64)
 for small in gradient, gradient / 1000:
     as_it_is, (scaled, _) = small.to(torch.float8_e4m3fn), lowered(small)
-    print([f"{(numbers.float() == 0).float().mean():.0%}" for numbers in (small, as_it_is, scaled)])
+    print([f"{(numbers.float() == 0).float().mean():.0%}"
+           for numbers in (small, as_it_is, scaled)])
 
 # %% less-table
 nesterov = {"outer": 0.7, "momentum": 0.9}
-bf16, fp8 = (partial(compress.Lowered, dtype) for dtype in (torch.bfloat16, torch.float8_e4m3fn))
+bf16, fp8 = (partial(compress.Lowered, dtype)
+             for dtype in (torch.bfloat16, torch.float8_e4m3fn))
 sent_by = {"fp32": (compress.Lowered, {}), "bf16": (bf16, {}), "fp8": (fp8, {}),
            "h = 24": (compress.Lowered, {"h": 24}),
            "h = 24 + N": (compress.Lowered, {"h": 24, **nesterov}),
@@ -674,7 +691,8 @@ def predicted(way, n=4, weights=9930):
     return meetings * each
 
 shown = table("way", "predicted-kb", "counted-kb", "loss", rows=[
-    [way, round(predicted(way) / 1000), round(nbytes / 1000), f"{min(three):.3f} – {max(three):.3f}"]
+    [way, round(predicted(way) / 1000), round(nbytes / 1000),
+     f"{min(three):.3f} – {max(three):.3f}"]
     for way, (nbytes, three) in results.items()])
 
 figure, axes = pyplot.subplots(figsize=(6, 3))
@@ -689,7 +707,8 @@ shown
 def card():
     with open("/proc/self/net/dev") as file:
         cards = dict(line.split(":") for line in file if ":" in line)
-    return sum(int(counts.split()[8]) for name, counts in cards.items() if name.strip() != "lo")
+    return sum(int(counts.split()[8]) for name, counts in cards.items()
+               if name.strip() != "lo")
 
 def on_the_wire(entries=1_000_000, k=10_000):
     dist.init_process_group("gloo")
@@ -699,7 +718,8 @@ def on_the_wire(entries=1_000_000, k=10_000):
             dist.all_gather([torch.empty_like(part) for _ in range(2)], part)
     indices, values = Largest(k).choose(flat)
     numbers, scale = lowered(flat)
-    ways = {"fp32": lambda: dist.all_reduce(flat), "bf16": lambda: dist.all_reduce(flat.bfloat16()),
+    ways = {"fp32": lambda: dist.all_reduce(flat),
+            "bf16": lambda: dist.all_reduce(flat.bfloat16()),
             "fp8": lambda: everybody(numbers.view(torch.uint8), scale),
             "1%": lambda: everybody(indices.to(torch.int32), values)}
     counted = {}

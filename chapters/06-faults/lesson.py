@@ -112,7 +112,8 @@ def pauses(nodes=100, minutes=60, mean=0.2, seed=1):
 def alarms(timeout):
     return sum(pause > timeout for pause in pauses())
 
-patience.reveal({"false alarms": 6000 * math.exp(-1 / 0.2)}, {"false alarms": alarms(1.0)})
+patience.reveal({"false alarms": 6000 * math.exp(-1 / 0.2)},
+                {"false alarms": alarms(1.0)})
 
 # %% alarms-table
 table("timeout", "false-alarms", "noticed-after", rows=[
@@ -356,18 +357,19 @@ how_often.reveal({"interval": best_interval(1, between)}, {"interval": best})
 
 # %% interval-plot
 by_formula = [100 * (1 / each + each / (2 * between)) for each in minutes]
-d2l.plot([*minutes], [by_simulation, by_formula], "min", "%", legend=["simulated", "δ/I + I/2M"],
-         xlim=[1, 180], ylim=[0, 50], figsize=(5, 3))
+d2l.plot([*minutes], [by_simulation, by_formula], "min", "%",
+         legend=["simulated", "δ/I + I/2M"], xlim=[1, 180], ylim=[0, 50], figsize=(5, 3))
 
 # %% interval-table
 rows = []
-for save_minutes, failure_hours in [(1, between / 60), (1 / 6, between / 60), (5, 24), (5, 6), (5, 0.25)]:
+cases = [(1, between / 60), (1 / 6, between / 60), (5, 24), (5, 6), (5, 0.25)]
+for save_minutes, failure_hours in cases:
     each = best_interval(save_minutes, 60 * failure_hours)
     daly = each * (1 + math.sqrt(save_minutes / (120 * failure_hours)) / 3
                    + save_minutes / (120 * failure_hours) / 9) - save_minutes
     lost = lost_part(daly, save_minutes, 60 * failure_hours)
-    rows.append([f"{save_minutes * 60:.0f} s", f"{failure_hours:.2f} h", f"{each:.1f} min",
-                 f"{daly:.1f} min", f"{lost:.1%}"])
+    rows.append([f"{save_minutes * 60:.0f} s", f"{failure_hours:.2f} h",
+                 f"{each:.1f} min", f"{daly:.1f} min", f"{lost:.1%}"])
 table("time-to-save", "between-failures", "young", "daly", "lost-part", rows=rows)
 
 # %% server
@@ -517,7 +519,8 @@ def received(way, n=8, k=4):
     out = sum(size for _, step in steps for src, _, size in step if src == "s0")
     return into * k, out * k, max(number for number, _ in steps)
 
-more = {way: 100 * (received(way)[0] / received("no copy")[0] - 1) for way in ("each push", "one sum")}
+more = {way: 100 * (received(way)[0] / received("no copy")[0] - 1)
+        for way in ("each push", "one sum")}
 price.reveal(more)
 
 # %% cost-table
@@ -671,7 +674,8 @@ def split(kind, seconds):
 
     net.after(0.3, cut)
     net.run(until=seconds)
-    return [kind.__name__, f"{seconds} s", *(f"{s.value} ({s.seen[0]} {s.seen[1]})" for s in (a, b)),
+    return [kind.__name__, f"{seconds} s",
+            *(f"{s.value} ({s.seen[0]} {s.seen[1]})" for s in (a, b)),
             sum(s.seen[1] == s.name for s in (a, b)), sum(w.number - 1 for w in workers)]
 
 table("way", "time", "server-a", "server-b", "primaries", "told-to-count", rows=[
@@ -688,7 +692,8 @@ enough.reveal({str(nodes): (nodes - 1) // 2 for nodes in (3, 4, 5)})
 class Raft:
     def __init__(self, net, name, others, said):
         self.net, self.name, self.others, self.said = net, name, others, said
-        self.term, self.voted, self.votes, self.leads, self.waits = 0, None, set(), False, 0
+        self.term, self.voted, self.votes = 0, None, set()
+        self.leads, self.waits = False, 0
         self.wait()
 
     def wait(self):
@@ -765,7 +770,8 @@ def number(text):
 
 @cache
 def circle(servers):
-    return sorted((number(f"{server} {i}"), server) for server in servers for i in range(256))
+    return sorted((number(f"{server} {i}"), server)
+                  for server in servers for i in range(256))
 
 def by_ring(key, servers, copies=2):
     places, found = circle(servers), []
@@ -817,7 +823,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 def process(job, rank, n, folder, pipe):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/{job.__name__}", rank=rank, world_size=n)
+    dist.init_process_group("gloo", f"file://{folder}/{job.__name__}",
+                            rank=rank, world_size=n)
     pipe.send((rank, job(folder)))
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -830,7 +837,8 @@ def in_processes(job, n, folder):
 
 def sharded(weight, step):
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    return {"weight": distribute_tensor(weight, mesh, [Shard(0)]), "step": torch.tensor(step)}
+    return {"weight": distribute_tensor(weight, mesh, [Shard(0)]),
+            "step": torch.tensor(step)}
 
 def save_in_two(folder):
     state = sharded(torch.arange(7000.0).view(7, 1000), step=12)
@@ -879,7 +887,8 @@ print(digests(copies), float((copies[1] - copies[0]).abs().max()))
 
 gradients = [torch.ones_like(undisturbed.weights) for _ in range(3)]
 flip(gradients[1])
-print(digests([weights - 0.05 * sum(gradients) / 3 for weights in [undisturbed.weights] * 3]))
+print(digests([weights - 0.05 * sum(gradients) / 3
+               for weights in [undisturbed.weights] * 3]))
 
 # %% exercise-count-once
 def count_once(disk, send):

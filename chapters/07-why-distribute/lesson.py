@@ -38,7 +38,8 @@ guess.reveal({"AlexNet → GPT-3": TRAINED["GPT-3"].flops / first.flops,
               "AlexNet → 2026": TRAINED["GPT-6 Astra"].flops / first.flops})
 
 # %% growth-table
-table("model", "as-of-day", "model-flops", "times-alexnet", "per-year", "per-18-months", rows=rows)
+table("model", "as-of-day", "model-flops", "times-alexnet", "per-year", "per-18-months",
+      rows=rows)
 
 # %% doubling
 def in_18_months(doubling):
@@ -254,9 +255,10 @@ knee = job.critical / (job.rate * job.exchange)
 floor, cheapest = job.steps * job.exchange, job.cost(1, price)
 print(f"{knee:.0f}")
 table("devices", "batch-size", "hours-taken", "dollars-paid", "times-fastest",
-      "times-cheapest", rows=[[spaced(n), spaced(job.best_batch(n)), f"{job.seconds(n) / 3600:.1f}",
-             spaced(job.cost(n, price)), f"{job.seconds(n) / floor:.1f}",
-             f"{job.cost(n, price) / cheapest:.1f}"] for n in counts])
+      "times-cheapest", rows=[
+          [spaced(n), spaced(job.best_batch(n)), f"{job.seconds(n) / 3600:.1f}",
+           spaced(job.cost(n, price)), f"{job.seconds(n) / floor:.1f}",
+           f"{job.cost(n, price) / cheapest:.1f}"] for n in counts])
 
 # %% tradeoff
 dots = [(steps / digits.steps, batch * steps / (digits.steps * digits.critical))
@@ -271,7 +273,8 @@ def total(n, hour):
 rows = []
 for hour in (0, 10, 100, 1000, 10000):
     n = min(range(1, 4097), key=lambda n: total(n, hour))
-    rows.append([spaced(hour), n, f"{job.seconds(n) / 3600:.1f}", spaced(job.cost(n, price)),
+    rows.append([spaced(hour), n, f"{job.seconds(n) / 3600:.1f}",
+                 spaced(job.cost(n, price)),
                  f"{total(n + 1, hour) - total(n, hour):.3f}"])
 table("hour-worth", "devices", "hours-taken", "dollars-paid", "next-device", rows=rows)
 

@@ -190,9 +190,10 @@ show_seconds(best.duration)
 rows = []
 for published in SC21:
     plain = 100 * error(published, crossings=0)[0]
+    off = 100 * error(published)[0]
     rows.append([published.name, published.layout.gpus, f"{published.flops / 1e12:.0f}",
                  f"{throughput(published) / 1e12:.0f}",
-                 *(f"{round(off, 1) + 0:+.1f}%" for off in (100 * error(published)[0], plain))])
+                 *(f"{round(each, 1) + 0:+.1f}%" for each in (off, plain))])
 print(f"e = {calibrate():.3f}, {calibrate(0):.3f}")
 table("model", "gpus", "published-speed", "predicted", "error-percent",
       "without-reading", rows=rows)

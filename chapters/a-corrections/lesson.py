@@ -38,7 +38,8 @@ table("wire", "claimed", "specified", "after-headers", rows=[
 # %% memory
 models = {"BERT": 340_000_000, "GPT-2": 1_500_000_000, "GPT-3": 175_000_000_000}
 table("model", "parameters", "adam-memory", "gpus-80", rows=[
-    [name, f"{parameters / 1e9:g}e9", show_size(16 * parameters), math.ceil(16 * parameters / 80e9)]
+    [name, f"{parameters / 1e9:g}e9", show_size(16 * parameters),
+     math.ceil(16 * parameters / 80e9)]
     for name, parameters in models.items()])
 
 # %% pcie-times
@@ -178,7 +179,8 @@ table("servers", "text-formula", "step-by-step", "in-16-chunks", rows=rows)
 
 # %% servers-explore
 d2lps.explore({"1 server": lambda hosts: aggregate_at(hosts, "server0"),
-               "4 servers": lambda hosts: sharded(hosts, [f"server{j}" for j in range(4)]),
+               "4 servers": lambda hosts: sharded(hosts,
+                                                  [f"server{j}" for j in range(4)]),
                "k = n": sharded, "ring": ring},
               lambda hosts, rate: machines(hosts, 0, rate, servers=4),
               gpus=8, bandwidth="1 GB/s")
@@ -207,7 +209,8 @@ dgx1 = dgx1_v100("25 GB/s", pcie="16 GB/s")
 table("host", "strategy", "steps-in", "shared", rows=[
     [host, name, len(plan.steps), cost.shared(plan, place, "160 MB")]
     for host, place, some in [
-        ("DGX-1", dgx1, {"2 rings": two_rings(dgx1, both=True), "shards": sharded(eight)}),
+        ("DGX-1", dgx1,
+         {"2 rings": two_rings(dgx1, both=True), "shards": sharded(eight)}),
         *((f"DGX-1, {rate}", dgx1_v100("25 GB/s", pcie="16 GB/s", between_cpus=rate),
            {"shards": sharded(eight)}) for rate in ("9.6 GB/s", "38.4 GB/s")),
         ("DGX-2", dgx2, {"ring": ring(sixteen), "shards": sharded(sixteen)})]
@@ -449,6 +452,6 @@ for n, nodes in {4: four, 8: eight, 16: sixteen}.items():
     place = nvswitch(n, "16 GB/s", links=1)
     tutorial = cost.shared(all_gather(nodes), place, n * 160_000_000)
     chunks = cost.shared(ring(nodes), place, "160 MB")
-    rows.append([n, *(show_size(trace.bytes_sent("gpu0")) for trace in (tutorial, chunks)),
+    rows.append([n, *(show_size(run.bytes_sent("gpu0")) for run in (tutorial, chunks)),
                  tutorial, chunks])
 table("gpus", "whole-sent", "chunks-sent", "whole-time", "chunks-time", rows=rows)

@@ -27,6 +27,9 @@ PIECES = {
 }
 
 
+LONGEST_LINE = 90  # characters of code, which fit into a notebook and a page
+
+
 def check_chapter(book: Book, slug: str) -> list[Finding]:
     """Return the findings for one chapter; for a chapter that cannot be built, only the faults that prevent it."""
     try:
@@ -154,7 +157,7 @@ def title(book: Book, chapter: Chapter) -> Iterator[Finding]:
 
 
 def lesson(chapter: Chapter) -> Iterator[Finding]:
-    """Find comments other than an exercise's ``# TODO``, sentences, and cell magics outside a cell's first line."""
+    """Find comments other than an exercise's ``# TODO``, sentences, long lines, and magics below a cell's first line."""
     remedy = f"edit chapters/{chapter.slug}/lesson.py"
     for cell in chapter.cells:
         for message in _impurities(cell):
@@ -162,6 +165,10 @@ def lesson(chapter: Chapter) -> Iterator[Finding]:
 
 
 def _impurities(cell: Cell) -> Iterator[str]:
+    for line in cell.source.split("\n"):
+        if len(line) > LONGEST_LINE:
+            start = line.strip()[:30]
+            yield f"has a line of {len(line)} characters, {start!r}…; break it, {LONGEST_LINE} fit beside a menu"
     for magic in re.findall(r"(?<=\n)%%\w+", cell.source):
         yield f"holds {magic}, which is for a cell's first line; put `# %% cell-id` above it"
     try:

@@ -4,7 +4,7 @@ Start with ``build``, which makes the site and replaces the old one; ``__main__`
 
 * ``runs`` executes a chapter (``execute``) or finds its kept outputs; ``current`` tells if the site is up to date;
 * ``prose`` (texts), ``outputs`` (of cells), ``linked`` (code), ``exercises`` and ``terms`` make the HTML of a chapter's
-  parts; ``reference``, ``docstrings`` and ``api`` make that of the package's page;
+  parts; ``reference``, ``docstrings`` and ``api`` make that of the package's pages;
 * ``pages`` puts the parts into pages with the templates in ``theme/``; ``front`` makes the first pages, whose map
   ``theme/progress.js`` marks with what was read and solved; ``bandwidths`` makes the page of bus bandwidths,
   ``cheat_sheet`` that of notation and costs, ``downloads`` the notebooks to take away, ``search`` the index, ``pdf``

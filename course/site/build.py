@@ -1,5 +1,6 @@
 """Build all pages beside the last site, and put them in its place if they have no faults."""
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -28,6 +29,8 @@ FILES = (
     "book.css",
     "book.js",
     "progress.js",
+    "api.js",
+    "copy.js",
     "search.js",
     "terms.css",
     "cheat-sheet.css",
@@ -140,7 +143,8 @@ def _write_pages(
         site = Site(book, chapters, language, runs, public, tried=tried)
         pages = site.pages()
         if language == IN_ENGLISH:
-            texts[REFERENCE] = site.framed(site.package(), pages, folder=f"../{language}/")
+            folder = f"../{language}/"
+            texts |= {f"{REFERENCE}{page.path}": site.framed(page, pages, folder=folder) for page in site.package()}
         texts |= {f"{language}/{page.path}": site.framed(page, pages, pdf) for page in pages}
         texts |= {f"{language}/{slug}-cells.js": browser.cells(chapters[slug], needs) for slug, needs in tried.items()}
         if tried.get(browser.ALONE):
@@ -170,7 +174,8 @@ def code_colors() -> str:
     """Return the colors of code: light and dark on screens, light on paper."""
 
     def rules(style: str, where: str) -> str:
-        css = HtmlFormatter(style=style).get_style_defs("pre.code").splitlines()
+        css = HtmlFormatter(style=style).get_style_defs("pre.code")
+        css = re.sub(r" /\*.*?\*/|(?<=[{:;]) | (?=[{}])", "", css).splitlines()
         colors = [line for line in css if line.startswith("pre.code .") and ".hll" not in line and "err" not in line]
         return "\n".join(f"{where} {line}" for line in colors)
 

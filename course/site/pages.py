@@ -25,7 +25,7 @@ PIPELINE = "pipeline-table.html"
 BANDWIDTHS = "bus-bandwidths.html"
 CHEAT_SHEET = "cheat-sheet.html"
 ANSWERS = "answers.html"  # only in the printed book; on a page they are beside the exercises
-REFERENCE = "api/index.html"  # from the root of the site; only in English
+REFERENCE = "api/"  # the folder of the package's pages, from the root of the site; only in English
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Site:
     """All pages of one language.
 
     ``chapters`` and ``runs`` map slugs to chapters and to the outputs of their cells; ``public`` has the entries of the
-    package's page. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it". On
+    package's pages. ``tried`` maps slugs to the cells that a browser can run; chapters without any have no "try it". On
     paper nothing plays, and words and names are no links.
     """
 
@@ -231,10 +231,15 @@ class Site:
         ]
         return Page(terms.PAGE, title, body, entries=entries, looks=("terms.css",))
 
-    def package(self) -> Page:
-        """Return the page of the package, which is in English."""
-        body, sections = api.page(self.public)
-        return Page("index.html", self.say("reference"), body, "api", "", sections)
+    def package(self) -> list[Page]:
+        """Return the pages of the package, which are in English: the table of all names, and a page per room."""
+        body, sections = api.table(self.public)
+        pages = [Page(api.INDEX, self.say("reference"), body, "api", "", sections, scripts=("../_static/api.js",))]
+        homes = api.homes(self.public)
+        for name, page, members in api.rooms(self.public):
+            body, sections = api.room(name, members, homes)
+            pages.append(Page(page, name, body, "api", "", sections))
+        return pages
 
     def answers(self) -> Page:
         """Return the hints and solutions of all exercises, for the printed book."""
@@ -300,12 +305,13 @@ class Site:
             for number, other in enumerate([*order, *(other for other in pages if other.kind == "plain")])
         ]
         package = {
-            "href": f"../{REFERENCE}",
+            "href": f"../{REFERENCE}{api.INDEX}",
             "title": self.say("reference"),
             "current": page.kind == "api",
             "gap": False,
         }
         contents.append(package)
+        copies = ["../_static/copy.js"] if '<pre class="code"' in page.body else []
         return front.FRAME.get_template("page.html").render(
             lang=self.html_language,
             language=self.language,
@@ -318,7 +324,7 @@ class Site:
             search=f"{folder}search.html",
             languages=[
                 {
-                    "href": f"../{other_language}/{page.path}",
+                    "href": f"../{other_language}/{'index.html' if page.kind == 'api' else page.path}",
                     "name": name,
                     "lang": only(other_language, html_language),
                     "current": other_language == self.language,
@@ -326,7 +332,7 @@ class Site:
                 for other_language, name in NAMES.items()
             ],
             looks=[*LOOKS, *page.looks],
-            scripts=["../_static/book.js", *page.scripts],
+            scripts=["../_static/book.js", *copies, *page.scripts],
             contents=contents,
             sections=[{"id": id, "title": title} for id, title in page.sections],
             tools=downloads.tools(self.book, page.slug, self.language, pdf)
@@ -343,4 +349,4 @@ def _page(slug: str) -> str:
     return f"{slug}.html"
 
 
-WORDS = "skip search language theme contents near previous next here".split()
+WORDS = "skip search language theme contents near previous next here copy copied".split()

@@ -1,6 +1,7 @@
 """Texts as HTML: CommonMark with formulas as MathML, citations, links between chapters, and figures."""
 
 import html
+import math
 import re
 from functools import cache
 
@@ -19,6 +20,7 @@ from course.book.notebook import alternative, captions
 from course.site.linked import linked
 
 _PLAIN = HtmlFormatter(nowrap=True)
+SMALL, NARROW = 520, 340  # pixels: pictures up to SMALL have larger words; NARROW is on every page
 # A mark stays on the line of the formula before it.
 _ENDS = re.compile(r'(<span class="math inline">(?:(?!</span>).)*</span>)([，。：；、）？！”,.;:)?!]+)', re.S)
 
@@ -61,8 +63,12 @@ class Prose:
         alt = html.escape(alternative(block.name, block.caption))
         caption = self._numbered.get(block.name, "")
         under = f"<figcaption>{self.inline(caption)}</figcaption>" if caption else ""
-        width, height = size(self._book.figure(block.name).read_text("utf-8"))
-        image = f'<img src="../img/{block.name}.svg" alt="{alt}" width="{width}" height="{height}" loading="lazy">'
+        svg = self._book.figure(block.name).read_text("utf-8")
+        (width, height), least = size(svg), legible(svg)
+        narrow = f' style="min-width:{least}px"' if least > NARROW else ""
+        size_in_page = f'width="{width}" height="{height}"{narrow}'
+        image = f'<img src="../img/{block.name}.svg" alt="{alt}" {size_in_page} loading="lazy">'
+        image = f'<div class="wide" tabindex="0">{image}</div>' if narrow else image
         return f'<figure id="fig-{block.name}">{image}{under}</figure>'
 
     def _cited(self, match: re.Match) -> str:
@@ -114,6 +120,26 @@ def size(svg: str) -> tuple[str, str]:
     """Return width and height of a picture, for which a page reserves space before it is loaded."""
     box = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)"', svg)
     return (str(round(float(box[1]))), str(round(float(box[2])))) if box else ("auto", "auto")
+
+
+def legible(svg: str) -> int:
+    """Return the least width at which every word of a picture has 9 pixels; a narrower page scrolls it.
+
+    The sizes of its words are those of ``d2lps/view/drawing/drawing.css``, which makes them larger in narrow pictures.
+    """
+    own = re.search(r'^<svg [^>]*style="--d2-zoom:([\d.]+)', svg)
+    width = size(svg)[0]
+
+    def least(zoom: float) -> int:
+        zoom = float(own[1]) if own else zoom
+        name = 13.0 if 'style="--d2-most' in svg else max(13.0, 11 * zoom)
+        sizes = {"d2-name": name, "d2-note": max(10.5, 10.3 * zoom), "d2-key": min(13.0, max(9.5, 10.3 * zoom))}
+        smallest = min((units for kind, units in sizes.items() if f'class="{kind} ' in svg), default=99.0)
+        return math.ceil(9 / smallest * float(width))
+
+    if width == "auto":
+        return 0
+    return least(1.5) if least(1.5) <= SMALL else least(1.0)
 
 
 def _without_sections(text: str) -> str:

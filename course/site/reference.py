@@ -1,4 +1,4 @@
-"""The public names of d2lps for the page of the package: each once, with its signature and its docstring as HTML.
+"""The public names of d2lps for the pages of the package: each once, with its signature and its docstring as HTML.
 
 The names in ``__all__`` of ``d2lps`` and its rooms are public. If one of them is a module without ``__all__``, all
 functions and classes that it defines are public too, and so are classes that public functions return or raise, and
@@ -33,10 +33,11 @@ LONGEST = 40  # characters of a default value; longer ones are shown as …
 class Entry:
     """A public name, or a member of one.
 
-    ``id`` is its anchor in the page (``"kvstore.create"``, ``"Plan.to_json"``), ``qualname`` its shortest full name
-    (``"d2lps.Plan"``), and ``names`` has all full names. ``kind`` is class, exception, function, module or constant, or
-    for a member method, class method, static method or property; ``group`` is the room. ``signature`` and ``html`` (the
-    docstring) are HTML; ``summary`` and ``text`` are its first sentence and all of its prose without markup.
+    ``id`` is its anchor in the page of its room (``"kvstore.create"``, ``"Plan.to_json"``), ``qualname`` its shortest
+    full name (``"d2lps.Plan"``), and ``names`` has all full names. ``kind`` is class, exception, function, module or
+    constant, or for a member method, class method, static method or property; ``group`` is the room. ``signature`` and
+    ``html`` (the docstring) are HTML; ``summary`` and ``text`` are its first sentence and all of its prose without
+    markup.
     """
 
     id: str
@@ -63,13 +64,19 @@ def entries() -> list[Entry]:
     )
 
 
-def addresses(all_entries: list[Entry], page: str = "") -> dict[str, str]:
-    """Return full name → address of every entry and member: ``{"d2lps.ring": "api.html#ring", …}``.
+def home(group: str) -> str:
+    """Return the page of a room."""
+    return f"{group}.html"
+
+
+def addresses(all_entries: list[Entry], folder: str = "") -> dict[str, str]:
+    """Return full name → address of every entry and member: ``{"d2lps.ring": "api/algorithms.html#ring", …}``.
 
     The name ``d2lps`` itself is left out, because nearly every line of code has it.
     """
-    result = {name: f"{page}#{entry.id}" for entry in all_entries for name in entry.names}
+    result = {name: f"{folder}{home(entry.group)}#{entry.id}" for entry in all_entries for name in entry.names}
     for entry in all_entries:
+        page = f"{folder}{home(entry.group)}"
         for member in entry.members:
             result |= {f"{name}.{member.qualname.rpartition('.')[2]}": f"{page}#{member.id}" for name in entry.names}
     result.pop("d2lps", None)
@@ -240,7 +247,7 @@ class _Public:
             return f"#{id_of_target}" if id_of_target and meant is not value else None
 
         try:
-            read = docstrings.read(doc, link, level=5 if member else 4)
+            read = docstrings.read(doc, link, level=4 if member else 3)
         except DocstringError as error:
             raise _wrong(name, documented, str(error), error.line) from error
         return self.bases(value) + read.html + _values(value), read.summary, read.text
@@ -354,7 +361,7 @@ def _values(kind: object) -> str:
     """Return the values of an enumeration."""
     if not isinstance(kind, EnumMeta):
         return ""
-    return f"<h4>Values</h4>\n<p>{', '.join(f'<code>{member.name} = {member.value!r}</code>' for member in kind)}</p>\n"
+    return f"<h3>Values</h3>\n<p>{', '.join(f'<code>{member.name} = {member.value!r}</code>' for member in kind)}</p>\n"
 
 
 def _wrong(qualname: str, value: object, problem: str, line: int) -> BookError:

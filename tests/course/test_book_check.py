@@ -196,6 +196,8 @@ ZH: 运行一下： ⇒ 进行一次运行：
 # the lesson
 LESSON: time¶ ⇒ time  # seconds¶
     fail  one  lesson: the cell 'star' holds the comment '# seconds'; say it in the prose
+LESSON: time = 160e6 / 16e9 ⇒ time = 160e6 / (8e9 + 1e9 + 1e9 + 1e9 + 1e9 + 1e9 + 1e9 + 1e9 + 1e9 + 1e9 - 1e9 + 0 + 0 + 0)
+    fail  one  lesson: the cell 'star' has a line of 92 characters, 'time = 160e6 / (8e9 + 1e9 + 1e'…; break it, 90 fit beside a menu
 LESSON: time¶ ⇒ time, "the time it takes"¶
     fail  one  lesson: the cell 'star' says "the time it takes"; move the sentence to d2lps/messages
 LESSON:     # TODO¶ ⇒ ∅

@@ -154,7 +154,7 @@ def test_the_idle_time_is_hatched_and_both_bubbles_are_written():
 
 def test_memory_bars_have_a_peak_a_limit_and_what_is_there_at_a_moment():
     trace = cost.shared(pipeline(gpipe(2, 4), saved=GB, memory={"gpu0": 6 * GB}))
-    assert {"4 GB / 6 GB", "4 GB"} <= set(texts(str(draw(trace))))
+    assert {"4/6 GB", "4 GB"} <= set(texts(str(draw(trace))))
     assert {"2 GB", "1 GB", "1.5 s"} <= set(texts(str(draw(trace, at="1.5 s"))))
     scene = Lanes(trace)
     assert scene.peak == 6 * GB and [scene.memory_at("gpu0", at) for at in (0, 2.5, 10)] == [GB, 3 * GB, 0]

@@ -471,6 +471,60 @@ def test_at_the_end_of_a_race_it_says_why(opened):
     assert not page.locator(".d2-full-links, .d2-decider").first.is_visible()
 
 
+SHOWN_WITH_DETAILS = (".d2-step", ".d2-full-links", ".d2-at-work", ".d2-left:not([display=none])")
+
+
+def crowd(count: int) -> Player:
+    return watch(*(predicted(name, count) for name in ("pcie, sharded", "pcie, at GPU 0")), names=["shards", "GPU 0"])
+
+
+@pytest.mark.parametrize("width", [420, 1400])
+def test_a_race_of_eight_shows_sums_times_and_the_deciding_link_and_the_rest_on_demand(opened, width):
+    page = opened(crowd(8), viewport={"width": width, "height": 900})
+    page.locator(".d2-controls input").evaluate(MOVE, 0.05)
+    rest = [page.locator(each) for each in SHOWN_WITH_DETAILS]
+    details, second = page.locator("details.d2-more"), page.locator(".d2-run").nth(1)
+    assert all(each.count() > 0 for each in rest)
+    assert not any(each.is_visible() for group in rest for each in group.all())
+    assert (
+        second.locator(".d2-decider").inner_text().startswith("switch→gpu0")
+        and second.locator(".d2-clock").is_visible()
+    )
+    assert not details.locator("span").is_visible()
+    details.locator("summary").click()
+    assert details.locator("span").inner_text() == "beside links: GB still to pass"
+    assert all(any(each.is_visible() for each in group.all()) for group in rest)
+    page.emulate_media(media="print")
+    assert not details.is_visible()
+
+
+def test_small_races_and_single_runs_have_no_details(opened):
+    for player in (crowd(4), watch(predicted("pcie, sharded", 8))):
+        page = opened(player)
+        assert page.locator(".d2-more").count() == 0
+        assert page.locator(".d2-step").first.is_visible() and page.locator(".d2-full-links").first.is_visible()
+
+
+def test_a_measured_run_counts_no_links_at_full_speed(opened):
+    trace = measured(PLANS["sharded"])
+    page = opened(watch(trace))
+    assert page.locator(".d2-full-links").inner_text() == "" and not page.locator(".d2-at-work").is_visible()
+    assert "full speed" not in page.locator(".d2-run").inner_text()
+    assert state(Scene(trace), 0.001)[0] == "" and "links at full speed" not in str(draw(trace))
+
+
+def test_names_without_room_are_numbers_and_come_back(opened):
+    page = opened(watch(predicted("pcie, sharded", 12)), viewport={"width": 380, "height": 900})
+    names = page.locator(".d2-names-above .d2-name")
+    page.wait_for_function("document.querySelectorAll('.d2-names-above .d2-name')[3].textContent.length < 4")
+    shown = names.all_text_contents()
+    assert [name for name in shown if name.isdigit()] == [str(i) for i in range(12)]
+    page.set_viewport_size({"width": 980, "height": 900})
+    page.wait_for_function(
+        "[...document.querySelectorAll('.d2-names-above .d2-name')].some(e => e.textContent === 'gpu7')"
+    )
+
+
 def test_links_at_full_speed_are_thick_and_as_many_as_is_said(opened):
     page = opened(race(), viewport={"width": 1200, "height": 900})
     wide = "all => all.map(e => parseFloat(getComputedStyle(e).strokeWidth.replace('calc(', '')))"

@@ -23,6 +23,7 @@ from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.scene import Scene
 from d2lps.view.drawing.space_time import messages, space_time
 from d2lps.view.drawing.still import still
+from d2lps.view.drawing.svg import legible
 from d2lps.view.drawing.topology_picture import topology_picture
 
 MOST_NODES, MOST_EVENTS, MOST_MESSAGES = 64, 20_000, 500
@@ -148,7 +149,7 @@ class Drawing:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"<div>{self}</div>"  # inside the page it follows the page's theme; an image would not
+        return legible(str(self))
 
     def save(self, path: "str | Path") -> Path:
         """Write the SVG to a file, replacing it if it exists, and return its path."""

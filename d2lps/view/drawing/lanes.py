@@ -24,6 +24,7 @@ from d2lps.view.drawing.svg import area, escape, fine, hatch, rect, shift, tag, 
 from d2lps.view.drawing.theme import LIGHT, THEME, WORKERS, contrast
 
 WIDE, GAUGE = 1000, 88.0  # the width of the lanes, which is stretched, and of a memory bar, which is not
+BEYOND = 10.0  # how far the words below a memory bar may reach beyond it
 ROOMY, DENSE, MANY = 34.0, 22.0, 8  # the height of a row, for up to MANY devices and for more
 PALE = {"F": 0.0, "B": 0.5, "I": 0.5, "W": 0.78}  # how much paper covers the color
 PLAIN = {"U": "ink"}  # tasks without a color; all other names are soft
@@ -186,15 +187,14 @@ class Lanes:
                 if size is not None:
                     x = min(self.long(size), GAUGE - 1)
                     inside.append(tag("rect", x=x - 1, width=2, y=y - 2, height=high + 4, **area(color)))
-            limit = [show_size(self.limits[node])] if at is None and node in self.limits else []
-            sentence = " / ".join([show_size(now), *limit])
-            largest = f"--d2-most:{fine(GAUGE / (0.6 * len(sentence)))}px"
+            sentence = _of(now, self.limits[node]) if at is None and node in self.limits else show_size(now)
+            largest = f"--d2-most:{fine((GAUGE + BEYOND) / (0.6 * len(sentence)))}px"
             look = {"class_": "d2-soft d2-key d2-amount", "style": largest}
             inside.append(words(sentence, 0, y + 0.76 * self.row, "key", "soft", None, **look))
             parts.append(tag("g", "".join(inside), class_="d2-node"))
         parts.append(tag("g", "", class_="d2-tiles"))
         view = f"-1 0 {fine(GAUGE + 2)} {fine(self.height)}"
-        return tag("svg", "".join(parts), class_="d2-scene d2-gauges", viewBox=view, **place)
+        return tag("svg", "".join(parts), class_="d2-scene d2-gauges", viewBox=view, overflow="visible", **place)
 
     def long(self, size: float) -> float:
         """Return the length of a memory bar."""
@@ -212,6 +212,12 @@ class Lanes:
         parts = [text("draw.measured"), trace.origin] if trace.measured else [text(f"draw.{trace.origin}")]
         parts += [trace.topology.name] * (trace.topology.name != "pairs") + [show_seconds(self.duration)] * timed
         return " · ".join(parts)
+
+
+def _of(size: float, limit: float) -> str:
+    """Return bytes and their limit, with their unit once if it is the same."""
+    (number, unit), whole = show_size(size).split(" "), show_size(limit)
+    return f"{float(number):.3g}/{whole}" if whole.split(" ")[1] == unit else f"{number} {unit}/{whole}"
 
 
 def _hues(schedule: Schedule) -> dict[object, int]:

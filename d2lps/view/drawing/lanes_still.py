@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from d2lps.units import show_seconds
+from d2lps.view.drawing.axis import axis, ended, shared_part
 from d2lps.view.drawing.lanes import GAUGE, LOOKS, WIDE, Lanes
 from d2lps.view.drawing.legend import draw_legend
 from d2lps.view.drawing.svg import SIZES, escape, letters, page, short, tag, words
@@ -18,26 +19,29 @@ def lanes_still(
     at: float | None = None,
     explained: Sequence[Lanes] | None = None,
     heading: str | None = None,
+    beside: Sequence[Lanes] = (),
     **more: object,
 ) -> str:
     """Draw ``scene`` as one SVG, at a moment or as a whole: see :func:`d2lps.view.drawing.still.still`."""
-    names = max(len(node) for node in scene.nodes)
+    names = max(len(node) for each in (scene, *beside) for node in each.nodes)
     left = 26 + 7.2 * min(names, 12)
-    long = BREADTH - left - GAUGE - 28
+    room = BREADTH - left - GAUGE - 28
+    long = room * shared_part(scene, beside)
     first_line = [tag("tspan", escape(name), font_weight=700)] * bool(name)
     first_line += [escape(scene.heading() if heading is None else heading)] * (heading != "")
     parts = [
         tag("text", " · ".join(first_line), x=14, y=20, **letters("note")),
         words(scene.bubble(), 14, 37, "note", "soft", None),
+        ended(left, TOP, room, long, scene.height),
         scene.lanes(at, x=left, y=TOP, width=long, height=scene.height),
         *_cells(scene, left, long),
-        scene.gauges(at, x=left + long + 13, y=TOP, width=GAUGE + 2, height=scene.height),
+        scene.gauges(at, x=left + room + 13, y=TOP, width=GAUGE + 2, height=scene.height),
     ]
     for i, node in enumerate(scene.nodes):
         y = TOP + scene.row * (i + (0.5 if scene.slots or not scene.network else 0.4)) + 3.5
         parts.append(words(short(node, left - 22, 6), left - 8, y, "note", "soft", "end"))
     bottom = TOP + scene.height - (14 if scene.slots else 0)  # slots have their numbers above the lanes
-    parts += _axis(scene, at, left, long, bottom + 14)
+    parts += _axis(scene, at, left, long, room, bottom + 14)
     legend, high = draw_legend([scene] if explained is None else explained, 14, bottom + 28, BREADTH - 28, 8.2, 2)
     title = " · ".join(filter(None, [scene.heading(), scene.bubble()]))
     size = bottom + 24 + (high + 8 if high else 0)
@@ -59,8 +63,8 @@ def _cells(scene: Lanes, left: float, long: float) -> list[str]:
     return parts
 
 
-def _axis(scene: Lanes, at: float | None, left: float, long: float, y: float) -> list[str]:
-    """Write the numbers of slots above the lanes, or the moment and the ends of the time below them."""
+def _axis(scene: Lanes, at: float | None, left: float, long: float, room: float, y: float) -> list[str]:
+    """Write the numbers of slots above the lanes, or the moment above and the ends of the time below them."""
     end = scene.duration
     if scene.slots:
         count = round(end)
@@ -70,8 +74,4 @@ def _axis(scene: Lanes, at: float | None, left: float, long: float, y: float) ->
         numbers = range(0, count, every)
         return [words(str(i), left + long * (i + 0.5) / count, TOP - 5, "key", "soft") for i in numbers]
     moment = [] if at is None else [words(show_seconds(at), left + long * at / (end or 1), TOP - 5, "note", "ink")]
-    return [
-        words("0", left, y, "note", "soft", None),
-        *moment,
-        words(show_seconds(end), left + long, y, "note", "soft", "end"),
-    ]
+    return [*moment, *axis(None, end, left, long, room, y)]

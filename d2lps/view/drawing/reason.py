@@ -54,10 +54,11 @@ def place_name(resource: "Link | str") -> str:
 
 def reason(load: Traffic, duration: float) -> tuple[str, str]:
     """Return two sentences: the mean number of full links, and the places that are waited for; empty if unknown."""
-    if not load.links or not duration:
+    if not load.motion.sharing or not duration:
         return "", ""
     mean = mean_full(load, duration)
-    average = text("draw.mean-full", full=round(mean) if mean >= 10 else f"{mean:.2g}", links=load.links)
+    shown = round(mean) if mean >= 10 else f"{mean:.2g}"
+    average = text("draw.mean-full", full=shown, links=load.links) if load.links else ""
     names = [place_name(place) for place in awaited(load, duration)]
     if not names:
         return average, text("draw.spread") if _decided(load, duration) <= (1 - MOST) * duration else ""

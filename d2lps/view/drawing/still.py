@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from d2lps.messages import text
 from d2lps.trace import Trace
 from d2lps.units import show_seconds, show_size
+from d2lps.view.drawing.axis import axis, ended, shared_part
 from d2lps.view.drawing.boxes import host
 from d2lps.view.drawing.lanes import Lanes
 from d2lps.view.drawing.lanes_still import BREADTH, lanes_still
@@ -16,7 +17,7 @@ from d2lps.view.drawing.svg import area, corners, escape, letters, num, page, ro
 from d2lps.view.drawing.theme import LIGHT
 from d2lps.view.drawing.timeline import timeline
 
-SMALL = 480.0  # a phone shows pictures of this breadth without shrinking them, so their words need not grow
+SMALL = 480.0  # a phone shows pictures of this breadth nearly as large, so their words need to grow less
 
 
 def origin(trace: Trace) -> str:
@@ -29,9 +30,10 @@ def origin(trace: Trace) -> str:
 def state(scene: Scene, at: float) -> tuple[str, str, str]:
     """Return three sentences: the number of full links, the backlog of the bottleneck, or that there never is one."""
     load, duration = scene.load, scene.trace.duration
-    full, decides = text("draw.full", full=load.full_at(at), links=load.links), load.decides_at(at)
+    full = text("draw.full", full=load.full_at(at), links=load.links) if load.links else ""
+    decides = load.decides_at(at)
     if decides < 0:
-        return full if load.links else "", "", "" if awaited(load, duration) else reason(load, duration)[1]
+        return full, "", "" if awaited(load, duration) else reason(load, duration)[1]
     size = show_size(round(sum(load.backlogs_at(at)[decides].values())))
     return full, text("draw.to-go", place=place_name(scene.motion.sharing[decides]), size=size), ""
 
@@ -47,42 +49,47 @@ def still(
     at: float | None = None,
     explained: Sequence[Scene] | None = None,
     heading: str | None = None,
+    beside: "Sequence[Scene] | Sequence[Lanes]" = (),
     **more: object,
 ) -> str:
     """Draw ``scene`` at a moment as one SVG with a legend for all scenes in ``explained``.
 
-    ``name`` and ``heading`` (by default the origin of the trace) are written above it; ``more`` are attributes of the
-    whole picture.
+    ``name`` and ``heading`` (by default the origin of the trace) are written above it. It shares its axis of time with
+    the scenes ``beside`` it. ``more`` are attributes of the whole picture.
     """
     if isinstance(scene, Lanes):
-        return lanes_still(scene, name, at, explained, heading, **more)
+        return lanes_still(scene, name, at, explained, heading, beside, **more)
     trace, (_, _, width, height) = scene.trace, scene.view
-    names = max((len(node) for node in trace.plan.nodes if host(node)), default=0)  # cut, they would be the same
+    named = [node for each in (scene, *beside) for node in each.trace.plan.nodes]
+    names = max((len(node) for node in named if host(node)), default=0)  # cut, they would be the same
     left, top, page_width = max(70.0, 30 + 7.0 * min(names, 14)), 46.0, breadth(scene)
     at = min(scene.motion.telling() if at is None else at, trace.duration)
     below, row = top + height + 16, 20.0 if len(trace.plan.nodes) <= 8 else 14.0
-    bottom, length = below + row * len(trace.plan.nodes), page_width - left - 14
+    bottom, room = below + row * len(trace.plan.nodes), page_width - left - 14
+    part = shared_part(scene, beside)
+    length = room * part
     first_line = [tag("tspan", escape(name), font_weight=700)] * bool(name)
     first_line += [escape(origin(trace) if heading is None else heading)] * (heading != "")
     parts = [
         tag("text", " · ".join(first_line), x=14, y=20, **letters("note")),
         _state(scene, at),
         scene.svg(at, x=(page_width - width) / 2, y=top, width=width, height=height),
+        ended(left, below, room, length, bottom - below),
         timeline(trace, scene.motion, at, x=left, y=below, width=length, height=bottom - below),
     ]
     for i, node in enumerate(trace.plan.nodes):
         parts.append(words(short(node, left - 24, 6), left - 14, below + row * (i + 0.5) + 3.5, "note", "soft", "end"))
         parts.append(tag("path", d=_arrows(left - 7, below + row * i, row), **area("busy")))
-    for number, middle in step_labels(trace):
+    for number, middle in step_labels(trace, trace.duration / part):
         parts.append(words(str(number), left + length * middle, below - 4, "key", "soft"))
-    parts += _axis(trace, at, left, length, bottom + 14)
+    parts += axis(at, trace.duration, left, length, room, bottom + 14)
     title = f"{origin(trace)}, {show_seconds(at)} / {show_seconds(trace.duration)}"
     small = page_width <= SMALL
     legend, legend_height = draw_legend(
-        [scene] if explained is None else explained, 14, bottom + 28, page_width - 28, 5.4 if small else 7.4
+        [scene] if explained is None else explained, 14, bottom + 28, page_width - 28, 6.1 if small else 7.4
     )
     if small:
-        more["style"] = ";".join(filter(None, ["--d2-zoom:1", more.get("style")]))
+        more["style"] = ";".join(filter(None, ["--d2-zoom:1.12", more.get("style")]))
     return page(title, page_width, bottom + 24 + (legend_height + 8 if legend_height else 0), *parts, legend, **more)
 
 
@@ -90,7 +97,7 @@ def _state(scene: Scene, at: float) -> str:
     full, decides, spread = state(scene, at)
     mark = tag("tspan", "● ", class_="d2-warm", fill=LIGHT["warm"]) if decides else ""
     why = mark + escape(decides or spread)
-    return tag("text", escape(full) + (" · " if why else "") + why, x=14, y=37, **letters("note"))
+    return tag("text", " · ".join(filter(None, [escape(full), why])), x=14, y=37, **letters("note"))
 
 
 def step_labels(trace: Trace, longest: float | None = None) -> list[tuple[int, float]]:
@@ -117,17 +124,6 @@ def _arrows(x: float, y: float, row: float) -> str:
         corners((x - r, middle - way * r / 2), (x + r, middle - way * r / 2), (x, middle + way * r))
         for middle, way in ends
     )
-
-
-def _axis(trace: Trace, at: float, left: float, long: float, y: float) -> list[str]:
-    """Write the moment below the play-head, and the ends of the axis unless they are in its way."""
-    part = at / trace.duration if trace.duration else 1.0
-    side = "middle" if 0.06 < part < 0.94 else "end" if part > 0.5 else "start"
-    return [
-        words("0", left, y, "note", "soft", None) if part > 0.12 else "",
-        words(show_seconds(at), left + long * part, y, "note", "ink", side, font_weight=600),
-        words(show_seconds(trace.duration), left + long, y, "note", "soft", "end") if part < 0.8 else "",
-    ]
 
 
 def stacked(stills: list[str]) -> str:

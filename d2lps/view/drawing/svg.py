@@ -8,9 +8,13 @@
 
 import html
 import math
+import re
 
 from d2lps.view.drawing.theme import COLORS, LIGHT, STYLE, THIN
+from d2lps.view.tables import SCROLLS
 
+LEAST = 0.7  # the least scale of a still: its words on a phone have 13 units or more, hence 9 pixels
+NARROW = 300  # pixels that every page has
 Point = tuple[float, float]
 Line = tuple[Point, Point]
 
@@ -35,6 +39,14 @@ def root(inside: str, width: float, height: float, class_: str = "d2lps d2-still
     """Return the outermost element, complete with its namespace."""
     look = {"class_": class_, "xmlns": "http://www.w3.org/2000/svg", "role": "img"}
     return tag("svg", inside, **look, viewBox=f"0 0 {num(width)} {num(height)}", width=width, **more)
+
+
+def legible(svg: str) -> str:
+    """Return a still as HTML: inside the page it follows the page's theme, and scrolls where it would be illegible."""
+    least = round(LEAST * float(re.search(r'viewBox="0 0 (\S+)', svg)[1]))
+    if least <= NARROW:
+        return f"<div>{svg}</div>"
+    return f'<div style="{SCROLLS}" tabindex="0"><div style="min-width:{least}px">{svg}</div></div>'
 
 
 def _value(value: object) -> str:

@@ -32,9 +32,9 @@ IDLE, BUSY, FULL, DECIDES = range(4)  # a place passes nothing, something, as mu
 class Traffic:
     """The ``places`` (numbers of ``motion.sharing``) that each message passes, and the states that follow from them.
 
-    ``full`` changes the links at full speed (1), of ``links`` in all; ``deciding`` the place that decides (-1: none);
-    ``states`` the state of each place, IDLE to DECIDES, for every drawing; ``peak`` is the largest backlog of any place
-    at any time.
+    ``full`` changes the links at full speed (1), of ``links`` in all, or 0 in a measured run, whose links have no known
+    speed; ``deciding`` the place that decides (-1: none); ``states`` the state of each place, IDLE to DECIDES, for
+    every drawing; ``peak`` is the largest backlog of any place at any time.
 
     To find the place that decides, start from the message that arrives last and go back to the one that ended latest
     before it began (in a measured run, of those that its sender sent or received), and so on: these messages make up
@@ -91,7 +91,8 @@ def traffic(trace: Trace, motion: Motion) -> Traffic:
     full = _full({i: steps[i] for i in links}, capacity)
     deciding = _deciding(trace, motion, dict(zip(motion.messages, places, strict=True)), users, capacity)
     states = _states(motion, full, deciding)
-    return Traffic(motion, places, len(trace.topology.links), full, deciding, states, peak)
+    links = 0 if trace.measured else len(trace.topology.links)
+    return Traffic(motion, places, links, full, deciding, states, peak)
 
 
 def _sums(messages: list[Message]) -> list[tuple[float, int, float, float]]:

@@ -107,6 +107,7 @@ def stills(page: dict, scenes: "Sequence[Scene] | Sequence[Lanes]") -> list[str]
             run["name"],
             explained=(),
             heading=run["where"],
+            beside=() if page["zoom"] else scenes,
             part="still",
             style=f"--d2-printed:{round(part * breadth(scene))}px",
         )
@@ -163,7 +164,9 @@ class Player(AnyWidget):
     def still(self) -> str:
         """Return the pictures of all runs below each other, and their legend, as one SVG without motion."""
         *others, last = zip(self._scenes, map(named, self._names), strict=True)
-        pictures = [still(*run, explained=()) for run in others] + [still(*last, explained=self._scenes)]
+        beside = [] if self._zoom else self._scenes
+        pictures = [still(*run, explained=(), beside=beside) for run in others]
+        pictures.append(still(*last, explained=self._scenes, beside=beside))
         return stacked(pictures) if others else pictures[0]
 
     def _repr_html_(self) -> str:

@@ -21,7 +21,7 @@ from d2lps.view.drawing.still import origin, step_labels
 from d2lps.view.drawing.theme import COLORS
 
 TICKS = 1_000_000
-WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "zoom", "keys")
+WORDS = ("play", "pause", "restart", "back", "forward", "position", "speed", "zoom", "keys", "details")
 
 
 def _words() -> dict[str, str]:

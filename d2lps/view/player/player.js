@@ -6,6 +6,9 @@ const LENGTH = 8; // least seconds of the longest trace at 1×
 const LEAST = 1.5; // the longest trace takes more if the shortest would take less than this,
 const MOST = 60; // but never more than this
 const GLIDE = 0.45; // seconds of a step by hand
+const LEAST_TEXT = 9.2; // pixels of the smallest words
+const CROWD = 8; // nodes of a race that is shown without details
+const KEY = 14; // units of the largest name of a key
 const ICONS = {
   restart: "M3 3h2v12H3zM15 3v12L6 9z",
   back: "M11 3v12L4 9zM13 3h2v12h-2z",
@@ -103,7 +106,7 @@ function perform(run, still, data, longest) {
     make("header", {}, make("b", {}, run.name), make("span", { class: "d2-where" }, run.where),
       make("span", { class: "d2-now" }, make("span", {}, clock, " ", step),
         ...(runs[1] && !data.zoom ? [make("strong", { class: "d2-finish" }, run.finish)] : []))),
-    make("div", { class: "d2-state" }, make("span", { class: "d2-at-work" }, atWork),
+    make("div", { class: run.links ? "d2-state" : "d2-state d2-unknown" }, make("span", { class: "d2-at-work" }, atWork),
       make("span", {}, full, make("span", { class: "d2-mean" }, mean)),
       make("span", {}, decides, make("span", { class: run.awaited ? "d2-why d2-awaited" : "d2-why" }, why))),
     make("div", { class: "d2-stage" }, ...(table ? [] : [scene])),
@@ -345,8 +348,26 @@ function perform(run, still, data, longest) {
     [...run.ways[way[i]][2].map((place) => run.places[place]), ...run.ways[way[i]].slice(0, 2).map((n) => run.nodes[n])]
       .some((name) => names.includes(name))).length;
   const [x, y, across, height] = run.view;
+  // A name that has no room is its number; nodes whose names differ only in their numbers are alike in this.
+  const called = [...scene.querySelectorAll(".d2-names-above .d2-name[style]")].map((node) => {
+    const name = node.textContent, room = parseFloat(node.style.getPropertyValue("--d2-most")) * name.length;
+    return { node, name, room, stem: name.replace(/\d+$/, "") };
+  });
+  const call = (zoom) => {
+    const fits = ({ name, room }) => room >= 0.95 * LEAST_TEXT * zoom * name.length;
+    const tight = new Set(called.filter((each) => !fits(each)).map((each) => each.stem));
+    for (const { node, name, room, stem } of called) {
+      const number = name.slice(stem.length), most = Math.max(1, Math.floor(room / (LEAST_TEXT * zoom)));
+      const shown = !tight.has(stem) ? name : number || name.slice(0, most);
+      tell(node, shown);
+      node.style.setProperty("--d2-most", `${Math.min(20, room / shown.length).toFixed(1)}px`);
+    }
+  };
   const scale = () => {
-    scene.style.setProperty("--d2-zoom", across / (scene.clientWidth || across));
+    const zoom = across / (scene.clientWidth || across);
+    scene.style.setProperty("--d2-zoom", zoom);
+    scene.classList.toggle("d2-small", zoom > KEY / 9);
+    call(zoom);
     table?.fit(root.querySelector(".d2-track").clientWidth);
   };
   // Pictures abreast are aligned; below each other each takes only the height that it needs.
@@ -453,9 +474,13 @@ export function play(el, data) {
     icon.innerHTML = mark;
     return make("li", {}, icon, sentence);
   });
-  const summary = make("summary", {}, words.legend, ...(data.peak ? [" · ", make("span", {}, words.numbers)] : []));
+  // A race of many nodes shows sums, times and the link that decides; the rest is behind "details".
+  const plain = runs.length > 1 && !data.zoom && data.peak > 0 && runs.some((run) => run.nodes.length >= CROWD);
+  const numbers = data.peak ? make("span", {}, words.numbers) : "";
+  const more = plain ? [make("details", { class: "d2-more" }, make("summary", {}, words.details), numbers)] : [];
+  const summary = make("summary", {}, words.legend, ...(numbers && !plain ? [" · ", numbers] : []));
   const legend = make("details", { class: "d2-legend" }, summary, make("ul", {}, ...entries));
-  const root = make("div", look, controls, make("div", { class: "d2-where" }, data.where), legend,
+  const root = make("div", look, controls, make("div", { class: "d2-where" }, data.where), legend, ...more,
     make("div", { class: "d2-runs", style: widest }, ...parts.map((part) => part.root)));
 
   let now = 0, playing = false, goal = null, rate = 1, last = 0, frame = 0;

@@ -1,4 +1,4 @@
-"""The API's page has every public name once, said as its docstring says it, and all links in it lead somewhere."""
+"""The API's pages have every public name once, said as its docstring says it, and all links in it lead somewhere."""
 
 import re
 from importlib import import_module
@@ -6,11 +6,17 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from helpers import browser as browsers
+from helpers.small_book import small
 
 import d2lps
 from course.book.findings import BookError
-from course.site import reference
+from course.site import api, reference
+from course.site.front import THEME
+from course.site.pages import Site
 from d2lps import algorithms, kvstore
+
+chromium, new_page = browsers.chromium, browsers.new_page
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +65,9 @@ def test_what_public_functions_return_and_raise_is_there(entries):
 
 
 def test_an_object_stands_there_once_and_is_found_by_all_its_names(entries):
-    known = reference.addresses(list(entries.values()), "api.html")
-    assert known["d2lps.ring"] == known["d2lps.algorithms.ring"] == "api.html#ring"
-    assert known["d2lps.Plan.to_json"] == known["d2lps.plan.Plan.to_json"] == "api.html#Plan.to_json"
+    known = reference.addresses(list(entries.values()), "api/")
+    assert known["d2lps.ring"] == known["d2lps.algorithms.ring"] == "api/algorithms.html#ring"
+    assert known["d2lps.Plan.to_json"] == known["d2lps.plan.Plan.to_json"] == "api/plan.html#Plan.to_json"
     assert entries["cost"].names == ("d2lps.cost", "d2lps.simulate.cost")
     assert "d2lps" not in known
 
@@ -142,13 +148,13 @@ def test_parameters_examples_and_roles_are_shown(entries):
     assert '<dt><code>nodes</code> <span class="type">iterable of str</span></dt>' in ring
     assert '<span class="type"><a href="#Plan">Plan</a></span>' in ring
     assert (
-        "<h4>Parameters</h4>" in ring
+        "<h3>Parameters</h3>" in ring
         and '<pre class="code" tabindex="0"><code>' in ring
         and '<span class="gp">&gt;&gt;&gt; </span>' in ring
     )
     assert '<a href="#ring"><code>ring</code></a>' in entries["bidirectional_ring"].html
     assert "<table>" in entries["nvswitch"].html
-    assert "<h5>Returns</h5>" in {each.id: each.html for each in entries["Plan"].members}["Plan.to_json"]
+    assert "<h4>Returns</h4>" in {each.id: each.html for each in entries["Plan"].members}["Plan.to_json"]
     assert "<code>PUSH = 11</code>" in entries["kvstore.Op"].html
 
 
@@ -158,6 +164,63 @@ def line_of(module, text: str, after: str) -> str:
     start = next(i for i, line in enumerate(lines) if line.startswith(after))
     at = next(i for i, line in enumerate(lines) if i > start and text in line)
     return f"{path.relative_to(reference.HOME.parent).as_posix()}:{at + 1}"
+
+
+@pytest.fixture(scope="module")
+def pages(entries, tmp_path_factory) -> Path:
+    """Return the folder with the pages of the package, as the site has them."""
+    root = tmp_path_factory.mktemp("site")
+    site = Site(small(tmp_path_factory.mktemp("book")), {}, "en", {}, list(entries.values()))
+    for folder in ("api", "_static"):
+        (root / folder).mkdir()
+    for page in site.package():
+        (root / "api" / page.path).write_text(site.framed(page, [], folder="../en/"), "utf-8")
+    for name in ("book.css", "book.js", "api.js"):
+        (root / "_static" / name).write_bytes((THEME / name).read_bytes())
+    return root / "api"
+
+
+def test_each_room_has_a_page_and_the_first_page_a_sentence_for_each_name(entries, pages):
+    rooms = {f"{each.group}.html" for each in entries.values()}
+    assert {path.name for path in pages.iterdir()} == {"index.html", *rooms}
+    table = (pages / "index.html").read_text("utf-8")
+    rows = re.findall(r'<tr id="(.*?)"><th scope="row"><a href="(.*?)">.*?</th><td>(.*?)</td></tr>', table)
+    assert [id for id, *_ in rows] == list(entries)
+    assert [address for _, address, _ in rows] == [f"{each.group}.html#{each.id}" for each in entries.values()]
+    assert [id for id, _, said in rows if not said or said[-1] not in ".?" and entries[id].kind != "constant"] == []
+    assert dict((id, said) for id, _, said in rows)["algorithms"].endswith("a small function that returns a plan.")
+
+
+def test_every_link_between_the_rooms_leads_to_its_name(pages):
+    ids = {path.name: set(re.findall(r' id="(.*?)"', path.read_text("utf-8"))) for path in pages.iterdir()}
+    crossing = 0
+    for path in pages.iterdir():
+        main = path.read_text("utf-8").partition("<main")[2].partition("</main>")[0]
+        for page, id in re.findall(r' href="([\w.]*)#(.*?)"', main):
+            assert id in ids[page or path.name], f"{path.name}: {page}#{id}"
+            crossing += bool(page) and path.name != "index.html"
+    assert crossing > 50
+
+
+@pytest.mark.slow
+def test_an_old_link_to_a_name_leads_to_its_room(new_page, pages):
+    page = new_page()
+    for old, new in {
+        "Plan.to_json": "plan.html#Plan.to_json",
+        "kvstore.create": "kvstore.html#kvstore.create",
+        "ring": "algorithms.html#ring",
+    }.items():
+        page.goto(f"{(pages / 'index.html').as_uri()}#{old}")
+        page.wait_for_url(f"**/api/{new}")
+        assert page.evaluate("document.getElementById(decodeURIComponent(location.hash.slice(1))) !== null")
+    page.goto(f"{(pages / 'index.html').as_uri()}#room-kvstore")
+    assert page.url.endswith("index.html#room-kvstore")
+
+
+def test_the_search_finds_each_name_in_its_room(entries, pages):
+    found = api.indexed(list(entries.values()), "../api/", "Reference")
+    assert {each.title: each.url for each in found}["d2lps.ring"] == "../api/algorithms.html#ring"
+    assert len(found) == len(entries)
 
 
 @pytest.mark.parametrize(

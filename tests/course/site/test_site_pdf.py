@@ -1,0 +1,37 @@
+"""The printed book: its bookmarks are the headings, each once."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from course.site import pdf
+from course.site.front import THEME
+
+LINE = "<p>A paragraph that is as long as a line or two of the page, so that headings come to lie anywhere.</p>"
+TITLE = re.compile(rb"/Title\s*(?:\(((?:\\.|[^\\)])*)\)|<([0-9A-Fa-f\s]*)>)", re.S)
+
+
+def bookmarks(document: bytes) -> list[str]:
+    """Return the titles of a PDF's bookmarks; Chromium writes them without compression."""
+    titles = []
+    for plain, hexadecimal in TITLE.findall(document):
+        raw = bytes.fromhex(hexadecimal.decode()) if hexadecimal else re.sub(rb"\\(.)", rb"\1", plain)
+        titles.append(raw.decode("utf-16" if raw[:2] in (b"\xfe\xff", b"\xff\xfe") else "latin-1"))
+    return titles
+
+
+@pytest.mark.slow(5)
+def test_no_bookmark_has_a_heading_twice(tmp_path: Path):
+    headings = [f"Heading {i}" if i % 2 else f"Mục {i}" for i in range(120)]
+    body = "".join(f"<section><h2>{each}</h2>{LINE * (i % 7 + 1)}</section>" for i, each in enumerate(headings))
+    look = (THEME / "book.css").read_text("utf-8")
+    page = tmp_path / "book.html"
+    page.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Book</title><style>{look}</style>'
+        f'<body class="bound"><article>{body}</article>',
+        "utf-8",
+    )
+    pdf._print(page, tmp_path / "book.pdf", tmp_path / "profile")
+    found = bookmarks((tmp_path / "book.pdf").read_bytes())
+    assert [each for each in found if each.startswith(("Heading", "Mục"))] == headings
