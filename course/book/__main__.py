@@ -10,8 +10,9 @@ from course.book.agree import renew, side_by_side
 from course.book.check import check_chapter, check_figures, check_meanings, check_messages, drawn
 from course.book.findings import COMMAND, BookError, report
 from course.book.library import Book, write
-from course.book.notebook import dumps, notebook
+from course.book.notebook import dumps
 from course.book.pull import pull as pull_prose
+from course.book.stills import with_still
 from d2lps.messages import LANGUAGES
 
 
@@ -21,9 +22,8 @@ def build(book: Book, arguments: argparse.Namespace) -> int:
     for slug in book.slugs(arguments.chapters):
         chapter = book.chapter(slug)
         for language in LANGUAGES:
-            notebooks[book.folder(slug) / f"{language}.ipynb"] = dumps(
-                notebook(chapter, language, book.links(language))
-            )
+            made = with_still(book, chapter, language, draw=True)
+            notebooks[book.folder(slug) / f"{language}.ipynb"] = dumps(made)
     return _write(book, notebooks)
 
 

@@ -11,8 +11,9 @@ from course.book.figures import figures
 from course.book.findings import COMMAND, BookError, Finding
 from course.book.lesson import Cell
 from course.book.library import Book, Chapter, faults
-from course.book.notebook import dumps, notebook
+from course.book.notebook import dumps
 from course.book.reading import Passage, meaning_passages, message_passages, passages
+from course.book.stills import with_still
 from d2lps.messages import LANGUAGES
 
 FOREIGN = language.regex("(?i)[{han}{vietnamese}]")
@@ -203,10 +204,10 @@ def exercises(chapter: Chapter) -> Iterator[Finding]:
 
 
 def notebooks(book: Book, chapter: Chapter) -> Iterator[Finding]:
-    """Find notebooks that differ from a new build."""
+    """Find notebooks that differ from a new build, and those with an old still."""
     for name in LANGUAGES:
         path = book.folder(chapter.slug) / f"{name}.ipynb"
-        if not path.is_file() or path.read_text("utf-8") != dumps(notebook(chapter, name, book.links(name))):
+        if not path.is_file() or path.read_text("utf-8") != dumps(with_still(book, chapter, name)):
             message, remedy = f"{name}.ipynb is not what the sources give", f"{COMMAND} build {chapter.slug}"
             yield Finding("fail", "notebooks", "(chapter)", (name,), message, remedy)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pygments.formatters import HtmlFormatter
 
+from course.book import stills
 from course.book.findings import COMMAND, BookError
 from course.book.library import Book, Chapter
 from course.book.notebook import dumps, notebook
@@ -79,8 +80,10 @@ def _require_notebooks(book: Book, chapters: dict[str, Chapter]) -> None:
     for slug, chapter in chapters.items():
         for language in LANGUAGES:
             path = book.folder(slug) / f"{language}.ipynb"
-            expected = dumps(notebook(chapter, language, book.links(language)))
-            if not path.is_file() or path.read_text("utf-8") != expected:
+            made = stills.place(
+                notebook(chapter, language, book.links(language)), stills.committed(book, slug, language)
+            )
+            if not path.is_file() or path.read_text("utf-8") != dumps(made):
                 raise BookError(f"chapters/{slug}/{path.name} does not match its sources; run {COMMAND} build")
 
 

@@ -12,6 +12,7 @@ from helpers.small_book import LESSON, SLUG, VI, edit, small
 
 import course.site.__main__ as site_command
 import d2lps
+from course.book import chromium
 from course.book.__main__ import main
 from course.book.findings import BookError
 from course.book.library import Book
@@ -296,9 +297,9 @@ def test_a_change_of_the_package_is_another_run(book, monkeypatch, tmp_path):
 
 
 def test_without_a_browser_a_pdf_says_what_to_do(book, monkeypatch):
-    monkeypatch.setattr(pdf, "BROWSERS", ("no-such-browser",))
-    monkeypatch.setattr(pdf, "APPLICATIONS", ())
-    with pytest.raises(BookError, match="printed by a Chromium, and there is none here: install Chromium .* --no-pdf"):
+    monkeypatch.setattr(chromium, "BROWSERS", ("no-such-browser",))
+    monkeypatch.setattr(chromium, "APPLICATIONS", ())
+    with pytest.raises(BookError, match="there is no Chromium here: install Chromium .* --no-pdf"):
         build(book, run=lambda slug: ran())
     assert not (book.root / "_site").exists()
 
@@ -321,7 +322,7 @@ def test_chapters_are_printed_and_a_pdf_is_kept_until_they_change(book, monkeypa
         assert '<a href="d2lps-en.pdf">' in (site / f"en/{name}.html").read_text("utf-8")
     assert not list(site.glob("*/d2lps-*.html"))
     assert all(b"/Outlines" in content for content in printed.values())
-    monkeypatch.setattr(pdf, "_print", lambda *_: pytest.fail("it was printed again"))
+    monkeypatch.setattr(pdf, "open_page", lambda *_: pytest.fail("it was printed again"))
     assert {path.name: path.read_bytes() for path in build(book, run=lambda slug: ran()).glob("*/*.pdf")} == printed
 
 
