@@ -23,8 +23,8 @@ FIRST = f"{OFFLINE}from d2lps.notebook import all_readers as _readers\n_readers.
 def execute(folder: Path, seconds: int = 120, last: str = "") -> dict[str, nbformat.NotebookNode]:
     """Run the notebook of the chapter in ``folder`` and return language → notebook with the outputs of that run.
 
-    A cell may take that many seconds; after all cells the kernel runs ``last``. Raises CellExecutionError of nbclient if a cell raises; its attribute ``cell_id``
-    names the cell.
+    A cell may take that many seconds; after all cells the kernel runs ``last``. Raises CellExecutionError of nbclient
+    if a cell raises; its attribute ``cell_id`` names the cell.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError

@@ -63,7 +63,7 @@ def test_without_the_package_d2l_our_own_helpers_stand_in(without_d2l):
     timer = without_d2l.Timer()
     assert timer.stop() >= 0 and timer.avg() == timer.sum() == timer.times[0]
     with pytest.raises(d2l_own.D2lMissing, match=r"d2l.FashionMNIST needs the package d2l.*\[course,d2l\].*d2l.plot"):
-        without_d2l.FashionMNIST
+        without_d2l.FashionMNIST()
     assert not hasattr(without_d2l, "no_such_helper")
 
 
