@@ -60,7 +60,16 @@ class English:
 
 
 DEEP = "not what_is_not_even_json and not what_is_not_a_trace"  # too deep for the stack of WebAssembly
-marks = ["-k", DEEP, "-m", "not slow", "-W", "error::DeprecationWarning:d2lps", "-W", "ignore::pytest.PytestUnknownMarkWarning"]
+marks = [
+    "-k",
+    DEEP,
+    "-m",
+    "not slow",
+    "-W",
+    "error::DeprecationWarning:d2lps",
+    "-W",
+    "ignore::pytest.PytestUnknownMarkWarning",
+]
 plain = ["--noconftest", "-c", "/dev/null", "--rootdir=/course", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
 print(sys.version)
 int(pytest.main(["-q", "-rf", *plain, *marks, *given], plugins=[English()]))  # noqa: F821

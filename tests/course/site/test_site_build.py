@@ -1,14 +1,17 @@
 """The site of a small book: what each part becomes, what is refused with a sentence, and that the last site stays."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import nbformat
 import pytest
 from helpers.small_book import LESSON, SLUG, VI, edit, small
+from IPython.core.inputtransformer2 import TransformerManager
 
 import course.site.__main__ as site_command
 import d2lps
@@ -157,6 +160,28 @@ def test_a_repository_brings_links_to_edit_and_copies_for_colab(book):
     nbformat.validate(copy)
     assert "git clone -q --depth 1 https://github.com/a/b" in copy.cells[0].source
     assert "https://raw.githubusercontent.com/a/b/main/img/star.svg" in "".join(cell.source for cell in copy.cells)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_only_on_colab_the_first_cell_installs_something(there, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("colab"))
+    if not there:
+        del sys.modules["google.colab"]
+    did = []
+    monkeypatch.setattr(os, "chdir", did.append)
+    shell = SimpleNamespace(system=did.append, run_line_magic=lambda *words: did.append(" ".join(words)))
+    code = TransformerManager().transform_cell(downloads._install("https://example.org/a/b", SLUG))
+    exec(code, {"get_ipython": lambda: shell})
+    expected = [
+        "git clone -q --depth 1 https://example.org/a/b /content/course",
+        "pip install -q ",
+        "/content/course/chapters",
+    ]
+    assert (
+        [each.startswith(start) for each, start in zip(did, expected, strict=True)] == [True] * 3 if there else not did
+    )
+    assert "numpy" not in code and "d2l==" not in code
 
 
 def test_a_notebook_to_take_away_has_its_pictures(book):
