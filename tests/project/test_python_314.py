@@ -15,7 +15,7 @@ PACKAGES = ("networkx", "pytest", "pluggy", "iniconfig", "packaging", "pygments"
 TESTS = """
 plan/test_plan.py topology/test_topology.py topology/test_hosts.py topology/test_nvidia.py schedule/test_tables.py
 schedule/test_timeline.py simulate/test_cost.py simulate/test_trace.py scaling/test_job.py scaling/test_scaling.py
-view/test_lanes.py notebook/test_exercises_03.py course/site/test_site_in_browser.py project/test_units.py
+view/test_lanes.py course/site/test_site_in_browser.py project/test_units.py
 """.split()
 
 
