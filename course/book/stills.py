@@ -32,8 +32,8 @@ SECONDS = 60
 def with_still(book: Book, chapter: Chapter, language: str, draw: bool = False) -> NotebookNode:
     """Return the notebook of a chapter with its still, if it opens with a race.
 
-    The still is taken from the committed notebook. If there is none, or an old one, ``draw`` says whether to make it or
-    to leave it out. Raises BookError if it cannot be drawn.
+    The still is taken from the committed notebook. If there is none, or an old one, ``draw`` says whether to make it,
+    or to leave the picture out, so that the notebook differs. Raises BookError if it cannot be drawn.
     """
     made = notebook(chapter, language, book.links(language))
     if any(cell.source.startswith(OPENS) for cell in chapter.cells):
@@ -41,7 +41,7 @@ def with_still(book: Book, chapter: Chapter, language: str, draw: bool = False) 
         still = committed(book, chapter.slug, language)
         if still is None or still.metadata[KEY] != digest(svg):
             data = {KIND: base64.b64encode(_png(svg)).decode(), "text/plain": words} if draw else {}
-            still = v4.new_output("display_data", data, metadata={KEY: digest(svg)}) if draw else None
+            still = v4.new_output("display_data", data, metadata={KEY: digest(svg)})
         place(made, still)
     return made
 
